@@ -1,0 +1,52 @@
+# Everything runs in the project's own .venv; the first call of a target sets it up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test test-slow check baselines bench clean
+
+help:  ## what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+demo: $(VENV)/.core  ## evaluate the embedded models on the embedded benchmark, then write a page
+	@rm -rf runs/demo
+	$(BIN)/prb evaluate --out runs/demo
+	@$(BIN)/prb report runs/demo
+
+test: $(VENV)/.dev chromium  ## all tests
+	$(BIN)/python -m pytest -n auto -m "not slow and not gpu and not api"
+
+test-slow: $(VENV)/.dev  ## long loads and soaks
+	$(BIN)/python -m pytest -m slow
+
+check: $(VENV)/.dev  ## ruff and mypy
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+baselines: $(VENV)/.dev  ## the table of embedded models in README.md and docs/mirror.md
+	$(BIN)/python benchmarks/baselines.py
+
+bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmarks.md
+	$(BIN)/python benchmarks/speed.py
+
+clean:  ## remove the environment and the demo run
+	rm -rf $(VENV) runs/demo
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.core: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+# torch is pinned for development; the package itself allows a range
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[dev,torch]'
+	-$(BIN)/prb models pull minilm
+	@touch $@ $(VENV)/.core
+
+.PHONY: chromium
+chromium:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+	|| echo "chromium is not installed: browser tests will be skipped"

@@ -1,0 +1,62 @@
+"""`prb VERB …`: a command parses, calls and prints. Only the verb that was asked for is imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+VERBS = {
+    "evaluate": "score reward models on a personalized benchmark (the main job)",
+    "compare": "two runs, paired",
+    "report": "a page and tables from runs",
+    "data": "check | show | stats | convert a dataset",
+    "models": "list | pull reward models and weights",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Exit codes: 0 done, 1 failed, 2 bad input or usage, 130 interrupted."""
+    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def run(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help"):
+        return _say(usage())
+    if args[0] == "--version":
+        from prb import __version__
+
+        return _say(f"prb {__version__}")
+    from prb.errors import PrbError, unknown
+
+    try:
+        if args[0] not in VERBS:
+            raise unknown("verb", args[0], VERBS, hint="`prb --help` lists them")
+        import_module(f"prb.cli.{args[0]}").command(args[1:])
+    except PrbError as error:
+        print(f"prb: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("prb: interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)  # noqa: T201
+        return 130
+    except BrokenPipeError:
+        # the reader of our output has gone (`prb … | head`); that is its business, not an error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+def usage() -> str:
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:<{width}}  {what}" for verb, what in VERBS.items())
+    return (
+        "prb: does a reward model know whose preference it judges?\n\n"
+        f"usage: prb VERB [options]\n\n{verbs}\n\n"
+        "`prb VERB --help` explains one; `prb evaluate` without options runs the embedded benchmark."
+    )
+
+
+def _say(text: str) -> int:
+    print(text)  # noqa: T201
+    return 0

@@ -1,0 +1,20 @@
+"""`prb compare RUN_A RUN_B`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prb.cli.parse import parse
+from prb.cli.verbs import print_json
+from prb.evaluate.compare import CompareConfig, compare
+from prb.report.compare import comparison
+from prb.report.table import show
+
+
+def command(args: Sequence[str]) -> None:
+    config = parse(CompareConfig, args, "compare")
+    result = compare(config)
+    if config.json:
+        print_json(result)
+    else:
+        show(comparison(result))

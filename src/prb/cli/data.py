@@ -1,0 +1,119 @@
+"""`prb data check | show | stats | convert`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from prb.cli.parse import parse
+from prb.cli.verbs import choose, print_json
+
+Spec = Annotated[str, tyro.conf.Positional]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckConfig:
+    """Report every problem of a dataset with its line. Exit 2 on errors, with --strict also on warnings."""
+
+    spec: Spec
+    """A name, a file, a folder, or hub:owner/name."""
+    task: Literal["pairs", "ratings"] = "pairs"
+    """What the rows are."""
+    rules: Literal["none", "mirror"] = "none"
+    """Also hold the rows against the authoring rules of mirror pairs."""
+    strict: bool = False
+    """Warnings count as errors."""
+    json: bool = False
+    """Print the problems as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatsConfig:
+    """What a dataset holds, in numbers."""
+
+    spec: Spec = "mirror"
+    """A name, a file, a folder, or hub:owner/name."""
+    json: bool = False
+    """Print as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowConfig:
+    """One row to read, or what a model would be shown of it. `prb data show ID` looks in the embedded set."""
+
+    spec: Spec
+    """Dataset, or the id alone for the embedded set."""
+    id: Annotated[str, tyro.conf.Positional] = ""
+    """Id of the row."""
+    condition: Literal["none", "profile", "plan", "shuffled", "oracle"] | None = None
+    """Print the prompt a model reads under this condition instead."""
+    json: bool = False
+    """Print the row as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertConfig:
+    """Copy a dataset to .jsonl or .parquet, losing nothing."""
+
+    source: Spec
+    """Any dataset spec."""
+    target: Annotated[Path, tyro.conf.Positional]
+    """File to write; its ending is the format."""
+
+
+def command(args: Sequence[str]) -> None:
+    words = [word for word in args if word != "--dataset"]  # `--dataset X` and `X` mean the same here
+    choose("data", words, {"check": check_data, "show": show_row, "stats": show_stats, "convert": convert_data})
+
+
+def check_data(args: Sequence[str]) -> None:
+    config = parse(CheckConfig, args, "data check")
+    from prb.data.check import check
+    from prb.data.source import open_source
+    from prb.errors import BadData
+
+    problems = check(open_source(config.spec), task=config.task, rules=config.rules)
+    errors = [p for p in problems if p.level == "error"]
+    warnings = [p for p in problems if p.level == "warning"]
+    if config.json:
+        print_json([p._asdict() for p in problems])
+    else:
+        for problem in problems:
+            print(f"{problem.level:<7}  {problem}")  # noqa: T201
+        print(f"{config.spec}: {len(errors)} errors, {len(warnings)} warnings")  # noqa: T201
+    counted = problems if config.strict else errors
+    if counted:
+        raise BadData(config.spec, counted, shown=0)
+
+
+def show_stats(args: Sequence[str]) -> None:
+    config = parse(StatsConfig, args, "data stats")
+    from prb.data.stats import stats
+    from prb.report.dataset import show_stats as show
+
+    found = stats(config.spec)
+    print_json(found) if config.json else show(found)
+
+
+def show_row(args: Sequence[str]) -> None:
+    config = parse(ShowConfig, args, "data show")
+    from prb.report.dataset import show_pair, show_prompt
+
+    spec, wanted = (config.spec, config.id) if config.id else ("mirror", config.spec)
+    if config.condition:
+        show_prompt(spec, wanted, config.condition)
+    else:
+        show_pair(spec, wanted, as_json=config.json)
+
+
+def convert_data(args: Sequence[str]) -> None:
+    config = parse(ConvertConfig, args, "data convert")
+    from prb.data.convert import convert
+    from prb.data.source import open_source
+
+    count = convert(open_source(config.source), config.target)
+    print(f"{count} rows written to {config.target}")  # noqa: T201

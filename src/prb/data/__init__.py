@@ -1,0 +1,1 @@
+"""Rows in, pairs out: load, validate, convert, retrieve; the embedded benchmark."""

@@ -1,0 +1,137 @@
+"""Between formats without loss: typed Parquet columns for what fits them, one JSON column for all the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from prb.data.schema import Problem
+from prb.data.source import EXTRA, Source
+from prb.errors import BadData, BadInput
+
+Row = dict[str, Any]
+TEXTS = (
+    "id",
+    "user",
+    "question",
+    "narrative",
+    "category",
+    "chosen",
+    "rejected",
+    "answer",
+    "tier",
+    "mirror",
+    "split",
+    "topic",
+)
+POST_KEYS, ASPECT_KEYS = ("id", "category", "text"), ("aspect", "evidence", "reason")
+
+
+def convert(source: Source, target: Path) -> int:
+    """Write all rows of a source, whatever their split; the number of rows. The file appears when it is complete."""
+    writer = next((write for ending, write in WRITERS.items() if target.name.endswith(ending)), None)
+    if writer is None:
+        raise BadInput(f"{target}: unknown format; known are {', '.join(WRITERS)}")
+    if not target.parent.exists():
+        raise BadInput(f"{target.parent} does not exist")
+    draft = target.with_name(target.name + ".part")
+    try:
+        count = writer(_rows(source), draft)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return count
+
+
+def _rows(source: Source) -> Iterator[Row]:
+    for row in source.rows():
+        if row.problem or not isinstance(row.data, dict):
+            what = row.problem or "a row is an object"
+            raise BadData(source.name, [Problem(row.place, row.line, what)])
+        yield row.data
+
+
+def _write_jsonl(rows: Iterator[Row], path: Path) -> int:
+    count = 0
+    with path.open("wb") as file:
+        for row in rows:
+            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+            count += 1
+    return count
+
+
+def _write_parquet(rows: Iterator[Row], path: Path) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = _schema()
+    count = 0
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        while batch := list(islice(rows, 1000)):
+            writer.write_table(pa.Table.from_pylist([fold(row) for row in batch], schema=schema))
+            count += len(batch)
+    return count
+
+
+WRITERS: dict[str, Callable[[Iterator[Row], Path], int]] = {
+    ".jsonl": _write_jsonl,
+    ".ndjson": _write_jsonl,
+    ".parquet": _write_parquet,
+}
+
+
+def fold(row: Row) -> Row:
+    """A row as typed columns; a value that does not fit its column exactly goes to the extra column as JSON."""
+    typed = {key: value for key, value in row.items() if key in FITS and FITS[key](value)}
+    extra = {key: value for key, value in row.items() if key not in typed}
+    return {**typed, EXTRA: orjson.dumps(extra).decode()} if extra else typed
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _records(keys: tuple[str, ...]) -> Callable[[Any], bool]:
+    """Lists of objects with exactly these keys, all text."""
+
+    def fits(value: Any) -> bool:
+        return type(value) is list and all(
+            type(item) is dict and set(item) == set(keys) and all(map(_is_text, item.values())) for item in value
+        )
+
+    return fits
+
+
+def _is_text_map(value: Any) -> bool:
+    return type(value) is dict and bool(value) and all(map(_is_text, value.values()))
+
+
+FITS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(TEXTS, _is_text),
+    "drift": lambda value: type(value) is bool,
+    "rating": lambda value: type(value) is float,
+    "groups": _is_text_map,
+    "profile": _records(POST_KEYS),
+    "rubric_aspects": _records(ASPECT_KEYS),
+}
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    text = pa.string()
+    return pa.schema(
+        [
+            *((name, text) for name in TEXTS),
+            ("drift", pa.bool_()),
+            ("rating", pa.float64()),
+            ("groups", pa.map_(text, text)),
+            ("profile", pa.list_(pa.struct([(key, text) for key in POST_KEYS]))),
+            ("rubric_aspects", pa.list_(pa.struct([(key, text) for key in ASPECT_KEYS]))),
+            (EXTRA, text),
+        ]
+    )

@@ -1,0 +1,79 @@
+"""Which of a person's posts bear on a question: rankers, and the top k that fit a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prb.data.text import words
+from prb.encode import ENCODERS, Encoder
+from prb.errors import unknown
+from prb.types import Post
+
+Ranker = Callable[[str, Sequence[Post]], NDArray[np.float64]]
+"""A relevance for each post; higher comes first, equal scores keep the order of the history."""
+
+CHARACTERS_PER_TOKEN = 4
+"""Budgets are in estimated tokens, so that a prompt does not depend on which model reads it."""
+
+
+class Selection(NamedTuple):
+    posts: tuple[Post, ...]
+    """In the order of the history, oldest first."""
+    cut: int
+    """How many of the k best did not fit the budget."""
+
+
+def recency(question: str, posts: Sequence[Post]) -> NDArray[np.float64]:  # noqa: ARG001
+    """Newest first."""
+    return np.arange(len(posts), dtype=np.float64)
+
+
+def bm25(question: str, posts: Sequence[Post]) -> NDArray[np.float64]:
+    """Okapi BM25 of the question's words, each person's history being its own corpus."""
+    import bm25s
+
+    index = bm25s.BM25()
+    corpus = [words(post.text) or [""] for post in posts]
+    index.index(corpus, show_progress=False)
+    known = set().union(*corpus)
+    query = [word for word in words(question) if word in known]
+    return np.asarray(index.get_scores(query), dtype=np.float64) if query else np.zeros(len(posts))
+
+
+def embedding(question: str, posts: Sequence[Post]) -> NDArray[np.float64]:
+    """Cosine between the question and each post, in static word vectors."""
+    rows = _encoder().encode([question, *(post.text for post in posts)])
+    return np.asarray(rows[1:] @ rows[0], dtype=np.float64)
+
+
+@cache
+def _encoder() -> Encoder:
+    return ENCODERS.make("static")
+
+
+RANKERS: dict[str, Ranker] = {"recency": recency, "bm25": bm25, "embedding": embedding}
+
+
+def ranker(name: str) -> Ranker:
+    if name not in RANKERS:
+        raise unknown("ranker", name, RANKERS)
+    return RANKERS[name]
+
+
+def top_posts(question: str, posts: Sequence[Post], rank: Ranker, *, k: int, budget: int | None = None) -> Selection:
+    """The k posts that bear most on the question; a budget drops the least relevant of them."""
+    if not posts or k == 0:
+        return Selection((), 0)
+    best = np.argsort(-rank(question, posts), kind="stable")[:k]
+    kept, spent = [], 0.0
+    for i in best:
+        spent += len(posts[i].text) / CHARACTERS_PER_TOKEN
+        if budget is not None and spent > budget:
+            break
+        kept.append(int(i))
+    return Selection(tuple(posts[i] for i in sorted(kept)), len(best) - len(kept))

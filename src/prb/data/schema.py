@@ -1,0 +1,177 @@
+"""What a row must look like, said once, and how it becomes a `Pair` or a `Rating`."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired
+
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from prb.types import Aspect, Item, Pair, Post, Rating
+
+Task = Literal["pairs", "ratings"]
+Text = Annotated[str, StringConstraints(pattern=r"\S")]
+Id = Annotated[str, StringConstraints(pattern=r"\S")] | int
+_OPEN = ConfigDict(extra="allow", strict=True)
+
+
+class PostRow(TypedDict):
+    __pydantic_config__ = _OPEN  # type: ignore[misc]
+    text: Text
+    id: NotRequired[Id]
+    category: NotRequired[str]
+
+
+class AspectRow(TypedDict):
+    __pydantic_config__ = _OPEN  # type: ignore[misc]
+    aspect: Text
+    evidence: NotRequired[str]
+    reason: NotRequired[str]
+
+
+class PairRow(TypedDict):
+    """The public benchmark's own fields, then ours. Anything else is allowed and survives conversion."""
+
+    __pydantic_config__ = _OPEN  # type: ignore[misc]
+    id: Id
+    question: Text
+    profile: list[PostRow]
+    rubric_aspects: list[AspectRow]
+    narrative: str
+    category: Text
+    chosen: Text
+    rejected: Text
+    user: NotRequired[Id]
+    tier: NotRequired[str]
+    mirror: NotRequired[Id]
+    split: NotRequired[str]
+    topic: NotRequired[str]
+    drift: NotRequired[bool]
+    groups: NotRequired[dict[str, str]]
+
+
+class RatingRow(TypedDict):
+    __pydantic_config__ = _OPEN  # type: ignore[misc]
+    user: Id
+    question: Text
+    profile: list[PostRow]
+    answer: Text
+    rating: Annotated[float, Field(ge=0, le=1)]
+    id: NotRequired[Id]
+    category: NotRequired[str]
+    rubric_aspects: NotRequired[list[AspectRow]]
+    split: NotRequired[str]
+    groups: NotRequired[dict[str, str]]
+
+
+class Problem(NamedTuple):
+    place: str
+    line: int
+    what: str
+    level: Literal["error", "warning"] = "error"
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.line}: {self.what}"
+
+
+_OPTIONAL = frozenset(PairRow.__optional_keys__ | RatingRow.__optional_keys__)
+
+
+@cache
+def _adapter(task: Task) -> TypeAdapter[Any]:
+    return TypeAdapter(PairRow if task == "pairs" else RatingRow)
+
+
+def normalise(row: dict[str, Any]) -> dict[str, Any]:
+    """An attribute map such as {"likes": "brevity"} is a profile too: one post an entry."""
+    if None in row.values():  # an optional field set to null is an absent one
+        row = {key: value for key, value in row.items() if value is not None or key not in _OPTIONAL}
+    profile = row.get("profile")
+    if isinstance(profile, dict):
+        posts = [{"id": str(key), "category": "", "text": f"{key}: {value}"} for key, value in profile.items()]
+        return {**row, "profile": posts}
+    return row
+
+
+def row_problems(row: Any, task: Task) -> list[str]:
+    """Everything wrong with one row on its own; `[]` means it can be built."""
+    if type(row) is not dict:
+        return [f"a row is an object, this is {_kind(row)}"]
+    try:
+        _adapter(task).validate_python(row)
+    except ValidationError as error:
+        return [_say(dict(e)) for e in error.errors(include_url=False)]
+    if task == "pairs" and row["chosen"].strip() == row["rejected"].strip():
+        return ["`chosen` and `rejected` are the same text"]
+    return []
+
+
+def _say(error: Mapping[str, Any]) -> str:
+    """pydantic's report in the words of somebody who edits a data file."""
+    where = [part for part in error["loc"] if not (isinstance(part, str) and ("[" in part or part in ("str", "int")))]
+    field = "`" + ".".join(str(part) for part in where) + "`"
+    kind = error["type"]
+    if kind == "missing":
+        return f"{field} is missing"
+    if kind == "string_pattern_mismatch":
+        return f"{field} is empty"
+    if kind.endswith("_type"):
+        return f"{field} is {_kind(error['input'])}, wants {_WANTS.get(kind, kind.removesuffix('_type'))}"
+    return f"{field}: {error['msg']}"
+
+
+_WANTS = {"string_type": "text", "list_type": "a list", "dict_type": "an object", "bool_type": "true or false"}
+_WANTS |= {"float_type": "a number", "int_type": "a number", "typed_dict_type": "an object"}
+_KINDS = {dict: "an object", list: "a list", str: "text", bool: "true/false", int: "a number", float: "a number"}
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else _KINDS.get(type(value), type(value).__name__)
+
+
+def to_pair(row: Mapping[str, Any]) -> Pair:
+    """A checked row as a `Pair`; checks nothing itself, since it runs once a row and pass."""
+    get = row.get
+    own = str(row["id"])
+    mirror = get("mirror")
+    return Pair(
+        id=own,
+        user=str(get("user", own)),
+        question=row["question"],
+        profile=_posts(row["profile"]),
+        chosen=row["chosen"],
+        rejected=row["rejected"],
+        category=row["category"],
+        rubric=tuple(Aspect(a["aspect"], a.get("evidence", ""), a.get("reason", "")) for a in row["rubric_aspects"]),
+        narrative=row["narrative"],
+        tier=get("tier"),
+        mirror=None if mirror is None else str(mirror),
+        split=get("split"),
+        topic=get("topic"),
+        drift=get("drift", False),
+        groups=get("groups", {}),
+    )
+
+
+def to_rating(row: Mapping[str, Any]) -> Rating:
+    return Rating(
+        id=str(row["id"]),
+        user=str(row["user"]),
+        question=row["question"],
+        profile=_posts(row["profile"]),
+        answer=row["answer"],
+        rating=float(row["rating"]),
+        category=row.get("category", ""),
+        rubric=tuple(
+            Aspect(a["aspect"], a.get("evidence", ""), a.get("reason", "")) for a in row.get("rubric_aspects", ())
+        ),
+        split=row.get("split"),
+        groups=row.get("groups", {}),
+    )
+
+
+BUILD: dict[Task, Callable[[Mapping[str, Any]], Item]] = {"pairs": to_pair, "ratings": to_rating}
+
+
+def _posts(rows: list[dict[str, Any]]) -> tuple[Post, ...]:
+    return tuple([Post(str(p.get("id", n)), p.get("category", ""), p["text"]) for n, p in enumerate(rows, 1)])

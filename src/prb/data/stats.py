@@ -1,0 +1,61 @@
+"""What a dataset holds, in numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import mean, median
+from typing import Any
+
+from prb.data.load import load
+from prb.data.reading import grade
+from prb.data.source import open_source
+from prb.data.text import words
+from prb.types import Pair
+
+
+def stats(spec: str) -> dict[str, Any]:
+    """Over all splits; every figure of a datasheet comes from here."""
+    source = open_source(spec)
+    splits = Counter(row.data.get("split") for row in source.rows() if isinstance(row.data, dict))
+    names = [name for name in splits if name is not None]
+    sets = [load(source, split=name) for name in names] or [load(source)]
+    pairs = [item for dataset in sets for item in dataset if isinstance(item, Pair)]
+    people = {pair.user: pair for pair in pairs}
+    posts = [len(pair.profile) for pair in people.values()]
+    gaps = [abs(len(words(p.chosen)) - len(words(p.rejected))) / max(len(words(p.chosen)), 1) for p in pairs]
+    return {
+        "dataset": source.name,
+        "fingerprint": sets[0].fingerprint,
+        "rows": len(pairs),
+        "people": len(people),
+        "clusters": len({c for dataset in sets for c in dataset.index.clusters}),
+        "questions": len({pair.question for pair in pairs}),
+        "mirror_rows": sum(pair.mirror is not None for pair in pairs),
+        "drift_rows": sum(pair.drift for pair in pairs),
+        "topics": len({pair.topic for pair in pairs if pair.topic}),
+        "splits": _table(pairs, "split"),
+        "categories": _table(pairs, "category"),
+        "tiers": _table(pairs, "tier"),
+        "posts_per_person": _range(posts),
+        "long_histories": sum(n >= 30 for n in posts),
+        "words": {
+            "post": _range([len(words(post.text)) for pair in people.values() for post in pair.profile]),
+            "question": _range([len(words(pair.question)) for pair in pairs]),
+            "narrative": _range([len(words(pair.narrative)) for pair in pairs]),
+            "answer": _range([len(words(answer)) for pair in pairs for answer in pair.answers]),
+        },
+        "answer_length_gap": {"mean": mean(gaps), "max": max(gaps)},
+        "chosen_longer": mean(len(p.chosen) > len(p.rejected) for p in pairs),
+        "reading_grade": _range([grade(answer) for pair in pairs for answer in pair.answers]),
+        "reading_grade_gap_median": median(abs(grade(p.chosen) - grade(p.rejected)) for p in pairs),
+    }
+
+
+def _table(pairs: Sequence[Pair], field: str) -> dict[str, int]:
+    counted = Counter(getattr(pair, field) for pair in pairs)
+    return {str(key): n for key, n in sorted(counted.items(), key=lambda kv: str(kv[0])) if key is not None}
+
+
+def _range(values: Sequence[float]) -> dict[str, float]:
+    return {"min": min(values), "median": median(values), "max": max(values)} if values else {}

@@ -1,0 +1,64 @@
+"""Every error a user can meet, and the exit code it ends with.
+
+PrbError                 1   something failed
+├── GateFailed           1   a `--require` condition does not hold
+└── BadInput             2   the request or the data is wrong; nothing was written
+    ├── BadSpec          2   a spec string cannot be read
+    ├── UnknownName      2   no such model, dataset, ranker …
+    ├── BadData          2   rows with errors; carries every problem
+    ├── RunConflict      2   the run folder belongs to another configuration
+    └── MissingExtra     2   an optional dependency is not installed
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+
+
+class PrbError(Exception):
+    exit_code = 1
+
+
+class GateFailed(PrbError):
+    pass
+
+
+class BadInput(PrbError):
+    exit_code = 2
+
+
+class BadSpec(BadInput):
+    pass
+
+
+class UnknownName(BadInput):
+    pass
+
+
+class BadData(BadInput):
+    """Problems are printed one a line, as many as a person wants to read at once."""
+
+    def __init__(self, name: str, problems: Sequence[object], shown: int = 20) -> None:
+        self.problems = list(problems)
+        lines = [str(p) for p in self.problems[:shown]]
+        if len(self.problems) > shown:
+            lines.append(f"… and {len(self.problems) - shown} more; `prb data check {name}` lists all")
+        noun = "problem" if len(self.problems) == 1 else "problems"
+        super().__init__(f"{name}: {len(self.problems)} {noun}\n  " + "\n  ".join(lines))
+
+
+class RunConflict(BadInput):
+    pass
+
+
+class MissingExtra(BadInput):
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs the {extra!r} extra: pip install 'personalized-rewardbench[{extra}]'")
+
+
+def unknown(kind: str, name: str, known: Collection[str], hint: str = "") -> UnknownName:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if near:
+        return UnknownName(f"no {kind} named {name!r}; did you mean {near[0]!r}?")
+    return UnknownName(f"no {kind} named {name!r}; " + (hint or f"there are: {', '.join(sorted(known))}"))

@@ -1,0 +1,1 @@
+"""Conditions, the resumable runner, and the summary made from its outcomes."""

@@ -1,0 +1,242 @@
+"""One batch of items through one model: queries, the model's numbers or verdicts, outcomes.
+
+Identical questions to a model are asked once a run and the answer is remembered, so the twins of a mirror
+pair get the very same scores wherever the model is not told who asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from prb.evaluate.conditions import Asked, Asker
+from prb.evaluate.config import Condition
+from prb.types import Ask, Comparer, Duel, Failure, Item, Outcome, Query, Reward, Scorer, Verdict
+
+A = TypeVar("A", Ask, Duel)
+V = TypeVar("V", float, Verdict)
+
+REMEMBERED = 1 << 20
+
+
+class Memo(Generic[V]):
+    """What the model said to a prompt, by content; the oldest go when it is full, failures never enter."""
+
+    def __init__(self, capacity: int = REMEMBERED) -> None:
+        self._capacity = capacity
+        self._known: dict[bytes, V] = {}
+
+    def answer(
+        self, asks: Mapping[bytes, A], model: Callable[[Sequence[A]], Sequence[V | Failure]]
+    ) -> Callable[[bytes], V | Failure]:
+        """Ask what is not known yet, in one call; the result finds the answer to each key."""
+        new = [key for key in asks if key not in self._known]
+        said = model([asks[key] for key in new]) if new else []
+        if len(said) != len(new):
+            raise RuntimeError(f"the model gave {len(said)} answers to {len(new)} questions")
+        fresh: dict[bytes, V | Failure] = dict(zip(new, said, strict=True))
+        old = {key: self._known[key] for key in asks if key in self._known}
+        for key, value in fresh.items():
+            if not isinstance(value, Failure):
+                self.put(key, value)
+        return lambda key: fresh[key] if key in fresh else old[key]
+
+    def put(self, key: bytes, value: V) -> None:
+        self._known[key] = value
+        if len(self._known) > self._capacity:
+            del self._known[next(iter(self._known))]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One item under one condition."""
+
+    item: Item
+    condition: Condition
+    asked: Asked | Failure
+    keys: tuple[bytes, ...] = ()
+
+
+def query_digest(query: Query) -> Any:
+    digest = hashlib.blake2b(digest_size=16)
+    parts = [query.user or "", query.question, *query.plan]
+    for post in query.posts:
+        parts += (post.id, post.text)
+    digest.update("\0".join(parts).encode("utf-8", "surrogatepass"))
+    return digest
+
+
+def _key(digest: Any, *answers: str) -> bytes:
+    own = digest.copy()
+    for answer in answers:
+        own.update(b"\1" + answer.encode("utf-8", "surrogatepass"))
+    key: bytes = own.digest()
+    return key
+
+
+class Scoring:
+    """Outcomes of a scorer: one number an answer."""
+
+    def __init__(self, name: str, model: Scorer, asker: Asker) -> None:
+        self.name, self._model, self._asker = name, model, asker
+        self._memo: Memo[float] = Memo()
+
+    def batch(
+        self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
+    ) -> Iterator[Outcome]:
+        jobs, asks = self._prepare(items, conditions)
+        started = time.perf_counter()
+        reward = self._memo.answer(asks, self._finite)
+        seconds = (time.perf_counter() - started) / max(1, len(jobs))
+        for n, job in enumerate(jobs):
+            yield self._outcome(job, clusters[n % len(items)], [reward(key) for key in job.keys], seconds)
+
+    def recall(
+        self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Remember what an earlier, interrupted process was told."""
+        for job, line in zip(self._prepare(items, conditions)[0], lines, strict=True):
+            for key, value in zip(job.keys, line["scores"] or (), strict=False):
+                if value is not None:
+                    self._memo.put(key, value)
+
+    def _prepare(self, items: Sequence[Item], conditions: Sequence[Condition]) -> tuple[list[Job], dict[bytes, Ask]]:
+        jobs, asks = [], {}
+        for condition in conditions:
+            for item in items:
+                asked = self._asker.ask(item, condition)
+                if isinstance(asked, Failure):
+                    jobs.append(Job(item, condition, asked))
+                    continue
+                digest = query_digest(asked.query)
+                keys = tuple([_key(digest, answer) for answer in item.answers])
+                asks.update({key: Ask(asked.query, a) for key, a in zip(keys, item.answers, strict=True)})
+                jobs.append(Job(item, condition, asked, keys))
+        return jobs, asks
+
+    def _finite(self, asks: Sequence[Ask]) -> list[float | Failure]:
+        return [_checked(reward) for reward in self._model.score(asks)]
+
+    def _outcome(self, job: Job, cluster: str, said: list[float | Failure], seconds: float) -> Outcome:
+        scores = tuple([None if isinstance(s, Failure) else float(s) for s in said])
+        failure = _first_failure(job.asked, said)
+        credit = margin = None
+        if failure is None and len(scores) == 2:
+            margin = scores[0] - scores[1]  # type: ignore[operator]
+            credit = 0.5 if margin == 0 else float(margin > 0)
+        return _line(self.name, job, cluster, said, seconds, failure, credit, margin, scores=scores or None)
+
+
+class Comparing:
+    """Outcomes of a comparer: asked with chosen first and with rejected first, or in one order drawn by hash."""
+
+    def __init__(self, name: str, model: Comparer, asker: Asker, *, both_orders: bool, seed: int) -> None:
+        self.name, self._model, self._asker = name, model, asker
+        self._both, self._seed = both_orders, seed
+        self._memo: Memo[Verdict] = Memo()
+
+    def batch(
+        self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
+    ) -> Iterator[Outcome]:
+        jobs, duels = self._prepare(items, conditions)
+        started = time.perf_counter()
+        verdict = self._memo.answer(duels, self._model.prefer)
+        seconds = (time.perf_counter() - started) / max(1, len(jobs))
+        for n, job in enumerate(jobs):
+            yield self._outcome(job, clusters[n % len(items)], [verdict(key) for key in job.keys], seconds)
+
+    def recall(
+        self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Remember what an earlier, interrupted process was told."""
+        for job, line in zip(self._prepare(items, conditions)[0], lines, strict=True):
+            said = [choice for choice in line["verdicts"] or () if choice is not None]
+            if len(said) == len(job.keys):
+                for key, choice in zip(job.keys, said, strict=True):
+                    self._memo.put(key, Verdict(choice=choice))
+
+    def _prepare(self, items: Sequence[Item], conditions: Sequence[Condition]) -> tuple[list[Job], dict[bytes, Duel]]:
+        jobs, duels = [], {}
+        for condition in conditions:
+            for item in items:
+                asked = self._asker.ask(item, condition)
+                if isinstance(asked, Failure):
+                    jobs.append(Job(item, condition, asked))
+                    continue
+                digest = query_digest(asked.query)
+                chosen, rejected = item.answers  # type: ignore[misc]
+                orders = [(chosen, rejected), (rejected, chosen)]
+                used = orders if self._both else [orders[0] if chosen_first(item.id, self._seed) else orders[1]]
+                keys = tuple(_key(digest, first, second) for first, second in used)
+                duels.update({key: Duel(asked.query, *order) for key, order in zip(keys, used, strict=True)})
+                jobs.append(Job(item, condition, asked, keys))
+        return jobs, duels
+
+    def _outcome(self, job: Job, cluster: str, said: list[Verdict | Failure], seconds: float) -> Outcome:
+        flipped = not self._both and not chosen_first(job.item.id, self._seed)
+        choices = [None if isinstance(v, Failure) else v.choice for v in said]
+        verdicts = tuple([None, *choices] if flipped else choices if self._both else [*choices, None])
+        failure = _first_failure(job.asked, said)
+        credit = margin = None
+        if failure is None:
+            worth = [CREDIT[v] for v in verdicts[:1] if v] + [1 - CREDIT[v] for v in verdicts[1:] if v]
+            credit = sum(worth) / len(worth)
+            margin = credit - 0.5
+        return _line(self.name, job, cluster, said, seconds, failure, credit, margin, verdicts=verdicts)
+
+
+CREDIT = {"first": 1.0, "tie": 0.5, "second": 0.0}
+
+
+def chosen_first(pair_id: str, seed: int) -> bool:
+    """Where the chosen answer stands if only one order is asked: fixed by the pair, so subsets and reruns agree."""
+    return hashlib.sha256(f"{seed}:{pair_id}".encode()).digest()[0] % 2 == 0
+
+
+def _checked(reward: float | Failure) -> float | Failure:
+    if isinstance(reward, Failure) or math.isfinite(reward):
+        return reward
+    return Failure("not a finite number", str(float(reward)))
+
+
+def _first_failure(asked: Asked | Failure, said: Sequence[object]) -> str | None:
+    found = next((x for x in (asked, *said) if isinstance(x, Failure)), None)
+    return None if found is None else str(found)
+
+
+def _line(
+    model: str,
+    job: Job,
+    cluster: str,
+    said: Sequence[float | Verdict | Failure],
+    seconds: float,
+    failure: str | None,
+    credit: float | None,
+    margin: float | None,
+    scores: tuple[float | None, ...] | None = None,
+    verdicts: tuple[str | None, ...] | None = None,
+) -> Outcome:
+    booked = [s for s in said if isinstance(s, Reward | Verdict)]
+    asked = job.asked
+    return Outcome(
+        pair=job.item.id,
+        user=job.item.user,
+        cluster=cluster,
+        model=model,
+        condition=job.condition,
+        scores=scores,
+        verdicts=verdicts,
+        credit=credit,
+        margin=margin,
+        failure=failure,
+        post_ids=tuple([p.id for p in asked.query.posts]) if isinstance(asked, Asked) else (),
+        cut=(asked.cut if isinstance(asked, Asked) else 0) + sum([b.cut for b in booked]),
+        tokens=sum([b.tokens for b in booked]),
+        seconds=round(seconds, 6),
+        cost=sum([b.cost for b in booked]),
+        text=tuple([b.text for b in booked if b.text]),
+    )

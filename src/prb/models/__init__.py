@@ -1,0 +1,21 @@
+"""Reward models, one file a family. To add one: a file here, a factory, one decorator.
+
+    @MODELS.register("shortest")
+    def shortest() -> Scorer:
+        '''Prefers the shorter answer.'''
+        return Shortest()
+
+Modules import heavy libraries only inside their factories, so that listing the names costs nothing.
+"""
+
+from __future__ import annotations
+
+from prb.registry import Registry
+from prb.types import RewardModel
+
+MODELS: Registry[RewardModel] = Registry("model", package="prb.models", group="prb.models")
+
+
+def is_remote(model: RewardModel) -> bool:
+    """Whether texts leave the machine: models that send them say so with `remote = True`."""
+    return bool(getattr(model, "remote", False))

@@ -1,0 +1,94 @@
+"""How long work tells that it is alive: a bar on a terminal, plain lines elsewhere, nothing when asked."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+
+class Progress(Protocol):
+    def begin(self, label: str, total: int | None = None, done: int = 0) -> None: ...
+    def advance(self, n: int = 1) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+class Silent:
+    def begin(self, label: str, total: int | None = None, done: int = 0) -> None: ...
+    def advance(self, n: int = 1) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+SILENT = Silent()
+
+
+class Lines:
+    """One line at the start, one every `every` seconds: what a log file or CI wants."""
+
+    def __init__(self, every: float = 10.0) -> None:
+        self._every = every
+        self._label, self._total, self._done = "", None, 0  # type: str, int | None, int
+        self._started = self._said = 0.0
+
+    def begin(self, label: str, total: int | None = None, done: int = 0) -> None:
+        self._label, self._total, self._done = label, total, done
+        self._started = self._said = time.monotonic()
+        self.note(label if total is None else f"{label}: {total - done} to go")
+
+    def advance(self, n: int = 1) -> None:
+        self._done += n
+        now = time.monotonic()
+        if now - self._said >= self._every:
+            self._said = now
+            self.note(f"{self._label}: {self._done} of {self._total or '?'}")
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+class Bar:
+    """A rich bar on stderr, so that stdout stays clean for results."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._rich = RichProgress(*columns, console=Console(stderr=True), transient=True)
+        self._task: TaskID | None = None
+
+    def begin(self, label: str, total: int | None = None, done: int = 0) -> None:
+        if self._task is not None:
+            self._rich.remove_task(self._task)
+        self._rich.start()
+        self._task = self._rich.add_task(label, total=total, completed=done)
+
+    def advance(self, n: int = 1) -> None:
+        if self._task is not None:
+            self._rich.advance(self._task, n)
+
+    def note(self, text: str) -> None:
+        self._rich.console.print(text, highlight=False, markup=False)
+
+    def stop(self) -> None:
+        self._rich.stop()
+
+
+@contextmanager
+def watch(quiet: bool = False) -> Iterator[Progress]:
+    if quiet:
+        yield SILENT
+    elif sys.stderr.isatty():
+        bar = Bar()
+        try:
+            yield bar
+        finally:
+            bar.stop()
+    else:
+        yield Lines()

@@ -1,0 +1,1 @@
+"""Tables, exports and pages, all made from the files of a run."""

@@ -1,0 +1,90 @@
+"""A dataset on the terminal: its figures, one row to read, the prompt a model would be shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from prb.data.find import find_row
+from prb.data.load import load
+from prb.data.retrieve import ranker
+from prb.data.schema import normalise, to_pair
+from prb.errors import PrbError
+from prb.evaluate.conditions import Asker
+from prb.evaluate.config import Condition, EvaluateConfig
+from prb.evaluate.plan import PLANNERS
+from prb.prompts import render
+from prb.types import Failure, Pair
+
+
+def show_stats(found: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    grid.add_column(style="bold")
+    grid.add_column()
+    for name, value in found.items():
+        grid.add_row(name.replace("_", " "), Text(_say(value)))
+    Console(soft_wrap=True).print(grid)
+
+
+def _say(value: Any) -> str:
+    if isinstance(value, Mapping):
+        if set(value) == {"min", "median", "max"}:
+            return f"{_say(value['median'])}  ({_say(value['min'])} to {_say(value['max'])})"
+        return ", ".join(f"{key} {_say(item)}" for key, item in value.items())
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def show_pair(spec: str, wanted: str, *, as_json: bool = False) -> None:
+    row = find_row(spec, wanted)
+    if as_json:
+        sys.stdout.buffer.write(orjson.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        return
+    from rich.columns import Columns
+    from rich.console import Console, Group
+    from rich.panel import Panel
+    from rich.text import Text
+
+    pair = to_pair(normalise(row))
+    about = [pair.category, pair.tier, pair.topic, pair.split, f"mirror of {pair.mirror}" if pair.mirror else None]
+    console = Console()
+    console.print(Text(pair.id, style="bold"), Text("  ·  ".join(filter(None, about)), style="dim"))
+    posts = [Text.assemble((f"{post.id}  ", "dim"), post.text) for post in pair.profile]
+    console.print(Panel(Group(*posts), title=f"{pair.user}: {len(posts)} posts, oldest first", title_align="left"))
+    console.print(Panel(Text(pair.question, style="bold"), title="question", title_align="left"))
+    width = (console.width - 2) // 2
+    answers = [("chosen", pair.chosen, "green"), ("rejected", pair.rejected, "red")]
+    panels = [Panel(Text(text), title=name, border_style=style, width=width) for name, text, style in answers]
+    console.print(Columns(panels, padding=(0, 1)))
+    rubric = [Text.assemble((a.aspect, "bold"), f"  “{a.evidence}”  ", (a.reason, "dim")) for a in pair.rubric]
+    hidden = Group(Text(pair.narrative), Text(), *rubric)
+    console.print(Panel(hidden, title="hidden from reward models", title_align="left", border_style="dim"))
+
+
+def show_prompt(spec: str, wanted: str, condition: Condition) -> None:
+    """Exactly what `prb evaluate` with default settings would put before a model."""
+    pair = _pair_in_split(spec, wanted)
+    settings = EvaluateConfig()
+    dataset = load(spec, split=pair.split, donors=condition == "shuffled")
+    asker = Asker(
+        rank=ranker(settings.ranker),
+        planner=PLANNERS.make(settings.planner),
+        people=dataset.people,
+        k=settings.k,
+        budget=settings.budget,
+        seed=settings.seed,
+    )
+    asked = asker.ask(pair, condition)
+    if isinstance(asked, Failure):
+        raise PrbError(f"{wanted}: {asked}")
+    print(render(asked.query))  # noqa: T201
+
+
+def _pair_in_split(spec: str, wanted: str) -> Pair:
+    return to_pair(normalise(find_row(spec, wanted)))

@@ -1,0 +1,178 @@
+"""A run is a folder: `config.json`, `outcomes.jsonl` (appended as work finishes), `summary.json`, `users.json`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import orjson
+from filelock import FileLock, Timeout
+
+from prb.errors import BadInput, RunConflict
+from prb.types import Outcome
+
+CONFIG, OUTCOMES, SUMMARY, USERS = "config.json", "outcomes.jsonl", "summary.json", "users.json"
+_PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise BadInput(f"{path} does not exist") from None
+    except orjson.JSONDecodeError as error:
+        raise BadInput(f"{path} is not JSON: {error}") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """All of it or nothing: readers never see half a file."""
+    draft = path.with_name(path.name + ".part")
+    draft.write_bytes(orjson.dumps(value, option=_PRETTY))
+    draft.replace(path)
+
+
+def outcome_line(outcome: Outcome) -> bytes:
+    return orjson.dumps(outcome, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def read_outcomes(folder: Path) -> Iterator[dict[str, Any]]:
+    """The finished lines of a run, whoever wrote it."""
+    path = folder / OUTCOMES
+    if not path.exists():
+        raise BadInput(f"{folder} is not a run: it has no {OUTCOMES}")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            yield _parse(path, number, line)
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        row: dict[str, Any] = orjson.loads(line)
+        return row
+    except orjson.JSONDecodeError:
+        raise BadInput(f"{path} is damaged at line {number}; remove the folder and run again") from None
+
+
+class Run:
+    """The one writer of a run folder. Opening locks it, so two processes cannot mix their lines."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.config = config
+        self.dropped_tail = False
+        """Whether a line torn by a crash was found at the end, and dropped."""
+        self._file: BinaryIO | None = None
+        self._lock = FileLock(folder / ".lock")
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise RunConflict(f"{self.folder} is being written by another process") from None
+        try:
+            self._adopt_config()
+            self._file = (self.folder / OUTCOMES).open("ab")
+            self._drop_torn_tail()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        assert self._file is not None
+        empty = self._file.tell() == 0
+        self._file.close()
+        self._lock.release()
+        if error is not None and empty:
+            self._leave_no_trace()
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        return read_outcomes(self.folder)
+
+    def count(self) -> int:
+        with (self.folder / OUTCOMES).open("rb") as file:
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+
+    def keep(self, lines: int) -> None:
+        """Cut the file after `lines` lines: the rest belongs to a batch that did not finish."""
+        assert self._file is not None
+        with (self.folder / OUTCOMES).open("rb") as file:
+            size = sum(len(file.readline()) for _ in range(lines))
+        self._file.truncate(size)
+
+    def append(self, outcomes: Sequence[Outcome]) -> None:
+        """One write a batch, handed to the operating system before anybody is told it is done."""
+        assert self._file is not None
+        self._file.write(b"".join(map(outcome_line, outcomes)))
+        self._file.flush()
+
+    def finish(self, summary: Mapping[str, Any], users: Mapping[str, Any]) -> None:
+        assert self._file is not None
+        os.fsync(self._file.fileno())
+        write_json(self.folder / USERS, users)
+        write_json(self.folder / SUMMARY, summary)
+
+    def confirm_model(self, spec: str, fingerprint: str) -> None:
+        """Note which weights a spec stood for; a resumed run must find the same ones."""
+        path = self.folder / CONFIG
+        config = read_json(path)
+        known = config.setdefault("models", {}).setdefault(spec, fingerprint)
+        if known != fingerprint:
+            raise RunConflict(
+                f"{self.folder}: model {spec!r} was {known!r} when the run began and is {fingerprint!r} now"
+            )
+        write_json(path, config)
+
+    def _adopt_config(self) -> None:
+        path = self.folder / CONFIG
+        if not path.exists():
+            if any(entry.name != ".lock" for entry in self.folder.iterdir()):
+                raise RunConflict(f"{self.folder} exists and is not a run; choose another --out")
+            write_json(path, self.config)
+            return
+        stored = {key: value for key, value in read_json(path).items() if key != "models"}
+        differing = _differences(stored, orjson.loads(orjson.dumps(self.config)))
+        if differing:
+            raise RunConflict(
+                f"{self.folder} was made with another configuration; choose another --out or repair:\n  "
+                + "\n  ".join(differing)
+            )
+
+    def _leave_no_trace(self) -> None:
+        """A run that ended before its first outcome was bad input: nothing of it stays behind."""
+        for name in (CONFIG, OUTCOMES, ".lock"):
+            (self.folder / name).unlink(missing_ok=True)
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def _drop_torn_tail(self) -> None:
+        assert self._file is not None
+        path = self.folder / OUTCOMES
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            end = size
+            while end > 0:
+                start = max(0, end - (1 << 16))
+                file.seek(start)
+                newline = file.read(end - start).rfind(b"\n")
+                if newline >= 0:
+                    end = start + newline + 1
+                    break
+                end = start
+        if end < size:
+            self.dropped_tail = True
+            self._file.truncate(end)
+
+
+def _differences(old: Any, new: Any, at: str = "") -> list[str]:
+    """Leaves that differ, as `a.b: old → new`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = dict.fromkeys([*old, *new])
+        return [line for key in keys for line in _differences(old.get(key), new.get(key), f"{at}.{key}".lstrip("."))]
+    if old == new:
+        return []
+    return [f"{at}: {orjson.dumps(old).decode()} → {orjson.dumps(new).decode()}"]

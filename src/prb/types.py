@@ -1,0 +1,207 @@
+"""The nouns of the project. Small, frozen, and shaped so that the wrong thing cannot be written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+
+
+class Post(NamedTuple):
+    """One item of a person's history."""
+
+    id: str
+    category: str
+    text: str
+
+
+class Aspect(NamedTuple):
+    """One line of a person's rubric. Hidden from reward models."""
+
+    aspect: str
+    evidence: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """All that a reward model may see. There is no field for rubric or narrative, so those cannot leak."""
+
+    question: str
+    user: str | None = None
+    """Whose posts these are; `None` where the model is told nothing about the person."""
+    posts: tuple[Post, ...] = ()
+    plan: tuple[str, ...] = ()
+    """What this person probably wants, one aspect an entry: inferred (`plan`) or the true rubric (`oracle`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A person's question with two good answers, of which one follows that person's rubric."""
+
+    id: str
+    user: str
+    question: str
+    profile: tuple[Post, ...]
+    chosen: str
+    rejected: str
+    category: str = ""
+    rubric: tuple[Aspect, ...] = ()
+    narrative: str = ""
+    tier: str | None = None
+    mirror: str | None = None
+    """Id of the twin row: the same question and answers under another person, labels swapped."""
+    split: str | None = None
+    topic: str | None = None
+    drift: bool = False
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> tuple[str, str]:
+        return self.chosen, self.rejected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rating:
+    """A person's own score, 0 to 1, of one answer."""
+
+    id: str
+    user: str
+    question: str
+    profile: tuple[Post, ...]
+    answer: str
+    rating: float
+    category: str = ""
+    rubric: tuple[Aspect, ...] = ()
+    split: str | None = None
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> tuple[str]:
+        return (self.answer,)
+
+
+Item = Pair | Rating
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no score. A reason, never a number."""
+
+    reason: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
+
+
+class Reward(float):
+    """A score that knows what it cost. Models without anything to say return a plain float."""
+
+    __slots__ = ("cost", "cut", "text", "tokens")
+
+    def __new__(cls, value: float, *, tokens: int = 0, cut: int = 0, cost: float = 0.0, text: str = "") -> Self:
+        reward = super().__new__(cls, value)
+        reward.tokens, reward.cut, reward.cost, reward.text = tokens, cut, cost, text
+        return reward
+
+    tokens: int
+    cut: int
+    cost: float
+    text: str
+
+
+Choice = Literal["first", "second", "tie"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Which of two answers a comparer prefers."""
+
+    choice: Choice
+    tokens: int = 0
+    cut: int = 0
+    cost: float = 0.0
+    text: str = ""
+
+
+class Ask(NamedTuple):
+    query: Query
+    answer: str
+
+
+class Duel(NamedTuple):
+    query: Query
+    first: str
+    second: str
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """A reward model that gives each answer a number; higher is better for this person."""
+
+    fingerprint: str
+
+    def score(self, asks: Sequence[Ask]) -> Sequence[float | Failure]: ...
+
+
+@runtime_checkable
+class Comparer(Protocol):
+    """A reward model that only says which of two answers is better for this person."""
+
+    fingerprint: str
+
+    def prefer(self, duels: Sequence[Duel]) -> Sequence[Verdict | Failure]: ...
+
+
+RewardModel = Scorer | Comparer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One line of a run: what one model said of one item under one condition."""
+
+    pair: str
+    user: str
+    cluster: str
+    model: str
+    condition: str
+    scores: tuple[float | None, ...] | None = None
+    """Of a scorer: one number an answer, chosen first; `None` where it failed."""
+    verdicts: tuple[str | None, ...] | None = None
+    """Of a comparer: asked with chosen first, then with rejected first."""
+    credit: float | None = None
+    """1 won, 0.5 tied, 0 lost; `None` is a failure, not a loss."""
+    margin: float | None = None
+    failure: str | None = None
+    post_ids: tuple[str, ...] = ()
+    """The posts the model saw, in the order it saw them."""
+    cut: int = 0
+    """How many posts a token budget left out."""
+    tokens: int = 0
+    seconds: float = 0.0
+    cost: float = 0.0
+    text: tuple[str, ...] = ()
+    """What a generative model wrote, one entry a call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A number with its uncertainty and what it rests on."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    failed: int = 0
+    ties: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "value": self.value,
+            "low": self.low,
+            "high": self.high,
+            "n": self.n,
+            "failed": self.failed,
+            "ties": self.ties,
+        }
