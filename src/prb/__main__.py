@@ -1,0 +1,5 @@
+"""`python -m prb` is `prb`."""
+
+from prb.cli import main
+
+main()

@@ -1,0 +1,75 @@
+"""Small datasets made by hand, and the guard that no test reaches for the network."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+Row = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Loopback is fine, anything else is a bug in a test."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: Any) -> Any:
+        if self.family != socket.AF_UNIX and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            raise AssertionError(f"a test tried to reach {address}")
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    yield
+
+
+def make_row(n: int = 1, **changes: Any) -> Row:
+    """A sound row; `None` as a change removes the field."""
+    row: Row = {
+        "id": f"r{n}",
+        "user": f"u{n}",
+        "question": f"How do I water plant number {n}?",
+        "profile": [
+            {"id": f"u{n}-1", "category": "Lifestyle_and_Personal_Development", "text": f"I love short lists about topic {n}."},
+            {"id": f"u{n}-2", "category": "Art_and_Entertainment", "text": f"My flat number {n} faces north and is cold."},
+        ],
+        "rubric_aspects": [{"aspect": "brevity", "evidence": "keep it short", "reason": "Long texts tire them."}],
+        "narrative": "Please keep it short, I read on the bus.",
+        "category": "Lifestyle_and_Personal_Development",
+        "chosen": f"Once a week, plant {n} is happy.",
+        "rejected": f"It depends on light, soil and season; plant {n} wants patience.",
+    }
+    row.update(changes)
+    return {key: value for key, value in row.items() if value is not None}
+
+
+def make_twins(n: int, **changes: Any) -> list[Row]:
+    """Two mirror rows: the same question and answers under two people, labels swapped."""
+    first = make_row(n, id=f"t{n}a", user=f"a{n}", mirror=f"t{n}b", **changes)
+    second = {**first, "id": f"t{n}b", "user": f"b{n}", "mirror": f"t{n}a"}
+    second["profile"] = [{**post, "id": f"b{n}-{k}"} for k, post in enumerate(second["profile"])]
+    return [first, {**second, "chosen": first["rejected"], "rejected": first["chosen"]}]
+
+
+@pytest.fixture
+def write_jsonl(tmp_path: Path) -> Callable[..., Path]:
+    def write(rows: list[Row], name: str = "set.jsonl") -> Path:
+        path = tmp_path / name
+        path.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """Third-party data that is never part of the project; tests on it skip where it is absent."""
+    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.exists():
+        pytest.skip(f"needs the third-party data folder {folder.name}/ beside the checkout")
+    return folder

@@ -1,0 +1,38 @@
+"""What somebody else's package needs to add a reward model and a dataset: two functions and two entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prb.data.source import Rows, Source
+from prb.types import Ask, Scorer
+
+
+class Shortest:
+    fingerprint = "shortest"
+
+    def score(self, asks: Sequence[Ask]) -> list[float]:
+        return [-float(len(ask.answer)) for ask in asks]
+
+
+def shortest() -> Scorer:
+    """Prefers the shorter answer."""
+    return Shortest()
+
+
+def tiny(rows: int = 2) -> Source:
+    """A few rows in which the shorter answer is always the chosen one."""
+    return Rows("tiny", [_row(n) for n in range(rows)])
+
+
+def _row(n: int) -> dict[str, object]:
+    return {
+        "id": f"tiny-{n}",
+        "question": f"Which tea goes with rain on day {n}?",
+        "profile": [{"id": "p1", "category": "x", "text": "Short answers, please."}],
+        "rubric_aspects": [],
+        "narrative": "",
+        "category": "Lifestyle_and_Personal_Development",
+        "chosen": "Assam.",
+        "rejected": f"That depends on the rain of day {n}.",
+    }

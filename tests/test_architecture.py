@@ -1,0 +1,72 @@
+"""The folder list is the architecture: imports point only up it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import prb
+
+SOURCE = Path(prb.__file__).parent
+ORDER = "analyse llm encode data engine models grade evaluate build train downstream serve study report cli".split()
+FLOOR = {path.stem for path in SOURCE.glob("*.py")} | {"prompts"}
+
+
+def imported_packages(folder: Path) -> set[str]:
+    """Second parts of every `prb.x` imported anywhere below a folder, function bodies included."""
+    found = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            found |= {name.split(".")[1] for name in names if name.startswith("prb.")}
+    return found
+
+
+@pytest.mark.parametrize("package", [name for name in ORDER if (SOURCE / name).exists()])
+def test_imports_point_up_the_list(package: str) -> None:
+    assert imported_packages(SOURCE / package) <= FLOOR | set(ORDER[: ORDER.index(package) + 1])
+
+
+def test_every_folder_has_its_place_in_the_list() -> None:
+    folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert folders - {"prompts"} <= set(ORDER)
+
+
+def test_the_floor_stands_on_nothing() -> None:
+    for path in SOURCE.glob("*.py"):
+        if not path.name.startswith("__"):
+            tree = ast.parse(path.read_text("utf-8"))
+            modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+            assert {m.split(".")[1] for m in modules if m.startswith("prb.")} <= FLOOR, path
+
+
+def test_statistics_touch_no_files_and_no_torch() -> None:
+    text = "\n".join(path.read_text("utf-8") for path in (SOURCE / "analyse").rglob("*.py"))
+    assert "open(" not in text
+    assert "torch" not in text
+    assert "pathlib" not in text
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = "import sys; from prb.cli import run; run(['--help']); print(sorted({m.split('.')[0] for m in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(ast.literal_eval(done.stdout.splitlines()[-1]))
+    assert not loaded & {"torch", "numpy", "scipy", "pydantic", "pyarrow", "transformers", "rich"}
+
+
+def test_source_files_stay_readable() -> None:
+    long = {p.name: n for p in SOURCE.rglob("*.py") if (n := len(p.read_text("utf-8").splitlines())) > 400}
+    assert not long
+
+
+def test_every_public_name_can_be_imported() -> None:
+    for name in prb.__all__:
+        assert getattr(prb, name) is not None, name
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = prb.nonsense

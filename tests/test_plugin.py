@@ -1,0 +1,45 @@
+"""A real third-party package adds a model and a dataset through its entry points."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLUGIN = Path(__file__).parent / "plugin"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The plug-in built and installed into a folder of its own, as pip would, then put on the path."""
+    target = tmp_path_factory.mktemp("site")
+    base = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*base, "--target", str(target), str(PLUGIN)], check=True, capture_output=True)
+    return {**os.environ, "PYTHONPATH": str(target)}
+
+
+def prb(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "prb", *words], capture_output=True, text=True, env=env, check=False)
+
+
+def test_a_plugged_in_model_and_dataset_work_like_our_own(environment: dict[str, str], tmp_path: Path) -> None:
+    words = ["evaluate", "--model", "shortest", "--dataset", "tiny?rows=3", "--condition", "none", "--json", "--quiet"]
+    done = prb(*words, "--out", str(tmp_path / "run"), env=environment)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert (result["accuracy"]["value"], result["accuracy"]["n"]) == (1.0, 3)
+
+
+def test_the_list_of_models_names_the_plugged_in_one(environment: dict[str, str]) -> None:
+    models = json.loads(prb("models", "list", "--json", env=environment).stdout)["models"]
+    assert {"name": "shortest", "options": [], "what": "Prefers the shorter answer."} in models
+
+
+def test_without_the_package_the_name_is_unknown_and_the_nearest_is_offered() -> None:
+    done = prb("evaluate", "--model", "embeding", env=dict(os.environ))
+    assert done.returncode == 2
+    assert "no model named 'embeding'; did you mean 'embedding'?" in done.stderr
