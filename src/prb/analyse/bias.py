@@ -35,7 +35,7 @@ def logistic(ratio: Floats, credit: Floats) -> tuple[float | None, float | None]
     from sklearn.linear_model import LogisticRegression
 
     scale = float(ratio.std())
-    if scale == 0 or len(np.unique(credit)) < 2:
+    if np.ptp(ratio) == 0 or len(np.unique(credit)) < 2:
         return None, None
     column = (ratio / scale).reshape(-1, 1)
     rows = np.concatenate([column, column])

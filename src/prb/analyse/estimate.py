@@ -60,7 +60,8 @@ def wilson(share: float, n: float, quantile: float = Z95) -> tuple[float, float]
     squared = quantile * quantile
     centre = (share + squared / (2 * n)) / (1 + squared / n)
     half = quantile / (1 + squared / n) * np.sqrt(share * (1 - share) / n + squared / (4 * n * n))
-    return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+    # rounding must not push the ends past a share of exactly 0 or 1
+    return max(0.0, min(share, float(centre - half))), min(1.0, max(share, float(centre + half)))
 
 
 def share(values: Floats, clusters: Ints, *, failed: int = 0) -> Estimate:

@@ -114,12 +114,12 @@ def _all_flips(sums: Floats) -> Floats:
 
 def _random_flips(sizes: Floats, draws: int, seed: int) -> Floats:
     """Of m clusters with the same |sum| only the number of plus signs matters: Binomial(m, ½)."""
-    kinds, counts = np.unique(np.round(sizes, 12), return_counts=True)
+    kinds, counts = np.unique(np.round(sizes / sizes.max(), 12), return_counts=True)
     rng = np.random.default_rng(seed)
     flips = np.zeros(draws)
     for size, count in zip(kinds, counts, strict=True):
         flips += size * (2.0 * rng.binomial(count, 0.5, size=draws) - count)
-    return flips
+    return flips * sizes.max()
 
 
 def mcnemar_midp(wins: int, losses: int) -> float:

@@ -19,6 +19,8 @@ METRICS = ("alignment", "mae", "skill", "spearman", "concordance")
 def rating_metrics(score: Floats, rating: Floats, users: Ints) -> dict[int, dict[str, Any]]:
     """For each user code with at least three answered rows, the five metrics and n."""
     answered = ~np.isnan(score)
+    if not answered.any():
+        return {}
     order = np.argsort(users[answered], kind="stable")
     codes, starts = np.unique(users[answered][order], return_index=True)
     scores, ratings = np.split(score[answered][order], starts[1:]), np.split(rating[answered][order], starts[1:])
@@ -34,7 +36,7 @@ def _one_user(score: Floats, rating: Floats) -> dict[str, Any]:
         "n": len(score),
         "alignment": 1 - error,
         "mae": error,
-        "skill": 1 - error / baseline if baseline > 0 else None,
+        "skill": 1 - error / baseline if np.ptp(rating) > 0 else None,
         "spearman": _spearman(score, rating),
         "concordance": concordance(score, rating),
     }
@@ -47,7 +49,8 @@ def left_out_line(score: Floats, rating: Floats) -> Floats:
     sxx, sxy = np.square(score).sum() - np.square(score), (score * rating).sum() - score * rating
     spread = sxx - sx * sx / n
     joint = sxy - sx * sy / n
-    flat = spread <= 1e-12 * np.maximum(sxx, 1e-300)
+    # taking a huge row out of a sum leaves rounding of that row's size, so flatness is judged against all rows
+    flat = spread <= 1e-12 * np.square(score).sum()
     slope = np.where(flat, 0.0, np.maximum(0.0, joint / np.where(flat, 1.0, spread)))
     return np.asarray(np.clip(sy / n + slope * (score - sx / n), 0.0, 1.0))
 

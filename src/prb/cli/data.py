@@ -52,7 +52,7 @@ class ShowConfig:
     condition: Literal["none", "profile", "plan", "shuffled", "oracle"] | None = None
     """Print the prompt a model reads under this condition instead."""
     json: bool = False
-    """Print the row as JSON."""
+    """Print the row, or the prompt, as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def show_row(args: Sequence[str]) -> None:
 
     spec, wanted = (config.spec, config.id) if config.id else ("mirror", config.spec)
     if config.condition:
-        show_prompt(spec, wanted, config.condition)
+        show_prompt(spec, wanted, config.condition, as_json=config.json)
     else:
         show_pair(spec, wanted, as_json=config.json)
 

@@ -42,6 +42,8 @@ def convert(source: Source, target: Path) -> int:
     try:
         count = writer(_rows(source), draft)
         draft.replace(target)
+    except orjson.JSONEncodeError as error:
+        raise BadInput(f"{source.name} holds a value that JSON has no form for: {error}") from None
     finally:
         draft.unlink(missing_ok=True)
     return count

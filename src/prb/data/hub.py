@@ -38,11 +38,15 @@ class HubSource:
 
     def rows(self) -> Iterator[RawRow]:
         datasets = _import("datasets")
-        for subset in self._subsets():
-            splits = datasets.load_dataset(str(self.folder), name=subset, streaming=True)
-            for split, rows in splits.items():
-                for line, row in enumerate(rows, 1):
-                    yield with_split(dict_row(f"{subset}/{split}", line, unfold(dict(row))), str(split))
+        try:
+            for subset in self._subsets():
+                splits = datasets.load_dataset(str(self.folder), name=subset, streaming=True)
+                for split, rows in splits.items():
+                    for line, row in enumerate(rows, 1):
+                        yield with_split(dict_row(f"{subset}/{split}", line, unfold(dict(row))), str(split))
+        except (datasets.exceptions.DatasetsError, ValueError, OSError) as error:
+            lines = str(error).split("\n")  # the last one says why
+            raise BadInput(f"{self.name} cannot be read: {' '.join(dict.fromkeys((lines[0], lines[-1])))}") from None
 
     def _subsets(self) -> list[str]:
         known = _import("datasets").get_dataset_config_names(str(self.folder))

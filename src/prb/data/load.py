@@ -148,7 +148,9 @@ class Scan:
         self.people = People(keep_posts=donors)
         self._index = Index()
         self._ordinals = array("l")
-        self._places: list[tuple[str, int]] = []
+        self._places: dict[str, int] = {}
+        """File names, numbered; a row keeps its number and its line."""
+        self._place_of, self._line_of = array("l"), array("l")
         self._mirrors: dict[str, tuple[str, tuple[int, int, int]]] = {}
         """Of mirror rows: the twin's id, and hashes of question, chosen, rejected."""
 
@@ -157,10 +159,11 @@ class Scan:
         data = prepared(row, self.task)
         found = [row.problem] if row.problem else row_problems(data, self.task)
         if not found and str(data["id"]) in self.ids:
-            place, line = self._places[self.ids[str(data["id"])]]
+            place, line = self._place(self.ids[str(data["id"])])
             found = [f"duplicate id {data['id']!r}, first seen at {place}:{line}"]
         if found:
             self.bad.add(ordinal)
+            self._places.setdefault(row.place, len(self._places))
             self.problems += [Problem(row.place, row.line, what) for what in found]
         else:
             self._keep(ordinal, row, data)
@@ -170,7 +173,8 @@ class Scan:
         user = str(data["user"]) if "user" in data else own
         self.ids[own] = len(self._ordinals)
         self._ordinals.append(ordinal)
-        self._places.append((row.place, row.line))
+        self._place_of.append(self._places.setdefault(row.place, len(self._places)))
+        self._line_of.append(row.line)
         self.splits.append(data.get("split"))
         index.users.append(user)
         index.categories.append(data.get("category", ""))
@@ -193,9 +197,11 @@ class Scan:
             if wrong:
                 at = self.ids[own]
                 self.bad.add(self._ordinals[at])
-                self.problems.append(Problem(*self._places[at], wrong))
-        order = {place: n for n, (place, _) in enumerate(dict.fromkeys(self._places))} if self.problems else {}
-        self.problems.sort(key=lambda p: (order.get(p.place, -1), p.line))
+                self.problems.append(Problem(*self._place(at), wrong))
+        self.problems.sort(key=lambda p: (self._places[p.place], p.line))
+
+    def _place(self, position: int) -> tuple[str, int]:
+        return list(self._places)[self._place_of[position]], self._line_of[position]
 
     def _mirror_problem(self, own: str) -> str | None:
         twin, (question, chosen, rejected) = self._mirrors[own]
@@ -220,9 +226,10 @@ class Scan:
             if ordinal not in self.bad and (split is None or self.splits[position] == split)
         ]
         if not here:
-            raise BadInput(f"no rows without errors in split {split!r}")
+            raise BadInput("no rows without errors" + (f" in split {split!r}" if split else ""))
         users = self._index.users
-        links = [(users[self.ids[a]], users[self.ids[b]]) for a, (b, _) in self._mirrors.items()]
+        sound = ((self.ids[a], b) for a, (b, _) in self._mirrors.items())
+        links = [(users[a], users[self.ids[b]]) for a, b in sound if self._ordinals[a] not in self.bad]
         cluster_of = components(links)
         people = self.people.of_split(split, cluster_of)
         return self._cut(here[:limit], cluster_of), people

@@ -33,8 +33,9 @@ def find(text: str) -> list[Found]:
 
 def mask(text: str) -> str:
     """The text with each find replaced by its kind, e.g. `[e-mail]`."""
-    for hit in reversed(find(text)):
-        text = f"{text[: hit.start]}[{hit.kind}]{text[hit.end :]}"
+    while found := find(text):  # a mask may lay bare what stood right beside it, as in @name@server.social
+        for hit in reversed(found):
+            text = f"{text[: hit.start]}[{hit.kind}]{text[hit.end :]}"
     return text
 
 
@@ -60,8 +61,10 @@ def _ibans(text: str) -> Iterator[Found]:
     from stdnum import iban
 
     for match in _IBAN.finditer(text):
-        if iban.is_valid(match[0]):
-            yield Found(*match.span(), "IBAN")
+        ends = [m.end() for m in re.finditer(r"[A-Z0-9]+", match[0])]  # capitals after an IBAN look like more of it
+        valid = next((end for end in reversed(ends) if iban.is_valid(match[0][:end])), None)
+        if valid:
+            yield Found(match.start(), match.start() + valid, "IBAN")
 
 
 def _phones(text: str) -> Iterator[Found]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from prb.types import Aspect, Item, Pair, Post, Rating
+from prb.types import Aspect, Item, Pair, Profile, Rating
 
 Task = Literal["pairs", "ratings"]
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
@@ -100,7 +100,8 @@ def row_problems(row: Any, task: Task) -> list[str]:
     try:
         _adapter(task).validate_python(row)
     except ValidationError as error:
-        return [_say(dict(e)) for e in error.errors(include_url=False)]
+        # a bad id is reported once for each type it may have; the first report says it all
+        return [_say(dict(e)) for e in error.errors(include_url=False) if e["type"] != "int_type"]
     if task == "pairs" and row["chosen"].strip() == row["rejected"].strip():
         return ["`chosen` and `rejected` are the same text"]
     return []
@@ -108,7 +109,8 @@ def row_problems(row: Any, task: Task) -> list[str]:
 
 def _say(error: Mapping[str, Any]) -> str:
     """pydantic's report in the words of somebody who edits a data file."""
-    where = [part for part in error["loc"] if not (isinstance(part, str) and ("[" in part or part in ("str", "int")))]
+    is_id = error["loc"][-1] == "constrained-str"
+    where = error["loc"][:-1] if is_id else error["loc"]
     field = "`" + ".".join(str(part) for part in where) + "`"
     kind = error["type"]
     if kind == "missing":
@@ -116,7 +118,8 @@ def _say(error: Mapping[str, Any]) -> str:
     if kind == "string_pattern_mismatch":
         return f"{field} is empty"
     if kind.endswith("_type"):
-        return f"{field} is {_kind(error['input'])}, wants {_WANTS.get(kind, kind.removesuffix('_type'))}"
+        wants = "text or a whole number" if is_id else _WANTS.get(kind, kind.removesuffix("_type"))
+        return f"{field} is {_kind(error['input'])}, wants {wants}"
     return f"{field}: {error['msg']}"
 
 
@@ -138,11 +141,11 @@ def to_pair(row: Mapping[str, Any]) -> Pair:
         id=own,
         user=str(get("user", own)),
         question=row["question"],
-        profile=_posts(row["profile"]),
+        profile=Profile(row["profile"]),
         chosen=row["chosen"],
         rejected=row["rejected"],
         category=row["category"],
-        rubric=tuple(Aspect(a["aspect"], a.get("evidence", ""), a.get("reason", "")) for a in row["rubric_aspects"]),
+        rubric=_rubric(row["rubric_aspects"]),
         narrative=row["narrative"],
         tier=get("tier"),
         mirror=None if mirror is None else str(mirror),
@@ -158,13 +161,11 @@ def to_rating(row: Mapping[str, Any]) -> Rating:
         id=str(row["id"]),
         user=str(row["user"]),
         question=row["question"],
-        profile=_posts(row["profile"]),
+        profile=Profile(row["profile"]),
         answer=row["answer"],
         rating=float(row["rating"]),
         category=row.get("category", ""),
-        rubric=tuple(
-            Aspect(a["aspect"], a.get("evidence", ""), a.get("reason", "")) for a in row.get("rubric_aspects", ())
-        ),
+        rubric=_rubric(row.get("rubric_aspects", [])),
         split=row.get("split"),
         groups=row.get("groups", {}),
     )
@@ -173,5 +174,5 @@ def to_rating(row: Mapping[str, Any]) -> Rating:
 BUILD: dict[Task, Callable[[Mapping[str, Any]], Item]] = {"pairs": to_pair, "ratings": to_rating}
 
 
-def _posts(rows: list[dict[str, Any]]) -> tuple[Post, ...]:
-    return tuple([Post(str(p.get("id", n)), p.get("category", ""), p["text"]) for n, p in enumerate(rows, 1)])
+def _rubric(rows: list[dict[str, str]]) -> tuple[Aspect, ...]:
+    return tuple([Aspect(a["aspect"], a.get("evidence", ""), a.get("reason", "")) for a in rows])

@@ -7,6 +7,8 @@ decided in `schema`, so that every format is checked by the same rules.
 from __future__ import annotations
 
 import gzip
+import re
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -67,8 +69,11 @@ class Jsonl:
     path: Path
 
     def rows(self) -> Iterator[RawRow]:
-        with _open(self.path) as file:
-            yield from _parse_lines(file, self.path.name)
+        try:
+            with _open(self.path) as file:
+                yield from _parse_lines(file, self.path.name)
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise BadInput(f"{self.path} cannot be read as gzip: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class Parquet:
                     for row in batch.to_pylist():
                         line += 1
                         yield dict_row(self.path.name, line, unfold(row))
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
             raise BadInput(f"{self.path} cannot be read as Parquet: {error}") from None
 
 
@@ -182,8 +187,12 @@ def _parse_line(place: str, number: int, line: bytes) -> RawRow:
         return RawRow(place, number, line, problem=_why(line, error))
 
 
+_NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""Not after an escaped backslash: a text may well speak of `\\u0000`."""
+
+
 def _nul(line: bytes) -> str | None:
-    return "holds a NUL byte" if b"\0" in line or b"\\u0000" in line else None
+    return "holds a NUL byte" if b"\0" in line or (b"\\u0000" in line and _NUL_ESCAPE.search(line)) else None
 
 
 def _why(line: bytes, error: orjson.JSONDecodeError) -> str:

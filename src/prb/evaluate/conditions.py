@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -60,7 +60,7 @@ class Asker:
                 return Asked(Query(question=item.question, user=item.user, plan=true_plan(item)))
         raise BadInput(f"no condition named {condition!r}")
 
-    def _with_posts(self, question: str, user: str, posts: tuple[Post, ...]) -> Asked:
+    def _with_posts(self, question: str, user: str, posts: Sequence[Post]) -> Asked:
         chosen = top_posts(question, posts, self.rank, k=self.k, budget=self.budget)
         return Asked(Query(question=question, user=user, posts=chosen.posts), chosen.cut)
 

@@ -31,7 +31,7 @@ class EvaluateConfig:
     """Only the first N rows of the split."""
     task: Literal["pairs", "ratings"] = "pairs"
     """Chosen/rejected pairs, or answers with each person's own rating in 0..1."""
-    k: int = 5
+    k: int = 10
     """How many posts of the history a model is shown."""
     budget: int | None = None
     """At most this many tokens of posts, estimated as characters / 4."""

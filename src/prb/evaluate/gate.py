@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from prb.errors import BadSpec, GateFailed, unknown
+from prb.evaluate.config import CONDITIONS
 
 _CLAUSE = re.compile(
-    r"([a-z_]+)(?:@([a-z]+))?(?:\.(low|high|p|p_holm|failed|n))?\s*(>=|<=|>|<)\s*(-?[\d.]+(?:e-?\d+)?)"
+    r"([a-z_]+)(?:@([a-z]+))?(?:\.(low|high|p|p_holm|failed|n))?\s*(>=|<=|>|<)\s*(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)"
 )
 _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 RESULTS = ("accuracy", "strict_accuracy", "mirror_accuracy", "person_effect", "average_user_share")
@@ -40,6 +41,8 @@ def _parse(clause: str) -> Requirement:
     metric, condition, part, compare, bound = found.groups()
     if metric not in RESULTS + RATINGS + CONTRASTS:
         raise unknown("metric", metric, RESULTS + RATINGS + CONTRASTS)
+    if condition is not None and condition not in CONDITIONS:
+        raise unknown("condition", condition, CONDITIONS)
     return Requirement(clause, metric, condition, part or "value", compare, float(bound))
 
 
@@ -66,7 +69,7 @@ def _values(wanted: Requirement, summary: Mapping[str, Any]) -> Iterator[tuple[s
         kind = "control" if wanted.metric == "flip_rate" else wanted.metric
         for row in summary["contrasts"]:
             if row["kind"] == kind:
-                yield row["model"], row["flip_rate"] if wanted.metric == "flip_rate" else row[wanted.part]
+                yield row["model"], row["flip_rate"] if wanted.metric == "flip_rate" else row.get(wanted.part)
         return
     condition = wanted.condition or _usual_condition(summary)
     for row in summary["results"]:

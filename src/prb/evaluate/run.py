@@ -29,6 +29,7 @@ from prb.evaluate.score import Comparing, Scoring
 from prb.evaluate.summary import summarise
 from prb.models import MODELS, is_remote
 from prb.progress import SILENT, Progress
+from prb.registry import Spec
 from prb.store import Run
 from prb.types import Comparer, Item, RewardModel, Scorer
 
@@ -50,7 +51,7 @@ def evaluate(
     own = models or {}
     for spec in config.model:
         if spec not in own:
-            MODELS.check(spec)
+            MODELS.check(Spec.parse(spec))
     planner = PLANNERS.make(config.planner)
     progress.begin(f"checking {config.dataset}")
     dataset = load(

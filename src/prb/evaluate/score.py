@@ -21,6 +21,8 @@ A = TypeVar("A", Ask, Duel)
 V = TypeVar("V", float, Verdict)
 
 REMEMBERED = 1 << 20
+LARGEST = 1e100
+"""Beyond it sums and squares of margins overflow; no model means such a reward."""
 
 
 class Memo(Generic[V]):
@@ -42,7 +44,7 @@ class Memo(Generic[V]):
         old = {key: self._known[key] for key in asks if key in self._known}
         for key, value in fresh.items():
             if not isinstance(value, Failure):
-                self.put(key, value)
+                self.put(key, _bare(value))
         return lambda key: fresh[key] if key in fresh else old[key]
 
     def put(self, key: bytes, value: V) -> None:
@@ -154,9 +156,10 @@ class Comparing:
     ) -> None:
         """Remember what an earlier, interrupted process was told."""
         for job, line in zip(self._prepare(items, conditions)[0], lines, strict=True):
-            said = [choice for choice in line["verdicts"] or () if choice is not None]
-            if len(said) == len(job.keys):
-                for key, choice in zip(job.keys, said, strict=True):
+            stored = line["verdicts"] or ()
+            said = stored if self._both else [choice for choice in stored if choice is not None]
+            for key, choice in zip(job.keys, said, strict=False):
+                if choice is not None:
                     self._memo.put(key, Verdict(choice=choice))
 
     def _prepare(self, items: Sequence[Item], conditions: Sequence[Condition]) -> tuple[list[Job], dict[bytes, Duel]]:
@@ -197,10 +200,15 @@ def chosen_first(pair_id: str, seed: int) -> bool:
     return hashlib.sha256(f"{seed}:{pair_id}".encode()).digest()[0] % 2 == 0
 
 
+def _bare(said: V) -> V:
+    """Without what it cost: that is booked where the call was made, and a resumed run knows no more than this."""
+    return Verdict(choice=said.choice) if isinstance(said, Verdict) else float(said)
+
+
 def _checked(reward: float | Failure) -> float | Failure:
-    if isinstance(reward, Failure) or math.isfinite(reward):
+    if isinstance(reward, Failure) or abs(reward) <= LARGEST:
         return reward
-    return Failure("not a finite number", str(float(reward)))
+    return Failure("too large a number" if math.isfinite(reward) else "not a finite number", str(float(reward)))
 
 
 def _first_failure(asked: Asked | Failure, said: Sequence[object]) -> str | None:
@@ -220,7 +228,7 @@ def _line(
     scores: tuple[float | None, ...] | None = None,
     verdicts: tuple[str | None, ...] | None = None,
 ) -> Outcome:
-    booked = [s for s in said if isinstance(s, Reward | Verdict)]
+    booked = [s for s in said if isinstance(s, (Reward, Verdict))]  # noqa: UP038 - a union type is slow here
     asked = job.asked
     return Outcome(
         pair=job.item.id,

@@ -11,8 +11,8 @@ import orjson
 from prb.data.find import find_row
 from prb.data.load import load
 from prb.data.retrieve import ranker
-from prb.data.schema import normalise, to_pair
-from prb.errors import PrbError
+from prb.data.schema import normalise, row_problems, to_pair
+from prb.errors import BadData, PrbError
 from prb.evaluate.conditions import Asker
 from prb.evaluate.config import Condition, EvaluateConfig
 from prb.evaluate.plan import PLANNERS
@@ -42,21 +42,21 @@ def _say(value: Any) -> str:
 
 
 def show_pair(spec: str, wanted: str, *, as_json: bool = False) -> None:
-    row = find_row(spec, wanted)
     if as_json:
-        sys.stdout.buffer.write(orjson.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        _print_json(find_row(spec, wanted))
         return
     from rich.columns import Columns
     from rich.console import Console, Group
     from rich.panel import Panel
     from rich.text import Text
 
-    pair = to_pair(normalise(row))
+    pair = _pair(spec, wanted)
     about = [pair.category, pair.tier, pair.topic, pair.split, f"mirror of {pair.mirror}" if pair.mirror else None]
     console = Console()
     console.print(Text(pair.id, style="bold"), Text("  ·  ".join(filter(None, about)), style="dim"))
     posts = [Text.assemble((f"{post.id}  ", "dim"), post.text) for post in pair.profile]
-    console.print(Panel(Group(*posts), title=f"{pair.user}: {len(posts)} posts, oldest first", title_align="left"))
+    who = Text(f"{pair.user}: {len(posts)} posts, oldest first")
+    console.print(Panel(Group(*posts), title=who, title_align="left"))
     console.print(Panel(Text(pair.question, style="bold"), title="question", title_align="left"))
     width = (console.width - 2) // 2
     answers = [("chosen", pair.chosen, "green"), ("rejected", pair.rejected, "red")]
@@ -67,9 +67,9 @@ def show_pair(spec: str, wanted: str, *, as_json: bool = False) -> None:
     console.print(Panel(hidden, title="hidden from reward models", title_align="left", border_style="dim"))
 
 
-def show_prompt(spec: str, wanted: str, condition: Condition) -> None:
+def show_prompt(spec: str, wanted: str, condition: Condition, *, as_json: bool = False) -> None:
     """Exactly what `prb evaluate` with default settings would put before a model."""
-    pair = _pair_in_split(spec, wanted)
+    pair = _pair(spec, wanted)
     settings = EvaluateConfig()
     dataset = load(spec, split=pair.split, donors=condition == "shuffled")
     asker = Asker(
@@ -83,8 +83,21 @@ def show_prompt(spec: str, wanted: str, condition: Condition) -> None:
     asked = asker.ask(pair, condition)
     if isinstance(asked, Failure):
         raise PrbError(f"{wanted}: {asked}")
-    print(render(asked.query))  # noqa: T201
+    prompt = render(asked.query)
+    if as_json:
+        _print_json({"id": pair.id, "condition": condition, "prompt": prompt})
+    else:
+        print(prompt)  # noqa: T201
 
 
-def _pair_in_split(spec: str, wanted: str) -> Pair:
-    return to_pair(normalise(find_row(spec, wanted)))
+def _pair(spec: str, wanted: str) -> Pair:
+    row = normalise(find_row(spec, wanted))
+    problems = row_problems(row, "pairs")
+    if problems:
+        raise BadData(f"{spec} {wanted}", problems)
+    return to_pair(row)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.flush()

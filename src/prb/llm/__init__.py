@@ -1,0 +1,86 @@
+"""Text generators: an API endpoint, llama.cpp, transformers, a scripted fake.
+
+A spec is `backend/model;key=value;key=value`, e.g. `openai/gpt-5`, `openai/qwen3;base_url=http://localhost:8000/v1`,
+`llamacpp/smollm2`, `scripted/Result: A`. It has no `?` or `&`, so that it can stand inside a model spec:
+`judge?llm=openai/gpt-5;concurrency=32&style=pairwise`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+from prb.errors import BadSpec
+from prb.registry import Registry, Spec
+from prb.types import Failure
+
+
+class Message(NamedTuple):
+    role: Literal["system", "user", "assistant"]
+    text: str
+
+
+Chat = tuple[Message, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = 512
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+    top_logprobs: int = 0
+    """Ask for this many log-probabilities of the first token, where the back end can give them."""
+
+
+class Request(NamedTuple):
+    chat: Chat
+    sampling: Sampling = Sampling()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    text: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    first: Mapping[str, float] = field(default_factory=dict)
+    """First token to log-probability; empty where the back end does not tell."""
+    truncated: bool = False
+    """Whether it ended because of max_tokens."""
+
+
+class LLM(Protocol):
+    fingerprint: str
+    remote: bool
+    """Whether texts leave the machine."""
+
+    def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
+        """One result a request, in order. A result depends on its own request alone."""
+        ...
+
+
+LLMS: Registry[LLM] = Registry("llm", package="prb.llm", group="prb.llms")
+
+
+def make_llm(text: str) -> LLM:
+    """Build what an llm spec names."""
+    return LLMS.build(parse_llm(text))
+
+
+def check_llm(text: str) -> None:
+    LLMS.check(parse_llm(text))
+
+
+def parse_llm(text: str) -> Spec:
+    head, *options = text.split(";")
+    backend, slash, model = head.partition("/")
+    if not backend or not slash or not model:
+        raise BadSpec(f"{text!r} is no llm spec; it is like openai/gpt-5 or llamacpp/smollm2;threads=1")
+    pairs = [option.partition("=") for option in options if option]
+    for key, equals, _ in pairs:
+        if not key or not equals:
+            raise BadSpec(f"{key!r} in {text!r} is not key=value")
+    return Spec(backend, {"model": model, **{key: value for key, _, value in pairs}})
