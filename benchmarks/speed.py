@@ -1,7 +1,7 @@
 """Speed as ratios measured in one run; results go to docs/benchmarks.md.
 
-    python benchmarks/speed.py                 everything, a million rows (needs 9 GB of disk for a while)
-    python benchmarks/speed.py --rows 100000   the same, smaller
+python benchmarks/speed.py                 everything, a million rows (needs 9 GB of disk for a while)
+python benchmarks/speed.py --rows 100000   the same, smaller
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def main(args: Args) -> None:
     rows = [help_time(), *million(args), resampling()]
     lines = ["| what | ours | measured against | ratio | wanted |", "| --- | ---: | ---: | ---: | ---: |"]
     lines += [f"| {' | '.join(row)} |" for row in rows]
-    about = f"{platform.machine()}, {len_cpus()} cores, Python {platform.python_version()}; {time.strftime('%Y-%m-%d')}."
+    about = (
+        f"{platform.machine()}, {len_cpus()} cores, Python {platform.python_version()}; {time.strftime('%Y-%m-%d')}."
+    )
     text = PAGE.read_text("utf-8")
     before, after = text.split(START)[0], text.split(END)[1]
     PAGE.write_text(f"{before}{START}\n{about}\n\n" + "\n".join(lines) + f"\n{END}{after}", "utf-8")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -90,8 +90,8 @@ class Registry(Generic[T]):
 
     def options(self, name: str) -> list[str]:
         """The settings a spec may carry, as `key=default`."""
-        parameters = inspect.signature(self[name]).parameters.values()
-        return [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters]
+        options = _options(self[name]).values()
+        return [o.name if o.default is inspect.Parameter.empty else f"{o.name}={o.default}" for o in options]
 
     def _add(self, name: str, factory: Factory[T]) -> None:
         if self._factories.setdefault(name, factory) is not factory:
@@ -107,24 +107,50 @@ class Registry(Generic[T]):
             self._add(point.name, point.load())
 
 
-def _arguments(factory: Callable[..., Any], spec: Spec, kind: str) -> dict[str, Any]:
-    from pydantic import TypeAdapter, ValidationError
+@dataclass(frozen=True)
+class Option:
+    """One setting of a factory: a parameter of its own, or a field of a parameter that is a dataclass of settings."""
 
-    parameters = inspect.signature(factory).parameters
+    name: str
+    hint: Any
+    default: Any
+    inside: str | None = None
+
+
+def _options(factory: Callable[..., Any]) -> dict[str, Option]:
     hints = get_type_hints(factory)
-    values: dict[str, Any] = {}
-    for key, text in spec.options.items():
-        if key not in parameters:
-            raise unknown(f"option of {kind} {spec.name!r}", key, parameters, hint=_takes(parameters))
-        try:
-            values[key] = TypeAdapter(hints.get(key, str)).validate_strings(text)
-        except ValidationError as error:
-            raise BadSpec(f"{kind} {spec.name!r}: {key}={text!r}: {error.errors()[0]['msg']}") from None
-    missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in values]
+    found: dict[str, Option] = {}
+    for parameter in inspect.signature(factory).parameters.values():
+        hint = hints.get(parameter.name, str)
+        if is_dataclass(hint):
+            own = get_type_hints(hint)
+            for f in fields(hint):
+                found[f.name] = Option(f.name, own[f.name], f.default, inside=parameter.name)
+        else:
+            found[parameter.name] = Option(parameter.name, hint, parameter.default)
+    return found
+
+
+def _arguments(factory: Callable[..., Any], spec: Spec, kind: str) -> dict[str, Any]:
+    options = _options(factory)
+    values = {key: _value(options, key, text, spec.name, kind) for key, text in spec.options.items()}
+    missing = [o.name for o in options.values() if o.default is inspect.Parameter.empty and o.name not in values]
     if missing:
         raise BadSpec(f"{kind} {spec.name!r} needs {', '.join(f'{m}=…' for m in missing)}")
-    return values
+    arguments = {key: value for key, value in values.items() if options[key].inside is None}
+    hints = get_type_hints(factory)
+    for group in {o.inside for o in options.values() if o.inside}:
+        arguments[group] = hints[group](**{k: v for k, v in values.items() if options[k].inside == group})
+    return arguments
 
 
-def _takes(parameters: Mapping[str, inspect.Parameter]) -> str:
-    return f"it takes: {', '.join(parameters)}" if parameters else "it takes none"
+def _value(options: Mapping[str, Option], key: str, text: str, name: str, kind: str) -> Any:
+    from pydantic import TypeAdapter, ValidationError
+
+    if key not in options:
+        takes = f"it takes: {', '.join(options)}" if options else "it takes none"
+        raise unknown(f"option of {kind} {name!r}", key, options, hint=takes)
+    try:
+        return TypeAdapter(options[key].hint).validate_strings(text)
+    except ValidationError as error:
+        raise BadSpec(f"{kind} {name!r}: {key}={text!r}: {error.errors()[0]['msg']}") from None

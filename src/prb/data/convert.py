@@ -1,4 +1,7 @@
-"""Between formats without loss: typed Parquet columns for what fits them, one JSON column for all the rest."""
+"""Between formats without loss: typed Parquet columns for what fits them, one JSON column for all the rest.
+
+`groups` is among the rest: an Arrow map is the one type that fits it, and the hub's `datasets` cannot read maps.
+"""
 
 from __future__ import annotations
 
@@ -108,15 +111,10 @@ def _records(keys: tuple[str, ...]) -> Callable[[Any], bool]:
     return fits
 
 
-def _is_text_map(value: Any) -> bool:
-    return type(value) is dict and bool(value) and all(map(_is_text, value.values()))
-
-
 FITS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(TEXTS, _is_text),
     "drift": lambda value: type(value) is bool,
     "rating": lambda value: type(value) is float,
-    "groups": _is_text_map,
     "profile": _records(POST_KEYS),
     "rubric_aspects": _records(ASPECT_KEYS),
 }
@@ -131,7 +129,6 @@ def _schema() -> Any:
             *((name, text) for name in TEXTS),
             ("drift", pa.bool_()),
             ("rating", pa.float64()),
-            ("groups", pa.map_(text, text)),
             ("profile", pa.list_(pa.struct([(key, text) for key in POST_KEYS]))),
             ("rubric_aspects", pa.list_(pa.struct([(key, text) for key in ASPECT_KEYS]))),
             (EXTRA, text),

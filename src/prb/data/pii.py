@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from prb.types import Query
 
-_EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
-_HANDLE = re.compile(r"(?<![\w@./])@\w[\w.]{1,29}\b")
+_EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+")
+_HANDLE = re.compile(r"(?<![\w@./])@\w[\w.]{1,29}\b(?:@[\w-]+(?:\.[\w-]+)*)*")
 _IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{2,4}){3,8}\b")
 _REGIONS = ("US", "GB", "DE", "FR", "IN")
 """Countries whose national formats are recognised without a leading +; with one, every country's is."""
@@ -33,7 +33,7 @@ def find(text: str) -> list[Found]:
 
 def mask(text: str) -> str:
     """The text with each find replaced by its kind, e.g. `[e-mail]`."""
-    while found := find(text):  # a mask may lay bare what stood right beside it, as in @name@server.social
+    while found := find(text):  # a mask may lay bare what stood right beside it
         for hit in reversed(found):
             text = f"{text[: hit.start]}[{hit.kind}]{text[hit.end :]}"
     return text

@@ -173,7 +173,7 @@ def _parse_lines(file: BinaryIO, place: str) -> Iterator[RawRow]:
             yield RawRow(place, number, b"", problem=f"the line is longer than {MAX_LINE >> 20} MB")
             continue
         text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-        if not text.isspace():
+        if text and not text.isspace():
             yield _parse_line(place, number, text)
 
 

@@ -21,7 +21,7 @@ class MiniLM:
             from transformers.utils.logging import disable_progress_bar
         except ImportError:
             raise MissingExtra("the minilm encoder", "torch") from None
-        disable_progress_bar()
+        disable_progress_bar()  # type: ignore[no-untyped-call]
         self.fingerprint = f"minilm-{WEIGHTS['minilm'].sha256[:12]}"
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import cache
 from importlib.resources import files
@@ -15,6 +16,24 @@ _SLOT = re.compile(r"\{(\w+)\}")
 def fill(template: str, **fields: str) -> str:
     """Replace each `{name}` once, so text inside an answer is never read as a placeholder."""
     return _SLOT.sub(lambda slot: fields[slot[1]], template)
+
+
+def slots(template: str) -> set[str]:
+    return set(_SLOT.findall(template))
+
+
+def quote(name: str, text: str) -> str:
+    """The text between two lines with a code made from it, so that nothing in it can pass for its own end.
+
+    The code depends on nothing else: texts before it are the same in every prompt, and servers can reuse them.
+    """
+    code = _code(text)
+    return f"<<{name} {code}>>\n{text}\n<<end of {name} {code}>>"
+
+
+def _code(text: str, salt: int = 0) -> str:
+    code = hashlib.blake2b(f"{salt}:{text}".encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+    return _code(text, salt + 1) if code in text else code
 
 
 @cache

@@ -1,0 +1,51 @@
+"""`prb cache stats | clear`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prb.cli.parse import parse
+from prb.cli.verbs import choose, print_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheStatsConfig:
+    """What the cache of model scores holds, by model."""
+
+    json: bool = False
+    """Print as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheClearConfig:
+    """Forget cached scores."""
+
+    model: str | None = None
+    """Only of this model, as `prb cache stats` names it."""
+
+
+def command(args: Sequence[str]) -> None:
+    choose("cache", args, {"stats": show_stats, "clear": clear})
+
+
+def show_stats(args: Sequence[str]) -> None:
+    config = parse(CacheStatsConfig, args, "cache stats")
+    from prb.cache import Cache
+    from prb.report.table import Table, show
+
+    cache = Cache()
+    found = cache.stats()
+    size = cache.path.stat().st_size
+    if config.json:
+        print_json({"path": str(cache.path), "bytes": size, "entries": found})
+        return
+    rows = tuple((model, f"{n:,}") for model, n in found.items())
+    show(Table(f"{cache.path}: {sum(found.values()):,} entries, {size / 1e6:.1f} MB", ("model", "entries"), rows, ()))
+
+
+def clear(args: Sequence[str]) -> None:
+    config = parse(CacheClearConfig, args, "cache clear")
+    from prb.cache import Cache
+
+    print(f"{Cache().clear(config.model):,} entries removed")  # noqa: T201

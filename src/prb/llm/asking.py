@@ -1,0 +1,78 @@
+"""Asking for a reply that can be read: one prompt, a strict reader, and one reminder if the reader finds nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from prb.llm import LLM, Completion, Message, Request, Sampling
+from prb.types import Failure
+
+T = TypeVar("T")
+Reader = Callable[[Completion], T | Failure | None]
+"""What a reply says; `None` if it cannot be read, a failure if asking again would not help."""
+
+TAIL = 200
+ASKED_AGAIN = "\n\n--- asked again ---\n\n"
+
+_TAG = r"(?:think|thinking|reasoning)"
+_BLOCK = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.IGNORECASE | re.DOTALL)
+_BEFORE_END = re.compile(rf".*</{_TAG}>", re.IGNORECASE | re.DOTALL)
+_AFTER_START = re.compile(rf"<{_TAG}>.*", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Reply(Generic[T]):
+    value: T
+    text: str
+    """All that was written, an unreadable first attempt included."""
+    tokens: int = 0
+    """Read and written, over both attempts."""
+    cost: float = 0.0
+
+
+def ask(
+    llm: LLM, prompts: Sequence[str], read: Reader[T], *, sampling: Sampling, reminder: str, missing: str
+) -> list[Reply[T] | Failure]:
+    """One reply a prompt; what cannot be read is asked for once more, under another seed and with the reminder.
+
+    Unreadable again, it is a failure named `missing` with the end of the text. Failures of the back end are passed
+    on: retrying those is its own business.
+    """
+    attempts = [[said] for said in llm.complete([_request(prompt, sampling) for prompt in prompts])]
+    values = [_value(said, read) for (said,) in attempts]
+    again = [n for n, value in enumerate(values) if value is None]
+    if again:
+        other = replace(sampling, seed=sampling.seed + 1)
+        second = llm.complete([_request(f"{prompts[n]}\n\n{reminder}", other) for n in again])
+        for n, said in zip(again, second, strict=True):
+            attempts[n].append(said)
+            values[n] = _value(said, read)
+    return [_settled(value, said, missing) for value, said in zip(values, attempts, strict=True)]
+
+
+def without_reasoning(text: str) -> str:
+    """What a model says after thinking: blocks go, an unclosed one to the end, and all before a stray closing tag."""
+    text = _BLOCK.sub("", text)
+    text = _BEFORE_END.sub("", text)
+    return _AFTER_START.sub("", text).strip()
+
+
+def _request(prompt: str, sampling: Sampling) -> Request:
+    return Request((Message("user", prompt),), sampling)
+
+
+def _value(said: Completion | Failure, read: Reader[T]) -> T | Failure | None:
+    return said if isinstance(said, Failure) else read(said)
+
+
+def _settled(value: T | Failure | None, attempts: Sequence[Completion | Failure], missing: str) -> Reply[T] | Failure:
+    said = [attempt for attempt in attempts if isinstance(attempt, Completion)]
+    if value is None:
+        return Failure(missing, said[-1].text.strip()[-TAIL:])
+    if isinstance(value, Failure):
+        return value
+    tokens = sum(c.prompt_tokens + c.completion_tokens for c in said)
+    return Reply(value, ASKED_AGAIN.join(c.text for c in said), tokens, sum(c.cost for c in said))

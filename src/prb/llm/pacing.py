@@ -1,0 +1,190 @@
+"""How an endpoint is asked: when to try again, how many requests at once, when the money is gone. No network here."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import deque
+from dataclasses import dataclass, replace
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+RETRIED = {408, 409, 429}
+"""HTTP statuses worth another try, besides all from 500 on."""
+OVERLOADED = {429, 503, 529}
+LONGEST_WAIT = 300.0
+"""Seconds; a server that asks for more (a daily quota, say) is not waited for."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """Why a try failed that is worth repeating."""
+
+    why: str
+    asked: float = 0.0
+    """Seconds the server asked to wait."""
+    overloaded: bool = False
+
+    @property
+    def too_long(self) -> str:
+        """What to say where the server asks for more patience than anybody has; else empty."""
+        return f"asks to wait {self.asked:.0f} s: {self.why}" if self.asked > LONGEST_WAIT else ""
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Exponential with full jitter: a random wait below a bound that doubles, so that requests spread out."""
+
+    first: float = 0.5
+    longest: float = 30.0
+
+    def wait(self, tries: int, rng: random.Random, asked: float = 0.0) -> float:
+        """Seconds to wait after so many failed tries; never less than the server asked for."""
+        return asked + rng.uniform(0, min(self.longest, self.first * 2.0 ** min(tries - 1, 60)))
+
+
+BACKOFF = Backoff()
+
+
+def again_after(status: int, why: str, header: str | None, now: float) -> Again | None:
+    """Whether an HTTP status is worth another try; `header` is its Retry-After."""
+    if status in RETRIED or status >= 500:
+        return Again(why, retry_after(header, now), overloaded=status in OVERLOADED)
+    return None
+
+
+def retry_after(header: str | None, now: float) -> float:
+    """Seconds to wait by a Retry-After header, a number or a date; 0 where it says nothing that can be read."""
+    if not header:
+        return 0.0
+    try:
+        seconds = float(header)
+    except ValueError:
+        seconds = _seconds_until(header, now)
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+
+
+def _seconds_until(date: str, now: float) -> float:
+    try:
+        moment = parsedate_to_datetime(date)
+    except ValueError:
+        return 0.0
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now
+
+
+class Limiter:
+    """How many requests may be under way: one more for each success, half as many on overload, within 1 and `most`.
+
+    One overload halves it once, however many requests it hits: those sent before a cut say nothing of the limit after.
+    """
+
+    def __init__(self, most: int, start: int = 16) -> None:
+        self.most = most
+        self.limit = min(start, most)
+        self.active = 0
+        self._sent = 0
+        self._cut = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self) -> int:
+        """Wait for a slot, first come first served; the ticket is for `leave`."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._admit()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._free()
+            raise
+        self._sent += 1
+        return self._sent
+
+    def leave(self, ticket: int, *, ok: bool = False, overloaded: bool = False) -> None:
+        if overloaded and ticket > self._cut:
+            self.limit, self._cut = max(1, self.limit // 2), self._sent
+        elif ok:
+            self.limit = min(self.most, self.limit + 1)
+        self._free()
+
+    def _free(self) -> None:
+        self.active -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self.active < self.limit:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self.active += 1
+                turn.set_result(None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What an endpoint has been asked and what it charged."""
+
+    requests: int = 0
+    """Sent at least once."""
+    retries: int = 0
+    """Sent again, whatever the cause."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    estimated: int = 0
+    """Replies that did not say their tokens and were counted as a token for each four characters."""
+    cost: float = 0.0
+    """US dollars."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """US dollars for a million tokens."""
+
+    prompt: float = 0.0
+    completion: float = 0.0
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        return (prompt_tokens * self.prompt + completion_tokens * self.completion) / 1e6
+
+
+class Budget:
+    """Counts what was spent and says when it is enough. Money is computed from total tokens, so no rounding adds up."""
+
+    def __init__(
+        self, prices: Prices | None = None, max_usd: float | None = None, max_tokens: int | None = None
+    ) -> None:
+        self.spent = Spent()
+        self._prices = prices or Prices()
+        self._max_usd = max_usd
+        self._max_tokens = max_tokens
+
+    def used_up(self) -> str:
+        """Which limit has been reached, in words; empty while there is something left."""
+        tokens = self.spent.prompt_tokens + self.spent.completion_tokens
+        if self._max_tokens is not None and tokens >= self._max_tokens:
+            return f"{tokens:,} of {self._max_tokens:,} tokens"
+        if self._max_usd is not None and self.spent.cost >= self._max_usd:
+            return f"${self.spent.cost:.4f} of ${self._max_usd:.4f}"
+        return ""
+
+    def sent(self, *, again: bool) -> None:
+        now = self.spent
+        self.spent = replace(now, retries=now.retries + 1) if again else replace(now, requests=now.requests + 1)
+
+    def charge(self, prompt_tokens: int, completion_tokens: int, *, estimated: bool = False) -> float:
+        """Count one reply; what it cost."""
+        now = self.spent
+        prompt, completion = now.prompt_tokens + prompt_tokens, now.completion_tokens + completion_tokens
+        self.spent = replace(
+            now,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            estimated=now.estimated + estimated,
+            cost=self._prices.cost(prompt, completion),
+        )
+        return self._prices.cost(prompt_tokens, completion_tokens)
+
+
+def tokens_of(*texts: str) -> int:
+    """An estimate for endpoints that do not count: a token for each four characters."""
+    return math.ceil(sum(map(len, texts)) / 4)

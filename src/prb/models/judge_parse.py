@@ -1,0 +1,229 @@
+"""How judges are asked and how their replies are read: one table of styles, pure functions, no guessing.
+
+Reasoning is taken away first. Then code fences, since they quote, unless a fence holds the verdict and nothing else.
+Of what is left the last verdict counts; where verdicts that contradict each other stand side by side (on one line, or
+with no word between them) there is none, since that is the list of possibilities and not a choice from it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Literal, NamedTuple, TypeVar
+
+from prb.llm import Completion
+from prb.llm.asking import without_reasoning
+from prb.types import Choice, Failure
+
+V = TypeVar("V")
+
+AB: dict[str, Choice] = {"A": "first", "B": "second"}
+TIES: dict[str, Choice] = {"TIE": "tie", "DRAW": "tie"}
+GRADES: dict[str, Choice] = {"A>>B": "first", "A>B": "first", "A=B": "tie", "B>A": "second", "B>>A": "second"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Style:
+    """One manner of asking; a pairwise style has labels, a rating style has a scale."""
+
+    prompt: str
+    """Name of the prompt file."""
+    verdict: str
+    """Regular expression of a verdict; its first group is a label or a number, a second one what it is out of."""
+    reminder: str
+    """Put after the prompt when the first reply had no verdict."""
+    labels: Mapping[str, Choice] = field(default_factory=dict)
+    scale: tuple[int, int] = (0, 0)
+    direct: bool = False
+    """Whether the reply begins with the label, so that its first token can be weighed."""
+
+    @property
+    def kind(self) -> Literal["pairwise", "rating"]:
+        return "pairwise" if self.labels else "rating"
+
+    @property
+    def slots(self) -> frozenset[str]:
+        """What a prompt of this style must show."""
+        answers = ("answer_a", "answer_b") if self.kind == "pairwise" else ("answer",)
+        return frozenset({"posts", "plan", "question", *answers})
+
+
+_CLOSE = r"""[*_"'`”’\])}>]*"""
+_ANY = r"""[\s:=*_"'`“”‘’\[\](){}<>]*"""
+"""One class, not several in a row: those would make a reply of a thousand asterisks a matter of hours."""
+_COLON = r"""[\s*_"'`”’\])}]*[:=]""" + _ANY
+_RESULT = rf"\[\s*result\s*\]{_ANY}"
+_NOUN = rf"(?:(?:answer|response|assistant|option)\b{_ANY})?"
+_TIE = r"(?:an?\s+(?=tie|draw))?(tie|draw|[AB])"
+_REASON = r"because|since|as|due|between|wins|is\s+(?:the\s+)?(?:better|best|preferred)"
+_END = rf"(?={_CLOSE}(?:\s*$|[.;:!]|,(?!\s*(?:or|and|[AB]|tie)\b)|\s*[(–—-](?!\s*[AB]\b)|\s+(?:{_REASON})\b))"
+"""A letter counts as a label only if it ends there: `A careful reader`, `A or B`, `A/B`, `A > B` are no verdicts."""
+_NUMBER = (
+    r"(-?[0-9]+(?:[.,][0-9]+)?)(?:\s*(?:/|out\s+of)\s*([0-9]+))?"
+    r"(?![0-9%]|[.,][0-9]|\s*[-–—]\s*[0-9]|\s+(?:to|or)\s+[0-9])"
+)
+
+STYLES: dict[str, Style] = {
+    "pairwise": Style(
+        prompt="judge_pairwise",
+        verdict=rf"\bresult\b{_COLON}{_NOUN}{_TIE}{_END}",
+        reminder="Your reply must finish with one of these lines: Result: A, Result: B or Result: tie.",
+        labels={**AB, **TIES},
+    ),
+    "pairwise-direct": Style(
+        prompt="judge_pairwise_direct",
+        verdict=rf"\A{_ANY}{_NOUN}([AB]){_END}",
+        reminder="Your whole reply must be one letter: A or B.",
+        labels=AB,
+        direct=True,
+    ),
+    "mtbench": Style(
+        prompt="judge_mtbench",
+        verdict=r"\[\[[\s*_]*([ABC])[\s*_]*\]\]",
+        reminder="Your reply must finish with one of these verdicts: [[A]], [[B]] or [[C]].",
+        labels={**AB, "C": "tie"},
+    ),
+    "prometheus": Style(
+        prompt="judge_prometheus",
+        verdict=rf"{_RESULT}{_NOUN}([AB]){_END}",
+        reminder="Your reply must finish with [RESULT] A or [RESULT] B.",
+        labels=AB,
+    ),
+    "arena-hard": Style(
+        prompt="judge_arena_hard",
+        verdict=r"\[\[\s*(A\s*>\s*>\s*B|A\s*>\s*B|A\s*=\s*B|B\s*>\s*A|B\s*>\s*>\s*A)\s*\]\]",
+        reminder="Your reply must finish with one of these grades: [[A>>B]], [[A>B]], [[A=B]], [[B>A]] or [[B>>A]].",
+        labels=GRADES,
+    ),
+    "rating": Style(
+        prompt="judge_rating",
+        verdict=rf"(?:\brating\b{_COLON}|\[\[\s*){_NUMBER}",
+        reminder="Your reply must finish with a line like Rating: [[n]], where n is a whole number from 1 to 10.",
+        scale=(1, 10),
+    ),
+    "rating-direct": Style(
+        prompt="judge_rating_direct",
+        verdict=rf"\A{_ANY}(?:rating\b{_COLON})?{_NUMBER}",
+        reminder="Your whole reply must be one digit from 1 to 9.",
+        scale=(1, 9),
+        direct=True,
+    ),
+    "rating-prometheus": Style(
+        prompt="judge_rating_prometheus",
+        verdict=rf"{_RESULT}{_NUMBER}",
+        reminder="Your reply must finish with [RESULT] and a whole number from 1 to 5.",
+        scale=(1, 5),
+    ),
+}
+
+_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+
+
+class Judged(NamedTuple, Generic[V]):
+    """What a reply says, and the numbers it was read from where they do not stand in its text."""
+
+    value: V
+    weights: str = ""
+
+
+def read_choice(said: Completion, style: Style) -> Judged[Choice] | None:
+    found = _verdict(said, style)
+    return None if found is None else Judged(style.labels[_label(found[0])])
+
+
+def read_rating(said: Completion, style: Style) -> Judged[float] | Failure | None:
+    found = _verdict(said, style)
+    if found is None:
+        return None
+    low, high = style.scale
+    value = float(found[0].replace(",", "."))
+    if not low <= value <= high or (found[1] and int(found[1]) != high):
+        shown = f"{found[0]}/{found[1]}" if found[1] else found[0]
+        return Failure("rating outside the scale", f"{shown}, wanted {low} to {high}")
+    return Judged(value)
+
+
+def weigh_choice(said: Completion, style: Style) -> Judged[Choice] | Failure:
+    """The label that is more likely to come first; equally likely ones tie."""
+    labels = list(style.labels)
+    found = _likelihoods(said.first, labels)
+    if isinstance(found, Failure):
+        return found
+    if len(found) < len(labels):
+        return _not_among(said.first, [label for label in labels if label not in found])
+    best = max(found.values())
+    leading = [label for label in labels if found[label] == best]
+    return Judged(style.labels[leading[0]] if len(leading) == 1 else "tie", _shown(found))
+
+
+def weigh_rating(said: Completion, style: Style) -> Judged[float] | Failure:
+    """The mean of the scale's digits, each weighed by how likely it is to come first."""
+    low, high = style.scale
+    digits = [str(n) for n in range(low, high + 1)]
+    found = _likelihoods(said.first, digits)
+    if isinstance(found, Failure):
+        return found
+    if not found:
+        return _not_among(said.first, digits)
+    top = max(found.values())
+    weights = {int(digit): math.exp(value - top) for digit, value in found.items()}
+    mean = sum(digit * weight for digit, weight in weights.items()) / sum(weights.values())
+    return Judged(mean, _shown(found))
+
+
+def _verdict(said: Completion, style: Style) -> tuple[str, str] | None:
+    """Label or number, and what a number is out of. A reply cut off by its limit has not come to its verdict."""
+    if said.truncated and not style.direct:
+        return None
+    pattern = re.compile(style.verdict, re.IGNORECASE | re.MULTILINE)
+    text = _without_quotations(without_reasoning(said.text), pattern)
+    found = list(pattern.finditer(text))
+    if not found:
+        return None
+    side_by_side = {_label(found[-1][1])}
+    for earlier, later in zip(found[-2::-1], found[:0:-1], strict=True):
+        between = text[earlier.end() : later.start()]
+        if "\n" in between and re.search(r"\w", between):
+            break
+        side_by_side.add(_label(earlier[1]))
+    if len(side_by_side) > 1:
+        return None
+    return found[-1][1], (found[-1][2] or "") if pattern.groups > 1 else ""
+
+
+def _without_quotations(text: str, verdict: re.Pattern[str]) -> str:
+    def inside(fence: re.Match[str]) -> str:
+        body = fence[2]
+        return "\n" if re.search(r"\w", verdict.sub("", body)) or not verdict.search(body) else body
+
+    return _FENCE.sub(inside, text)
+
+
+def _label(found: str) -> str:
+    return re.sub(r"\s+", "", found).upper()
+
+
+def _likelihoods(first: Mapping[str, float], labels: list[str]) -> dict[str, float] | Failure:
+    """Log-probability of each label that is there, its spellings with and without a leading space together."""
+    if not first:
+        return Failure("no log-probabilities", "the back end gave none for the first token")
+    spellings = {label: [v for token, v in first.items() if token.strip(" \t\n▁Ġ") == label] for label in labels}
+    return {label: _log_sum(values) for label, values in spellings.items() if values}
+
+
+def _log_sum(values: list[float]) -> float:
+    top = max(values)
+    return top + math.log(sum(math.exp(value - top) for value in values)) if math.isfinite(top) else top
+
+
+def _not_among(first: Mapping[str, float], labels: list[str]) -> Failure:
+    likeliest = sorted(first, key=lambda token: -first[token])[:5]
+    return Failure(
+        "label not among the first tokens", f"no {', '.join(labels)}; likeliest: {', '.join(map(repr, likeliest))}"
+    )
+
+
+def _shown(found: Mapping[str, float]) -> str:
+    return "log-probabilities: " + ", ".join(f"{label} {value:.4f}" for label, value in found.items())

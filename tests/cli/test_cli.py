@@ -1,0 +1,93 @@
+"""The command itself: help, version, unknown verbs, exit codes, and a reader that goes away."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prb import __version__
+from prb.cli import VERBS, main
+from tests.cli.conftest import Prb
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_without_a_verb_it_says_what_there_is(words: list[str], prb: Prb) -> None:
+    said = prb(*words)
+    assert (said.code, said.err) == (0, "")
+    assert [verb for verb in VERBS if f"  {verb} " not in said.out] == []
+
+
+def test_the_version_is_the_packages(prb: Prb) -> None:
+    assert prb("--version").out == f"prb {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("verb", "says"),
+    [
+        ("evalute", "prb: no verb named 'evalute'; did you mean 'evaluate'?\n"),
+        ("reprot", "prb: no verb named 'reprot'; did you mean 'report'?\n"),
+        ("xyzzy", "prb: no verb named 'xyzzy'; `prb --help` lists them\n"),
+    ],
+)
+def test_an_unknown_verb_is_answered_with_the_nearest(verb: str, says: str, prb: Prb) -> None:
+    assert prb(verb) == (2, "", says)
+
+
+@pytest.mark.parametrize("verb", ["data", "models"])
+def test_verbs_of_verbs_are_listed_and_checked(verb: str, prb: Prb) -> None:
+    assert (prb(verb).code, f"prb {verb} wants one of: " in prb(verb).err) == (2, True)
+    assert (prb(verb, "--help").code, prb(verb, "--help").out.startswith(f"usage: prb {verb} {{")) == (0, True)
+    assert f"no verb of prb {verb} named 'xyzzy'; there are: " in prb(verb, "xyzzy").err
+
+
+def test_a_near_miss_of_a_verbs_verb_is_answered_too(prb: Prb) -> None:
+    assert prb("data", "chek").err == "prb: no verb of prb data named 'chek'; did you mean 'check'?\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["evaluate"], ["compare"], ["report"], ["data", "check"], ["data", "show"], ["models", "list"]]
+)
+def test_every_verb_explains_itself(words: list[str], prb: Prb) -> None:
+    said = prb(*words, "--help")
+    assert said.code == 0
+    assert f"usage: prb {' '.join(words)}" in said.out
+
+
+def test_an_unknown_flag_is_bad_usage(prb: Prb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert prb("evaluate", "--modle", "length").code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_exits_130_and_says_how_to_go_on(prb: Prb, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("prb.cli.import_module", interrupted)
+    said = prb("evaluate")
+    assert said.code == 130
+    assert said.err.startswith("prb: interrupted; what was finished is kept")
+
+
+def test_main_exits_with_the_code_of_the_verb() -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["evalute"])
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("words", [["models", "list"], ["models", "list", "--json"], ["--help"]])
+def test_a_reader_that_goes_away_is_no_error(words: list[str]) -> None:
+    command = [sys.executable, "-m", "prb", *words]
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert writer.stdout is not None
+    writer.stdout.close()
+    _, err = writer.communicate()
+    assert (writer.returncode, err) == (0, b"")
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "prb", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"prb {__version__}\n"

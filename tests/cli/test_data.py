@@ -1,0 +1,196 @@
+"""`prb data check | show | stats | convert`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Prb
+from tests.conftest import make_row, make_twins
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def clean() -> list[dict[str, Any]]:
+    """Twins without even a warning: answers of much the same length."""
+    rows = make_twins(1, chosen="Once a week, on Sundays.", rejected="When the soil feels dry.")
+    return [*rows, *make_twins(2, chosen="Twice a week, on Sundays.", rejected="When the leaves hang low.")]
+
+
+def test_a_sound_set_has_no_problems(prb: Prb, write_jsonl: Write, clean: list[dict[str, Any]]) -> None:
+    data = write_jsonl(clean)
+    assert prb("data", "check", data, "--strict") == (0, f"{data}: 0 errors, 0 warnings\n", "")
+    assert prb("data", "check", data, "--json").json == []
+    assert prb("data", "check", "--dataset", data).code == 0
+
+
+def test_errors_are_listed_with_their_line_and_exit_2(prb: Prb, write_jsonl: Write, clean: list[dict[str, Any]]) -> None:
+    data = write_jsonl([*clean, make_row(9, narrative=None), clean[0]])
+    said = prb("data", "check", data)
+    assert said.code == 2
+    assert said.out.splitlines() == [
+        "error    set.jsonl:5: `narrative` is missing",
+        "error    set.jsonl:6: duplicate id 't1a', first seen at set.jsonl:1",
+        f"{data}: 2 errors, 0 warnings",
+    ]
+    assert said.err == f"prb: {data}: 2 problems\n"
+
+
+def test_warnings_only_count_if_strict(prb: Prb, write_jsonl: Write) -> None:
+    data = write_jsonl([make_row(1, category="Gardening", rejected="It is dry on top, so water it now.")])
+    said = prb("data", "check", data)
+    assert (said.code, said.err) == (0, "")
+    assert "warning  set.jsonl:1: category 'Gardening' is none of " in said.out
+    strict = prb("data", "check", data, "--strict")
+    assert (strict.code, strict.out) == (2, said.out)
+    assert strict.err == f"prb: {data}: 1 problem\n"
+
+
+def test_problems_as_json_are_json_whatever_the_exit_code(prb: Prb, write_jsonl: Write) -> None:
+    data = write_jsonl([make_row(1, question="")])
+    said = prb("data", "check", data, "--json")
+    assert said.code == 2
+    assert said.json[0] == {"place": "set.jsonl", "line": 1, "what": "`question` is empty", "level": "error"}
+
+
+def test_ratings_are_checked_by_their_own_rules(prb: Prb, write_jsonl: Write) -> None:
+    data = write_jsonl([{"user": "u", "question": "Q?", "profile": [], "answer": "a", "rating": 0.5}])
+    assert prb("data", "check", data, "--task", "ratings").code == 0
+    assert prb("data", "check", data).code == 2
+
+
+def test_the_embedded_set_is_sound(prb: Prb) -> None:
+    assert prb("data", "check", "mirror").out.endswith("mirror: 0 errors, 0 warnings\n")
+
+
+def test_a_set_that_is_not_there_is_refused(prb: Prb) -> None:
+    assert prb("data", "check", "nowhere.jsonl") == (2, "", "prb: nowhere.jsonl does not exist\n")
+    assert prb("data", "stats", "miror").err == "prb: no dataset named 'miror'; did you mean 'mirror'?\n"
+
+
+def test_a_row_is_shown_whole_with_what_is_hidden_from_models(prb: Prb, write_jsonl: Write) -> None:
+    data = write_jsonl([make_row(1, tier="easy", topic="plants")])
+    said = prb("data", "show", data, "r1")
+    assert said.code == 0
+    for part in ("r1", "easy", "plants", "u1: 2 posts, oldest first", "u1-2", "How do I water plant number 1?", "chosen",
+                 "hidden from reward models", "brevity", "I read on the bus"):  # fmt: skip
+        assert part in said.out, part
+
+
+def test_text_that_looks_like_markup_is_shown_as_it_is(prb: Prb, write_jsonl: Write) -> None:
+    data = write_jsonl([make_row(1, user="[/bold]", question="[red]Why[/red]?", narrative="[link")])
+    said = prb("data", "show", data, "r1")
+    assert said.code == 0
+    for part in ("[/bold]: 2 posts", "[red]Why[/red]?", "[link"):
+        assert part in said.out
+
+
+def test_a_row_as_json_is_the_row_of_the_file(prb: Prb, write_jsonl: Write) -> None:
+    row = make_row(1, own_field={"kept": [1, None]})
+    assert prb("data", "show", write_jsonl([row]), "r1", "--json").json == row
+
+
+def test_an_id_alone_is_looked_for_in_the_embedded_set(prb: Prb) -> None:
+    (wanted, *_) = [row["id"] for row in _embedded()]
+    assert prb("data", "show", wanted, "--json").json["id"] == wanted
+
+
+def _embedded() -> list[dict[str, Any]]:
+    from prb.data.source import open_source
+
+    return [row.data for row in open_source("mirror").rows()]
+
+
+def test_an_id_that_is_not_there_is_answered_with_the_nearest(prb: Prb, write_jsonl: Write) -> None:
+    data = write_jsonl([make_row(12), make_row(777)])
+    assert prb("data", "show", data, "r13") == (2, "", f"prb: no row of {data} named 'r13'; did you mean 'r12'?\n")
+    assert prb("data", "show", data, "xyz").err.endswith("ids look like 'r12'\n")
+
+
+@pytest.mark.parametrize("words", [[], ["--condition", "profile"]])
+def test_a_row_with_errors_is_refused_with_what_is_wrong(words: list[str], prb: Prb, write_jsonl: Write) -> None:
+    said = prb("data", "show", write_jsonl([make_row(1, chosen=None)]), "r1", *words)
+    assert said.code == 2
+    assert "1 problem\n  `chosen` is missing" in said.err
+
+
+PROMPTS = {
+    "none": "Question:\nHow do I water plant number 1?",
+    "profile": "Earlier posts by the person who asks, oldest first:\n\nI love short lists about topic 1.\n\n"
+    "My flat number 1 faces north and is cold.\n\nQuestion:\nHow do I water plant number 1?",
+    "plan": "What this person probably wants from an answer:\n- I love short lists about topic 1.\n"
+    "- My flat number 1 faces north and is cold.\n\nQuestion:\nHow do I water plant number 1?",
+    "shuffled": "Earlier posts by the person who asks, oldest first:\n\nI love short lists about topic 2.\n\n"
+    "My flat number 2 faces north and is cold.\n\nQuestion:\nHow do I water plant number 1?",
+    "oracle": "What this person probably wants from an answer:\n- brevity: Long texts tire them.\n\n"
+    "Question:\nHow do I water plant number 1?",
+}
+
+
+@pytest.mark.parametrize("condition", PROMPTS)
+def test_the_prompt_of_each_condition_can_be_read(condition: str, prb: Prb, write_jsonl: Write) -> None:
+    data = write_jsonl([make_row(1), make_row(2)])
+    assert prb("data", "show", data, "r1", "--condition", condition) == (0, PROMPTS[condition] + "\n", "")
+    as_json = prb("data", "show", data, "r1", "--condition", condition, "--json")
+    assert as_json.json == {"id": "r1", "condition": condition, "prompt": PROMPTS[condition]}
+
+
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [("oracle", "r1: no rubric to show"), ("shuffled", "r1: no other person to borrow a profile from")],
+)
+def test_a_prompt_that_cannot_be_made_says_why(condition: str, says: str, prb: Prb, write_jsonl: Write) -> None:
+    data = write_jsonl([make_row(1, rubric_aspects=[])])
+    assert prb("data", "show", data, "r1", "--condition", condition) == (1, "", f"prb: {says}\n")
+
+
+def test_the_prompt_of_a_row_in_another_split_has_its_donor_there(prb: Prb, write_jsonl: Write) -> None:
+    data = write_jsonl([make_row(1, split="dev"), make_row(2, split="dev"), make_row(3, split="test")])
+    assert "topic 2" in prb("data", "show", data, "r1", "--condition", "shuffled").out
+
+
+def test_stats_count_what_is_there(prb: Prb, write_jsonl: Write) -> None:
+    data = write_jsonl([*make_twins(1, split="test"), make_row(5, split="train", user="a1")])
+    found = prb("data", "stats", data, "--json").json
+    assert (found["rows"], found["people"], found["mirror_rows"], found["questions"]) == (3, 2, 2, 2)
+    assert found["splits"] == {"test": 2, "train": 1}
+    assert found["posts_per_person"] == {"min": 2, "median": 2, "max": 2}
+    shown = prb("data", "stats", data)
+    assert shown.code == 0
+    assert "posts per person" in shown.out
+    assert "2  (2 to 2)" in shown.out
+
+
+def test_stats_without_a_name_are_those_of_the_embedded_set(prb: Prb) -> None:
+    found = prb("data", "stats", "--json").json
+    assert (found["dataset"], found["rows"]) == ("mirror", len(_embedded()))
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_converting_there_and_back_loses_nothing(ending: str, prb: Prb, write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [*make_twins(1), make_row(5, groups={"age": "60+"}, extra=[1, {"a": None}])]
+    there, back = tmp_path / f"there.{ending}", tmp_path / "back.jsonl"
+    assert prb("data", "convert", write_jsonl(rows), there) == (0, f"3 rows written to {there}\n", "")
+    assert prb("data", "convert", there, back).code == 0
+    assert [json.loads(line) for line in back.read_text("utf-8").splitlines()] == rows
+
+
+@pytest.mark.parametrize(("target", "says"), [("out.txt", "unknown format"), ("no/where.jsonl", "does not exist")])
+def test_a_target_that_cannot_be_written_is_refused(
+    target: str, says: str, prb: Prb, write_jsonl: Write, tmp_path: Path
+) -> None:
+    said = prb("data", "convert", write_jsonl([make_row(1)]), tmp_path / target)
+    assert (said.code, says in said.err) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["set.jsonl"]
+
+
+def test_a_source_that_breaks_leaves_no_half_file(prb: Prb, tmp_path: Path) -> None:
+    (tmp_path / "set.jsonl").write_text('{"id": 1}\n{"id": \n')
+    said = prb("data", "convert", tmp_path / "set.jsonl", tmp_path / "out.parquet")
+    assert (said.code, "set.jsonl:2: broken JSON" in said.err) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["set.jsonl"]

@@ -1,0 +1,283 @@
+"""`prb evaluate`: flags, files, JSON, gates and exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb import EvaluateConfig, evaluate
+from tests.cli.conftest import Prb
+from tests.conftest import make_row, make_twins
+from tests.runs import names, outcomes, result, same_files
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def data(write_jsonl: Write) -> Path:
+    return write_jsonl([*make_twins(1), *make_twins(2), make_row(5)])
+
+
+def stored(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "config.json").read_text("utf-8"))["evaluate"])
+
+
+def test_a_run_prints_its_table_and_where_it_is(prb: Prb, data: Path, tmp_path: Path) -> None:
+    said = prb("evaluate", "--dataset", data, "--model", "length", "--out", tmp_path / "run")
+    assert said.code == 0
+    for part in ("5 rows, 5 people, 3 clusters", "length", "40.0", "person effect", f"prb report {tmp_path / 'run'}"):
+        assert part in said.out
+    assert "length: 5 to go" in said.err
+    assert names(tmp_path / "run") == [".lock", "config.json", "outcomes.jsonl", "summary.json", "users.json"]
+
+
+def test_json_is_the_summary_and_nothing_else(prb: Prb, data: Path, tmp_path: Path) -> None:
+    said = prb("evaluate", "--dataset", data, "--model", "length", "--json", "--out", tmp_path / "run")
+    assert said.code == 0
+    assert said.json == json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))
+
+
+def test_python_gets_what_json_prints(prb: Prb, data: Path, tmp_path: Path) -> None:
+    words = ["--dataset", data, "--model", "length", "--model", "lexical", "--condition", "none", "--condition", "profile"]
+    said = prb("evaluate", *words, "--json", "--quiet", "--out", tmp_path / "shell")
+    config = EvaluateConfig(
+        model=("length", "lexical"), condition=("none", "profile"), dataset=str(data), out=tmp_path / "python"
+    )
+    done = evaluate(config)
+    assert done.folder == tmp_path / "python"
+    assert said.json == done.summary
+    assert same_files(tmp_path / "shell", tmp_path / "python")
+    assert (tmp_path / "shell" / "config.json").read_bytes() == (tmp_path / "python" / "config.json").read_bytes()
+
+
+def test_quiet_says_nothing_but_the_result(prb: Prb, data: Path, tmp_path: Path) -> None:
+    assert prb("evaluate", "--dataset", data, "--model", "length", "--quiet", "--out", tmp_path / "run").err == ""
+
+
+def test_without_out_the_run_has_a_folder_of_its_own(
+    prb: Prb, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["evaluate", "--dataset", data, "--model", "length", "--condition", "none", "--quiet"]
+    assert prb(*words).code == 0
+    assert prb(*words).code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("set-jsonl-")
+
+
+def test_all_embedded_models_run_on_the_embedded_benchmark(prb: Prb, tmp_path: Path) -> None:
+    said = prb("evaluate", "--limit", "12", "--json", "--quiet", "--out", tmp_path / "run")
+    assert said.code == 0
+    results = said.json["results"]
+    assert {row["model"] for row in results} == {"random", "length", "constant", "lexical", "embedding", "aspect-match"}
+    assert [row["condition"] for row in results[:4]] == ["none", "profile", "shuffled", "oracle"]
+    blind = [row for row in results if row["model"] in ("random", "length", "constant")]
+    assert {row["accuracy"]["value"] for row in blind} == {0.5}
+
+
+def test_the_same_command_resumes_and_a_changed_one_is_refused(prb: Prb, data: Path, tmp_path: Path) -> None:
+    words = ["evaluate", "--dataset", data, "--model", "length", "--batch", "2", "--out", tmp_path / "run"]
+    first = prb(*words)
+    path = tmp_path / "run" / "outcomes.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    again = prb(*words)
+    assert (again.code, again.out) == (0, first.out)
+    assert "the last line was torn by a crash; dropped and done again" in again.err
+    assert "resuming: 16 of 20 outcomes are there" in again.err
+    other = prb(*words, "--k", "3")
+    assert (other.code, other.out) == (2, "")
+    assert "evaluate.k: 10 → 3" in other.err
+
+
+def test_a_saved_config_repeats_the_run(prb: Prb, data: Path, tmp_path: Path) -> None:
+    words = ["--dataset", data, "--model", "length", "--model", "random?seed=3", "--k", "1", "--seed", "5"]
+    prb("evaluate", *words, "--condition", "none", "--condition", "shuffled", "--out", tmp_path / "one")
+    said = prb("evaluate", "--config", tmp_path / "one" / "config.json", "--out", tmp_path / "two", "--quiet")
+    assert said.code == 0
+    assert same_files(tmp_path / "one", tmp_path / "two")
+    assert prb("evaluate", f"--config={tmp_path / 'one' / 'config.json'}", "--out", tmp_path / "one").code == 0
+
+
+def test_flags_beside_a_config_replace_what_it_holds(prb: Prb, data: Path, tmp_path: Path) -> None:
+    words = ["--dataset", data, "--model", "length", "--model", "random", "--condition", "none", "--k", "1"]
+    prb("evaluate", *words, "--out", tmp_path / "one")
+    saved = tmp_path / "one" / "config.json"
+    prb("evaluate", "--config", saved, "--model", "constant", "--seed", "9", "--out", tmp_path / "two")
+    changed = {"model": ["constant"], "seed": 9}
+    assert stored(tmp_path / "two") == {**stored(tmp_path / "one"), **changed}
+    prb("evaluate", "--condition=profile", "--condition=oracle", "--config", saved, "--out", tmp_path / "three")
+    assert stored(tmp_path / "three") == {**stored(tmp_path / "one"), "condition": ["profile", "oracle"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "does not exist"),
+        ("{", "is not JSON"),
+        ("[]", "is no config of `prb evaluate`"),
+        ('{"train": {}}', "is no config of `prb evaluate`"),
+        ('{"evaluate": {"k": "many"}}', "--config: k: "),
+        ('{"evaluate": {"task": "essays"}}', "--config: task: "),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_refused(content: str | None, says: str, prb: Prb, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    if content is not None:
+        path.write_text(content)
+    said = prb("evaluate", "--config", path, "--out", tmp_path / "run")
+    assert (said.code, said.out) == (2, "")
+    assert says in said.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--model", "lenght"], "no model named 'lenght'; did you mean 'length'?"),
+        (["--model", "random?seed"], "'seed' in 'random?seed' is not key=value"),
+        (["--model", "random?seed=a"], "seed='a'"),
+        (["--condition", "proflie"], "proflie"),
+        (["--limit", "0"], "--limit 0: wants 1 or more"),
+        (["--limit", "few"], "few"),
+        (["--require", "acuracy>0"], "no metric named 'acuracy'; did you mean 'accuracy'?"),
+        (["--require", "accuracy>>0"], "--require"),
+        (["--dataset", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
+        (["--split", "dev"], "there is no split 'dev'"),
+        (["--planner", "crystal-ball"], "no planner named 'crystal-ball'"),
+        (["--config"], ""),
+    ],
+)
+def test_a_wrong_request_exits_2_and_writes_nothing(
+    words: list[str], says: str, prb: Prb, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dataset = [] if "--dataset" in words else ["--dataset", data]
+    said = prb("evaluate", *dataset, *words)
+    assert (said.code, said.out) == (2, "")
+    assert says in said.err
+    assert names(tmp_path) == ["set.jsonl"]
+
+
+def test_bad_data_exits_2_names_every_problem_and_writes_nothing(prb: Prb, write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(1), make_row(2, question=" "), make_row(3, chosen=None)])
+    said = prb("evaluate", "--dataset", data, "--model", "length", "--out", tmp_path / "run")
+    assert (said.code, said.out) == (2, "")
+    assert f"prb: {data}: 2 problems" in said.err
+    assert "  set.jsonl:2: `question` is empty" in said.err
+    assert "  set.jsonl:3: `chosen` is missing" in said.err
+    assert names(tmp_path) == ["set.jsonl"]
+
+
+def test_bad_rows_can_be_skipped_and_it_says_how_many(prb: Prb, write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(1), make_row(2, question=" ", chosen=None), make_row(3, chosen=None)])
+    said = prb("evaluate", "--dataset", data, "--model", "length", "--skip-bad", "--out", tmp_path / "run")
+    assert said.code == 0
+    assert "left out 2 rows with errors" in said.err
+    assert "1 rows, 1 people, 1 clusters; 2 rows with errors left out" in said.out
+
+
+def test_a_file_without_a_good_row_is_refused_even_then(prb: Prb, write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(3, chosen=None)])
+    said = prb("evaluate", "--dataset", data, "--model", "length", "--skip-bad", "--out", tmp_path / "run")
+    assert (said.code, "holds no rows without errors" in said.err) == (2, True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_not_a_run_is_refused(prb: Prb, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("dear diary")
+    said = prb("evaluate", "--dataset", data, "--model", "length", "--out", tmp_path / "mine")
+    assert (said.code, "exists and is not a run; choose another --out" in said.err) == (2, True)
+    assert names(tmp_path / "mine") == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        ("accuracy@none<=0.5", 0),
+        ("accuracy>=0.4,control>=0,gain.low<=0", 0),
+        ("accuracy>0.6", 1),
+        ("control.low>0", 1),
+        ("mirror_accuracy>0.25,accuracy>0", 1),
+    ],
+)
+def test_a_requirement_decides_the_exit_code_after_the_work(
+    wanted: str, code: int, prb: Prb, data: Path, tmp_path: Path
+) -> None:
+    words = ["--dataset", data, "--model", "length", "--json", "--quiet", "--out", tmp_path / "run"]
+    said = prb("evaluate", *words, "--require", wanted)
+    assert said.code == code
+    assert result(said.json, "none", "length")["accuracy"]["value"] == 0.4  # the result is printed either way
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert said.err.startswith("prb: required, but not so:\n") == bool(code)
+
+
+def test_the_reason_of_a_failed_requirement_is_told(prb: Prb, data: Path, tmp_path: Path) -> None:
+    words = ["--dataset", data, "--model", "length", "--model", "constant", "--quiet", "--out", tmp_path / "run"]
+    said = prb("evaluate", *words, "--require", "accuracy>0.45, control.low>=0")
+    assert said.err == "prb: required, but not so:\n  accuracy>0.45: length under profile has 0.4000\n"
+
+
+def test_failures_are_shown_and_are_no_losses(prb: Prb, data: Path, tmp_path: Path) -> None:
+    words = ["--dataset", data, "--condition", "none", "--json", "--quiet"]
+    said = prb("evaluate", *words, "--model", "scripted?fail=busy", "--out", tmp_path / "scorer")
+    judge = prb("evaluate", *words, "--model", "scripted-judge?says=hm", "--out", tmp_path / "judge")
+    for found, reason in ((said, "busy"), (judge, "no verdict: hm")):
+        (row,) = found.json["results"]
+        assert (found.code, row["accuracy"]["value"], row["accuracy"]["failed"]) == (0, None, 5)
+        assert row["failures"] == {reason: 5}
+
+
+def test_judges_are_asked_in_both_orders_or_in_one(prb: Prb, data: Path, tmp_path: Path) -> None:
+    words = ["--dataset", data, "--condition", "none", "--json", "--quiet", "--model", "scripted-judge"]
+    both = prb("evaluate", *words, "--out", tmp_path / "both").json["results"][0]
+    assert both["accuracy"]["value"] == 0.5  # always the first: nothing but position
+    assert both["biases"]["position"] == {"n": 5, "consistency": 0.0, "first_share": 1.0}
+    one = prb("evaluate", *words, "--orders", "one", "--out", tmp_path / "one").json["results"][0]
+    assert one["biases"]["position"] is None
+    assert [sum(v is not None for v in line["verdicts"]) for line in outcomes(tmp_path / "one")] == [1] * 5
+
+
+@pytest.fixture
+def ratings(write_jsonl: Write) -> Path:
+    rows = [
+        {"user": user, "question": f"{n}?", "profile": {"likes": "brevity"}, "answer": "a" * n, "rating": n / 10,
+         "groups": {"age": age}}
+        for user, age in (("ann", "60+"), ("bob", "<60"))
+        for n in (1, 2, 4, 8)
+    ]  # fmt: skip
+    return write_jsonl(rows, name="ratings.jsonl")
+
+
+def test_ratings_end_to_end(prb: Prb, ratings: Path, tmp_path: Path) -> None:
+    words = ["evaluate", "--task", "ratings", "--dataset", ratings, "--model", "length", "--condition", "profile"]
+    said = prb(*words, "--json", "--quiet", "--out", tmp_path / "run")
+    assert said.code == 0
+    (row,) = said.json["results"]
+    assert (row["n"], row["users"], row["failed"]) == (8, 2, 0)
+    assert row["alignment"]["value"] == pytest.approx(1.0)
+    assert {name: part["n"] for name, part in row["by_group"]["age"].items()} == {"60+": 1, "<60": 1}
+    (first, *_) = outcomes(tmp_path / "run")
+    assert (first["pair"], first["post_ids"], first["scores"]) == ("ratings.jsonl:1", ["likes"], [1.0])
+    table = prb(*words, "--quiet", "--out", tmp_path / "run")
+    assert "alignment" in table.out
+    gate = prb(*words, "--quiet", "--out", tmp_path / "run", "--require", "alignment>=0.99,mae<=0.01")
+    assert gate.code == 0
+
+
+def test_judges_cannot_rate(prb: Prb, ratings: Path, tmp_path: Path) -> None:
+    words = ["evaluate", "--task", "ratings", "--dataset", ratings, "--model", "scripted-judge"]
+    said = prb(*words, "--out", tmp_path / "run")
+    assert (said.code, said.out) == (2, "")
+    assert "'scripted-judge' only compares answers; ratings need a model that scores them" in said.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rating_outside_0_to_1_is_bad_data(prb: Prb, write_jsonl: Write, tmp_path: Path) -> None:
+    row = {"user": "u", "question": "?", "profile": [], "answer": "a", "rating": 7}
+    said = prb("evaluate", "--task", "ratings", "--dataset", write_jsonl([row]), "--model", "length")
+    assert (said.code, "set.jsonl:1: `rating`" in said.err) == (2, True)

@@ -1,0 +1,73 @@
+"""`prb report RUN…`: a page on disk, or a table on standard output."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Prb
+from tests.conftest import make_twins
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def run(prb: Prb, write_jsonl: Write, tmp_path: Path) -> Path:
+    words = ["--dataset", write_jsonl(make_twins(1)), "--model", "length", "--condition", "none", "--condition", "profile"]
+    prb("evaluate", *words, "--quiet", "--out", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_page_is_written_beside_the_run(prb: Prb, run: Path) -> None:
+    assert prb("report", run) == (0, f"report: {run / 'report' / 'index.html'}\n", "")
+    assert sorted(path.name for path in (run / "report").iterdir()) == ["index.html", "table.csv", "table.md"]
+
+
+def test_a_page_can_be_written_elsewhere_and_of_several_runs(prb: Prb, run: Path, tmp_path: Path) -> None:
+    said = prb("report", run, run, "--out", tmp_path / "site")
+    assert said.out == f"report: {tmp_path / 'site' / 'index.html'}\n"
+    assert not (run / "report").exists()
+    assert (tmp_path / "site" / "index.html").read_text("utf-8").count("<h2>") == 2
+
+
+def test_markdown_goes_to_standard_output(prb: Prb, run: Path) -> None:
+    said = prb("report", run, "--format", "markdown")
+    lines = said.out.splitlines()
+    assert lines[2] == "| model | none | profile | gain | person effect | mirror | failed |"
+    assert lines[4].startswith("| length | 50.0 [0.0, 100.0] |")
+    assert not (run / "report").exists()
+
+
+def test_csv_goes_to_standard_output(prb: Prb, run: Path) -> None:
+    head, row = csv.reader(io.StringIO(prb("report", run, "--format", "csv").out))
+    assert (head[0], row[0], row[1], row[-1]) == ("model", "length", "50.0 [0.0, 100.0]", "0")
+
+
+def test_json_is_the_summaries_and_nothing_else(prb: Prb, run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text("utf-8"))
+    assert prb("report", run, run, "--format", "json").json == [summary, summary]
+
+
+@pytest.mark.parametrize("words", [[], ["--format", "csv"]])
+def test_an_unfinished_run_says_what_to_do(words: list[str], prb: Prb, run: Path) -> None:
+    (run / "summary.json").unlink()
+    said = prb("report", run, *words)
+    assert said == (2, "", f"prb: {run} is not finished; run the same `prb evaluate` again\n")
+    assert not (run / "report").exists()
+
+
+def test_what_is_not_a_run_is_refused(prb: Prb, tmp_path: Path) -> None:
+    assert prb("report", tmp_path) == (2, "", f"prb: {tmp_path} is not a run\n")
+    assert prb("report") == (2, "", "prb: name at least one run folder\n")
+    assert prb("report", tmp_path, "--format", "pdf").code == 2
+
+
+def test_a_damaged_summary_is_refused(prb: Prb, run: Path) -> None:
+    (run / "summary.json").write_text("{")
+    said = prb("report", run)
+    assert (said.code, "summary.json is not JSON" in said.err) == (2, True)

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb.data.check import check
+from prb.data.schema import Problem
+from prb.data.source import Rows, open_source
+from tests.conftest import Row
+from tests.data.broken import BROKEN, line, sound
+
+Write = Callable[..., Path]
+EIGHT = "never begin an answer with a long apology"
+SEVEN = "never begin an answer with an apology"
+
+
+def warnings(*rows: Row, **settings: Any) -> list[Problem]:
+    return [problem for problem in check(Rows("set", rows), **settings) if problem.level == "warning"]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_every_error_is_listed_with_its_line(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_bytes(BROKEN[name].raw)
+    found = [problem for problem in check(open_source(str(path))) if problem.level == "error"]
+    assert [(problem.place, problem.line) for problem in found] == [("set.jsonl", n) for n, _ in BROKEN[name].problems]
+    for problem, (_, what) in zip(found, BROKEN[name].problems, strict=True):
+        assert problem.what.startswith(what)
+
+
+def test_a_sound_set_has_no_problems() -> None:
+    assert check(Rows("set", [sound(1), sound(2)])) == []
+
+
+def test_utf_16_is_one_problem_and_not_one_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_bytes((line(sound(1)) + line(sound(2))).decode().encode("utf-16"))
+    [problem] = check(open_source(str(path)))
+    assert str(problem) == "set.jsonl:1: wrong encoding: the file is UTF-16, wants UTF-8"
+
+
+def test_an_empty_file_is_a_problem(write_jsonl: Write) -> None:
+    path = write_jsonl([])
+    [problem] = check(open_source(str(path)))
+    assert (problem.what, problem.level) == ("holds no rows", "error")
+
+
+def test_a_file_without_sound_rows_lists_why(write_jsonl: Write) -> None:
+    path = write_jsonl([sound(1, question=None), sound(2, chosen=None)])
+    assert [str(problem) for problem in check(open_source(str(path)))] == [
+        "set.jsonl:1: `question` is missing",
+        "set.jsonl:2: `chosen` is missing",
+    ]
+
+
+def test_errors_come_before_warnings() -> None:
+    found = check(Rows("set", [sound(1, category="Cooking"), sound(2, question=None)]))
+    assert [(problem.level, problem.line) for problem in found] == [("error", 2), ("warning", 1)]
+
+
+def test_a_broken_row_is_not_searched_for_warnings() -> None:
+    assert [problem.level for problem in check(Rows("set", [sound(1, category="Cooking", question=None)]))] == ["error"]
+
+
+def test_a_category_outside_the_three_is_a_warning() -> None:
+    [problem] = warnings(sound(1), sound(2, category="Cooking"))
+    assert (problem.line, problem.what) == (
+        2,
+        "category 'Cooking' is none of Art_and_Entertainment, Lifestyle_and_Personal_Development, Society_and_Culture",
+    )
+
+
+@pytest.mark.parametrize(
+    "category", ["Art_and_Entertainment", "Lifestyle_and_Personal_Development", "Society_and_Culture"]
+)
+def test_the_three_categories_are_fine(category: str) -> None:
+    assert warnings(sound(1, category=category)) == []
+
+
+HIDDEN = [
+    {"narrative": f"Please {EIGHT}, thank you."},
+    *(
+        {"rubric_aspects": [{"aspect": "tone", "evidence": "", "reason": "", part: f"So {EIGHT}."}]}
+        for part in ("aspect", "evidence", "reason")
+    ),
+]
+
+
+@pytest.mark.parametrize("hidden", HIDDEN, ids=["narrative", "aspect", "evidence", "reason"])
+@pytest.mark.parametrize(
+    ("shown", "where"),
+    [
+        ({"profile": [{"id": "p7", "text": f"Friends know: NEVER begin{EIGHT[11:]}!"}]}, "post 'p7'"),
+        ({"chosen": f"I {EIGHT}, ever.", "rejected": "It depends on how the day went, and on whom."}, "`chosen`"),
+        ({"rejected": f"I {EIGHT}, ever.", "chosen": "It depends on how the day went, and on whom."}, "`rejected`"),
+    ],
+    ids=["post", "chosen", "rejected"],
+)
+def test_hidden_wording_in_plain_sight_is_a_warning(hidden: Row, shown: Row, where: str) -> None:
+    [problem] = warnings(sound(1), sound(2, **hidden, **shown))
+    assert problem.line == 2
+    assert problem.what == f"{where} shares 8 words in a row with the rubric or narrative: {EIGHT!r}"
+
+
+def test_seven_shared_words_are_no_warning() -> None:
+    assert len(SEVEN.split()) == 7
+    shown = {"chosen": f"People {SEVEN}, ever.", "rejected": "It depends on how the day went, and on whom."}
+    assert warnings(sound(1, narrative=f"Please {SEVEN}, thanks.", **shown)) == []
+
+
+def test_a_row_without_hidden_wording_cannot_leak() -> None:
+    assert warnings(sound(1, narrative="", rubric_aspects=[])) == []
+
+
+def test_answers_of_very_different_length_are_a_warning() -> None:
+    [problem] = warnings(sound(1), sound(2, chosen="a" * 10, rejected="b" * 21))
+    assert (problem.line, problem.what) == (2, "answers of very different length: 10 and 21 characters")
+
+
+def test_an_answer_of_twice_the_length_is_no_warning() -> None:
+    assert warnings(sound(1, chosen="a" * 20, rejected="b" * 10)) == []
+
+
+def test_ratings_are_checked_as_ratings() -> None:
+    row = {"user": "u", "question": "Tea?", "profile": [], "answer": "Yes.", "rating": 0.5, "category": "Cooking"}
+    found = check(Rows("set", [row, {**row, "rating": 2, "category": None}]), task="ratings")
+    assert [(problem.level, problem.line) for problem in found] == [("error", 2), ("warning", 1)]
+
+
+def test_the_rules_of_mirror_pairs_are_held_only_when_asked_for() -> None:
+    rows = [sound(1)]
+    assert check(Rows("set", rows)) == []
+    found = check(Rows("set", rows), rules="mirror")
+    assert "set:1: has no mirror" in map(str, found)
+
+
+def test_a_real_set_of_pairs_has_no_errors(shared_data: Path) -> None:
+    found = check(open_source(str(shared_data / "prefeval" / "pairs.jsonl")))
+    assert [problem for problem in found if problem.level == "error"] == []
+    assert any("category 'education_learning_styles' is none of" in problem.what for problem in found)

@@ -1,0 +1,392 @@
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from prb.data.convert import convert
+from prb.data.load import load, load_pairs
+from prb.data.source import Rows, open_source
+from prb.errors import BadData, BadInput
+from prb.types import Pair, Post, Rating
+from tests.conftest import Row, make_row, make_twins
+from tests.data.broken import BROKEN, Broken, line, sound
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture(params=BROKEN.values(), ids=BROKEN.keys())
+def broken(request: pytest.FixtureRequest) -> Broken:
+    found: Broken = request.param
+    return found
+
+
+def rating(n: int, **changes: Any) -> Row:
+    row = {
+        "user": f"u{n}",
+        "question": "Tea?",
+        "profile": [{"text": "I like tea."}],
+        "answer": f"Yes {n}.",
+        "rating": 0.5,
+    }
+    return {**row, **changes}
+
+
+# bad input
+
+
+def test_a_bad_row_stops_the_load_and_is_named_with_its_line(broken: Broken, tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_bytes(broken.raw)
+    with pytest.raises(BadData) as caught:
+        load(str(path))
+    told = str(caught.value).splitlines()[1:]
+    assert len(told) == len(broken.problems)
+    for said, (number, what) in zip(told, broken.problems, strict=True):
+        assert said.startswith(f"  set.jsonl:{number}: {what}")
+
+
+def test_skip_bad_uses_the_other_rows_and_remembers_what_it_left_out(broken: Broken, tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_bytes(broken.raw)
+    dataset = load(str(path), skip_bad=True)
+    assert dataset.index.ids == broken.good
+    assert [item.id for item in dataset] == broken.good
+    assert [problem.line for problem in dataset.problems] == [number for number, _ in broken.problems]
+
+
+def test_skip_bad_gives_links_and_donors_of_sound_rows_only(write_jsonl: Write) -> None:
+    dataset = load(str(write_jsonl([*make_twins(1), sound(2, mirror="gone"), sound(3)])), skip_bad=True)
+    assert dataset.index.ids == ["t1a", "t1b", "r3"]
+    assert dataset.index.clusters == ["a1", "a1", "u3"]
+    assert list(dataset.index.twins) == [1, 0, -1]
+
+
+def test_a_broken_pair_of_twins_does_not_link_their_people(write_jsonl: Write) -> None:
+    first, second = make_twins(1)
+    rows = [first, {**second, "chosen": "Never."}, sound(2, user="a1"), sound(3, user="b1")]
+    assert load(str(write_jsonl(rows)), skip_bad=True).index.clusters == ["a1", "b1"]
+
+
+def test_utf_16_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    for encoding in ("utf-16-le", "utf-16-be"):
+        path.write_bytes(("\ufeff" + line(sound(1)).decode()).encode(encoding))
+        with pytest.raises(BadData, match=r"set.jsonl:1: wrong encoding: the file is UTF-16, wants UTF-8"):
+            load(str(path))
+
+
+def test_utf_16_without_a_mark_is_refused_too(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_bytes(line(sound(1)).decode().encode("utf-16-le"))
+    with pytest.raises(BadData, match=r"set.jsonl:1: holds a NUL byte"):
+        load(str(path))
+
+
+def test_a_text_may_speak_of_the_nul_escape(write_jsonl: Write) -> None:
+    text = "Why does C print \\u0000 here?"
+    [pair] = load_pairs(str(write_jsonl([sound(1, question=text)])))
+    assert pair.question == text
+
+
+@pytest.mark.parametrize("raw", [b"", b"\n \n\t\n", b"\xef\xbb\xbf"])
+def test_a_file_without_rows_is_refused(raw: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_bytes(raw)
+    with pytest.raises(BadInput, match=r"set.jsonl holds no rows$"):
+        load(str(path))
+
+
+@pytest.mark.parametrize("row", [{"id": "r1"}, sound(1, mirror="gone")], ids=["field", "mirror"])
+def test_a_file_without_sound_rows_is_refused_even_by_skip_bad(row: Row, write_jsonl: Write) -> None:
+    with pytest.raises(BadInput, match=r"no rows without errors$"):
+        load(str(write_jsonl([row])), skip_bad=True)
+
+
+def test_a_split_without_sound_rows_is_refused_even_by_skip_bad(write_jsonl: Write) -> None:
+    path = write_jsonl([sound(1, split="train"), sound(2, split="test", mirror="gone")])
+    with pytest.raises(BadInput, match=r"no rows without errors in split 'test'"):
+        load(str(path), skip_bad=True)
+
+
+def test_a_long_list_of_problems_is_shown_in_part(write_jsonl: Write) -> None:
+    path = write_jsonl([sound(n, question="") for n in range(30)])
+    with pytest.raises(BadData) as caught:
+        load(str(path))
+    told = str(caught.value).splitlines()
+    assert told[0] == f"{path}: 30 problems"
+    assert len(told) == 22
+    assert told[-1].strip() == f"… and 10 more; `prb data check {path}` lists all"
+    assert len(caught.value.problems) == 30
+
+
+def test_problems_of_a_folder_come_in_the_order_of_its_files(tmp_path: Path) -> None:
+    for name, rows in {"a": [{}, {}], "b": [sound(1), {}], "c": [{}, {}]}.items():
+        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(map(line, rows)))
+    with pytest.raises(BadData) as caught:
+        load(str(tmp_path))
+    places = list(dict.fromkeys(str(problem).rsplit(": ", 1)[0] for problem in caught.value.problems))
+    assert places == ["a.jsonl:1", "a.jsonl:2", "b.jsonl:2", "c.jsonl:1", "c.jsonl:2"]
+
+
+# what is read
+
+
+def test_a_row_becomes_a_pair(write_jsonl: Write) -> None:
+    row = make_row(
+        1, tier="stated", split="test", topic="plants", drift=True, groups={"age": "60+"}, anything={"else": [1, None]}
+    )
+    [pair] = load_pairs(str(write_jsonl([row])))
+    assert pair == Pair(
+        id="r1",
+        user="u1",
+        question=row["question"],
+        profile=tuple(Post(p["id"], p["category"], p["text"]) for p in row["profile"]),
+        chosen=row["chosen"],
+        rejected=row["rejected"],
+        category=row["category"],
+        rubric=(("brevity", "keep it short", "Long texts tire them."),),  # type: ignore[arg-type]
+        narrative=row["narrative"],
+        tier="stated",
+        split="test",
+        topic="plants",
+        drift=True,
+        groups={"age": "60+"},
+    )
+
+
+def test_a_row_without_a_user_is_its_own_user(write_jsonl: Write) -> None:
+    dataset = load(str(write_jsonl([make_row(1, user=None)])))
+    assert dataset.index.users == ["r1"]
+    assert [pair.user for pair in dataset] == ["r1"]
+
+
+def test_optional_fields_may_be_null(write_jsonl: Write) -> None:
+    nulls = dict.fromkeys(["user", "tier", "mirror", "split", "topic", "drift", "groups"])
+    [pair] = load_pairs(str(write_jsonl([{**make_row(1), **nulls}])))
+    assert (pair.user, pair.tier, pair.mirror, pair.split, pair.topic) == ("r1", None, None, None, None)
+    assert pair.drift is False
+    assert pair.groups == {}
+
+
+def test_ids_may_be_whole_numbers(write_jsonl: Write) -> None:
+    first, second = make_twins(1)
+    rows = [{**first, "id": 1, "mirror": 2, "user": 10}, {**second, "id": 2, "mirror": 1, "user": 20}]
+    dataset = load(str(write_jsonl(rows)))
+    assert dataset.index.ids == ["1", "2"]
+    assert dataset.index.clusters == ["10", "10"]
+    assert [(pair.id, pair.user, pair.mirror) for pair in dataset if isinstance(pair, Pair)] == [
+        ("1", "10", "2"),
+        ("2", "20", "1"),
+    ]
+
+
+def test_an_attribute_map_becomes_one_post_for_each_entry(write_jsonl: Write) -> None:
+    [pair] = load_pairs(str(write_jsonl([make_row(1, profile={"likes": "brevity", "age": 61})])))
+    assert tuple(pair.profile) == (Post("likes", "", "likes: brevity"), Post("age", "", "age: 61"))
+
+
+def test_posts_without_an_id_are_numbered(write_jsonl: Write) -> None:
+    [pair] = load_pairs(str(write_jsonl([make_row(1, profile=[{"text": "Tea."}, {"text": "Rain.", "id": 9}])])))
+    assert tuple(pair.profile) == (Post("1", "", "Tea."), Post("9", "", "Rain."))
+
+
+def test_an_empty_history_is_a_history(write_jsonl: Write) -> None:
+    dataset = load(str(write_jsonl([make_row(1, profile=[]), make_row(2, profile={})])), donors=True)
+    assert [len(pair.profile) for pair in dataset] == [0, 0]
+    assert dataset.people.names == []
+
+
+def test_every_format_gives_the_same_pairs(write_jsonl: Write, tmp_path: Path) -> None:
+    plain = write_jsonl([make_row(1), *make_twins(2), make_row(3, user=None, groups={"age": "60+"})])
+    (tmp_path / "set.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    (tmp_path / "set.ndjson").write_bytes(plain.read_bytes())
+    convert(open_source(str(plain)), tmp_path / "set.parquet")
+    expected = load_pairs(str(plain))
+    assert len(expected) == 4
+    for ending in ("jsonl.gz", "ndjson", "parquet"):
+        assert load_pairs(str(tmp_path / f"set.{ending}")) == expected
+
+
+def test_a_mark_at_the_start_of_the_file_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + line(sound(1)))
+    assert load(str(path)).index.ids == ["r1"]
+
+
+def test_a_dataset_can_be_read_again_and_again(write_jsonl: Write) -> None:
+    dataset = load(str(write_jsonl([make_row(1), make_row(2)])))
+    assert list(dataset) == list(dataset)
+    assert len(dataset) == len(list(dataset)) == 2
+
+
+def test_the_fingerprint_follows_the_content_and_nothing_else(write_jsonl: Write) -> None:
+    rows = [make_row(1), make_row(2)]
+    first = load(str(write_jsonl(rows, "a.jsonl"))).fingerprint
+    assert load(str(write_jsonl(rows, "b.jsonl"))).fingerprint == first
+    assert load(str(write_jsonl(rows, "a.jsonl")), limit=1).fingerprint == first
+    assert load(str(write_jsonl([rows[0], make_row(2, topic="x")], "c.jsonl"))).fingerprint != first
+
+
+def test_rows_in_memory_load_like_a_file(write_jsonl: Write) -> None:
+    rows = [make_row(1), *make_twins(2)]
+    assert list(load(Rows("mine", rows))) == load_pairs(str(write_jsonl(rows)))
+
+
+def test_the_index_holds_one_entry_a_row(write_jsonl: Write) -> None:
+    rows = [make_row(1, chosen="ab", rejected="cde", tier="stated", groups={"age": "60+"}), make_row(2)]
+    index = load(str(write_jsonl(rows))).index
+    assert index.ids == ["r1", "r2"]
+    assert index.users == ["u1", "u2"]
+    assert index.categories == ["Lifestyle_and_Personal_Development"] * 2
+    assert index.tiers == ["stated", None]
+    assert index.groups == [{"age": "60+"}, {}]
+    assert [column[0] for column in index.lengths] == [2, 3]
+    assert list(index.twins) == [-1, -1]
+
+
+# splits and limits
+
+
+def test_the_default_split_is_test(write_jsonl: Write) -> None:
+    path = write_jsonl([make_row(1, split="train"), make_row(2, split="test"), make_row(3, split="test")])
+    dataset = load(str(path))
+    assert dataset.split == "test"
+    assert [pair.id for pair in dataset] == ["r2", "r3"]
+
+
+def test_without_splits_every_row_is_used(write_jsonl: Write) -> None:
+    dataset = load(str(write_jsonl([make_row(1), make_row(2)])))
+    assert dataset.split is None
+    assert len(dataset) == 2
+
+
+def test_another_split_can_be_asked_for(write_jsonl: Write) -> None:
+    path = write_jsonl([make_row(1, split="train"), make_row(2, split="test")])
+    assert load(str(path), split="train").index.ids == ["r1"]
+
+
+def test_an_unknown_split_is_refused_with_those_there_are(write_jsonl: Write) -> None:
+    path = write_jsonl([make_row(1, split="train"), make_row(2, split="train"), make_row(3, split="test")])
+    with pytest.raises(BadInput, match=r"no rows in split 'dev'; its splits are train \(2 rows\), test \(1 rows\)"):
+        load(str(path), split="dev")
+
+
+def test_a_set_without_test_rows_says_which_splits_it_has(write_jsonl: Write) -> None:
+    with pytest.raises(BadInput, match=r"no rows in split 'test'; its splits are train \(1 rows\)"):
+        load(str(write_jsonl([make_row(1, split="train")])))
+
+
+def test_asking_for_a_split_where_there_is_none_is_refused(write_jsonl: Write) -> None:
+    with pytest.raises(BadInput, match=r"has no `split` field, so there is no split 'test'"):
+        load(str(write_jsonl([make_row(1)])), split="test")
+
+
+def test_a_limit_takes_the_first_rows_of_the_split(write_jsonl: Write) -> None:
+    rows = [make_row(n, split="test" if n % 2 else "train") for n in range(10)]
+    dataset = load(str(write_jsonl(rows)), limit=3)
+    assert dataset.index.ids == ["r1", "r3", "r5"]
+    assert [pair.id for pair in dataset] == ["r1", "r3", "r5"]
+
+
+def test_a_limit_beyond_the_end_takes_all(write_jsonl: Write) -> None:
+    assert len(load(str(write_jsonl([make_row(1), make_row(2)])), limit=100)) == 2
+
+
+# people
+
+
+def test_twins_form_one_cluster(write_jsonl: Write) -> None:
+    index = load(str(write_jsonl([*make_twins(1), make_row(2)]))).index
+    assert index.clusters == ["a1", "a1", "u2"]
+    assert list(index.twins) == [1, 0, -1]
+
+
+def test_clusters_follow_chains_of_twins(write_jsonl: Write) -> None:
+    first, second, third = make_twins(1), make_twins(2), make_twins(3)
+    second[0]["user"] = "b1"
+    third[0]["user"] = "b2"
+    rows = [*first, *second, *third, *make_twins(4)]
+    assert load(str(write_jsonl(rows))).index.clusters == ["a1"] * 6 + ["a4"] * 2
+
+
+def test_a_limit_between_twins_keeps_the_cluster_and_drops_the_link(write_jsonl: Write) -> None:
+    dataset = load(str(write_jsonl([make_row(9, user="b1"), *make_twins(1)])), limit=2)
+    assert dataset.index.clusters == ["a1", "a1"]
+    assert list(dataset.index.twins) == [-1, -1]
+
+
+def test_the_donors_are_the_whole_split_before_the_limit(write_jsonl: Write) -> None:
+    rows = [make_row(n, split="test") for n in (1, 2, 3)] + [make_row(4, split="train")]
+    dataset = load(str(write_jsonl(rows)), limit=1, donors=True)
+    assert len(dataset) == 1
+    assert dataset.people.names == ["u1", "u2", "u3"]
+    assert [post.text for post in dataset.people.posts("u3")] == [post["text"] for post in rows[2]["profile"]]
+
+
+def test_donors_know_their_cluster(write_jsonl: Write) -> None:
+    people = load(str(write_jsonl([*make_twins(1), make_row(2)])), donors=True).people
+    assert {name: people.cluster(name) for name in people.names} == {"a1": "a1", "b1": "a1", "u2": "u2"}
+
+
+def test_a_person_of_two_splits_is_a_donor_in_both(write_jsonl: Write) -> None:
+    late = [{"id": "late", "category": "", "text": "Later I took up chess."}]
+    rows = [make_row(1, split="train"), make_row(2, user="u1", split="test", profile=late), make_row(3, split="test")]
+    people = load(str(write_jsonl(rows)), donors=True).people
+    assert people.names == ["u1", "u3"]
+    assert [post.id for post in people.posts("u1")] == ["late"]
+
+
+# ratings
+
+
+def test_a_row_becomes_a_rating_named_by_its_line(write_jsonl: Write) -> None:
+    dataset = load(str(write_jsonl([rating(1), rating(2, id="mine", rating=1)])), task="ratings")
+    assert list(dataset.index.ratings) == [0.5, 1.0]
+    first, second = dataset
+    assert isinstance(first, Rating)
+    assert (first.id, first.user, first.answers) == ("set.jsonl:1", "u1", ("Yes 1.",))
+    assert second.id == "mine"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"rating": 1.5}, "`rating`: Input should be less than or equal to 1"),
+        ({"rating": -0.1}, "`rating`: Input should be greater than or equal to 0"),
+        ({"rating": "high"}, "`rating` is text, wants a number"),
+        ({"rating": True}, "`rating` is true/false, wants a number"),
+        ({"answer": ""}, "`answer` is empty"),
+        ({"user": None}, "`user` is missing"),
+    ],
+)
+def test_bad_ratings_are_named_with_their_line(changes: Row, what: str, write_jsonl: Write) -> None:
+    with pytest.raises(BadData) as caught:
+        load(str(write_jsonl([rating(1), rating(2, **changes)])), task="ratings")
+    assert [str(problem) for problem in caught.value.problems] == [f"set.jsonl:2: {what}"]
+
+
+# other people's data
+
+
+def test_a_real_set_of_pairs_loads(shared_data: Path) -> None:
+    path = shared_data / "prefeval" / "pairs.jsonl"
+    lines = path.read_bytes().splitlines()
+    dataset = load(str(path))
+    assert len(dataset) == len(lines)
+    first = orjson.loads(lines[0])
+    pair = next(iter(dataset))
+    assert isinstance(pair, Pair)
+    assert (pair.id, pair.chosen) == (first["id"], first["chosen"])
+    assert [post.text for post in pair.profile] == [post["text"] for post in first["profile"]]
+
+
+def test_a_real_history_becomes_posts(shared_data: Path, write_jsonl: Write) -> None:
+    fragments = orjson.loads((shared_data / "lampqa" / "lampqa_real_fragments.json").read_bytes())
+    profile = fragments["train_row_0_profile_verbatim"]
+    [pair] = load_pairs(str(write_jsonl([make_row(1, profile=profile)])))
+    assert list(pair.profile) == [Post(p["id"], p["category"], p["text"]) for p in profile]

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import decimal
+import gzip
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from prb.data import source as source_module
+from prb.data.load import load
+from prb.data.source import MAX_LINE, Folder, Jsonl, Parquet, Rows, file_source, open_source, unfold
+from prb.errors import BadInput, UnknownName
+from tests.conftest import make_row
+from tests.data.broken import line, sound
+
+Write = Callable[..., Path]
+
+
+def write_parquet(path: Path, rows: list[dict[str, object]]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+# what a spec means
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("x.jsonl", Jsonl), ("x.ndjson", Jsonl), ("x.jsonl.gz", Jsonl), ("x.parquet", Parquet)]
+)
+def test_the_ending_names_the_format(name: str, kind: type, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    assert type(open_source(str(tmp_path / name))) is kind
+
+
+def test_a_folder_is_a_source(tmp_path: Path) -> None:
+    assert isinstance(open_source(str(tmp_path)), Folder)
+
+
+def test_a_registered_name_is_a_source() -> None:
+    assert open_source("mirror").name == "mirror"
+
+
+def test_a_misspelt_name_brings_the_nearest_one() -> None:
+    with pytest.raises(UnknownName, match=r"no dataset named 'miror'; did you mean 'mirror'"):
+        open_source("miror")
+
+
+def test_a_name_like_no_other_brings_what_a_spec_may_be() -> None:
+    with pytest.raises(UnknownName, match=r"no dataset named 'qqqq'; give a file, a folder, or hub:owner/name"):
+        open_source("qqqq")
+
+
+def test_a_registered_name_takes_only_its_own_options() -> None:
+    with pytest.raises(UnknownName, match=r"no option of dataset 'mirror' named 'year'; it takes none"):
+        open_source("mirror?year=1994")
+
+
+@pytest.mark.parametrize("spec", ["gone.jsonl", "gone.parquet", "gone/folder", "./mirror"])
+def test_a_missing_path_is_named(spec: str) -> None:
+    with pytest.raises(BadInput, match=f"^{spec} does not exist$"):
+        open_source(spec)
+
+
+def test_an_unknown_format_brings_the_known_ones(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.touch()
+    with pytest.raises(BadInput, match=r"x.csv: unknown format; known are .jsonl, .ndjson, .jsonl.gz, .parquet"):
+        open_source(str(path))
+
+
+# lines
+
+
+def numbers(path: Path) -> list[int]:
+    return [row.line for row in file_source(path).rows()]
+
+
+def test_blank_lines_are_skipped_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"\n{}\n \t\n\n{}\n")
+    assert numbers(path) == [2, 5]
+
+
+def test_the_last_line_needs_no_newline(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"id": 1}\r\n{"id": 2}')
+    assert [row.data for row in file_source(path).rows()] == [{"id": 1}, {"id": 2}]
+
+
+def test_a_mark_is_dropped_at_the_start_only(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"id": 1}\n\xef\xbb\xbf{"id": 2}\n')
+    first, second = file_source(path).rows()
+    assert (first.data, first.problem) == ({"id": 1}, None)
+    assert second.problem is not None
+    assert second.problem.startswith("broken JSON")
+
+
+def write_with_a_hole(path: Path, size: int) -> None:
+    """A sound row, a line of `size` bytes that take no room on the disk, a sound row."""
+    with path.open("wb") as file:
+        file.write(line(sound(1)))
+        file.seek(size, 1)
+        file.write(b"\n" + line(sound(3)))
+
+
+def test_a_line_of_50_mb_is_refused_and_the_next_one_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    write_with_a_hole(path, 50 << 20)
+    rows = list(file_source(path).rows())
+    assert [(row.line, row.problem) for row in rows] == [
+        (1, None),
+        (2, "the line is longer than 16 MB"),
+        (3, None),
+    ]
+    assert rows[2].data == sound(3)
+    assert load(str(path), skip_bad=True).index.ids == ["r1", "r3"]
+
+
+def test_a_packed_line_of_50_mb_is_refused_and_the_next_one_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(line(sound(1)))
+        for _ in range(50):
+            file.write(b" " * (1 << 20))
+        file.write(b"\n" + line(sound(3)))
+    assert [(row.line, row.problem is None) for row in file_source(path).rows()] == [(1, True), (2, False), (3, True)]
+
+
+def test_memory_follows_the_longest_line_allowed_and_not_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "MAX_LINE", 1 << 20)
+    path = tmp_path / "x.jsonl"
+    write_with_a_hole(path, 50 << 20)
+    tracemalloc.start()
+    try:
+        assert numbers(path) == [1, 2, 3]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 << 20
+
+
+def test_a_line_just_short_of_the_limit_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    filler = b'{"id": "' + b"a" * (MAX_LINE - 11) + b'"}\n'
+    assert len(filler) == MAX_LINE
+    path.write_bytes(filler + b"{}\n")
+    assert [row.problem for row in file_source(path).rows()] == [None, None]
+
+
+@pytest.mark.parametrize("raw", [b"hello", gzip.compress(b'{"id": 1}\n')[:-12]], ids=["no gzip", "cut short"])
+def test_a_damaged_gzip_file_is_named(raw: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(raw)
+    with pytest.raises(BadInput, match=r"x.jsonl.gz cannot be read as gzip: "):
+        list(file_source(path).rows())
+
+
+# Parquet
+
+
+def test_plain_parquet_of_other_people_loads(tmp_path: Path) -> None:
+    rows = [make_row(1, tier="stated", extra=3), make_row(2, user=None)]
+    path = write_parquet(tmp_path / "x.parquet", rows)
+    assert [row.data for row in file_source(path).rows()] == rows
+    assert load(str(path)).index.ids == ["r1", "r2"]
+
+
+def test_empty_cells_are_absent_fields_at_any_depth(tmp_path: Path) -> None:
+    posts = [{"id": "p1", "text": "Tea."}, {"id": None, "text": "Rain."}]
+    path = write_parquet(
+        tmp_path / "x.parquet", [{"id": "a", "tier": None, "profile": posts}, {"id": "b", "tier": "x"}]
+    )
+    first, second = (row.data for row in file_source(path).rows())
+    assert first == {"id": "a", "profile": [{"id": "p1", "text": "Tea."}, {"text": "Rain."}]}
+    assert second == {"id": "b", "tier": "x"}
+
+
+def test_a_required_empty_cell_is_a_missing_field_with_its_row(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "x.parquet", [sound(1), {**sound(2), "question": None}])
+    with pytest.raises(BadInput, match=r"x.parquet:2: `question` is missing"):
+        load(str(path))
+
+
+def test_an_arrow_map_is_an_object(tmp_path: Path) -> None:
+    groups = pa.array([[("age", "60+"), ("sex", "f")]], type=pa.map_(pa.string(), pa.string()))
+    pq.write_table(pa.table({"id": ["a"], "groups": groups}), tmp_path / "x.parquet")
+    [row] = file_source(tmp_path / "x.parquet").rows()
+    assert row.data == {"id": "a", "groups": {"age": "60+", "sex": "f"}}
+
+
+def test_columns_that_json_does_not_know_do_not_stop_a_load(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "x.parquet", [{**sound(1), "price": decimal.Decimal("1.50"), "raw": b"\xff"}])
+    assert load(str(path)).index.ids == ["r1"]
+
+
+def test_parquet_rows_are_numbered_over_all_batches(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "x.parquet", [{"id": n} for n in range(1, 2101)])
+    assert all(row.line == row.data["id"] for row in file_source(path).rows())
+    assert numbers(path)[-1] == 2100
+
+
+def test_a_nul_in_parquet_is_found(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "x.parquet", [sound(1), sound(2, question="Why \0?")])
+    assert [row.problem for row in file_source(path).rows()] == [None, "holds a NUL byte"]
+
+
+@pytest.mark.parametrize("raw", [b"", b"PAR1", b"hello, I am a table"])
+def test_a_file_that_is_no_parquet_is_named(raw: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    path.write_bytes(raw)
+    with pytest.raises(BadInput, match=r"x.parquet cannot be read as Parquet: "):
+        load(str(path))
+
+
+def test_damaged_pages_are_named(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "x.parquet", [make_row(n) for n in range(50)])
+    raw = bytearray(path.read_bytes())
+    raw[4:200] = b"\xaa" * 196
+    path.write_bytes(raw)
+    with pytest.raises(BadInput, match=r"x.parquet cannot be read as Parquet: "):
+        load(str(path))
+
+
+def test_text_that_is_not_utf_8_is_named_in_parquet_too(tmp_path: Path) -> None:
+    buffers = pa.array([b"caf\xe9"]).buffers()
+    column = pa.StringArray.from_buffers(1, buffers[1], buffers[2])
+    pq.write_table(pa.table({"id": column}), tmp_path / "x.parquet")
+    with pytest.raises(BadInput, match=r"x.parquet cannot be read as Parquet: .*utf-8"):
+        load(str(tmp_path / "x.parquet"))
+
+
+def test_the_extra_column_is_spread_out_again() -> None:
+    row = {"id": "a", "tier": None, "extra_json": '{"tier": null, "mood": {"x": null}}'}
+    assert unfold(row) == {"id": "a", "tier": None, "mood": {"x": None}}
+
+
+# folders
+
+
+def test_file_names_name_the_split(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_bytes(line(sound(1)))
+    (tmp_path / "validation-extra.ndjson").write_bytes(line(sound(2)))
+    write_parquet(tmp_path / "test-00000-of-00001.parquet", [sound(3)])
+    for split, wanted in {"train": "r1", "validation": "r2", "test": "r3"}.items():
+        assert load(str(tmp_path), split=split).index.ids == [wanted]
+    assert load(str(tmp_path)).index.ids == ["r3"]
+
+
+def test_a_row_that_names_its_split_keeps_it(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_bytes(line(sound(1, split="test")) + line(sound(2)))
+    assert load(str(tmp_path)).index.ids == ["r1"]
+
+
+def test_other_file_names_name_no_split(tmp_path: Path) -> None:
+    (tmp_path / "part-1.jsonl").write_bytes(line(sound(1)))
+    assert load(str(tmp_path)).split is None
+
+
+def test_files_are_read_by_name_and_rows_placed_in_their_file(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    for name in ("c.jsonl", "b/x.jsonl", "a.jsonl"):
+        (tmp_path / name).write_bytes(line({"id": name}))
+    places = [(row.place, row.line, row.data["id"]) for row in open_source(str(tmp_path)).rows()]
+    assert places == [("a.jsonl", 1, "a.jsonl"), ("b/x.jsonl", 1, "b/x.jsonl"), ("c.jsonl", 1, "c.jsonl")]
+
+
+def test_hidden_and_foreign_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    for name in (".git/x.jsonl", ".draft.jsonl", "notes.txt", "table.csv"):
+        (tmp_path / name).write_bytes(b"no row at all")
+    (tmp_path / "x.jsonl").write_bytes(line(sound(1)))
+    assert load(str(tmp_path)).index.ids == ["r1"]
+
+
+def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(BadInput, match=r"holds no .jsonl or .ndjson or .jsonl.gz or .parquet file"):
+        load(str(tmp_path))
+
+
+def test_an_id_in_two_files_is_a_duplicate(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_bytes(line(sound(1)))
+    with pytest.raises(BadInput, match=r"b.jsonl:1: duplicate id 'r1', first seen at a.jsonl:1"):
+        load(str(tmp_path))
+
+
+# rows in memory
+
+
+def test_the_bytes_of_a_row_do_not_depend_on_the_order_of_its_fields() -> None:
+    row = sound(1)
+    first, second = Rows("x", [row, dict(reversed(row.items()))]).rows()
+    assert first.raw == second.raw
+    assert orjson.loads(first.raw) == row

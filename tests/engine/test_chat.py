@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from prb.engine.chat import Chat, TwoTexts, fit
+from prb.prompts import render
+from prb.types import Failure, Post, Query
+from tests import tiny
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40).filter(str.strip)
+NO_BOS = tiny.CHAT.replace("{{ bos_token }}", "")
+
+
+def test_a_templated_text_has_exactly_one_bos() -> None:
+    for template in (tiny.CHAT, NO_BOS):
+        ids = Chat(tiny.tokenizer(template)).tokens("ask", "answer")
+        assert list(ids).count(1) == 1
+        assert ids[0] == 1
+
+
+def test_roles_are_kept_and_a_system_turn_comes_first() -> None:
+    tokenizer = tiny.tokenizer()
+    text = tokenizer.decode(Chat(tokenizer, system="be big").tokens("ask", "answer"))
+    assert text == "<s><|system|>\nbe big<|end|>\n<|user|>\nask<|end|>\n<|assistant|>\nanswer<|end|>\n"
+
+
+def test_without_a_template_prompt_and_answer_are_joined_by_an_empty_line() -> None:
+    tokenizer = tiny.tokenizer(None)
+    assert tokenizer.decode(Chat(tokenizer).tokens("ask", "answer")) == "<s>ask\n\nanswer"
+
+
+def test_an_encoder_gets_two_texts() -> None:
+    tokenizer = tiny.tokenizer(None, encoder=True)
+    made = TwoTexts(tokenizer).text("ask", "answer")
+    assert tokenizer.decode(made.ids) == "<s>ask</s>answer</s>"
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@given(TEXT, TEXT, st.sampled_from([tiny.CHAT, None]))
+def test_the_marked_tokens_are_the_answer(prompt: str, answer: str, template: str | None) -> None:
+    tokenizer = tiny.tokenizer(template)
+    made = Chat(tokenizer).text(prompt, answer)
+    assert answer.strip() in tokenizer.decode(made.ids[made.start : made.end])
+
+
+def query(posts: int, words: int = 12) -> Query:
+    history = tuple(Post(str(n), "", f"post number {n} about bread") for n in range(posts))
+    return Query(question=" ".join(f"w{n}" for n in range(words)), user="u", posts=history)
+
+
+def encode(prompt: str, answer: str) -> list[int]:
+    return [0] * (len(prompt.split()) + len(answer.split()))
+
+
+def test_what_fits_is_left_alone() -> None:
+    assert fit(query(3), ["a"], encode, limit=1000) == (query(3), 0)
+
+
+def test_the_oldest_posts_go_first_and_as_few_as_possible() -> None:
+    full = len(encode(render(query(6)), "a"))
+    fitted = fit(query(6), ["a"], encode, limit=full - 1)
+    assert not isinstance(fitted, Failure)
+    assert ([post.id for post in fitted[0].posts], fitted[1]) == (["1", "2", "3", "4", "5"], 1)
+
+
+def test_then_the_middle_of_the_question_goes_and_its_ends_stay() -> None:
+    bare = len(encode(render(query(0)), "a"))
+    fitted = fit(query(4), ["a"], encode, limit=bare - 4)
+    assert not isinstance(fitted, Failure)
+    short, cut = fitted
+    assert cut == 5
+    assert short.posts == ()
+    assert short.question.startswith("w0 w1")
+    assert short.question.endswith("w11")
+    assert "[…]" in short.question
+
+
+def test_the_longest_answer_decides_for_all() -> None:
+    full = len(encode(render(query(6)), "a"))
+    long = " ".join("b" * 9)
+    fitted = fit(query(6), ["a", long], encode, limit=full)
+    assert not isinstance(fitted, Failure)
+    assert len(encode(render(fitted[0]), long)) <= full
+    assert fitted[1] == 2
+
+
+def test_an_answer_that_alone_is_too_long_is_a_failure_not_a_cut_answer() -> None:
+    assert isinstance(fit(query(2), [" ".join("a" * 50)], encode, limit=20), Failure)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 8), st.integers(1, 30), st.integers(1, 20), st.integers(5, 120))
+def test_a_fitted_query_fits_and_loses_no_more_posts_than_needed(posts: int, words: int, answer: int, limit: int) -> None:
+    texts = [" ".join("a" * answer)]
+    fitted = fit(query(posts, words), texts, encode, limit)
+    if isinstance(fitted, Failure):
+        assert answer + 3 > limit - 3
+        return
+    short, cut = fitted
+    assert len(encode(render(short), texts[0])) <= limit
+    if 0 < cut <= posts:
+        one_more = Query(question=short.question, user="u", posts=query(posts, words).posts[cut - 1 :])
+        assert len(encode(render(one_more), texts[0])) > limit

@@ -1,0 +1,96 @@
+"""Scores equal a plain forward pass, whatever shares the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from prb.engine.bundle import Bundle
+from prb.engine.chat import Chat, Text
+from prb.engine.load import Loading, load
+from tests import tiny
+from tests.tiny import torch
+
+CAUSAL = ["llama", "qwen2", "gemma", "gemma2", "gpt2"]
+ENCODERS = ["bert", "deberta"]
+TOLERANCE = 1e-4
+
+
+def groups_of(tokenizer: object, seed: int = 0, queries: int = 6) -> list[list[Text]]:
+    """Prompts and answers of very different lengths, two to four answers a query."""
+    random, chat = Random(seed), Chat(tokenizer)
+    made = []
+    for _ in range(queries):
+        prompt = " ".join(random.choices(tiny.WORDS, k=random.randint(1, 60)))
+        answers = [" ".join(random.choices(tiny.WORDS, k=random.randint(1, 25))) for _ in range(random.randint(2, 4))]
+        made.append([chat.text(prompt, answer) for answer in answers])
+    return made
+
+
+@pytest.mark.parametrize("architecture", CAUSAL + ENCODERS)
+@pytest.mark.parametrize("labels", [1, 3])
+def test_a_reward_head_gives_what_the_model_gives_on_its_own(architecture: str, labels: int, tmp_path: Path) -> None:
+    from prb.engine.heads import LastToken
+
+    loaded = load(str(tiny.save(tmp_path, architecture, labels=labels)), "classifier", Loading(tokens=300))
+    groups = groups_of(loaded.tokenizer)
+    head = LastToken(loaded)
+    assert head.shares_prefixes == (architecture in CAUSAL)
+    for texts, rows in zip(groups, head.logits(groups), strict=True):
+        for text, row in zip(texts, rows, strict=True):
+            with torch.no_grad():
+                alone = loaded.model(input_ids=torch.tensor([list(text.ids)])).logits[0]
+            assert torch.allclose(row, alone, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("architecture", CAUSAL)
+def test_log_probabilities_of_answers_are_those_of_a_plain_pass(architecture: str, tmp_path: Path) -> None:
+    from prb.engine.heads import AnswerLogp
+
+    loaded = load(str(tiny.save(tmp_path, architecture)), "causal", Loading(tokens=300))
+    groups = groups_of(loaded.tokenizer)
+    head = AnswerLogp(loaded)
+    assert head.shares_prefixes
+    for texts, rows in zip(groups, head.spoken(groups), strict=True):
+        for text, spoken in zip(texts, rows, strict=True):
+            ids = torch.tensor([list(text.ids)])
+            with torch.no_grad():
+                logp = torch.log_softmax(loaded.model(input_ids=ids).logits[0].double(), dim=-1)
+            slow = sum(float(logp[i - 1, text.ids[i]]) for i in range(text.start, text.end))
+            assert spoken.logp == pytest.approx(slow, abs=1e-3)
+            assert spoken.tokens == text.end - text.start
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma", "bert", "deberta"])
+def test_scores_depend_neither_on_batch_size_nor_on_order_nor_on_neighbours(architecture: str, tmp_path: Path) -> None:
+    from prb.engine.heads import LastToken
+
+    folder = str(tiny.save(tmp_path, architecture, labels=1))
+    alone = load(folder, "classifier", Loading(tokens=1))
+    groups = groups_of(alone.tokenizer, queries=16)
+    wanted = [[float(x) for x in row] for row in LastToken(alone).logits(groups)]
+    for budget in (2, 64, 256, 1024, 4096):
+        head = LastToken(load(folder, "classifier", Loading(tokens=budget)))
+        order = Random(budget).sample(range(len(groups)), len(groups))
+        rows = head.logits([groups[i] for i in order])
+        for i, row in zip(order, rows, strict=True):
+            assert [float(x) for x in row] == pytest.approx(wanted[i], abs=TOLERANCE)
+
+
+def test_a_prefix_is_computed_once_for_all_its_answers(tmp_path: Path) -> None:
+    from prb.engine.shared import SharedPrefix
+
+    loaded = load(str(tiny.save(tmp_path, "llama")), "causal", Loading())
+    body, seen = loaded.model.base_model, []
+    body.register_forward_pre_hook(lambda _, __, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True)
+    made = Bundle(list(range(5, 105)), tuple([n, n + 1, n + 2] for n in range(5, 15)))
+    SharedPrefix(body, budget=4096).run([made], lambda states, *_: len(states))
+    assert sum(seen) == made.unique == 130
+
+
+def test_a_model_that_looks_ahead_is_not_shared(tmp_path: Path) -> None:
+    from prb.engine.shared import sharing_is_exact
+
+    assert not sharing_is_exact(load(str(tiny.save(tmp_path, "bert", labels=1)), "classifier", Loading()).model.base_model)

@@ -1,0 +1,89 @@
+"""The fakes that ship with the package, and what holds for every registered model."""
+
+from __future__ import annotations
+
+import pytest
+
+from prb.errors import BadSpec, UnknownName
+from prb.evaluate.config import DEFAULT_MODELS
+from prb.models import MODELS, is_remote
+from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.types import Ask, Comparer, Duel, Failure, Post, Query, Scorer, Verdict
+
+QUERY = Query(
+    question="What shall I bake?",
+    user="u",
+    posts=(Post("1", "", "I love rye bread."), Post("2", "", "No raisins for me.")),
+    plan=("dense bread",),
+)
+
+
+def test_any_function_is_a_scorer() -> None:
+    model = ScriptedScorer(lambda ask: float(len(ask.answer)), "mine")
+    assert isinstance(model, Scorer)
+    assert not isinstance(model, Comparer)
+    assert (model.score([Ask(QUERY, "ab"), Ask(QUERY, "abc")]), model.fingerprint) == ([2.0, 3.0], "mine")
+
+
+def test_any_function_is_a_comparer() -> None:
+    model = ScriptedComparer(lambda duel: Verdict(choice="first" if duel.first < duel.second else "second"))
+    assert isinstance(model, Comparer)
+    assert not isinstance(model, Scorer)
+    assert [v.choice for v in model.prefer([Duel(QUERY, "a", "b"), Duel(QUERY, "b", "a")])] == ["first", "second"]  # type: ignore[union-attr]
+
+
+def test_the_scripted_model_says_one_reward_or_one_failure() -> None:
+    fixed, failing = MODELS.make("scripted?reward=1.5"), MODELS.make("scripted?fail=out%20of%20order")
+    assert isinstance(fixed, Scorer)
+    assert isinstance(failing, Scorer)
+    assert fixed.score([Ask(QUERY, "a")]) == [1.5]
+    assert failing.score([Ask(QUERY, "a"), Ask(QUERY, "b")]) == [Failure("out of order")] * 2
+    assert MODELS.make("scripted").score([Ask(QUERY, "a")]) == [Failure("nothing scripted")]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("says", ["first", "second", "tie"])
+def test_the_scripted_judge_says_one_verdict(says: str) -> None:
+    model = MODELS.make(f"scripted-judge?says={says}")
+    assert isinstance(model, Comparer)
+    assert model.prefer([Duel(QUERY, "a", "b")]) == [Verdict(choice=says)]  # type: ignore[arg-type]
+
+
+def test_anything_else_is_a_verdict_the_judge_cannot_give() -> None:
+    model = MODELS.make("scripted-judge?says=maybe")
+    assert model.prefer([Duel(QUERY, "a", "b")]) == [Failure("no verdict", "maybe")]  # type: ignore[union-attr]
+
+
+def test_settings_of_a_fake_are_part_of_its_fingerprint() -> None:
+    specs = ["scripted", "scripted?reward=1", "scripted?reward=2", "scripted-judge", "scripted-judge?says=tie"]
+    assert len({MODELS.make(spec).fingerprint for spec in specs}) == len(specs)
+
+
+def test_wrong_options_are_refused_with_what_there_is() -> None:
+    with pytest.raises(BadSpec, match="reward='much'"):
+        MODELS.make("scripted?reward=much")
+    with pytest.raises(UnknownName, match="no option of model 'scripted' named 'rewart'; did you mean 'reward'?"):
+        MODELS.make("scripted?rewart=1")
+
+
+def test_texts_stay_here_unless_a_model_says_otherwise() -> None:
+    model = ScriptedScorer(lambda _: 0.0)
+    assert not is_remote(model)
+    model.remote = True  # type: ignore[attr-defined]
+    assert is_remote(model)
+    assert not any(is_remote(MODELS.make(name)) for name in DEFAULT_MODELS)
+
+
+@pytest.mark.parametrize("name", DEFAULT_MODELS)
+def test_a_score_does_not_depend_on_its_neighbours(name: str) -> None:
+    model = MODELS.make(name)
+    assert isinstance(model, Scorer)
+    asks = [Ask(QUERY, answer) for answer in ("Rye bread.", "Raisin cake, with icing.", "", "!?", "Rye bread.")]
+    together = list(model.score(asks))
+    assert together == [score for ask in reversed(asks) for score in model.score([ask])][::-1]
+    assert together[0] == together[-1]
+    assert list(model.score([])) == []
+
+
+def test_every_registered_model_says_what_it_is() -> None:
+    assert set(DEFAULT_MODELS) <= set(MODELS)
+    assert [name for name in MODELS if len(MODELS.summary(name)) < 20] == []

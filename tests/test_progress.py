@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from prb import progress
+from prb.progress import SILENT, Bar, Lines, watch
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(progress, "time", made)
+    return made
+
+
+def test_silence_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    SILENT.begin("work", 3)
+    SILENT.advance()
+    SILENT.note("hello")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_lines_begin_with_what_is_to_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+    Lines().begin("scoring", total=10, done=4)
+    Lines().begin("reading")
+    captured = capsys.readouterr()
+    assert captured.err == "scoring: 6 to go\nreading\n"
+    assert captured.out == ""
+
+
+def test_lines_speak_only_now_and_then(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(every=10)
+    lines.begin("scoring", total=9)
+    capsys.readouterr()
+    for second in range(30):
+        clock.now = 100.0 + second
+        lines.advance(2 if second == 0 else 0)
+    assert capsys.readouterr().err == "scoring: 2 of 9\n" * 2
+
+
+def test_lines_count_on_from_what_was_done_before(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(every=1)
+    lines.begin("scoring", total=9, done=5)
+    clock.now += 1
+    lines.advance()
+    assert capsys.readouterr().err.splitlines()[-1] == "scoring: 6 of 9"
+
+
+def test_an_unknown_total_is_a_question_mark(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(every=1)
+    lines.begin("reading")
+    clock.now += 1
+    lines.advance(7)
+    assert capsys.readouterr().err.splitlines()[-1] == "reading: 7 of ?"
+
+
+def test_a_bar_keeps_stdout_clean_and_prints_notes_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Bar()
+    bar.advance()
+    bar.begin("scoring", total=3)
+    bar.advance(2)
+    bar.begin("again", total=2, done=1)
+    bar.note("[bold]12 of 13[/bold]")
+    bar.stop()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "[bold]12 of 13[/bold]" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("quiet", "terminal", "kind"), [(True, True, "Silent"), (False, False, "Lines"), (False, True, "Bar")]
+)
+def test_the_kind_of_progress_follows_the_terminal(
+    quiet: bool, terminal: bool, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    with watch(quiet) as shown:
+        assert type(shown).__name__ == kind
+
+
+def test_a_bar_is_taken_down_when_the_work_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[Bar] = []
+
+    def stop(self: Bar) -> None:
+        stopped.append(self)
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(Bar, "stop", stop)
+    with pytest.raises(ValueError, match="broken"), watch():
+        raise ValueError("broken")
+    assert len(stopped) == 1

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prb.errors import UnknownName
+from prb.prompts import fill, load, render
+from prb.types import Post, Query
+
+POSTS = (Post("p1", "Food", "I like {aspects}."), Post("p2", "", "Rain again."))
+
+
+def test_each_slot_is_filled_once() -> None:
+    assert fill("{a} and {b}, {a}", a="{b}", b="{a}") == "{b} and {a}, {b}"
+
+
+@given(st.text(), st.text())
+def test_text_is_put_in_as_it_is(a: str, b: str) -> None:
+    assert fill("<{a}|{b}>", a=a, b=b) == f"<{a}|{b}>"
+
+
+def test_braces_that_are_no_slot_stay() -> None:
+    assert fill('{"score": {n}} { x } {}', n="1") == '{"score": 1} { x } {}'
+
+
+def test_a_slot_nobody_fills_is_an_error_and_not_a_blank() -> None:
+    with pytest.raises(KeyError, match="aspects"):
+        fill("{question} {aspects}", question="Why?")
+
+
+def test_an_unknown_prompt_brings_the_nearest_one() -> None:
+    with pytest.raises(UnknownName, match=r"no prompt named 'questoin'; did you mean 'question'"):
+        load("questoin")
+
+
+def test_a_bare_question_leaves_no_trace_of_posts_or_plan() -> None:
+    assert render(Query(question="Tea or rain?")) == "Question:\nTea or rain?"
+
+
+def test_posts_come_first_then_the_plan_then_the_question() -> None:
+    text = render(Query(question="Tea or {posts}?", user="u1", posts=POSTS, plan=("brevity", "warmth")))
+    parts = ["I like {aspects}.\n\nRain again.", "- brevity\n- warmth", "Tea or {posts}?"]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    assert text.endswith("Question:\nTea or {posts}?")
+
+
+def test_the_user_and_the_ids_of_posts_are_not_shown() -> None:
+    text = render(Query(question="Tea?", user="somebody", posts=POSTS))
+    assert "somebody" not in text
+    assert "p1" not in text
+    assert "Food" not in text
+
+
+def test_different_queries_read_differently() -> None:
+    queries = [
+        Query(question="Tea?"),
+        Query(question="Tea?", posts=POSTS),
+        Query(question="Tea?", posts=POSTS[:1]),
+        Query(question="Tea?", plan=("brevity",)),
+    ]
+    assert len({render(query) for query in queries}) == len(queries)

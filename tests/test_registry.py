@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from prb import registry as registry_module
+from prb.errors import BadSpec, UnknownName
+from prb.registry import Registry, Spec
+
+
+@dataclass
+class Tool:
+    settings: dict[str, Any]
+
+
+def tools() -> Registry[Tool]:
+    """A registry of its own, over a package without modules."""
+    made: Registry[Tool] = Registry("tool", package="prb.prompts", group="prb.tests.nothing")
+
+    @made.register("hammer")
+    def hammer(
+        size: int,
+        weight: float = 1.5,
+        steel: bool = False,
+        path: Path | None = None,
+        grip: Literal["wood", "rubber"] = "wood",
+        label: str = "",
+    ) -> Tool:
+        """Drives nails.
+
+        And more.
+        """
+        return Tool({"size": size, "weight": weight, "steel": steel, "path": path, "grip": grip, "label": label})
+
+    @made.register("rope")
+    def rope() -> Tool:
+        """Ties things."""
+        return Tool({})
+
+    return made
+
+
+# specs
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "options"),
+    [
+        ("rope", "rope", {}),
+        ("rope?", "rope", {}),
+        ("a?x=1&y=2", "a", {"x": "1", "y": "2"}),
+        ("a?x=", "a", {"x": ""}),
+        ("a?x=b=c", "a", {"x": "b=c"}),
+        ("judge?llm=openai/gpt-5&style=pairwise", "judge", {"llm": "openai/gpt-5", "style": "pairwise"}),
+        ("a?x=one%20two%26three", "a", {"x": "one two&three"}),
+        ("a?x=what?", "a", {"x": "what?"}),
+        ("a?&x=1&", "a", {"x": "1"}),
+    ],
+)
+def test_a_spec_is_a_name_with_options(text: str, name: str, options: dict[str, str]) -> None:
+    assert Spec.parse(text) == Spec(name, options)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "'' has no name; a spec is `name` or `name?key=value&key=value`"),
+        ("?x=1", "'?x=1' has no name"),
+        ("a?x", "'x' in 'a?x' is not key=value"),
+        ("a?=1", "'=1' in 'a?=1' is not key=value"),
+        ("a?x=1&x=2", "'x' is given twice in 'a?x=1&x=2'"),
+    ],
+)
+def test_a_spec_that_cannot_be_read_says_why(text: str, what: str) -> None:
+    with pytest.raises(BadSpec) as caught:
+        Spec.parse(text)
+    assert str(caught.value).startswith(what)
+
+
+# making
+
+
+def test_options_take_the_types_of_the_factory() -> None:
+    made = tools().make("hammer?size=3&weight=2&steel=true&path=a/b&grip=rubber&label=7")
+    assert made.settings == {
+        "size": 3,
+        "weight": 2.0,
+        "steel": True,
+        "path": Path("a/b"),
+        "grip": "rubber",
+        "label": "7",
+    }
+    assert isinstance(made.settings["weight"], float)
+
+
+def test_options_left_out_take_their_defaults() -> None:
+    assert tools().make("hammer?size=3").settings["grip"] == "wood"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("hammer?size=big", "tool 'hammer': size='big': Input should be a valid integer"),
+        ("hammer?size=1.5", "tool 'hammer': size='1.5': Input should be a valid integer"),
+        ("hammer?size=1&weight=x", "tool 'hammer': weight='x': Input should be a valid number"),
+        ("hammer?size=1&steel=maybe", "tool 'hammer': steel='maybe': Input should be a valid boolean"),
+        ("hammer?size=1&grip=glass", "tool 'hammer': grip='glass': Input should be 'wood' or 'rubber'"),
+        ("hammer", "tool 'hammer' needs size=…"),
+        ("hammer?grip=wood", "tool 'hammer' needs size=…"),
+    ],
+)
+def test_a_wrong_or_missing_option_is_named(text: str, what: str) -> None:
+    for use in (tools().make, lambda text: tools().check(Spec.parse(text))):
+        with pytest.raises(BadSpec) as caught:
+            use(text)
+        assert str(caught.value).startswith(what)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("hamer?size=1", "no tool named 'hamer'; did you mean 'hammer'?"),
+        ("zzzz", "no tool named 'zzzz'; there are: hammer, rope"),
+        ("hammer?siz=1", "no option of tool 'hammer' named 'siz'; did you mean 'size'?"),
+        ("hammer?zzz=1", "no option of tool 'hammer' named 'zzz'; it takes: size, weight, steel, path, grip, label"),
+        ("rope?x=1", "no option of tool 'rope' named 'x'; it takes none"),
+    ],
+)
+def test_an_unknown_name_brings_the_nearest_or_all(text: str, what: str) -> None:
+    for use in (tools().make, lambda text: tools().check(Spec.parse(text))):
+        with pytest.raises(UnknownName) as caught:
+            use(text)
+        assert str(caught.value) == what
+
+
+def test_checking_a_spec_builds_nothing() -> None:
+    made = tools()
+
+    @made.register("bomb")
+    def bomb() -> Tool:
+        raise AssertionError("built")
+
+    made.check(Spec.parse("bomb"))
+    with pytest.raises(AssertionError, match="built"):
+        made.make("bomb")
+
+
+@dataclass(frozen=True)
+class Finish:
+    coats: int = 1
+    colour: str = "oak"
+
+
+def test_settings_that_come_as_a_dataclass_are_options_like_any_other() -> None:
+    made = tools()
+
+    @made.register("chair")
+    def chair(legs: int, finish: Finish) -> Tool:
+        return Tool({"legs": legs, "finish": finish})
+
+    assert made.make("chair?legs=4&coats=2").settings == {"legs": 4, "finish": Finish(coats=2)}
+    assert made.make("chair?legs=4").settings["finish"] == Finish()
+    assert made.options("chair") == ["legs", "coats=1", "colour=oak"]
+    with pytest.raises(BadSpec, match=r"tool 'chair': coats='many': Input should be a valid integer"):
+        made.make("chair?legs=4&coats=many")
+    with pytest.raises(UnknownName, match=r"no option of tool 'chair' named 'color'; did you mean 'colour'"):
+        made.make("chair?legs=4&color=red")
+
+
+# the list
+
+
+def test_names_are_sorted_and_can_be_asked_for() -> None:
+    made = tools()
+    assert list(made) == ["hammer", "rope"]
+    assert "rope" in made
+    assert "nail" not in made
+
+
+def test_a_summary_is_the_first_line_and_options_show_their_defaults() -> None:
+    made = tools()
+    assert made.summary("hammer") == "Drives nails."
+    assert made.options("hammer")[:3] == ["size", "weight=1.5", "steel=False"]
+    assert made.options("rope") == []
+
+
+def test_two_things_cannot_share_a_name() -> None:
+    made = tools()
+    with pytest.raises(BadSpec, match=r"two tools are named 'rope'"):
+        made.register("rope")(lambda: Tool({}))
+
+
+def test_registering_the_same_thing_again_is_harmless() -> None:
+    made = tools()
+    made.register("rope")(made["rope"])
+    assert list(made) == ["hammer", "rope"]
+
+
+class Point:
+    def __init__(self, name: str, factory: Callable[..., Tool]) -> None:
+        self.name = name
+        self._factory = factory
+
+    def load(self) -> Callable[..., Tool]:
+        return self._factory
+
+
+def test_other_packages_add_their_own_through_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    def saw() -> Tool:
+        return Tool({"teeth": 9})
+
+    monkeypatch.setattr(registry_module, "entry_points", lambda group: [Point("saw", saw)] if "tests" in group else [])
+    assert tools().make("saw").settings == {"teeth": 9}
+    assert list(tools()) == ["hammer", "rope", "saw"]
+
+
+def test_a_name_taken_by_another_package_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "entry_points", lambda group: [Point("rope", lambda: Tool({}))])
+    with pytest.raises(BadSpec, match=r"two tools are named 'rope'"):
+        list(tools())

