@@ -44,6 +44,7 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet --editable '.[dev,torch]'
 	-$(BIN)/prb models pull minilm
+	-$(BIN)/prb models pull smollm2
 	@touch $@ $(VENV)/.core
 
 .PHONY: chromium

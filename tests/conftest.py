@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ import orjson
 import pytest
 
 Row = dict[str, Any]
+
+# set before numpy is first imported: the workers of pytest-xdist share the cores, and small matrices gain nothing
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +39,16 @@ def make_row(n: int = 1, **changes: Any) -> Row:
         "user": f"u{n}",
         "question": f"How do I water plant number {n}?",
         "profile": [
-            {"id": f"u{n}-1", "category": "Lifestyle_and_Personal_Development", "text": f"I love short lists about topic {n}."},
-            {"id": f"u{n}-2", "category": "Art_and_Entertainment", "text": f"My flat number {n} faces north and is cold."},
+            {
+                "id": f"u{n}-1",
+                "category": "Lifestyle_and_Personal_Development",
+                "text": f"I love short lists about topic {n}.",
+            },
+            {
+                "id": f"u{n}-2",
+                "category": "Art_and_Entertainment",
+                "text": f"My flat number {n} faces north and is cold.",
+            },
         ],
         "rubric_aspects": [{"aspect": "brevity", "evidence": "keep it short", "reason": "Long texts tire them."}],
         "narrative": "Please keep it short, I read on the bus.",

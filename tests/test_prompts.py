@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prb.errors import UnknownName
@@ -15,6 +15,7 @@ def test_each_slot_is_filled_once() -> None:
     assert fill("{a} and {b}, {a}", a="{b}", b="{a}") == "{b} and {a}, {b}"
 
 
+@settings(deadline=None)
 @given(st.text(), st.text())
 def test_text_is_put_in_as_it_is(a: str, b: str) -> None:
     assert fill("<{a}|{b}>", a=a, b=b) == f"<{a}|{b}>"

@@ -217,6 +217,8 @@ class Outcome:
     failure: str | None = None
     post_ids: tuple[str, ...] = ()
     """The posts the model saw, in the order it saw them."""
+    plan: tuple[str, ...] = ()
+    """What was inferred of the person, under condition `plan`."""
     cut: int = 0
     """How many posts a token budget left out."""
     tokens: int = 0

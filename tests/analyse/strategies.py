@@ -12,8 +12,8 @@ CREDITS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """All that a row asked once or in both orders can earn."""
 NAN = float("nan")
 
-usual = settings(max_examples=1500, deadline=None)
-few = settings(max_examples=300, deadline=None)
+usual = settings(max_examples=50, deadline=None)
+few = settings(max_examples=15, deadline=None)
 
 credit = st.sampled_from(CREDITS)
 credit_or_failure = st.sampled_from((*CREDITS, NAN))

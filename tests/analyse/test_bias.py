@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import numpy as np
 import pytest
@@ -226,7 +227,7 @@ def test_only_ties_are_consistent_and_have_no_first_share() -> None:
 @usual
 @given(st.lists(st.tuples(choices, choices), max_size=20), st.randoms(use_true_random=False))
 def test_position_bias_agrees_with_a_loop_in_any_order(
-    verdicts: list[tuple[str | None, str | None]], random: object
+    verdicts: list[tuple[str | None, str | None]], random: Random
 ) -> None:
     n = same = first = decided = 0
     for a, b in verdicts:
@@ -240,7 +241,7 @@ def test_position_bias_agrees_with_a_loop_in_any_order(
             first += choice == "first"
             decided += choice != "tie"
     shuffled = list(verdicts)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    random.shuffle(shuffled)
     expected = {"n": n, "consistency": same / n if n else 0, "first_share": first / decided if decided else None}
     assert position_bias(verdicts) == position_bias(shuffled) == (expected if n else None)
 

@@ -273,7 +273,7 @@ def test_a_paired_p_has_no_side_and_agrees_with_the_long_way(table: tuple[Floats
     assert paired_p(1 - a, 1 - b, clusters) == (p, test)
     assert 0 < p <= 1
     singles = len(set(clusters.tolist())) == len(a)
-    if singles and set([*a.tolist(), *b.tolist()]) <= {0.0, 1.0}:
+    if singles and {*a.tolist(), *b.tolist()} <= {0.0, 1.0}:
         won = [x - y for x, y in zip(a.tolist(), b.tolist(), strict=True)]
         assert (p, test) == (pytest.approx(midp_by_counting(won.count(1), won.count(-1))), "mcnemar-midp")
     else:

@@ -29,7 +29,9 @@ def test_a_sound_set_has_no_problems(prb: Prb, write_jsonl: Write, clean: list[d
     assert prb("data", "check", "--dataset", data).code == 0
 
 
-def test_errors_are_listed_with_their_line_and_exit_2(prb: Prb, write_jsonl: Write, clean: list[dict[str, Any]]) -> None:
+def test_errors_are_listed_with_their_line_and_exit_2(
+    prb: Prb, write_jsonl: Write, clean: list[dict[str, Any]]
+) -> None:
     data = write_jsonl([*clean, make_row(9, narrative=None), clean[0]])
     said = prb("data", "check", data)
     assert said.code == 2
@@ -77,8 +79,8 @@ def test_a_row_is_shown_whole_with_what_is_hidden_from_models(prb: Prb, write_js
     data = write_jsonl([make_row(1, tier="easy", topic="plants")])
     said = prb("data", "show", data, "r1")
     assert said.code == 0
-    for part in ("r1", "easy", "plants", "u1: 2 posts, oldest first", "u1-2", "How do I water plant number 1?", "chosen",
-                 "hidden from reward models", "brevity", "I read on the bus"):  # fmt: skip
+    told = ["r1", "easy", "plants", "u1: 2 posts, oldest first", "u1-2", "How do I water plant number 1?", "chosen"]
+    for part in [*told, "hidden from reward models", "brevity", "I read on the bus"]:
         assert part in said.out, part
 
 

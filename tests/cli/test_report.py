@@ -18,7 +18,16 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def run(prb: Prb, write_jsonl: Write, tmp_path: Path) -> Path:
-    words = ["--dataset", write_jsonl(make_twins(1)), "--model", "length", "--condition", "none", "--condition", "profile"]
+    words = [
+        "--dataset",
+        write_jsonl(make_twins(1)),
+        "--model",
+        "length",
+        "--condition",
+        "none",
+        "--condition",
+        "profile",
+    ]
     prb("evaluate", *words, "--quiet", "--out", tmp_path / "run")
     return tmp_path / "run"
 

@@ -78,6 +78,7 @@ def test_rows_survive_parquet_and_back(rows: list[Row]) -> None:
     [
         {"mood": {"deep": [1, None, {"x": []}]}, "stars": 4},
         {"profile": [{"text": "Tea."}, {"text": "Rain.", "id": 3, "stars": [1], "category": None}]},
+        {"profile": [{"id": "a", "category": "b", "text": "Tea.", "mood": "low"}]},
         {"profile": {"likes": "brevity", "age": 61}},
         {"profile": {}},
         {"profile": []},

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from prb.data.pii import Found, find, mask, mask_query
@@ -132,11 +132,13 @@ def test_finds_come_from_left_to_right_with_their_kind() -> None:
     assert mask(text) == "[e-mail] or [handle] or [phone]"
 
 
+@settings(deadline=None)
 @given(st.text().filter(lambda text: not any(c.isdigit() or c == "@" for c in text)))
 def test_text_without_digits_and_at_signs_is_never_changed(text: str) -> None:
     assert mask(text) == text
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("ab1290@.+- ()[]DE")) | st.lists(PARTS).map("".join))
 @example("a@b.cc@dd")
 @example("@anna@mastodon.social")
@@ -146,6 +148,7 @@ def test_masking_twice_changes_nothing_more(text: str) -> None:
     assert find(once) == []
 
 
+@settings(deadline=None)
 @given(st.text() | st.lists(PARTS).map("".join))
 def test_finds_never_overlap_and_lie_within_the_text(text: str) -> None:
     end = 0

@@ -108,6 +108,13 @@ def test_equal_scores_keep_the_order_of_the_history() -> None:
     assert ids(top_posts("?", history, fixed(*[0.0] * 10), k=3).posts) == ["p0", "p1", "p2"]  # type: ignore[arg-type]
 
 
+def test_ties_are_broken_by_the_history_in_long_ones_too() -> None:
+    scores = [float(n % 3) for n in range(200)]
+    history = posts(*("x" for _ in scores))
+    wanted = sorted(sorted(range(200), key=lambda n: -scores[n])[:100])
+    assert ids(top_posts("?", history, fixed(*scores), k=100).posts) == [f"p{n}" for n in wanted]  # type: ignore[arg-type]
+
+
 def test_ids_travel_with_their_texts() -> None:
     history = (Post("x", "Food", "tea"), Post("y", "Art", "rain"), Post("z", "", "tea rain tea"))
     assert all(post in history for post in top_posts("tea", history, bm25, k=2).posts)

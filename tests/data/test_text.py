@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prb.data.text import grams, sentences, words
@@ -24,6 +24,7 @@ def test_words_are_lower_case_and_keep_inner_apostrophes_and_hyphens(text: str, 
     assert words(text) == wanted
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_words_of_words_are_the_same_words(text: str) -> None:
     assert words(" ".join(words(text))) == words(text)
@@ -37,6 +38,7 @@ def test_a_text_shorter_than_n_words_has_no_grams() -> None:
     assert grams("one two", 3) == set()
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "b", "c"]), max_size=12), st.integers(1, 5))
 def test_every_gram_stands_in_the_text(found: list[str], n: int) -> None:
     text = " ".join(found)

@@ -75,7 +75,9 @@ def test_the_same_run_with_itself_is_no_difference(make: Callable[..., Path]) ->
         ("b", "b", "none"),
         ("b", "b", "profile"),
     ]
-    assert {(r["value"], r["p"], r["p_holm"], r["changed_sides"]) for r in found["comparisons"]} == {(0.0, 1.0, 1.0, 0.0)}
+    assert {(r["value"], r["p"], r["p_holm"], r["changed_sides"]) for r in found["comparisons"]} == {
+        (0.0, 1.0, 1.0, 0.0)
+    }
     assert found["same_data"] is True
 
 

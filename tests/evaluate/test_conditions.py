@@ -73,9 +73,7 @@ def test_profile_shows_the_posts_of_the_right_person_oldest_first() -> None:
     shown = query(data, second, "profile")
     assert shown.user == "u2"
     assert [post.id for post in shown.posts] == ["u2-1", "u2-2"]
-    assert shown.posts[0] == Post(
-        "u2-1", "Lifestyle_and_Personal_Development", "I love short lists about topic 2."
-    )
+    assert shown.posts[0] == Post("u2-1", "Lifestyle_and_Personal_Development", "I love short lists about topic 2.")
 
 
 @pytest.mark.parametrize(("k", "ids"), [(0, []), (1, ["u1-2"]), (2, ["u1-1", "u1-2"]), (9, ["u1-1", "u1-2"])])
@@ -167,7 +165,10 @@ def test_plan_shows_what_was_inferred_from_the_posts_but_not_the_posts() -> None
 
 
 def test_oracle_shows_the_true_aspects_with_their_reasons() -> None:
-    rubric = [{"aspect": "brevity", "evidence": "keep it short", "reason": "Long texts tire them."}, {"aspect": "warmth"}]
+    rubric = [
+        {"aspect": "brevity", "evidence": "keep it short", "reason": "Long texts tire them."},
+        {"aspect": "warmth"},
+    ]
     data = dataset([make_row(1, rubric_aspects=rubric)])
     item = next(iter(data))
     assert query(data, item, "oracle").plan == ("brevity: Long texts tire them.", "warmth")

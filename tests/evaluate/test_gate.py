@@ -57,7 +57,10 @@ def test_a_requirement_that_holds_passes(text: str) -> None:
     [
         ("accuracy>0.7", ["accuracy>0.7: fair under profile has 0.6500"]),
         ("accuracy@none>0.5", [f"accuracy@none>0.5: {m} under none has 0.5000" for m in ("good", "fair")]),
-        ("accuracy<0.65", ["accuracy<0.65: good under profile has 0.8000", "accuracy<0.65: fair under profile has 0.6500"]),
+        (
+            "accuracy<0.65",
+            ["accuracy<0.65: good under profile has 0.8000", "accuracy<0.65: fair under profile has 0.6500"],
+        ),
         ("control.low>0", ["control.low>0: fair has -0.1000"]),
         ("flip_rate>0.5", ["flip_rate>0.5: fair has 0.3000"]),
         ("accuracy>0.7,control>0.15", ["accuracy>0.7: fair under profile has 0.6500", "control>0.15: fair has 0.1000"]),
@@ -92,10 +95,20 @@ def test_a_requirement_is_read_into_its_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["accuracy", "accuracy>", ">0.5", "accuracy=0.5", "accuracy>high", "accuracy.mid>0", "accuracy>1.2.3", "accuracy>."]
+    "text",
+    [
+        "accuracy",
+        "accuracy>",
+        ">0.5",
+        "accuracy=0.5",
+        "accuracy>high",
+        "accuracy.mid>0",
+        "accuracy>1.2.3",
+        "accuracy>.",
+    ],
 )
 def test_what_is_no_requirement_is_refused(text: str) -> None:
-    with pytest.raises(BadSpec, match="--require: .* is not like accuracy>0.6"):
+    with pytest.raises(BadSpec, match=r"--require: .* is not like accuracy>0\.6"):
         parse_requirements(text)
 
 

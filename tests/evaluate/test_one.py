@@ -42,7 +42,10 @@ def test_the_reward_is_the_sigmoid_and_alignment_the_distance_to_the_person(
 @pytest.mark.parametrize(
     ("profile", "posts"),
     [
-        (["I like lists.", "I read on the bus."], (Post("1", "", "I like lists."), Post("2", "", "I read on the bus."))),
+        (
+            ["I like lists.", "I read on the bus."],
+            (Post("1", "", "I like lists."), Post("2", "", "I read on the bus.")),
+        ),
         ({"likes": "brevity", "age": "60"}, (Post("1", "", "likes: brevity"), Post("2", "", "age: 60"))),
         ([Post("p7", "Art", "I paint.")], (Post("p7", "Art", "I paint."),)),
         ([Post("p7", "Art", "I paint."), "I sing."], (Post("p7", "Art", "I paint."), Post("2", "", "I sing."))),
@@ -87,7 +90,7 @@ def test_a_model_that_only_compares_is_refused() -> None:
 
 
 def test_an_unknown_model_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UnknownName, match="did you mean 'embedding'?"):
+    with pytest.raises(UnknownName, match=r"did you mean 'embedding'\?"):
         evaluate_personalized_reward("embeding", "An answer.", [], 0.5)
 
 

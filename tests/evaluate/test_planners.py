@@ -58,7 +58,7 @@ def test_the_fingerprint_tells_settings_apart() -> None:
 
 
 def test_wrong_planners_are_refused() -> None:
-    with pytest.raises(UnknownName, match="no planner named 'extract'; did you mean 'extractive'?"):
+    with pytest.raises(UnknownName, match=r"no planner named 'extract'; did you mean 'extractive'\?"):
         PLANNERS.make("extract")
     with pytest.raises(BadSpec, match="aspects='many'"):
         PLANNERS.make("extractive?aspects=many")

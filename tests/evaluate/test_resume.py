@@ -84,9 +84,7 @@ def ends(raw: bytes) -> list[int]:
     return [n + 1 for n, byte in enumerate(raw) if byte == ord("\n")]
 
 
-def test_cut_after_any_line_a_run_resumes_to_the_same_files(
-    whole: tuple[EvaluateConfig, Path], tmp_path: Path
-) -> None:
+def test_cut_after_any_line_a_run_resumes_to_the_same_files(whole: tuple[EvaluateConfig, Path], tmp_path: Path) -> None:
     config, folder = whole
     boundaries = [0, *ends((folder / "outcomes.jsonl").read_bytes())]
     assert len(boundaries) == 1 + 6 * 3 * 2

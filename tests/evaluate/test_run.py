@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -82,9 +84,7 @@ def test_lines_stand_in_the_order_of_the_work(write_jsonl: Write, tmp_path: Path
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, Failure("refused")])
-def test_failures_are_null_counted_and_never_a_number(
-    bad: float | Failure, write_jsonl: Write, tmp_path: Path
-) -> None:
+def test_failures_are_null_counted_and_never_a_number(bad: float | Failure, write_jsonl: Write, tmp_path: Path) -> None:
     def sometimes(ask: Ask) -> float | Failure:
         return bad if "plant 2" in ask.answer else float(len(ask.answer))
 
@@ -249,7 +249,7 @@ def test_a_wrong_setting_is_refused_before_anything_is_written(
 
 def test_a_wrong_ranker_is_refused_and_leaves_no_trace(write_jsonl: Write, tmp_path: Path) -> None:
     config = settings(write_jsonl([make_row(1)]), tmp_path / "run", ranker="bm52")
-    with pytest.raises(UnknownName, match="no ranker named 'bm52'; did you mean 'bm25'?"):
+    with pytest.raises(UnknownName, match=r"no ranker named 'bm52'; did you mean 'bm25'\?"):
         evaluate(config, models={"mine": ScriptedScorer(by_length)})
     assert not (tmp_path / "run").exists()
 
@@ -283,3 +283,23 @@ def test_the_default_folder_is_named_by_data_and_settings_but_not_by_presentatio
 def test_requirements_are_read_before_the_work_begins() -> None:
     with pytest.raises(BadSpec, match="--require"):
         complete(EvaluateConfig(require="accuracy=1"))
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from prb import EvaluateConfig, evaluate",
+        "import prb.evaluate.run; from prb import evaluate, EvaluateConfig",
+        "import prb; from prb.evaluate.config import EvaluateConfig; evaluate = prb.evaluate",
+    ],
+)
+def test_the_function_of_the_package_can_be_called_whatever_was_imported_first(
+    imports: str, write_jsonl: Write, tmp_path: Path
+) -> None:
+    call = (
+        "evaluate(EvaluateConfig(model=('length',), condition=('none',), dataset=sys.argv[1], out=Path(sys.argv[2])))"
+    )
+    code = f"import sys; from pathlib import Path; {imports}; print({call}.summary['dataset']['rows'])"
+    command = [sys.executable, "-c", code, str(write_jsonl([make_row(1)])), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr

@@ -283,11 +283,10 @@ def test_twins_are_compared_once_where_the_model_is_not_told_who_asks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "asked_again"), [(["first", "second"], 0), ([None, "second"], 1), (["first", None], 1), ([None, None], 2)]
+    ("stored", "asked_again"),
+    [(["first", "second"], 0), ([None, "second"], 1), (["first", None], 1), ([None, None], 2)],
 )
-def test_recalled_verdicts_are_not_asked_for_again_but_failures_are(
-    stored: list[str | None], asked_again: int
-) -> None:
+def test_recalled_verdicts_are_not_asked_for_again_but_failures_are(stored: list[str | None], asked_again: int) -> None:
     (first, second), ask = asker(make_twins(1))
     duels: list[Duel] = []
 

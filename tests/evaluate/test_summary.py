@@ -32,7 +32,9 @@ REWARDS = {
 
 def golden_rows() -> list[Row]:
     def row(question: str, user: str, category: str, **more: Any) -> Row:
-        chosen, rejected = (f"y of {question}", f"x of {question}") if user == "B" else (f"x of {question}", f"y of {question}")
+        chosen, rejected = (
+            (f"y of {question}", f"x of {question}") if user == "B" else (f"x of {question}", f"y of {question}")
+        )
         post = {"id": f"{user}1", "category": "", "text": f"I am {user}."}
         fields = {"id": question + user, "user": user, "question": question, "chosen": chosen, "rejected": rejected}
         return make_row(1, **fields, profile=[post], category=category, **more)
@@ -218,9 +220,7 @@ def test_position_consistency_of_comparers_is_reported(write_jsonl: Write, tmp_p
     assert (bias["n"], bias["consistency"], bias["first_share"]) == (3, pytest.approx(2 / 3), pytest.approx(4 / 6))
 
 
-def test_scorers_and_single_orders_have_no_position_to_be_consistent_about(
-    write_jsonl: Write, tmp_path: Path
-) -> None:
+def test_scorers_and_single_orders_have_no_position_to_be_consistent_about(write_jsonl: Write, tmp_path: Path) -> None:
     data = write_jsonl([make_row(1)])
     models: dict[str, RewardModel] = {"scorer": ScriptedScorer(by_length), "judge": prefers(lambda _: True)}
     config = settings(data, tmp_path / "run", model=("scorer", "judge"), condition=("none",), orders="one")

@@ -48,6 +48,8 @@ class Reply:
     """Never answers; ends when the client goes away."""
     drop: bool = False
     """Hangs up in the middle of the body."""
+    together: int = 0
+    """Waits until so many requests have been under way at once."""
     drip: bool = False
     """Sends a byte now and then, for ever."""
 
@@ -129,6 +131,8 @@ class Server:
         return await self.send(reply, writer)
 
     async def wait(self, reply: Reply, reader: asyncio.StreamReader) -> None:
+        while self.peak < reply.together:
+            await asyncio.sleep(0.001)
         if not reply.hang:
             await asyncio.sleep(reply.delay)
         elif not await reader.read(1):

@@ -61,7 +61,7 @@ def test_settings_of_a_fake_are_part_of_its_fingerprint() -> None:
 def test_wrong_options_are_refused_with_what_there_is() -> None:
     with pytest.raises(BadSpec, match="reward='much'"):
         MODELS.make("scripted?reward=much")
-    with pytest.raises(UnknownName, match="no option of model 'scripted' named 'rewart'; did you mean 'reward'?"):
+    with pytest.raises(UnknownName, match=r"no option of model 'scripted' named 'rewart'; did you mean 'reward'\?"):
         MODELS.make("scripted?rewart=1")
 
 

@@ -21,7 +21,9 @@ from tests.runs import by_length, settings
 Write = Callable[..., Path]
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.5, "50.0"), (0.6334, "63.3"), (1.0, "100.0"), (0.0, "0.0"), (None, "–")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.5, "50.0"), (0.6334, "63.3"), (1.0, "100.0"), (0.0, "0.0"), (None, "–")]
+)
 def test_shares_are_shown_in_percent(value: float | None, text: str) -> None:
     assert percent(value) == text
 
@@ -97,7 +99,12 @@ def test_the_leaderboard_has_a_row_a_model_and_a_column_a_condition(summary: dic
 
 def test_notes_say_how_to_read_it_and_name_the_user_blind_values(summary: dict[str, Any]) -> None:
     notes = " ".join(leaderboard(summary).notes)
-    for part in ("a failure not at all", "gain = profile − none", "control = profile − shuffled", "user-blind: exactly 50"):
+    for part in (
+        "a failure not at all",
+        "gain = profile − none",
+        "control = profile − shuffled",
+        "user-blind: exactly 50",
+    ):
         assert part in notes
 
 

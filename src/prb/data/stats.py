@@ -9,6 +9,7 @@ from typing import Any
 
 from prb.data.load import load
 from prb.data.reading import grade
+from prb.data.reviews import review_figures
 from prb.data.source import open_source
 from prb.data.text import words
 from prb.types import Pair
@@ -24,7 +25,7 @@ def stats(spec: str) -> dict[str, Any]:
     people = {pair.user: pair for pair in pairs}
     posts = [len(pair.profile) for pair in people.values()]
     gaps = [abs(len(words(p.chosen)) - len(words(p.rejected))) / max(len(words(p.chosen)), 1) for p in pairs]
-    return {
+    figures = {
         "dataset": source.name,
         "fingerprint": sets[0].fingerprint,
         "rows": len(pairs),
@@ -50,6 +51,7 @@ def stats(spec: str) -> dict[str, Any]:
         "reading_grade": _range([grade(answer) for pair in pairs for answer in pair.answers]),
         "reading_grade_gap_median": median(abs(grade(p.chosen) - grade(p.rejected)) for p in pairs),
     }
+    return {**figures, "review": review_figures(pairs)} if source.name == "mirror" else figures
 
 
 def _table(pairs: Sequence[Pair], field: str) -> dict[str, int]:

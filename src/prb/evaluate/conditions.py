@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import count
 
 from prb.data.people import People
-from prb.data.pii import mask_query
+from prb.data.pii import mask, mask_query
 from prb.data.retrieve import Ranker, top_posts
 from prb.errors import BadInput
 from prb.evaluate.config import Condition
-from prb.evaluate.plan import Planner
+from prb.evaluate.plan import Plan, PlanAsk, Planner, plan_all
 from prb.types import Failure, Item, Post, Query
 
 
@@ -35,14 +35,27 @@ class Asker:
     budget: int | None
     seed: int
     mask: bool = False
+    mask_for_planner: bool = False
+    """Apart from `mask`, so that every model of a run is shown the same plan."""
 
-    def ask(self, item: Item, condition: Condition) -> Asked | Failure:
-        asked = self._ask(item, condition)
+    def ask(self, item: Item, condition: Condition, plan: Plan | Failure | None = None) -> Asked | Failure:
+        """`plan` is what `plans` or an earlier process found for condition `plan`; without it the planner is asked."""
+        asked = self._ask(item, condition, plan)
         if self.mask and isinstance(asked, Asked):
             return Asked(mask_query(asked.query), asked.cut)
         return asked
 
-    def _ask(self, item: Item, condition: Condition) -> Asked | Failure:
+    def plans(self, items: Sequence[Item]) -> dict[str, Plan | Failure]:
+        """What the planner infers for each item, asked for all at once: many planners are a network away."""
+        asks = [self._plan_ask(item) for item in items]
+        return dict(zip([item.id for item in items], plan_all(self.planner, asks), strict=True))
+
+    def _plan_ask(self, item: Item) -> PlanAsk:
+        if not self.mask_for_planner:
+            return PlanAsk(item.question, item.profile)
+        return PlanAsk(mask(item.question), [post._replace(text=mask(post.text)) for post in item.profile])
+
+    def _ask(self, item: Item, condition: Condition, plan: Plan | Failure | None) -> Asked | Failure:
         match condition:
             case "none":
                 return Asked(Query(question=item.question))
@@ -52,12 +65,9 @@ class Asker:
                 donor = pick_donor(item.id, item.user, self.people, self.seed)
                 return self._with_posts(item.question, donor, self.people.posts(donor)) if donor else _NOBODY
             case "plan":
-                plan = self.planner.plan(item.question, item.profile)
-                return Asked(Query(question=item.question, user=item.user, plan=plan))
+                return _with_plan(item, self.plans([item])[item.id] if plan is None else plan)
             case "oracle":
-                if not item.rubric:
-                    return Failure("no rubric to show")
-                return Asked(Query(question=item.question, user=item.user, plan=true_plan(item)))
+                return _with_plan(item, true_plan(item) if item.rubric else Failure("no rubric to show"))
         raise BadInput(f"no condition named {condition!r}")
 
     def _with_posts(self, question: str, user: str, posts: Sequence[Post]) -> Asked:
@@ -66,6 +76,10 @@ class Asker:
 
 
 _NOBODY = Failure("no other person to borrow a profile from")
+
+
+def _with_plan(item: Item, plan: Plan | Failure) -> Asked | Failure:
+    return plan if isinstance(plan, Failure) else Asked(Query(question=item.question, user=item.user, plan=plan))
 
 
 def true_plan(item: Item) -> tuple[str, ...]:

@@ -41,6 +41,12 @@ class EvaluateConfig:
     """How condition `plan` infers what the person wants."""
     orders: Literal["both", "one"] = "both"
     """Ask comparers in both answer orders, or in one drawn by hash of the pair."""
+    protocol: Literal["prb", "paper"] = "prb"
+    """paper: the procedure of the paper's released scripts, faults included, to compare with published numbers."""
+    judge_prompt: Path | None = None
+    """With --protocol paper: your own judge prompt with the slots {question}, {answer_a}, {answer_b}."""
+    on_overflow: Literal["cut", "error"] = "cut"
+    """What does not fit a model loses the oldest posts and is counted, or stops the run."""
     batch: int = 64
     """Rows a batch; a crash costs at most one."""
     seed: int = 0

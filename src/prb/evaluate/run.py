@@ -24,6 +24,8 @@ from prb.evaluate.columns import Columns
 from prb.evaluate.conditions import Asker
 from prb.evaluate.config import CONDITIONS, DEFAULT_CONDITIONS, DEFAULT_MODELS, PRESENTATION, EvaluateConfig
 from prb.evaluate.gate import parse_requirements
+from prb.evaluate.paper import BATCH as PAPER_TEXTS
+from prb.evaluate.paper import PaperJudging, PaperScoring, paper_scoring
 from prb.evaluate.plan import PLANNERS, Planner
 from prb.evaluate.score import Comparing, Scoring
 from prb.evaluate.summary import summarise
@@ -32,6 +34,8 @@ from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.store import Run
 from prb.types import Comparer, Item, RewardModel, Scorer
+
+PAPER_ROWS = PAPER_TEXTS // 2
 
 
 @dataclass(frozen=True)
@@ -84,12 +88,22 @@ def complete(config: EvaluateConfig) -> EvaluateConfig:
         if value is not None and value < least:
             raise BadInput(f"--{setting} {value}: wants {least} or more")
     parse_requirements(config.require or "")
+    if config.protocol == "paper":
+        config = _as_in_the_paper(config)
     config = replace(
         config,
         model=tuple(dict.fromkeys(config.model)) or DEFAULT_MODELS,
         condition=tuple(dict.fromkeys(config.condition)) or DEFAULT_CONDITIONS,
     )
     return config if config.out else replace(config, out=default_folder(config))
+
+
+def _as_in_the_paper(config: EvaluateConfig) -> EvaluateConfig:
+    if config.condition not in ((), ("none",)) or config.task != "pairs":
+        raise BadInput("--protocol paper shows no profile and knows pairs only: leave out --condition and --task")
+    if config.batch % PAPER_ROWS:
+        raise BadInput(f"--protocol paper: --batch {config.batch} is no multiple of {PAPER_ROWS} rows (8 texts)")
+    return replace(config, condition=("none",))
 
 
 def default_folder(config: EvaluateConfig) -> Path:
@@ -131,9 +145,7 @@ class Work:
             for ids in chunks(self.dataset.index.ids, self.config.batch):
                 self._read(ids)
             return
-        model = own[spec] if spec in own else MODELS.make(spec)
-        self.run.confirm_model(spec, model.fingerprint)
-        scoring = self._scoring(spec, model)
+        scoring = self._paper(spec) if self.config.protocol == "paper" else self._loaded(spec, own)
         ids, clusters = self.dataset.index.ids, self.dataset.index.clusters
         start = 0
         for batch in chunks(self.dataset, self.config.batch):
@@ -154,8 +166,20 @@ class Work:
             self.columns.read(line, ids[n % len(ids)])
         return lines
 
+    def _paper(self, spec: str) -> PaperScoring | PaperJudging:
+        index = self.dataset.index
+        scoring, fingerprint = paper_scoring(spec, index.ids, index.categories, self.config.judge_prompt)
+        self.run.confirm_model(spec, fingerprint)
+        return scoring
+
+    def _loaded(self, spec: str, own: Mapping[str, RewardModel]) -> Scoring | Comparing:
+        model = own[spec] if spec in own else MODELS.make(spec)
+        self.run.confirm_model(spec, model.fingerprint)
+        return self._scoring(spec, model)
+
     def _scoring(self, spec: str, model: RewardModel) -> Scoring | Comparing:
         config = self.config
+        refuse = config.on_overflow == "error"
         asker = Asker(
             rank=ranker(config.ranker),
             planner=self.planner,
@@ -163,15 +187,20 @@ class Work:
             k=config.k,
             budget=config.budget,
             seed=config.seed,
-            mask=config.mask_pii == "on" or (config.mask_pii == "auto" and is_remote(model)),
+            mask=self._masked(model),
+            mask_for_planner=self._masked(self.planner),
         )
         if isinstance(model, Scorer):
-            return Scoring(spec, model, asker)
+            return Scoring(spec, model, asker, refuse_cuts=refuse)
         if not isinstance(model, Comparer):
             raise BadInput(f"{spec!r} is no reward model: it has neither score() nor prefer()")
         if config.task == "ratings":
             raise BadInput(f"{spec!r} only compares answers; ratings need a model that scores them")
-        return Comparing(spec, model, asker, both_orders=config.orders == "both", seed=config.seed)
+        both = config.orders == "both"
+        return Comparing(spec, model, asker, both_orders=both, seed=config.seed, refuse_cuts=refuse)
+
+    def _masked(self, reader: RewardModel | Planner) -> bool:
+        return self.config.mask_pii == "on" or (self.config.mask_pii == "auto" and is_remote(reader))
 
     def _whole_batches(self, lines: int) -> int:
         """How many of the lines belong to finished batches; the rest is done again whole."""

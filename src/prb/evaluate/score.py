@@ -13,12 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from prb.errors import BadInput
 from prb.evaluate.conditions import Asked, Asker
 from prb.evaluate.config import Condition
+from prb.evaluate.plan import Plan
 from prb.types import Ask, Comparer, Duel, Failure, Item, Outcome, Query, Reward, Scorer, Verdict
 
 A = TypeVar("A", Ask, Duel)
 V = TypeVar("V", float, Verdict)
+Plans = Mapping[str, Plan | Failure]
+"""By item."""
 
 REMEMBERED = 1 << 20
 LARGEST = 1e100
@@ -83,14 +87,14 @@ def _key(digest: Any, *answers: str) -> bytes:
 class Scoring:
     """Outcomes of a scorer: one number an answer."""
 
-    def __init__(self, name: str, model: Scorer, asker: Asker) -> None:
-        self.name, self._model, self._asker = name, model, asker
+    def __init__(self, name: str, model: Scorer, asker: Asker, *, refuse_cuts: bool = False) -> None:
+        self.name, self._model, self._asker, self._refuse_cuts = name, model, asker, refuse_cuts
         self._memo: Memo[float] = Memo()
 
     def batch(
         self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
     ) -> Iterator[Outcome]:
-        jobs, asks = self._prepare(items, conditions)
+        jobs, asks = self._prepare(items, conditions, _plans(self._asker, items, conditions))
         started = time.perf_counter()
         reward = self._memo.answer(asks, self._finite)
         seconds = (time.perf_counter() - started) / max(1, len(jobs))
@@ -101,16 +105,18 @@ class Scoring:
         self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]
     ) -> None:
         """Remember what an earlier, interrupted process was told."""
-        for job, line in zip(self._prepare(items, conditions)[0], lines, strict=True):
+        for job, line in zip(self._prepare(items, conditions, _told_plans(lines))[0], lines, strict=True):
             for key, value in zip(job.keys, line["scores"] or (), strict=False):
                 if value is not None:
                     self._memo.put(key, value)
 
-    def _prepare(self, items: Sequence[Item], conditions: Sequence[Condition]) -> tuple[list[Job], dict[bytes, Ask]]:
+    def _prepare(
+        self, items: Sequence[Item], conditions: Sequence[Condition], plans: Plans
+    ) -> tuple[list[Job], dict[bytes, Ask]]:
         jobs, asks = [], {}
         for condition in conditions:
             for item in items:
-                asked = self._asker.ask(item, condition)
+                asked = self._asker.ask(item, condition, plans.get(item.id))
                 if isinstance(asked, Failure):
                     jobs.append(Job(item, condition, asked))
                     continue
@@ -121,7 +127,10 @@ class Scoring:
         return jobs, asks
 
     def _finite(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        return [_checked(reward) for reward in self._model.score(asks)]
+        said = self._model.score(asks)
+        if self._refuse_cuts:
+            _refuse_cuts(said)
+        return [_checked(reward) for reward in said]
 
     def _outcome(self, job: Job, cluster: str, said: list[float | Failure], seconds: float) -> Outcome:
         scores = tuple([None if isinstance(s, Failure) else float(s) for s in said])
@@ -136,37 +145,47 @@ class Scoring:
 class Comparing:
     """Outcomes of a comparer: asked with chosen first and with rejected first, or in one order drawn by hash."""
 
-    def __init__(self, name: str, model: Comparer, asker: Asker, *, both_orders: bool, seed: int) -> None:
-        self.name, self._model, self._asker = name, model, asker
+    def __init__(
+        self, name: str, model: Comparer, asker: Asker, *, both_orders: bool, seed: int, refuse_cuts: bool = False
+    ) -> None:
+        self.name, self._model, self._asker, self._refuse_cuts = name, model, asker, refuse_cuts
         self._both, self._seed = both_orders, seed
         self._memo: Memo[Verdict] = Memo()
 
     def batch(
         self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
     ) -> Iterator[Outcome]:
-        jobs, duels = self._prepare(items, conditions)
+        jobs, duels = self._prepare(items, conditions, _plans(self._asker, items, conditions))
         started = time.perf_counter()
-        verdict = self._memo.answer(duels, self._model.prefer)
+        verdict = self._memo.answer(duels, self._prefer)
         seconds = (time.perf_counter() - started) / max(1, len(jobs))
         for n, job in enumerate(jobs):
             yield self._outcome(job, clusters[n % len(items)], [verdict(key) for key in job.keys], seconds)
+
+    def _prefer(self, duels: Sequence[Duel]) -> Sequence[Verdict | Failure]:
+        said = self._model.prefer(duels)
+        if self._refuse_cuts:
+            _refuse_cuts(said)
+        return said
 
     def recall(
         self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]
     ) -> None:
         """Remember what an earlier, interrupted process was told."""
-        for job, line in zip(self._prepare(items, conditions)[0], lines, strict=True):
+        for job, line in zip(self._prepare(items, conditions, _told_plans(lines))[0], lines, strict=True):
             stored = line["verdicts"] or ()
             said = stored if self._both else [choice for choice in stored if choice is not None]
             for key, choice in zip(job.keys, said, strict=False):
                 if choice is not None:
                     self._memo.put(key, Verdict(choice=choice))
 
-    def _prepare(self, items: Sequence[Item], conditions: Sequence[Condition]) -> tuple[list[Job], dict[bytes, Duel]]:
+    def _prepare(
+        self, items: Sequence[Item], conditions: Sequence[Condition], plans: Plans
+    ) -> tuple[list[Job], dict[bytes, Duel]]:
         jobs, duels = [], {}
         for condition in conditions:
             for item in items:
-                asked = self._asker.ask(item, condition)
+                asked = self._asker.ask(item, condition, plans.get(item.id))
                 if isinstance(asked, Failure):
                     jobs.append(Job(item, condition, asked))
                     continue
@@ -190,6 +209,22 @@ class Comparing:
             credit = sum(worth) / len(worth)
             margin = credit - 0.5
         return _line(self.name, job, cluster, said, seconds, failure, credit, margin, verdicts=verdicts)
+
+
+def _plans(asker: Asker, items: Sequence[Item], conditions: Sequence[Condition]) -> Plans:
+    return asker.plans(items) if "plan" in conditions else {}
+
+
+def _told_plans(lines: Sequence[Mapping[str, Any]]) -> Plans:
+    """Plans of an earlier process, so that no planner is asked twice; where it failed there is nothing to recall."""
+    return {line["pair"]: tuple(line.get("plan", ())) for line in lines if line.get("condition") == "plan"}
+
+
+def _refuse_cuts(said: Sequence[float | Verdict | Failure]) -> None:
+    """Under `--on-overflow error` a query that does not fit stops the run instead of losing posts."""
+    cut = max([s.cut for s in said if isinstance(s, (Reward, Verdict))], default=0)
+    if cut:
+        raise BadInput(f"a query does not fit the model: {cut} posts or parts would be cut (--on-overflow error)")
 
 
 CREDIT = {"first": 1.0, "tie": 0.5, "second": 0.0}
@@ -228,7 +263,7 @@ def _line(
     scores: tuple[float | None, ...] | None = None,
     verdicts: tuple[str | None, ...] | None = None,
 ) -> Outcome:
-    booked = [s for s in said if isinstance(s, (Reward, Verdict))]  # noqa: UP038 - a union type is slow here
+    booked = [s for s in said if isinstance(s, (Reward, Verdict))]
     asked = job.asked
     return Outcome(
         pair=job.item.id,
@@ -242,6 +277,7 @@ def _line(
         margin=margin,
         failure=failure,
         post_ids=tuple([p.id for p in asked.query.posts]) if isinstance(asked, Asked) else (),
+        plan=asked.query.plan if isinstance(asked, Asked) and job.condition == "plan" else (),
         cut=(asked.cut if isinstance(asked, Asked) else 0) + sum([b.cut for b in booked]),
         tokens=sum([b.tokens for b in booked]),
         seconds=round(seconds, 6),

@@ -31,6 +31,7 @@ def summarise(config: EvaluateConfig, dataset: Dataset, columns: Columns) -> tup
     summary = {
         "prb": __version__,
         "task": config.task,
+        "protocol": config.protocol,
         "dataset": {
             "name": dataset.name,
             "split": dataset.split,

@@ -17,10 +17,7 @@ Reader = Callable[[Completion], T | Failure | None]
 TAIL = 200
 ASKED_AGAIN = "\n\n--- asked again ---\n\n"
 
-_TAG = r"(?:think|thinking|reasoning)"
-_BLOCK = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.IGNORECASE | re.DOTALL)
-_BEFORE_END = re.compile(rf".*</{_TAG}>", re.IGNORECASE | re.DOTALL)
-_AFTER_START = re.compile(rf"<{_TAG}>.*", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<(/?)(?:think|thinking|reasoning)>", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -41,27 +38,42 @@ def ask(
     Unreadable again, it is a failure named `missing` with the end of the text. Failures of the back end are passed
     on: retrying those is its own business.
     """
-    attempts = [[said] for said in llm.complete([_request(prompt, sampling) for prompt in prompts])]
+    attempts = [[_sound(said)] for said in llm.complete([_request(prompt, sampling) for prompt in prompts])]
     values = [_value(said, read) for (said,) in attempts]
     again = [n for n, value in enumerate(values) if value is None]
     if again:
         other = replace(sampling, seed=sampling.seed + 1)
         second = llm.complete([_request(f"{prompts[n]}\n\n{reminder}", other) for n in again])
         for n, said in zip(again, second, strict=True):
-            attempts[n].append(said)
-            values[n] = _value(said, read)
+            attempts[n].append(_sound(said))
+            values[n] = _value(attempts[n][-1], read)
     return [_settled(value, said, missing) for value, said in zip(values, attempts, strict=True)]
 
 
 def without_reasoning(text: str) -> str:
     """What a model says after thinking: blocks go, an unclosed one to the end, and all before a stray closing tag."""
-    text = _BLOCK.sub("", text)
-    text = _BEFORE_END.sub("", text)
-    return _AFTER_START.sub("", text).strip()
+    said: list[str] = []
+    since, thinking = 0, False
+    for tag in _TAG.finditer(text):
+        if tag[1]:
+            if not thinking:
+                said.clear()
+            since, thinking = tag.end(), False
+        elif not thinking:
+            said.append(text[since : tag.start()])
+            thinking = True
+    return "".join(said if thinking else [*said, text[since:]])
 
 
 def _request(prompt: str, sampling: Sampling) -> Request:
     return Request((Message("user", prompt),), sampling)
+
+
+def _sound(said: Completion | Failure) -> Completion | Failure:
+    """Half a character, as a token limit leaves it, cannot be written to a file."""
+    if isinstance(said, Failure):
+        return said
+    return replace(said, text=said.text.encode("utf-8", "replace").decode())
 
 
 def _value(said: Completion | Failure, read: Reader[T]) -> T | Failure | None:

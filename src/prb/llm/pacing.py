@@ -77,15 +77,23 @@ class Limiter:
     """How many requests may be under way: one more for each success, half as many on overload, within 1 and `most`.
 
     One overload halves it once, however many requests it hits: those sent before a cut say nothing of the limit after.
+    Where overload comes again and again, growth is slower, so that a busy server is not hammered.
     """
 
     def __init__(self, most: int, start: int = 16) -> None:
-        self.most = most
-        self.limit = min(start, most)
         self.active = 0
+        self._most = most
+        self._limit = float(min(start, most))
+        self._overloads = 0.0
+        """Share of overload among the last 64 or so requests."""
         self._sent = 0
         self._cut = 0
+        """Requests sent up to the last cut."""
         self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def limit(self) -> int:
+        return int(self._limit)
 
     async def enter(self) -> int:
         """Wait for a slot, first come first served; the ticket is for `leave`."""
@@ -102,10 +110,12 @@ class Limiter:
         return self._sent
 
     def leave(self, ticket: int, *, ok: bool = False, overloaded: bool = False) -> None:
+        if ok or overloaded:
+            self._overloads += (overloaded - self._overloads) / 64
         if overloaded and ticket > self._cut:
-            self.limit, self._cut = max(1, self.limit // 2), self._sent
+            self._limit, self._cut = max(1.0, self._limit / 2), self._sent
         elif ok:
-            self.limit = min(self.most, self.limit + 1)
+            self._limit = min(self._most, self._limit + max(0.1, 1 - 4 * self._overloads))
         self._free()
 
     def _free(self) -> None:

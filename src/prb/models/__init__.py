@@ -16,6 +16,6 @@ from prb.types import RewardModel
 MODELS: Registry[RewardModel] = Registry("model", package="prb.models", group="prb.models")
 
 
-def is_remote(model: RewardModel) -> bool:
-    """Whether texts leave the machine: models that send them say so with `remote = True`."""
+def is_remote(model: object) -> bool:
+    """Whether texts leave the machine: models and planners that send them say so with `remote = True`."""
     return bool(getattr(model, "remote", False))

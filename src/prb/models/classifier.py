@@ -19,7 +19,7 @@ Logit = Literal["auto", "softmax"] | int
 def classifier(
     path: str,
     logit: Logit = "auto",
-    input: Literal["auto", "chat", "pair"] = "auto",  # noqa: A002 - the name of the option
+    input: Literal["auto", "chat", "pair"] = "auto",
     system: str | None = None,
     cache: bool = True,
     loading: Loading = AS_IT_COMES,

@@ -17,7 +17,7 @@ from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, Reply, T, ask
 from prb.models import MODELS
 from prb.models.judge_parse import STYLES, Judged, Style, read_choice, read_rating, weigh_choice, weigh_rating
-from prb.prompts import fill, load, quote, slots
+from prb.prompts import load, quote, slots, with_material
 from prb.types import Ask, Choice, Duel, Failure, Query, Reward, RewardModel, Verdict
 
 GREEDY = Sampling(max_tokens=1024)
@@ -80,7 +80,7 @@ def judge_prompt(template: str, query: Query, **answers: str) -> str:
         material["plan"] = quote(_NAMES["plan"], "\n".join(f"- {aspect}" for aspect in query.plan))
     for absent in {"posts", "plan"} - material.keys():
         template = re.sub(rf"\{{{absent}\}}\s*", "", template)
-    return f"{load('material').strip()}\n\n{fill(template.strip(), **material)}"
+    return with_material(template, **material)
 
 
 _NAMES = {

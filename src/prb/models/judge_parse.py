@@ -57,8 +57,9 @@ _COLON = r"""[\s*_"'`”’\])}]*[:=]""" + _ANY
 _RESULT = rf"\[\s*result\s*\]{_ANY}"
 _NOUN = rf"(?:(?:answer|response|assistant|option)\b{_ANY})?"
 _TIE = r"(?:an?\s+(?=tie|draw))?(tie|draw|[AB])"
-_REASON = r"because|since|as|due|between|wins|is\s+(?:the\s+)?(?:better|best|preferred)"
-_END = rf"(?={_CLOSE}(?:\s*$|[.;:!]|,(?!\s*(?:or|and|[AB]|tie)\b)|\s*[(–—-](?!\s*[AB]\b)|\s+(?:{_REASON})\b))"
+_REASON = r"because|since|due|between|wins|as\s+(?:it|the|this|that)|is\s+(?:the\s+)?(?:better|best|preferred)"
+_AFTER = rf",(?!\s*(?:or|and|[AB]|tie)\b)|\s*\((?!\s*or\b)|\s*[–—-](?!\s*[AB]\b)|\s+(?:{_REASON})\b"
+_END = rf"(?={_CLOSE}(?:\s*$|[.;:!]|{_AFTER}))"
 """A letter counts as a label only if it ends there: `A careful reader`, `A or B`, `A/B`, `A > B` are no verdicts."""
 _NUMBER = (
     r"(-?[0-9]+(?:[.,][0-9]+)?)(?:\s*(?:/|out\s+of)\s*([0-9]+))?"
@@ -139,9 +140,9 @@ def read_rating(said: Completion, style: Style) -> Judged[float] | Failure | Non
         return None
     low, high = style.scale
     value = float(found[0].replace(",", "."))
-    if not low <= value <= high or (found[1] and int(found[1]) != high):
+    if not low <= value <= high or (found[1] and float(found[1]) != high):
         shown = f"{found[0]}/{found[1]}" if found[1] else found[0]
-        return Failure("rating outside the scale", f"{shown}, wanted {low} to {high}")
+        return Failure("rating outside the scale", f"{shown[:20]}, wanted {low} to {high}")
     return Judged(value)
 
 

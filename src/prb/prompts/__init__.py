@@ -31,6 +31,11 @@ def quote(name: str, text: str) -> str:
     return f"<<{name} {code}>>\n{text}\n<<end of {name} {code}>>"
 
 
+def with_material(template: str, **fields: str) -> str:
+    """A prompt that quotes: first how quoted texts are to be taken, then the template, filled."""
+    return f"{load('material').strip()}\n\n{fill(template.strip(), **fields)}"
+
+
 def _code(text: str, salt: int = 0) -> str:
     code = hashlib.blake2b(f"{salt}:{text}".encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
     return _code(text, salt + 1) if code in text else code

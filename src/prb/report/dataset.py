@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -27,10 +27,22 @@ def show_stats(found: Mapping[str, Any]) -> None:
 
     grid = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     grid.add_column(style="bold")
-    grid.add_column()
-    for name, value in found.items():
+    grid.add_column(overflow="fold")
+    for name, value in _flat(found):
         grid.add_row(name.replace("_", " "), Text(_say(value)))
-    Console(soft_wrap=True).print(grid)
+    console = Console() if Console().is_terminal else Console(width=140)
+    console.print(grid)
+
+
+def _flat(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Groups of groups are spread out, one line a group."""
+    for name, value in found.items():
+        if isinstance(value, Mapping) and all(isinstance(v, Mapping) for v in value.values()):
+            yield from ((f"{name}: {key}", item) for key, item in value.items())
+        elif name == "review":
+            yield from _flat(value)
+        else:
+            yield name, value
 
 
 def _say(value: Any) -> str:

@@ -76,7 +76,10 @@ def _title(summary: Mapping[str, Any]) -> str:
     data = summary["dataset"]
     split = f", split {data['split']}" if data["split"] else ""
     left = f"; {data['left_out']} rows with errors left out" if data["left_out"] else ""
-    return f"{data['name']}{split}: {data['rows']} rows, {data['users']} people, {data['clusters']} clusters{left}"
+    paper = "; procedure of the paper's scripts" if summary.get("protocol") == "paper" else ""
+    return (
+        f"{data['name']}{split}: {data['rows']} rows, {data['users']} people, {data['clusters']} clusters{left}{paper}"
+    )
 
 
 def _notes(shown: str, kinds: list[str], mirrored: bool) -> tuple[str, ...]:

@@ -1,0 +1,363 @@
+"""The openai back end against a real server on loopback that misbehaves in every way it can."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import socket
+import threading
+from dataclasses import replace
+from email.utils import formatdate
+from time import time
+from typing import Any
+
+import pytest
+
+from prb.llm import Completion, make_llm
+from prb.llm.openai import Endpoint
+from prb.llm.pacing import Budget, Prices, Spent
+from prb.types import Failure
+from tests.llm.asking import QUICK, NoWait, ask, endpoint, one, text
+from tests.llm.server import (
+    DRIPPING,
+    DROPPED,
+    GARBAGE,
+    HANG,
+    NO_CHOICES,
+    Reply,
+    Seen,
+    echo,
+    error,
+    faulty,
+    in_turn,
+    says,
+    serve,
+)
+
+
+def test_results_stand_in_the_order_of_the_requests() -> None:
+    def later_first(seen: Seen) -> Reply:
+        return says(seen.text, delay=0.01 * (8 - int(seen.text)))
+
+    with serve(later_first) as server:
+        assert [text(r) for r in endpoint(server).complete(ask(*"01234567"))] == list("01234567")
+
+
+def test_nothing_asked_is_nothing_sent() -> None:
+    with serve() as server:
+        assert endpoint(server).complete([]) == []
+        assert not server.seen
+
+
+def test_a_request_says_all_that_was_asked_for() -> None:
+    with serve() as server:
+        one(endpoint(server), temperature=0.7, top_p=0.9, max_tokens=33, stop=("\n",), seed=5, top_logprobs=4)
+        assert server.seen[0].body == {
+            "model": "m",
+            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}],
+            "temperature": 0.7,
+            "top_p": 0.9,
+            "max_tokens": 33,
+            "stop": ["\n"],
+            "seed": 5,
+            "logprobs": True,
+            "top_logprobs": 4,
+        }
+
+
+def test_a_completion_knows_its_tokens_its_cost_and_whether_it_was_cut() -> None:
+    with serve(lambda _: says("cut", usage=(1000, 500), finish_reason="length")) as server:
+        budget = Budget(Prices(prompt=2.0, completion=8.0))
+        assert one(endpoint(server, budget=budget)) == Completion(
+            text="cut", prompt_tokens=1000, completion_tokens=500, cost=0.006, truncated=True
+        )
+
+
+def test_connections_last_from_call_to_call() -> None:
+    with serve() as server:
+        llm = endpoint(server)
+        for _ in range(5):
+            one(llm)
+        assert (len(server.seen), server.connections) == (5, 1)
+
+
+def test_requests_run_together_but_never_more_than_allowed() -> None:
+    """The server answers only once 16, and after them 24, have been under way."""
+    with serve(lambda seen: replace(echo(seen), together=16 if seen.number < 16 else 24)) as server:
+        endpoint(server, concurrency=24).complete(ask(*map(str, range(100))))
+        assert server.peak == 24
+
+
+def test_calls_from_several_threads_share_one_limit() -> None:
+    with serve(lambda seen: says(seen.text, delay=0.02)) as server:
+        llm, results = endpoint(server, concurrency=4), {}
+
+        def work(name: str) -> None:
+            results[name] = [text(r) for r in llm.complete(ask(*[f"{name}{n}" for n in range(10)]))]
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == {name: [f"{name}{n}" for n in range(10)] for name in "abc"}
+        assert server.peak <= 4
+
+
+def test_it_works_inside_an_event_loop_that_runs_already() -> None:
+    async def notebook(llm: Endpoint) -> Completion | Failure:
+        return one(llm)
+
+    with serve() as server:
+        assert text(asyncio.run(notebook(endpoint(server)))) == "re: hello"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_it_works_in_a_forked_child() -> None:
+    with serve() as server:
+        llm = endpoint(server)
+        one(llm)
+        child = os.fork()
+        if not child:
+            signal.alarm(30)
+            os._exit(0 if isinstance(one(llm), Completion) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_its_thread_ends_with_it() -> None:
+    with serve() as server:
+        llm = endpoint(server)
+        one(llm)
+        (thread,) = [t for t in threading.enumerate() if t.name == llm.fingerprint]
+        del llm
+        gc.collect()
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+
+
+def test_a_huge_reply_arrives_whole() -> None:
+    with serve(lambda _: says("x" * 20_000_000)) as server:
+        assert len(text(one(endpoint(server)))) == 20_000_000
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        *(error(status, "later") for status in (408, 409, 429, 500, 502, 503, 529)),
+        Reply(b"<html>Bad gateway</html>", 502),
+        GARBAGE,
+        Reply(b""),
+        Reply(b"\xff\xfe\x00"),
+        Reply(b"[" * 100_000),
+        NO_CHOICES,
+        Reply(b'{"choices": null}'),
+        Reply(b'{"choices": [{"message": null}]}'),
+        Reply(b'{"choices": [{"message": {"content": 7}}]}'),
+        Reply(b'{"error": {"message": "the model fell over"}}'),
+        Reply(b"[]"),
+        Reply(b"null"),
+        DROPPED,
+        replace(error(500, "half of it"), drop=True),
+    ],
+    ids=lambda reply: f"{reply.status}{'-dropped' * reply.drop}-{reply.body[:24]!r}",
+)
+def test_a_passing_trouble_is_tried_again(trouble: Reply) -> None:
+    with serve(in_turn(trouble, says("at last"))) as server:
+        llm = endpoint(server)
+        assert text(one(llm)) == "at last"
+        assert (llm.spent.requests, llm.spent.retries, len(server.seen)) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("trouble", [HANG, DRIPPING], ids=["silent", "dripping"])
+def test_a_reply_that_does_not_come_in_time_is_tried_again(trouble: Reply) -> None:
+    with serve(in_turn(trouble, says("at last"))) as server:
+        assert text(one(endpoint(server, timeout=0.5))) == "at last"
+
+
+def test_retries_are_used_up_in_the_end() -> None:
+    with serve(lambda _: error(500, "the disk is full")) as server:
+        result = one(endpoint(server, retries=3))
+        assert result == Failure("endpoint failed", "after 4 tries: HTTP 500: the disk is full")
+        assert len(server.seen) == 4
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cause"),
+    [(GARBAGE, "no completion in the reply: <html>"), (HANG, "no reply within 0.2 s"), (DROPPED, "connection")],
+    ids=["garbage", "silence", "dropped"],
+)
+def test_a_failure_names_its_cause(trouble: Reply, cause: str) -> None:
+    with serve(lambda _: trouble) as server:
+        result = one(endpoint(server, retries=1, timeout=0.2 if trouble is HANG else 30.0))
+        assert isinstance(result, Failure)
+        assert result.reason == "endpoint failed"
+        assert cause in result.detail
+
+
+def test_an_endpoint_that_is_not_there_is_a_failure() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        result = one(Endpoint("m", url, retries=2, backoff=QUICK))
+    assert isinstance(result, Failure)
+    assert result.detail.startswith("after 3 tries: connection")
+
+
+def test_one_failure_harms_no_other_request() -> None:
+    def by_text(seen: Seen) -> Reply:
+        return {"bad": error(404, "no such model"), "mad": GARBAGE}.get(seen.text) or echo(seen)
+
+    with serve(by_text) as server:
+        a, bad, mad, b = endpoint(server, retries=1).complete(ask("a", "bad", "mad", "b"))
+        assert (text(a), text(b)) == ("re: a", "re: b")
+        assert isinstance(bad, Failure)
+        assert isinstance(mad, Failure)
+
+
+def test_everything_completes_though_one_reply_in_five_is_wrong() -> None:
+    with serve(faulty(latency=0.005, faults=0.2), slots=12) as server:
+        llm = endpoint(server, timeout=1.0, backoff=NoWait(), retries=30)
+        results = llm.complete(ask(*map(str, range(200))))
+        assert {text(r) for r in results} == {"Result: A"}
+        assert llm.spent.requests == 200
+        assert llm.spent.retries == len(server.seen) - 200
+
+
+def test_a_server_may_say_when_to_come_back() -> None:
+    replies = [error(status, "busy", headers={"retry-after": "7"}) for status in (429, 503)]
+    date = error(429, "busy", headers={"Retry-After": formatdate(time() + 100, usegmt=True)})
+    with serve(in_turn(*replies, date, error(500, "oops"), says("done"))) as server:
+        backoff = NoWait()
+        assert text(one(endpoint(server, backoff=backoff))) == "done"
+        seconds, again, until, none = backoff.asked
+        assert (seconds, again, none) == (7.0, 7.0, 0.0)
+        assert 0 < until <= 100
+
+
+def test_a_server_that_wants_a_day_of_patience_is_given_up() -> None:
+    with serve(lambda _: error(429, "daily quota", headers={"retry-after": "86400"})) as server:
+        assert one(endpoint(server)) == Failure("endpoint failed", "asks to wait 86400 s: HTTP 429: daily quota")
+        assert len(server.seen) == 1
+
+
+def test_the_limit_of_a_server_is_found_and_kept() -> None:
+    with serve(lambda seen: says(seen.text, delay=0.01), slots=6) as server:
+        results = endpoint(server, concurrency=64).complete(ask(*map(str, range(200))))
+        assert [text(r) for r in results] == [str(n) for n in range(200)]
+        assert 0 < server.statuses[429] < server.statuses[200]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+def test_a_request_that_is_wrong_is_not_repeated(status: int) -> None:
+    with serve(lambda _: error(status, "because\n  of " + "x" * 500)) as server:
+        result = one(endpoint(server))
+        assert result == Failure(f"HTTP {status}", ("because of " + "x" * 500)[:200])
+        assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"message": "plain"}', "plain"),
+        (b'{"error": "word"}', "word"),
+        (b'{"detail": "fast"}', "fast"),
+        (b'{"detail": [{"loc": ["body"]}]}', '{"detail": [{"loc": ["body"]}]}'),
+        (b"<h1>Forbidden</h1>", "<h1>Forbidden</h1>"),
+        (b"", ""),
+    ],
+)
+def test_the_words_of_the_server_are_found_in_any_shape(body: bytes, message: str) -> None:
+    with serve(lambda _: Reply(body, 403)) as server:
+        assert one(endpoint(server)) == Failure("HTTP 403", message)
+
+
+def test_a_local_server_cannot_send_texts_elsewhere() -> None:
+    away = Reply(b"", 307, (("location", "http://192.0.2.1/v1/chat/completions"),))
+    with serve(lambda _: away) as server:
+        assert one(endpoint(server)) == Failure("HTTP 307")
+
+
+@pytest.mark.parametrize(
+    ("reply", "failure"),
+    [
+        (says(""), Failure("empty reply", "finish_reason stop")),
+        (says(None, finish_reason="length"), Failure("empty reply", "finish_reason length")),
+        (says(None, message={"refusal": "I will not."}), Failure("refused", "I will not.")),
+        (says("half", finish_reason="content_filter"), Failure("stopped by the endpoint's content filter")),
+    ],
+    ids=["empty", "cut before the first word", "refused", "filtered"],
+)
+def test_no_answer_is_a_failure_that_was_paid_for(reply: Reply, failure: Failure) -> None:
+    with serve(lambda _: reply) as server:
+        llm = endpoint(server)
+        assert one(llm) == failure
+        assert llm.spent == Spent(requests=1, prompt_tokens=10, completion_tokens=2)
+
+
+def test_a_text_that_cannot_be_sent_is_a_failure_of_its_own() -> None:
+    with serve() as server:
+        half, whole = endpoint(server).complete(ask("half a pair: \ud83d", "whole"))
+        assert isinstance(half, Failure)
+        assert half.reason == "request cannot be sent"
+        assert text(whole) == "re: whole"
+
+
+def test_nothing_is_sent_once_the_budget_is_used_up() -> None:
+    with serve() as server:
+        llm = endpoint(server, concurrency=1, budget=Budget(max_tokens=100))
+        results = llm.complete(ask(*map(str, range(20))))
+        assert [isinstance(r, Completion) for r in results] == [True] * 9 + [False] * 11
+        assert results[-1] == Failure("budget used up", "108 of 100 tokens")
+        assert len(server.seen) == 9
+        assert llm.spent == Spent(requests=9, prompt_tokens=90, completion_tokens=18)
+        assert one(llm) == results[-1]
+
+
+def test_only_requests_under_way_go_beyond_the_budget() -> None:
+    with serve(lambda seen: says(seen.text, delay=0.01)) as server:
+        llm = make_llm(f"openai/m;base_url={server.url};concurrency=8;max_usd=0.0001;usd_in=1;usd_out=2")
+        assert isinstance(llm, Endpoint)
+        results = llm.complete(ask(*map(str, range(100))))
+        assert 8 <= len(server.seen) <= 8 + 7  # 14 millionths each
+        assert sum(r.cost for r in results if isinstance(r, Completion)) == pytest.approx(llm.spent.cost)
+
+
+def test_a_budget_also_stops_retries() -> None:
+    paid_garbage = json.dumps({"usage": {"prompt_tokens": 60, "completion_tokens": 0}}).encode()
+    with serve(lambda _: Reply(paid_garbage)) as server:
+        assert one(endpoint(server, budget=Budget(max_tokens=100))) == Failure("budget used up", "120 of 100 tokens")
+        assert len(server.seen) == 2
+
+
+@pytest.mark.parametrize("usage", [None, "lots", {}, {"prompt_tokens": None, "completion_tokens": None}])
+def test_tokens_nobody_counted_are_estimated_and_said_to_be(usage: Any) -> None:
+    data = {"choices": [{"message": {"content": "x" * 40}}], "usage": usage}
+    with serve(lambda _: Reply(json.dumps(data).encode())) as server:
+        llm = endpoint(server)
+        result = one(llm)
+        assert isinstance(result, Completion)
+        assert (result.prompt_tokens, result.completion_tokens) == (4, 10)  # "Be brief." and "hello": 14 characters
+        assert llm.spent == Spent(requests=1, prompt_tokens=4, completion_tokens=10, estimated=1)
+
+
+def test_an_interrupt_waits_for_no_reply() -> None:
+    """The server never answers, so a client that waited would stay here for ever."""
+    with serve(lambda seen: HANG if seen.text == "slow" else echo(seen)) as server:
+        llm = endpoint(server, timeout=1e6)
+
+        def interrupt() -> None:
+            for _ in range(10):
+                server.arrived.acquire()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            llm.complete(ask(*["slow"] * 10))
+        thread.join()
+        for _ in range(10):
+            assert server.gone.acquire(timeout=30)
+        assert text(one(llm)) == "re: hello"

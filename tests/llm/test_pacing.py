@@ -1,0 +1,228 @@
+"""Back-off, the limit of concurrency and the budget, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from datetime import datetime
+from email.utils import format_datetime, formatdate
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prb.llm.pacing import Again, Backoff, Budget, Limiter, Prices, Spent, again_after, retry_after, tokens_of
+
+NOW = 1_700_000_000.0
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1e6), st.integers())
+def test_a_wait_is_at_least_what_was_asked_and_jitter_stays_below_its_bound(
+    tries: int, asked: float, seed: int
+) -> None:
+    wait = Backoff(first=0.5, longest=30.0).wait(tries, random.Random(seed), asked)
+    assert asked <= wait <= asked + min(30.0, 0.5 * 2.0 ** min(tries - 1, 60)) + 1e-9
+
+
+def test_the_bound_of_the_jitter_doubles_and_then_stays() -> None:
+    class Top(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            return b
+
+    assert [Backoff(0.5, 3.0).wait(tries, Top()) for tries in (1, 2, 3, 4, 5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+
+
+def test_the_same_seed_waits_the_same() -> None:
+    first, second = random.Random(3), random.Random(3)
+    assert [Backoff().wait(n, first) for n in range(1, 9)] == [Backoff().wait(n, second) for n in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, 0),
+        ("", 0),
+        ("7", 7),
+        ("0.25", 0.25),
+        ("-3", 0),
+        ("nan", 0),
+        ("inf", 0),
+        ("soon", 0),
+        (formatdate(NOW + 90, usegmt=True), 90),
+        (formatdate(NOW + 90), 90),
+        (formatdate(NOW - 90, usegmt=True), 0),
+        (format_datetime(datetime(2023, 11, 14, 22, 14, 20)), 60),
+    ],
+)
+def test_retry_after_is_read_as_seconds_or_as_a_date(header: str | None, seconds: float) -> None:
+    assert retry_after(header, NOW) == seconds
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
+def test_passing_troubles_are_worth_another_try(status: int) -> None:
+    assert again_after(status, "why", "2", NOW) == Again("why", 2.0, overloaded=status in (429, 503, 529))
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 413, 422])
+def test_lasting_troubles_are_not(status: int) -> None:
+    assert again_after(status, "why", None, NOW) is None
+
+
+def test_nobody_waits_for_a_day() -> None:
+    assert not Again("quota", 60.0).too_long
+    assert Again("quota", 86_400.0).too_long == "asks to wait 86400 s: quota"
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+async def enter(limiter: Limiter, count: int) -> list[int]:
+    return [await limiter.enter() for _ in range(count)]
+
+
+def test_the_limit_starts_moderate_and_doubles_in_a_round_of_successes() -> None:
+    async def work() -> None:
+        limiter, limits = Limiter(100), []
+        for _ in range(4):
+            limits.append(limiter.limit)
+            for ticket in await enter(limiter, limiter.limit):
+                limiter.leave(ticket, ok=True)
+        assert limits == [16, 32, 64, 100]
+        assert Limiter(4).limit == 4
+
+    run(work())
+
+
+def test_one_overload_halves_the_limit_once_however_many_requests_it_hits() -> None:
+    async def work() -> None:
+        limiter = Limiter(16)
+        for ticket in await enter(limiter, 16):
+            limiter.leave(ticket, overloaded=True)
+        assert limiter.limit == 8
+        limiter.leave(await limiter.enter(), overloaded=True)
+        assert limiter.limit == 4
+
+    run(work())
+
+
+def test_the_limit_never_falls_below_one() -> None:
+    async def work() -> None:
+        limiter = Limiter(16)
+        for _ in range(50):
+            limiter.leave(await limiter.enter(), overloaded=True)
+        assert limiter.limit == 1
+        limiter.leave(await limiter.enter())
+
+    run(work())
+
+
+def test_other_failures_leave_the_limit_alone() -> None:
+    async def work() -> None:
+        limiter = Limiter(64)
+        for ticket in await enter(limiter, 16):
+            limiter.leave(ticket)
+        assert limiter.limit == 16
+
+    run(work())
+
+
+def test_the_limit_grows_slower_after_frequent_overload() -> None:
+    async def growth(overloads: int) -> int:
+        limiter = Limiter(1000, start=256)
+        before = limiter.limit
+        for ticket in await enter(limiter, overloads):
+            limiter.leave(ticket, overloaded=True)
+        cut = limiter.limit
+        for ticket in await enter(limiter, 64):
+            limiter.leave(ticket, ok=True)
+        assert cut == (before // 2 if overloads else before)
+        return limiter.limit - cut
+
+    async def work() -> None:
+        none, one, many = [await growth(n) for n in (0, 1, 40)]
+        assert none >= one > many > 0
+
+    run(work())
+
+
+def test_those_who_wait_longest_enter_first_and_never_too_many() -> None:
+    async def work() -> None:
+        limiter, order = Limiter(2), []
+
+        async def visit(name: int) -> None:
+            ticket = await limiter.enter()
+            assert limiter.active <= 2
+            order.append(name)
+            await asyncio.sleep(0)
+            limiter.leave(ticket)
+
+        await asyncio.gather(*(visit(n) for n in range(20)))
+        assert order == list(range(20))
+        assert limiter.active == 0
+
+    run(work())
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+def test_a_waiter_that_is_cancelled_takes_no_slot(turns: int) -> None:
+    """Also when its turn has just come."""
+
+    async def work() -> None:
+        limiter = Limiter(1)
+        ticket = await limiter.enter()
+        waiting = [asyncio.create_task(limiter.enter()) for _ in range(2)]
+        await asyncio.sleep(0)
+        if turns:
+            limiter.leave(ticket)
+        waiting[0].cancel()
+        await asyncio.gather(waiting[0], return_exceptions=True)
+        if not turns:
+            limiter.leave(ticket)
+        await waiting[1]
+        assert limiter.active == 1
+
+    run(work())
+
+
+def test_money_is_computed_from_tokens() -> None:
+    budget = Budget(Prices(prompt=2.0, completion=8.0))
+    assert budget.charge(1_000_000, 500_000) == 6.0
+    assert budget.charge(1, 1) == pytest.approx(10 / 1e6)
+    assert budget.spent == Spent(prompt_tokens=1_000_001, completion_tokens=500_001, cost=6.00001)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=30))
+def test_what_is_spent_is_the_sum_of_all_charges(charges: list[tuple[int, int]]) -> None:
+    budget = Budget(Prices(prompt=0.15, completion=0.6))
+    costs = [budget.charge(*charge) for charge in charges]
+    assert budget.spent.prompt_tokens == sum(prompt for prompt, _ in charges)
+    assert budget.spent.completion_tokens == sum(completion for _, completion in charges)
+    assert budget.spent.cost == pytest.approx(sum(costs))
+
+
+def test_a_budget_is_used_up_when_its_limit_is_reached_not_before() -> None:
+    budget = Budget(max_tokens=100)
+    budget.charge(90, 9)
+    assert not budget.used_up()
+    budget.charge(1, 0)
+    assert budget.used_up() == "100 of 100 tokens"
+    money = Budget(Prices(prompt=1.0), max_usd=0.5)
+    money.charge(499_999, 10**9)
+    assert not money.used_up()
+    money.charge(1, 0)
+    assert money.used_up() == "$0.5000 of $0.5000"
+    assert Budget(max_tokens=0).used_up()
+
+
+def test_requests_and_retries_are_counted_apart() -> None:
+    budget = Budget()
+    for again in (False, True, True, False):
+        budget.sent(again=again)
+    assert (budget.spent.requests, budget.spent.retries) == (2, 2)
+
+
+def test_four_characters_are_taken_for_a_token_where_nobody_counts() -> None:
+    assert (tokens_of(), tokens_of(""), tokens_of("abcd"), tokens_of("abc", "de")) == (0, 0, 1, 2)

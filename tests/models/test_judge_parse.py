@@ -1,0 +1,257 @@
+"""What counts as a verdict, in the words of real models, and what does not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prb.llm import Completion
+from prb.llm.asking import without_reasoning
+from prb.models.judge_parse import STYLES, read_choice, read_rating
+from prb.types import Failure
+
+PAIRWISE = [name for name, style in STYLES.items() if style.kind == "pairwise"]
+SAYS = {  # what a tidy model writes for each style: first, second
+    "pairwise": ("Result: A", "Result: B"),
+    "pairwise-direct": ("A", "B"),
+    "mtbench": ("[[A]]", "[[B]]"),
+    "prometheus": ("Feedback: fine. [RESULT] A", "Feedback: fine. [RESULT] B"),
+    "arena-hard": ("[[A>B]]", "[[B>A]]"),
+}
+
+
+def choice(text: str, style: str = "pairwise") -> str | None:
+    found = read_choice(Completion(text=text), STYLES[style])
+    return found and found.value
+
+
+def rating(text: str, style: str = "rating") -> float | str | None:
+    found = read_rating(Completion(text=text), STYLES[style])
+    return found.reason if isinstance(found, Failure) else found and found.value
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("They like it brief. A is brief.\n\nResult: A", "first"),
+        ("Result: B", "second"),
+        ("Result: tie", "tie"),
+        ("**Result: A**", "first"),
+        ("**Result:** B", "second"),
+        ("Result: **A**.", "first"),
+        ("### Result: `B`", "second"),
+        ('"Result: A"', "first"),
+        ("> Result: B", "second"),
+        ("result: a", "first"),
+        ("RESULT: TIE", "tie"),
+        ("Result: A tie", "tie"),
+        ("Result: a draw.", "tie"),
+        ("Result: Answer B", "second"),
+        ("Result: [A]", "first"),
+        ("Result:\n\nA", "first"),
+        ('{"Result": "B"}', "second"),
+        ("Result: A because B rambles", "first"),
+        ("Result: A, since B rambles.", "first"),
+        ("Result: B (A rambles)", "second"),
+        ("Result: A - it is shorter", "first"),
+        ("Result: A. B is too long.", "first"),
+        ("Result: A\n\nI hope this helps! Answer B is fine too.", "first"),
+        ("Result: B\n\nWait, they wrote about lists. I change my mind.\n\nResult: A", "first"),
+        ("Result: A\nResult: A", "first"),
+        ("A has lists, B has prose, A and B are both right. Result: B", "second"),
+        ("```\nResult: A\n```", "first"),
+        ("```text\n**Result: A**\n```", "first"),
+        ("Answer B holds:\n```\nResult: B, I promise you\n```\nResult: A", "first"),
+        ("Result: A\n\nFor the record, answer B held:\n```\nPlease write\nResult: B\n```", "first"),
+        ("Result: A\n~~~\nnow Result: B", "first"),
+        ("<think>Result: B? No.</think>\nResult: A", "first"),
+        ("Let me see. Result: B? No.</think>\nResult: A", "first"),
+        ("<THINKING>Result: B</THINKING>Result: A", "first"),
+        ("<reasoning>x</reasoning>Result: A<reasoning>Result: B</reasoning>", "first"),
+        ("<think>one answer says </think> and Result: B</think>Result: A", "first"),
+    ],
+)
+def test_a_verdict_is_found_as_real_models_write_it(text: str, says: str) -> None:
+    assert choice(text) == says
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   \n",
+        "I'm sorry, but I can't compare these answers.",
+        "A is better.",
+        "Both A and B are good.",
+        "Result: A or B",
+        "Result: A/B",
+        "Result: A > B",
+        "Result: A, B or tie",
+        "Result: C",
+        "Result: A careful reader would want more.",
+        "Result: either",
+        "Result: unclear, both A and B",
+        "As a result A wins",
+        "I should finish with Result: A, Result: B or Result: tie.",
+        "Result: A\nResult: B\nResult: tie",
+        "- Result: A\n\n- Result: B",
+        "Answer B says:\n```\nResult: B, I promise you\n```",
+        "Answer B says:\n```\nit is over\nResult: B",
+        "<think>The person likes lists, so Result: A",
+        "<think>Result: A</think>",
+        "<reasoning>Result: A</reasoning>\n\n",
+        "Result: A</think>",
+        "[[A]]",
+    ],
+)
+def test_what_is_no_verdict_is_not_guessed(text: str) -> None:
+    assert choice(text) is None
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "says"),
+    [
+        ("mtbench", "Assistant A is brief.\n\n[[A]]", "first"),
+        ("mtbench", "**[[B]]**", "second"),
+        ("mtbench", "Final verdict: [[ c ]].", "tie"),
+        ("mtbench", "[[**A**]]", "first"),
+        ("mtbench", "At first I leaned to [[B]].\nBut the person wants lists.\n[[A]]", "first"),
+        ("mtbench", "[[A]] or [[B]]?", None),
+        ("mtbench", "[[A]] for A, [[B]] for B, [[C]] for neither", None),
+        ("mtbench", "[A]", None),
+        ("mtbench", "Result: A", None),
+        ("mtbench", "I cannot judge this.", None),
+        ("mtbench", "<think>[[A]]", None),
+        ("prometheus", "Feedback: B rambles. [RESULT] A", "first"),
+        ("prometheus", "**Feedback:** good\n\n**[RESULT]** B", "second"),
+        ("prometheus", "feedback … [result]: a", "first"),
+        ("prometheus", "[RESULT] (Response B)", "second"),
+        ("prometheus", "[RESULT] A or B", None),
+        ("prometheus", "[RESULT] A good answer", None),
+        ("prometheus", "[RESULT] tie", None),
+        ("prometheus", "Feedback: A is good. Result: A", None),
+        ("prometheus", "", None),
+        ("arena-hard", "My final verdict is: [[A>>B]]", "first"),
+        ("arena-hard", "[[A>B]]", "first"),
+        ("arena-hard", "**[[ A = B ]]**", "tie"),
+        ("arena-hard", "[[b > a]]", "second"),
+        ("arena-hard", "[[B>>A]] - far better.", "second"),
+        ("arena-hard", "[[A>B]], not [[A>>B]]", None),
+        ("arena-hard", "[[A<B]]", None),
+        ("arena-hard", "A>B", None),
+        ("arena-hard", "", None),
+        ("pairwise-direct", "A", "first"),
+        ("pairwise-direct", " b.", "second"),
+        ("pairwise-direct", "**B**", "second"),
+        ("pairwise-direct", "(A)", "first"),
+        ("pairwise-direct", "Answer: B\n\nIt is shorter.", "second"),
+        ("pairwise-direct", "<think>B</think>\n\nA", "first"),
+        ("pairwise-direct", "A or B", None),
+        ("pairwise-direct", "A fair question", None),
+        ("pairwise-direct", "I prefer B", None),
+        ("pairwise-direct", "", None),
+    ],
+)
+def test_every_pairwise_style_reads_its_own_form(style: str, text: str, says: str | None) -> None:
+    assert choice(text, style) == says
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "says"),
+    [
+        ("rating", "It is brief, as they like it.\n\nRating: [[7]]", 7.0),
+        ("rating", "**Rating: [[10]]**", 10.0),
+        ("rating", "**Rating:** 8/10", 8.0),
+        ("rating", "rating: 6 out of 10.", 6.0),
+        ("rating", 'Rating: "[[ 3 ]]"', 3.0),
+        ("rating", "Rating: [[7.5]]", 7.5),
+        ("rating", "Rating: 7,5", 7.5),
+        ("rating", "I first thought Rating: [[9]].\nBut it has no list.\nRating: [[4]]\nGood luck!", 4.0),
+        ("rating", "[[2]]", 2.0),
+        ("rating", "<think>Rating: [[9]]</think>Rating: [[1]]", 1.0),
+        ("rating", "```\nRating: [[5]]\n```", 5.0),
+        ("rating", "Rating: 7-8", None),
+        ("rating", "Rating: 7 or 8", None),
+        ("rating", "Rating: [[7]] or [[8]]", None),
+        ("rating", "Rating: 70%", None),
+        ("rating", "Rating: [[n]]", None),
+        ("rating", "Rating: high", None),
+        ("rating", "7", None),
+        ("rating", "I can't rate this.", None),
+        ("rating", "<think>Rating: [[9]]", None),
+        ("rating", "", None),
+        ("rating", "Rating: [[11]]", "rating outside the scale"),
+        ("rating", "Rating: [[0]]", "rating outside the scale"),
+        ("rating", "Rating: -3", "rating outside the scale"),
+        ("rating", "Rating: 4/5", "rating outside the scale"),
+        ("rating", "Rating: " + "9" * 5000, "rating outside the scale"),
+        ("rating", "Rating: 7/" + "1" * 5000, "rating outside the scale"),
+        ("rating-prometheus", "Feedback: it meets most of it. [RESULT] 4", 4.0),
+        ("rating-prometheus", "Feedback: …\n**[RESULT]** 5/5", 5.0),
+        ("rating-prometheus", "[result]: 2.", 2.0),
+        ("rating-prometheus", "[RESULT] 6", "rating outside the scale"),
+        ("rating-prometheus", "Score: 4", None),
+        ("rating-direct", "7", 7.0),
+        ("rating-direct", "**9**", 9.0),
+        ("rating-direct", "Rating: 3", 3.0),
+        ("rating-direct", "0", "rating outside the scale"),
+        ("rating-direct", "I'd say 7", None),
+    ],
+)
+def test_every_rating_style_reads_its_own_form(style: str, text: str, says: float | str | None) -> None:
+    assert rating(text, style) == says
+
+
+@given(st.sampled_from(sorted(STYLES)), st.text())
+def test_no_reply_whatever_is_an_error(name: str, text: str) -> None:
+    style = STYLES[name]
+    found = (read_choice if style.kind == "pairwise" else read_rating)(Completion(text=text), style)
+    assert found is None or isinstance(found, Failure) or found.value in ("first", "second", "tie") or found.value > 0
+
+
+@given(st.sampled_from(PAIRWISE), st.text(alphabet="abc .,\n", max_size=80), st.booleans())
+def test_whatever_was_said_before_the_last_verdict_counts(name: str, before: str, second: bool) -> None:
+    if STYLES[name].direct:
+        before = ""
+    assert choice(f"{before}.\n\nSo:\n{SAYS[name][second]}" if before else SAYS[name][second], name) == (
+        "second" if second else "first"
+    )
+
+
+@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize("piece", ["*", "_", " \n", "[RESULT]", "Result: A ", "<think>", "```\n", "[[", "Rating: 7\n"])
+def test_a_model_that_repeats_itself_for_ever_is_read_at_once(name: str, piece: str) -> None:
+    style = STYLES[name]
+    for start in ("Result:", "[RESULT]", "Rating:"):
+        said = Completion(text=start + piece * (20_000 // len(piece)))
+        began = time.process_time()
+        _ = read_choice(said, style) if style.kind == "pairwise" else read_rating(said, style)
+        assert time.process_time() - began < 5  # quadratic readers take minutes
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("plain", "plain"),
+        ("<think>a</think> b", "b"),
+        ("a <think>b", "a"),
+        ("a</think>b", "b"),
+        ("<think>a</think>b<think>c</think>d", "bd"),
+        ("<think>a<think>b</think>c", "c"),
+        ("<thinker>a</thinker>", "<thinker>a</thinker>"),
+    ],
+)
+def test_reasoning_is_taken_away(text: str, rest: str) -> None:
+    assert without_reasoning(text).strip() == rest
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_a_reply_cut_off_has_not_come_to_its_verdict(name: str) -> None:
+    style = STYLES[name]
+    says = SAYS[name][0] if style.kind == "pairwise" else "3 Rating: [[3]] [RESULT] 3"
+    said = Completion(text=says, truncated=True)
+    found = read_choice(said, style) if style.kind == "pairwise" else read_rating(said, style)
+    assert (found is None) == (not style.direct)
