@@ -10,7 +10,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 transformers = pytest.importorskip("transformers", reason="needs the torch extra")
 
-WORDS = "a b c d e f g h answer ask assistant be best better big book bread city cook day early late long morning".split()
+WORDS = (
+    "a b c d e f g h answer ask assistant be best better big book bread city cook day early late long morning".split()
+)
 CHAT = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
@@ -34,12 +36,17 @@ def tokenizer(template: str | None = CHAT, *, encoder: bool = False) -> Any:
     raw.decoder = decoders.ByteLevel()
     special = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    raw.train_from_iterator(WORDS, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet))
+    raw.train_from_iterator(
+        WORDS, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
+    )
     single = "<s> $A </s>" if encoder else "<s> $A"
     pair = "<s> $A </s> $B:1 </s>:1" if encoder else None
     ends = [("<s>", raw.token_to_id("<s>")), ("</s>", raw.token_to_id("</s>"))]
     raw.post_processor = processors.Sequence(
-        [processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(single=single, pair=pair, special_tokens=ends)]
+        [
+            processors.ByteLevel(trim_offsets=False),
+            processors.TemplateProcessing(single=single, pair=pair, special_tokens=ends),
+        ]
     )
     made = transformers.PreTrainedTokenizerFast(
         tokenizer_object=raw, bos_token="<s>", eos_token="</s>", pad_token="<pad>", model_max_length=512
@@ -66,12 +73,21 @@ def config(architecture: str) -> Any:
         case "bert":
             return transformers.BertConfig(**SIZE, pad_token_id=0)
         case "deberta":
-            more = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 32, "type_vocab_size": 0}
-            return transformers.DebertaV2Config(**SIZE, pad_token_id=0, norm_rel_ebd="layer_norm", share_att_key=True, **more)
+            more = {
+                "relative_attention": True,
+                "pos_att_type": ["p2c", "c2p"],
+                "position_buckets": 32,
+                "type_vocab_size": 0,
+            }
+            return transformers.DebertaV2Config(
+                **SIZE, pad_token_id=0, norm_rel_ebd="layer_norm", share_att_key=True, **more
+            )
     raise ValueError(architecture)
 
 
-def save(folder: Path, architecture: str, *, labels: int | None = None, template: str | None = CHAT, seed: int = 0) -> Path:
+def save(
+    folder: Path, architecture: str, *, labels: int | None = None, template: str | None = CHAT, seed: int = 0
+) -> Path:
     """A checkpoint on disk: a causal language model, or with `labels` a classifier."""
     torch.manual_seed(seed)
     settings = config(architecture)

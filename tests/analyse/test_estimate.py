@@ -161,9 +161,12 @@ def test_clusters_whose_rows_cancel_have_a_standard_error_of_exactly_zero(twins:
     assert clustered_stderr(values, clusters) == (0.0 if len(set(clusters.tolist())) > 1 else None)
 
 
-def test_thirds_that_cancel_only_up_to_rounding_still_give_exactly_zero() -> None:
-    values, clusters = floats(*[1, 0, 0] * 7), np.repeat(np.arange(7), 3)
+def test_residuals_that_cancel_only_up_to_rounding_still_give_exactly_zero() -> None:
+    # one win in 49 rows each: 49 · (1/49) is not 1 in floating point
+    values, clusters = floats(*[1, *[0] * 48] * 3), np.repeat(np.arange(3), 49)
+    assert 49 * (1 / 49) != 1
     assert clustered_stderr(values, clusters) == 0.0
+    assert share(values, clusters).low == share(values, clusters).high
 
 
 def test_wilson_by_hand() -> None:

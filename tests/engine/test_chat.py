@@ -91,7 +91,9 @@ def test_an_answer_that_alone_is_too_long_is_a_failure_not_a_cut_answer() -> Non
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 8), st.integers(1, 30), st.integers(1, 20), st.integers(5, 120))
-def test_a_fitted_query_fits_and_loses_no_more_posts_than_needed(posts: int, words: int, answer: int, limit: int) -> None:
+def test_a_fitted_query_fits_and_loses_no_more_posts_than_needed(
+    posts: int, words: int, answer: int, limit: int
+) -> None:
     texts = [" ".join("a" * answer)]
     fitted = fit(query(posts, words), texts, encode, limit)
     if isinstance(fitted, Failure):

@@ -93,4 +93,6 @@ def test_a_prefix_is_computed_once_for_all_its_answers(tmp_path: Path) -> None:
 def test_a_model_that_looks_ahead_is_not_shared(tmp_path: Path) -> None:
     from prb.engine.shared import sharing_is_exact
 
-    assert not sharing_is_exact(load(str(tiny.save(tmp_path, "bert", labels=1)), "classifier", Loading()).model.base_model)
+    assert not sharing_is_exact(
+        load(str(tiny.save(tmp_path, "bert", labels=1)), "classifier", Loading()).model.base_model
+    )

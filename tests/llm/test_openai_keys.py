@@ -12,7 +12,7 @@ import pytest
 from prb.errors import BadInput, BadSpec, MissingExtra
 from prb.llm import check_llm, make_llm
 from prb.types import Failure
-from tests.llm.asking import ask, endpoint, one, text
+from tests.llm.clients import ask, endpoint, one, text
 from tests.llm.server import (
     Reply,
     Seen,

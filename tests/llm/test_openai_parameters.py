@@ -8,7 +8,7 @@ import pytest
 
 from prb.llm import Completion
 from prb.types import Failure
-from tests.llm.asking import ask, endpoint, one, text
+from tests.llm.clients import ask, endpoint, one, text
 from tests.llm.server import (
     Reply,
     Seen,

@@ -367,7 +367,7 @@ def smollm2() -> LLM:
     """A real language model for the plumbing alone: with 135 million parameters it is no judge."""
     try:
         return make_llm("llamacpp/smollm2")
-    except (PrbError, ImportError) as error:
+    except (PrbError, ImportError, OSError) as error:
         pytest.skip(f"llamacpp/smollm2 cannot be had here: {error}")
 
 

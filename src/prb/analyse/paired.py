@@ -119,7 +119,7 @@ def _random_flips(sizes: Floats, draws: int, seed: int) -> Floats:
     flips = np.zeros(draws)
     for size, count in zip(kinds, counts, strict=True):
         flips += size * (2.0 * rng.binomial(count, 0.5, size=draws) - count)
-    return flips * sizes.max()
+    return np.asarray(flips * sizes.max())
 
 
 def mcnemar_midp(wins: int, losses: int) -> float:

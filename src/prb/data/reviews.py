@@ -25,7 +25,8 @@ def review_figures(pairs: Iterable[Pair]) -> dict[str, Any]:
     """Solvability of the first and the final round by tier; quality differences per question, first and latest."""
     reviews = load_reviews()
     tiers = {pair.id: str(pair.tier) for pair in pairs}
-    first, latest = {}, {}
+    first: dict[str, Review] = {}
+    latest: dict[str, Review] = {}
     for review in reviews:
         if review["kind"] == "rating":
             first.setdefault(review["question"], review)

@@ -1,4 +1,4 @@
-"""`--protocol paper`: the procedure of the paper's released scripts, step by step, for comparing with published numbers.
+"""`--protocol paper`: the procedure of the paper's released scripts, step by step, to compare with published numbers.
 
 It does on purpose what the rest of this project avoids: no profile, bf16, special tokens twice, truncation on the right
 at 8,192 tokens, batches of 8 in file order, one random answer order drawn in file order, unparsed verdicts counted as
@@ -7,6 +7,7 @@ at 8,192 tokens, batches of 8 in file order, one random answer order drawn in fi
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,7 +136,8 @@ def paper_scoring(
     if spec.name == "judge":
         llm = make_llm(spec.options["llm"])
         template = prompt.read_text("utf-8") if prompt else load("paper_judge")
-        return PaperJudging(name, llm, template, paper_orders(ids, subsets)), f"paper-{llm.fingerprint}"
+        wording = hashlib.sha256(template.encode()).hexdigest()[:12]
+        return PaperJudging(name, llm, template, paper_orders(ids, subsets)), f"paper-{llm.fingerprint}-{wording}"
     raise BadInput(f"{name!r}: the paper's procedure knows `classifier?path=…` and `judge?llm=…` only")
 
 

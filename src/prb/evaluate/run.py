@@ -106,8 +106,14 @@ def _as_in_the_paper(config: EvaluateConfig) -> EvaluateConfig:
     return replace(config, condition=("none",))
 
 
+def settings_of(config: EvaluateConfig) -> dict[str, Any]:
+    """What may change an outcome, as JSON can hold it."""
+    kept = {key: value for key, value in asdict(config).items() if key not in PRESENTATION}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in kept.items()}
+
+
 def default_folder(config: EvaluateConfig) -> Path:
-    settings = {key: value for key, value in asdict(config).items() if key not in PRESENTATION}
+    settings = settings_of(config)
     digest = hashlib.sha256(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)).hexdigest()[:8]
     name = "".join(c if c.isalnum() else "-" for c in Path(config.dataset).name).strip("-")
     return Path("runs") / f"{name}-{digest}"
@@ -115,7 +121,7 @@ def default_folder(config: EvaluateConfig) -> Path:
 
 def identity(config: EvaluateConfig, dataset: Dataset, planner: Planner) -> dict[str, Any]:
     """What must be the same for a run to be continued."""
-    settings = {key: value for key, value in asdict(config).items() if key not in PRESENTATION}
+    settings = settings_of(config)
     about = {"name": dataset.name, "fingerprint": dataset.fingerprint, "rows": len(dataset)}
     return {"prb": __version__, "evaluate": settings, "dataset": about, "planner": planner.fingerprint}
 

@@ -51,9 +51,10 @@ def openai(
     """Chat endpoint of OpenAI or of anything compatible.
 
     Without `base_url` it is $OPENAI_BASE_URL, else OpenAI. The key comes from the environment variable `key_env` alone;
-    a server on this machine needs none. `usd_in` and `usd_out` are dollars for a million tokens. Once `max_usd` or
-    `max_tokens_total` is reached nothing more is sent; up to `concurrency` requests under way are still paid. Tokens
-    are those of the reply's `usage`; where it has none, characters / 4.
+    a server on this machine needs none. A server may be silent for `timeout` seconds, and take twice that in all.
+    `usd_in` and `usd_out` are dollars for a million tokens. Once `max_usd` or `max_tokens_total` is reached nothing
+    more is sent; up to `concurrency` requests under way are still paid. Tokens are those of the reply's `usage`; where
+    it has none, characters / 4.
     """
     if max_usd is not None and not (usd_in or usd_out):
         raise BadSpec("openai: max_usd needs the prices usd_in and usd_out (dollars for a million tokens)")
@@ -101,7 +102,7 @@ class Endpoint:
         self._sdk = _import_sdk()
         key = read_key(key_env, needed=self.remote)
         self._clean = cleaner(key)
-        self._connect = _connector(self._sdk, url, key, local=not self.remote)
+        self._connect = _connector(self._sdk, url, key, timeout, local=not self.remote)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -186,10 +187,12 @@ class Endpoint:
 
     async def _send(self, body: dict[str, Any]) -> bytes | Again | Failure | NotTaken:
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(2 * self._timeout):  # the SDK's own is about silence alone
                 return bytes(await self._client.post("/chat/completions", cast_to=bytes, body=body))
-        except (TimeoutError, self._sdk.APITimeoutError):
+        except self._sdk.APITimeoutError:
             return Again(f"no reply within {self._timeout:g} s", overloaded=True)
+        except TimeoutError:
+            return Again(f"no whole reply within {2 * self._timeout:g} s", overloaded=True)
         except self._sdk.APIConnectionError as error:
             return Again(self._clean(f"connection: {error.__cause__ or error}"))
         except self._sdk.APIStatusError as error:
@@ -365,12 +368,12 @@ def _import_sdk() -> Any:
     return sdk
 
 
-def _connector(sdk: Any, url: str, key: str, *, local: bool) -> Callable[[], Any]:
+def _connector(sdk: Any, url: str, key: str, timeout: float, *, local: bool) -> Callable[[], Any]:
     """Makes a client. To this machine without proxies or redirects, so that texts do not leave it that way."""
 
     def connect() -> Any:
         http = sdk.DefaultAsyncHttpxClient(trust_env=False, follow_redirects=False) if local else None
-        return sdk.AsyncOpenAI(api_key=key or "none", base_url=url, max_retries=0, timeout=None, http_client=http)
+        return sdk.AsyncOpenAI(api_key=key or "none", base_url=url, max_retries=0, timeout=timeout, http_client=http)
 
     return connect
 

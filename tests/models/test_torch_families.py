@@ -1,0 +1,224 @@
+"""Classifier, likelihood and implicit reward models on tiny checkpoints, against formulas written out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prb.errors import BadInput, BadSpec
+from prb.models import MODELS
+from prb.models.catalogue import CATALOGUE, quirk_of
+from prb.models.classifier import log_odds_of_last, reward_of
+from prb.prompts import render
+from prb.types import Ask, Failure, Post, Query, Reward
+from tests import tiny
+from tests.tiny import torch, transformers
+
+POSTS = (Post("1", "", "big city early"), Post("2", "", "long book late morning"))
+QUERY = Query(question="best bread", user="u", posts=POSTS)
+ASKS = [Ask(QUERY, "cook a long day"), Ask(QUERY, "be early"), Ask(Query(question="best bread"), "be early")]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PRB_CACHE", str(tmp_path / "cache"))
+    yield
+
+
+def chat(prompt: str, answer: str) -> str:
+    return f"<s><|user|>\n{prompt}<|end|>\n<|assistant|>\n{answer}<|end|>\n"
+
+
+def own_logits(folder: Path, text: str) -> list[float]:
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    tokens = transformers.AutoTokenizer.from_pretrained(folder)(text, add_special_tokens=False, return_tensors="pt")
+    with torch.no_grad():
+        return model.eval()(input_ids=tokens["input_ids"]).logits[0].tolist()
+
+
+def logp(folder: Path, prompt: str, answer: str) -> tuple[float, int]:
+    """log p of the answer's tokens by a plain pass over the whole text."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    before = tokenizer(f"<s><|user|>\n{prompt}<|end|>\n<|assistant|>\n", add_special_tokens=False)["input_ids"]
+    own = tokenizer(answer, add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        table = torch.log_softmax(model(input_ids=torch.tensor([before + own])).logits[0], dim=-1)
+    start = len(before)
+    return sum(float(table[start + i - 1, token]) for i, token in enumerate(own)), len(own)
+
+
+def test_a_classifier_reads_posts_and_question_as_the_user_turn(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "m", "llama", labels=1)
+    scores = MODELS.make(f"classifier?path={folder}").score(ASKS)
+    wanted = [own_logits(folder, chat(render(ask.query), ask.answer))[0] for ask in ASKS]
+    assert scores == pytest.approx(wanted, abs=1e-4)
+    assert scores[1] != pytest.approx(scores[2], abs=1e-4)  # the person makes a difference
+
+
+def test_of_several_logits_the_log_odds_of_the_last_count_or_the_one_that_is_named(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "m", "qwen2", labels=3)
+    logits = own_logits(folder, chat(render(QUERY), ASKS[0].answer))
+    (auto,) = MODELS.make(f"classifier?path={folder}").score(ASKS[:1])
+    (second,) = MODELS.make(f"classifier?path={folder}&logit=1").score(ASKS[:1])
+    p = math.exp(logits[2]) / sum(map(math.exp, logits))
+    assert auto == pytest.approx(math.log(p / (1 - p)), abs=1e-4)
+    assert second == pytest.approx(logits[1], abs=1e-4)
+
+
+def test_a_logit_that_is_not_there_is_bad_input() -> None:
+    with pytest.raises(BadInput, match="the head has 2"):
+        reward_of([0.1, 0.2], 5)
+    assert log_odds_of_last([0.0, 0.0]) == 0.0
+
+
+@pytest.mark.parametrize("architecture", ["bert", "deberta"])
+def test_an_encoder_with_a_pair_head_gets_prompt_and_answer_as_two_texts(architecture: str, tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "m", architecture, labels=1, template=None)
+    (score,) = MODELS.make(f"classifier?path={folder}&input=pair").score(ASKS[:1])
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokens = transformers.AutoTokenizer.from_pretrained(folder)(render(QUERY), ASKS[0].answer, return_tensors="pt")
+    with torch.no_grad():
+        assert score == pytest.approx(float(model(**tokens).logits[0, 0]), abs=1e-4)
+
+
+def test_a_lora_adapter_changes_the_scores(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="needs the train extra")
+    folder = tiny.save(tmp_path / "m", "llama", labels=1)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(task_type="SEQ_CLS", r=2, init_lora_weights=False))
+    wrapped.save_pretrained(tmp_path / "lora")
+    plain = MODELS.make(f"classifier?path={folder}")
+    tuned = MODELS.make(f"classifier?path={folder}&adapter={tmp_path / 'lora'}")
+    assert plain.fingerprint != tuned.fingerprint
+    with torch.no_grad():
+        text = transformers.AutoTokenizer.from_pretrained(folder)(
+            chat(render(QUERY), ASKS[0].answer), add_special_tokens=False, return_tensors="pt"
+        )
+        wanted = float(wrapped.eval()(input_ids=text["input_ids"]).logits[0, 0])
+    assert tuned.score(ASKS[:1])[0] == pytest.approx(wanted, abs=1e-4)
+    assert plain.score(ASKS[:1])[0] != pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_other_number_types_stay_near(dtype: str, tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "m", "llama", labels=1)
+    exact = MODELS.make(f"classifier?path={folder}").score(ASKS)
+    rough = MODELS.make(f"classifier?path={folder}&dtype={dtype}").score(ASKS)
+    assert rough == pytest.approx(exact, abs=0.2)
+
+
+def test_the_sum_of_log_probabilities_is_that_of_a_plain_pass(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "lm", "llama")
+    scores = MODELS.make(f"likelihood?lm={folder}&norm=sum").score(ASKS)
+    assert scores == pytest.approx([logp(folder, render(a.query), a.answer)[0] for a in ASKS], abs=1e-3)
+
+
+def test_mean_and_pmi_follow_their_formulas(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "lm", "qwen2")
+    with_person = [logp(folder, render(a.query), a.answer) for a in ASKS]
+    alone = [logp(folder, render(Query(question=a.query.question)), a.answer) for a in ASKS]
+    mean = MODELS.make(f"likelihood?lm={folder}&norm=mean").score(ASKS)
+    pmi = MODELS.make(f"likelihood?lm={folder}").score(ASKS)
+    assert mean == pytest.approx([total / n for total, n in with_person], abs=1e-3)
+    assert pmi == pytest.approx([a - b for (a, _), (b, _) in zip(with_person, alone, strict=True)], abs=2e-3)
+    assert pmi[2] == 0.0  # no person, nothing added
+
+
+def test_an_implicit_reward_is_beta_times_the_log_ratio(tmp_path: Path) -> None:
+    policy, reference = tiny.save(tmp_path / "a", "llama", seed=1), tiny.save(tmp_path / "b", "llama", seed=2)
+    scores = MODELS.make(f"implicit?policy={policy}&reference={reference}&beta=0.5").score(ASKS)
+    wanted = [
+        0.5 * (logp(policy, render(a.query), a.answer)[0] - logp(reference, render(a.query), a.answer)[0]) for a in ASKS
+    ]
+    assert scores == pytest.approx(wanted, abs=2e-3)
+
+
+@pytest.mark.parametrize(("norm", "power"), [("sum", 0.0), ("mean", 1.0), ("length", 0.5)])
+def test_reference_free_rewards_divide_by_a_power_of_the_length(norm: str, power: float, tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "a", "llama")
+    scores = MODELS.make(f"implicit?policy={folder}&norm={norm}&beta=1").score(ASKS)
+    wanted = [total / n**power for total, n in (logp(folder, render(a.query), a.answer) for a in ASKS)]
+    assert scores == pytest.approx(wanted, abs=2e-3)
+
+
+def test_a_policy_against_itself_has_no_preference(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "a", "llama")
+    assert MODELS.make(f"implicit?policy={folder}&reference={folder}").score(ASKS) == [0.0] * 3
+    with pytest.raises(BadInput, match="positive"):
+        MODELS.make(f"implicit?policy={folder}&beta=0")
+
+
+def test_what_is_too_long_loses_old_posts_and_says_so_and_the_answer_stays_whole(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "m", "llama", labels=1)
+    long = Query(question="best bread", user="u", posts=tuple(Post(str(n), "", "long book " * 12) for n in range(8)))
+    asks = [Ask(long, "be early"), Ask(long, "cook a long day")]
+    cut = MODELS.make(f"classifier?path={folder}&max_length=150").score(asks)
+    assert all(isinstance(reward, Reward) and reward.cut > 0 and reward.tokens <= 150 for reward in cut)
+    assert cut[0].cut == cut[1].cut  # both answers are judged on the same ground
+    (failure,) = MODELS.make(f"classifier?path={folder}&max_length=20").score([Ask(long, "late " * 40)])
+    assert isinstance(failure, Failure)
+
+
+def test_a_score_is_computed_once_and_then_read_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny.save(tmp_path / "m", "llama", labels=1)
+    first = MODELS.make(f"classifier?path={folder}").score(ASKS)
+    again = MODELS.make(f"classifier?path={folder}")
+    monkeypatch.setattr("prb.engine.heads.LastToken.logits", lambda *_: pytest.fail("computed again"))
+    assert again.score(ASKS) == first
+
+
+def test_the_fingerprint_follows_the_weights(tmp_path: Path) -> None:
+    a, b = (
+        tiny.save(tmp_path / "a" / "m", "llama", labels=1),
+        tiny.save(tmp_path / "b" / "m", "llama", labels=1, seed=9),
+    )
+    assert MODELS.make(f"classifier?path={a}").fingerprint != MODELS.make(f"classifier?path={b}").fingerprint
+
+
+def test_a_checkpoint_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot load"):
+        MODELS.make(f"classifier?path={tmp_path / 'nothing'}")
+    with pytest.raises(BadSpec, match="needs path=…"):
+        MODELS.make("classifier")
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "m", "llama", labels=1)
+    weights = folder / "model.safetensors"
+    from safetensors.torch import load_file
+
+    torch.save(load_file(weights), folder / "pytorch_model.bin")
+    weights.unlink()
+    with pytest.raises(BadInput, match="cannot load"):
+        MODELS.make(f"classifier?path={folder}")
+
+
+def test_the_catalogue_is_found_by_hub_id_or_folder_name() -> None:
+    assert quirk_of("OpenAssistant/reward-model-deberta-v3-large-v2").layout == "pair"
+    assert quirk_of("/models/URM-LLaMa-3.1-8B").logit == 0
+    assert quirk_of("nobody/something") == quirk_of("elsewhere")
+    for quirk in CATALOGUE:
+        assert quirk.note
+        for name in quirk.checkpoints:
+            assert quirk_of(name) is quirk
+
+
+def test_code_from_a_checkpoint_runs_only_if_asked_for() -> None:
+    with pytest.raises(BadInput, match="trust_remote_code=true"):
+        MODELS.make("classifier?path=RLHFlow/ArmoRM-Llama3-8B-v0.1")
+    with pytest.raises(BadInput, match="plug-in"):
+        MODELS.make("classifier?path=internlm/internlm2-7b-reward")
+
+
+def test_nemotron_style_rewards_are_the_first_logit_after_the_dialogue(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "Llama-3.1-Nemotron-70B-Reward-HF", "llama")
+    (score,) = MODELS.make(f"classifier?path={folder}").score(ASKS[:1])
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(chat(render(QUERY), ASKS[0].answer), add_special_tokens=False, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        assert score == pytest.approx(float(model(input_ids=ids).logits[0, -1, 0]), abs=1e-4)
