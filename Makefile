@@ -27,6 +27,8 @@ baselines: $(VENV)/.dev  ## the table of embedded models in README.md and docs/m
 
 bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmarks.md
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/judging.py
 
 clean:  ## remove the environment and the demo run
 	rm -rf $(VENV) runs/demo

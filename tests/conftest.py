@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loopback is fine, anything else is a bug in a test."""
     connect = socket.socket.connect
 
@@ -29,7 +29,12 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(socket.socket, "connect", guarded)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    yield
+
+
+@pytest.fixture(autouse=True)
+def own_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a test's models say is remembered in the test's own folder, never in the user's."""
+    monkeypatch.setattr("prb.cache.cache_path", lambda: tmp_path / ".said.sqlite")
 
 
 def make_row(n: int = 1, **changes: Any) -> Row:

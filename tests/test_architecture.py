@@ -12,7 +12,23 @@ import pytest
 import prb
 
 SOURCE = Path(prb.__file__).parent
-ORDER = "analyse llm encode data engine models grade evaluate build train downstream serve study report cli".split()
+ORDER = [
+    "analyse",
+    "llm",
+    "encode",
+    "data",
+    "engine",
+    "models",
+    "grade",
+    "evaluate",
+    "build",
+    "train",
+    "downstream",
+    "serve",
+    "study",
+    "report",
+    "cli",
+]
 FLOOR = {path.stem for path in SOURCE.glob("*.py")} | {"prompts"}
 
 

@@ -10,9 +10,32 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 transformers = pytest.importorskip("transformers", reason="needs the torch extra")
 
-WORDS = (
-    "a b c d e f g h answer ask assistant be best better big book bread city cook day early late long morning".split()
-)
+WORDS = [
+    "a",
+    "b",
+    "c",
+    "d",
+    "e",
+    "f",
+    "g",
+    "h",
+    "answer",
+    "ask",
+    "assistant",
+    "be",
+    "best",
+    "better",
+    "big",
+    "book",
+    "bread",
+    "city",
+    "cook",
+    "day",
+    "early",
+    "late",
+    "long",
+    "morning",
+]
 CHAT = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"

@@ -169,7 +169,7 @@ def test_a_reward_tells_what_it_cost_and_what_it_cut() -> None:
         Reward(2.0, tokens=10, cut=1, cost=0.25, text="good"), Reward(1.0, tokens=12, cut=2, cost=0.5, text="less good")
     )
     (line,) = scored(rewards, [make_row(1)])
-    assert (line.tokens, line.cut, line.cost) == (22, 3, 0.75)
+    assert (line.tokens, line.cut, line.cost) == (22, 2, 0.75)  # both answers saw one prompt: the larger cut counts
     assert line.text == ("good", "less good")
     assert type(line.scores[0]) is float  # type: ignore[index]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from tests.tiny import torch, transformers
 POSTS = (Post("1", "", "big city early"), Post("2", "", "long book late morning"))
 QUERY = Query(question="best bread", user="u", posts=POSTS)
 ASKS = [Ask(QUERY, "cook a long day"), Ask(QUERY, "be early"), Ask(Query(question="best bread"), "be early")]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("PRB_CACHE", str(tmp_path / "cache"))
-    yield
 
 
 def chat(prompt: str, answer: str) -> str:

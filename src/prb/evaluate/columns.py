@@ -57,7 +57,8 @@ class Column:
         if verdicts is not None:
             self.verdicts.append(verdicts)
         if failure is not None:
-            self.failures[failure] = self.failures.get(failure, 0) + 1
+            reason = failure.partition(": ")[0]  # the detail, often the tail of a text, stays in the outcome
+            self.failures[reason] = self.failures.get(reason, 0) + 1
 
 
 class Columns:

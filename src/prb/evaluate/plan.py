@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from prb.cache import Cache
 from prb.registry import Registry
 from prb.types import Failure, Post
 
@@ -29,7 +30,8 @@ class PlanAsk(NamedTuple):
 
 
 class Remembering:
-    """A planner that works on many at once and remembers by content what it found; failures it forgets."""
+    """A planner that works on many at once and remembers by content what it found, with a cache across runs too;
+    failures it forgets."""
 
     def __init__(
         self,
@@ -38,9 +40,10 @@ class Remembering:
         *,
         fingerprint: str,
         remote: bool,
+        cache: Cache | None = None,
     ) -> None:
         self.fingerprint, self.remote = fingerprint, remote
-        self._infer, self._content = infer, content
+        self._infer, self._content, self._cache = infer, content, cache
         self._known: dict[bytes, Plan] = {}
 
     def plan(self, question: str, posts: Sequence[Post]) -> Plan | Failure:
@@ -48,13 +51,19 @@ class Remembering:
 
     def plans(self, asks: Sequence[PlanAsk]) -> list[Plan | Failure]:
         keys = [self._key(ask) for ask in asks]
+        if self._cache:
+            kept = self._cache.get([key for key in dict.fromkeys(keys) if key not in self._known])
+            self._known.update({key: tuple(plan) for key, plan in kept.items()})
         new = {key: ask for key, ask in zip(keys, asks, strict=True) if key not in self._known}
         found = dict(zip(new, self._infer(list(new.values())), strict=True)) if new else {}
-        self._known.update({key: plan for key, plan in found.items() if not isinstance(plan, Failure)})
+        sound = {key: plan for key, plan in found.items() if not isinstance(plan, Failure)}
+        self._known.update(sound)
+        if self._cache and sound:
+            self._cache.put(self.fingerprint, sound)
         return [found[key] if key in found else self._known[key] for key in keys]
 
     def _key(self, ask: PlanAsk) -> bytes:
-        texts = "\0".join(self._content(ask)).encode("utf-8", "surrogatepass")
+        texts = "\0".join([self.fingerprint, *self._content(ask)]).encode("utf-8", "surrogatepass")
         return hashlib.blake2b(texts, digest_size=16).digest()
 
 

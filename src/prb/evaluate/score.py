@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -84,53 +85,85 @@ def _key(digest: Any, *answers: str) -> bytes:
     return key
 
 
-class Scoring:
-    """Outcomes of a scorer: one number an answer."""
+class Outcomes(ABC, Generic[A, V]):
+    """From items to outcomes; what is asked of a model and what its answers are worth is the subclass's."""
 
-    def __init__(self, name: str, model: Scorer, asker: Asker, *, refuse_cuts: bool = False) -> None:
-        self.name, self._model, self._asker, self._refuse_cuts = name, model, asker, refuse_cuts
-        self._memo: Memo[float] = Memo()
+    def __init__(self, name: str, asker: Asker, *, refuse_cuts: bool) -> None:
+        self.name = name
+        self._asker = asker
+        self._refuse_cuts = refuse_cuts
+        self._memo: Memo[V] = Memo()
 
     def batch(
         self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
     ) -> Iterator[Outcome]:
         jobs, asks = self._prepare(items, conditions, _plans(self._asker, items, conditions))
         started = time.perf_counter()
-        reward = self._memo.answer(asks, self._finite)
+        said = self._memo.answer(asks, self._call)
         seconds = (time.perf_counter() - started) / max(1, len(jobs))
         for n, job in enumerate(jobs):
-            yield self._outcome(job, clusters[n % len(items)], [reward(key) for key in job.keys], seconds)
+            yield self._outcome(job, clusters[n % len(items)], [said(key) for key in job.keys], seconds)
 
     def recall(
         self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]
     ) -> None:
         """Remember what an earlier, interrupted process was told."""
         for job, line in zip(self._prepare(items, conditions, _told_plans(lines))[0], lines, strict=True):
-            for key, value in zip(job.keys, line["scores"] or (), strict=False):
+            for key, value in zip(job.keys, self._told(line), strict=False):
                 if value is not None:
                     self._memo.put(key, value)
 
     def _prepare(
         self, items: Sequence[Item], conditions: Sequence[Condition], plans: Plans
-    ) -> tuple[list[Job], dict[bytes, Ask]]:
-        jobs, asks = [], {}
+    ) -> tuple[list[Job], dict[bytes, A]]:
+        jobs: list[Job] = []
+        asks: dict[bytes, A] = {}
         for condition in conditions:
             for item in items:
                 asked = self._asker.ask(item, condition, plans.get(item.id))
                 if isinstance(asked, Failure):
                     jobs.append(Job(item, condition, asked))
                     continue
-                digest = query_digest(asked.query)
-                keys = tuple([_key(digest, answer) for answer in item.answers])
-                asks.update({key: Ask(asked.query, a) for key, a in zip(keys, item.answers, strict=True)})
-                jobs.append(Job(item, condition, asked, keys))
+                own = self._asks(item, asked.query)
+                asks.update(own)
+                jobs.append(Job(item, condition, asked, tuple(own)))
         return jobs, asks
 
-    def _finite(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        said = self._model.score(asks)
+    def _call(self, asks: Sequence[A]) -> Sequence[V | Failure]:
+        said = self._ask_model(asks)
         if self._refuse_cuts:
             _refuse_cuts(said)
-        return [_checked(reward) for reward in said]
+        return said
+
+    @abstractmethod
+    def _asks(self, item: Item, query: Query) -> dict[bytes, A]: ...
+
+    @abstractmethod
+    def _ask_model(self, asks: Sequence[A]) -> Sequence[V | Failure]: ...
+
+    @abstractmethod
+    def _told(self, line: Mapping[str, Any]) -> Sequence[V | None]: ...
+
+    @abstractmethod
+    def _outcome(self, job: Job, cluster: str, said: list[V | Failure], seconds: float) -> Outcome: ...
+
+
+class Scoring(Outcomes[Ask, float]):
+    """Outcomes of a scorer: one number an answer."""
+
+    def __init__(self, name: str, model: Scorer, asker: Asker, *, refuse_cuts: bool = False) -> None:
+        super().__init__(name, asker, refuse_cuts=refuse_cuts)
+        self._model = model
+
+    def _asks(self, item: Item, query: Query) -> dict[bytes, Ask]:
+        digest = query_digest(query)
+        return {_key(digest, answer): Ask(query, answer) for answer in item.answers}
+
+    def _ask_model(self, asks: Sequence[Ask]) -> Sequence[float | Failure]:
+        return [_checked(reward) for reward in self._model.score(asks)]
+
+    def _told(self, line: Mapping[str, Any]) -> Sequence[float | None]:
+        return line["scores"] or ()
 
     def _outcome(self, job: Job, cluster: str, said: list[float | Failure], seconds: float) -> Outcome:
         scores = tuple([None if isinstance(s, Failure) else float(s) for s in said])
@@ -142,61 +175,30 @@ class Scoring:
         return _line(self.name, job, cluster, said, seconds, failure, credit, margin, scores=scores or None)
 
 
-class Comparing:
+class Comparing(Outcomes[Duel, Verdict]):
     """Outcomes of a comparer: asked with chosen first and with rejected first, or in one order drawn by hash."""
 
     def __init__(
         self, name: str, model: Comparer, asker: Asker, *, both_orders: bool, seed: int, refuse_cuts: bool = False
     ) -> None:
-        self.name, self._model, self._asker, self._refuse_cuts = name, model, asker, refuse_cuts
+        super().__init__(name, asker, refuse_cuts=refuse_cuts)
+        self._model = model
         self._both, self._seed = both_orders, seed
-        self._memo: Memo[Verdict] = Memo()
 
-    def batch(
-        self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
-    ) -> Iterator[Outcome]:
-        jobs, duels = self._prepare(items, conditions, _plans(self._asker, items, conditions))
-        started = time.perf_counter()
-        verdict = self._memo.answer(duels, self._prefer)
-        seconds = (time.perf_counter() - started) / max(1, len(jobs))
-        for n, job in enumerate(jobs):
-            yield self._outcome(job, clusters[n % len(items)], [verdict(key) for key in job.keys], seconds)
+    def _asks(self, item: Item, query: Query) -> dict[bytes, Duel]:
+        digest = query_digest(query)
+        chosen, rejected = item.answers  # type: ignore[misc]
+        orders = [(chosen, rejected), (rejected, chosen)]
+        used = orders if self._both else [orders[0] if chosen_first(item.id, self._seed) else orders[1]]
+        return {_key(digest, *order): Duel(query, *order) for order in used}
 
-    def _prefer(self, duels: Sequence[Duel]) -> Sequence[Verdict | Failure]:
-        said = self._model.prefer(duels)
-        if self._refuse_cuts:
-            _refuse_cuts(said)
-        return said
+    def _ask_model(self, asks: Sequence[Duel]) -> Sequence[Verdict | Failure]:
+        return self._model.prefer(asks)
 
-    def recall(
-        self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """Remember what an earlier, interrupted process was told."""
-        for job, line in zip(self._prepare(items, conditions, _told_plans(lines))[0], lines, strict=True):
-            stored = line["verdicts"] or ()
-            said = stored if self._both else [choice for choice in stored if choice is not None]
-            for key, choice in zip(job.keys, said, strict=False):
-                if choice is not None:
-                    self._memo.put(key, Verdict(choice=choice))
-
-    def _prepare(
-        self, items: Sequence[Item], conditions: Sequence[Condition], plans: Plans
-    ) -> tuple[list[Job], dict[bytes, Duel]]:
-        jobs, duels = [], {}
-        for condition in conditions:
-            for item in items:
-                asked = self._asker.ask(item, condition, plans.get(item.id))
-                if isinstance(asked, Failure):
-                    jobs.append(Job(item, condition, asked))
-                    continue
-                digest = query_digest(asked.query)
-                chosen, rejected = item.answers  # type: ignore[misc]
-                orders = [(chosen, rejected), (rejected, chosen)]
-                used = orders if self._both else [orders[0] if chosen_first(item.id, self._seed) else orders[1]]
-                keys = tuple(_key(digest, first, second) for first, second in used)
-                duels.update({key: Duel(asked.query, *order) for key, order in zip(keys, used, strict=True)})
-                jobs.append(Job(item, condition, asked, keys))
-        return jobs, duels
+    def _told(self, line: Mapping[str, Any]) -> Sequence[Verdict | None]:
+        stored = line["verdicts"] or ()
+        said = stored if self._both else [choice for choice in stored if choice is not None]
+        return [None if choice is None else Verdict(choice=choice) for choice in said]
 
     def _outcome(self, job: Job, cluster: str, said: list[Verdict | Failure], seconds: float) -> Outcome:
         flipped = not self._both and not chosen_first(job.item.id, self._seed)
@@ -278,7 +280,7 @@ def _line(
         failure=failure,
         post_ids=tuple([p.id for p in asked.query.posts]) if isinstance(asked, Asked) else (),
         plan=asked.query.plan if isinstance(asked, Asked) and job.condition == "plan" else (),
-        cut=(asked.cut if isinstance(asked, Asked) else 0) + sum([b.cut for b in booked]),
+        cut=(asked.cut if isinstance(asked, Asked) else 0) + max([b.cut for b in booked], default=0),
         tokens=sum([b.tokens for b in booked]),
         seconds=round(seconds, 6),
         cost=sum([b.cost for b in booked]),

@@ -90,6 +90,7 @@ class Limiter:
         self._cut = 0
         """Requests sent up to the last cut."""
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._admitting = False
 
     @property
     def limit(self) -> int:
@@ -123,11 +124,20 @@ class Limiter:
         self._admit()
 
     def _admit(self) -> None:
+        """One request a turn of the event loop: the first of many is on its way before the last is even written."""
+        if self._waiting and self.active < self.limit and not self._admitting:
+            self._admitting = True
+            asyncio.get_running_loop().call_soon(self._let_in)
+
+    def _let_in(self) -> None:
+        self._admitting = False
         while self._waiting and self.active < self.limit:
             turn = self._waiting.popleft()
             if not turn.done():
                 self.active += 1
                 turn.set_result(None)
+                break
+        self._admit()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
+from prb.cache import Cache
 from prb.data.retrieve import ranker, top_posts
 from prb.errors import BadSpec
 from prb.evaluate.plan import PLANNERS, Plan, PlanAsk, Planner, Remembering
@@ -25,16 +26,19 @@ def llm(llm: str, aspects: int = 4, posts: int = 20, max_tokens: int = 1024) -> 
     """A language model infers, from the posts nearest the question, what this person would want of an answer."""
     if not 1 <= aspects <= MOST or posts < 1 or max_tokens < 1:
         raise BadSpec(f"planner 'llm': aspects is 1 to {MOST}, posts and max_tokens are 1 or more")
-    return by_llm(make_llm(llm), aspects=aspects, posts=posts, max_tokens=max_tokens)
+    return by_llm(make_llm(llm), aspects=aspects, posts=posts, max_tokens=max_tokens, cache=Cache())
 
 
-def by_llm(model: LLM, *, aspects: int = 4, posts: int = 20, max_tokens: int = 1024) -> Remembering:
+def by_llm(
+    model: LLM, *, aspects: int = 4, posts: int = 20, max_tokens: int = 1024, cache: Cache | None = None
+) -> Remembering:
     settings = (load("material"), load("plan_aspects"), REMINDER, aspects, posts, max_tokens)
     return Remembering(
         Aspects(model, aspects, posts, Sampling(max_tokens=max_tokens)),
         lambda wanted: [wanted.question, *(post.text for post in wanted.posts)],
         fingerprint=f"llm-{brief(settings)}-{model.fingerprint}",
         remote=model.remote,
+        cache=cache,
     )
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from prb.cache import Cache
 from prb.errors import BadSpec
 from prb.evaluate.plan import PLANNERS, Plan, PlanAsk, Planner, Remembering
 from prb.evaluate.planners.llm import MOST, brief, entries
@@ -41,10 +42,12 @@ def persona(llm: str, hypotheses: int = 6, posts: int = 40, max_tokens: int = 10
     """A language model forms hypotheses on the person, tests them on held-out posts and writes a short persona."""
     if not 1 <= hypotheses <= MOST or posts < 1 or max_tokens < 1:
         raise BadSpec(f"planner 'persona': hypotheses is 1 to {MOST}, posts and max_tokens are 1 or more")
-    return by_persona(make_llm(llm), hypotheses=hypotheses, posts=posts, max_tokens=max_tokens)
+    return by_persona(make_llm(llm), hypotheses=hypotheses, posts=posts, max_tokens=max_tokens, cache=Cache())
 
 
-def by_persona(model: LLM, *, hypotheses: int = 6, posts: int = 40, max_tokens: int = 1024) -> Remembering:
+def by_persona(
+    model: LLM, *, hypotheses: int = 6, posts: int = 40, max_tokens: int = 1024, cache: Cache | None = None
+) -> Remembering:
     words = [load(name) for name in PROMPTS]
     settings = (words, REMIND_LIST, REMIND_FINDING, REMIND_PERSONA, HELD_OUT, hypotheses, posts, max_tokens)
     return Remembering(
@@ -52,6 +55,7 @@ def by_persona(model: LLM, *, hypotheses: int = 6, posts: int = 40, max_tokens: 
         lambda wanted: [post.text for post in wanted.posts],
         fingerprint=f"persona-{brief(settings)}-{model.fingerprint}",
         remote=model.remote,
+        cache=cache,
     )
 
 
