@@ -43,15 +43,25 @@ class Args:
 def main(args: Args) -> None:
     loaded = load_model(args.lm, "causal", Loading())
     body, peak = loaded.model.base_model, matmul_peak()
-    head = "| answers | engine | padded loop of 8 | length-sorted batches | speed-up | bound | share of bound | of matmul peak |"
-    lines = [head, "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    columns = [
+        "answers",
+        "engine",
+        "padded loop of 8",
+        "length-sorted",
+        "speed-up",
+        "bound",
+        "of bound",
+        "of matmul peak",
+    ]
+    lines = ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
     for answers in (2, 16, 64):
         queries = max(1, args.queries * 2 // answers)
         bundles = make_bundles(loaded.tokenizer, queries, answers)
         lines.append(compare(body, bundles, answers, args.repeat, peak))
         print(lines[-1], flush=True)
     tokens = statistics.mean(len(b.prefix) for b in bundles)
-    about = f"SmolLM2-135M, fp32, {torch.get_num_threads()} threads, prefixes of about {tokens:.0f} tokens; matmul peak {peak:.0f} GFLOP/s."
+    about = f"SmolLM2-135M, fp32, {torch.get_num_threads()} threads, prefixes of about {tokens:.0f} tokens; "
+    about += f"matmul peak {peak:.0f} GFLOP/s."
     text = PAGE.read_text("utf-8")
     before, after = text.split(START)[0], text.split(END)[1]
     PAGE.write_text(f"{before}{START}\n{about}\n\n" + "\n".join(lines) + f"\n{END}{after}", "utf-8")

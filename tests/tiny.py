@@ -1,4 +1,4 @@
-"""Tiny random models with a real tokenizer, built in a moment: the architectures, not the weights, are what is tested."""
+"""Tiny random models with a real tokenizer, built in a moment: architectures are tested, not weights."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def tokenizer(template: str | None = CHAT, *, encoder: bool = False) -> Any:
     return made
 
 
-def config(architecture: str) -> Any:
+def config(architecture: str) -> Any:  # noqa: PLR0911
     """A configuration of a few thousand parameters."""
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     match architecture:

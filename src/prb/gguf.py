@@ -24,11 +24,10 @@ def file_sha256(path: Path) -> str:
     note = path.with_name(f"{path.name}.sha256")
     stat = path.stat()
     state = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-    with contextlib.suppress(OSError, ValueError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         known = json.loads(note.read_text("utf-8"))
-        sha256 = str(known.pop("sha256", ""))
-        if known == state and len(sha256) == 64:
-            return sha256
+        if known == {**state, "sha256": known["sha256"]}:
+            return str(known["sha256"])
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     with contextlib.suppress(OSError):  # a folder that cannot be written to is hashed each time

@@ -100,11 +100,11 @@ class Registry(Generic[T]):
     def _discover(self) -> None:
         if self._discovered:
             return
-        self._discovered = True
         for module in pkgutil.iter_modules(import_module(self._package).__path__):
             import_module(f"{self._package}.{module.name}")
         for point in entry_points(group=self._group):
             self._add(point.name, point.load())
+        self._discovered = True
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,7 @@ def test_failures_are_shown_and_are_no_losses(prb: Prb, data: Path, tmp_path: Pa
     words = ["--dataset", data, "--condition", "none", "--json", "--quiet"]
     said = prb("evaluate", *words, "--model", "scripted?fail=busy", "--out", tmp_path / "scorer")
     judge = prb("evaluate", *words, "--model", "scripted-judge?says=hm", "--out", tmp_path / "judge")
-    for found, reason in ((said, "busy"), (judge, "no verdict: hm")):
+    for found, reason in ((said, "busy"), (judge, "no verdict")):
         (row,) = found.json["results"]
         assert (found.code, row["accuracy"]["value"], row["accuracy"]["failed"]) == (0, None, 5)
         assert row["failures"] == {reason: 5}

@@ -24,7 +24,7 @@ LINES = [
     outcome("2", scores=(None, 0.5), failure="busy", cut=1),
     outcome("3", verdicts=("first", "tie"), credit=0.75, margin=0.25),
     outcome("4", scores=(0.25,)),
-    outcome("5", verdicts=(None, None), failure="busy"),
+    outcome("5", verdicts=(None, None), failure="busy: try again: later"),
 ]
 
 
@@ -37,6 +37,12 @@ def test_a_column_has_an_entry_for_every_line_and_nan_for_failures() -> None:
     np.testing.assert_array_equal(column.score, [np.nan, np.nan, np.nan, 0.25, np.nan])
     assert column.verdicts == [("first", "tie"), (None, None)]
     assert (column.failures, column.cut) == ({"busy": 2}, 3)
+
+
+def test_failures_are_counted_by_reason_without_their_detail() -> None:
+    columns = Columns(["m"], ["none"])
+    columns.add([outcome(str(n), failure=f"no verdict: {n}") for n in range(3)] + [outcome("4", failure="busy")])
+    assert columns.of["m", "none"].failures == {"no verdict": 3, "busy": 1}
 
 
 def test_lines_read_back_give_the_same_column() -> None:

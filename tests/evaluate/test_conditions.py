@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -162,6 +162,17 @@ def test_plan_shows_what_was_inferred_from_the_posts_but_not_the_posts() -> None
     item = next(iter(data))
     shown = query(data, item, "plan")
     assert shown == Query(question=item.question, user="u1", plan=(f"2 posts on {item.question}",))
+
+
+def test_a_plan_that_cannot_be_made_is_a_failure() -> None:
+    class Silent:
+        fingerprint = "silent"
+
+        def plan(self, question: str, posts: Any) -> Failure:
+            return Failure("no plan")
+
+    data = dataset([make_row(1)])
+    assert replace(asker(data), planner=Silent()).ask(next(iter(data)), "plan") == Failure("no plan")
 
 
 def test_oracle_shows_the_true_aspects_with_their_reasons() -> None:

@@ -13,6 +13,12 @@ def posts(*texts: str) -> list[Post]:
     return [Post(str(n), "", text) for n, text in enumerate(texts, 1)]
 
 
+def extract(question: str, history: list[Post], aspects: int = 3) -> tuple[str, ...]:
+    plan = PLANNERS.make(f"extractive?aspects={aspects}").plan(question, history)
+    assert isinstance(plan, tuple)
+    return plan
+
+
 QUESTION = "Which bread should I bake for the party?"
 HISTORY = posts(
     "The train was late again. I prefer recipes that need no kneading. Why is that?",
@@ -22,22 +28,28 @@ HISTORY = posts(
 
 
 def test_sentences_of_taste_come_before_all_others() -> None:
-    plan = PLANNERS.make("extractive?aspects=2").plan(QUESTION, HISTORY)
+    plan = extract(QUESTION, HISTORY, aspects=2)
     assert set(plan) == {"I prefer recipes that need no kneading.", "I can't stand raisins in dough!"}
+
+
+def test_taste_far_from_the_question_comes_before_what_is_only_near_it() -> None:
+    history = posts("The bakery sells bread for every party.", "I hate loud motorcycles.")
+    near, far = "The bakery sells bread for every party.", "I hate loud motorcycles."
+    assert extract(QUESTION, history) == (far, near)
 
 
 def test_among_sentences_of_taste_those_near_the_question_come_first() -> None:
     history = posts("I love old motorcycles.", "I love dark bread with seeds.")
-    assert PLANNERS.make("extractive").plan(QUESTION, history)[0] == "I love dark bread with seeds."
+    assert extract(QUESTION, history)[0] == "I love dark bread with seeds."
 
 
 @pytest.mark.parametrize(("aspects", "found"), [(1, 1), (3, 3), (50, 5)])
 def test_a_plan_has_at_most_as_many_aspects_as_asked_for(aspects: int, found: int) -> None:
-    assert len(PLANNERS.make(f"extractive?aspects={aspects}").plan(QUESTION, HISTORY)) == found
+    assert len(extract(QUESTION, HISTORY, aspects=aspects)) == found
 
 
 def test_a_plan_quotes_and_never_asks() -> None:
-    plan = PLANNERS.make("extractive?aspects=50").plan(QUESTION, HISTORY)
+    plan = extract(QUESTION, HISTORY, aspects=50)
     everything = " ".join(post.text for post in HISTORY)
     assert all(aspect in everything for aspect in plan)
     assert "Why is that?" not in plan
@@ -45,11 +57,11 @@ def test_a_plan_quotes_and_never_asks() -> None:
 
 @pytest.mark.parametrize("history", [[], posts("Why? Really?", "And then?")])
 def test_nothing_to_quote_is_an_empty_plan(history: list[Post]) -> None:
-    assert PLANNERS.make("extractive").plan(QUESTION, history) == ()
+    assert extract(QUESTION, history) == ()
 
 
 def test_a_plan_is_the_same_every_time() -> None:
-    assert PLANNERS.make("extractive").plan(QUESTION, HISTORY) == PLANNERS.make("extractive").plan(QUESTION, HISTORY)
+    assert extract(QUESTION, HISTORY) == extract(QUESTION, HISTORY)
 
 
 def test_the_fingerprint_tells_settings_apart() -> None:

@@ -16,7 +16,7 @@ import pytest
 from filelock import FileLock
 
 from prb.errors import BadInput, RunConflict
-from prb.evaluate.config import EvaluateConfig
+from prb.evaluate.config import CONDITIONS, EvaluateConfig
 from prb.evaluate.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Duel, Failure, Reward, RewardModel, Verdict
@@ -107,6 +107,18 @@ def test_cut_inside_any_line_a_run_resumes_to_the_same_files_and_says_so(
         evaluate(replace(config, out=tmp_path / "cut"), models=models(), progress=notes)
         assert same_files(folder, tmp_path / "cut"), size
         assert notes.notes[0] == "the last line was torn by a crash; dropped and done again"
+
+
+def test_under_every_condition_a_cut_run_resumes_to_the_same_files(write_jsonl: Write, tmp_path: Path) -> None:
+    folder = tmp_path / "whole"
+    config = settings(write_jsonl(ROWS), folder, model=("mine", "judge"), condition=CONDITIONS, batch=2)
+    evaluate(config, models=models())
+    boundaries = [0, *ends((folder / "outcomes.jsonl").read_bytes())]
+    assert len(boundaries) == 1 + 6 * 5 * 2
+    for lines in (3, 10, 17, 30, 41, 55, 60):
+        cut_copy(folder, tmp_path / "cut", boundaries[lines])
+        evaluate(replace(config, out=tmp_path / "cut"), models=models())
+        assert same_files(folder, tmp_path / "cut"), lines
 
 
 def test_a_resumed_run_says_what_is_there_and_asks_only_for_the_rest(

@@ -242,7 +242,7 @@ def test_one_verdict_of_two_is_not_enough() -> None:
 def test_a_verdict_tells_what_it_cost() -> None:
     said = Verdict(choice="first", tokens=7, cut=1, cost=0.5, text="A, since …")
     (line,) = compared(ScriptedComparer(lambda _: said), [make_row(1)])
-    assert (line.tokens, line.cut, line.cost, line.text) == (14, 2, 1.0, ("A, since …", "A, since …"))
+    assert (line.tokens, line.cut, line.cost, line.text) == (14, 1, 1.0, ("A, since …", "A, since …"))
 
 
 def test_one_order_is_asked_once_and_fixed_by_the_hash_of_the_pair() -> None:

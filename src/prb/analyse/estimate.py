@@ -85,8 +85,10 @@ def _interval(mean: float, values: Floats, clusters: Ints, ties: int) -> tuple[f
         return wilson(mean, groups, _t95(groups - 1))
     error = clustered_stderr(values, clusters)
     assert error is not None
+    if error == 0.0 and mean == 0.5:
+        return mean, mean  # twins that cancel in every cluster: true by construction of the rows
     if error == 0.0:
-        return mean, mean  # every cluster has this very mean: true by construction, not by luck
+        return wilson(mean, groups, _t95(groups - 1))  # equal by luck, so the variance is unknown here too
     return wilson(mean, mean * (1 - mean) / error**2, _t95(groups - 1))
 
 

@@ -88,11 +88,12 @@ def _sampler(sampling: Sampling) -> dict[str, Any]:
 def _completion(reply: Mapping[str, Any], request: Request) -> Completion:
     (choice,) = reply["choices"]
     usage = reply["usage"]
+    text = _new_text(choice["message"].get("content") or "", request.chat)
     return Completion(
-        text=_new_text(choice["message"].get("content") or "", request.chat),
+        text=text,
         prompt_tokens=usage["prompt_tokens"],
         completion_tokens=usage["completion_tokens"],
-        first=_first(choice.get("logprobs")),
+        first=_first(choice.get("logprobs"), text),
         truncated=choice["finish_reason"] == "length",
     )
 
@@ -102,12 +103,19 @@ def _new_text(text: str, chat: Chat) -> str:
     return text.removeprefix(chat[-1].text) if chat[-1].role == "assistant" else text
 
 
-def _first(logprobs: Mapping[str, Any] | None) -> dict[str, float]:
+def _first(logprobs: Mapping[str, Any] | None, text: str) -> dict[str, float]:
+    """Tokens that are part of a character are left out of the list, so its first is not always the text's first."""
     tokens = (logprobs or {}).get("content") or []
+    if not tokens or not _one_begins_the_other(bytes(tokens[0]["bytes"]), text.encode()):
+        return {}
     found: dict[str, float] = {}
-    for token in tokens[0]["top_logprobs"] if tokens else []:
-        found.setdefault(token["token"], token["logprob"])  # halves of characters read alike; the likelier stays
+    for token in tokens[0]["top_logprobs"]:
+        found.setdefault(token["token"], token["logprob"])  # parts of characters read alike; the likelier stays
     return found
+
+
+def _one_begins_the_other(a: bytes, b: bytes) -> bool:
+    return a.startswith(b) or b.startswith(a)
 
 
 def _failure(error: Mapping[str, Any]) -> Failure:

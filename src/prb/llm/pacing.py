@@ -76,8 +76,8 @@ def _seconds_until(date: str, now: float) -> float:
 class Limiter:
     """How many requests may be under way: one more for each success, half as many on overload, within 1 and `most`.
 
-    One overload halves it once, however many requests it hits: those sent before a cut say nothing of the limit after.
-    Where overload comes again and again, growth is slower, so that a busy server is not hammered.
+    It is halved once a round at most: requests sent before the halving, and the first ones after it, say nothing of the
+    new limit. Where overload comes again and again, growth is slower, so that a busy server is not hammered.
     """
 
     def __init__(self, most: int, start: int = 16) -> None:
@@ -88,7 +88,7 @@ class Limiter:
         """Share of overload among the last 64 or so requests."""
         self._sent = 0
         self._cut = 0
-        """Requests sent up to the last cut."""
+        """The last request that says nothing of the limit since it was halved: a round's worth after that."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._admitting = False
 
@@ -114,7 +114,8 @@ class Limiter:
         if ok or overloaded:
             self._overloads += (overloaded - self._overloads) / 64
         if overloaded and ticket > self._cut:
-            self._limit, self._cut = max(1.0, self._limit / 2), self._sent
+            self._limit = max(1.0, self._limit / 2)
+            self._cut = self._sent + self.limit
         elif ok:
             self._limit = min(self._most, self._limit + max(0.1, 1 - 4 * self._overloads))
         self._free()

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import os
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb.errors import BadInput, BadSpec, MissingExtra
+from prb.gguf import file_sha256
+from prb.llm import LLM, Completion, Message, Request, Sampling, llamacpp, make_llm
+from prb.types import Failure
+from prb.weights import here
+from tests.llm import tiny
+
+pytest.importorskip("xllamacpp", reason="needs the llamacpp extra")
+pytest.importorskip("gguf", reason="needs the torch extra, to build a tiny GGUF")
+
+TURNS = (
+    "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[go]{% endif %}"
+)
+needs_smollm2 = pytest.mark.skipif(here("smollm2") == "no", reason="needs SmolLM2: prb models pull smollm2")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", template=TURNS)
+
+
+@pytest.fixture(scope="module")
+def llm(path: Path) -> LLM:
+    return make_llm(f"llamacpp/{path};threads=1;context=256")
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> LLM:
+    return make_llm("llamacpp/smollm2;threads=1;context=512")
+
+
+def ask(text: str, **sampling: Any) -> Request:
+    return Request((Message("user", text),), Sampling(**{"max_tokens": 8, **sampling}))
+
+
+def said(llm: LLM, request: Request) -> Completion:
+    (completion,) = llm.complete([request])
+    assert isinstance(completion, Completion), completion
+    return completion
+
+
+def test_the_chat_template_of_the_file_is_used_once_with_one_first_token(llm: LLM) -> None:
+    assert said(llm, ask("hi")).prompt_tokens == len("[user]hi\n[go]") + 1  # tokens are letters here
+
+
+def test_a_file_without_a_chat_template_gets_the_plain_one(tmp_path: Path) -> None:
+    base = make_llm(f"llamacpp/{tiny.gguf(tmp_path / 'base.gguf')};threads=1;context=256")
+    chat = (Message("system", "brief"), Message("user", "hi"))
+    prompt = "System: brief\n\nUser: hi\n\nAssistant:"
+    assert said(base, Request(chat, Sampling(max_tokens=1))).prompt_tokens == len(prompt) + 1
+
+
+def test_a_reply_depends_on_its_own_request_alone(llm: LLM) -> None:
+    shared = "abcdefgh" * 12
+    requests = [
+        ask(shared, top_logprobs=5),
+        ask(f"{shared} and more", top_logprobs=5),
+        ask(shared[:50], temperature=1.0, seed=4, top_logprobs=5),
+        ask("other", temperature=0.7, top_p=0.9, seed=4),
+    ]
+    alone = [said(llm, request) for request in requests]
+    assert llm.complete(requests) == alone
+    assert llm.complete([*requests, *requests[::-1]]) == [*alone, *alone[::-1]]
+
+
+@needs_smollm2
+def test_a_real_reply_depends_on_its_own_request_alone(smollm2: LLM) -> None:
+    requests = [
+        ask("Name a colour and say why.", top_logprobs=5),
+        ask("Name a colour and say why not.", temperature=1.0, seed=1, top_logprobs=5),
+    ]
+    alone = [said(smollm2, request) for request in requests]
+    assert smollm2.complete([*requests[::-1], *requests]) == [*alone[::-1], *alone]
+
+
+@needs_smollm2
+def test_smollm2_answers(smollm2: LLM) -> None:
+    chat = (Message("user", "What is the capital of France?"), Message("assistant", "The capital of France is"))
+    reply = said(smollm2, Request(chat, Sampling(max_tokens=3, top_logprobs=3)))
+    assert reply.text.startswith(" Paris")
+    assert next(iter(reply.first)) == " Paris"
+
+
+def test_a_seed_repeats_its_draw_and_another_draws_anew(llm: LLM) -> None:
+    texts = [said(llm, ask("hi", temperature=1.0, seed=seed)).text for seed in (1, 1, 2, 3, 4)]
+    assert texts[0] == texts[1]
+    assert len(set(texts)) > 2
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32 - 1, 2**70])
+def test_no_seed_means_a_new_one_each_time(llm: LLM, seed: int) -> None:
+    assert said(llm, ask("hi", temperature=1.0, seed=seed)) == said(llm, ask("hi", temperature=1.0, seed=seed))
+
+
+def test_a_tiny_top_p_leaves_the_likeliest(llm: LLM) -> None:
+    assert said(llm, ask("hi", temperature=1.0, top_p=1e-6, seed=9)).text == said(llm, ask("hi")).text
+
+
+def test_unlikely_tokens_are_drawn_too(llm: LLM) -> None:
+    """Filters that llama.cpp applies unasked, such as top-k 40, would leave fewer."""
+    requests = [ask("hi", temperature=50.0, seed=seed, max_tokens=1, top_logprobs=1) for seed in range(150)]
+    texts = {reply.text for reply in llm.complete(requests) if isinstance(reply, Completion)}
+    assert len(texts) > 45
+
+
+def test_temperature_comes_before_top_p(llm: LLM) -> None:
+    """At this temperature all are about equally likely, so half the probability is half the tokens."""
+    requests = [ask("hi", temperature=50.0, top_p=0.5, seed=seed, max_tokens=1) for seed in range(60)]
+    assert len({reply.text for reply in llm.complete(requests) if isinstance(reply, Completion)}) > 20
+
+
+def test_a_stop_string_is_cut_with_all_behind_it(llm: LLM) -> None:
+    whole = said(llm, ask("hi"))
+    stop = whole.text[4:6]
+    cut = said(llm, ask("hi", stop=("never said", stop)))
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert not cut.truncated
+
+
+def test_a_reply_that_ran_out_of_tokens_says_so(llm: LLM) -> None:
+    reply = said(llm, ask("hi", max_tokens=3))
+    assert (reply.truncated, reply.completion_tokens) == (True, 3)
+
+
+def test_log_probabilities_are_of_the_first_token_and_before_temperature(llm: LLM) -> None:
+    cold, hot = (said(llm, ask("hi", temperature=t, top_logprobs=4, seed=1)).first for t in (0.0, 0.2))
+    assert cold == hot
+    assert len(cold) == 4
+    assert list(cold.values()) == sorted(cold.values(), reverse=True)
+    assert said(llm, ask("hi")).first == {}
+
+
+def test_a_prompt_over_the_context_is_a_failure_and_its_neighbour_is_not(llm: LLM) -> None:
+    good, bad = llm.complete([ask("hi"), ask("hi" * 300)])
+    assert good == said(llm, ask("hi"))
+    assert bad == Failure("prompt longer than the context", "612 tokens, context 256")
+
+
+def test_an_empty_chat_and_half_a_character_are_failures(llm: LLM) -> None:
+    for request in (Request(()), ask("\ud800")):
+        (failure,) = llm.complete([request])
+        assert isinstance(failure, Failure)
+
+
+def test_an_answer_that_was_begun_is_continued(llm: LLM) -> None:
+    begun = Request((Message("user", "hi"), Message("assistant", "well")), Sampling(max_tokens=4))
+    reply = said(llm, begun)
+    assert reply.prompt_tokens > said(llm, ask("hi")).prompt_tokens
+    assert "well" not in reply.text
+
+
+def test_it_prints_nothing(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    llm = llamacpp.LlamaCpp(path, threads=1, context=128)
+    llm.complete([ask("hi"), ask("hi" * 300)])
+    del llm
+    assert capfd.readouterr() == ("", "")
+
+
+def test_nobody_else_can_use_its_port(llm: Any) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{llm._server.listening_address}/props")
+
+
+def test_the_fingerprint_is_the_hash_of_the_file(path: Path, llm: LLM) -> None:
+    assert llm.fingerprint == f"llamacpp-tiny-{file_sha256(path)[:12]}-256"
+    assert llm.remote is False
+
+
+def test_the_same_weights_are_loaded_once(path: Path, llm: LLM) -> None:
+    assert make_llm(f"llamacpp/{path};threads=1;context=256") is llm
+
+
+def test_one_core_is_left_to_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(llamacpp, "_loaded", lambda _, threads, *__: asked.append(threads))
+    for cores in (1, 2, 8):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)), raising=False)
+        make_llm(f"llamacpp/{path}")
+    make_llm(f"llamacpp/{path};threads=5")
+    assert asked == [1, 1, 7, 5]
+
+
+def test_bad_settings_and_files_are_told(tmp_path: Path, path: Path) -> None:
+    with pytest.raises(BadSpec, match="at least 1"):
+        make_llm(f"llamacpp/{path};threads=0")
+    with pytest.raises(BadInput, match=r"no GGUF file 'gone\.gguf'.*smollm2"):
+        make_llm("llamacpp/gone.gguf")
+    (tmp_path / "text.gguf").write_text("not a model")
+    with pytest.raises(BadInput, match="is it a GGUF file"):
+        make_llm(f"llamacpp/{tmp_path / 'text.gguf'}")
+
+
+def test_weights_that_are_not_here_come_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRB_CACHE", str(tmp_path))
+    with pytest.raises(BadInput, match="prb models pull smollm2"):
+        make_llm("llamacpp/smollm2")
+
+
+def test_without_the_extra_it_says_which(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    with pytest.raises(MissingExtra, match=r"\[llamacpp\]"):
+        make_llm(f"llamacpp/{path};context=64")

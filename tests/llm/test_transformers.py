@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb.errors import BadInput, BadSpec, MissingExtra
+from prb.gguf import convert
+from prb.llm import LLM, Completion, Message, Request, Sampling, make_llm, plain
+from prb.llm.transformers import one_bos, render
+from prb.types import Failure
+from prb.weights import here
+from tests.llm import tiny
+
+torch = pytest.importorskip("torch", reason="needs the torch extra")
+pytest.importorskip("transformers", reason="needs the torch extra")
+
+QUESTIONS = ["Name a colour.", "the quick brown fox jumps over the lazy dog " * 3, "Why?", "say why you like it", "Hi"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # tests run side by side
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.llama(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    return make_llm(f"transformers/{folder};device=cpu")
+
+
+def ask(text: str, **sampling: Any) -> Request:
+    return Request((Message("user", text),), Sampling(**{"max_tokens": 12, **sampling}))
+
+
+def said(llm: LLM, request: Request) -> Completion:
+    (completion,) = llm.complete([request])
+    assert isinstance(completion, Completion), completion
+    return completion
+
+
+def mixed() -> list[Request]:
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"temperature": 1.0, "seed": 1},
+        {"temperature": 1.0, "seed": 1, "top_p": 0.9},
+        {"temperature": 0.6, "seed": 2, "max_tokens": 5, "stop": ("e",)},
+        {"top_logprobs": 4, "max_tokens": 2},
+    ]
+    return [ask(text, **kind) for text in QUESTIONS for kind in kinds]
+
+
+def test_a_reply_depends_on_its_own_request_alone(folder: Path, llm: LLM) -> None:
+    alone = [said(llm, request) for request in mixed()]
+    assert llm.complete(mixed()) == alone
+    assert llm.complete(mixed()[::-1]) == alone[::-1]
+    for batch in (1, 3):
+        assert make_llm(f"transformers/{folder};device=cpu;batch={batch}").complete(mixed()) == alone
+
+
+def test_near_ties_are_decided_by_the_request_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a margin as wide as this every token is a near tie."""
+    llm = make_llm(f"transformers/{folder};device=cpu")
+    usual = llm.complete(mixed())
+    monkeypatch.setattr("prb.llm.drawing.MARGIN", 1e6)
+    assert llm.complete(mixed()) == usual
+
+
+def test_greedy_replies_are_those_of_the_library(folder: Path, llm: LLM) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    words: Any = AutoTokenizer.from_pretrained(folder)
+    for text in QUESTIONS:
+        ids = words.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        out = model.generate(**ids, max_new_tokens=12, do_sample=False)[0, ids["input_ids"].shape[1] :]
+        completion = said(llm, ask(text))
+        assert completion.text == words.decode(out, skip_special_tokens=True)
+        assert completion.prompt_tokens == ids["input_ids"].shape[1]
+
+
+def test_the_first_log_probabilities_are_those_of_a_plain_forward_pass(folder: Path, llm: LLM) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    words: Any = AutoTokenizer.from_pretrained(folder)
+    ids = words(render(words, ask("Hi").chat), add_special_tokens=False, return_tensors="pt")["input_ids"]
+    with torch.inference_mode():
+        expected = AutoModelForCausalLM.from_pretrained(folder)(ids).logits[0, -1].log_softmax(-1)
+    first = said(llm, ask("Hi", top_logprobs=3, temperature=0.3)).first
+    best = expected.topk(3)
+    assert list(first) == [words.decode([token]) for token in best.indices.tolist()]
+    assert list(first.values()) == pytest.approx(best.values.tolist(), abs=1e-4)
+    assert said(llm, ask("Hi")).first == {}
+
+
+def test_a_seed_repeats_its_draw_and_another_draws_anew(llm: LLM) -> None:
+    texts = [said(llm, ask("Name a colour.", temperature=1.0, seed=seed)).text for seed in (1, 1, 2, 3, 2**70, -1)]
+    assert texts[0] == texts[1]
+    assert len(set(texts)) > 3
+    torch.manual_seed(0)
+    state = torch.random.get_rng_state()
+    said(llm, ask("Name a colour.", temperature=1.0))
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_a_stop_string_is_cut_with_all_behind_it(llm: LLM) -> None:
+    whole = said(llm, ask("Name a colour."))
+    stop = whole.text[3:5]
+    cut = said(llm, ask("Name a colour.", stop=("", "never said", stop)))
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert (whole.truncated, cut.truncated) == (True, False)
+    assert cut.completion_tokens < whole.completion_tokens == 12
+
+
+def test_every_end_token_of_the_repository_ends_a_reply(tmp_path: Path, folder: Path, llm: LLM) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    words: Any = AutoTokenizer.from_pretrained(folder)
+    ids = words(render(words, ask("Hi").chat), add_special_tokens=False, return_tensors="pt")["input_ids"]
+    likeliest = int(AutoModelForCausalLM.from_pretrained(folder)(ids).logits[0, -1].argmax())
+    ending = make_llm(f"transformers/{tiny.llama(tmp_path, eos_token_id=[2, likeliest])}")
+    for _ in range(2):
+        assert said(ending, ask("Hi")) == Completion(text="", prompt_tokens=ids.shape[1], completion_tokens=1)
+        ending = make_llm(f"transformers/{tmp_path};batch=2")  # the same weights again, loaded once
+
+
+def test_what_a_repository_suggests_about_sampling_is_not_used(tmp_path: Path, llm: LLM) -> None:
+    suggestive = tiny.llama(tmp_path, repetition_penalty=5.0, top_k=1, do_sample=True, temperature=3.0)
+    assert make_llm(f"transformers/{suggestive}").complete(mixed()) == llm.complete(mixed())
+
+
+def test_a_prompt_over_the_context_is_a_failure_and_its_neighbour_is_not(llm: LLM) -> None:
+    good, bad = llm.complete([ask("Hi"), ask("Hi " * 300)])
+    assert good == said(llm, ask("Hi"))
+    assert isinstance(bad, Failure)
+    assert bad.reason == "prompt longer than the context"
+    assert "context 256" in bad.detail
+
+
+def test_a_reply_ends_where_the_context_does(llm: LLM) -> None:
+    long = said(llm, ask("Hi", max_tokens=10_000))
+    assert long.truncated == (long.prompt_tokens + long.completion_tokens == 256)
+
+
+def test_an_empty_chat_and_half_a_character_are_failures(llm: LLM) -> None:
+    for request in (Request(()), ask("\ud800")):
+        (failure,) = llm.complete([request])
+        assert isinstance(failure, Failure)
+
+
+@pytest.mark.parametrize("adds_bos", [True, False])
+@pytest.mark.parametrize("template", [tiny.CHATML, tiny.CHATML.replace("{{ bos_token }}", ""), "<s><s>hello"])
+def test_a_prompt_has_one_first_token_where_anybody_wants_one(template: str, adds_bos: bool) -> None:
+    words = tiny.tokenizer(template, adds_bos=adds_bos)
+    tokens = one_bos(words, words(render(words, ask("Hi").chat), add_special_tokens=False)["input_ids"])
+    wanted = adds_bos or template.startswith(("{{ bos", "<s>"))
+    assert tokens.count(1) == (1 if wanted else 0)
+    assert (tokens[0] == 1) == wanted
+
+
+def test_a_model_without_a_template_gets_the_plain_one(tmp_path: Path) -> None:
+    words = tiny.tokenizer(None)
+    chat = (Message("system", "Be brief."), Message("user", "Hi"))
+    assert render(words, chat) == "System: Be brief.\n\nUser: Hi\n\nAssistant:"
+    assert render(words, (*chat, Message("assistant", "Well"))) == "System: Be brief.\n\nUser: Hi\n\nAssistant: Well"
+    base = make_llm(f"transformers/{tiny.llama(tmp_path, template=None)}")
+    assert said(base, ask("Hi")).prompt_tokens == len(words("User: Hi\n\nAssistant:")["input_ids"])
+
+
+def test_text_in_a_message_is_not_read_as_a_template() -> None:
+    words = tiny.tokenizer(None)
+    assert "{{ 1 + 1 }}" in render(words, (Message("user", "{{ 1 + 1 }}"),))
+
+
+def test_a_template_that_knows_no_system_role_has_it_in_the_first_turn() -> None:
+    strict = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}" + plain.TEMPLATE
+    words = tiny.tokenizer(strict)
+    chat = (Message("system", "Be brief."), Message("user", "Hi"))
+    assert render(words, chat) == "User: Be brief.\n\nHi\n\nAssistant:"
+    words = tiny.tokenizer("{{ raise_exception('never') }}")
+    with pytest.raises(ValueError, match="template refuses it: never"):
+        render(words, chat)
+
+
+def test_an_answer_that_was_begun_is_continued(llm: LLM) -> None:
+    begun = (Message("user", "Hi"), Message("assistant", "the"))
+    (first, _) = llm.complete([Request(begun, Sampling(max_tokens=3)), ask("Hi")])
+    assert isinstance(first, Completion)
+    assert first.prompt_tokens == said(llm, ask("Hi")).prompt_tokens + 1
+    assert not first.text.startswith("the")
+
+
+def test_sixteen_bits_run_one_request_at_a_time(folder: Path) -> None:
+    half = make_llm(f"transformers/{folder};device=cpu;dtype=bf16")
+    assert half.complete(mixed()) == [said(half, request) for request in mixed()]
+    assert half.fingerprint.endswith("-bf16")
+
+
+def test_the_fingerprint_is_of_weights_and_tokenizer(tmp_path: Path, folder: Path, llm: LLM) -> None:
+    other = shutil.copytree(folder, tmp_path / folder.name)
+    assert make_llm(f"transformers/{other}").fingerprint == llm.fingerprint
+    assert make_llm(f"transformers/{tiny.llama(tmp_path / 'x' / folder.name, seed=1)}").fingerprint != llm.fingerprint
+    assert str(folder.parent) not in llm.fingerprint
+    assert llm.remote is False
+
+
+def test_an_adapter_changes_what_is_said_and_who_says_it(tmp_path: Path, folder: Path, llm: LLM) -> None:
+    peft = pytest.importorskip("peft", reason="needs the train extra")
+    from transformers import AutoModelForCausalLM
+
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "o_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    torch.manual_seed(1)
+    peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config).save_pretrained(tmp_path)
+    adapted = make_llm(f"transformers/{folder};adapter={tmp_path}")
+    assert adapted.fingerprint != llm.fingerprint
+    assert said(adapted, ask("Hi", top_logprobs=5)).first != said(llm, ask("Hi", top_logprobs=5)).first
+    (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
+    with pytest.raises(BadInput, match=r"has no adapter_model\.safetensors"):
+        make_llm(f"transformers/{folder};adapter={tmp_path};dtype=fp32")
+
+
+def test_weights_that_could_run_code_are_refused(tmp_path: Path, folder: Path) -> None:
+    from safetensors.torch import load_file
+
+    pickled = shutil.copytree(folder, tmp_path / "pickled")
+    torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    with pytest.raises(BadInput, match="cannot load"):
+        make_llm(f"transformers/{pickled}")
+
+
+def test_bad_settings_are_told_before_anything_is_loaded(folder: Path) -> None:
+    with pytest.raises(BadSpec, match="batch is at least 1"):
+        make_llm(f"transformers/{folder};batch=0")
+    with pytest.raises(BadSpec, match="fp32"):
+        make_llm(f"transformers/{folder};dtype=float8")
+    with pytest.raises(BadInput, match="cannot load"):
+        make_llm("transformers//no/such/folder")
+    if not torch.cuda.is_available():
+        with pytest.raises(BadInput, match="there is no GPU here"):
+            make_llm(f"transformers/{folder};device=cuda")
+
+
+def test_without_the_extra_it_says_which(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingExtra, match=r"\[torch\]"):
+        make_llm(f"transformers/{folder};revision=other")
+
+
+def test_a_converted_gguf_says_the_same_in_both_back_ends(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp", reason="needs the llamacpp extra")
+    path = tiny.gguf(tmp_path / "tiny.gguf", space_first=True)  # as transformers reads all such files
+    (tmp_path / "converted").mkdir()
+    convert(path, tmp_path / "converted")
+    request = ask("hi there", top_logprobs=5, max_tokens=1)
+    ours = said(make_llm(f"transformers/{tmp_path / 'converted'}"), request)
+    theirs = said(make_llm(f"llamacpp/{path};threads=1;context=256"), request)
+    assert ours.prompt_tokens == theirs.prompt_tokens
+    assert list(ours.first.values()) == pytest.approx(list(theirs.first.values()), abs=0.02)
+
+
+@pytest.mark.skipif(here("smollm2") != "yes", reason="needs SmolLM2: prb models pull smollm2")
+def test_smollm2_reads_the_same_tokens_in_both_back_ends() -> None:
+    pytest.importorskip("xllamacpp", reason="needs the llamacpp extra")
+    ours = make_llm("transformers/smollm2;device=cpu")
+    theirs = make_llm("llamacpp/smollm2;threads=1;context=512")
+    texts = ["a  1\n\n 2   3\t4 x", "It's 12½ ٣ café 你好 😀", "x=1;\r\n\r\n  y = 22"]
+    for text in texts:
+        request = ask(text, top_logprobs=5, max_tokens=1)
+        mine, its = said(ours, request), said(theirs, request)
+        assert mine.prompt_tokens == its.prompt_tokens
+        if its.first:  # llama.cpp does not tell where a reply begins with part of a character
+            assert max(mine.first.values()) == pytest.approx(max(its.first.values()), abs=0.5)  # it computes in 8 bits
+    (best,) = said(ours, ask("What is the capital of France? One word.", top_logprobs=1, max_tokens=1)).first
+    assert best in ("Paris", "The")
