@@ -47,18 +47,43 @@ def test_without_noise_it_is_the_likeliest() -> None:
     assert draw(torch.tensor(LOGITS), None, Sampling()) == settled(torch.tensor(LOGITS), None, Sampling()) == 0
 
 
+def slow_draw(logits: Any, noise: Any, sampling: Sampling) -> int:
+    """By sorting everything and going through it one by one."""
+    share = (logits / sampling.temperature).softmax(-1).tolist()
+    kept, held = [], 0.0
+    for token in sorted(range(len(share)), key=lambda t: -share[t]):
+        if kept and held >= sampling.top_p:
+            break
+        kept.append(token)
+        held += share[token]
+    return max(kept, key=lambda t: float(logits[t] + sampling.temperature * noise[t]))
+
+
+@pytest.mark.parametrize("width", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("top_p", [0.0, 0.3, 0.9, 0.99])
+def test_a_large_vocabulary_is_drawn_from_as_by_sorting_it_all(top_p: float, width: float) -> None:
+    generator, sampling = seeded(11), Sampling(temperature=0.8, top_p=top_p)
+    for _ in range(5):
+        logits = torch.randn(3000, generator=generator) * width
+        noise = gumbel(3000, generator).float()
+        token = slow_draw(logits, noise, sampling)
+        assert draw(logits, noise, sampling) == token
+        assert settled(logits, noise, sampling) in (None, token)
+
+
+@pytest.mark.parametrize("size", [60, 1000])
 @pytest.mark.parametrize("top_p", [1.0, 0.9, 0.5, 0.1])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-def test_a_settled_token_survives_rounding(temperature: float, top_p: float) -> None:
+def test_a_settled_token_survives_rounding(temperature: float, top_p: float, size: int) -> None:
     generator, sampling = seeded(3), Sampling(temperature=temperature, top_p=top_p)
     found = 0
-    for _ in range(150):
-        logits = torch.randn(60, generator=generator) * 2
+    for _ in range(100):
+        logits = torch.randn(size, generator=generator) * 2
         logits[1] = logits.max() - 1e-3 * torch.rand(1, generator=generator)  # near the top, so that ties are common
-        noise = gumbel(60, generator).float() if temperature else None
+        noise = gumbel(size, generator).float() if temperature else None
         token = settled(logits, noise, sampling)
         for _ in range(3):
-            off = (torch.rand(60, generator=generator) - 0.5) * MARGIN * 0.5
+            off = (torch.rand(size, generator=generator) - 0.5) * MARGIN * 0.5
             assert token in (None, draw(logits + off, noise, sampling))
         found += token is not None
     assert found > 0 or temperature == 0

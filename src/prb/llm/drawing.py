@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MARGIN = 2e-3
 """Logits nearer to each other than this are not told apart; rounding in 32 bits is far below."""
+NEVER = -float("inf")
 
 
 def draw(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int:
@@ -26,26 +27,28 @@ def draw(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int:
     if noise is None:
         return int(logits.argmax())
     scores = logits + sampling.temperature * noise
-    if sampling.top_p < 1:
-        share, order = (logits / sampling.temperature).softmax(-1).sort(descending=True, stable=True)
-        out = share.cumsum(-1) - share >= sampling.top_p
-        out[0] = False
-        scores[order[out]] = -float("inf")
-    return int(scores.argmax())
+    if sampling.top_p >= 1:
+        return int(scores.argmax())
+    _, share, tokens = _likeliest(logits / sampling.temperature, sampling.top_p)
+    before = share.cumsum(-1) - share
+    return int(tokens[scores[tokens].masked_fill((before >= sampling.top_p) & (before > 0), NEVER).argmax()])
 
 
 def settled(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int | None:
     """What `draw` gives for these logits and all others within rounding of them; `None` if that is not one token."""
     scores = logits if noise is None else logits + sampling.temperature * noise
-    certain: Tensor | None = None
-    if noise is not None and sampling.top_p < 1:
-        possible, certain = _nucleus(logits / sampling.temperature, sampling.top_p, MARGIN / sampling.temperature)
-        scores = scores.masked_fill(~possible, -float("inf"))
-    best = scores.topk(min(2, len(scores)))
-    token = int(best.indices[0])
-    if bool((best.values[0] - best.values[1:] <= MARGIN).any()) or (certain is not None and not certain[token]):
+    if noise is None or sampling.top_p >= 1:
+        return _leader(scores)
+    margin = MARGIN / sampling.temperature
+    falling, share, tokens = _likeliest(logits / sampling.temperature, sampling.top_p + 2 * margin)
+    surely_before, maybe_before = _before(falling, share, margin)
+    possible = surely_before < sampling.top_p + margin
+    if possible[-1] and len(tokens) < len(logits):
         return None
-    return token
+    won = _leader(scores[tokens].masked_fill(~possible, NEVER))
+    if won is None or (maybe_before[won] >= sampling.top_p - margin and maybe_before[won] > 0):
+        return None
+    return int(tokens[won])
 
 
 def gumbel(size: int, generator: Generator) -> Tensor:
@@ -56,17 +59,28 @@ def gumbel(size: int, generator: Generator) -> Tensor:
     return -(-uniform.log()).log()
 
 
-def _nucleus(logits: Tensor, top_p: float, margin: float) -> tuple[Tensor, Tensor]:
-    """Tokens that may be among the likeliest and tokens that are, with each logit off by less than half the margin."""
+def _leader(scores: Tensor) -> int | None:
+    best = scores.topk(min(2, len(scores)))
+    near = best.values[0] - best.values[1:] <= MARGIN
+    return None if bool(near.any()) else int(best.indices[0])
+
+
+def _likeliest(logits: Tensor, top_p: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, shares and numbers of enough tokens to hold this much, likeliest first. Sorting all would take longer
+    than running a small model."""
+    total, size = logits.logsumexp(-1), 256
+    while True:
+        falling, tokens = logits.topk(min(size, len(logits)))
+        share = (falling - total).exp()
+        if len(tokens) == len(logits) or float(share[:-1].sum()) >= top_p:
+            return falling, share, tokens
+        size *= 8
+
+
+def _before(falling: Tensor, share: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """Probability of tokens that are likelier than each, by more than the margin, and by more than minus the margin."""
     import torch
 
-    falling, order = logits.sort(descending=True, stable=True)
-    share = falling.softmax(-1)
     held = torch.cat([share.new_zeros(1), share.cumsum(-1)])
-    surely_before = held[torch.searchsorted(-falling, -falling - margin)]
-    maybe_before = held[torch.searchsorted(-falling, -falling + margin)] - share
-    alone = maybe_before <= 0  # the likeliest is in, however little is asked for
-    possible = surely_before < top_p + margin
-    certain = (maybe_before < top_p - margin) | alone
-    back = order.argsort()
-    return possible[back], certain[back]
+    surely = held[torch.searchsorted(-falling, -falling - margin)]
+    return surely, held[torch.searchsorted(-falling, -falling + margin)] - share
