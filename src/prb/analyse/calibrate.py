@@ -39,10 +39,13 @@ def fit_temperature(margin: Floats, credit: Floats) -> float:
     from scipy.optimize import minimize_scalar
 
     scale = float(margin[margin > 0].mean()) if (margin > 0).any() else 1.0
+    sizes, counts = np.unique(margin, return_counts=True)
+    missed = float((margin * (1 - credit)).sum())
 
     def loss(log_t: float) -> float:
-        z = margin / (scale * np.exp(log_t))
-        return float(np.mean(np.logaddexp(0, -z) * credit + np.logaddexp(0, z) * (1 - credit)))
+        # log(1 + eᶻ) = z + log(1 + e⁻ᶻ), so a loss costs z more than a win of the same margin
+        t = scale * np.exp(log_t)
+        return float((np.logaddexp(0, -sizes / t) * counts).sum() + missed / t) / len(margin)
 
     found = minimize_scalar(loss, bounds=(-6.0, 6.0), method="bounded", options={"xatol": 1e-6})
     return scale * float(np.exp(found.x))

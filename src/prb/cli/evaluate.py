@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 from prb.cli.parse import parse, saved, take_option
@@ -11,6 +12,7 @@ from prb.evaluate.config import EvaluateConfig
 
 def command(args: Sequence[str]) -> None:
     config = _config(args)
+    gc.set_threshold(100_000)  # rows come and go by the million and hold no cycles; looking for some costs a tenth
     from prb.evaluate.gate import require
     from prb.evaluate.run import evaluate
     from prb.progress import watch

@@ -178,24 +178,26 @@ def _parse_lines(file: BinaryIO, place: str) -> Iterator[RawRow]:
 
 
 def _parse_line(place: str, number: int, line: bytes) -> RawRow:
-    problem = _nul(line)
-    if problem:
-        return RawRow(place, number, line, problem=problem)
+    if b"\\u0000" in line and _NUL_ESCAPE.search(line):
+        return RawRow(place, number, line, problem=NUL)
     try:
         return RawRow(place, number, line, orjson.loads(line))
     except orjson.JSONDecodeError as error:
         return RawRow(place, number, line, problem=_why(line, error))
 
 
+NUL = "holds a NUL byte"
 _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """Not after an escaped backslash: a text may well speak of `\\u0000`."""
 
 
 def _nul(line: bytes) -> str | None:
-    return "holds a NUL byte" if b"\0" in line or (b"\\u0000" in line and _NUL_ESCAPE.search(line)) else None
+    return NUL if b"\\u0000" in line and _NUL_ESCAPE.search(line) else None
 
 
 def _why(line: bytes, error: orjson.JSONDecodeError) -> str:
+    if b"\0" in line:
+        return NUL
     try:
         line.decode("utf-8")
     except UnicodeDecodeError as bad:

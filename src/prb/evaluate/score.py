@@ -253,6 +253,9 @@ def _first_failure(asked: Asked | Failure, said: Sequence[object]) -> str | None
     return None if found is None else str(found)
 
 
+NOTHING = Query(question="")
+
+
 def _line(
     model: str,
     job: Job,
@@ -267,6 +270,7 @@ def _line(
 ) -> Outcome:
     booked = [s for s in said if isinstance(s, (Reward, Verdict))]
     asked = job.asked
+    shown = asked.query if isinstance(asked, Asked) else NOTHING
     return Outcome(
         pair=job.item.id,
         user=job.item.user,
@@ -278,8 +282,8 @@ def _line(
         credit=credit,
         margin=margin,
         failure=failure,
-        post_ids=tuple([p.id for p in asked.query.posts]) if isinstance(asked, Asked) else (),
-        plan=asked.query.plan if isinstance(asked, Asked) and job.condition == "plan" else (),
+        post_ids=tuple([post.id for post in shown.posts]),
+        plan=shown.plan if job.condition == "plan" else (),
         cut=(asked.cut if isinstance(asked, Asked) else 0) + max([b.cut for b in booked], default=0),
         tokens=sum([b.tokens for b in booked]),
         seconds=round(seconds, 6),
