@@ -59,7 +59,7 @@ def test_csv_goes_to_standard_output(prb: Prb, run: Path) -> None:
 
 def test_json_is_the_summaries_and_nothing_else(prb: Prb, run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text("utf-8"))
-    assert prb("report", run, run, "--format", "json").json == [summary, summary]
+    assert prb("report", run, run, "--json").json == [summary, summary]
 
 
 @pytest.mark.parametrize("words", [[], ["--format", "csv"]])

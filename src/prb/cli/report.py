@@ -21,8 +21,10 @@ class ReportConfig:
     """Run folders."""
     out: Path | None = None
     """Folder to write to; RUN/report if absent."""
-    format: Literal["page", "markdown", "csv", "json"] = "page"
+    format: Literal["page", "markdown", "csv"] = "page"
     """page writes files; the others print to stdout."""
+    json: bool = False
+    """Print the summaries as JSON instead."""
 
 
 def command(args: Sequence[str]) -> None:
@@ -33,12 +35,12 @@ def command(args: Sequence[str]) -> None:
 
     if not config.runs:
         raise BadInput("name at least one run folder")
-    if config.format == "page":
+    if config.format == "page" and not config.json:
         page = write_report(config.runs, config.out or config.runs[0] / "report")
         print(f"report: {page}")  # noqa: T201
         return
     summaries = [finished(run) for run in config.runs]
-    if config.format == "json":
+    if config.json:
         print_json(summaries)
         return
     print_table = markdown if config.format == "markdown" else as_csv

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -134,6 +135,34 @@ def prepared(row: RawRow, task: Task) -> Any:
     return data
 
 
+class Digest:
+    """SHA-256 of all rows, computed in a thread of its own: hashing needs no interpreter, and files are large."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._worker = ThreadPoolExecutor(max_workers=1)
+        self._last: Future[None] | None = None
+
+    def update(self, raw: bytes) -> None:
+        self._waiting.append(raw)
+        self._size += len(raw)
+        if self._size > 4 << 20:
+            self._send()
+
+    def hexdigest(self) -> str:
+        self._send()
+        self._worker.shutdown()
+        return self._hash.hexdigest()
+
+    def _send(self) -> None:
+        if self._last is not None:
+            self._last.result()  # one chunk at a time, so that memory stays small
+        self._last = self._worker.submit(self._hash.update, b"".join(self._waiting))
+        self._waiting, self._size = [], 0
+
+
 class Scan:
     """The first pass. Columns run over all good rows of the source; `select` cuts out a split."""
 
@@ -141,7 +170,7 @@ class Scan:
         self.task = task
         self.problems: list[Problem] = []
         self.bad: set[int] = set()
-        self.digest = hashlib.sha256()
+        self.digest = Digest()
         self.ids: dict[str, int] = {}
         """Id to position among the good rows."""
         self.splits: list[str | None] = []

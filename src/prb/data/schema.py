@@ -97,13 +97,19 @@ def row_problems(row: Any, task: Task) -> list[str]:
     """Everything wrong with one row on its own; `[]` means it can be built."""
     if type(row) is not dict:
         return [f"a row is an object, this is {_kind(row)}"]
+    if not _adapter(task).validator.isinstance_python(row):  # cheaper than asking for the reasons
+        return _reasons(row, task)
+    if task == "pairs" and row["chosen"].strip() == row["rejected"].strip():
+        return ["`chosen` and `rejected` are the same text"]
+    return []
+
+
+def _reasons(row: dict[str, Any], task: Task) -> list[str]:
     try:
         _adapter(task).validate_python(row)
     except ValidationError as error:
         # a bad id is reported once for each type it may have; the first report says it all
         return [_say(dict(e)) for e in error.errors(include_url=False) if e["type"] != "int_type"]
-    if task == "pairs" and row["chosen"].strip() == row["rejected"].strip():
-        return ["`chosen` and `rejected` are the same text"]
     return []
 
 

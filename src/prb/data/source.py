@@ -178,8 +178,9 @@ def _parse_lines(file: BinaryIO, place: str) -> Iterator[RawRow]:
 
 
 def _parse_line(place: str, number: int, line: bytes) -> RawRow:
-    if b"\\u0000" in line and _NUL_ESCAPE.search(line):
-        return RawRow(place, number, line, problem=NUL)
+    problem = _nul(line)
+    if problem:
+        return RawRow(place, number, line, problem=problem)
     try:
         return RawRow(place, number, line, orjson.loads(line))
     except orjson.JSONDecodeError as error:
@@ -192,7 +193,8 @@ _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def _nul(line: bytes) -> str | None:
-    return NUL if b"\\u0000" in line and _NUL_ESCAPE.search(line) else None
+    # a raw NUL byte is broken JSON and found as such; most lines hold no backslash, and one byte is quickly looked for
+    return NUL if b"\\" in line and b"\\u0000" in line and _NUL_ESCAPE.search(line) else None
 
 
 def _why(line: bytes, error: orjson.JSONDecodeError) -> str:

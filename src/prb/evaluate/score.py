@@ -10,6 +10,7 @@ import hashlib
 import math
 import time
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -25,7 +26,7 @@ V = TypeVar("V", float, Verdict)
 Plans = Mapping[str, Plan | Failure]
 """By item."""
 
-REMEMBERED = 1 << 20
+REMEMBERED = 1 << 18
 LARGEST = 1e100
 """Beyond it sums and squares of margins overflow; no model means such a reward."""
 
@@ -35,7 +36,7 @@ class Memo(Generic[V]):
 
     def __init__(self, capacity: int = REMEMBERED) -> None:
         self._capacity = capacity
-        self._known: dict[bytes, V] = {}
+        self._known: OrderedDict[bytes, V] = OrderedDict()
 
     def answer(
         self, asks: Mapping[bytes, A], model: Callable[[Sequence[A]], Sequence[V | Failure]]
@@ -55,7 +56,7 @@ class Memo(Generic[V]):
     def put(self, key: bytes, value: V) -> None:
         self._known[key] = value
         if len(self._known) > self._capacity:
-            del self._known[next(iter(self._known))]
+            self._known.popitem(last=False)
 
 
 @dataclass(frozen=True)
