@@ -20,7 +20,7 @@ from prb.data.load import load
 from prb.data.retrieve import RANKERS, top_posts
 from prb.engine.bundle import Bundle, bundle
 from prb.engine.chat import Chat
-from prb.engine.load import Loading
+from prb.engine.load import Loaded, Loading
 from prb.engine.load import load as load_model
 from prb.engine.shared import SharedPrefix
 from prb.prompts import render
@@ -36,13 +36,15 @@ class Args:
     """Repetitions with two answers, of which the median counts; larger sets are slow and run fewer times."""
     queries: int = 8
     """Queries with two answers; with 16 and 64 answers fewer are used."""
+    answers: tuple[int, ...] = (2, 16, 64)
+    """Answers a query; 64 take several minutes on two cores."""
     lm: str = "smollm2"
     """A pulled name or a folder."""
 
 
 def main(args: Args) -> None:
     loaded = load_model(args.lm, "causal", Loading())
-    body, peak = loaded.model.base_model, matmul_peak()
+    peak = matmul_peak()
     columns = [
         "answers",
         "engine",
@@ -54,10 +56,10 @@ def main(args: Args) -> None:
         "of matmul peak",
     ]
     lines = ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
-    for answers in (2, 16, 64):
+    for answers in args.answers:
         queries = max(1, args.queries * 2 // answers)
         bundles = make_bundles(loaded.tokenizer, queries, answers)
-        lines.append(compare(body, bundles, answers, max(1, args.repeat * 2 // answers), peak))
+        lines.append(compare(loaded, bundles, answers, max(1, args.repeat * 2 // answers), peak))
         print(lines[-1], flush=True)
     tokens = statistics.mean(len(b.prefix) for b in bundles)
     about = f"SmolLM2-135M, fp32, {torch.get_num_threads()} threads, prefixes of about {tokens:.0f} tokens; "
@@ -81,9 +83,10 @@ def make_bundles(tokenizer: Any, queries: int, answers: int) -> list[Bundle]:
     return made
 
 
-def compare(body: Any, bundles: Sequence[Bundle], answers: int, repeat: int, peak: float) -> str:
+def compare(loaded: Loaded, bundles: Sequence[Bundle], answers: int, repeat: int, peak: float) -> str:
+    body = loaded.model.base_model
     sequences = [[*b.prefix, *suffix] for b in bundles for suffix in b.suffixes]
-    shared = SharedPrefix(body, budget=2048)
+    shared = SharedPrefix(body, budget=loaded.budget)
     ours = median_time(lambda: shared.run(bundles, lambda states, *_: states[-1].sum()), repeat)
     padded = median_time(lambda: in_batches(body, sequences, 8), repeat)
     ordered = sorted(sequences, key=len, reverse=True)
