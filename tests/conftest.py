@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,9 @@ Row = dict[str, Any]
 
 # set before numpy is first imported: the workers of pytest-xdist share the cores, and small matrices gain nothing
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# a shell that starts the tests in the background has them ignore Ctrl-C, and all their children with them
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
