@@ -45,7 +45,7 @@ def has_chat_template(path: Path) -> bool:
 
 
 def can_convert() -> bool:
-    return all(find_spec(name) for name in ("torch", "transformers", "gguf"))
+    return all(find_spec(name) for name in ("torch", "transformers", "gguf", "accelerate"))
 
 
 def convert(path: Path, folder: Path) -> None:
