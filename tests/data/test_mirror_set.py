@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +13,20 @@ from prb.data.load import load_pairs
 from prb.data.reviews import load_reviews, quality_gap, review_figures
 from prb.data.rules import TIERS
 from prb.data.source import open_source
+from prb.data.stats import stats
 from prb.types import Pair
 
 
 @cache
 def pairs() -> list[Pair]:
     return [pair for split in ("train", "test") for pair in load_pairs("mirror", split=split)]
+
+
+def test_the_datasheet_names_this_version_and_these_very_rows() -> None:
+    sheet = (Path(__file__).parents[2] / "docs" / "mirror.md").read_text("utf-8")
+    figures = stats("mirror")
+    assert f"`mirror` {figures['version']}" in sheet
+    assert figures["fingerprint"] in sheet
 
 
 def test_it_has_the_promised_size_and_splits_by_person() -> None:

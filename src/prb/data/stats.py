@@ -8,6 +8,7 @@ from statistics import mean, median
 from typing import Any
 
 from prb.data.load import load
+from prb.data.named.mirror import VERSION
 from prb.data.reading import grade
 from prb.data.reviews import review_figures
 from prb.data.source import open_source
@@ -51,7 +52,9 @@ def stats(spec: str) -> dict[str, Any]:
         "reading_grade": _range([grade(answer) for pair in pairs for answer in pair.answers]),
         "reading_grade_gap_median": median(abs(grade(p.chosen) - grade(p.rejected)) for p in pairs),
     }
-    return {**figures, "review": review_figures(pairs)} if source.name == "mirror" else figures
+    if source.name != "mirror":
+        return figures
+    return {"version": VERSION, **figures, "review": review_figures(pairs)}
 
 
 def _table(pairs: Sequence[Pair], field: str) -> dict[str, int]:
