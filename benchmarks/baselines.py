@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
+
+from record import ROOT, write_between
 
 from prb.evaluate.config import DEFAULT_MODELS, EvaluateConfig
 from prb.evaluate.run import evaluate
 from prb.progress import watch
 from prb.report.table import leaderboard, markdown, show
 
-ROOT = Path(__file__).resolve().parents[1]
 MODELS = (*DEFAULT_MODELS, "embedding?encoder=minilm", "aspect-match?encoder=minilm")
-START, END = "<!-- baselines -->", "<!-- /baselines -->"
 
 
 def main() -> None:
@@ -22,9 +21,7 @@ def main() -> None:
     with watch() as progress:
         table = leaderboard(evaluate(config, progress=progress).summary)
     for page in (ROOT / "README.md", ROOT / "docs" / "mirror.md"):
-        text = page.read_text("utf-8")
-        before, after = text.split(START)[0], text.split(END)[1]
-        page.write_text(f"{before}{START}\n{markdown(table)}{END}{after}", "utf-8")
+        write_between("baselines", markdown(table), page)
     show(table)
 
 

@@ -7,14 +7,13 @@ python benchmarks/engine.py --repeat 1 --queries 2
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
+from record import median_time, write_between
 
 from prb.data.load import load
 from prb.data.retrieve import RANKERS, top_posts
@@ -25,9 +24,6 @@ from prb.engine.load import load as load_model
 from prb.engine.shared import SharedPrefix
 from prb.prompts import render
 from prb.types import Pair, Query
-
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
-START, END = "<!-- engine -->", "<!-- /engine -->"
 
 
 @dataclass(frozen=True)
@@ -64,9 +60,7 @@ def main(args: Args) -> None:
     tokens = statistics.mean(len(b.prefix) for b in bundles)
     about = f"SmolLM2-135M, fp32, {torch.get_num_threads()} threads, prefixes of about {tokens:.0f} tokens; "
     about += f"matmul peak {peak:.0f} GFLOP/s; median of {args.repeat} with two answers."
-    text = PAGE.read_text("utf-8")
-    before, after = text.split(START)[0], text.split(END)[1]
-    PAGE.write_text(f"{before}{START}\n{about}\n\n" + "\n".join(lines) + f"\n{END}{after}", "utf-8")
+    write_between("engine", f"{about}\n\n" + "\n".join(lines))
 
 
 def make_bundles(tokenizer: Any, queries: int, answers: int) -> list[Bundle]:
@@ -112,15 +106,6 @@ def in_batches(body: Any, sequences: Sequence[Sequence[int]], size: int) -> None
         ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
         mask = torch.tensor([[*[1] * len(row), *[0] * (width - len(row))] for row in rows])
         body(input_ids=ids, attention_mask=mask, use_cache=False)
-
-
-def median_time(work: Callable[[], object], repeat: int) -> float:
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def matmul_peak(n: int = 2048) -> float:

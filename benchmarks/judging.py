@@ -14,16 +14,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import tyro
+from record import ROOT, write_between
 
 from prb.llm import Completion, Message, Request
 from prb.llm.openai import Endpoint
-
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "benchmarks.md"
-START, END = "<!-- judging -->", "<!-- /judging -->"
 
 
 @dataclass(frozen=True)
@@ -59,9 +55,7 @@ def main(args: Args) -> None:
         print(lines[-1], flush=True)
     about = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}; "
     about += f"{args.completions:,} completions, {args.slots} slots; {time.strftime('%Y-%m-%d')}."
-    text = PAGE.read_text("utf-8")
-    before, after = text.split(START)[0], text.split(END)[1]
-    PAGE.write_text(f"{before}{START}\n{about}\n\n" + "\n".join(lines) + f"\n{END}{after}", "utf-8")
+    write_between("judging", f"{about}\n\n" + "\n".join(lines))
 
 
 def measure(args: Args, case: Case) -> tuple[str, ...]:

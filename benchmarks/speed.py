@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import platform
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,13 +20,11 @@ from pathlib import Path
 import numpy as np
 import orjson
 import tyro
+from record import median_time, write_between
 
 from prb.analyse.estimate import totals
 from prb.analyse.paired import bootstrap
 from prb.data.source import open_source
-
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
-START, END = "<!-- speed -->", "<!-- /speed -->"
 
 
 @dataclass(frozen=True)
@@ -45,9 +42,7 @@ def main(args: Args) -> None:
     about = (
         f"{platform.machine()}, {len_cpus()} cores, Python {platform.python_version()}; {time.strftime('%Y-%m-%d')}."
     )
-    text = PAGE.read_text("utf-8")
-    before, after = text.split(START)[0], text.split(END)[1]
-    PAGE.write_text(f"{before}{START}\n{about}\n\n" + "\n".join(lines) + f"\n{END}{after}", "utf-8")
+    write_between("speed", f"{about}\n\n" + "\n".join(lines))
     print("\n".join(lines))
 
 
@@ -57,20 +52,11 @@ def len_cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def timed(work: Callable[[], object], repeat: int = 1) -> float:
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
 def help_time() -> tuple[str, ...]:
     def run(*words: str) -> Callable[[], object]:
         return lambda: subprocess.run([sys.executable, *words], check=True, capture_output=True)
 
-    ours, bare = timed(run("-m", "prb", "--help"), 9), timed(run("-c", "pass"), 9)
+    ours, bare = median_time(run("-m", "prb", "--help"), 9), median_time(run("-c", "pass"), 9)
     wanted = 4 * bare + 0.25
     return "`prb --help`", f"{ours:.3f} s", f"`python -c pass` {bare:.3f} s", f"{ours / bare:.1f}×", f"≤ {wanted:.2f} s"
 
@@ -79,7 +65,7 @@ def million(args: Args) -> list[tuple[str, ...]]:
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         path = Path(folder) / "rows.jsonl"
         size = generate(path, args.rows)
-        bare = timed(lambda: subprocess.run([sys.executable, "-c", BARE, str(path)], check=True))
+        bare = median_time(lambda: subprocess.run([sys.executable, "-c", BARE, str(path)], check=True))
         words = ["evaluate", "--model", "length", "--condition", "none", "--dataset", str(path), "--quiet", "--json"]
         command = [sys.executable, "-c", MEASURED, *words, "--out", str(Path(folder) / "run")]
         start = time.perf_counter()
@@ -124,14 +110,14 @@ def resampling(outcomes: int = 1_000_000, users: int = 100_000, draws: int = 10_
     rng = np.random.default_rng(0)
     credit = rng.integers(0, 2, outcomes).astype(float)
     clusters = rng.integers(0, users, outcomes)
-    ours = timed(lambda: bootstrap(totals(credit, clusters), draws=draws))
+    ours = median_time(lambda: bootstrap(totals(credit, clusters), draws=draws))
     sums, sizes = (column.tolist() for column in totals(credit, clusters))
 
     def one_draw() -> float:
         picked = random.choices(range(len(sums)), k=len(sums))
         return sum(sums[i] for i in picked) / sum(sizes[i] for i in picked)
 
-    loop = timed(one_draw, 5) * draws
+    loop = median_time(one_draw, 5) * draws
     label = f"{draws:,} resamples of {outcomes:,} outcomes, {users:,} people"
     return label, f"{ours:.2f} s", f"Python loop {loop:.0f} s (from 5 draws)", f"{loop / ours:.0f}× faster", "≥ 50×"
 
