@@ -17,7 +17,7 @@ test: $(VENV)/.dev chromium  ## all tests
 	$(BIN)/python -m pytest -n auto -m "not slow and not gpu and not api"
 
 test-slow: $(VENV)/.dev  ## long loads and soaks
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow || [ $$? -eq 5 ]  # 5: there are none yet
 
 check: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
