@@ -12,10 +12,13 @@ from prb.progress import watch
 from prb.report.table import leaderboard, markdown, show
 
 
+MODELS = (*DEFAULT_MODELS, "embedding?encoder=minilm", "aspect-match?encoder=minilm")
+
+
 def main() -> None:
     out = ROOT / "runs" / "baselines"
     shutil.rmtree(out, ignore_errors=True)
-    config = EvaluateConfig(model=DEFAULT_MODELS, condition=("none", "profile", "shuffled", "oracle"), out=out)
+    config = EvaluateConfig(model=MODELS, condition=("none", "profile", "shuffled", "oracle"), out=out)
     with watch() as progress:
         table = leaderboard(evaluate(config, progress=progress).summary)
     for page in (ROOT / "README.md", ROOT / "docs" / "mirror.md"):

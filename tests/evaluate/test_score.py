@@ -16,7 +16,6 @@ from prb.evaluate.conditions import Asker
 from prb.evaluate.plan import PLANNERS
 from prb.evaluate.score import Comparing, Memo, Scoring, chosen_first, query_digest
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.store import outcome_line
 from prb.types import Ask, Duel, Failure, Item, Outcome, Post, Query, Reward, Verdict
 from tests.conftest import Row, make_row, make_twins
 from tests.runs import prefers, recording
@@ -77,7 +76,7 @@ def test_a_score_that_is_no_number_is_a_failure(bad: float, place: int) -> None:
     assert line.scores is not None
     assert line.scores[place] is None
     assert line.scores[1 - place] == 1.0 + (1 - place)
-    assert orjson.loads(outcome_line(line))["scores"] == list(line.scores)
+    assert orjson.loads(orjson.dumps(line))["scores"] == list(line.scores)
 
 
 def test_a_score_too_large_to_compute_with_is_a_failure() -> None:
