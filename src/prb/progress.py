@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 class Progress(Protocol):
     def begin(self, label: str, total: int | None = None, done: int = 0) -> None: ...
     def advance(self, n: int = 1) -> None: ...
+    def status(self, text: str) -> None:
+        """A word beside the label, such as what it has cost so far."""
+        ...
+
     def note(self, text: str) -> None: ...
 
 
 class Silent:
     def begin(self, label: str, total: int | None = None, done: int = 0) -> None: ...
     def advance(self, n: int = 1) -> None: ...
+    def status(self, text: str) -> None: ...
     def note(self, text: str) -> None: ...
 
 
@@ -33,19 +38,25 @@ class Lines:
     def __init__(self, every: float = 10.0) -> None:
         self._every = every
         self._label, self._total, self._done = "", None, 0  # type: str, int | None, int
-        self._started = self._said = 0.0
+        self._status, self._started, self._said = "", 0.0, 0.0
+        self._fresh = 0
 
     def begin(self, label: str, total: int | None = None, done: int = 0) -> None:
-        self._label, self._total, self._done = label, total, done
+        self._label, self._total, self._done, self._fresh, self._status = label, total, done, 0, ""
         self._started = self._said = time.monotonic()
         self.note(label if total is None else f"{label}: {total - done} to go")
 
     def advance(self, n: int = 1) -> None:
         self._done += n
+        self._fresh += n
         now = time.monotonic()
         if now - self._said >= self._every:
             self._said = now
-            self.note(f"{self._label}: {self._done} of {self._total or '?'}")
+            self.note(f"{self._label}: {self._done} of {self._total or '?'}{self._status}")
+
+    def status(self, text: str) -> None:
+        rate = self._fresh / max(time.monotonic() - self._started, 1e-9)
+        self._status = f", {rate:.2g}/s, {text}"
 
     def note(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)  # noqa: T201
@@ -59,7 +70,8 @@ class Bar:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        status = TextColumn("{task.fields[status]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), status)
         self._rich = RichProgress(*columns, console=Console(stderr=True), transient=True)
         self._task: TaskID | None = None
 
@@ -67,11 +79,16 @@ class Bar:
         if self._task is not None:
             self._rich.remove_task(self._task)
         self._rich.start()
-        self._task = self._rich.add_task(label, total=total, completed=done)
+        self._task = self._rich.add_task(label, total=total, completed=done, status="")
 
     def advance(self, n: int = 1) -> None:
         if self._task is not None:
             self._rich.advance(self._task, n)
+
+    def status(self, text: str) -> None:
+        if self._task is not None:
+            speed = self._rich.tasks[0].speed
+            self._rich.update(self._task, status=f"{speed:.2g}/s  {text}" if speed else text)
 
     def note(self, text: str) -> None:
         self._rich.console.print(text, highlight=False, markup=False)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -98,3 +99,12 @@ def test_static_rows_are_of_length_one_or_zero_and_know_no_neighbours(texts: lis
     for row, text in zip(rows, texts, strict=True):
         assert np.linalg.norm(row) == pytest.approx(1 if text.strip() else 0, abs=1e-5)
         assert np.array_equal(ENCODERS.make("static").encode([text])[0], row)
+
+
+
+
+def test_loading_the_vectors_leaves_everybodys_logging_alone() -> None:
+    code = "import logging; from prb.encode import ENCODERS; ENCODERS.make('static').encode(['a'])"
+    code += "; root = logging.getLogger(); print(root.level, root.handlers)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == f"{logging.WARNING} []"

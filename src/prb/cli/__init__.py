@@ -10,7 +10,9 @@ from importlib import import_module
 VERBS = {
     "evaluate": "score reward models on a personalized benchmark (the main job)",
     "compare": "two runs, paired",
+    "build": "a benchmark of your own from people's records",
     "report": "a page and tables from runs",
+    "grade": "grade answers against the rubric, validate a grader",
     "data": "check | show | stats | convert a dataset",
     "models": "list | pull reward models and weights",
     "cache": "stats | clear what models have said before",

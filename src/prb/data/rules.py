@@ -82,7 +82,7 @@ def _rubric(pair: Pair) -> Iterator[str]:
 
 
 def _answers(pair: Pair) -> Iterator[str]:
-    if bool(_LIST.search(pair.chosen)) != bool(_LIST.search(pair.rejected)):
+    if is_list(pair.chosen) != is_list(pair.rejected):
         yield "one answer is a list, the other is not"
     seen = {f"post {post.id!r}": post.text for post in pair.profile} | {"the narrative": pair.narrative}
     for name in ("chosen", "rejected"):
@@ -90,6 +90,10 @@ def _answers(pair: Pair) -> Iterator[str]:
         for where, text in seen.items():
             for shared in sorted(own & grams(text, SHARED_WORDS))[:1]:
                 yield f"`{name}` shares {shared!r} with {where}"
+
+
+def is_list(answer: str) -> bool:
+    return bool(_LIST.search(answer))
 
 
 def _personal(pair: Pair) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
@@ -15,7 +16,12 @@ from prb.encode import ENCODERS, Encoder, Matrix, Remembering, unit
 
 @cache
 def _vectors() -> Any:
+    root = logging.getLogger()
+    before = root.level, root.handlers[:]
     import wordllama
+
+    # importing it switches everybody's INFO lines on; other libraries log every request then
+    root.level, root.handlers = before[0], before[1]
 
     # its own search for the weights looks beside the package instead of inside it
     return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)

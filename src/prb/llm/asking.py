@@ -31,22 +31,29 @@ class Reply(Generic[T]):
 
 
 def ask(
-    llm: LLM, prompts: Sequence[str], read: Reader[T], *, sampling: Sampling, reminder: str, missing: str
+    llm: LLM,
+    prompts: Sequence[str],
+    read: Reader[T] | Sequence[Reader[T]],
+    *,
+    sampling: Sampling,
+    reminder: str,
+    missing: str,
 ) -> list[Reply[T] | Failure]:
     """One reply a prompt; what cannot be read is asked for once more, under another seed and with the reminder.
 
-    Unreadable again, it is a failure named `missing` with the end of the text. Failures of the back end are passed
-    on: retrying those is its own business.
+    `read` is one reader for all, or one a prompt. Unreadable again, it is a failure named `missing` with the end of the
+    text. Failures of the back end are passed on: retrying those is its own business.
     """
+    readers = [read] * len(prompts) if callable(read) else read
     attempts = [[_sound(said)] for said in llm.complete([_request(prompt, sampling) for prompt in prompts])]
-    values = [_value(said, read) for (said,) in attempts]
+    values = [_value(said, reader) for (said,), reader in zip(attempts, readers, strict=True)]
     again = [n for n, value in enumerate(values) if value is None]
     if again:
         other = replace(sampling, seed=sampling.seed + 1)
         second = llm.complete([_request(f"{prompts[n]}\n\n{reminder}", other) for n in again])
         for n, said in zip(again, second, strict=True):
             attempts[n].append(_sound(said))
-            values[n] = _value(attempts[n][-1], read)
+            values[n] = _value(attempts[n][-1], readers[n])
     return [_settled(value, said, missing) for value, said in zip(values, attempts, strict=True)]
 
 

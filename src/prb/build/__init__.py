@@ -1,0 +1,1 @@
+"""People's records in, verified pairs out: rubric, negative rubric, answers, gates."""

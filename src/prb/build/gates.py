@@ -1,0 +1,139 @@
+"""The checks a pair must pass, each with a name. Pure: texts, grades and ratings in, a reason or nothing out.
+
+What a language model must be asked (grades, ratings, verdicts) is asked in `choose` and `blind`; whether it is good
+enough is decided here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from prb.build.config import BuildConfig
+from prb.build.records import Record
+from prb.data.rules import is_list
+from prb.data.text import words
+from prb.encode import Encoder
+from prb.types import Aspect, Post
+
+GATES = {
+    "input": "the record has posts, and a narrative or a rubric",
+    "duplicate": "no other record asks nearly the same for nearly the same reasons",
+    "rubric": "a rubric could be made whose evidence is quoted from the narrative",
+    "negative": "for each aspect there is something to want instead",
+    "answer": "the model wrote an answer: not empty, not cut off",
+    "refusal": "the answer is no refusal",
+    "wording": "the answer shares no run of words with rubric or narrative",
+    "aspects": "every aspect is met in chosen (1 or 2) and none in rejected (0), graded blind",
+    "length": "the two answers are of about the same length",
+    "form": "both answers are lists, or neither",
+    "quality": "both answers are good and equally good, judged without rubric and profile, in both orders",
+    "blind-judge": "a user-blind judge does not beat the limit on the set",
+    "blind-learner": "a user-blind learner does not beat the limit on the set",
+    "endpoint": "the model's endpoint replied; records that fail here are tried again by the same command",
+}
+
+POST_WORDS = 8
+"""Posts are long and many: shorter runs of words are shared by chance."""
+_REFUSAL = re.compile(
+    r"^\W*(?:i['’]?m\s+(?:really\s+|very\s+)?sorry|sorry\b|i\s+apologi[sz]e|as\s+an\s+ai\b"
+    r"|i\s+(?:can(?:no|['’])t|won['’]t|am\s+(?:unable|not\s+able)\s+to|must\s+decline))",
+    re.IGNORECASE,
+)
+_SPACELESS = 12
+"""Mean length of a `word` from which a text is taken to be written without spaces."""
+
+
+def record_gate(record: Record, config: BuildConfig) -> str | None:
+    if len(record.posts) < config.min_posts:
+        return f"{len(record.posts)} posts, wants {config.min_posts}"
+    if not record.narrative and not record.rubric:
+        return "neither narrative nor rubric"
+    return None
+
+
+def duplicates(
+    records: Sequence[Record], encoder: Encoder, limit: float, block: int = 1024
+) -> Iterator[tuple[int, int]]:
+    """(later, earlier) positions of records with nearly the same question and narrative."""
+    if not records:
+        return
+    rows = encoder.encode([f"{record.question}\n{record.narrative}" for record in records])
+    for start in range(0, len(rows), block):
+        close = rows[start : start + block] @ rows.T
+        for offset, own in enumerate(close):
+            later = start + offset
+            earlier = np.flatnonzero(own[:later] >= limit)
+            if len(earlier):
+                yield later, int(earlier[0])
+
+
+def refusal_gate(answer: str) -> str | None:
+    return f"begins like a refusal: {answer[:60]!r}" if _REFUSAL.match(answer) else None
+
+
+def wording_gate(answer: str, record: Record, rubric: Sequence[Aspect], run: int) -> str | None:
+    """What the question itself says may be said again."""
+    hidden = _hidden(record, rubric, run) - _runs(record.question, run)
+    shared = sorted(hidden & _runs(answer, run))
+    return f"shares {shared[0]!r} with rubric or narrative" if shared else None
+
+
+def leaking_posts(record: Record, rubric: Sequence[Aspect], run: int) -> tuple[Post, ...]:
+    """Posts that give the hidden part away, word for word."""
+    hidden = _hidden(record, rubric, max(run, POST_WORDS))
+    return tuple(post for post in record.posts if hidden & _runs(post.text, max(run, POST_WORDS)))
+
+
+def aspects_gate(chosen: Sequence[float] | None, rejected: Sequence[float] | None) -> str | None:
+    """Grades of one side; the other is `None` where it is not known yet."""
+    for n, grade in enumerate(chosen or (), 1):
+        if grade < 1:
+            return f"chosen does not meet aspect {n}"
+    for n, grade in enumerate(rejected or (), 1):
+        if grade > 0:
+            return f"rejected meets aspect {n} (grade {grade:g})"
+    return None
+
+
+def length_gate(chosen: str, rejected: str, most: float) -> str | None:
+    """In characters, so that it means the same in every language."""
+    gap = length_gap(chosen, rejected)
+    return f"{len(chosen)} and {len(rejected)} characters differ by {gap:.0%}" if gap > most else None
+
+
+def length_gap(chosen: str, rejected: str) -> float:
+    return abs(len(chosen) - len(rejected)) / max(len(chosen), len(rejected), 1)
+
+
+def form_gate(chosen: str, rejected: str) -> str | None:
+    return "one answer is a list, the other is not" if is_list(chosen) != is_list(rejected) else None
+
+
+def quality_gate(chosen: float, rejected: float, floor: float, margin: float) -> str | None:
+    if min(chosen, rejected) < floor:
+        return f"rated {chosen:.2f} and {rejected:.2f}, wants {floor:g} for both"
+    if abs(chosen - rejected) > margin + 1e-9:
+        return f"rated {chosen:.2f} and {rejected:.2f}, wants them within {margin:g}"
+    return None
+
+
+def excess(credits: Sequence[float], limit: float) -> int:
+    """How many right ones must go for the share of the rest to be within the limit."""
+    over = sum(credits) - limit * len(credits)
+    return 0 if over <= 1e-9 else int(np.ceil(over / (1 - limit) - 1e-9)) if limit < 1 else 0
+
+
+def _hidden(record: Record, rubric: Sequence[Aspect], run: int) -> set[str]:
+    texts = [record.narrative, *(text for aspect in rubric for text in aspect)]
+    return set().union(*(_runs(text, run) for text in texts))
+
+
+def _runs(text: str, n: int) -> set[str]:
+    """Runs of n words; of twice as many characters where words are not written apart."""
+    found = words(text)
+    if found and sum(map(len, found)) > _SPACELESS * len(found):
+        found, n = list("".join(found)), 2 * n
+    return {" ".join(found[i : i + n]) for i in range(len(found) - n + 1)}

@@ -1,0 +1,57 @@
+"""What is to be written, what was written, and what was found out about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from prb.build.records import Record
+from prb.build.rubric import Rubric
+from prb.grade import Grades
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partner:
+    """The other person of a mirror couple."""
+
+    record: Record
+    rubric: Rubric
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One question for which two answers are wanted: one that follows the rubric, one that goes against it."""
+
+    record: Record
+    rubric: Rubric
+    against: tuple[str, ...]
+    """What the rejected answer does instead: an opposite wish an aspect, or the partner's own wishes."""
+    partner: Partner | None = None
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A pair that passed its gates."""
+
+    job: Job
+    chosen: str
+    rejected: str
+    grades: tuple[Grades, Grades]
+    """Of chosen and rejected, against the rubric."""
+    quality: tuple[float, float]
+    round: int
+
+
+class Check(NamedTuple):
+    """One gate applied once, passed or not."""
+
+    record: str
+    round: int
+    what: str
+    gate: str
+    reason: str | None
+    """Why it was not passed."""

@@ -1,0 +1,341 @@
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter, defaultdict
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prb.data.check import check
+from prb.data.find import find_row
+from prb.data.load import load
+from prb.data.named.simulate import bayes_accuracy, manners, topics, truth
+from prb.data.schema import row_problems
+from prb.data.simulate import ATTRIBUTES, LEVELS, World, contest, contests, preference, taste
+from prb.data.source import open_source
+from prb.data.stats import stats
+from prb.encode import ENCODERS
+from prb.errors import BadInput, BadSpec
+
+SMALL = "simulate?persons=40&pairs=4"
+
+
+def rows_of(spec: str, count: int | None = None) -> list[dict[str, Any]]:
+    return [row.data for row in islice(open_source(spec).rows(), count)]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    groups = draw(st.sampled_from([1, 2, 4, 6, 16]))
+    return World(
+        groups=groups,
+        persons=max(2, groups) * draw(st.integers(1, 3)),
+        pairs=draw(st.integers(3, 6)),
+        posts=draw(st.integers(0, 9)),
+        noise=draw(st.sampled_from([0.0, 0.1, 0.25, 2.0])),
+        individual=draw(st.sampled_from([0.0, 0.3, 1.0])),
+        mirror=draw(st.booleans()) and groups > 1,
+        split=draw(st.sampled_from(["persons", "seen"])),
+        seed=draw(st.integers(0, 5)),
+    )
+
+
+def spec_of(world: World) -> str:
+    return "simulate?" + "&".join(f"{key}={value}" for key, value in vars(world).items())
+
+
+# --- rows
+
+
+@settings(max_examples=25, deadline=None)
+@given(worlds())
+def test_every_world_makes_sound_rows(world: World) -> None:
+    source = open_source(spec_of(world))
+    rows = [row.data for row in source.rows()]
+    assert [row_problems(row, "pairs") for row in rows] == [[]] * len(rows)
+    assert len({row["id"] for row in rows}) == len(rows) == world.persons * world.pairs
+    assert {len(row["profile"]) for row in rows} == {world.posts}
+    assert not any("{" in row["chosen"] + row["question"] for row in rows)
+    for row in rows:
+        assert all(aspect["evidence"] in row["narrative"] for aspect in row["rubric_aspects"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(worlds())
+def test_the_name_of_a_world_makes_it_again(world: World) -> None:
+    name = open_source(spec_of(world)).name
+    assert open_source(name) == open_source(spec_of(world))
+
+
+def test_a_row_depends_on_the_seed_and_its_index_alone() -> None:
+    few, many = rows_of("simulate?persons=8"), rows_of("simulate?persons=800", 64)
+    assert few == many
+    assert few == rows_of("simulate?persons=8")
+    assert few != rows_of("simulate?persons=8&seed=1")
+
+
+def test_a_hundred_thousand_persons_stream_without_being_kept() -> None:
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        for _ in islice(open_source("simulate?persons=100000&pairs=10").rows(), count):
+            pass
+        _, high = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return high
+
+    peak(200)  # fragments are read once
+    assert peak(1500) < peak(150) + 100_000  # a row is about 5 kB
+
+
+def test_nobody_is_asked_the_same_twice() -> None:
+    asked = defaultdict(list)
+    for row in rows_of("simulate?persons=8&pairs=40"):
+        asked[row["user"]].append(row["question"])
+    assert all(len(set(questions)) == 40 for questions in asked.values())
+
+
+def test_there_are_dozens_of_topics_and_many_forms_of_each_attribute() -> None:
+    assert len({topic.name for topic in topics()}) >= 36
+    for manner in manners():
+        for pole in (0, 1):
+            assert len(set(manner.forms[pole])) >= 8
+            assert len(set(manner.posts[pole])) >= 6
+
+
+def test_what_reward_models_must_not_see_stands_in_no_post_and_no_answer() -> None:
+    problems = check(open_source(SMALL))
+    assert not [p for p in problems if p.level == "error" or "rubric" in p.what]
+
+
+def test_a_simulated_set_can_be_counted_and_looked_at() -> None:
+    found = stats(SMALL)
+    assert (found["rows"], found["people"], found["splits"]) == (160, 40, {"test": 32, "train": 112, "validation": 16})
+    assert find_row(SMALL, "p000003-q002")["user"] == "p000003"
+
+
+# --- persons
+
+
+@pytest.mark.parametrize("groups", [2, 4, 6, 16])
+@pytest.mark.parametrize("individual", [0, 0.4, 1])
+def test_tastes_cancel_exactly_in_every_split(groups: int, individual: float) -> None:
+    world = World(persons=groups * 20, groups=groups, individual=individual)
+    tastes = truth(world)
+    splits = np.array([world.split_of(person, 0) for person in range(world.persons)])
+    assert set(splits) == {"train", "validation", "test"}
+    for split in set(splits):
+        np.testing.assert_allclose(tastes[splits == split].sum(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(tastes, axis=1), 1)
+
+
+def test_four_groups_are_two_orthogonal_axes_with_two_signs() -> None:
+    first, second, third, fourth = truth("simulate?persons=4")
+    np.testing.assert_array_equal(first, -second)
+    np.testing.assert_array_equal(third, -fourth)
+    assert first @ third == 0
+    # by hand: 1, -3/4, 9/16, -27/64 over the root of the sum of their squares
+    weights = np.array([1, -0.75, 0.5625, -0.421875])
+    np.testing.assert_allclose(first[::2], weights / np.sqrt((weights**2).sum()))
+    assert not first[1::2].any()
+
+
+def test_individual_tastes_differ_within_a_group_and_fill_the_space() -> None:
+    tastes = truth("simulate?persons=400&individual=1")
+    cosines = tastes[::2] @ tastes[::2].T
+    others = cosines[~np.eye(200, dtype=bool)]
+    assert others.max() < 0.999
+    assert np.linalg.matrix_rank(tastes) == len(ATTRIBUTES)
+    assert abs(others.mean()) < 0.02
+    mixed = truth("simulate?persons=400&individual=0.3")
+    assert 0.7 < (mixed[::4] @ truth("simulate?persons=4")[0]).mean() < 0.99
+
+
+def test_one_group_is_a_world_without_conflict() -> None:
+    tastes = truth("simulate?persons=6&groups=1")
+    assert (tastes == tastes[0]).all()
+
+
+def test_posts_take_the_persons_side() -> None:
+    for row in rows_of("simulate?persons=8&pairs=1&posts=12"):
+        weights = taste(World(persons=8), int(row["user"][1:]))
+        shown = Counter(_attribute(post["text"]) for post in row["profile"])
+        for (index, pole), count in shown.items():
+            assert weights[index] * pole > 0
+            share = 12 * abs(weights[index]) / sum(map(abs, weights))
+            assert abs(count - share) < 1
+
+
+def _attribute(text: str) -> tuple[int, int]:
+    """By looking through all fragments: which attribute this post is about, and which pole it wants."""
+    for index, manner in enumerate(manners()):
+        for pole, forms in ((1, manner.posts[0]), (-1, manner.posts[1])):
+            if any(text == form.replace("{topic}", topic.name) for form in forms for topic in topics()):
+                return index, pole
+    raise AssertionError(text)
+
+
+# --- labels
+
+
+@given(
+    st.lists(st.floats(-1, 1), min_size=8, max_size=8),
+    st.lists(st.sampled_from(LEVELS), min_size=16, max_size=16),
+    st.sampled_from([0.0, 0.1, 1.0]),
+)
+def test_opposite_tastes_make_opposite_choices(weights: list[float], values: list[int], noise: float) -> None:
+    """So a model that ignores the person is at chance in expectation, whatever it says."""
+    first, second = values[:8], values[8:]
+    p = preference(tuple(weights), first, second, noise)
+    assert p + preference(tuple(-w for w in weights), first, second, noise) == pytest.approx(1)
+    assert p + preference(tuple(weights), second, first, noise) == pytest.approx(1)
+
+
+def test_probabilities_are_those_of_bradley_and_terry() -> None:
+    weights = (0.5, -0.25, 0, 0, 0, 0, 0, 0.125)
+    first, second = (1, 0, 1, 0, 0, 0, 0, 1), (-1, 1, 0, 0, 0, 0, 0, -1)
+    # gain: 0.5·2 + 0.25·1 + 0.125·2 = 1.5
+    assert preference(weights, first, second, 0.5) == pytest.approx(1 / (1 + np.exp(-3)))
+    assert preference(weights, first, second, 0) == 1
+    assert preference(weights, second, first, 1e-9) == 0
+
+
+def test_labels_follow_their_probabilities() -> None:
+    """The first-drawn answer wins as often as it should, in every band of probability."""
+    drawn = [(c.probability, c.swapped) for c in contests(World(persons=1000, noise=0.6))]
+    first_wins = [(1 - p if swapped else p, not swapped) for p, swapped in drawn]
+    for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+        band = [(p, won) for p, won in first_wins if low <= p < low + 0.2]
+        surplus = sum(won - p for p, won in band)
+        assert abs(surplus) < 3.5 * sum(p * (1 - p) for p, _ in band) ** 0.5
+        assert len(band) > 500
+
+
+@settings(max_examples=15, deadline=None)
+@given(worlds())
+def test_the_bayes_accuracy_is_that_of_the_rows(world: World) -> None:
+    """Second implementation: from the attributes written in the rows, and the truth."""
+    best = defaultdict(list)
+    tastes = truth(world)
+    for row in rows_of(spec_of(world)):
+        chosen, rejected = (np.array(list(row["attributes"][name].values())) for name in ("chosen", "rejected"))
+        gain = tastes[int(row["user"][1:])] @ (chosen - rejected)
+        if world.noise:
+            best[row["split"]].append(1 / (1 + np.exp(-abs(gain) / world.noise)))
+        else:
+            best[row["split"]].append(1.0 if abs(gain) > 1e-12 else 0.5)
+    for split, values in best.items():
+        assert bayes_accuracy(world, split) == pytest.approx(np.mean(values))
+
+
+def test_the_bayes_accuracy_by_hand_where_everybody_cares_for_one_attribute() -> None:
+    # two draws of one attribute are the same in (3² + 2² + 3²) / 8² of all cases, and then the label is a coin
+    assert bayes_accuracy("simulate?persons=1600&groups=16&noise=0") == pytest.approx(1 - 22 / 64 / 2, abs=0.01)
+
+
+def test_noise_costs_accuracy() -> None:
+    found = [bayes_accuracy(World(persons=80, noise=noise)) for noise in (0, 0.1, 0.25, 1, 100)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 0.98
+    assert found[-1] == pytest.approx(0.5, abs=0.01)
+
+
+def test_mirror_twins_swap_labels_so_that_any_user_blind_score_is_exactly_at_chance() -> None:
+    dataset = load("simulate?persons=40&mirror=true")
+    assert min(dataset.index.twins) >= 0
+    assert len(set(dataset.index.clusters)) == len(set(dataset.index.users)) / 2
+    longer = [len(pair.chosen) > len(pair.rejected) for pair in dataset]  # type: ignore[union-attr]
+    ties = sum(len(pair.chosen) == len(pair.rejected) for pair in dataset)  # type: ignore[union-attr]
+    assert sum(longer) + ties / 2 == len(dataset) / 2
+
+
+def test_a_contest_can_be_made_on_its_own() -> None:
+    world = World(persons=8, pairs=3, individual=0.5)
+    assert list(contests(world))[7] == contest(world, 2, 1)
+
+
+# --- splits
+
+
+def test_by_persons_nobody_is_in_two_splits_and_groups_balance() -> None:
+    rows = rows_of("simulate?persons=80&pairs=2")
+    homes = {row["user"]: row["split"] for row in rows}
+    assert all(homes[row["user"]] == row["split"] for row in rows)
+    counted = Counter((row["split"], row["groups"]["taste"]) for row in rows)
+    assert {split: {counted[split, f"g{g}"] for g in range(4)} for split in set(homes.values())} == {
+        "train": {28},
+        "validation": {4},
+        "test": {8},
+    }
+
+
+def test_seen_persons_get_new_topics_in_the_test_split() -> None:
+    rows = rows_of("simulate?persons=80&split=seen")
+    counted = Counter((row["user"], row["split"]) for row in rows)
+    assert {n for (_, split), n in counted.items() if split == "train"} == {5}
+    assert {n for (_, split), n in counted.items() if split == "test"} == {2}
+    by_split = defaultdict(set)
+    for row in rows:
+        by_split[row["split"]].add(row["topic"])
+    assert not by_split["train"] & by_split["test"]
+    assert not (by_split["train"] | by_split["test"]) & by_split["validation"]
+
+
+# --- what features can see
+
+
+def test_static_vectors_see_every_attribute_and_posts_give_the_group_away() -> None:
+    rows = rows_of("simulate?persons=120")
+    encode = ENCODERS.make("static").encode
+    answers = encode([row[name] for row in rows for name in ("chosen", "rejected")]).astype(np.float64)
+    values = np.array([list(row["attributes"][name].values()) for row in rows for name in ("chosen", "rejected")])
+    half = len(answers) // 2
+    centred = answers - answers[:half].mean(axis=0)
+    ridge = np.linalg.solve(centred[:half].T @ centred[:half] + 1e-3 * np.eye(256), centred[:half].T @ values[:half])
+    error = ((centred[half:] @ ridge - values[half:]) ** 2).mean(axis=0) / values[half:].var(axis=0)
+    assert dict(zip(ATTRIBUTES, error < 0.35, strict=True)) == dict.fromkeys(ATTRIBUTES, True)
+
+    people = {row["user"]: row for row in rows}
+    shown = np.stack([encode([p["text"] for p in row["profile"]]).mean(axis=0) for row in people.values()])
+    group = np.arange(len(people)) % 4
+    centres = np.stack([shown[:60][group[:60] == g].mean(axis=0) for g in range(4)])
+    nearest = ((shown[60:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+    assert (nearest == group[60:]).mean() > 0.85
+
+
+# --- wrong settings
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("groups=3", "even number"),
+        ("groups=18", "up to 16"),
+        ("groups=0", "wants 1 or"),
+        ("persons=10", "multiple of 4"),
+        ("persons=0", "multiple of 4"),
+        ("pairs=0", "pairs from 1"),
+        ("pairs=2&split=seen", "from 3"),
+        ("posts=-1", "posts from 0"),
+        ("noise=-1", "noise from 0"),
+        ("noise=nan", "noise from 0"),
+        ("noise=inf", "noise from 0"),
+        ("individual=1.5", "from 0 to 1"),
+        ("groups=1&mirror=true", "opposite tastes"),
+        ("split=topic", "split='topic'"),
+        ("people=3", "no option"),
+    ],
+)
+def test_impossible_worlds_are_refused_with_a_reason(options: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        open_source(f"simulate?{options}")
+
+
+def test_the_truth_about_real_people_is_not_known() -> None:
+    with pytest.raises(BadSpec, match="not simulated"):
+        truth("mirror")
+    with pytest.raises(BadSpec, match="no rows in split"):
+        bayes_accuracy("simulate", "dev")
