@@ -83,7 +83,7 @@ def agreement(rows: Sequence[Twice], *, seed: int = 0) -> dict[str, Any]:
     by_answer = codes([cluster for cluster, _ in both])
     totals = np.array([[x.score for x in g] for _, g in both]).reshape(-1, 2)
     return {
-        "equal": average((grades[:, 0] == grades[:, 1]).astype(np.float64), by_aspect).as_dict(),
+        "equal": share((grades[:, 0] == grades[:, 1]).astype(np.float64), by_aspect).as_dict(),
         "kappa": _with_interval(weighted_kappa, grades, by_aspect, seed),
         "spearman": _with_interval(rank_correlation, ranks(totals), by_answer, seed),
         "answers": len(both),
