@@ -1,4 +1,4 @@
-"""How far a learner gets that never sees the person: a linear Bradley-Terry model on answers alone, out of fold.
+"""How far a learner gets that never sees the person: a linear Bradley-Terry model on frozen features, out of fold.
 
 Folds keep clusters whole. With folds by person mirror twins would be split, and the learner, having seen one twin with
 the other label, would fall below chance instead of standing at it.
@@ -6,10 +6,13 @@ the other label, would fall below chance instead of standing at it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from prb.analyse.clusters import components
 
 Matrix = NDArray[np.float64]
 
@@ -50,3 +53,28 @@ def bradley_terry(differences: Matrix, strength: float) -> NDArray[np.float64]:
 def credits_of(margins: NDArray[np.float64]) -> list[float]:
     """1 for a pair put right, 0.5 for a tie, 0 for one put wrong."""
     return [float(m > 0) + 0.5 * float(m == 0) for m in margins]
+
+
+def alike(rows: NDArray[np.floating[Any]], limit: float, block: int = 1024) -> Iterator[tuple[int, int]]:
+    """Positions (later, earlier) of unit rows with a cosine of at least `limit`, a block at a time."""
+    for start in range(0, len(rows), block):
+        close = rows[start : start + block] @ rows.T >= limit
+        yield from ((start + int(i), int(j)) for i, j in np.argwhere(close) if j < start + i)
+
+
+def apart(clusters: Sequence[str], near: Iterable[tuple[int, int]], least: int) -> tuple[list[str], str] | None:
+    """Groups of rows that no fold may split, and what they are: people together with near-duplicate questions if that
+    leaves at least so many groups, else the questions alone; `None` if those are too few as well.
+
+    `near` are positions of rows that ask nearly the same. Where everybody asks the same questions the first kind is one
+    large group; the second still keeps twins together, since they share their question.
+    """
+    links = [(str(a), str(b)) for a, b in near]
+    people = [(str(n), f"person {cluster}") for n, cluster in enumerate(clusters)]
+    alone = [(str(n), str(n)) for n in range(len(clusters))]
+    for what, more in (("person and question", people), ("question", alone)):
+        group = components([*links, *more])
+        found = [group[str(n)] for n in range(len(clusters))]
+        if len(set(found)) >= least:
+            return found, what
+    return None

@@ -98,7 +98,7 @@ def _differences(name: str, first: Array, second: Array, actual: Array) -> Array
 
 
 def williams(first: Array, second: Array, actual: Array) -> float:
-    """Two-sided p that two dependent Pearson correlations with the same column are equal (Williams 1959, Steiger 1980)."""
+    """Two-sided p that two Pearson correlations with the same column are equal (Williams 1959, Steiger 1980)."""
     from scipy.stats import t
 
     n = len(actual)

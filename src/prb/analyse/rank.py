@@ -39,9 +39,10 @@ def kendall(predicted: Array, actual: Array) -> Array:
 
 
 def weighted_kendall(predicted: Array, actual: Array) -> Array:
-    """Weighted τ (Vigna 2015): a pair counts 1/rank + 1/rank, so the top matters most; the mean of ranking by either side.
+    """Weighted τ (Vigna 2015): a pair counts 1/rank + 1/rank, so the top matters most.
 
-    Ties are ranked by the other side, then by position, as in `scipy.stats.weightedtau`.
+    The mean of ranking by either side. Ties are ranked by the other side, then by position, as in
+    `scipy.stats.weightedtau`.
     """
     x, y = np.broadcast_arrays(np.atleast_2d(predicted), np.atleast_2d(actual))
     return (_weighted(x, y) + _weighted(y, x)) / 2
@@ -50,8 +51,9 @@ def weighted_kendall(predicted: Array, actual: Array) -> Array:
 def ndcg(predicted: Array, actual: Array) -> Array:
     """Normalised discounted gain of taking models in the benchmark's order (Järvelin & Kekäläinen 2002).
 
-    Relevance is the rank downstream, n for the best, average ranks where tied; gain 2^rel − 1, discount log2(1 + place).
-    Models the benchmark ties share the mean discount of their places, as in scikit-learn's `ndcg_score`.
+    Relevance is the rank downstream, n for the best, average ranks where tied; gain 2^rel − 1, discount
+    log2(1 + place). Models the benchmark ties share the mean discount of their places, as in scikit-learn's
+    `ndcg_score`.
     """
     gain = 2.0 ** rankdata(np.atleast_2d(actual), axis=1) - 1
     discount = 1 / np.log2(np.arange(2, gain.shape[1] + 2))
@@ -60,9 +62,10 @@ def ndcg(predicted: Array, actual: Array) -> Array:
 
 
 def rbo(predicted: Array, actual: Array, p: float = 0.9) -> Array:
-    """Rank-biased overlap, extrapolated (Webber, Moffat & Zobel 2010, eq. 32); tied models enter together (their § 5.2).
+    """Rank-biased overlap, extrapolated (Webber, Moffat & Zobel 2010, eq. 32).
 
-    Agreement at depth d is 2 |S∩T| / (|S| + |T|), S and T being all whose rank is d or better.
+    Tied models enter together (their § 5.2): agreement at depth d is 2 |S∩T| / (|S| + |T|), S and T being all whose
+    rank is d or better.
     """
     ours = rankdata(-np.atleast_2d(predicted), method="min", axis=1)
     theirs = rankdata(-np.atleast_2d(actual), method="min", axis=1)
