@@ -126,6 +126,10 @@ class Failure:
 
     reason: str
     detail: str = ""
+    prompt_tokens: int = field(default=0, compare=False)
+    completion_tokens: int = field(default=0, compare=False)
+    cost: float = field(default=0.0, compare=False)
+    """What was charged all the same, as for a reply that is empty or refused."""
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}" if self.detail else self.reason

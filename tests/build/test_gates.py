@@ -12,7 +12,6 @@ from prb.build.gates import (
     GATES,
     aspects_gate,
     duplicates,
-    excess,
     form_gate,
     leaking_posts,
     length_gap,
@@ -62,20 +61,6 @@ def test_the_quality_gate_is_symmetric_and_keeps_floor_and_margin(a, b, floor, m
         assert abs(a - b) <= margin + 1e-6
 
 
-@given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=12), st.sampled_from([0.5, 0.6, 0.75]))
-def test_the_excess_is_the_smallest_number_of_right_ones_that_must_go(credits, limit) -> None:
-    right = credits.count(1.0)
-    enough = [k for k in range(right + 1) if _share(credits, k) <= limit + 1e-9]
-    assert excess(credits, limit) == (enough[0] if enough else excess(credits, limit))
-    if excess(credits, limit) <= right:
-        assert _share(credits, excess(credits, limit)) <= limit + 1e-9
-
-
-def _share(credits: list[float], gone: int) -> float:
-    left = len(credits) - gone
-    return (sum(credits) - gone) / left if left else 0.0
-
-
 @given(st.data())
 def test_any_run_of_five_hidden_words_in_an_answer_is_found(data) -> None:
     hidden = words(a_record().narrative)
@@ -94,6 +79,8 @@ def test_hidden_words_are_found_where_words_are_not_written_apart() -> None:
     record = a_record(question="怎么养花？", narrative="我每天早上都很忙没有时间照顾它们")
     assert wording_gate("因为我每天早上都很忙没有时间所以", record, (), 5)
     assert wording_gate("这种植物很容易照顾", record, (), 5) is None
+    clauses = a_record(narrative="我下班晚，所以只有二十分钟做饭，而且家里没有烤箱。")
+    assert wording_gate("建议煮面，所以只有二十分钟做饭，而且家里没有烤箱，也行。", clauses, (), 5)
 
 
 def test_posts_leak_by_eight_words_and_not_by_five() -> None:
@@ -109,13 +96,30 @@ def test_posts_leak_by_eight_words_and_not_by_five() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["I'm sorry, but no.", "I cannot help with that", "As an AI, I have no plants.", "Sorry, that is not allowed."],
+    [
+        "I'm sorry, but I can't help with that.",
+        "I am sorry, but I cannot provide that.",
+        "I cannot help with that",
+        "As an AI, I have no plants.",
+        "Unfortunately, I am unable to assist.",
+        "I'm afraid I can't answer this.",
+    ],
 )
 def test_refusals_are_seen(text) -> None:
     assert refusal_gate(text)
 
 
-@pytest.mark.parametrize("text", ["Sorrel grows anywhere.", "I can tell you how.", "The AI of the game is weak."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Sorrel grows anywhere.",
+        "I can tell you how.",
+        "The AI of the game is weak.",
+        "I'm sorry to hear about your dog. Start slowly.",
+        "I can't stress enough how much light it needs.",
+        "Sorry state of the roof aside, begin with the gutters.",
+    ],
+)
 def test_answers_are_not_taken_for_refusals(text) -> None:
     assert refusal_gate(text) is None
 

@@ -23,7 +23,7 @@ def built(write_jsonl, tmp_path: Path) -> Path:
 
 def test_the_hub_folder_is_read_by_the_hubs_own_library(built) -> None:
     datasets = pytest.importorskip("datasets", reason="needs the hub extra")
-    rows = datasets.load_dataset(str(built / "hub"), split="test")
+    rows = datasets.load_dataset(str(built / "hub"), split="test", cache_dir=str(built / "cache"))
     assert list(rows["id"]) == ["r1", "r2", "r3"]
     assert rows[0]["rubric_aspects"][0]["evidence"] == "My mornings belong to balcony tomatoes1"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,6 +37,13 @@ def asking(user: str, angle: float) -> Record:
 def test_the_nearest_questions_of_different_people_are_coupled_and_nobody_twice() -> None:
     records = [asking("ann", 0), asking("ben", 10), asking("cid", 12), asking("dan", 90)]
     assert propose(records, ByNumber(), 0.9) == [Couple(1, 2)]
+
+
+def test_people_of_different_splits_are_never_coupled() -> None:
+    ann, ben = asking("ann", 0), asking("ben", 1)
+    assert (
+        propose([replace(ann, other={"split": "train"}), replace(ben, other={"split": "test"})], ByNumber(), 0.5) == []
+    )
 
 
 def test_one_persons_own_questions_are_never_coupled() -> None:
@@ -73,6 +81,10 @@ def test_ratings_are_means_over_the_criteria_in_either_spelling() -> None:
 @pytest.mark.parametrize("bad", ["Both good.", ONE, RATINGS.replace("relevance 4", "relevance 6")])
 def test_a_missing_or_impossible_rating_is_none(bad) -> None:
     assert read_ratings(Completion(text=bad)) is None
+
+
+def test_a_full_stop_after_the_last_number_does_not_matter() -> None:
+    assert read_ratings(Completion(text=RATINGS.replace("fluency 4", "fluency 4."))) == (4.0, 2.0)
 
 
 def test_both_orders_are_asked_and_a_judge_that_loves_the_first_is_evened_out() -> None:
@@ -141,7 +153,7 @@ def test_a_lamp_qa_file_that_is_no_list_is_bad_input(tmp_path, content) -> None:
 BAD_ROWS = {
     "no question": ({"id": "1"}, "`question` is missing"),
     "posts that are a text": ({"id": "1", "question": "q", "posts": "p"}, "`posts` wants"),
-    "an empty post": ({"id": "1", "question": "q", "posts": [{"text": " "}]}, "`posts` wants"),
+    "a post that is a number": ({"id": "1", "question": "q", "posts": [{"text": 7}]}, "`posts` wants"),
     "a narrative that is a number": ({"id": "1", "question": "q", "narrative": 7}, "`narrative` wants text"),
     "a rubric without aspects": ({"id": "1", "question": "q", "rubric_aspects": [{}]}, "`rubric_aspects` wants"),
     "no object": ([], "a record is an object"),
@@ -155,7 +167,8 @@ def test_a_bad_record_is_named_with_its_line(write_jsonl, row, what) -> None:
 
 
 def test_posts_may_be_plain_texts_and_other_fields_survive(write_jsonl) -> None:
-    row = {"id": 7, "question": "q", "narrative": "n", "posts": ["one", "two"], "split": "test", "mood": "fine"}
+    row = {"id": 7, "question": "q", "narrative": "n", "posts": ["one", " ", "two"], "split": "test", "mood": "fine"}
+    row |= {"mirror": "x", "chosen": "y", "rubric_aspects": None}
     (record,), _ = read_records(str(write_jsonl([row])))
     assert [post.text for post in record.posts] == ["one", "two"]
     assert (record.id, record.user, record.other) == ("7", "7", {"split": "test", "mood": "fine"})
@@ -175,12 +188,18 @@ def test_the_same_question_is_paid_once_even_within_one_batch(tmp_path) -> None:
     assert len(llm.requests) == 2
 
 
-def test_failures_are_written_down_but_asked_again(tmp_path) -> None:
-    replies = [Failure("prompt too long"), "yes"]
-    voice = a_voice(tmp_path, ScriptedLLM(replies))
-    assert isinstance(voice.complete([ask("a")])[0], Failure)
-    assert voice.complete([ask("a")])[0] == Completion(text="yes")
-    assert voice.ledger.spent["rubric"].failed == 1
+def test_failures_of_the_endpoint_are_asked_again_and_others_are_not_paid_twice(tmp_path) -> None:
+    lost, refused = Failure("endpoint failed", "reset"), Failure("refused", "no", 3, 4, 0.5)
+    voice = a_voice(tmp_path, ScriptedLLM([lost, refused, "yes"]))
+    assert voice.complete([ask("a"), ask("b")]) == [lost, refused]
+    assert voice.complete([ask("a"), ask("b")]) == [Completion(text="yes"), refused]
+    spent = a_voice(tmp_path, ScriptedLLM("never asked")).ledger.spent["rubric"]
+    assert (spent.calls, spent.failed, spent.prompt_tokens, spent.completion_tokens, spent.usd) == (3, 2, 3, 4, 0.5)
+
+
+def test_a_request_the_endpoint_will_never_take_does_not_stop_the_others(tmp_path) -> None:
+    voice = a_voice(tmp_path, ScriptedLLM(Failure("HTTP 400", "content policy")), batch=1)
+    assert len(voice.complete([ask(str(n)) for n in range(20)])) == 20
 
 
 @pytest.mark.parametrize("limit", [{"max_usd": 24.0}, {"max_tokens": 24}])

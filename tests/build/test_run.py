@@ -106,7 +106,7 @@ def test_an_interrupted_build_goes_on_and_ends_with_the_same_pairs(records, tmp_
     whole = run(source, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run(source, tmp_path / "out", Interrupted(after), batch=2)
-    paid = _calls(tmp_path / "out")
+    paid = _calls(tmp_path / "out") if (tmp_path / "out").exists() else 0
     rest = Author()
     result = run(source, tmp_path / "out", rest, batch=2)
     assert (tmp_path / "out" / "pairs.jsonl").read_bytes() == (tmp_path / "whole" / "pairs.jsonl").read_bytes()
@@ -144,14 +144,17 @@ def test_a_budget_stops_before_it_is_passed_and_a_larger_one_goes_on(records, tm
     assert limited(1.0).card["counts"]["rows"] == 3
 
 
-def test_a_dollar_limit_without_prices_is_refused(records, tmp_path) -> None:
+def test_a_dollar_limit_without_prices_is_refused(records, tmp_path, monkeypatch) -> None:
+    pytest.importorskip("openai", reason="needs the api extra")
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    llm = "openai/x;base_url=http://example.org/v1"
     with pytest.raises(BadInput, match="usd_in"):
-        build(BuildConfig(input=records(make_record(1)), llm=SPEC, out=tmp_path / "out", max_usd=1.0))
+        build(BuildConfig(input=records(make_record(1)), llm=llm, out=tmp_path / "out", max_usd=1.0))
     assert not (tmp_path / "out").exists()
 
 
 def test_an_endpoint_that_goes_down_ends_the_build_with_what_was_finished(records, tmp_path) -> None:
-    source = records(*map(make_record, range(1, 4)))
+    source = records(*map(make_record, range(1, 13)))
     calls = iter(range(1000))
 
     def failing(request: Request) -> str | Failure:
@@ -161,7 +164,7 @@ def test_an_endpoint_that_goes_down_ends_the_build_with_what_was_finished(record
     llm.fingerprint = "author"
     with pytest.raises(Stopped, match=r"connection refused.*goes on from there"):
         run(source, tmp_path / "out", llm, batch=1)
-    assert run(source, tmp_path / "out").card["counts"]["rows"] == 3
+    assert run(source, tmp_path / "out").card["counts"]["rows"] == 12
 
 
 def test_single_failures_of_the_endpoint_are_rejects_that_the_same_command_tries_again(records, tmp_path) -> None:
@@ -178,11 +181,25 @@ def test_single_failures_of_the_endpoint_are_rejects_that_the_same_command_tries
     assert run(source, tmp_path / "out").card["counts"]["rejected"] == 0
 
 
-def test_another_configuration_in_the_same_folder_is_refused(records, tmp_path) -> None:
-    source = records(make_record(1))
-    run(source, tmp_path / "out")
-    with pytest.raises(RunConflict, match="words: 120 → 80"):
-        run(source, tmp_path / "out", words=80)
+def test_another_input_in_the_same_folder_is_refused(records, write_jsonl, tmp_path) -> None:
+    run(records(make_record(1)), tmp_path / "out")
+    with pytest.raises(RunConflict, match="input"):
+        run(str(write_jsonl([make_record(2)], "other.jsonl")), tmp_path / "out")
+
+
+def test_other_settings_pay_only_for_what_the_log_cannot_answer(records, tmp_path) -> None:
+    source = records(*map(make_record, range(1, 4)))
+    run(source, tmp_path / "out", limit=1)
+    more = Author()
+    result = run(source, tmp_path / "out", more, quality_floor=4.0)
+    assert result.card["counts"]["rows"] == 3
+    assert sum("explanation" in material(request.chat[-1].text) for request in more.requests) == 2
+
+
+def test_a_build_that_failed_before_its_first_call_leaves_nothing(records, tmp_path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(records(make_record(1)), tmp_path / "out", Interrupted(0))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_stage_done_anew_is_asked_under_another_seed_and_the_rest_is_kept(records, tmp_path) -> None:
@@ -193,8 +210,28 @@ def test_a_stage_done_anew_is_asked_under_another_seed_and_the_rest_is_kept(reco
     assert first[0]["chosen"] != second[0]["chosen"]
     assert "explanation" not in [name for r in again.requests for name in material(r.chat[-1].text)], "rubric is kept"
     rested = Author()
-    assert rows_of(run(source, tmp_path / "out", rested)) == second
+    assert rows_of(run(source, tmp_path / "out", rested)) == second, "what was done anew stays"
     assert rested.requests == []
+
+
+def test_an_interrupted_redo_is_gone_on_with_and_not_begun_again(records, tmp_path) -> None:
+    source = records(*map(make_record, range(1, 4)))
+    run(source, tmp_path / "out")
+    before = _calls(tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        run(source, tmp_path / "out", Interrupted(6), redo="answer", batch=2)
+    run(source, tmp_path / "out", redo="answer", batch=2)
+    lines = (tmp_path / "out" / "log.jsonl").read_bytes().splitlines()[before:]
+    assert Counter(orjson.loads(line)["stage"] for line in lines)["answer"] == 12
+
+
+def test_every_stage_can_be_asked_anew(records, tmp_path) -> None:
+    source = records(make_record(1))
+    run(source, tmp_path / "out")
+    for stage in STAGES:
+        before = _calls(tmp_path / "out")
+        run(source, tmp_path / "out", redo=stage)
+        assert (_calls(tmp_path / "out") > before) == (stage != "couple"), stage
 
 
 @pytest.mark.parametrize("stage", [stage for stage in STAGES if stage != "couple"])
@@ -204,6 +241,7 @@ def test_a_build_can_stop_after_any_stage(records, tmp_path, stage) -> None:
     assert result.stopped_after == stage
     asked = {orjson.loads(line)["stage"] for line in (tmp_path / "out" / "log.jsonl").read_bytes().splitlines()}
     assert asked == set(STAGES[: STAGES.index(stage) + 1]) - {"couple"}
+    assert not (tmp_path / "out" / "pairs.jsonl").exists()
     assert run(source, tmp_path / "out").card["counts"]["rows"] == 2
 
 
@@ -237,6 +275,28 @@ def test_a_couple_for_which_no_answers_are_found_goes_on_as_two_people(records, 
     assert [row["id"] for row in rows_of(result)] == ["r1"], "the first alone needs none of the second's wishes"
     assert result.card["counts"]["mirror_rows"] == 0
     assert [reject["record"] for reject in rows_of(result, "rejects.jsonl")] == ["r2"]
+
+
+def test_a_couple_that_fails_in_its_only_round_is_two_rejects(records, tmp_path) -> None:
+    same = "What should I know about balcony tomatoes before I begin?"
+    llm = ScriptedLLM(lambda r: "nothing " * 40 if "Write an answer" in r.chat[-1].text else author(r))
+    llm.fingerprint = "author"
+    result = run(records(make_record(1), make_record(2, question=same)), tmp_path / "out", llm, mirror=True, rounds=1)
+    assert {reject["record"] for reject in rows_of(result, "rejects.jsonl")} == {"r1", "r2"}
+
+
+def test_a_couple_that_could_not_be_asked_about_is_tried_again(records, tmp_path) -> None:
+    same = "What should I know about balcony tomatoes before I begin?"
+    source = records(make_record(1), make_record(2, question=same))
+
+    def lost(request: Request) -> str | Failure:
+        return Failure("endpoint failed") if "set side by side" in request.chat[-1].text else author(request)
+
+    llm = ScriptedLLM(lost)
+    llm.fingerprint = "author"
+    result = run(source, tmp_path / "out", llm, mirror=True)
+    assert result.card["counts"]["rejected_by_gate"] == {"endpoint": 2}
+    assert run(source, tmp_path / "out", mirror=True).card["counts"]["mirror_rows"] == 2
 
 
 def test_given_rubrics_are_kept_and_not_asked_for(records, tmp_path) -> None:
@@ -330,6 +390,13 @@ def test_a_gate_that_is_switched_off_lets_pass(records, tmp_path) -> None:
     assert len(rows_of(run(records(make_record(1)), tmp_path / "without", llm, skip_gate=("wording",)))) == 1
 
 
+@pytest.mark.parametrize(("gate", "stage"), [("quality", "quality"), ("aspects", "grade"), ("blind-judge", "blind")])
+def test_a_gate_that_is_switched_off_asks_nobody(records, tmp_path, gate, stage) -> None:
+    result = run(records(make_record(1)), tmp_path / "out", skip_gate=(gate,))
+    assert result.card["counts"]["rows"] == 1
+    assert stage not in result.card["cost"]
+
+
 def test_evidence_that_is_no_quote_is_asked_for_again(records, tmp_path) -> None:
     replies = iter(['1. Aspect: x\nEvidence: "made up words"\nReason: y'])
 
@@ -377,6 +444,20 @@ def test_pairs_that_a_blind_judge_can_tell_are_written_anew_and_then_dropped(rec
     assert (
         max(orjson.loads(line)["round"] for line in (tmp_path / "out" / "gates.jsonl").read_bytes().splitlines()) == 3
     )
+
+
+def test_a_judge_that_leans_the_right_way_is_enough_to_drop_a_pair(records, tmp_path) -> None:
+    """Right in one order and a tie in the other is worth 0.75: over the limit as well."""
+
+    def leans(request: Request) -> str:
+        if "Result: tie" not in request.chat[-1].text:
+            return author(request)
+        return "Result: A" if "zzun" in material(request.chat[-1].text)["answer B"] else "Result: tie"
+
+    llm = ScriptedLLM(leans)
+    llm.fingerprint = "author"
+    result = run(records(*map(make_record, range(1, 5))), tmp_path / "out", llm)
+    assert result.card["counts"]["rejected_by_gate"] == {"blind-judge": 4}
 
 
 def test_a_blind_judge_that_is_always_wrong_is_no_reason_to_drop_anything(records, tmp_path) -> None:

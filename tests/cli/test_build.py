@@ -40,7 +40,8 @@ BAD = {
     "no such gate": (["--skip-gate", "lenght"], "did you mean 'length'?"),
     "impossible aspects": (["--aspects", "5", "2"], "wants 1 <= fewest <= most"),
     "no such back end": (["--llm", "opnai/x"], "did you mean 'openai'?"),
-    "a limit without prices": (["--max-usd", "1"], "usd_in"),
+    "prices that are none": (["--llm", "openai/x;usd_in=nan", "--dry-run"], "dollars for a million tokens"),
+    "no such back end in a dry run": (["--llm", "opnai/x", "--dry-run"], "did you mean 'openai'?"),
     "a lampqa folder that is none": (["--input", "lampqa:nowhere"], "nowhere is no folder"),
 }
 

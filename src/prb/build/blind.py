@@ -10,11 +10,10 @@ import numpy as np
 from prb.analyse.blind import blind_margins, credits_of
 from prb.analyse.clusters import components
 from prb.build.choose import Desk
-from prb.build.gates import excess
 from prb.build.job import Made
 from prb.data.text import sentences, words
 from prb.encode import ENCODERS
-from prb.models.judge import GREEDY, PairwiseJudge
+from prb.models.judge import PairwiseJudge
 from prb.models.judge_parse import STYLES
 from prb.types import Duel, Failure, Query, Verdict
 
@@ -41,25 +40,33 @@ class Finding:
         return rows
 
     def worst(self, made: Sequence[Made], limit: float) -> list[str]:
-        """The ids that must be written anew for the rest to be within the limit: those told most surely."""
-        told = [n for n, pair in enumerate(made) if pair.job.partner is None and self.credits[n] == 1]
-        told.sort(key=lambda n: -self.margins[n])
-        return [made[n].job.id for n in told[: excess(self.row_credits(made), limit)]]
+        """The ids that must go for the rest to be within the limit: those told most surely first."""
+        rows = self.row_credits(made)
+        total, count = sum(rows), len(rows)
+        lone = [n for n, pair in enumerate(made) if pair.job.partner is None]
+        told = [(credit, n) for n in lone if (credit := self.credits[n]) is not None and credit > limit]
+        worst = []
+        for credit, n in sorted(told, key=lambda own: -self.margins[own[1]]):
+            if total <= limit * count + 1e-9:
+                break
+            total, count = total - credit, count - 1
+            worst.append(made[n].job.id)
+        return worst
 
 
 def find_out(desk: Desk, made: Sequence[Made]) -> list[Finding]:
     findings = []
     if "blind-judge" not in desk.config.skip_gate:
         findings.append(_judge(desk, made))
-    desk.done("blind")
     if "blind-learner" not in desk.config.skip_gate and (learner := _learner(made)):
         findings.append(learner)
+    desk.done("blind")
     return findings
 
 
 def _judge(desk: Desk, made: Sequence[Made]) -> Finding:
     """Asked in both orders with the question alone. Of twins it would be right once and wrong once: no need to ask."""
-    judge = PairwiseJudge(desk.voice("blind"), STYLES["pairwise"], sampling=GREEDY)
+    judge = PairwiseJudge(desk.voice("blind"), STYLES["pairwise"], sampling=desk.sampling("blind"))
     asked = [n for n, pair in enumerate(made) if pair.job.partner is None]
     duels = [duel for n in asked for duel in _duels(made[n])]
     verdicts = judge.prefer(duels)

@@ -79,7 +79,7 @@ class Desk:
 @dataclass(frozen=True)
 class Graded:
     candidate: Candidate
-    grades: Grades
+    grades: Grades | None
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Option:
 
     @property
     def rank(self) -> tuple[float, float]:
-        met = sum(self.chosen.grades.aspects)
+        met = sum(self.chosen.grades.aspects) if self.chosen.grades else 0.0
         return -met, length_gap(self.chosen.candidate.text, self.rejected.candidate.text)
 
     @property
@@ -145,10 +145,11 @@ def _people(job: Job) -> Iterator[tuple[Record, Rubric]]:
 
 def _graded(desk: Desk, candidates: Sequence[Candidate], round: int) -> dict[str, list[Graded]]:
     """Blind: the grader is not told which side an answer is meant for. A couple's answers face both rubrics."""
+    if "aspects" in desk.config.skip_gate:
+        return _by_job(Graded(candidate, None) for candidate in candidates)
     asks = [(c, role, a) for c in candidates for role, a in _answered(c)]
     grader = LLMGrader(desk.voice("grade"), sampling=desk.sampling("grade"))
     grades = grader.grade([answered for _, _, answered in asks])
-    found: dict[str, list[Graded]] = defaultdict(list)
     bad: set[tuple[str, str]] = set()
     own: list[tuple[Candidate, Grades]] = []
     for (candidate, role, _), grade in zip(asks, grades, strict=True):
@@ -163,9 +164,13 @@ def _graded(desk: Desk, candidates: Sequence[Candidate], round: int) -> dict[str
             bad.add(key)
         if role == "own":
             own.append((candidate, grade))
-    for candidate, grade in own:
-        if (candidate.job.id, candidate.what) not in bad:
-            found[candidate.job.id].append(Graded(candidate, grade))
+    return _by_job(Graded(c, grade) for c, grade in own if (c.job.id, c.what) not in bad)
+
+
+def _by_job(graded: Iterable[Graded]) -> dict[str, list[Graded]]:
+    found: dict[str, list[Graded]] = defaultdict(list)
+    for one in graded:
+        found[one.candidate.job.id].append(one)
     return found
 
 
@@ -202,6 +207,8 @@ def _options(desk: Desk, job: Job, graded: Sequence[Graded], round: int) -> list
 
 def _rated(desk: Desk, options: Mapping[str, Sequence[Option]], round: int) -> dict[str, Made]:
     """The best couple that is good and even; the next one where it is not."""
+    if "quality" in desk.config.skip_gate:
+        return {job: _made(own[0], None, round) for job, own in options.items() if own}
     made: dict[str, Made] = {}
     for n in range(QUALITY_TRIES):
         left = [own[n] for job, own in options.items() if job not in made and n < len(own)]
@@ -212,15 +219,20 @@ def _rated(desk: Desk, options: Mapping[str, Sequence[Option]], round: int) -> d
                 continue
             reason = quality_gate(*ratings, desk.config.quality_floor, desk.config.quality_margin)
             if desk.passes(job.id, round, option.what, "quality", reason):
-                made[job.id] = Made(
-                    job=job,
-                    chosen=option.chosen.candidate.text,
-                    rejected=option.rejected.candidate.text,
-                    grades=(option.chosen.grades, option.rejected.grades),
-                    quality=ratings,
-                    round=round,
-                )
+                made[job.id] = _made(option, ratings, round)
     return made
+
+
+def _made(option: Option, ratings: tuple[float, float] | None, round: int) -> Made:
+    chosen, rejected = option.chosen, option.rejected
+    return Made(
+        job=chosen.candidate.job,
+        chosen=chosen.candidate.text,
+        rejected=rejected.candidate.text,
+        grades=(chosen.grades, rejected.grades) if chosen.grades and rejected.grades else None,
+        quality=ratings,
+        round=round,
+    )
 
 
 def _ratings(desk: Desk, options: Sequence[Option]) -> list[tuple[float, float] | Failure]:

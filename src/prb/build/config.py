@@ -10,8 +10,8 @@ import tyro
 
 from prb.errors import BadInput
 
-Stage = Literal["rubric", "negative", "couple", "answer", "grade", "quality", "blind"]
-STAGES: tuple[Stage, ...] = ("rubric", "negative", "couple", "answer", "grade", "quality", "blind")
+Stage = Literal["rubric", "couple", "negative", "answer", "grade", "quality", "blind"]
+STAGES: tuple[Stage, ...] = ("rubric", "couple", "negative", "answer", "grade", "quality", "blind")
 Role = Literal["write", "grade", "judge"]
 ROLES: dict[Stage, Role] = {
     "rubric": "write",
@@ -53,7 +53,7 @@ class BuildConfig:
     candidates: int = 2
     """Answers written for each side of a pair."""
     rounds: int = 3
-    """How often a pair that fails, or that a user-blind model can tell, is written anew."""
+    """How often a pair is tried in all, if it fails or a user-blind model can tell it."""
     temperature: float = 0.8
     """Of the answers; everything else is asked for at 0."""
     max_tokens: int = 1024
@@ -105,7 +105,7 @@ class BuildConfig:
 
 
 PASSING = frozenset({"out", "max_usd", "max_total_tokens", "batch", "until", "redo", "dry_run", "json", "quiet"})
-"""Settings that may differ when a build goes on."""
+"""Settings that say nothing about the pairs; the others stand in the card."""
 
 
 def settings_of(config: BuildConfig) -> dict[str, Any]:
@@ -113,20 +113,23 @@ def settings_of(config: BuildConfig) -> dict[str, Any]:
 
 
 def checked(config: BuildConfig) -> BuildConfig:
-    from prb.build.gates import GATES
+    from prb.build.gates import SKIPPABLE
     from prb.errors import unknown
 
     for name in config.skip_gate:
-        if name not in GATES:
-            raise unknown("gate", name, GATES)
+        if name not in SKIPPABLE:
+            raise unknown("gate that can be skipped", name, SKIPPABLE)
     fewest, most = config.aspects
     if not 1 <= fewest <= most <= 12:
         raise BadInput(f"--aspects {fewest} {most}: wants 1 <= fewest <= most <= 12")
     least = {"limit": 1, "words": 10, "candidates": 1, "rounds": 1, "max_tokens": 16, "shared_words": 2, "batch": 1}
+    least |= {"min_posts": 0, "temperature": 0, "max_usd": 0, "max_total_tokens": 0, "quality_margin": 0}
     for name, low in least.items():
         value = getattr(config, name)
         if value is not None and value < low:
             raise BadInput(f"--{name.replace('_', '-')} {value}: wants {low} or more")
+    if not 1 <= config.quality_floor <= 5:
+        raise BadInput(f"--quality-floor {config.quality_floor}: ratings are 1 to 5")
     for name in ("max_gap", "blind_limit", "duplicate", "similar"):
         if not 0 <= getattr(config, name) <= 1:
             raise BadInput(f"--{name.replace('_', '-')} {getattr(config, name)}: wants 0 to 1")

@@ -32,15 +32,17 @@ class Couple(NamedTuple):
 
 
 def propose(records: Sequence[Record], encoder: Encoder, similar: float, block: int = 1024) -> list[Couple]:
-    """Couples of different people with similar questions, the most similar first, each record in one at most."""
+    """Couples of different people of one split with similar questions, the most similar first, nobody in two."""
     if len(records) < 2:
         return []
     rows = encoder.encode([record.question for record in records])
     users = np.array([record.user for record in records])
+    splits = np.array([str(record.other.get("split")) for record in records])
     near: list[tuple[float, int, int]] = []
     for start in range(0, len(rows), block):
         close = rows[start : start + block] @ rows.T
-        close[users[start : start + block, None] == users[None, :]] = -1
+        here = slice(start, start + block)
+        close[(users[here, None] == users[None, :]) | (splits[here, None] != splits[None, :])] = -1
         for offset, own in enumerate(close):
             for other in np.argsort(-own, kind="stable")[:NEAREST]:
                 if own[other] >= similar:

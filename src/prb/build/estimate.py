@@ -86,10 +86,10 @@ def _calls(config: BuildConfig, records: Sequence[Record]) -> dict[Stage, int]:
     n = len(records)
     return {
         "rubric": sum(not record.rubric for record in records),
-        "negative": n if config.mode == "oppose" else 0,
         "couple": len(couples),
+        "negative": n if config.mode == "oppose" else 0,
         "answer": 2 * config.candidates * n,
-        "grade": 2 * config.candidates * n,
+        "grade": 2 * config.candidates * n if "aspects" not in config.skip_gate else 0,
         "quality": 2 * n if "quality" not in config.skip_gate else 0,
         "blind": 2 * n if "blind-judge" not in config.skip_gate else 0,
     }

@@ -21,6 +21,7 @@ from prb.types import Aspect, Post
 GATES = {
     "input": "the record has posts, and a narrative or a rubric",
     "duplicate": "no other record asks nearly the same for nearly the same reasons",
+    "couple": "of two similar questions: the wishes conflict, so they can be mirror rows (else both go on alone)",
     "rubric": "a rubric could be made whose evidence is quoted from the narrative",
     "negative": "for each aspect there is something to want instead",
     "answer": "the model wrote an answer: not empty, not cut off",
@@ -35,15 +36,27 @@ GATES = {
     "endpoint": "the model's endpoint replied; records that fail here are tried again by the same command",
 }
 
+SKIPPABLE = (
+    "duplicate",
+    "refusal",
+    "wording",
+    "aspects",
+    "length",
+    "form",
+    "quality",
+    "blind-judge",
+    "blind-learner",
+)
 POST_WORDS = 8
 """Posts are long and many: shorter runs of words are shared by chance."""
 _REFUSAL = re.compile(
-    r"^\W*(?:i['’]?m\s+(?:really\s+|very\s+)?sorry|sorry\b|i\s+apologi[sz]e|as\s+an\s+ai\b"
-    r"|i\s+(?:can(?:no|['’])t|won['’]t|am\s+(?:unable|not\s+able)\s+to|must\s+decline))",
+    r"^\W*(?:as\s+an\s+ai\b|(?:(?:(?:i\s+am|i['’]m)\s+(?:\w+\s+)?(?:sorry|afraid)|sorry|unfortunately|i\s+apologi[sz]e)\b"
+    r"[\s,.;:]*(?:but\s+|that\s+)?)?(?:i\s+(?:can(?:no|['’])t|cannot|won['’]t|am\s+(?:unable|not\s+able)\s+to|must\s+decline))"
+    r"\s+(?:to\s+)?(?:help|assist|provide|answer|comply|do\s+that|give|write|discuss|support|fulfil))",
     re.IGNORECASE,
 )
-_SPACELESS = 12
-"""Mean length of a `word` from which a text is taken to be written without spaces."""
+_SPACELESS = re.compile(r"[\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+"""Letters of scripts that do not write words apart: Thai, Lao, Khmer, kana, Han."""
 
 
 def record_gate(record: Record, config: BuildConfig) -> str | None:
@@ -120,12 +133,6 @@ def quality_gate(chosen: float, rejected: float, floor: float, margin: float) ->
     return None
 
 
-def excess(credits: Sequence[float], limit: float) -> int:
-    """How many right ones must go for the share of the rest to be within the limit."""
-    over = sum(credits) - limit * len(credits)
-    return 0 if over <= 1e-9 else int(np.ceil(over / (1 - limit) - 1e-9)) if limit < 1 else 0
-
-
 def _hidden(record: Record, rubric: Sequence[Aspect], run: int) -> set[str]:
     texts = [record.narrative, *(text for aspect in rubric for text in aspect)]
     return set().union(*(_runs(text, run) for text in texts))
@@ -134,6 +141,6 @@ def _hidden(record: Record, rubric: Sequence[Aspect], run: int) -> set[str]:
 def _runs(text: str, n: int) -> set[str]:
     """Runs of n words; of twice as many characters where words are not written apart."""
     found = words(text)
-    if found and sum(map(len, found)) > _SPACELESS * len(found):
+    if len(_SPACELESS.findall(text)) > 0.3 * sum(map(len, found)):
         found, n = list("".join(found)), 2 * n
     return {" ".join(found[i : i + n]) for i in range(len(found) - n + 1)}

@@ -40,9 +40,9 @@ class Made:
     job: Job
     chosen: str
     rejected: str
-    grades: tuple[Grades, Grades]
-    """Of chosen and rejected, against the rubric."""
-    quality: tuple[float, float]
+    grades: tuple[Grades, Grades] | None
+    """Of chosen and rejected, against the rubric; `None` if that gate was switched off."""
+    quality: tuple[float, float] | None
     round: int
 
 

@@ -7,6 +7,7 @@ words in the log and goes on where they end.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,13 +17,15 @@ from prb.build.config import BuildConfig, Role, Stage
 from prb.cache import digest
 from prb.errors import BadInput, PrbError
 from prb.llm import LLM, Completion, Request, make_llm, parse_llm
-from prb.llm.pacing import Prices, tokens_of
+from prb.llm.pacing import Prices
 from prb.progress import SILENT, Progress
 from prb.store import Journal
 from prb.types import Failure
 
-DOWN = ("endpoint failed", "HTTP ", "budget used up")
+DOWN = ("endpoint failed", "budget used up", "HTTP 401", "HTTP 403", "HTTP 404")
 """Failures of the back end rather than of the request: the same call may go through later."""
+DOWN_IN_A_ROW = 8
+"""So many of them without a reply in between end the build: going on would only make rejects."""
 
 
 class Stopped(PrbError):
@@ -50,7 +53,8 @@ class Ledger:
     ) -> None:
         self._journal, self._batch, self._progress = journal, batch, progress
         self._max_usd, self._max_tokens = max_usd, max_tokens
-        self._said: dict[str, Completion] = {}
+        self._said: dict[str, Completion | Failure] = {}
+        self._down = 0
         self.spent: dict[Stage, Spent] = defaultdict(Spent)
         for line in journal.lines():
             self._book(line)
@@ -85,19 +89,24 @@ class Ledger:
         for line in lines:
             self._book(line)
         failed = {key: reply for (key, _), reply in zip(batch, replies, strict=True) if isinstance(reply, Failure)}
-        if len(failed) == len(batch) and all(is_down(failure) for failure in failed.values()):
-            raise Stopped(f"{voice.llm.fingerprint}: {next(iter(failed.values()))}; {KEPT}")
+        down = [failure for failure in failed.values() if is_down(failure)]
+        self._down = self._down + len(down) if len(down) == len(batch) else 0
+        if self._down >= DOWN_IN_A_ROW:
+            raise Stopped(f"{voice.llm.fingerprint}: {down[0]}; {KEPT}")
         return failed
 
     def _book(self, line: dict[str, Any]) -> None:
         spent = self.spent[line["stage"]]
         spent.calls += 1
-        if line.get("failure"):
-            spent.failed += 1
-            return
         spent.prompt_tokens += line["prompt_tokens"]
         spent.completion_tokens += line["completion_tokens"]
         spent.usd += line["usd"]
+        if failure := line.get("failure"):
+            spent.failed += 1
+            reason, _, detail = failure.partition(": ")
+            if not is_down(known := Failure(reason, detail)):  # the same request would fail again, and cost again
+                self._said[line["key"]] = known
+            return
         self._said[line["key"]] = Completion(
             text=line["reply"],
             prompt_tokens=line["prompt_tokens"],
@@ -112,7 +121,7 @@ class Ledger:
             return len(requests)
         usd, tokens = self.usd, self.tokens
         for n, request in enumerate(requests):
-            prompt = tokens_of(*(message.text for message in request.chat))
+            prompt = sum(len(message.text.encode("utf-8", "replace")) for message in request.chat) // BYTES + 1
             usd += voice.prices.cost(prompt, request.sampling.max_tokens)
             tokens += prompt + request.sampling.max_tokens
             if over := self._over(usd, tokens):
@@ -129,6 +138,8 @@ class Ledger:
         return ""
 
 
+BYTES = 3
+"""A token has seldom fewer bytes than this, in any script."""
 KEPT = "what is finished is kept, the same command goes on from there"
 
 
@@ -136,22 +147,12 @@ def is_down(failure: Failure) -> bool:
     return failure.reason.startswith(DOWN)
 
 
-@dataclass(frozen=True)
 class Voice:
     """A language model in one role and stage, through the ledger. It is an `LLM` itself."""
 
-    llm: LLM
-    stage: Stage
-    prices: Prices
-    ledger: Ledger
-
-    @property
-    def fingerprint(self) -> str:
-        return self.llm.fingerprint
-
-    @property
-    def remote(self) -> bool:
-        return self.llm.remote
+    def __init__(self, llm: LLM, stage: Stage, prices: Prices, ledger: Ledger) -> None:
+        self.llm, self.stage, self.prices, self.ledger = llm, stage, prices, ledger
+        self.fingerprint, self.remote = llm.fingerprint, llm.remote
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
         return self.ledger.answer(self, requests)
@@ -169,25 +170,22 @@ def _line(voice: Voice, key: str, request: Request, reply: Completion | Failure)
         "sampling": asdict(request.sampling),
         "prompt": "\n\n".join(message.text for message in request.chat),
     }
+    line |= {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens, "usd": reply.cost}
     if isinstance(reply, Failure):
         return {**line, "failure": str(reply)}
     text = reply.text.encode("utf-8", "replace").decode()  # half a character, as a token limit leaves it
-    return {
-        **line,
-        "reply": text,
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "usd": reply.cost,
-        "truncated": reply.truncated,
-    }
+    return {**line, "reply": text, "truncated": reply.truncated}
 
 
 def prices_of(spec: str) -> Prices:
     options = parse_llm(spec).options
     try:
-        return Prices(prompt=float(options.get("usd_in", 0)), completion=float(options.get("usd_out", 0)))
+        prices = float(options.get("usd_in", 0)), float(options.get("usd_out", 0))
     except ValueError:
-        raise BadInput(f"{spec!r}: usd_in and usd_out are dollars for a million tokens") from None
+        prices = (-1.0, -1.0)
+    if not all(0 <= price < math.inf for price in prices):
+        raise BadInput(f"{spec!r}: usd_in and usd_out are dollars for a million tokens")
+    return Prices(prompt=prices[0], completion=prices[1])
 
 
 def make_roles(config: BuildConfig) -> dict[Role, LLM]:
@@ -196,7 +194,12 @@ def make_roles(config: BuildConfig) -> dict[Role, LLM]:
     roles: tuple[Role, ...] = ("write", "grade", "judge")
     for role in roles:
         spec = config.spec_of(role)
-        if config.max_usd is not None and prices_of(spec) == Prices():
+        if spec not in made:
+            made[spec] = make_llm(spec)
+        if (
+            config.max_usd is not None
+            and made[spec].remote
+            and not parse_llm(spec).options.keys() & {"usd_in", "usd_out"}
+        ):
             raise BadInput(f"--max-usd needs the prices of {spec!r}: add ;usd_in=…;usd_out=… (for a million tokens)")
-        made.setdefault(spec, make_llm(spec))
     return {role: made[config.spec_of(role)] for role in roles}

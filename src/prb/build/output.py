@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import orjson
@@ -45,9 +46,6 @@ def write_all(
 ) -> dict[str, Any]:
     rows = [row for pair in made for row in pair_rows(pair)]
     out = config.out
-    convert(Rows(PAIRS, rows), out / PAIRS)
-    _write_lines(out / REJECTS, [reject._asdict() for reject in rejects])
-    _write_lines(out / CHECKS, [check._asdict() for check in checks])
     card = {
         "prb": __version__,
         "settings": settings_of(config),
@@ -71,7 +69,13 @@ def write_all(
         "usd": sum(cost.usd for cost in spent.values()),
         "stopped_after": stopped_after,
     }
+    _write_lines(out / CHECKS, [check._asdict() for check in checks])
+    if stopped_after:  # the pairs of an earlier, whole build stay as they are
+        return card
+    convert(Rows(PAIRS, rows), out / PAIRS)
+    _write_lines(out / REJECTS, [reject._asdict() for reject in rejects])
     write_json(out / CARD, card)
+    rmtree(out / HUB, ignore_errors=True)
     if rows:
         _write_hub(out / HUB, rows, card)
     return card
@@ -82,17 +86,18 @@ def pair_rows(pair: Made) -> Iterator[dict[str, Any]]:
     job, partner = pair.job, pair.job.partner
     question = job.record.question
     own = _row(job.record, job.rubric, question, pair.chosen, pair.rejected)
-    about = {
-        "round": pair.round,
-        "quality": dict(zip(SIDES, pair.quality, strict=True)),
-        "grades": dict(zip(SIDES, (grades.aspects for grades in pair.grades), strict=True)),
-    }
+    about: dict[str, Any] = {"round": pair.round}
+    swapped = dict(about)
+    if pair.quality:
+        about["quality"] = dict(zip(SIDES, pair.quality, strict=True))
+        swapped["quality"] = dict(zip(SIDES, reversed(pair.quality), strict=True))
+    if pair.grades:
+        about["grades"] = dict(zip(SIDES, (grades.aspects for grades in pair.grades), strict=True))
     if partner is None:
         yield own | {"negative_rubric": list(job.against), "build": about}
         return
     yield own | {"mirror": partner.record.id, "build": about}
     twin = _row(partner.record, partner.rubric, question, pair.rejected, pair.chosen)
-    swapped = {"round": pair.round, "quality": dict(zip(SIDES, reversed(pair.quality), strict=True))}
     yield twin | {"mirror": job.record.id, "own_question": partner.record.question, "build": swapped}
 
 
@@ -135,7 +140,7 @@ def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def _write_hub(folder: Path, rows: Sequence[dict[str, Any]], card: Mapping[str, Any]) -> None:
     """What `huggingface_hub.upload_folder` or `datasets.load_dataset` takes as it is."""
     folder.mkdir(exist_ok=True)
-    convert(Rows(PAIRS, rows), folder / "pairs.parquet")
+    convert(Rows(PAIRS, rows), folder / "test.parquet")  # its name is the split: see the hub's file name patterns
     (folder / "README.md").write_text(_readme(rows, card), "utf-8")
 
 

@@ -18,7 +18,7 @@ REMINDER = (
 )
 _NUMBERS = r"[\s,;]+".join(rf"{name}\W{{0,4}}([1-5])(?:\s*/\s*5)?" for name in CRITERIA)
 _LINES = {
-    name: re.compile(rf"answer\s+{name}[\s*_`]*:[\s*_`]*{_NUMBERS}(?![\d.])", re.IGNORECASE) for name in ("a", "b")
+    name: re.compile(rf"answer\s+{name}[\s*_`]*:[\s*_`]*{_NUMBERS}(?!\d|\.\d)", re.IGNORECASE) for name in ("a", "b")
 }
 
 

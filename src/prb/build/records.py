@@ -15,7 +15,9 @@ from prb.data.source import RawRow, Source, dict_row, open_source
 from prb.errors import BadData, BadInput
 from prb.types import Aspect, Post
 
-OWN = frozenset({"id", "user", "question", "narrative", "posts", "profile", "category", "rubric_aspects"})
+GIVEN = ("id", "user", "question", "narrative", "posts", "profile", "category", "rubric_aspects")
+MADE = ("chosen", "rejected", "mirror", "negative_rubric", "own_question", "build")
+"""What a build writes itself; in an input it would be somebody else's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,36 +116,50 @@ def row_problem(data: Any) -> str | None:
     if not isinstance(data, dict):
         return "a record is an object"
     for name in ("id", "question"):
-        if not str(data.get(name) or "").strip():
+        if data.get(name) is None or not str(data[name]).strip():
             return f"`{name}` is missing"
     for name in ("question", "narrative"):
         if not isinstance(data.get(name) or "", str):
             return f"`{name}` wants text"
-    posts = data.get("posts", data.get("profile", []))
-    if not isinstance(posts, list) or not all(_post_text(post) for post in posts):
+    posts = _posts(data)
+    if not isinstance(posts, list) or not all(isinstance(_post_text(post), str) for post in posts):
         return "`posts` wants a list of texts, or of objects with `text`"
-    aspects = data.get("rubric_aspects", [])
+    aspects = data.get("rubric_aspects") or []
     if not isinstance(aspects, list) or not all(isinstance(a, dict) and _text(a.get("aspect")) for a in aspects):
         return "`rubric_aspects` wants a list of objects with `aspect`"
+    return _unwritable(data)
+
+
+def _unwritable(data: dict[str, Any]) -> str | None:
+    """Found before anything is paid for: in the end it could not be written."""
+    try:
+        orjson.dumps(data)
+    except (TypeError, ValueError) as error:
+        return f"holds a value that JSON has no form for: {error}"
     return None
+
+
+def _posts(data: dict[str, Any]) -> Any:
+    posts = data.get("posts")
+    return (data.get("profile") or []) if posts is None else posts
 
 
 def to_record(row: RawRow) -> Record:
     data = row.data
     own = str(data["id"])
-    posts = data.get("posts", data.get("profile", []))
+    posts = [post for post in _posts(data) if _post_text(post).strip()]
     return Record(
         id=own,
-        user=str(data.get("user") or own),
+        user=own if data.get("user") is None else str(data["user"]),
         question=data["question"].strip(),
         narrative=(data.get("narrative") or "").strip(),
         posts=tuple(_post(n, post) for n, post in enumerate(posts, 1)),
         category=str(data.get("category") or "uncategorised"),
         rubric=tuple(
             Aspect(a["aspect"], str(a.get("evidence") or ""), str(a.get("reason") or ""))
-            for a in data.get("rubric_aspects", [])
+            for a in data.get("rubric_aspects") or []
         ),
-        other={key: value for key, value in data.items() if key not in OWN and value is not None},
+        other={key: value for key, value in data.items() if key not in GIVEN + MADE and value is not None},
     )
 
 
@@ -162,8 +178,8 @@ def _text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _post_text(post: Any) -> bool:
-    return _text(post.get("text")) if isinstance(post, dict) else _text(post)
+def _post_text(post: Any) -> Any:
+    return post.get("text") if isinstance(post, dict) else post
 
 
 def _post(number: int, post: Any) -> Post:

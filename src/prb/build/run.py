@@ -1,4 +1,4 @@
-"""The pipeline: records → rubrics → what breaks them → couples → answers → gates → a set that needs the person.
+"""The pipeline: records → rubrics → couples → what breaks a rubric → answers → gates → a set that needs the person.
 
 It is written as if nothing could go wrong on the way: every call goes through the ledger, so a build that is stopped
 anywhere runs again from the top and meets its own words.
@@ -6,18 +6,14 @@ anywhere runs again from the top and meets its own words.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from prb import __version__
 from prb.build.blind import Finding, find_out
 from prb.build.choose import Desk, Until, one_round
-from prb.build.config import ROLES, BuildConfig, Role, Stage, checked, settings_of
+from prb.build.config import ROLES, BuildConfig, Role, Stage, checked
 from prb.build.couple import confirm, propose
 from prb.build.estimate import Estimated, estimate
 from prb.build.gates import duplicates, leaking_posts, record_gate
@@ -27,7 +23,7 @@ from prb.build.output import write_all
 from prb.build.records import Record, Reject, masked, read_records
 from prb.build.rubric import Rubric, make_opposites, make_rubrics
 from prb.encode import ENCODERS, Encoder
-from prb.llm import LLM
+from prb.llm import LLM, check_llm
 from prb.progress import SILENT, Progress
 from prb.store import Folder, Journal, read_json, write_json
 from prb.types import Failure
@@ -59,8 +55,10 @@ class State:
 def plan_build(config: BuildConfig) -> Estimated:
     """What it would take, without asking anybody."""
     config = checked(config)
+    for role in ROLES.values():
+        check_llm(config.spec_of(role))
     records, _ = read_records(config.input, skip_bad=config.skip_bad)
-    return estimate(config, records[: config.limit])
+    return estimate(config, [record for record in records[: config.limit] if not record_gate(record, config)])
 
 
 def build(config: BuildConfig, *, llms: Mapping[Role, LLM] | None = None, progress: Progress = SILENT) -> Build:
@@ -71,7 +69,7 @@ def build(config: BuildConfig, *, llms: Mapping[Role, LLM] | None = None, progre
     if config.mask_pii == "on" or (config.mask_pii == "auto" and any(llm.remote for llm in roles.values())):
         records = [masked(record) for record in records]
     records = records[: config.limit]
-    folder = Folder(config.out, identity(config, records, roles))
+    folder = Folder(config.out, identity(config))
     folder.open()
     try:
         with Journal(config.out / LOG) as journal:
@@ -83,22 +81,23 @@ def build(config: BuildConfig, *, llms: Mapping[Role, LLM] | None = None, progre
                 progress=progress,
             )
             desk = Desk(config=config, voice=_voices(config, roles, ledger), again=_again(config))
-            return _run(desk, State(records=records, rejects=rejects), ledger, roles)
+            result = _run(desk, State(records=records, rejects=rejects), ledger, roles)
+            _close_redo(config)
+            return result
+    except BaseException:
+        if not (config.out / LOG).stat().st_size:
+            folder.leave_no_trace(LOG, STATE)
+        raise
     finally:
         folder.close()
 
 
-def identity(config: BuildConfig, records: Sequence[Record], roles: Mapping[Role, LLM]) -> dict[str, Any]:
-    """What must be the same for a build to go on."""
-    digest = hashlib.sha256()
-    for record in records:
-        digest.update(orjson.dumps(record, option=orjson.OPT_SORT_KEYS, default=str))
-    about = {"records": len(records), "fingerprint": digest.hexdigest()}
-    fingerprints = {role: llm.fingerprint for role, llm in roles.items()}
-    return {"prb": __version__, "build": settings_of(config), "input": about, "llms": fingerprints}
+def identity(config: BuildConfig) -> dict[str, Any]:
+    """A folder belongs to one input. All else may change: the log is looked up by content, it cannot answer wrongly."""
+    return {"build": {"input": config.input}}
 
 
-def _voices(config: BuildConfig, roles: Mapping[Role, LLM], ledger: Ledger) -> Any:
+def _voices(config: BuildConfig, roles: Mapping[Role, LLM], ledger: Ledger) -> Callable[[Stage], LLM]:
     def voice(stage: Stage) -> Voice:
         role = ROLES[stage]
         return Voice(roles[role], stage, prices_of(config.spec_of(role)), ledger)
@@ -107,13 +106,19 @@ def _voices(config: BuildConfig, roles: Mapping[Role, LLM], ledger: Ledger) -> A
 
 
 def _again(config: BuildConfig) -> dict[Stage, int]:
-    """How often each stage was asked for anew, this time included."""
+    """How often each stage was asked for anew; one that was begun and not finished is gone on with."""
     path = config.out / STATE
-    again: dict[Stage, int] = read_json(path)["again"] if path.exists() else {}
-    if config.redo:
-        again[config.redo] = again.get(config.redo, 0) + 1
-    write_json(path, {"again": again})
+    state: dict[str, Any] = read_json(path) if path.exists() else {"again": {}, "open": None}
+    if config.redo and state["open"] != config.redo:
+        state["again"][config.redo] = state["again"].get(config.redo, 0) + 1
+        state["open"] = config.redo
+    write_json(path, state)
+    again: dict[Stage, int] = state["again"]
     return again
+
+
+def _close_redo(config: BuildConfig) -> None:
+    write_json(config.out / STATE, {**read_json(config.out / STATE), "open": None})
 
 
 def _run(desk: Desk, state: State, ledger: Ledger, roles: Mapping[Role, LLM]) -> Build:
@@ -203,16 +208,16 @@ def _couples(desk: Desk, state: State) -> list[Job]:
     both = [(state.records[couple.first], state.records[couple.second]) for couple in proposed]
     asked = [(a, state.rubrics[a.id], b, state.rubrics[b.id]) for a, b in both]
     findings = confirm(desk.voice("couple"), asked, desk.sampling("couple"))
-    return [
-        Job(
-            record=a,
-            rubric=wants_a,
-            against=tuple(aspect.aspect for aspect in wants_b),
-            partner=Partner(record=b, rubric=wants_b),
-        )
-        for (a, wants_a, b, wants_b), finding in zip(asked, findings, strict=True)
-        if finding == "conflict"
-    ]
+    jobs = []
+    for (a, wants_a, b, wants_b), finding in zip(asked, findings, strict=True):
+        if isinstance(finding, Failure) and is_down(finding):  # as two people they would be paid for, then thrown away
+            for record in (a, b):
+                _give_up(desk, state, record.id, "couple", finding)
+                state.records.remove(record)
+        elif desk.passes(a.id, 0, f"with {b.id}", "couple", None if finding == "conflict" else str(finding)):
+            against = tuple(aspect.aspect for aspect in wants_b)
+            jobs.append(Job(record=a, rubric=wants_a, against=against, partner=Partner(record=b, rubric=wants_b)))
+    return jobs
 
 
 def _singles(desk: Desk, state: State, records: Sequence[Record]) -> list[Job]:
@@ -237,14 +242,22 @@ def _rounds(desk: Desk, state: State, jobs: list[Job]) -> None:
         results = one_round(desk, jobs, round)
         state.made |= {own: result for own, result in results.items() if isinstance(result, Made)}
         failed = [job for job in jobs if job.id not in state.made]
+        told = _told_blind(desk, state, round)
         if round == last:
-            state.rejects += [reject for reject in results.values() if isinstance(reject, Reject)]
+            state.rejects += [
+                reject for own in results.values() if isinstance(own, Reject) for reject in _both(own, jobs)
+            ]
+            _drop_told(desk, state, told)
             break
-        blind = _told_blind(desk, state, round)
-        jobs = [*_apart(desk, state, failed), *(state.made.pop(own).job for own in blind)]
+        jobs = [*_apart(desk, state, failed), *(state.made.pop(own).job for own in told)]
         if not jobs:
             break
-    _drop_told(desk, state)
+
+
+def _both(reject: Reject, jobs: Sequence[Job]) -> list[Reject]:
+    """A couple without a pair is two people without one."""
+    job = next(job for job in jobs if job.id == reject.record)
+    return [reject] + ([reject._replace(record=job.partner.record.id)] if job.partner else [])
 
 
 def _apart(desk: Desk, state: State, failed: Sequence[Job]) -> list[Job]:
@@ -271,12 +284,13 @@ def _told_blind(desk: Desk, state: State, round: int) -> dict[str, Reject]:
     return told
 
 
-def _drop_told(desk: Desk, state: State) -> None:
+def _drop_told(desk: Desk, state: State, told: Mapping[str, Reject]) -> None:
     """After the last round what still can be told goes; the set is then another one, and is looked at again."""
-    while told := _told_blind(desk, state, desk.config.rounds):
+    while told:
         state.rejects += told.values()
         for own in told:
             del state.made[own]
+        told = _told_blind(desk, state, desk.config.rounds)
 
 
 def _unjudged(checks: Sequence[Check], record: str, gate: str) -> Reject:

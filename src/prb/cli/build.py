@@ -28,7 +28,8 @@ def command(args: Sequence[str]) -> None:
         return
     for line in _summary(result.card):
         print(line)  # noqa: T201
-    print(f"build: {result.folder}   try: prb evaluate --dataset {result.folder / 'pairs.jsonl'}")  # noqa: T201
+    rows = result.card["counts"]["rows"] and not result.stopped_after
+    print(f"build: {result.folder}" + (f"   try: prb evaluate --dataset {result.folder}/pairs.jsonl" if rows else ""))  # noqa: T201
 
 
 def _show_estimate(estimated: Estimated, as_json: bool) -> None:
@@ -46,6 +47,12 @@ def _show_estimate(estimated: Estimated, as_json: bool) -> None:
 
 def _summary(card: dict[str, Any]) -> list[str]:
     counts = card["counts"]
+    calls = sum(cost["calls"] for cost in card["cost"].values())
+    paid = f"{calls:,} calls, ${card['usd']:.4f}"
+    if card["stopped_after"]:
+        return [
+            f"stopped after stage {card['stopped_after']!r}, as asked: {paid}; the same command without --until goes on"
+        ]
     lines = [f"{counts['rows']} rows of {counts['people']} people ({counts['mirror_rows']} mirror rows)"]
     if counts["rejected"]:
         by_gate = ", ".join(f"{gate} {n}" for gate, n in counts["rejected_by_gate"].items())
@@ -53,10 +60,7 @@ def _summary(card: dict[str, Any]) -> list[str]:
     for name, value in card["user_blind_accuracy"].items():
         right = "not measured, too few pairs" if value is None else f"right on {value:.1%} without the person"
         lines.append(f"{name}: {right}")
-    calls = sum(cost["calls"] for cost in card["cost"].values())
-    lines.append(f"{calls:,} calls, ${card['usd']:.4f}")
-    if card["stopped_after"]:
-        lines.append(f"stopped after stage {card['stopped_after']!r}, as asked")
+    lines.append(paid)
     if counts["rejected_by_gate"].get("endpoint"):
         lines.append("some calls failed at the endpoint; the same command tries them again")
     return lines

@@ -221,7 +221,7 @@ class Endpoint:
         cost = self._budget.charge(prompt, completion, estimated=usage is None)
         first = first_token(choice)
         if why_empty and not (first and why_empty.reason == "empty reply"):
-            return Failure(why_empty.reason, self._clean(why_empty.detail))
+            return Failure(why_empty.reason, self._clean(why_empty.detail), prompt, completion, cost)
         return Completion(
             text=text,
             prompt_tokens=prompt,
