@@ -2,15 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+EMBEDDED := random length constant lexical embedding aspect-match
 
-.PHONY: help demo test test-slow check baselines bench clean
+.PHONY: help demo test test-slow check baselines training bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-demo: $(VENV)/.core  ## evaluate the embedded models on the embedded benchmark, then write a page
-	@rm -rf runs/demo
-	$(BIN)/prb evaluate --out runs/demo
+demo: $(VENV)/.core  ## train a light head, evaluate it and the embedded models on the embedded benchmark, write a page
+	@rm -rf runs/demo runs/demo-head
+	$(BIN)/prb train light --out runs/demo-head
+	$(BIN)/prb evaluate $(addprefix --model ,$(EMBEDDED)) --model 'personal?path=runs/demo-head' --out runs/demo
 	@$(BIN)/prb report runs/demo
 
 test: $(VENV)/.dev chromium  ## all tests
@@ -25,13 +27,16 @@ check: $(VENV)/.dev  ## ruff and mypy
 baselines: $(VENV)/.dev  ## the table of embedded models in README.md and docs/mirror.md
 	$(BIN)/python benchmarks/baselines.py
 
+training: $(VENV)/.dev  ## all methods on simulate, mirror and prefeval, into docs/training.md (hours)
+	$(BIN)/python benchmarks/training.py
+
 bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmarks.md
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/judging.py
 
 clean:  ## remove the environment and the demo run
-	rm -rf $(VENV) runs/demo
+	rm -rf $(VENV) runs/demo runs/demo-head
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from prb.analyse.blind import blind_margins, bradley_terry, credits_of
+from prb.analyse.blind import alike, apart, blind_margins, bradley_terry, credits_of
 
 
 def test_too_few_clusters_are_not_measured() -> None:
@@ -51,3 +51,34 @@ def test_weights_agree_with_a_slow_gradient_descent() -> None:
 
 def test_ties_count_half() -> None:
     assert credits_of(np.array([0.2, 0.0, -1.0])) == [1.0, 0.5, 0.0]
+
+
+def test_rows_alike_are_found_across_blocks() -> None:
+    rng = np.random.default_rng(4)
+    rows = rng.normal(size=(50, 4))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    slow = {(i, j) for i in range(50) for j in range(i) if rows[i] @ rows[j] >= 0.8}
+    assert slow
+    for block in (7, 50, 1024):
+        assert set(alike(rows, 0.8, block=block)) == slow
+
+
+def test_people_and_near_duplicate_questions_stay_together() -> None:
+    people, questions = ["a", "a", "b", "c", "d"], ["q1", "q2", "q2'", "q3", "q4"]
+    found = apart(people, questions, [("q2", "q2'")], least=3)
+    assert found is not None
+    groups, what = found
+    assert what == "person and question"
+    assert groups[0] == groups[1] == groups[2]
+    assert len(set(groups)) == 3
+
+
+def test_where_everybody_asks_the_same_questions_only_those_are_kept_whole() -> None:
+    people = [p for p in "abcd" for _ in range(6)]
+    questions = [f"q{n}" for _ in range(4) for n in range(6)]
+    found = apart(people, questions, [], least=4)
+    assert found is not None
+    assert found[1] == "question"
+    assert len(set(found[0])) == 6
+    assert [found[0][n] == found[0][n + 6] for n in range(6)] == [True] * 6
+    assert apart(people, questions, [], least=7) is None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from prb.analyse.clusters import components
 
-Matrix = NDArray[np.float64]
+Matrix = NDArray[np.floating[Any]]
 
 
 def blind_margins(
@@ -55,26 +55,28 @@ def credits_of(margins: NDArray[np.float64]) -> list[float]:
     return [float(m > 0) + 0.5 * float(m == 0) for m in margins]
 
 
-def alike(rows: NDArray[np.floating[Any]], limit: float, block: int = 1024) -> Iterator[tuple[int, int]]:
+def alike(rows: Matrix, limit: float, block: int = 1024) -> Iterator[tuple[int, int]]:
     """Positions (later, earlier) of unit rows with a cosine of at least `limit`, a block at a time."""
     for start in range(0, len(rows), block):
         close = rows[start : start + block] @ rows.T >= limit
         yield from ((start + int(i), int(j)) for i, j in np.argwhere(close) if j < start + i)
 
 
-def apart(clusters: Sequence[str], near: Iterable[tuple[int, int]], least: int) -> tuple[list[str], str] | None:
+def apart(
+    clusters: Sequence[str], questions: Sequence[str], near: Iterable[tuple[str, str]], least: int
+) -> tuple[list[str], str] | None:
     """Groups of rows that no fold may split, and what they are: people together with near-duplicate questions if that
     leaves at least so many groups, else the questions alone; `None` if those are too few as well.
 
-    `near` are positions of rows that ask nearly the same. Where everybody asks the same questions the first kind is one
-    large group; the second still keeps twins together, since they share their question.
+    Where everybody asks the same questions the first kind is one large group; the second still keeps twins together,
+    since they share their question.
     """
-    links = [(str(a), str(b)) for a, b in near]
-    people = [(str(n), f"person {cluster}") for n, cluster in enumerate(clusters)]
-    alone = [(str(n), str(n)) for n in range(len(clusters))]
-    for what, more in (("person and question", people), ("question", alone)):
-        group = components([*links, *more])
-        found = [group[str(n)] for n in range(len(clusters))]
+    rows = [(f"row {n}", f"question {question}") for n, question in enumerate(questions)]
+    rows += [(f"question {a}", f"question {b}") for a, b in near]
+    people = [(f"row {n}", f"person {cluster}") for n, cluster in enumerate(clusters)]
+    for what, links in (("person and question", rows + people), ("question", rows)):
+        group = components(links)
+        found = [group[f"row {n}"] for n in range(len(questions))]
         if len(set(found)) >= least:
             return found, what
     return None

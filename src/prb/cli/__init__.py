@@ -11,10 +11,17 @@ VERBS = {
     "evaluate": "score reward models on a personalized benchmark (the main job)",
     "compare": "two runs, paired",
     "build": "a benchmark of your own from people's records",
+    "train": "a personalization-aware reward model",
     "report": "a page and tables from runs",
+    "bon": "best-of-N: what a reward model picks, graded against the rubric",
+    "correlate": "benchmark ↔ downstream, with honest significance",
     "grade": "grade answers against the rubric, validate a grader",
+    "audit": "how much of a benchmark needs the person",
     "data": "check | show | stats | convert a dataset",
     "models": "list | pull reward models and weights",
+    "serve": "a reward server",
+    "ppo": "train a policy against a reward model, grade what comes out",
+    "study": "human evaluation: new | serve | export | agree | demo",
     "cache": "stats | clear what models have said before",
 }
 

@@ -1,0 +1,94 @@
+"""What scoring adds to sampling in best-of-16, one reward model after the other; results go to docs/benchmarks.md.
+
+Both are measured in one run, on the same queries, with nothing remembered, on one thread, and in seconds of CPU,
+which say the same on a busy machine: python benchmarks/downstream.py
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import tyro
+from record import write_between
+
+from prb.data.load import load_pairs
+from prb.data.retrieve import ranker, top_posts
+from prb.downstream.rank import Answers, score
+from prb.downstream.sample import Sample, draw
+from prb.llm import LLM, Sampling, make_llm
+from prb.models import MODELS
+from prb.types import Query
+
+MODELS_HERE = (
+    "random",
+    "length",
+    "lexical",
+    "embedding",
+    "embedding?encoder=minilm",
+    "likelihood?lm=smollm2&cache=false",
+)
+WANTED = 0.25
+
+
+@dataclass(frozen=True)
+class Args:
+    policy: str = "llamacpp/smollm2;threads=1"
+    n: int = 16
+    queries: int = 2
+    posts: int = 10
+    max_tokens: int = 128
+
+
+def main(args: Args) -> None:
+    torch.set_num_threads(1)
+    queries = make_queries(args)
+    llm = make_llm(args.policy)
+    batches: list[Answers] = []
+    sampling = 0.0
+    for name, query in queries.items():
+        start = time.process_time()
+        drawn = sample(llm, name, query, args)
+        sampling += time.process_time() - start
+        batches.append(Answers(name, query, [line.text or "" for line in drawn]))
+    lines = ["| reward model | scoring | of sampling | wanted |", "| --- | ---: | ---: | ---: |"]
+    for spec in MODELS_HERE:
+        seconds = scoring(spec, batches)
+        lines.append(f"| `{spec}` | {seconds:.2f} s | {seconds / sampling:.1%} | < {WANTED:.0%} |")
+        print(lines[-1], flush=True)
+    about = f"{platform.machine()}; {args.policy} answers {args.queries} queries "
+    about += (
+        f"with {args.posts} posts {args.n} times each, in at most {args.max_tokens} tokens: {sampling:.0f} s of CPU."
+    )
+    write_between("downstream", f"{about}\n\n" + "\n".join(lines))
+
+
+def make_queries(args: Args) -> dict[str, Query]:
+    """Of different couples."""
+    made = {}
+    for pair in load_pairs("mirror")[:: 12 * 2][: args.queries]:
+        posts = top_posts(pair.question, pair.profile, ranker("embedding"), k=args.posts).posts
+        made[pair.id] = Query(question=pair.question, user=pair.user, posts=posts)
+    return made
+
+
+def sample(llm: LLM, name: str, query: Query, args: Args) -> list[Sample]:
+    places = [(name, n) for n in range(args.n)]
+    return draw(llm, places, {name: query}, Sampling(temperature=1.0, top_p=0.9, max_tokens=args.max_tokens))
+
+
+def scoring(spec: str, batches: Sequence[Answers]) -> float:
+    """One call a query, as `prb bon` does; loading the model is not part of it."""
+    model = MODELS.make(spec)
+    score(spec, model, [Answers("warm-up", Query(question="Hello?"), ["Hello."])])
+    start = time.process_time()
+    for batch in batches:
+        score(spec, model, [batch])
+    return time.process_time() - start
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

@@ -1,0 +1,31 @@
+"""`prb audit DATASET`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prb.cli.parse import parse
+from prb.cli.verbs import print_json
+from prb.evaluate.audit import AuditConfig, audit, complete
+
+
+def command(args: Sequence[str]) -> None:
+    config = complete(parse(AuditConfig, args, "audit"))
+    from prb.errors import MissingExtra
+    from prb.progress import watch
+    from prb.report.audit import plot, tables
+    from prb.report.table import show
+
+    assert config.out is not None
+    with watch(config.quiet) as progress:
+        result = audit(config, progress=progress)
+        try:
+            plot(result, config.out / "audit.svg")
+        except MissingExtra as missing:
+            progress.note(f"no audit.svg: {missing}")
+    if config.json:
+        print_json(result)
+        return
+    for table in tables(result):
+        show(table)
+    print(f"{result['verdict']}\nwritten: {config.out}")  # noqa: T201

@@ -1,0 +1,75 @@
+"""`prb correlate TABLE`, `prb correlate --bench RUN… --downstream RUN…`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prb.cli.parse import parse
+from prb.cli.verbs import print_json
+from prb.downstream.correlate import CorrelateConfig, correlate
+
+SEVERAL = ("--bench", "--downstream", "--measure", "--constructed")
+
+
+def command(args: Sequence[str]) -> None:
+    config = parse(CorrelateConfig, one_each(args), "correlate")
+    from prb.progress import watch
+    from prb.report.correlation import latex, sentences, tables
+    from prb.report.table import markdown, show
+
+    with watch(config.quiet) as progress:
+        result = correlate(config, progress=progress)
+    if config.out is not None:
+        _write(config.out, result)
+    if config.json:
+        print_json({**result, "sentences": sentences(result)})
+        return
+    for table in tables(result):
+        if config.format == "table":
+            show(table)
+        else:
+            print(latex(table) if config.format == "latex" else markdown(table))  # noqa: T201
+    marker = "% " if config.format == "latex" else ""
+    print("\n".join(marker + sentence for sentence in sentences(result)))  # noqa: T201
+    if config.out is not None and config.format == "table":
+        print(f"written: {config.out}")  # noqa: T201
+
+
+def one_each(args: Sequence[str]) -> list[str]:
+    """`--bench A B` as `--bench A --bench B`: a shell's `runs/*` gives many words at once. A file is the table."""
+    found: list[str] = []
+    flag, taken = None, 0
+    for word in args:
+        if word.startswith("-"):
+            flag, taken = (word, 0) if word in SEVERAL else (None, 0)
+        elif flag is not None:
+            found += [flag] if taken and not Path(word).is_file() else []
+            taken += 1
+        found.append(word)
+    return found
+
+
+def _write(folder: Path, result: Mapping[str, Any]) -> None:
+    from prb.errors import BadInput, MissingExtra
+    from prb.report.correlation import latex, sentences, tables
+    from prb.report.scatter import scatter
+    from prb.report.table import markdown
+    from prb.store import write_json
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be written to: {error.strerror}") from None
+    made = list(tables(result))
+    said = "\n".join(f"- {sentence}" for sentence in sentences(result))
+    (folder / "table.md").write_text("\n".join([*map(markdown, made), said, ""]), "utf-8")
+    (folder / "table.tex").write_text("\n".join(map(latex, made)), "utf-8")
+    write_json(folder / "correlation.json", {**result, "sentences": sentences(result)})
+    try:
+        scatter(result, folder / "scatter.svg")
+    except MissingExtra as missing:
+        import sys
+
+        print(f"no scatter.svg: {missing}", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,112 @@
+"""`prb train METHOD …`, `prb train curve DIR …`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from prb.cli.parse import parse
+from prb.cli.verbs import print_json
+
+FULL = ("reward-model", "dpo")
+
+
+def command(args: Sequence[str]) -> None:
+    if not args or args[0] in ("-h", "--help"):
+        print(usage())  # noqa: T201
+    elif args[0] == "curve":
+        _curve(args[1:])
+    elif args[0].partition("?")[0] in FULL:
+        _full(args)
+    else:
+        _head(args)
+
+
+def usage() -> str:
+    from prb.models.personal.method import METHODS
+
+    rows = {name: METHODS.summary(name) for name in METHODS}
+    rows |= {
+        "reward-model": "Fine-tune a whole model with a reward head, through trl (extra `train`).",
+        "dpo": "Fine-tune a whole model by DPO, an implicit reward, through trl (extra `train`).",
+    }
+    width = max(map(len, rows))
+    listed = "\n".join(f"  {name:<{width}}  {what}" for name, what in rows.items())
+    return (
+        "usage: prb train METHOD --out DIR [options]     train; then: prb evaluate --model 'personal?path=DIR'\n"
+        "       prb train curve DIR [options]            how much a few labelled pairs of a person help\n\n"
+        f"methods:\n{listed}\n\n"
+        "Settings of a method go behind its name: 'bilinear?rank=16'. `prb train METHOD --help` shows the options."
+    )
+
+
+def _head(args: Sequence[str]) -> None:
+    from prb.train.config import TrainConfig
+
+    config = parse(TrainConfig, args, "train")
+    from prb.progress import watch
+    from prb.train.run import train
+
+    with watch(config.quiet) as progress:
+        card = train(config, progress=progress)
+    if config.json:
+        print_json(card)
+        return
+    for line in _lines(card):
+        print(line)  # noqa: T201
+    print(f"evaluate: prb evaluate --model random --model 'personal?path={config.out}'")  # noqa: T201
+
+
+def _lines(card: dict[str, Any]) -> list[str]:
+    from prb.report.table import interval
+
+    fitted = card["fitted_on"]
+    lines = [f"{card['method']}: fitted on {fitted['rows']} rows of {fitted['persons']} persons"]
+    if card["validation"]:
+        found = card["validation"]
+        by = found["by_condition"]
+        lines.append(
+            f"validation, {found['persons']} other persons: {interval(by['profile'])} % right; "
+            f"gain {100 * found['gain']['value']:+.1f}, control {100 * found['control']['value']:+.1f} points"
+        )
+    if card["sweep"]:
+        best = card["sweep"][0]
+        lines.append(f"chosen by cross-validation: {interval(best['accuracy'])} % right on held-out persons")
+    lines += [f"{name}: {value}" for name, value in card["report"].items()]
+    return lines
+
+
+def _full(args: Sequence[str]) -> None:
+    from prb.train.full import FullConfig
+
+    config = parse(FullConfig, args, "train")
+    from prb.progress import watch
+    from prb.store import read_json
+    from prb.train.full import finetune
+
+    with watch(config.quiet) as progress:
+        made = finetune(config, progress=progress)
+    card = read_json(made / "card.json")
+    if config.json:
+        print_json(card)
+    else:
+        print(f"evaluate: prb evaluate --model '{card['model']}'")  # noqa: T201
+
+
+def _curve(args: Sequence[str]) -> None:
+    from prb.train.protocols import CurveConfig
+
+    config = parse(CurveConfig, args, "train curve")
+    from prb.progress import watch
+    from prb.train.protocols import learning_curve
+
+    with watch(config.quiet) as progress:
+        result = learning_curve(config, progress=progress)
+    if config.json:
+        print_json(result)
+        return
+    from prb.report.table import interval
+
+    for point in result["points"]:
+        effect = f", person effect {interval(point['person_effect'])}" if point["person_effect"] else ""
+        print(f"m = {point['m']:>2}: {interval(point['accuracy'])} % right{effect}")  # noqa: T201

@@ -1,0 +1,184 @@
+"""From the lines of a best-of-N run to `summary.json` and `bon.svg`. Nothing here depends on the clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prb.analyse.best_of import average, bend, curves, headroom, kl_bound
+from prb.analyse.estimate import Floats, Ints, codes
+from prb.analyse.paired import difference, holm
+from prb.errors import MissingExtra
+
+Line = Mapping[str, Any]
+Row = Sequence[Line] | None
+"""A line for each of the N samples of a query; nothing if there was nothing to work on."""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """The lines of a run, a row a query, in dataset order."""
+
+    clusters: list[str]
+    samples: list[list[Line]]
+    grades: list[Row]
+    scores: dict[str, list[Row]]
+
+
+def summarise(graded: Graded, about: Mapping[str, Any], *, ks: Sequence[int]) -> dict[str, Any]:
+    n, seed = about["n"], about["seed"]
+    clusters, grades = codes(graded.clusters), _table(graded.grades, n)
+    usable = ~np.isnan(grades).any(axis=1)
+    chance, best = curves(np.zeros_like(grades), grades, ks), curves(grades, grades, ks)
+    picked = {model: curves(_table(rows, n), grades, ks) for model, rows in graded.scores.items()}
+    return {
+        **about,
+        "queries": _queries(graded, usable, clusters),
+        "samples": _samples(graded, usable),
+        "ks": list(ks),
+        "kl_bound": [kl_bound(k) for k in ks],
+        "random": _points(chance[usable], ks, clusters[usable]),
+        "oracle": _points(best[usable], ks, clusters[usable]),
+        "results": [
+            {
+                "model": model,
+                "curve": _points(curve[usable], ks, clusters[usable]),
+                "headroom": _headroom(curve, chance, best, ks, clusters, seed),
+                "bend": bend(curve, ks, clusters, seed=seed),
+                "failures": dict(_failures(graded.scores[model])),
+                "cut_posts": _cut(graded.scores[model]),
+            }
+            for model, curve in picked.items()
+        ],
+        "contrasts": _contrasts({model: curve[:, -1] for model, curve in picked.items()}, ks[-1], clusters, seed),
+    }
+
+
+def _table(rows: Sequence[Row], n: int) -> Floats:
+    table = np.full((len(rows), n), np.nan)
+    for at, row in enumerate(rows):
+        if row is not None:
+            table[at] = [np.nan if line["score"] is None else line["score"] for line in row]
+    return table
+
+
+def _queries(graded: Graded, usable: Any, clusters: Ints) -> dict[str, Any]:
+    """How many there were, and why some are in no curve at all."""
+    sampled = [all(line["text"] is not None for line in row) for row in graded.samples]
+    return {
+        "rows": len(sampled),
+        "clusters": len(np.unique(clusters)),
+        "sampling_failed": sampled.count(False),
+        "grading_failed": sum(sampled) - int(usable.sum()),
+        "used": int(usable.sum()),
+        "failures": dict(sorted((_failures(graded.samples) + _failures(graded.grades)).items())),
+    }
+
+
+def _samples(graded: Graded, usable: Any) -> dict[str, Any]:
+    lines = [line for row in graded.samples for line in row]
+    used = [row for row, use in zip(graded.samples, usable, strict=True) if use]
+    distinct = [len({line["text"] for line in row}) for row in used]
+    return {
+        "drawn": len(lines),
+        "failed": sum(line["text"] is None for line in lines),
+        "truncated": sum(line["truncated"] for line in lines),
+        "distinct_of_n": float(np.mean(distinct)) if distinct else None,
+        "tokens": sum(line["tokens"] for line in lines),
+        "cost": sum(line["cost"] for line in lines),
+    }
+
+
+def _points(curve: Floats, ks: Sequence[int], clusters: Ints) -> list[dict[str, Any]]:
+    found = [average(curve[:, j], clusters) for j in range(len(ks))]
+    return [
+        {"k": k, "value": e.value, "low": e.low, "high": e.high, "n": e.n, "failed": e.failed}
+        for k, e in zip(ks, found, strict=True)
+    ]
+
+
+def _headroom(
+    curve: Floats, chance: Floats, best: Floats, ks: Sequence[int], clusters: Ints, seed: int
+) -> list[dict[str, Any]]:
+    columns = zip(ks, curve.T, chance.T, best.T, strict=True)
+    return [{"k": k, **headroom(got, low, high, clusters, seed=seed)} for k, got, low, high in columns]
+
+
+def _failures(rows: Sequence[Row]) -> Counter[str]:
+    """Queries by the first reason; the detail stays in the lines."""
+    firsts = (next((line["failure"] for line in row or () if line["failure"]), None) for row in rows)
+    return Counter(first.partition(": ")[0] for first in firsts if first)
+
+
+def _cut(rows: Sequence[Row]) -> int:
+    return sum(max(line["cut"] for line in row) for row in rows if row)
+
+
+def _contrasts(ends: Mapping[str, Floats], k: int, clusters: Ints, seed: int) -> list[dict[str, Any]]:
+    """Every two models at the largest k, paired by query; Holm's correction over all of them."""
+    found: list[dict[str, Any]] = [
+        {"model_a": a, "model_b": b, "k": k, **difference(ends[a], ends[b], clusters, seed=seed).as_dict()}
+        for a, b in combinations(ends, 2)
+    ]
+    tested = [row for row in found if row["p"] is not None]
+    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
+        row["p_holm"] = p
+    return [{"p_holm": None, **row} for row in found]
+
+
+def plot(summary: Mapping[str, Any], path: Path) -> None:
+    """Expected grade against k, with the KL bound above and the grader's validity below; the same bytes each time."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("the plot", "figures") from None
+    with rc_context({"svg.hashsalt": "prb", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(7.5, 5), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_xscale("log", base=2)
+        _lines(axes, summary)
+        ks = summary["ks"]
+        axes.minorticks_off()
+        axes.set_xticks(ks, [f"{k}\n{bound:.2f}" for k, bound in zip(ks, summary["kl_bound"], strict=True)])
+        axes.set_xlabel("k of best-of-k; below it the bound of its KL to the policy, log k − (k−1)/k")
+        axes.set_ylabel("graded score, % of the rubric")
+        figure.suptitle(_title(summary), fontsize=10)
+        figure.legend(loc="outside right center", frameon=False, fontsize=8)
+        figure.supxlabel(trust(summary), fontsize=7, color="0.35", wrap=True)
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": "prb"})
+
+
+def trust(summary: Mapping[str, Any]) -> str:
+    """Whose grades these are and how far they can be trusted; said wherever they are shown."""
+    grader = summary["grader"]
+    return f"Graded by {grader['spec']}. {grader['validity'] or 'Its validity has not been measured.'}"
+
+
+def _title(summary: Mapping[str, Any]) -> str:
+    queries = summary["queries"]
+    shown = f"{queries['used']} queries, {queries['clusters']} clusters, condition {summary['condition']}"
+    return f"{summary['policy']['spec']} on {summary['dataset']['name']}: {shown}"
+
+
+def _lines(axes: Any, summary: Mapping[str, Any]) -> None:
+    fixed = {"oracle": ("black", "--"), "random": ("0.5", ":")}
+    for name, (colour, style) in fixed.items():
+        known = [point for point in summary[name] if point["value"] is not None]
+        axes.plot(
+            [p["k"] for p in known], [100 * p["value"] for p in known], style, color=colour, label=f"({name} pick)"
+        )
+    for position, result in enumerate(summary["results"]):
+        known = [point for point in result["curve"] if point["value"] is not None]
+        beside = 2 ** (0.03 * (position - (len(summary["results"]) - 1) / 2))  # or the bars would hide each other
+        values = [100 * p["value"] for p in known]
+        bars = [[100 * abs(p["value"] - (p[end] or p["value"])) for p in known] for end in ("low", "high")]
+        axes.errorbar(
+            [p["k"] * beside for p in known], values, bars, fmt="o-", ms=3, elinewidth=0.8, label=result["model"]
+        )

@@ -1,0 +1,248 @@
+"""A policy that can be trained: weights, adapters, a value head, answers as the tokens that were drawn.
+
+The library's own forward pass is used throughout; prompts are padded on the left and answers on the right, so that
+all answers of a batch begin in the same column.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from prb.engine.chat import fit
+from prb.errors import BadInput, MissingExtra
+from prb.llm import Message, Request, parse_llm
+from prb.llm.asking import without_reasoning
+from prb.llm.checkpoint import Checkpoint, Loading, generation, load
+from prb.llm.drawing import NEVER
+from prb.llm.transformers import Row, Tokens, Transformers
+from prb.prompts import render
+from prb.types import Failure, Query
+from prb.weights import resolve_weights
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the policy wrote, as text and as the very tokens it drew."""
+
+    prompt: Tokens
+    tokens: Tokens
+    text: str
+    truncated: bool
+
+
+class Policy(Transformers):
+    """A language model in training: `complete` as any other, and `write`, which keeps the tokens.
+
+    What is written to learn from does not end before it began. An empty answer gets no reward, so nothing would teach a
+    policy that is rewarded for brevity to stop before it; `ActorCritic` counts probabilities in the same way.
+    """
+
+    _must_begin = False
+
+    def write(self, requests: Sequence[Request]) -> list[Answer | Failure]:
+        rows = [self._row(request) for request in requests]
+        waiting = {n: row for n, row in enumerate(rows) if isinstance(row, Row)}
+        self._must_begin = True
+        try:
+            for group in self._groups(waiting):
+                self._generate([waiting[n] for n in group])
+        finally:
+            self._must_begin = False
+        return [row if isinstance(row, Failure) else self._answer(row) for row in rows]
+
+    def _write(self, row: Row, logits: Tensor) -> None:
+        super()._write(row, self._begun(row, logits))
+
+    def _logits_alone(self, row: Row) -> Tensor:
+        return self._begun(row, super()._logits_alone(row))
+
+    def _begun(self, row: Row, logits: Tensor) -> Tensor:
+        if row.written or not self._must_begin:
+            return logits
+        return logits.index_fill(0, torch.tensor(sorted(self._ends), device=logits.device), NEVER)
+
+    def _answer(self, row: Row) -> Answer | Failure:
+        text = clean(self._cut(row)[0])
+        if not text:
+            return Failure("empty answer")
+        return Answer(row.prompt, row.written, text, row.ended == "length")
+
+    def fitted(self, query: Query, *, prompt: int, answer: int) -> tuple[Query, int] | Failure:
+        """The query as far as `prompt` tokens and this model's context beside the answer hold it; what was cut."""
+        first = self._prompt(chat(query))
+        if isinstance(first, Failure):
+            return first
+        limit = min(prompt, self._context - answer)
+
+        def tokens(text: str, _: str) -> Tokens:
+            made = self._prompt((Message("user", text),))
+            return [0] * (limit + 1) if isinstance(made, Failure) else made
+
+        return (query, 0) if len(first) <= limit else fit(query, [""], tokens, limit)
+
+
+def chat(query: Query) -> tuple[Message, ...]:
+    return (Message("user", render(query)),)
+
+
+def clean(text: str) -> str:
+    """As a reward model gets it: without thoughts, without the half character a token limit may leave."""
+    return without_reasoning(text).strip().encode("utf-8", "replace").decode()
+
+
+class Texts(NamedTuple):
+    """Prompts with answers as a rectangle: prompts end, and answers begin, in the same column."""
+
+    ids: Tensor
+    attention: Tensor
+    mask: Tensor
+    """Which columns of the answers' part are real."""
+
+    @property
+    def answers(self) -> Tensor:
+        return self.ids[:, -self.mask.shape[1] :]
+
+    def rows(self, rows: Tensor) -> Texts:
+        """Some of the rows, without columns that are padding in all of them."""
+        width, longest = self.mask.shape[1], max(1, int(self.mask[rows].sum(1).max()))
+        prompts = self.attention[rows][:, : self.ids.shape[1] - width]
+        first, last = int(prompts.shape[1] - prompts.sum(1).max()), self.ids.shape[1] - width + longest
+        return Texts(self.ids[rows][:, first:last], self.attention[rows][:, first:last], self.mask[rows][:, :longest])
+
+
+def rectangle(prompts: Sequence[Tokens], answers: Sequence[Tokens], pad: int = 0) -> Texts:
+    """What stands in padding does not matter: attention and masks leave it out."""
+    left, right = max(map(len, prompts)), max(map(len, answers))
+    pairs = list(zip(prompts, answers, strict=True))
+    ids = [[pad] * (left - len(p)) + [*p, *a] + [pad] * (right - len(a)) for p, a in pairs]
+    seen = [[0] * (left - len(p)) + [1] * (len(p) + len(a)) + [0] * (right - len(a)) for p, a in pairs]
+    real = [[1.0] * len(a) + [0.0] * (right - len(a)) for a in answers]
+    return Texts(torch.tensor(ids), torch.tensor(seen), torch.tensor(real))
+
+
+class Seen(NamedTuple):
+    """Of each answer token: its log-probability, the entropy of the choice, the value before it."""
+
+    logp: Tensor
+    entropy: Tensor
+    value: Tensor
+
+
+class ActorCritic(torch.nn.Module):
+    """The language model and what predicts its reward: a head on its last layer, or on a trunk of its own."""
+
+    def __init__(self, lm: Any, trunk: Any, *, temperature: float, ends: frozenset[int]) -> None:
+        super().__init__()
+        self.lm, self.trunk, self.temperature, self.ends = lm, trunk, temperature, sorted(ends)
+        self.head = torch.nn.Linear(lm.config.get_text_config().hidden_size, 1)
+        torch.nn.init.zeros_(self.head.weight)  # knows nothing yet, and says so
+        torch.nn.init.zeros_(self.head.bias)
+
+    def forward(self, texts: Texts) -> Seen:
+        width = texts.mask.shape[1]
+        logits, states = run(self.lm, texts, states=self.trunk is None)
+        if self.trunk is not None:
+            states = run_trunk(self.trunk, texts)
+        value = self.head(states[:, -width - 1 : -1].float()).squeeze(-1)
+        return Seen(*self.spoken(logits, texts), value)
+
+    def spoken(self, logits: Tensor, texts: Texts) -> tuple[Tensor, Tensor]:
+        """Of each answer token its log-probability and the entropy of the choice, just as it was drawn."""
+        logits = logits.float() / self.temperature
+        logits[:, 0, self.ends] = -1e9  # far below any logit, and 0 · −1e9 is still a number
+        logp = torch.log_softmax(logits, dim=-1)
+        with torch.no_grad():
+            entropy = -(logp.exp() * logp).sum(-1)
+        return logp.gather(2, texts.answers[..., None]).squeeze(-1), entropy
+
+
+def run(lm: Any, texts: Texts, *, states: bool = False) -> tuple[Tensor, Any]:
+    """Logits of the answers' tokens, and the last layer's states of all."""
+    takes, width = inspect.signature(lm.forward).parameters, texts.mask.shape[1]
+    less = {"logits_to_keep": width + 1} if "logits_to_keep" in takes else {}
+    out = lm(**inputs(lm, texts), output_hidden_states=states, use_cache=False, **less)
+    return out.logits[:, -width - 1 : -1], out.hidden_states[-1] if states else None
+
+
+def run_trunk(trunk: Any, texts: Texts) -> Tensor:
+    states: Tensor = trunk(**inputs(trunk, texts), use_cache=False).last_hidden_state
+    return states
+
+
+def inputs(model: Any, texts: Texts) -> dict[str, Tensor]:
+    found = {"input_ids": texts.ids, "attention_mask": texts.attention}
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        found["position_ids"] = (texts.attention.cumsum(1) - 1).clamp(min=0)
+    return found
+
+
+@dataclass
+class Learner:
+    """A policy with all that its training needs."""
+
+    checkpoint: Checkpoint
+    policy: Policy
+    net: ActorCritic
+    reference: Any
+    """A frozen copy, or the model with LoRA, whose adapters are switched off for it."""
+
+    @contextmanager
+    def as_reference(self) -> Iterator[Any]:
+        if hasattr(self.reference, "disable_adapter"):
+            with self.reference.disable_adapter():
+                yield self.net.lm
+        else:
+            yield self.reference
+
+    def save(self, folder: Any) -> None:
+        """As any transformers checkpoint; with LoRA the adapters alone."""
+        weights = self.reference if hasattr(self.reference, "disable_adapter") else self.net.lm
+        self.net.lm.generation_config = generation(eos_token_id=sorted(self.checkpoint.ends))
+        weights.save_pretrained(folder, safe_serialization=True)
+        self.checkpoint.tokenizer.save_pretrained(folder)
+
+
+def load_learner(spec: str, *, lora: int, separate: bool, temperature: float, seed: int) -> Learner:
+    options = dict(parse_llm(spec).options)
+    if lora and "adapter" in options:
+        raise BadInput(f"--policy {spec}: --lora would put adapters on top of an adapter; merge that one first")
+    if options.get("dtype", "auto") not in ("auto", "fp32"):
+        raise BadInput(f"--policy {spec}: weights in training stay in 32 bits; GPUs compute in bf16 all the same")
+    if options.get("device", "auto") not in ("auto", "cpu"):
+        raise BadInput(f"--policy {spec}: accelerate places the model; device is auto or cpu")
+    loading = Loading(
+        where=resolve_weights(options["model"]),
+        device="cpu",
+        dtype="fp32",
+        adapter=options.get("adapter"),
+        trust_remote_code=options.get("trust_remote_code", "").lower() in ("true", "1", "yes"),
+        revision=options.get("revision"),
+    )
+    # not the shared copy: a judge of the same run may use these weights, and ours will change
+    checkpoint: Checkpoint = load.__wrapped__(loading)
+    lm = checkpoint.model
+    policy = Policy(checkpoint, batch=int(options.get("batch", 8)))
+    trunk = copy.deepcopy(lm.base_model) if separate else None
+    reference = with_lora(lm, lora, seed) if lora else copy.deepcopy(lm).requires_grad_(False)
+    if lora and trunk is not None:
+        with_lora(trunk, lora, seed)
+    return Learner(checkpoint, policy, ActorCritic(lm, trunk, temperature=temperature, ends=checkpoint.ends), reference)
+
+
+def with_lora(model: Any, rank: int, seed: int) -> Any:
+    """Adapters on all linear layers, put into the model itself (Hu et al. 2021, arXiv 2106.09685)."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise MissingExtra("LoRA", "train") from None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))

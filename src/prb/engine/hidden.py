@@ -1,0 +1,100 @@
+"""Hidden states at any layer of a causal language model, pooled over an answer's tokens, shared prefixes run once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from prb.engine.answers import _by_query
+from prb.engine.bundle import bundle
+from prb.engine.chat import Chat, Text, fit
+from prb.engine.load import Loaded
+from prb.engine.shared import SharedPrefix, sharing_is_exact
+from prb.errors import BadInput
+from prb.prompts import render
+from prb.types import Ask, Failure, Query
+
+Pool = Literal["mean", "last"]
+Vector = NDArray[np.float32]
+
+
+class AtLayer(torch.nn.Module):
+    """A model body whose last hidden state is that of an inner layer; 0 is the embedding, -1 the last."""
+
+    def __init__(self, body: Any, layer: int) -> None:
+        super().__init__()
+        self.config = body.config
+        self._body, self._layer = body, layer
+
+    def forward(self, **inputs: Any) -> Any:
+        out = self._body(**inputs, output_hidden_states=True)
+        return SimpleNamespace(last_hidden_state=out.hidden_states[self._layer], past_key_values=out.past_key_values)
+
+
+class HiddenStates:
+    def __init__(self, loaded: Loaded, layer: int, pool: Pool) -> None:
+        layers = loaded.model.config.get_text_config().num_hidden_layers
+        if not -layers - 1 <= layer <= layers:
+            raise BadInput(f"layer={layer}: this model has layers 0 to {layers}")
+        layer = layer % (layers + 1)
+        self.fingerprint = f"hidden-{loaded.fingerprint}-{layer}-{pool}"
+        self._loaded, self._pool = loaded, pool
+        self._chat = Chat(loaded.tokenizer)
+        self._body = AtLayer(getattr(loaded.model, loaded.model.base_model_prefix), layer).eval()
+        self._shared = SharedPrefix(self._body, budget=loaded.budget) if sharing_is_exact(self._body) else None
+
+    def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        limit = self._loaded.max_length
+        ids = [self._loaded.tokenizer(text or " ")["input_ids"][:limit] for text in texts]
+        rows = self._pooled([[Text(each, 0, len(each))] for each in ids])
+        return np.stack([row[0] for row in rows]) if rows else np.zeros((0, 1), dtype=np.float32)
+
+    def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
+        results: list[Vector | Failure] = [Failure("not read")] * len(asks)
+        groups: list[tuple[list[int], list[Text]]] = []
+        for query, positions in _by_query(asks).items():
+            texts = self._texts(query, [asks[i].answer for i in positions])
+            if isinstance(texts, Failure):
+                for i in positions:
+                    results[i] = texts
+            else:
+                groups.append((positions, texts))
+        for (positions, _), vectors in zip(groups, self._pooled([texts for _, texts in groups]), strict=True):
+            for i, vector in zip(positions, vectors, strict=True):
+                results[i] = vector
+        return results
+
+    def _texts(self, query: Query, answers: list[str]) -> list[Text] | Failure:
+        if not all(answer.strip() for answer in answers):
+            return Failure("empty answer")
+        fitted = fit(query, answers, self._chat.tokens, self._loaded.max_length)
+        if isinstance(fitted, Failure):
+            return fitted
+        return [self._chat.text(render(fitted[0]), answer) for answer in answers]
+
+    def _pooled(self, groups: Sequence[Sequence[Text]]) -> list[list[Vector]]:
+        if self._shared is None:
+            return [[self._alone(text) for text in group] for group in groups]
+        bundles = [bundle([t.ids[: t.end] for t in g], at_most=min(t.start for t in g)) for g in groups]
+
+        def reduce(states: Tensor, row: int, k: int) -> Vector:
+            text, before = groups[row][k], len(bundles[row].prefix) - 1  # states[0] is the prefix's last token
+            return _vector(states[text.start - before : text.end - before], self._pool)
+
+        return self._shared.run(bundles, reduce)
+
+    @torch.inference_mode()
+    def _alone(self, text: Text) -> Vector:
+        ids = torch.tensor([list(text.ids)], device=next(self._body.parameters()).device)
+        return _vector(self._body(input_ids=ids).last_hidden_state[0, text.start : text.end], self._pool)
+
+
+def _vector(states: Tensor, pool: Pool) -> Vector:
+    pooled = states[-1] if pool == "last" else states.float().mean(dim=0)
+    return np.asarray(pooled.float().cpu().numpy(), dtype=np.float32)

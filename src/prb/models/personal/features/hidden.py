@@ -1,0 +1,19 @@
+"""Hidden states of a causal language model: what it makes of an answer after the question, and the posts if shown."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from prb.engine.load import AS_IT_COMES, Loading
+from prb.models.personal.features import FEATURES, Features
+
+
+@FEATURES.register("hidden")
+def hidden(
+    lm: str, layer: int = -1, pool: Literal["mean", "last"] = "mean", loading: Loading = AS_IT_COMES
+) -> Features:
+    """Hidden states of a language model (lm=folder, hub id or pulled name), pooled over the answer's tokens."""
+    from prb.engine.hidden import HiddenStates
+    from prb.engine.load import load
+
+    return HiddenStates(load(lm, "causal", loading), layer, pool)

@@ -1,0 +1,1 @@
+"""The reward server: concurrent requests become batches of one model. `prb serve --model SPEC`."""

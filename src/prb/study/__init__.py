@@ -1,0 +1,1 @@
+"""Human evaluation: people check pairs (`validate`) or give preferences of their own (`collect`) in a browser."""

@@ -1,0 +1,115 @@
+// Everything works without this file. It adds keys, drafts that survive a reload, time in view, one click instead of two.
+"use strict";
+const work = document.getElementById("work");
+const rows = work ? [...work.querySelectorAll("fieldset.ask, .ask.written")] : [];
+const boxes = (row) => [...row.querySelectorAll("input[type=radio]")];
+const answered = (row) => boxes(row).some((box) => box.checked) || Boolean(row.querySelector("textarea")?.value.trim());
+let at = -1;
+
+function move(to, focus = true) {
+  if (!rows.length) return;
+  at = Math.max(0, Math.min(rows.length - 1, to));
+  rows.forEach((row, n) => row.classList.toggle("now", n === at));
+  const target = boxes(rows[at]).find((box) => box.checked) || rows[at].querySelector("input, textarea");
+  if (focus) target.focus({ preventScroll: true });
+  rows[at].scrollIntoView({ block: "nearest" });
+}
+
+function next() {
+  const open = rows.findIndex((row, n) => n > at && !answered(row));
+  const any = open >= 0 ? open : rows.findIndex((row) => !answered(row));
+  if (any >= 0) move(any);
+  else work.querySelector("button.main").focus();
+}
+
+function pick(key) {
+  const here = rows[at] ? [rows[at]] : [];
+  for (const row of [...here, ...rows.filter((r) => !answered(r))]) {
+    const box = boxes(row).find((b) => b.dataset.key === key);
+    if (!box) continue;
+    box.checked = true;
+    at = rows.indexOf(row);
+    keep();
+    next();
+    return true;
+  }
+  const tick = work?.querySelector(`input[type=checkbox][data-key="${key}"]`);
+  if (tick) tick.checked = !tick.checked;
+  return Boolean(tick);
+}
+
+function send() {
+  const missing = rows.findIndex((row) => !answered(row) && row.querySelector("[required]"));
+  if (missing >= 0) { move(missing); rows[missing].classList.add("missing"); }
+  else work.requestSubmit();
+}
+
+function toggle(id) {
+  const box = document.getElementById(id);
+  if (!box) return;
+  box.open = !box.open;
+  if (box.open) { box.scrollIntoView({ block: "nearest" }); (box.querySelector("input[type=radio]") || box.querySelector("summary")).focus(); }
+}
+
+document.addEventListener("keydown", (event) => {
+  const target = event.target;
+  const writing = target.matches("textarea, input[type=text], input[type=password]");
+  if (writing && event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); target.form.requestSubmit(); return; }
+  if (writing && event.key === "Escape") { target.blur(); return; }
+  if (writing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const key = event.key.toLowerCase();
+  const inside = target.closest("#skip");
+  if (key === "escape") { document.querySelectorAll(".tools details[open]").forEach((d) => { d.open = false; }); move(at); }
+  else if (key === "enter") {
+    if (target.matches("button, a, summary")) return;
+    event.preventDefault();
+    const onward = document.querySelector("[data-go]");
+    if (inside) inside.querySelector("form").requestSubmit();
+    else if (onward) onward.click();
+    else if (work) send();
+  } else if (inside) return;
+  else if (key === "arrowdown" || key === "j") { event.preventDefault(); move(at + 1); }
+  else if (key === "arrowup" || key === "k") { event.preventDefault(); move(at - 1); }
+  else if (key === "u") document.getElementById("undo")?.requestSubmit();
+  else if (key === "s") { event.preventDefault(); toggle("skip"); }
+  else if (key === "?") toggle("keys");
+  else if (pick(key)) event.preventDefault();
+});
+
+// a draft lives in this tab only, until it is sent
+const draft = work?.dataset.draft && `draft-${work.dataset.draft}`;
+function keep() {
+  if (draft) sessionStorage.setItem(draft, JSON.stringify([...new FormData(work)].filter(([name]) => !["token", "active"].includes(name))));
+}
+if (draft) {
+  for (const [name, value] of JSON.parse(sessionStorage.getItem(draft) || "[]")) {
+    const field = work.elements[name];
+    if (field && !field.value) field.value = value;
+  }
+  work.addEventListener("input", (event) => {
+    keep();
+    const row = event.target.closest(".ask");
+    if (row) { row.classList.remove("missing"); if (event.target.type === "radio") { at = rows.indexOf(row); rows.forEach((r) => r.classList.toggle("now", r === row)); } }
+  });
+}
+
+let seen = 0;
+let since = document.hidden ? null : performance.now();
+document.addEventListener("visibilitychange", () => {
+  if (since !== null) seen += performance.now() - since;
+  since = document.hidden ? null : performance.now();
+});
+document.addEventListener("submit", (event) => {
+  const button = event.target.querySelector("button");
+  if (button.getAttribute("aria-busy") === "true") { event.preventDefault(); return; }
+  button.setAttribute("aria-busy", "true");
+  if (event.target === work && work.elements.active) {
+    work.elements.active.value = ((seen + (since === null ? 0 : performance.now() - since)) / 1000).toFixed(1);
+    if (draft) sessionStorage.removeItem(draft);
+  }
+});
+addEventListener("pageshow", () => document.querySelectorAll("[aria-busy]").forEach((b) => b.removeAttribute("aria-busy")));
+
+const missing = rows.findIndex((row) => row.classList.contains("missing"));
+if (missing >= 0) move(missing);
+else if (rows.length) { const open = rows.findIndex((row) => !answered(row)); at = Math.max(0, open); rows[at].classList.add("now"); rows[at].querySelector("textarea[required]")?.focus(); }

@@ -1,0 +1,1 @@
+"""Personalization-aware reward models, trained on frozen features (`run.train`) or whole (`full.finetune`)."""

@@ -1,0 +1,175 @@
+"""`prb bon`: flags, tables, JSON, what is refused, what survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prb.grade import GRADERS
+from prb.llm import LLMS
+from prb.llm.scripted import ScriptedLLM
+from tests.cli.conftest import Prb
+from tests.conftest import make_row, make_twins
+from tests.downstream.fakes import Marks, lines, says
+from tests.runs import names
+
+Write = Callable[..., Path]
+CHILD = """
+import os, signal, sys
+from prb.cli import main
+from prb.grade import GRADERS
+from prb.llm import LLMS
+from prb.llm.scripted import ScriptedLLM
+from tests.downstream.fakes import Marks, says
+
+last, name, *words = sys.argv[1:]
+calls = 0
+
+def reply(request):
+    global calls
+    calls += 1
+    if calls == int(last):
+        os.kill(os.getpid(), getattr(signal, name))
+    return says(request)
+
+LLMS.register("words")(lambda model: ScriptedLLM(reply))
+GRADERS.register("marks")(lambda: Marks())
+main(["bon", *words])
+"""
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy `words/…` and a grader `marks`, for these tests only."""
+
+    def words(model: str) -> ScriptedLLM:
+        return ScriptedLLM(says)
+
+    monkeypatch.setitem(LLMS._factories, "words", words)
+    monkeypatch.setitem(GRADERS._factories, "marks", Marks.plain)
+
+
+@pytest.fixture
+def data(write_jsonl: Write) -> Path:
+    return write_jsonl([*make_twins(1), make_row(5), make_row(6)])
+
+
+def flags(data: Path, out: Path, *more: object) -> list[object]:
+    usual: list[object] = ["--policy", "words/x", "--grader", "marks", "--n", "4", "--ranker", "recency"]
+    return [*usual, "--dataset", data, "--out", out, *more]
+
+
+def test_a_run_prints_curves_differences_and_how_far_the_grader_can_be_trusted(
+    prb: Prb, data: Path, tmp_path: Path
+) -> None:
+    said = prb("bon", *flags(data, tmp_path / "run", "--model", "length", "--model", "random"))
+    assert said.code == 0
+    shown = " ".join(said.out.split())  # titles are wrapped
+    for part in ("4 queries, 3 clusters, N = 4", "best of 4", "headroom", "(oracle pick)", "length − random"):
+        assert part in shown
+    assert said.out.count("Right on 3 of 4 known pairs.") == 2  # beside every table
+    assert f"run: {tmp_path / 'run'}" in said.out
+    assert "sampling words/x: 16 to go" in said.err
+
+
+def test_json_is_the_summary_and_nothing_else(prb: Prb, data: Path, tmp_path: Path) -> None:
+    said = prb("bon", *flags(data, tmp_path / "run", "--json", "--quiet"))
+    assert (said.code, said.err) == (0, "")
+    assert said.json == json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))
+    assert [row["model"] for row in said.json["results"]] == ["random", "length", "lexical", "embedding"]
+    assert said.json["grader"]["validity"] == "Right on 3 of 4 known pairs."
+
+
+def test_a_grader_that_was_never_measured_says_so(
+    prb: Prb, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Marks, "validity")
+    said = prb("bon", *flags(data, tmp_path / "run", "--model", "length"))
+    assert "Graded by marks. Its validity has not been measured." in said.out
+
+
+def test_models_are_added_and_a_run_is_repeated_from_its_config(prb: Prb, data: Path, tmp_path: Path) -> None:
+    prb("bon", *flags(data, tmp_path / "run", "--model", "length"))
+    drawn = lines(tmp_path / "run", "samples")
+    config = tmp_path / "run" / "config.json"
+    added = prb("bon", "--config", config, "--model", "lexical", "--out", tmp_path / "run", "--json")
+    assert [row["model"] for row in added.json["results"]] == ["length", "lexical"]
+    assert lines(tmp_path / "run", "samples") == drawn
+    again = prb("bon", "--config", config, "--out", tmp_path / "again", "--json", "--quiet")
+    assert again.json == added.json
+
+
+def test_without_out_the_folder_is_the_same_for_further_models(
+    prb: Prb, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["bon", "--policy", "words/x", "--grader", "marks", "--n", "2", "--dataset", data, "--quiet"]
+    prb(*words, "--model", "length")
+    prb(*words, "--model", "random")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("bon-set-jsonl-")
+    assert {line["model"] for line in lines(folder, "scores")} == {"length", "random"}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--best-of", "5"], "--best-of 5: there are 4 samples of a query (--n), so it wants 1 to 4"),
+        (["--model", "lenght"], "no model named 'lenght'; did you mean 'length'?"),
+        (["--policy", "smollm2"], "'smollm2' is no llm spec"),
+        (["--policy", "lamacpp/x"], "no llm named 'lamacpp'; did you mean 'llamacpp'?"),
+        (["--grader", "mark"], "no grader named 'mark'; did you mean 'marks'?"),
+        (["--model", "scripted-judge", "--n", "17"], "only compares answers"),
+        (["--split", "dev"], "there is no split 'dev'"),
+        (["--condition", "nobody"], "nobody"),
+        (["--n", "many"], "many"),
+        (["--planner", "crystal-ball"], "no planner named 'crystal-ball'"),
+    ],
+)
+def test_a_wrong_request_exits_2_and_writes_nothing(
+    words: list[str], says: str, prb: Prb, data: Path, tmp_path: Path
+) -> None:
+    said = prb("bon", *flags(data, tmp_path / "run"), *words)
+    assert (said.code, said.out) == (2, "")
+    assert says in said.err
+    assert names(tmp_path) == ["set.jsonl"]
+
+
+def test_a_policy_is_needed_and_a_config_must_be_one(prb: Prb, tmp_path: Path) -> None:
+    assert prb("bon").code == 2
+    (tmp_path / "config.json").write_text('{"evaluate": {}}')
+    said = prb("bon", "--config", tmp_path / "config.json")
+    assert (said.code, "is no config of `prb bon`" in said.err) == (2, True)
+
+
+def child(last: int, name: str, data: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    words = list(map(str, flags(data, out, "--model", "length", "--at-once", "3", "--quiet")))
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", CHILD, str(last), name, *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGKILL", -signal.SIGKILL), ("SIGINT", 130)])
+def test_killed_or_interrupted_a_run_goes_on_where_it_was(
+    name: str, code: int, prb: Prb, data: Path, tmp_path: Path
+) -> None:
+    stopped = child(8, name, data, tmp_path / "run")
+    assert stopped.returncode == code
+    assert len(lines(tmp_path / "run", "samples")) == 6
+    if name == "SIGINT":
+        assert stopped.stderr == "prb: interrupted; what was finished is kept, the same command goes on from there\n"
+    words = ["--model", "length", "--at-once", "3", "--quiet", "--json"]
+    resumed = prb("bon", *flags(data, tmp_path / "run", *words))
+    whole = prb("bon", *flags(data, tmp_path / "whole", *words))
+    assert resumed.json == whole.json
+    for file in ("summary.json", "samples.jsonl", "scores.jsonl", "grades.jsonl", "bon.svg"):
+        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes(), file

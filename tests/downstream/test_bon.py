@@ -1,0 +1,542 @@
+"""Best-of-N from samples to summary: golden numbers, what is shared, what is left out, what survives a crash."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from filelock import FileLock
+
+from prb.downstream.bon import BestOfN, bon
+from prb.downstream.bon_config import BonConfig
+from prb.errors import BadData, BadInput, BadSpec, RunConflict, UnknownName
+from prb.grade import Grades
+from prb.llm import Request
+from prb.models.scripted import ScriptedScorer
+from prb.types import Ask, Duel, Failure, Verdict
+from tests.conftest import make_row, make_twins
+from tests.downstream.fakes import Marks, errs, knows, lines, mark, models, policy, says, settings
+from tests.runs import Notes, names, prefers, recording
+
+Write = Callable[..., Path]
+ROWS = [*make_twins(1), make_row(5), make_row(6), *make_twins(2)]
+FILES = ("samples", "scores", "grades")
+
+
+@pytest.fixture
+def data(write_jsonl: Write) -> Path:
+    return write_jsonl(ROWS)
+
+
+def run(data: Path, out: Path, **changes: Any) -> BestOfN:
+    own = {key: changes.pop(key) for key in ("models", "policy", "grader", "progress") if key in changes}
+    given = {"models": models(), "policy": policy(), "grader": Marks(), **own}
+    return bon(settings(data, out, **changes), **given)
+
+
+def result(done: BestOfN, model: str = "knows") -> dict[str, Any]:
+    (found,) = [row for row in done.summary["results"] if row["model"] == model]
+    return dict(found)
+
+
+def values(points: list[dict[str, Any]]) -> list[float | None]:
+    return [point["value"] for point in points]
+
+
+def test_a_run_holds_its_lines_its_summary_and_its_plot(data: Path, tmp_path: Path) -> None:
+    done = run(data, tmp_path / "run")
+    files = [".lock", "bon.svg", "config.json", "grades.jsonl", "samples.jsonl", "scores.jsonl", "summary.json"]
+    assert names(done.folder) == files
+    assert len(lines(done.folder, "samples")) == 6 * 4
+    assert len(lines(done.folder, "scores")) == 6 * 4 * 2
+    assert set(lines(done.folder, "samples")[0]) >= {"pair", "n", "text", "tokens", "seed", "failure"}
+    assert "seconds" not in (done.folder / "summary.json").read_text("utf-8")
+    assert "Right on 3 of 4" in (done.folder / "bon.svg").read_text("utf-8")
+
+
+def test_the_numbers_by_hand(write_jsonl: Write, tmp_path: Path) -> None:
+    told = iter(["once", "never", "soon", "often"])
+    llm = policy(lambda _: next(told))  # marks 1, 1/2, 0, 1/6
+    likes = {"once": 1.0, "never": 2.0, "soon": 2.0, "often": 0.0}
+    own = {"mine": ScriptedScorer(lambda ask: likes[ask.answer])}
+    done = run(write_jsonl([make_row(1)]), tmp_path / "run", model=("mine",), models=own, policy=llm)
+    assert done.summary["ks"] == [1, 2, 4]
+    assert values(done.summary["random"]) == pytest.approx([5 / 12] * 3)
+    # best of two by mark: once wins 3 of 6 couples, never 2, often 1
+    assert values(done.summary["oracle"]) == pytest.approx([5 / 12, (3 * 1 + 2 / 2 + 1 / 6) / 6, 1])
+    # by reward: never and soon share 5 of 6 couples, once wins 1
+    expected = [5 / 12, (2.5 * 0.5 + 2.5 * 0 + 1 * 1) / 6, (0.5 + 0) / 2]
+    assert values(result(done, "mine")["curve"]) == pytest.approx(expected)
+    shares = values(result(done, "mine")["headroom"])
+    assert shares[0] is None  # best of one leaves nothing to choose
+    assert shares[2] == pytest.approx((1 / 4 - 5 / 12) / (1 - 5 / 12))
+    assert result(done, "mine")["bend"]["peak"] == 1
+    assert done.summary["kl_bound"] == pytest.approx([0, 0.1931472, 0.6362944])
+
+
+def test_intervals_are_clustered_and_differences_paired(data: Path, tmp_path: Path) -> None:
+    done = run(data, tmp_path / "run")
+    assert done.summary["queries"] == {
+        "rows": 6, "clusters": 4, "sampling_failed": 0, "grading_failed": 0, "used": 6, "failures": {},
+    }  # fmt: skip
+    for name, worth in (("knows", 1), ("errs", -1)):
+        for point in result(done, name)["curve"]:
+            assert point["low"] <= point["value"] <= point["high"]
+            assert (point["n"], point["failed"]) == (6, 0)
+        rise = np.diff(np.array(values(result(done, name)["curve"])))
+        assert (worth * rise >= -1e-9).all()
+    (contrast,) = done.summary["contrasts"]
+    ends = [values(result(done, name)["curve"])[-1] for name in ("knows", "errs")]
+    assert (contrast["model_a"], contrast["model_b"], contrast["k"]) == ("knows", "errs", 4)
+    assert contrast["value"] == pytest.approx(ends[0] - ends[1])
+    assert (contrast["test"], contrast["p"], contrast["p_holm"]) == ("sign-flip", 2 / 2**4, 2 / 2**4)
+
+
+def test_the_oracle_picks_by_grade_and_captures_all(data: Path, tmp_path: Path) -> None:
+    own = {"oracle": ScriptedScorer(lambda ask: mark(ask.answer)), "even": ScriptedScorer(lambda _: 0.0)}
+    done = run(data, tmp_path / "run", model=("oracle", "even"), models=own)
+    assert values(result(done, "oracle")["curve"]) == values(done.summary["oracle"])
+    assert values(result(done, "oracle")["headroom"])[1:] == pytest.approx([1, 1])
+    assert values(result(done, "even")["curve"]) == pytest.approx(values(done.summary["random"]))
+    assert values(result(done, "even")["headroom"])[1:] == pytest.approx([0, 0])
+
+
+def test_models_can_join_later_without_a_new_sample_or_grade(data: Path, tmp_path: Path) -> None:
+    whole = run(data, tmp_path / "whole")
+    run(data, tmp_path / "grown", model=("knows",))
+    idle, marks = policy(), Marks()
+    grown = run(data, tmp_path / "grown", model=("errs",), models={"errs": models()["errs"]}, policy=idle, grader=marks)
+    assert (idle.requests, marks.asked) == ([], [])
+    assert grown.summary == whole.summary
+    for name in ("summary.json", "bon.svg", "scores.jsonl", "samples.jsonl", "grades.jsonl"):
+        assert (grown.folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
+
+
+def test_a_finished_run_asks_nobody_anything(data: Path, tmp_path: Path) -> None:
+    first = run(data, tmp_path / "run")
+    idle, marks = policy(), Marks()
+    again = run(data, tmp_path / "run", model=(), models={}, policy=idle, grader=marks, best_of=(3,))
+    assert (idle.requests, marks.asked) == ([], [])
+    assert again.summary["ks"] == [3]
+    assert [row["model"] for row in again.summary["results"]] == ["knows", "errs"]
+    assert run(data, tmp_path / "run").summary == first.summary
+
+
+def test_one_call_scores_all_answers_of_a_query(data: Path, tmp_path: Path) -> None:
+    calls: list[list[Ask]] = []
+
+    class Watched(ScriptedScorer):
+        def score(self, asks: Any) -> list[float | Failure]:
+            calls.append(list(asks))
+            return super().score(asks)
+
+    run(data, tmp_path / "run", model=("w",), models={"w": Watched(knows)}, at_once=1)
+    assert len(calls) == 6
+    assert all(len({ask.query for ask in call}) == 1 for call in calls)
+    calls.clear()
+    run(data, tmp_path / "more", model=("w",), models={"w": Watched(knows)}, at_once=8)
+    assert [len({ask.query for ask in call}) for call in calls] == [2, 2, 2]
+
+
+def test_equal_answers_are_scored_and_graded_once(data: Path, tmp_path: Path) -> None:
+    told = iter(["once", "soon", "once", "once"] * 6)
+    scorer, asked = recording(knows)
+    marks = Marks()
+    llm = policy(lambda _: next(told))
+    done = run(data, tmp_path / "run", model=("w",), models={"w": scorer}, policy=llm, grader=marks)
+    assert len(asked) == len(marks.asked) == 2 * 6
+    assert [line["n"] for line in lines(done.folder, "grades")] == [0, 1] * 6
+    assert [line["score"] for line in lines(done.folder, "scores")] == [3, 0, 3, 3] * 6
+    assert done.summary["samples"]["distinct_of_n"] == 2
+    assert values(done.summary["random"]) == pytest.approx([0.75] * 3)
+
+
+def test_comparers_rank_by_a_round_robin_in_both_orders(data: Path, tmp_path: Path) -> None:
+    duels: list[Duel] = []
+
+    def better(duel: Duel) -> bool:
+        duels.append(duel)
+        return mark(duel.first) > mark(duel.second)
+
+    told = iter(["once", "soon", "daily", "often"] * 6)
+    done = run(data, tmp_path / "run", model=("j",), models={"j": prefers(better)}, policy=policy(lambda _: next(told)))
+    assert len(duels) == 6 * 4 * 3
+    assert len({(d.query.user, d.first, d.second) for d in duels}) == len(duels)
+    assert [line["score"] for line in lines(done.folder, "scores")][:4] == pytest.approx([1, 0, 2 / 3, 1 / 3])
+    assert values(result(done, "j")["curve"]) == values(done.summary["oracle"])
+
+
+def test_a_judge_that_always_says_first_ranks_nobody(data: Path, tmp_path: Path) -> None:
+    done = run(data, tmp_path / "run", model=("j",), models={"j": prefers(lambda _: True)})
+    assert {line["score"] for line in lines(done.folder, "scores")} == {0.5}
+    assert values(result(done, "j")["curve"]) == pytest.approx(values(done.summary["random"]))
+
+
+def test_too_many_answers_for_a_comparer_are_refused_before_anything_is_sampled(data: Path, tmp_path: Path) -> None:
+    llm = policy()
+    with pytest.raises(BadInput, match="'j' only compares answers: --n 17 would take 272 verdicts a query; use --n 16"):
+        run(data, tmp_path / "run", n=17, model=("j",), models={"j": prefers(lambda _: True)}, policy=llm)
+    assert llm.requests == []
+    assert not (tmp_path / "run").exists()
+    run(data, tmp_path / "scorers", n=17, limit=1)
+
+
+def test_what_is_no_reward_model_is_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="'x' is no reward model"):
+        run(data, tmp_path / "run", model=("x",), models={"x": object()})
+
+
+def picky(ask: Ask) -> float | Failure:
+    return Failure("busy", "try later") if ask.answer.startswith("soon") else knows(ask)
+
+
+def test_a_query_with_a_failed_score_is_left_out_and_counted(data: Path, tmp_path: Path) -> None:
+    told = iter(["once", "soon", "daily", "often", *["once", "never", "daily", "often"] * 5])
+    own = {"picky": ScriptedScorer(picky, "picky"), "knows": models()["knows"]}
+    done = run(data, tmp_path / "run", model=tuple(own), models=own, policy=policy(lambda _: next(told)))
+    missing, whole = result(done, "picky"), result(done, "knows")
+    assert [(p["n"], p["failed"]) for p in missing["curve"]] == [(5, 1)] * 3
+    assert missing["failures"] == {"busy": 1}
+    assert [(p["n"], p["failed"]) for p in whole["curve"]] == [(6, 0)] * 3
+    assert missing["headroom"][-1]["n"] == 5
+    (contrast,) = done.summary["contrasts"]
+    assert (contrast["n"], contrast["dropped"]) == (5, 1)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), 1e300])
+def test_a_reward_that_is_no_number_is_a_failure(reward: float, data: Path, tmp_path: Path) -> None:
+    done = run(data, tmp_path / "run", model=("w",), models={"w": ScriptedScorer(lambda _: reward)})
+    assert values(result(done, "w")["curve"]) == [None] * 3
+    assert result(done, "w")["curve"][0]["failed"] == 6
+    assert result(done, "w")["bend"] is None
+    assert done.summary["contrasts"] == []
+
+
+def test_one_failed_verdict_fails_the_round_robin(data: Path, tmp_path: Path) -> None:
+    def judge(duel: Duel) -> Verdict | Failure:
+        return Failure("no verdict") if duel.first == "once it is" else Verdict(choice="tie")
+
+    class Judge:
+        fingerprint = "judge"
+
+        def prefer(self, duels: Any) -> list[Verdict | Failure]:
+            return [judge(duel) for duel in duels]
+
+    done = run(data, tmp_path / "run", model=("j",), models={"j": Judge()})
+    has_once = {line["pair"] for line in lines(done.folder, "samples") if line["text"] == "once it is"}
+    failed = {line["pair"] for line in lines(done.folder, "scores") if line["score"] is None}
+    assert 0 < len(has_once) < 6
+    assert failed == has_once
+
+
+def sometimes(request: Request) -> str | Failure:
+    return Failure("timeout") if says(request).startswith("soon") else says(request)
+
+
+def test_a_query_with_a_failed_sample_is_in_no_curve(data: Path, tmp_path: Path) -> None:
+    scorer, asked = recording(knows)
+    marks = Marks()
+    done = run(
+        data, tmp_path / "run", policy=policy(sometimes), models={**models(), "w": scorer}, model=("w",), grader=marks
+    )
+    drawn = lines(done.folder, "samples")
+    broken = {line["pair"] for line in drawn if line["failure"]}
+    assert 0 < len(broken) < 6
+    queries = done.summary["queries"]
+    assert (queries["sampling_failed"], queries["used"]) == (len(broken), 6 - len(broken))
+    assert queries["failures"] == {"timeout": len(broken)}
+    assert done.summary["samples"]["failed"] == sum(line["text"] is None for line in drawn)
+    assert not {line["pair"] for line in lines(done.folder, "scores")} & broken
+    assert {point["n"] for point in result(done, "w")["curve"]} == {6 - len(broken)}
+    assert len(asked) == len(marks.asked)
+
+
+def test_what_failed_can_be_done_again(data: Path, tmp_path: Path) -> None:
+    whole = run(data, tmp_path / "whole")
+    broken = {"knows": ScriptedScorer(picky, "knows"), "errs": ScriptedScorer(errs, "errs")}
+    run(data, tmp_path / "run", policy=policy(sometimes), models=broken, grader=Marks(fails_on="rarely"))
+    kept = run(data, tmp_path / "run")
+    assert kept.summary["queries"]["used"] < 6  # without being told, a failure is an answer
+    llm = policy()
+    mended = run(data, tmp_path / "run", retry_failed=True, policy=llm)
+    assert mended.summary == whole.summary
+    assert len(llm.requests) == sum(line["failure"] is not None for line in lines(tmp_path / "run", "samples"))
+    assert run(data, tmp_path / "run").summary == whole.summary
+
+
+def test_an_answer_that_cannot_be_graded_takes_its_query_out(data: Path, tmp_path: Path) -> None:
+    done = run(data, tmp_path / "run", grader=Marks(fails_on="rarely"))
+    pairs = {line["pair"] for line in lines(done.folder, "samples") if line["text"].startswith("rarely")}
+    assert 0 < len(pairs) < 6
+    assert done.summary["queries"]["grading_failed"] == len(pairs)
+    assert done.summary["queries"]["failures"] == {"no grades": len(pairs)}
+    assert {point["n"] for point in result(done)["curve"]} == {6 - len(pairs)}
+    assert result(done)["curve"][0]["failed"] == 0  # not the model's fault
+
+
+def test_nothing_usable_is_told_and_nothing_is_made_up(data: Path, tmp_path: Path) -> None:
+    done = run(data, tmp_path / "run", policy=policy(lambda _: ""))
+    assert done.summary["queries"]["used"] == 0
+    assert done.summary["queries"]["failures"] == {"empty answer": 6}
+    assert values(done.summary["oracle"]) == [None] * 3
+    assert values(result(done)["curve"]) == [None] * 3
+    assert (done.folder / "bon.svg").exists()
+
+
+def cut_copy(whole: Path, to: Path, sizes: dict[str, int]) -> None:
+    """The folder as a crash would have left it after so many bytes of each file."""
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir()
+    shutil.copy(whole / "config.json", to)
+    for name in FILES:
+        (to / f"{name}.jsonl").write_bytes((whole / f"{name}.jsonl").read_bytes()[: sizes[name]])
+
+
+def test_cut_anywhere_a_run_resumes_to_the_same_summary(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prb.downstream.bon.plot", lambda *_: None)
+    whole = run(data, tmp_path / "whole").folder
+    size = {name: (whole / f"{name}.jsonl").stat().st_size for name in FILES}
+    before = {"samples": {"scores": 0, "grades": 0}, "scores": {"grades": 0}, "grades": {}}
+    for name in FILES:
+        for at in np.linspace(0, size[name], 9).astype(int).tolist():
+            cut_copy(whole, tmp_path / "cut", {**size, **before[name], name: at})
+            run(data, tmp_path / "cut")
+            assert (tmp_path / "cut" / "summary.json").read_bytes() == (whole / "summary.json").read_bytes(), (name, at)
+            assert (tmp_path / "cut" / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
+
+
+def test_a_torn_line_is_told(data: Path, tmp_path: Path) -> None:
+    whole = run(data, tmp_path / "run").folder
+    path = whole / "grades.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    notes = Notes()
+    run(data, whole, progress=notes)
+    assert notes.notes == ["the last line of grades.jsonl was torn by a crash; dropped and done again"]
+
+
+def test_an_interrupted_run_keeps_what_was_finished(data: Path, tmp_path: Path) -> None:
+    asked = 0
+
+    def impatient(request: Request) -> str:
+        nonlocal asked
+        asked += 1
+        if asked == 8:
+            raise KeyboardInterrupt
+        return says(request)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(data, tmp_path / "run", policy=policy(impatient))
+    assert len(lines(tmp_path / "run", "samples")) == 6  # two calls of three
+    llm = policy()
+    done = run(data, tmp_path / "run", policy=llm)
+    assert len(llm.requests) == 24 - 6
+    assert done.summary == run(data, tmp_path / "whole").summary
+
+
+def test_a_run_that_ended_before_its_first_sample_leaves_no_trace(data: Path, tmp_path: Path) -> None:
+    def broken(_: Request) -> str:
+        raise BadInput("no such weights")
+
+    with pytest.raises(BadInput, match="no such weights"):
+        run(data, tmp_path / "run", policy=policy(broken))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"n": 5}, "bon.n: 4 → 5"),
+        ({"temperature": 0.5}, r"bon.temperature: 1.0 → 0.5"),
+        ({"policy": "other"}, 'bon.policy: "mine" → "other"'),
+        ({"condition": "none"}, 'bon.condition: "profile" → "none"'),
+    ],
+)
+def test_another_configuration_is_refused(change: dict[str, Any], says: str, data: Path, tmp_path: Path) -> None:
+    own = {"policy": policy(), "models": models(), "grader": Marks()}
+    config = settings(data, tmp_path / "run")
+    bon(config, **own)  # type: ignore[arg-type]
+    with pytest.raises(RunConflict, match=says):
+        bon(replace(config, **change), **own)  # type: ignore[arg-type]
+
+
+def test_other_weights_under_the_same_name_are_refused(data: Path, tmp_path: Path) -> None:
+    run(data, tmp_path / "run")
+    (tmp_path / "run" / "samples.jsonl").write_bytes(b"")
+    changed = policy()
+    changed.fingerprint = "finetuned"
+    with pytest.raises(RunConflict, match="'policy: mine' was 'scripted' when the run began and is 'finetuned' now"):
+        run(data, tmp_path / "run", policy=changed)
+    marks = Marks()
+    marks.fingerprint = "stricter"
+    with pytest.raises(RunConflict, match="'grader: marks' was 'marks'"):
+        run(data, tmp_path / "run", grader=marks)
+
+
+def test_two_processes_cannot_share_a_folder(data: Path, tmp_path: Path) -> None:
+    run(data, tmp_path / "run")
+    with FileLock(tmp_path / "run" / ".lock"), pytest.raises(RunConflict, match="being written by another process"):
+        run(data, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"best_of": (5,)}, "--best-of 5: there are 4 samples of a query"),
+        ({"best_of": (0,)}, "--best-of 0"),
+        ({"n": 0}, "--n 0: wants 1 or more"),
+        ({"temperature": float("nan")}, "--temperature nan"),
+        ({"top_p": 0.0}, "--top-p 0.0"),
+        ({"max_tokens": 0}, "--max-tokens 0"),
+        ({"at_once": 0}, "--at-once 0"),
+        ({"per_user": 0}, "--per-user 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], says: str, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=says):
+        run(data, tmp_path / "run", **change)
+    assert not (tmp_path / "run").exists()
+
+
+def test_wrong_specs_are_refused_before_the_first_sample(data: Path, tmp_path: Path) -> None:
+    config, own = settings(data, tmp_path / "run"), models()
+    with pytest.raises(BadSpec, match="'mine' is no llm spec"):
+        bon(config, models=own, grader=Marks())
+    with pytest.raises(UnknownName, match="no model named 'knows'"):
+        bon(config, policy=policy(), grader=Marks())
+    with pytest.raises(UnknownName, match="no grader named 'marks'"):
+        bon(config, models=own, policy=policy())
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_rows_with_a_rubric_are_used(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [make_row(1, rubric_aspects=[]), make_row(2), make_row(3, rubric_aspects=[])]
+    done = run(write_jsonl(rows), tmp_path / "run")
+    assert {line["pair"] for line in lines(done.folder, "samples")} == {"r2"}
+    with pytest.raises(BadInput, match="has no row with a rubric"):
+        run(write_jsonl(rows[:1], name="bare.jsonl"), tmp_path / "bare")
+
+
+def test_bad_rows_are_refused_or_left_out_and_counted(write_jsonl: Write, tmp_path: Path) -> None:
+    path = write_jsonl([make_row(1), make_row(2, question=" ", chosen=None)])
+    with pytest.raises(BadData):
+        run(path, tmp_path / "run")
+    notes = Notes()
+    done = run(path, tmp_path / "run", skip_bad=True, progress=notes)
+    assert done.summary["dataset"]["left_out"] == 1
+    assert notes.notes == ["left out 1 rows with errors"]
+
+
+def test_people_can_be_spread(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [make_row(n, user=f"u{n // 3}") for n in range(9)]
+    done = run(write_jsonl(rows), tmp_path / "run", per_user=1, limit=2)
+    assert list(dict.fromkeys(line["pair"] for line in lines(done.folder, "samples"))) == ["r0", "r3"]
+
+
+def test_everybody_reads_the_same_query_and_nobody_the_rubric(data: Path, tmp_path: Path) -> None:
+    from prb.prompts import render
+
+    scorer, asked = recording(knows)
+    llm, marks = policy(), Marks()
+    run(data, tmp_path / "run", model=("w",), models={"w": scorer}, policy=llm, grader=marks)
+    prompts = {request.chat[0].text for request in llm.requests}
+    assert prompts == {render(ask.query) for ask in asked}
+    assert all("short lists" in prompt for prompt in prompts)
+    assert not any("brevity" in prompt or "on the bus" in prompt for prompt in prompts)
+    assert {(a.rubric[0].aspect, a.narrative[-11:]) for a in marks.asked} == {("brevity", "on the bus.")}
+
+
+def test_conditions_are_those_of_evaluation(data: Path, tmp_path: Path) -> None:
+    for condition, shown in (("none", False), ("profile", True), ("shuffled", True), ("plan", False)):
+        scorer, asked = recording(knows)
+        run(data, tmp_path / condition, model=("w",), models={"w": scorer}, condition=condition)
+        assert {bool(ask.query.posts) for ask in asked} == {shown}
+        assert {bool(ask.query.plan) for ask in asked} == {condition == "plan"}
+        users = {ask.query.user for ask in asked}
+        assert users == {None} if condition == "none" else len(users) > 1
+
+
+def test_personal_data_is_masked_for_what_sends_it_elsewhere(write_jsonl: Write, tmp_path: Path) -> None:
+    aspect = {"aspect": "mail x@example.com", "evidence": "", "reason": "asks y@example.com"}
+    rows = [make_row(1, question="Write to z@example.com?", rubric_aspects=[aspect], narrative="I am w@example.com")]
+    scorer, asked = recording(knows)
+    for far in (False, True):
+        llm, marks = policy(), Marks()
+        llm.remote = marks.remote = far  # type: ignore[misc]
+        run(write_jsonl(rows), tmp_path / f"{far}", model=("w",), models={"w": scorer}, policy=llm, grader=marks)
+        sent = [repr(llm.requests), repr(marks.asked)]
+        assert ["@example.com" in text for text in sent] == [not far] * 2
+        assert ["[e-mail]" in text for text in sent] == [far] * 2
+    assert all("z@example.com" in ask.query.question for ask in asked)  # the scorer stays on the machine
+
+
+def test_without_matplotlib_there_is_a_note_instead_of_a_plot(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    notes = Notes()
+    done = run(data, tmp_path / "run", progress=notes)
+    assert notes.notes == [
+        "no bon.svg: the plot needs the 'figures' extra: pip install 'personalized-rewardbench[figures]'"
+    ]
+    assert not (done.folder / "bon.svg").exists()
+
+
+class Length(Marks):
+    """Grades real answers, by length."""
+
+    def _one(self, answered: Any) -> Any:
+        return Grades(aspects=tuple(min(2.0, len(answered.answer) / 99) for _ in answered.rubric))
+
+
+def alike(config: BonConfig, tmp_path: Path) -> BestOfN:
+    """Two runs of a real policy, asked for all at once and one by one: they must draw the same answers."""
+    one = bon(replace(config, out=tmp_path / "one"), grader=Length())
+    two = bon(replace(config, out=tmp_path / "two", at_once=1), grader=Length())
+    assert (one.folder / "samples.jsonl").read_bytes() == (two.folder / "samples.jsonl").read_bytes()
+    assert one.summary == two.summary
+    return one
+
+
+def test_llamacpp_is_a_policy(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp", reason="needs the llamacpp extra")
+    from prb.weights import resolve_gguf
+
+    try:
+        resolve_gguf("smollm2")
+    except BadInput:
+        pytest.skip("needs the pulled weights smollm2")
+    config = settings(data, tmp_path, policy="llamacpp/smollm2", model=("length",), n=2, limit=1, max_tokens=6)
+    done = alike(config, tmp_path)
+    assert done.summary["queries"]["used"] == 1
+    assert {line["tokens"] for line in lines(done.folder, "samples")} == {6}
+    assert done.summary["samples"]["truncated"] == 2
+
+
+def test_transformers_is_a_policy(data: Path, tmp_path: Path) -> None:
+    tiny = pytest.importorskip("tests.tiny")
+    spec = f"transformers/{tiny.save(tmp_path / 'lm', 'llama')}"
+    done = alike(settings(data, tmp_path, policy=spec, model=("length",), n=3, limit=2, max_tokens=5), tmp_path)
+    assert done.summary["samples"]["drawn"] == 6
+    assert done.summary["samples"]["distinct_of_n"] == 3
+
+
+def test_an_endpoint_is_a_policy(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("openai", reason="needs the api extra")
+    from tests.llm import server as http
+
+    def script(seen: http.Seen) -> http.Reply:
+        return http.says(f"by seed {seen.body['seed']}")
+
+    with http.serve(script) as server:
+        spec = f"openai/m;base_url={server.url}"
+        done = alike(settings(data, tmp_path, policy=spec, model=("length",), n=3, limit=2), tmp_path)
+    drawn = lines(done.folder, "samples")
+    assert [line["text"] for line in drawn] == [f"by seed {line['seed']}" for line in drawn]

@@ -1,0 +1,231 @@
+"""Scores from run folders: which line counts for which model, and how the items are drawn anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from prb.downstream.bon import bon
+from prb.downstream.correlate_runs import Items, columns_of, read_runs, short
+from prb.downstream.correlate_table import Scores
+from prb.errors import BadInput
+from prb.evaluate.run import evaluate
+from prb.models.scripted import ScriptedScorer
+from prb.store import write_json
+from prb.types import Ask, Failure
+from tests.conftest import make_row, make_twins
+from tests.downstream import fakes
+from tests.runs import result, settings
+
+Write = Callable[..., Path]
+ROWS = [*make_twins(1), *(make_row(n) for n in range(5, 9)), *make_twins(2)]
+
+
+def shorter(ask: Ask) -> float | Failure:
+    return Failure("no") if "plant 5" in ask.answer else -float(len(ask.answer))
+
+
+OWN = {
+    **fakes.models(),
+    "short": ScriptedScorer(shorter, "short"),
+    "long": ScriptedScorer(lambda a: len(a.answer), "long"),
+}
+
+
+@pytest.fixture
+def data(write_jsonl: Write) -> Path:
+    return write_jsonl(ROWS)
+
+
+@pytest.fixture
+def bench(data: Path, tmp_path: Path) -> Path:
+    config = settings(data, tmp_path / "bench", model=("short", "long"), condition=("none", "profile"))
+    return evaluate(config, models=OWN).folder
+
+
+@pytest.fixture
+def best(data: Path, tmp_path: Path) -> Path:
+    config = fakes.settings(data, tmp_path / "best", model=("short", "long"))
+    return bon(config, models=OWN, policy=fakes.policy(), grader=fakes.Marks("often")).folder
+
+
+def ppo(folder: Path, model: str, grades: dict[str, float | None], **changes: Any) -> Path:
+    """What a finished PPO run leaves behind, as far as it is read here."""
+    folder.mkdir()
+    summary = {
+        "dataset": {"name": "set", "split": None, "fingerprint": "f"},
+        "condition": "profile",
+        "policy": {"spec": "mine"},
+        "model": {"spec": model},
+        "held_out": {"prompts": len(grades), "grade": {}},
+        **changes,
+    }
+    write_json(folder / "config.json", {"ppo": {}})
+    write_json(folder / "summary.json", summary)
+    lines = [
+        {"stage": stage, "cluster": cluster, "grade": {"score": score if stage == "after" else 0.0}}
+        for stage in ("before", "after")
+        for cluster, score in grades.items()
+    ]
+    (folder / "answers.jsonl").write_bytes(
+        b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)
+    )
+    return folder
+
+
+def read(bench: object, downstream: object, **changes: Any) -> Scores:
+    how = {"condition": None, "best_of": None, "seed": 0, **changes}
+    sides = [[str(f) for f in (side if isinstance(side, list) else [side])] for side in (bench, downstream)]
+    return read_runs(*sides, **how)
+
+
+def test_datasets_are_named_without_their_folders() -> None:
+    assert short("mirror") == "mirror"
+    assert short("some/where/set.jsonl") == "set.jsonl"
+    assert short("rewardbench?path=some/where/set.jsonl") == "rewardbench set.jsonl"
+    assert short("hub:owner/name?revision=a") == "hub:owner/name?revision=a"
+
+
+def test_values_are_those_of_the_summaries(bench: Path, best: Path) -> None:
+    found = read(bench, best)
+    ours, theirs = found.columns
+    evaluated = orjson.loads((bench / "summary.json").read_bytes())
+    sampled = orjson.loads((best / "summary.json").read_bytes())
+    assert found.models == ("short", "long")
+    assert ours.name == "set.jsonl (profile)"
+    assert ours.values == pytest.approx([result(evaluated, "profile", m)["accuracy"]["value"] for m in found.models])
+    assert theirs.name == "best of 4 on set.jsonl (mine, profile)"
+    assert theirs.values == pytest.approx([row["curve"][-1]["value"] for row in sampled["results"]])
+    assert sampled["queries"]["grading_failed"] > 0  # some queries were left out, the same ones here as there
+
+
+def test_another_condition_and_another_k(bench: Path, best: Path) -> None:
+    found = read(bench, best, condition="none", best_of=1)
+    sampled = orjson.loads((best / "summary.json").read_bytes())
+    assert found.bench[0].name.endswith("(none)")
+    assert found.downstream[0].values == pytest.approx([row["curve"][0]["value"] for row in sampled["results"]])
+    with pytest.raises(BadInput, match="has no condition 'oracle'; it has none, profile"):
+        read(bench, best, condition="oracle")
+
+
+def test_without_its_dataset_best_of_n_is_read_from_the_summary(bench: Path, best: Path, data: Path) -> None:
+    with_items = read(bench, best).downstream[0]
+    data.unlink()
+    told = read(bench, best).downstream[0]
+    assert told.values == pytest.approx(with_items.values)
+    assert told.draws is None
+    assert told.errors is not None
+    with pytest.raises(BadInput, match="best of 3 is not in its summary"):
+        read(bench, best, best_of=3)
+
+
+def test_a_changed_dataset_is_not_taken_for_the_old_one(
+    bench: Path, best: Path, data: Path, write_jsonl: Write
+) -> None:
+    write_jsonl([make_row(n) for n in range(1, 9)])
+    assert read(bench, best).downstream[0].draws is None
+
+
+def test_runs_with_some_models_each_are_one_column(data: Path, bench: Path, best: Path, tmp_path: Path) -> None:
+    more = evaluate(
+        settings(data, tmp_path / "more", model=("knows",), condition=("profile",)),
+        models={"knows": ScriptedScorer(lambda ask: float(len(ask.answer) % 7), "mod")},
+    ).folder
+    found = read([bench, more], best)
+    assert found.models == ("short", "long", "knows")
+    assert len(found.bench) == 1
+    assert np.isnan(found.downstream[0].values).tolist() == [False, False, True]
+    with pytest.raises(BadInput, match="'short' has two scores in"):
+        read([bench, bench], best)
+
+
+def test_runs_on_other_data_under_the_same_name_are_not_mixed(
+    data: Path, best: Path, bench: Path, tmp_path: Path, write_jsonl: Write
+) -> None:
+    write_jsonl(ROWS[:4])
+    other = evaluate(settings(data, tmp_path / "other", model=("long",), condition=("profile",)), models=OWN).folder
+    with pytest.raises(BadInput, match="did not use the same data"):
+        read([bench, other], best)
+
+
+def test_ppo_runs_give_one_model_each_graded_after_training(bench: Path, tmp_path: Path) -> None:
+    folders = [
+        ppo(tmp_path / "p1", "short", {"u": 0.5, "v": 1.0}),
+        ppo(tmp_path / "p2", "long", {"u": 0.25, "v": None}),
+    ]
+    (column,) = read(bench, folders).downstream
+    assert column.name == "PPO on set (mine, profile)"
+    assert column.values == pytest.approx([0.75, 0.25])
+    with pytest.raises(BadInput, match="has no graded held-out answers"):
+        read(bench, ppo(tmp_path / "p3", "short", {"u": 1.0}, held_out={"prompts": 0}))
+
+
+def test_folders_of_the_wrong_kind_are_told(bench: Path, best: Path, tmp_path: Path, data: Path) -> None:
+    empty, other, unfinished = (tmp_path / name for name in ("empty", "other", "unfinished"))
+    for folder in (empty, other, unfinished):
+        folder.mkdir()
+    write_json(other / "config.json", {"train": {}})
+    write_json(unfinished / "config.json", {"bon": {}})
+    for sides, says in (
+        ((empty, best), "is not a run: it has no config.json"),
+        ((best, best), "--bench wants runs of `prb evaluate` on pairs"),
+        ((bench, bench), "--downstream wants runs of `prb bon` or `prb ppo`"),
+        ((bench, other), "is no run of"),
+        ((bench, unfinished), "is not finished"),
+    ):
+        with pytest.raises(BadInput, match=says):
+            read(*sides)
+
+
+def items(name: str, data: str, **cells: dict[str, list[float]]) -> Items:
+    return Items(name, data, cells)
+
+
+def test_draws_spread_as_wide_as_the_clustered_standard_error() -> None:
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=40)
+    (column,) = columns_of([items("x", "d", m={f"c{n}": [float(v)] for n, v in enumerate(means)})], ["m"], draws=4000)
+    assert column.draws is not None
+    assert column.draws.shape == (4000, 1)
+    # the bootstrap's variance is that of the mean with n instead of n - 1
+    assert column.draws.std() == pytest.approx(means.std() / np.sqrt(40), rel=0.05)
+
+
+def test_models_that_answer_alike_on_every_item_never_change_places() -> None:
+    cells = {f"c{n}": [float(n % 3)] for n in range(12)}
+    lower = {name: [value[0] - 1] for name, value in cells.items()}
+    (column,) = columns_of([items("x", "d", a=cells, b=lower)], ["a", "b"], draws=200)
+    assert column.draws is not None
+    assert np.ptp(column.draws[:, 0] - column.draws[:, 1]) == pytest.approx(0)
+
+
+def test_one_draw_serves_all_columns_on_the_same_data_and_no_other() -> None:
+    cells = {f"c{n}": [float(n)] for n in range(12)}
+    same, again, other = columns_of(
+        [items("x", "d", m=cells), items("y", "d", m=cells), items("z", "e", m=cells)],
+        ["m"],
+        draws=50,
+    )
+    assert same.draws is not None
+    assert again.draws is not None
+    assert other.draws is not None
+    assert (same.draws == again.draws).all()
+    assert not (same.draws == other.draws).all()
+
+
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = [items("x", "d", m={f"c{n}": [float(n)] for n in range(12)})]
+    whole = columns_of(table, ["m"], draws=50)[0].draws
+    monkeypatch.setattr("prb.downstream.correlate_runs._CELLS", 12 * 7)
+    assert whole is not None
+    assert (columns_of(table, ["m"], draws=50)[0].draws == whole).all()
+
+
+def test_a_single_cluster_says_nothing_about_the_next() -> None:
+    (column,) = columns_of([items("x", "d", m={"c": [0.5, 1.0]})], ["m"])
+    assert (column.values.tolist(), column.errors, column.draws) == ([0.75], None, None)

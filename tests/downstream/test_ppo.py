@@ -1,0 +1,395 @@
+"""PPO learns, goes on exactly where it was killed, and stops where it should."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from prb.errors import BadInput, PrbError, RunConflict
+from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.store import read_json, read_lines
+from prb.types import Ask, Failure, Verdict
+from tests.downstream.ppo_runs import BRIEF, LONG, ShortIsGood, brevity, config, length, people, scorer, writer
+
+torch = pytest.importorskip("torch", reason="needs the torch extra")
+pytest.importorskip("accelerate", reason="needs the torch extra")
+
+from prb.downstream.ppo_run import Ppo, ppo  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return writer(tmp_path_factory.mktemp("ppo") / "tiny")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return people(tmp_path / "people.jsonl", 40, BRIEF)
+
+
+def curves(folder: Path) -> list[dict[str, float]]:
+    with (folder / "curves.csv").open() as file:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All that a finished run leaves, by name."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in (".lock", "config.json")
+    }
+
+
+# it learns
+
+
+def learns(policy: Path, folder: Path, seed: int, **changes: Any) -> Ppo:
+    rows = people(folder / "people.jsonl", 192, BRIEF)
+    settings: dict[str, Any] = {"steps": 6, "batch": 32, "minibatch": 16, "epochs": 2, "lr": 1e-3, "kl": 0.01}
+    settings |= {"max_new_tokens": 16, "holdout": 64, "seed": seed, **changes}
+    return ppo(config(policy, rows, folder / f"seed{seed}", **settings), reward=scorer(brevity), grader=ShortIsGood())
+
+
+def assert_better(run: Ppo, nats: float) -> None:
+    """On 64 held-out prompts, one answer each, before and after."""
+    held = run.summary["held_out"]
+    assert held["prompts"] == 64
+    assert held["reward"]["difference"]["value"] > 0
+    assert held["reward"]["difference"]["p"] < 0.01
+    assert max(row["kl"] for row in curves(run.folder)) < nats
+
+
+def test_a_policy_learns_brevity_for_people_who_want_it(policy: Path, tmp_path: Path) -> None:
+    run = learns(policy, tmp_path, seed=0)
+    assert_better(run, nats=10)
+    graded = run.summary["held_out"]["grade"]
+    assert graded["after"]["value"] > graded["before"]["value"]
+    assert graded["difference"]["p"] < 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_three_seeds_learn_brevity(policy: Path, tmp_path: Path, seed: int) -> None:
+    assert_better(learns(policy, tmp_path, seed=seed, steps=20), nats=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_three_seeds_learn_brevity_for_those_who_want_it_and_length_for_the_others(
+    policy: Path, tmp_path: Path, seed: int
+) -> None:
+    rows = people(tmp_path / "people.jsonl", 256, BRIEF, LONG)
+    settings: dict[str, Any] = {"steps": 30, "batch": 64, "minibatch": 32, "epochs": 4, "lr": 2e-3, "kl": 0.01}
+    settings |= {"max_new_tokens": 16, "holdout": 64, "seed": seed}
+    run = ppo(config(policy, rows, tmp_path / "run", **settings), reward=scorer(length))
+    assert_better(run, nats=40)
+    lengths: dict[tuple[str, bool], list[int]] = {}
+    for line in read_lines(run.folder / "answers.jsonl"):
+        brief = int(line["pair"].removeprefix("r")) % 2 == 0
+        lengths.setdefault((line["stage"], brief), []).append(len(line["text"] or ""))
+    mean = {key: sum(values) / len(values) for key, values in lengths.items()}
+    assert abs(mean["before", True] - mean["before", False]) < 5
+    assert mean["after", False] > 2 * mean["after", True]
+
+
+# it goes on exactly where it was
+
+
+class Killed(Exception):
+    pass
+
+
+def dies_at(call: int, function: Callable[[Ask], float] = brevity) -> ScriptedScorer:
+    """A reward model during whose so-manieth answer the machine is switched off."""
+    count = iter(range(10**9))
+
+    def reward(ask: Ask) -> float:
+        if next(count) == call:
+            raise Killed
+        return function(ask)
+
+    return ScriptedScorer(reward, function.__name__)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "full weights, fixed price": {},
+    "LoRA, adaptive price": {"lora": 2, "kl_target": 0.5, "kl_horizon": 20},
+    "critic of its own, accumulation": {"critic": "separate", "accumulate": 2, "kl": 0.0, "whiten": "advantages"},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(
+    policy: Path, data: Path, tmp_path: Path, variant: str
+) -> None:
+    changes = {"steps": 5, **VARIANTS[variant]}
+    if changes.get("lora"):
+        pytest.importorskip("peft", reason="needs the train extra")
+    whole = config(policy, data, tmp_path / "whole", **changes)
+    ppo(whole, reward=scorer())
+    broken = config(policy, data, tmp_path / "broken", **changes)
+    # 4 held-out prompts, then 8 answers a step: among the held-out ones, in the second step, in the fourth, at the end
+    for call in (2, 4 + 8 + 3, 3 * 8 + 2, 4 + 3):
+        with pytest.raises(Killed):
+            ppo(broken, reward=dies_at(call))
+    ppo(broken, reward=scorer())
+    expected = files(tmp_path / "whole")
+    assert {"curves.csv", "answers.jsonl", "summary.json"} <= set(expected)
+    assert files(tmp_path / "broken") == expected
+    assert len(curves(tmp_path / "broken")) == 5
+
+
+def test_a_finished_run_is_only_read(policy: Path, data: Path, tmp_path: Path) -> None:
+    settings = config(policy, data, tmp_path / "run", steps=1)
+    first = ppo(settings, reward=scorer())
+    before = files(tmp_path / "run")
+    assert ppo(settings, reward=dies_at(0)).summary == first.summary
+    assert files(tmp_path / "run") == before
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_another_configuration_is_refused_and_named(policy: Path, data: Path, tmp_path: Path) -> None:
+    ppo(config(policy, data, tmp_path / "run", steps=1), reward=scorer())
+    with pytest.raises(RunConflict, match=r"ppo.lr: 0.001 → 0.5"):
+        ppo(config(policy, data, tmp_path / "run", steps=1, lr=0.5), reward=scorer())
+
+
+def test_another_reward_model_under_the_same_name_is_refused(policy: Path, data: Path, tmp_path: Path) -> None:
+    settings = config(policy, data, tmp_path / "run", steps=3)
+    with pytest.raises(Killed):
+        ppo(settings, reward=dies_at(20))
+    with pytest.raises(RunConflict, match="'brevity' when the run began and is 'length' now"):
+        ppo(settings, reward=scorer(length))
+
+
+def test_other_weights_under_the_same_name_are_refused(policy: Path, data: Path, tmp_path: Path) -> None:
+    shutil.copytree(policy, tmp_path / "copy")
+    settings = config(tmp_path / "copy", data, tmp_path / "run", steps=3)
+    with pytest.raises(Killed):
+        ppo(settings, reward=dies_at(20))
+    writer(tmp_path / "copy", seed=1)
+    with pytest.raises(RunConflict, match="model 'policy: transformers"):
+        ppo(settings, reward=scorer())
+
+
+def test_pieces_of_a_minibatch_add_up_to_its_gradient(policy: Path, data: Path, tmp_path: Path) -> None:
+    weights = []
+    for pieces in (1, 4):
+        out = tmp_path / f"in{pieces}"
+        # one update: later ones would see weights that already differ by rounding
+        settings = {"steps": 1, "epochs": 1, "batch": 8, "minibatch": 8, "holdout": 0, "accumulate": pieces}
+        ppo(config(policy, data, out, **settings), reward=scorer())
+        weights.append(curves(out)[0])
+    assert weights[0].keys() == weights[1].keys()
+    assert weights[0] == pytest.approx(weights[1], rel=1e-4, abs=1e-6)
+    assert weights[0]["grad_norm"] > 0
+
+
+# it stops where it should
+
+
+def test_an_answer_without_a_reward_is_dropped_and_counted(policy: Path, data: Path, tmp_path: Path) -> None:
+    count = iter(range(10**9))
+
+    def sometimes(ask: Ask) -> float | Failure:
+        return Failure("busy") if next(count) == 13 else brevity(ask)
+
+    run = ppo(config(policy, data, tmp_path / "run", steps=4, holdout=0), reward=ScriptedScorer(sometimes))
+    assert [row["failed"] for row in curves(run.folder)] == [0, 1, 0, 0]
+    assert run.summary["train"]["failed"] == 1
+    assert run.summary["train"]["samples"] == 32
+
+
+def test_a_dropped_answer_teaches_nothing(policy: Path, data: Path, tmp_path: Path) -> None:
+    """Its reward does not matter, because there is none: rubbish before it was dropped changes no byte."""
+
+    def reward(rubbish: float) -> ScriptedScorer:
+        count = iter(range(10**9))
+        return ScriptedScorer(lambda ask: rubbish if next(count) == 3 else brevity(ask))
+
+    runs = []
+    for name, rubbish in (("a", float("nan")), ("b", float("inf"))):
+        settings = config(policy, data, tmp_path / name, steps=1, batch=24, minibatch=8, holdout=0)
+        runs.append(ppo(settings, reward=reward(rubbish)))
+    one, other = (files(run.folder)["policy/model.safetensors"] for run in runs)
+    assert one == other
+    assert runs[0].summary["train"]["failed"] == 1
+
+
+def test_more_than_five_percent_of_failures_stop_the_run_and_say_why(policy: Path, data: Path, tmp_path: Path) -> None:
+    count = iter(range(10**9))
+
+    def tenth(ask: Ask) -> float | Failure:
+        return Failure("busy", "try later") if next(count) % 10 == 9 else brevity(ask)
+
+    with pytest.raises(
+        PrbError, match=r"2 of the last 24 answers got no reward, more than 5%.*busy: try later"
+    ) as told:
+        ppo(config(policy, data, tmp_path / "run", steps=10, holdout=0), reward=ScriptedScorer(tenth))
+    assert told.value.exit_code == 1
+
+
+def test_a_batch_without_any_reward_stops_the_run_at_once(policy: Path, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(PrbError, match=r"8 of the last 8 answers.*out of order"):
+        ppo(
+            config(policy, data, tmp_path / "run", holdout=0),
+            reward=ScriptedScorer(lambda _: Failure("out of order")),
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_that_run_away_stop_the_run_with_what_to_do(policy: Path, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(PrbError, match=r"step \d: there is a NaN or an infinity in .* try a lower --lr"):
+        ppo(config(policy, data, tmp_path / "run", lr=1e12, stop_kl=None, checkpoint_every=1), reward=scorer())
+    saved = list((tmp_path / "run" / "checkpoints").glob("*/weights.safetensors"))
+    from safetensors.torch import load_file
+
+    assert all(bool(tensor.isfinite().all()) for path in saved for tensor in load_file(path).values())
+
+
+def test_a_policy_far_from_its_reference_stops_the_run_early(policy: Path, data: Path, tmp_path: Path) -> None:
+    run = ppo(config(policy, data, tmp_path / "run", steps=20, lr=0.03, stop_kl=5.0, kl=0.0), reward=scorer())
+    rows = curves(run.folder)
+    assert len(rows) < 20
+    assert rows[-1]["kl"] > 5
+    assert all(row["kl"] <= 5 for row in rows[:-1])
+    assert f"at step {len(rows)}, more than --stop-kl 5" in run.summary["train"]["stopped"]
+    after = run.summary["held_out"]["reward"]["after"]
+    assert after["n"] + after["failed"] == 4  # what came of it is scored all the same
+
+
+def test_distance_gets_dearer_when_it_is_too_large(policy: Path, data: Path, tmp_path: Path) -> None:
+    settings = config(policy, data, tmp_path / "run", steps=4, lr=3e-3, kl=0.1, kl_target=1e-3, kl_horizon=8)
+    prices = [row["kl_price"] for row in curves(ppo(settings, reward=scorer()).folder)]
+    assert prices[0] == 0.1
+    assert prices[-1] > prices[1]
+
+
+# what it is told
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"batch": 10}, "--batch 10 is no multiple of --minibatch"),
+        ({"accumulate": 3}, "--minibatch 4 is no multiple of --accumulate"),
+        ({"temperature": 0.0}, "--temperature 0.0: wants more than 0"),
+        ({"lam": 1.5}, "--lam 1.5: wants 0 to 1"),
+        ({"lr": float("nan")}, "--lr nan: wants 0 or more"),
+        ({"kl": 0.0, "kl_target": 1.0}, "give a first price above 0"),
+        ({"policy": "llamacpp/smollm2"}, "only weights that transformers loads can be trained"),
+        ({"policy": "smollm2"}, "is no llm spec"),
+        ({"holdout": 40}, "leaves no prompt"),
+        ({"split": "train"}, "has no `split` field"),
+        ({"policy": "transformers/smollm2;nonsense=1"}, "no option of llm 'transformers' named 'nonsense'"),
+    ],
+)
+def test_a_wrong_setting_ends_before_anything_is_written(
+    policy: Path, data: Path, tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(BadInput, match=why):
+        ppo(config(policy, data, tmp_path / "run", **changes), reward=scorer())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_only_compares_is_refused(policy: Path, data: Path, tmp_path: Path) -> None:
+    comparer: Any = ScriptedComparer(lambda _: Verdict(choice="first"))
+    with pytest.raises(BadInput, match="only compares answers"):
+        ppo(config(policy, data, tmp_path / "run"), reward=comparer)
+
+
+def test_a_tracker_that_is_not_installed_is_told_with_what_to_do(
+    policy: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    with pytest.raises(BadInput, match="pip install trackio"):
+        ppo(config(policy, data, tmp_path / "run", tracker="trackio"), reward=scorer())
+
+
+def test_a_tracker_gets_every_row_of_the_curves(
+    policy: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    fake = SimpleNamespace(
+        init=lambda **settings: told.append(settings),
+        log=lambda row, step: told.append((step, row)),
+        finish=lambda: told.append("finished"),
+    )
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    run = ppo(config(policy, data, tmp_path / "run", tracker="trackio", steps=2), reward=scorer())
+    assert told[0]["project"] == "prb-ppo"
+    assert [entry[0] for entry in told[1:-1]] == [1, 2]
+    assert told[1][1] == pytest.approx(curves(run.folder)[0])
+    assert told[-1] == "finished"
+
+
+# what is asked and left
+
+
+def test_the_reward_model_is_asked_as_in_evaluation(policy: Path, data: Path, tmp_path: Path) -> None:
+    asked: list[Ask] = []
+
+    def note(ask: Ask) -> float:
+        asked.append(ask)
+        return brevity(ask)
+
+    ppo(config(policy, data, tmp_path / "run", steps=1, holdout=0), reward=ScriptedScorer(note))
+    assert {ask.query.question for ask in asked} == {"the lazy dog"}
+    assert {post.text for ask in asked for post in ask.query.posts} == {BRIEF}
+    assert all(ask.query.user and not ask.query.plan and ask.answer for ask in asked)
+    assert len({ask.query.user for ask in asked}) == 8
+
+
+def test_without_a_profile_neither_side_sees_the_person(policy: Path, data: Path, tmp_path: Path) -> None:
+    asked: list[Ask] = []
+    reward = ScriptedScorer(lambda ask: asked.append(ask) or 0.5)  # type: ignore[func-returns-value]
+    ppo(config(policy, data, tmp_path / "run", steps=1, condition="none"), reward=reward)
+    assert all(ask.query.user is None and not ask.query.posts for ask in asked)
+
+
+def test_nobody_is_trained_on_and_held_out(policy: Path, tmp_path: Path) -> None:
+    from prb.downstream.ppo_prompts import load_prompts
+
+    seen = load_prompts(config(policy, Path("mirror"), tmp_path / "run", holdout=64), scorer())
+    assert {prompt.item.split for prompt in seen.train} == {"train"}  # type: ignore[union-attr]
+    assert {prompt.item.split for prompt in seen.held_out} == {"test"}  # type: ignore[union-attr]
+    same = load_prompts(config(policy, Path("mirror"), tmp_path / "run", split="test", holdout=64), scorer())
+    assert len(same.held_out) == 64
+    assert not {p.cluster for p in same.train} & {p.cluster for p in same.held_out}
+
+
+def test_each_pass_over_the_prompts_takes_all_of_them_in_another_order(
+    policy: Path, data: Path, tmp_path: Path
+) -> None:
+    from prb.downstream.ppo_prompts import load_prompts
+
+    prompts = load_prompts(config(policy, data, tmp_path / "run", holdout=8), scorer())  # 32 left: 4 batches of 8
+    turns = [[p.item.id for step in range(4 * t, 4 * t + 4) for p in prompts.batch(step)] for t in range(2)]
+    assert sorted(turns[0]) == sorted(turns[1]) == sorted(p.item.id for p in prompts.train)
+    assert turns[0] != turns[1]
+
+
+def test_held_out_answers_carry_reward_and_grade(policy: Path, data: Path, tmp_path: Path) -> None:
+    run = ppo(config(policy, data, tmp_path / "run", steps=1), reward=scorer(), grader=ShortIsGood())
+    lines = list(read_lines(run.folder / "answers.jsonl"))
+    assert [line["stage"] for line in lines] == ["before"] * 4 + ["after"] * 4
+    for line in lines:
+        assert line["reward"]["score"] == pytest.approx(-max(len(line["text"]), 4) / 10)
+        assert line["grade"]["score"] == float(len(line["text"]) <= 8)
+    assert run.summary["grader"]["validity"] == "validity: made up for tests"
+    assert read_json(run.folder / "summary.json") == run.summary
+
+
+def test_the_plot_shows_the_four_curves(policy: Path, data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the figures extra")
+    run = ppo(config(policy, data, tmp_path / "run", steps=2), reward=scorer())
+    svg = (run.folder / "curves.svg").read_text()
+    assert all(f">{title}<" in svg for title in ("reward", "KL to the reference, nats an answer", "length", "entropy"))

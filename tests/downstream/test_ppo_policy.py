@@ -1,0 +1,231 @@
+"""A policy in training: what it wrote, what it says of its own tokens, and what it is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb.errors import BadInput
+from prb.llm import Request, Sampling
+from prb.types import Failure, Post, Query
+from tests import tiny
+from tests.downstream.ppo_runs import writer
+from tests.llm.tiny import llama
+
+torch = pytest.importorskip("torch", reason="needs the torch extra")
+
+from prb.downstream.policy import (  # noqa: E402
+    Learner,
+    chat,
+    load_learner,
+    rectangle,
+    run,
+)
+
+QUERY = Query(question="name a colour", user="u", posts=tuple(Post(str(n), "", f"the lazy dog {n}") for n in range(4)))
+PROMPTS, ANSWERS = [[5, 6, 7, 8, 9], [11, 12], [13]], [[21, 22], [23, 24, 25, 26], [27]]
+
+
+def learner(folder: Path, **changes: Any) -> Learner:
+    settings: dict[str, Any] = {"lora": 0, "separate": False, "temperature": 1.0, "seed": 0, **changes}
+    return load_learner(f"transformers/{folder}", **settings)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return llama(tmp_path_factory.mktemp("policy") / "tiny")
+
+
+def test_answers_of_a_batch_begin_in_the_same_column() -> None:
+    texts = rectangle(PROMPTS, ANSWERS, pad=0)
+    assert texts.ids.tolist() == [
+        [5, 6, 7, 8, 9, 21, 22, 0, 0],
+        [0, 0, 0, 11, 12, 23, 24, 25, 26],
+        [0, 0, 0, 0, 13, 27, 0, 0, 0],
+    ]
+    assert texts.attention.sum(1).tolist() == [7, 6, 2]
+    assert texts.mask.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
+    assert texts.answers.tolist() == [[21, 22, 0, 0], [23, 24, 25, 26], [27, 0, 0, 0]]
+
+
+def test_some_rows_lose_the_columns_that_only_others_need() -> None:
+    part = rectangle(PROMPTS, ANSWERS, pad=0).rows(torch.tensor([2, 0]))
+    assert part.ids.tolist() == [[0, 0, 0, 0, 13, 27, 0], [5, 6, 7, 8, 9, 21, 22]]
+    alone = rectangle(PROMPTS, ANSWERS, pad=0).rows(torch.tensor([2]))
+    assert (alone.ids.tolist(), alone.mask.tolist()) == ([[13, 27]], [[1]])
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2"])
+def test_padding_changes_no_log_probability_and_no_value(tmp_path: Path, architecture: str) -> None:
+    net = learner(tiny.save(tmp_path / "model", architecture)).net
+    with torch.no_grad():
+        torch.nn.init.normal_(net.head.weight)
+        together = net(rectangle(PROMPTS, ANSWERS))
+        for n, (prompt, answer) in enumerate(zip(PROMPTS, ANSWERS, strict=True)):
+            alone = net(rectangle([prompt], [answer]))
+            for column, own in zip(together, alone, strict=True):
+                torch.testing.assert_close(column[n, : len(answer)], own[0], rtol=1e-4, atol=1e-4)
+
+
+def test_log_probabilities_are_those_of_the_model_itself(folder: Path) -> None:
+    own = learner(folder, temperature=0.7)
+    logits = own.net.lm(torch.tensor([PROMPTS[0] + ANSWERS[0]])).logits[0].detach() / 0.7
+    at = len(PROMPTS[0])
+    logits[at - 1, 2] = -float("inf")  # an answer that is learnt from does not end before it began
+    steps = torch.log_softmax(logits, -1)
+    expected = [float(steps[at - 1 + n, token]) for n, token in enumerate(ANSWERS[0])]
+    seen = own.net(rectangle(PROMPTS[:1], ANSWERS[:1]))
+    assert seen.logp[0].tolist() == pytest.approx(expected, abs=1e-5)
+    entropy = torch.distributions.Categorical(logits=steps[at : at + 1]).entropy()
+    assert float(seen.entropy[0, 1]) == pytest.approx(float(entropy), abs=1e-5)
+
+
+def test_the_tokens_are_those_of_the_text(folder: Path) -> None:
+    policy = learner(folder).policy
+    sampling = Sampling(temperature=1.0, max_tokens=12, seed=4)
+    requests = [Request(chat(QUERY), replace(sampling, seed=seed)) for seed in range(4)]
+    for answer, completion in zip(policy.write(requests), policy.complete(requests), strict=True):
+        assert not isinstance(answer, Failure)
+        assert not isinstance(completion, Failure)
+        assert answer.text == completion.text.strip().encode("utf-8", "replace").decode()
+        assert len(answer.tokens) == completion.completion_tokens
+        assert answer.truncated == completion.truncated
+
+
+def test_what_is_learnt_from_does_not_end_before_it_began(tmp_path: Path) -> None:
+    own = learner(writer(tmp_path / "silent", end=40.0))  # it would say nothing at all
+    requests = [Request(chat(QUERY), Sampling(temperature=1.0, max_tokens=4, seed=seed)) for seed in range(12)]
+    silent = [answer for answer in own.policy.complete(requests) if not isinstance(answer, Failure)]
+    assert [answer.text for answer in silent] == [""] * 12
+    written = [answer for answer in own.policy.write(requests) if not isinstance(answer, Failure)]
+    assert len(written) > 6
+    assert all(answer.tokens[0] != 2 and answer.tokens[1:] == [2] for answer in written)
+    assert [answer.text for answer in own.policy.complete(requests) if not isinstance(answer, Failure)] == [""] * 12
+
+
+def test_probabilities_are_counted_as_answers_are_drawn(folder: Path) -> None:
+    """Over all first tokens they add up to one without the end, over all second ones with it."""
+    own = learner(folder)
+    words = range(own.net.lm.config.vocab_size)
+    with torch.no_grad():
+        chances = own.net(rectangle([[5, 6]] * len(words), [[word, word] for word in words])).logp.exp()
+        assert float(chances[2, 0]) == 0
+        assert float(chances[:, 0].sum()) == pytest.approx(1, abs=1e-4)
+        second = own.net(rectangle([[5, 6]] * len(words), [[7, word] for word in words])).logp.exp()
+        assert float(second[2, 1]) > 0
+        assert float(second[:, 1].sum()) == pytest.approx(1, abs=1e-4)
+
+
+def test_an_empty_answer_is_a_failure(folder: Path) -> None:
+    own = learner(folder)
+    with torch.no_grad():
+        own.net.lm.lm_head.weight.zero_()  # all tokens alike: the likeliest is <pad>, which is no text
+    (answer,) = own.policy.write([Request(chat(QUERY), Sampling(max_tokens=3))])
+    assert answer == Failure("empty answer")
+
+
+def test_a_long_prompt_loses_its_oldest_posts_and_leaves_room_for_the_answer(folder: Path) -> None:
+    policy = learner(folder).policy
+    whole = policy.fitted(QUERY, prompt=200, answer=8)
+    assert whole == (QUERY, 0)
+    fitted = policy.fitted(QUERY, prompt=80, answer=8)
+    assert not isinstance(fitted, Failure)
+    query, cut = fitted
+    assert cut == 2
+    assert query.posts == QUERY.posts[cut:]
+    assert policy.fitted(QUERY, prompt=10**6, answer=176) == fitted  # of 256 positions
+    assert isinstance(policy.fitted(QUERY, prompt=3, answer=8), Failure)
+
+
+@pytest.mark.parametrize("lora", [0, 2])
+def test_the_reference_stays_what_the_policy_was(folder: Path, lora: int) -> None:
+    if lora:
+        pytest.importorskip("peft", reason="needs the train extra")
+    own, texts = learner(folder, lora=lora), rectangle(PROMPTS, ANSWERS)
+
+    def logp(lm: Any) -> Any:
+        with torch.no_grad():
+            return own.net.spoken(run(lm, texts)[0], texts)[0]
+
+    before = logp(own.net.lm)
+    with torch.no_grad():
+        for parameter in own.net.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1)
+    with own.as_reference() as lm:
+        torch.testing.assert_close(logp(lm), before)
+    assert (logp(own.net.lm) - before).abs().max() > 0.01
+
+
+def test_adapters_are_all_that_lora_trains_and_they_depend_on_the_seed_alone(folder: Path) -> None:
+    pytest.importorskip("peft", reason="needs the train extra")
+    from prb.downstream.ppo_files import trainable
+
+    one, same, other = (trainable(learner(folder, lora=2, seed=seed).net) for seed in (1, 1, 2))
+    assert all("lora" in name or name.startswith("head.") for name in one)
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_critic_of_its_own_leaves_the_policy_alone(folder: Path) -> None:
+    texts = rectangle(PROMPTS, ANSWERS)
+    for separate in (False, True):
+        net = learner(folder, separate=separate).net
+        torch.nn.init.normal_(net.head.weight)
+        net(texts).value.sum().backward()
+        reached = any(p.grad is not None and p.grad.any() for p in net.lm.parameters())
+        assert reached == (not separate)
+
+
+def test_training_does_not_touch_the_copy_that_others_use(folder: Path) -> None:
+    from prb.llm import make_llm
+
+    request = [Request(chat(QUERY), Sampling(max_tokens=8))]
+    judge = make_llm(f"transformers/{folder};device=cpu;dtype=fp32")
+    before = judge.complete(request)
+    own = learner(folder)
+    with torch.no_grad():
+        for parameter in own.net.lm.parameters():
+            parameter.add_(0.5)
+    assert judge.complete(request) == before
+
+
+def test_a_saved_policy_can_be_loaded_as_any_other(folder: Path, tmp_path: Path) -> None:
+    from prb.llm import make_llm
+
+    own = learner(folder)
+    with torch.no_grad():
+        own.net.lm.lm_head.weight.mul_(1.3)
+    own.save(tmp_path / "policy")
+    request = [Request(chat(QUERY), Sampling(temperature=1.0, max_tokens=10, seed=3))]
+    assert make_llm(f"transformers/{tmp_path / 'policy'}").complete(request) == own.policy.complete(request)
+    assert not list((tmp_path / "policy").glob("*.bin"))
+
+
+def test_saved_adapters_can_be_put_on_the_base_again(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="needs the train extra")
+    from prb.llm import make_llm
+
+    own = learner(folder, lora=2)
+    with torch.no_grad():
+        for parameter in own.net.lm.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.05)
+    own.save(tmp_path / "policy")
+    request = [Request(chat(QUERY), Sampling(max_tokens=10))]
+    again = make_llm(f"transformers/{folder};adapter={tmp_path / 'policy'}")
+    assert again.complete(request) == own.policy.complete(request)
+
+
+@pytest.mark.parametrize(("option", "why"), [("dtype=bf16", "32 bits"), ("device=cuda:1", "accelerate places")])
+def test_what_training_cannot_take_is_refused(folder: Path, option: str, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        load_learner(f"transformers/{folder};{option}", lora=0, separate=False, temperature=1, seed=0)
+
+
+def test_adapters_on_top_of_an_adapter_are_refused(folder: Path) -> None:
+    with pytest.raises(BadInput, match="merge that one first"):
+        load_learner(f"transformers/{folder};adapter=x", lora=2, separate=False, temperature=1, seed=0)

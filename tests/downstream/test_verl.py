@@ -1,0 +1,153 @@
+"""The files for verl, without verl: `tests/verl` has them read by the package itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from prb.cli import run
+from prb.downstream.ppo_config import PpoConfig
+from prb.downstream.verl import command, verl
+from prb.errors import BadInput
+from prb.prompts import render
+from prb.types import Post, Query
+from tests.conftest import make_row
+from tests.llm.tiny import tokenizer
+
+pytest.importorskip("transformers", reason="needs the torch extra")
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """Tokenizers of two policies, one of them without a chat template, and people."""
+    tokenizer().save_pretrained(tmp_path / "tiny")
+    tokenizer(template=None).save_pretrained(tmp_path / "base")
+    rows = [make_row(n, split="test" if n < 4 else "train") for n in range(24)]
+    (tmp_path / "set.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    return tmp_path
+
+
+def settings(work: Path, **changes: Any) -> PpoConfig:
+    told: dict[str, Any] = {"policy": f"transformers/{work / 'tiny'}", "model": "length", "engine": "verl"}
+    told |= {"dataset": str(work / "set.jsonl"), "batch": 8, "minibatch": 4, "launch": False, "out": work / "run"}
+    return PpoConfig(**{**told, **changes})
+
+
+def tree(work: Path) -> dict[str, Any]:
+    """`prb.yaml` as YAML reads it."""
+    yaml = pytest.importorskip("yaml")
+    found: dict[str, Any] = yaml.safe_load((work / "run" / "prb.yaml").read_text())
+    return found
+
+
+def test_each_row_has_the_prompt_and_what_the_reward_model_may_see(work: Path) -> None:
+    verl(settings(work))
+    rows = pq.read_table(work / "run" / "train.parquet").to_pylist()
+    assert len(rows) == 20
+    assert len(pq.read_table(work / "run" / "held_out.parquet")) == 4
+    told = orjson.loads(rows[0]["extra_info"]["query"])
+    query = Query(question=told["question"], user=told["user"], posts=tuple(Post(**post) for post in told["posts"]))
+    assert rows[0]["prompt"] == [{"role": "user", "content": render(query)}]
+    assert rows[0]["extra_info"]["user"] == query.user
+    assert rows[0]["reward_model"]["ground_truth"] == ""
+    everything = (work / "run" / "train.parquet").read_bytes() + orjson.dumps(rows)
+    assert b"Long texts tire them" not in everything  # the rubric's reason
+    assert b"I read on the bus" not in everything  # the narrative
+
+
+def test_a_long_prompt_is_cut_for_the_policy_and_whole_for_the_reward_model(work: Path) -> None:
+    verl(settings(work, max_prompt=120))
+    words = tokenizer()
+    for row in pq.read_table(work / "run" / "train.parquet").to_pylist():
+        chat = words.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
+        assert len(words(chat, add_special_tokens=False)["input_ids"]) <= 120
+        query = orjson.loads(row["extra_info"]["query"])
+        assert len(query["posts"]) == 2
+        assert query["posts"][0]["text"] not in row["prompt"][0]["content"]
+
+
+def test_settings_are_said_in_verls_words(work: Path) -> None:
+    verl(settings(work, lr=2e-6, kl=0.2, kl_target=4.0, gpus=2, nodes=2, minibatch=8, lora=8, steps=5, tracker="wandb"))
+    told = tree(work)
+    assert told["defaults"] == ["ppo_trainer", "_self_"]
+    assert float(told["actor_rollout_ref"]["actor"]["optim"]["lr"]) == 2e-6
+    assert float(told["critic"]["optim"]["lr"]) == pytest.approx(2e-5)
+    assert told["actor_rollout_ref"]["actor"]["ppo_micro_batch_size_per_gpu"] == 2
+    assert told["actor_rollout_ref"]["model"]["lora_rank"] == told["critic"]["model"]["lora_rank"] == 8
+    assert told["algorithm"]["kl_ctrl"] == {"type": "adaptive", "kl_coef": 0.2, "horizon": 10000, "target_kl": 4.0}
+    assert told["trainer"]["total_training_steps"] == 5
+    assert told["trainer"]["logger"] == ["console", "wandb"]
+    assert told["reward"]["custom_reward_function"]["reward_kwargs"] == {"url": "http://127.0.0.1:8300"}
+
+
+def test_the_reward_function_is_one_file_that_needs_nothing_of_ours(work: Path) -> None:
+    verl(settings(work))
+    text = (work / "run" / "reward.py").read_text()
+    assert "def compute_score(" in text
+    assert "import prb" not in text
+    assert "from prb" not in text
+
+
+def test_no_token_stands_in_any_file(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRB_SERVE_TOKEN", "very-secret")
+    verl(settings(work))
+    assert all(b"very-secret" not in path.read_bytes() for path in (work / "run").rglob("*") if path.is_file())
+
+
+def test_the_launch_is_verls_own_command_with_overrides_at_its_end(work: Path) -> None:
+    config = settings(work, override=("trainer.device=cpu",))
+    told = verl(config)
+    assert command(config)[1:3] == ["-m", "verl.trainer.main_ppo"]
+    assert told.endswith("--config-name prb trainer.device=cpu")
+
+
+def test_a_second_call_writes_no_row_again(work: Path) -> None:
+    verl(settings(work))
+    before = (work / "run" / "train.parquet").stat().st_mtime_ns
+    verl(settings(work, tracker="trackio"))
+    assert (work / "run" / "train.parquet").stat().st_mtime_ns == before
+    assert tree(work)["trainer"]["logger"] == ["console", "trackio"]
+
+
+def test_where_verl_is_not_installed_the_command_for_where_it_is_is_told(
+    work: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "verl", None)
+    monkeypatch.setattr("prb.downstream.verl.find_spec", lambda _: None)
+    words = f"ppo --engine verl --policy transformers/{work / 'tiny'} --model length --dataset {work / 'set.jsonl'}"
+    assert run([*words.split(), "--batch", "8", "--minibatch", "4", "--out", str(work / "run"), "--quiet"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "verl is not installed here" in told
+    assert "python -m verl.trainer.main_ppo --config-dir" in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"gpus": 3}, "cannot be cut into 3 GPUs"),
+        ({"batch": 32}, "there are only 20 prompts"),
+        ({"override": ("nonsense",)}, "is not key=value"),
+        ({"dataset": "nowhere"}, "nowhere"),
+        ({"policy": "transformers/base"}, "needs a chat template"),
+        ({"policy": "transformers/tiny;adapter=x"}, "merge the adapter first"),
+    ],
+)
+def test_what_verl_could_not_do_is_told_before_anything_is_written(
+    work: Path, changes: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    with pytest.raises(BadInput, match=why):
+        verl(settings(work, **changes))
+    assert not (work / "run").exists()
+
+
+def test_a_launch_without_a_server_is_refused(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prb.downstream.verl.find_spec", lambda _: object())
+    with pytest.raises(BadInput, match="no reward from `prb serve --model length`"):
+        verl(settings(work, launch=True, reward_url="http://127.0.0.1:9"))

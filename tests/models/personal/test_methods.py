@@ -1,0 +1,232 @@
+"""What each method promises: its reward's shape by property, its taste by recovery on people with a known one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prb.models.personal.method import METHODS, Pairs, View
+from tests.train.numeric import People, conflicting_people, cosine, implied_taste
+
+torch = pytest.importorskip("torch", reason="needs the torch extra")
+
+from prb.models.personal.head import tensors  # noqa: E402
+from prb.models.personal.method import Step  # noqa: E402
+from prb.train.judge import first_rows, fitted_codes, margins  # noqa: E402
+from prb.train.loop import Learned, Learning, learn  # noqa: E402
+
+GRADUAL = [name for name in METHODS if not METHODS.make(name).closed_form]
+BLIND = ["bt", "lore", "pal", "vpl"]
+
+
+def some_pairs(method: Any, rows: int = 6, size: int = 5, seed: int = 0) -> Pairs:
+    rng = np.random.default_rng(seed)
+    mask = np.ones((rows, 3))
+    mask[0] = 0
+    posts = rng.standard_normal((rows, 3, size)) * mask[:, :, None]
+    view = View(rng.standard_normal((rows, size)), posts, mask, rng.standard_normal((rows, method.code_size)))
+    return Pairs(view, *rng.standard_normal((2, rows, size)), np.arange(rows) // 2)
+
+
+def some_params(method: Any, size: int = 5, seed: int = 1) -> dict[str, Any]:
+    """Not the start values, many of which are zero."""
+    rng = np.random.default_rng(seed)
+    return {n: torch.from_numpy(v + rng.standard_normal(v.shape)) for n, v in method.start(size, rng).items()}
+
+
+@pytest.mark.parametrize("name", GRADUAL)
+def test_a_reward_does_not_depend_on_its_neighbours(name: str) -> None:
+    method = METHODS.make(name)
+    pairs, params = tensors(some_pairs(method)), some_params(method)
+    whole = method.reward(params, pairs.view, pairs.chosen)
+    alone = [
+        method.reward(params, View(*(p[n : n + 1] for p in pairs.view)), pairs.chosen[n : n + 1]) for n in range(6)
+    ]
+    assert torch.allclose(whole, torch.cat(alone), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", GRADUAL)
+def test_swapping_the_answers_turns_the_margin_round(name: str) -> None:
+    method = METHODS.make(name)
+    pairs, params = tensors(some_pairs(method)), some_params(method)
+    turned = pairs._replace(chosen=pairs.rejected, rejected=pairs.chosen)
+    assert torch.allclose(method.margins(params, pairs), -method.margins(params, turned), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if METHODS.make(n).looks_at_posts])
+def test_the_order_of_the_posts_and_empty_places_make_no_difference(name: str) -> None:
+    method = METHODS.make(name)
+    raw = some_pairs(method)
+    order = [2, 0, 1]
+    wider = np.concatenate([raw.view.posts[:, order], np.zeros((6, 2, 5))], axis=1)
+    mask = np.concatenate([raw.view.mask[:, order], np.zeros((6, 2))], axis=1)
+    other = raw._replace(view=raw.view._replace(posts=wider, mask=mask))
+    if method.closed_form:
+        params: dict[str, Any] = {"weights": np.arange(11.0)}
+        rewards = [method.reward(params, p.view, p.chosen) for p in (raw, other)]
+    else:
+        params = some_params(method)
+        rewards = [method.reward(params, p.view, p.chosen).numpy() for p in (tensors(raw), tensors(other))]
+    np.testing.assert_allclose(*rewards, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", BLIND)
+def test_methods_without_posts_cannot_see_any(name: str) -> None:
+    method = METHODS.make(name)
+    pairs, params = tensors(some_pairs(method)), some_params(method)
+    other = pairs.view._replace(posts=torch.zeros_like(pairs.view.posts), question=-pairs.view.question)
+    assert torch.equal(method.reward(params, pairs.view, pairs.chosen), method.reward(params, other, pairs.chosen))
+
+
+@pytest.mark.parametrize("name", GRADUAL)
+def test_a_small_step_down_the_gradient_lowers_the_loss(name: str) -> None:
+    method = METHODS.make(name)
+    pairs = tensors(some_pairs(method))
+    params = {n: v.requires_grad_() for n, v in some_params(method).items()}
+
+    def loss() -> Any:
+        return method.loss(params, pairs, Step(1.0, torch.Generator().manual_seed(0)))
+
+    before = loss()
+    before.backward()
+    with torch.no_grad():
+        for value in params.values():
+            if value.grad is not None:
+                value.sub_(1e-4 * value.grad)
+    assert float(loss().detach()) < float(before.detach())
+
+
+def test_lore_mixes_its_basis_by_weights_that_sum_to_one() -> None:
+    method = METHODS.make("lore?rank=3")
+    basis = torch.tensor([[1.0, 2.0, 4.0]], dtype=torch.float64)  # one feature, three directions
+    code = torch.log(torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64))
+    none = torch.zeros(1, 1, dtype=torch.float64)
+    view = View(none, none[:, None], none, code)
+    # 0.5·1 + 0.3·2 + 0.2·4 = 1.9, by hand; a constant added to all logits changes nothing
+    for shift in (0.0, 7.0):
+        moved = view._replace(code=code + shift)
+        assert float(method.reward({"basis": basis}, moved, none + 1)) == pytest.approx(1.9)
+
+
+def test_pal_is_highest_at_the_ideal_point() -> None:
+    method = METHODS.make("pal?prototypes=2&space=2")
+    params = {"map": torch.eye(2, dtype=torch.float64), "prototypes": torch.tensor([[0.0, 2.0], [4.0, 0.0]]).double()}
+    none = torch.zeros(2, 2, dtype=torch.float64)
+    view = View(none, none[:, None], none[:, :1], none)
+    rewards = method.reward(params, view, torch.tensor([[2.0, 1.0], [0.0, 0.0]]).double())
+    # equal weights: the ideal is (2, 1); the origin is √5 away
+    assert rewards.tolist() == pytest.approx([0.0, -5.0])
+
+
+def test_vpl_without_pairs_is_the_prior_and_never_sees_its_own_label() -> None:
+    method = METHODS.make("vpl")
+    pairs, params = tensors(some_pairs(method, rows=2)), some_params(method)
+    codes = method.infer(params, pairs._replace(person=torch.tensor([0, 0])), 2, None)
+    assert torch.equal(codes[1], torch.zeros(4, dtype=torch.float64))
+    # two persons with one pair each: nothing may be inferred, so the expected fit is that of the prior
+    alone = pairs._replace(person=torch.tensor([0, 1]))
+    turned = alone._replace(chosen=alone.rejected, rejected=alone.chosen)
+    params["taste"] = torch.zeros(5, dtype=torch.float64)
+    losses = [
+        method.loss(params, p, Step(0.0, torch.Generator().manual_seed(s))) for p in (alone, turned) for s in range(400)
+    ]
+    one, other = np.mean([float(x) for x in losses[:400]]), np.mean([float(x) for x in losses[400:]])
+    assert one == pytest.approx(other, rel=0.15)
+
+
+def test_a_closed_form_method_equals_a_second_solver() -> None:
+    from scipy.optimize import minimize
+
+    method = METHODS.make("light?c=0.05")
+    pairs = some_pairs(method, rows=40, size=3)
+    solved = method.solve(pairs)["weights"]
+    rows = method.reward({"weights": np.eye(7)}, pairs.view, pairs.chosen)
+    rows = rows - method.reward({"weights": np.eye(7)}, pairs.view, pairs.rejected)
+
+    def objective(w: Any) -> float:
+        return float(0.5 * w @ w + 0.05 * 2 * np.logaddexp(0, -rows @ w).sum())
+
+    np.testing.assert_allclose(solved, minimize(objective, np.zeros(7)).x, atol=2e-3)
+
+
+@pytest.fixture(scope="module")
+def people() -> People:
+    return conflicting_people()
+
+
+LEARNED: dict[str, Learned] = {}
+"""Several tests look at the same head."""
+FIT = Learning(l2=1e-4, lr=0.02, epochs=25, batch=256)
+
+
+def trained(people: People, spec: str) -> tuple[Learned, Any, Any]:
+    """Fitted on the first 90 persons; labelled and judged rows of the others."""
+    person = people.examples.person
+    rows = np.arange(len(person))
+    if spec not in LEARNED:
+        LEARNED[spec] = learn(spec, people.examples, rows[person < 90], rows[:0], FIT)
+    learned = LEARNED[spec]
+    strangers = rows[person >= 90]
+    shown, judged = first_rows(person[strangers], 8)
+    return learned, strangers[shown], strangers[judged]
+
+
+def accuracy(people: People, learned: Learned, shown: Any, judged: Any) -> float:
+    codes = fitted_codes(learned.head, people.examples, shown) if learned.head.method.code_size else {}
+    return float((margins(learned.head, people.examples, judged, codes) > 0).mean())
+
+
+@pytest.mark.parametrize("name", ["bilinear", "attention", "lore", "pal", "vpl"])
+def test_strangers_of_conflicting_groups_are_judged_nearly_as_well_as_can_be(people: People, name: str) -> None:
+    learned, shown, judged = trained(people, name)
+    assert accuracy(people, learned, shown, judged) > 0.9 * people.best
+
+
+@pytest.mark.parametrize("name", ["profile-mlp", "light"])
+def test_plain_heads_learn_something_of_the_person_from_posts(people: People, name: str) -> None:
+    learned, shown, judged = trained(people, name)
+    assert accuracy(people, learned, shown, judged) > 0.65
+
+
+def test_a_user_blind_model_stays_at_chance_on_conflicting_groups(people: People) -> None:
+    learned, shown, judged = trained(people, "bt")
+    assert accuracy(people, learned, shown, judged) == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.parametrize("name", ["lore", "pal", "vpl"])
+def test_without_labelled_pairs_a_stranger_is_nobody_in_particular(people: People, name: str) -> None:
+    learned, _, judged = trained(people, name)
+    assert accuracy(people, learned, judged[:0], judged) == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.parametrize("name", ["bilinear?sharp=0", "lore", "pal"])
+def test_the_implied_taste_of_a_person_is_the_true_one(people: People, name: str) -> None:
+    learned, _, _ = trained(people, name)
+    examples, person = people.examples, people.examples.person
+    found = []
+    for n in range(90):  # persons whose pairs were trained on
+        row = int(np.flatnonzero(person == n)[0])
+        code = learned.head.codes.get(f"u{n}")
+        found.append(cosine(implied_taste(learned.head, examples, row, code), people.taste[n]))
+    assert np.mean(found) > 0.9
+
+
+def test_vpl_latents_separate_the_groups_and_all_units_are_counted(people: People) -> None:
+    learned, shown, _ = trained(people, "vpl")
+    codes = fitted_codes(learned.head, people.examples, shown)
+    group = people.group[list(codes)]
+    points = np.stack(list(codes.values()))
+    centres = np.stack([points[group == g].mean(axis=0) for g in range(4)])
+    nearest = np.argmin(((points[:, None] - centres) ** 2).sum(axis=2), axis=1)
+    assert (nearest == group).mean() > 0.85
+    assert learned.report["active_units"] >= 2
+
+
+def test_nobody_elses_pairs_change_a_persons_code(people: People) -> None:
+    learned, shown, _ = trained(people, "lore")
+    person = people.examples.person
+    together = fitted_codes(learned.head, people.examples, shown)
+    alone = fitted_codes(learned.head, people.examples, shown[person[shown] == 95])
+    np.testing.assert_allclose(together[95], alone[95], atol=1e-6)

@@ -1,0 +1,144 @@
+"""A trained head as a reward model: what it sees, what it must not see, and that it comes back from disk the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prb.errors import BadInput, UnknownName
+from prb.models import MODELS
+from prb.models.personal.features import check_features, make_features
+from prb.models.personal.head import Head, Scaler, read, save
+from prb.models.personal.scorer import Personal
+from prb.types import Ask, Failure, Post, Query
+from tests.conftest import make_row
+
+SIZE = 256
+CARD = {
+    "features": "static",
+    "features_fingerprint": make_features("static").fingerprint,
+    "train": {"k": 10, "ranker": "embedding"},
+}
+POSTS = (Post("1", "", "I love short answers about bread"), Post("2", "", "Trains are always late"))
+ASK = Ask(Query(question="What bread should I bake?", user="ann", posts=POSTS), "Bake rye bread tonight.")
+
+
+def light_head(seed: int = 0) -> Head:
+    weights = np.random.default_rng(seed).standard_normal(2 * SIZE + 1).astype(np.float32).astype(np.float64)
+    return Head("light", {"weights": weights}, Scaler.identity(SIZE), np.zeros(0))
+
+
+def lore_head() -> Head:
+    basis = np.random.default_rng(0).standard_normal((SIZE, 2)).astype(np.float32).astype(np.float64)
+    known = {"ann": np.array([3.0, -3.0])}
+    return Head("lore?rank=2", {"basis": basis}, Scaler.identity(SIZE), np.zeros(2), known)
+
+
+def scorer(head: Head, **changes: Any) -> Personal:
+    return Personal(head, make_features("static"), "test", **changes)
+
+
+def test_a_head_comes_back_from_disk_with_the_same_scores(tmp_path: Path) -> None:
+    head = light_head()
+    save(head, tmp_path / "head", CARD)
+    again = MODELS.make(f"personal?path={tmp_path / 'head'}")
+    assert again.score([ASK]) == scorer(head).score([ASK])  # type: ignore[union-attr]
+    assert again.fingerprint != MODELS.make(f"personal?path={saved_other(tmp_path)}").fingerprint
+
+
+def saved_other(tmp_path: Path) -> Path:
+    save(light_head(1), tmp_path / "other", CARD)
+    return tmp_path / "other"
+
+
+def test_posts_matter_to_a_head_that_looks_at_them() -> None:
+    alone, told = scorer(light_head()).score([Ask(Query(question=ASK.query.question), ASK.answer), ASK])
+    assert alone != told
+
+
+def test_a_plan_is_read_in_the_place_of_posts() -> None:
+    plan = Query(question=ASK.query.question, user="ann", plan=tuple(p.text for p in POSTS))
+    posts, planned = scorer(light_head()).score([ASK, Ask(plan, ASK.answer)])
+    assert posts == planned
+
+
+def test_known_persons_differ_and_strangers_are_all_the_same() -> None:
+    pytest.importorskip("torch", reason="needs the torch extra")
+    queries = [Query(question="q", user=user, posts=POSTS[:n]) for user, n in (("ann", 0), ("bob", 1), (None, 0))]
+    known, stranger, nobody = scorer(lore_head()).score([Ask(query, "An answer") for query in queries])
+    assert known != stranger
+    assert stranger == nobody  # bit for bit: posts of a person are no business of this method
+
+
+def test_codes_from_labelled_pairs_replace_what_training_knew() -> None:
+    pytest.importorskip("torch", reason="needs the torch extra")
+    swapped = scorer(lore_head(), codes={"bob": np.array([3.0, -3.0])})
+    ann, bob = (swapped.score([Ask(Query(question="q", user=user), "An answer")])[0] for user in ("ann", "bob"))
+    assert ann == bob
+
+
+def test_support_is_read_from_a_file_and_says_what_it_cannot_do(
+    tmp_path: Path, write_jsonl: Callable[..., Path]
+) -> None:
+    pytest.importorskip("torch", reason="needs the torch extra")
+    rows = [make_row(n, user="bob", chosen="Bake rye bread.", rejected="Take the late train.") for n in range(4)]
+    support = write_jsonl(rows)
+    save(lore_head(), tmp_path / "lore", CARD)
+    plain, told = (MODELS.make(f"personal?path={tmp_path / 'lore'}{more}") for more in ("", f"&support={support}"))
+    query = Query(question="q", user="bob")
+    asks = [Ask(query, "Bake rye bread."), Ask(query, "Take the late train.")]
+    before, after = (np.subtract(*m.score(asks)) for m in (plain, told))  # type: ignore[union-attr]
+    assert after > before
+    assert plain.fingerprint != told.fingerprint
+    save(light_head(), tmp_path / "light", CARD)
+    with pytest.raises(BadInput, match="learns nothing from labelled pairs"):
+        MODELS.make(f"personal?path={tmp_path / 'light'}&support={support}")
+
+
+def test_a_folder_without_a_head_and_other_features_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no trained head"):
+        MODELS.make(f"personal?path={tmp_path}")
+    save(light_head(), tmp_path / "head", {**CARD, "features_fingerprint": "another"})
+    with pytest.raises(BadInput, match="was trained on features 'another'"):
+        MODELS.make(f"personal?path={tmp_path / 'head'}")
+    (tmp_path / "head" / "weights.safetensors").write_bytes(b"broken")
+    with pytest.raises(BadInput, match="damaged"):
+        read(tmp_path / "head")
+
+
+def test_unknown_features_are_named() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'static'"):
+        check_features("statics")
+    with pytest.raises(BadInput, match="needs lm="):
+        check_features("hidden")
+
+
+def test_an_answer_that_cannot_be_read_is_a_failure_and_the_others_are_scored() -> None:
+    class Picky:
+        fingerprint = "picky"
+
+        def texts(self, texts: Any) -> Any:
+            return np.ones((len(texts), SIZE), dtype=np.float32)
+
+        def answers(self, asks: Any) -> Any:
+            return [Failure("too long") if "x" in a.answer else np.ones(SIZE, dtype=np.float32) for a in asks]
+
+    scores = Personal(light_head(), Picky(), "t").score([Ask(ASK.query, "x"), ASK, Ask(ASK.query, "x y")])
+    assert [isinstance(s, Failure) for s in scores] == [True, False, True]
+
+
+def test_a_light_head_needs_no_torch(tmp_path: Path) -> None:
+    save(light_head(), tmp_path / "head", CARD)
+    code = (
+        "import sys\nfrom prb.models import MODELS\nfrom prb.types import Ask, Query\n"
+        f"model = MODELS.make('personal?path={tmp_path / 'head'}')\n"
+        "print(model.score([Ask(Query(question='q'), 'a bread')]), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("False")

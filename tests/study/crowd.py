@@ -1,0 +1,181 @@
+"""A crowd of simulated annotators over plain HTTP, and a server that is killed under them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from prb.study.config import NewConfig
+from prb.study.new import new_study
+
+Key = tuple[int, int]
+PATIENCE = 120.0
+
+
+@dataclass
+class Crowd:
+    """What the crowd was told is saved, and how long it waited for each reply."""
+
+    acknowledged: dict[Key, dict[str, str]] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+    lost: int = 0
+    """Requests that ended without a reply, and were sent again."""
+
+    def p95(self) -> float:
+        return sorted(self.seconds)[int(0.95 * len(self.seconds))]
+
+
+class Line:
+    """One kept-alive connection; whatever fails is tried again until there is a reply."""
+
+    def __init__(self, port: int, crowd: Crowd) -> None:
+        self.port, self.crowd = port, crowd
+        self.cookie = ""
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, method: str, path: str, fields: dict[str, str] | None = None) -> tuple[int, bytes, bytes]:
+        body = urlencode(fields or {}).encode()
+        head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{self.port}\r\ncookie: {self.cookie}\r\n"
+        head += f"content-type: application/x-www-form-urlencoded\r\ncontent-length: {len(body)}\r\n\r\n"
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return await self._once(head.encode() + body)
+            except (OSError, asyncio.IncompleteReadError):
+                if self._streams:
+                    self._streams[1].close()
+                    self.crowd.lost += 1
+                self._streams = None
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
+
+    async def _once(self, request: bytes) -> tuple[int, bytes, bytes]:
+        self._streams = self._streams or await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 22)
+        reader, writer = self._streams
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        body = await reader.readexactly(int(length[1])) if length else b""
+        return int(head[9:12]), head, body
+
+
+async def annotate(port: int, token: str, crowd: Crowd, seed: int) -> None:
+    """Judge everything, differently each time, as fast as the server lets one."""
+    line, dice = Line(port, crowd), random.Random(seed)
+    _, head, _ = await line.ask("POST", "/join", {"invitation": token})
+    cookie = re.search(rb"set-cookie: ([^;]+)", head)
+    assert cookie, head
+    line.cookie = cookie[1].decode()
+    while True:
+        _, _, page = await line.ask("GET", "/task")
+        action = re.search(rb'action="/task/(\d+)/(\d)"', page)
+        if not action:
+            return
+        form = re.search(rb'name="token" value="([^"]+)"', page)
+        assert form
+        for step in range(int(action[2]), 3):
+            said = reply(step, dice)
+            start = time.perf_counter()
+            status, _, text = await line.ask(
+                "POST", f"/task/{int(action[1])}/{step}", {"token": form[1].decode(), **said}
+            )
+            crowd.seconds.append(time.perf_counter() - start)
+            assert status == 303, (status, text)
+            key = int(action[1]), step
+            assert key not in crowd.acknowledged
+            crowd.acknowledged[key] = said
+
+
+def reply(step: int, dice: random.Random) -> dict[str, str]:
+    if step == 2:
+        return {
+            "prefer": dice.choice(["A", "B", "neither"]),
+            "sure": dice.choice("123"),
+            "difference": dice.choice(["preference", "quality", "unclear"]),
+        }
+    names = [f"{a}-{c}" for a in "AB" for c in ("correctness", "relevance", "helpfulness")]
+    return {name: dice.choice("12345") for name in names} | {"prefer": dice.choice(["A", "B", "neither"])}
+
+
+class Server:
+    """`prb study serve`, killed without a chance to tidy up and started again on the same port."""
+
+    def __init__(self, where: str) -> None:
+        self.where, self.port, self.kills = where, 0, 0
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "prb", "study", "serve", self.where, "--port", str(self.port), "--rate", "0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout
+        self.port = int(self.process.stdout.readline().split()[1].rpartition(":")[2])
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.kills += 1
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(30)
+
+
+async def storm(server: Server, tokens: list[str], total: int, kills: int) -> Crowd:
+    """Everybody at once; the server dies `kills` times, at even distances."""
+    crowd = Crowd()
+    people = [asyncio.create_task(annotate(server.port, token, crowd, n)) for n, token in enumerate(tokens)]
+    for n in range(kills):
+        while len(crowd.acknowledged) < 2 * total * (n + 1) / (kills + 1) and not all(p.done() for p in people):
+            await asyncio.sleep(0.02)
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+    await asyncio.gather(*people)
+    return crowd
+
+
+def make_study(folder: Path, where: str, *, annotators: int, judgements: int) -> list[str]:
+    """A study of so many judgements; the invitations."""
+    import orjson
+
+    from tests.conftest import make_row
+
+    items = max(1, judgements // min(annotators, 20))
+    data = folder / "load.jsonl"
+    data.write_bytes(b"".join(orjson.dumps(make_row(n), option=orjson.OPT_APPEND_NEWLINE) for n in range(items)))
+    config = NewConfig(dataset=str(data), out=where, annotators=annotators, overlap=judgements // items, checks=0)
+    made = new_study(config)
+    assert made.judgements == judgements, made.judgements
+    return [link.rpartition("/")[2] for link in made.links.values()]
+
+
+def run_storm(
+    folder: Path, where: str, *, annotators: int, judgements: int, kills: int
+) -> tuple[Crowd, dict[Key, Any]]:
+    """The crowd's own account, and what the database holds afterwards."""
+    import sqlalchemy as sa
+
+    from prb.study.database import open_study
+    from prb.study.tables import ANSWER
+
+    tokens = make_study(folder, where, annotators=annotators, judgements=judgements)
+    server = Server(where)
+    try:
+        crowd = asyncio.run(storm(server, tokens, judgements, kills))
+    finally:
+        server.stop()
+    database = open_study(where)
+    with database.read() as connection:
+        rows = connection.execute(sa.select(ANSWER)).all()
+    database.close()
+    assert len({(row.assignment, row.step) for row in rows}) == len(rows)
+    return crowd, {(row.assignment, row.step): row.said for row in rows}

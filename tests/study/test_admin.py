@@ -1,0 +1,72 @@
+"""What the administrator sees."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from prb.study.admin import flags
+from prb.study.demo import fill
+from tests.study.conftest import AFTER, BEFORE, Make
+from tests.study.test_agree import rated, row
+
+
+def test_progress_and_agreement_are_live(make: Make) -> None:
+    study = make(checks=0)
+    admin = study.admin()
+    assert "0 of 12" in admin.open("/admin")
+    for n in range(3):
+        study.person(n).judge()
+    text = admin.open("/admin")
+    assert "3 of 12" in text
+    assert "Krippendorff’s α" in text
+    assert text.count(" 1/4<") == 3
+
+
+def test_people_who_need_a_look_are_flagged() -> None:
+    def said(first: str, before: str, **changes: Any) -> dict[str, Any]:
+        return row(1, 1, first=first, before=before, **changes)
+
+    sides = [said(f, f) for f in ("chosen", "rejected") * 4]
+    assert flags(sides, [30.0] * 8, 30.0, (2, 2)) == [
+        "nearly always picks the same side",
+        "gives one and the same rating",
+    ]
+    fair = [said(f, "chosen", ratings=rated(4, 3)) for f in ("chosen", "rejected") * 4]
+    assert flags(fair, [30.0] * 8, 30.0, (2, 2)) == []
+    assert flags(fair, [5.0] * 8, 30.0, (0, 2)) == ["missed 2 of 2 checks", "much faster than the others"]
+    assert flags([row(1, 1, skipped="other", before=None)] * 6, [], 30.0, None) == ["skips a lot"]
+    assert flags(sides[:3], [1.0] * 3, 30.0, None) == []  # too little to say anything
+
+
+def test_a_validation_study_stays_balanced_and_a_collection_can_grow(make: Make) -> None:
+    admin = make().admin()
+    admin.open("/admin")
+    assert admin.send("/admin/add").status_code == 400
+    study = make(kind="collect")
+    admin = study.admin()
+    admin.open("/admin")
+    link = re.search(r"/join/([\w-]+)", admin.follow("/admin/add"))
+    assert link
+    assert "Participant 4" in admin.text
+    assert "Welcome" in study.person(join=False).open(f"/join/{link[1]}")
+
+
+def test_the_demo_is_filled_and_leaves_the_last_place_free(make: Make) -> None:
+    study = make(annotators=6, checks=2)
+    fill(study.database, "validate")
+    text = study.admin().open("/admin")
+    assert "missed" in text
+    assert "What this person" in study.person(5).open("/task")
+    collect = make(kind="collect", annotators=6)
+    fill(collect.database, "collect")
+    assert "Participant 6" in collect.admin().open("/admin")
+
+
+def test_the_administrator_learns_nothing_that_unblinds_by_accident(make: Make) -> None:
+    study = make(checks=0)
+    person = study.person()
+    person.open("/task")
+    person.follow(person.action, BEFORE)
+    person.follow(person.action, AFTER)
+    assert "keep it short" not in study.admin().open("/admin")

@@ -1,0 +1,309 @@
+"""Both kinds of study in a real browser: by keyboard alone, on a phone and a desk, without scripts, in both colours."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from prb.study.config import ExportConfig
+from prb.study.demo import fill
+from prb.study.export import export, judgements
+from prb.study.tables import ANSWER
+from tests.conftest import make_row
+from tests.study.conftest import PASSWORD, Make, Study
+from tests.study.test_security import EVIL, evil_row
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+WINDOWS = {"desk": (1280, 900), "phone": (390, 844)}
+
+SPILL = """() => [...document.querySelectorAll('body *')]
+  .filter(e => e.checkVisibility() && !e.closest('.wide, .reel, .unseen, .jump'))
+  .filter(e => e.getBoundingClientRect().right > innerWidth + 0.5)
+  .map(e => e.outerHTML.slice(0, 80))"""
+FAINT = """() => {
+  const parse = (text) => { const [r, g, b, a = 1] = text.match(/[0-9.]+/g).map(Number); return [r, g, b, a]; };
+  const over = (top, below) => [0, 1, 2].map((n) => top[n] * top[3] + below[n] * (1 - top[3])).concat(1);
+  const linear = (v) => v <= 10.31 ? v / 3294.6 : ((v / 255 + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  const found = [];
+  for (const e of document.querySelectorAll('body *')) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    const box = e.getBoundingClientRect();
+    if (!own || box.width < 2 || e.closest('.unseen, .jump') || !e.checkVisibility()) continue;
+    const layers = [];
+    let opacity = 1;
+    for (let p = e; p; p = p.parentElement) {
+      layers.unshift(parse(getComputedStyle(p).backgroundColor));
+      opacity *= Number(getComputedStyle(p).opacity);
+    }
+    const back = layers.reduce((below, top) => over(top, below), [255, 255, 255, 1]);
+    const style = getComputedStyle(e), ink = parse(style.color);
+    const front = over([ink[0], ink[1], ink[2], ink[3] * opacity], back);
+    const [a, b] = [light(front), light(back)].sort((x, y) => y - x);
+    const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
+    const contrast = (a + 0.05) / (b + 0.05);
+    if (contrast < (large ? 3 : 4.5)) found.push([e.outerHTML.slice(0, 90), contrast.toFixed(2)]);
+  }
+  return found;
+}"""
+NAMELESS = """() => [...document.querySelectorAll('input:not([type=hidden]):not([hidden]), textarea, button, progress')]
+  .filter(e => !(e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).map(e => e.outerHTML)"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed, so the pages cannot be looked at")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+class Visit:
+    """A window of its own, with all that goes wrong in it."""
+
+    def __init__(self, browser: Any, window: str = "desk", *, dark: bool = False, scripts: bool = True) -> None:
+        width, height = WINDOWS[window]
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            java_script_enabled=scripts,
+            has_touch=window == "phone",
+            reduced_motion="reduce",
+        )
+        self.page = context.new_page()
+        self.troubles: list[str] = []
+        self.page.on("console", lambda message: self.troubles.append(message.text))
+        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.troubles.append(dialog.message), dialog.dismiss()))
+
+    def keys(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def enter(self, expect: str) -> None:
+        """Enter, and the page it leads to."""
+        self.page.keyboard.press("Enter")
+        self.arrive(expect)
+
+    def arrive(self, expect: str) -> None:
+        """Keys pressed before the page's script has run would be lost."""
+        self.page.wait_for_selector(expect)
+        self.page.wait_for_load_state()
+
+    def tab_to(self, selector: str) -> None:
+        for _ in range(40):
+            self.page.keyboard.press("Tab")
+            if self.page.evaluate("s => document.activeElement.matches(s)", selector):
+                return
+        raise AssertionError(f"Tab never reaches {selector}")
+
+    def sound(self) -> None:
+        assert self.troubles == []
+        assert self.page.evaluate(SPILL) == []
+        assert self.page.evaluate(FAINT) == []
+        assert self.page.evaluate(NAMELESS) == []
+        assert self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def link(address: str, study: Study, number: int = 0) -> str:
+    return f"{address}/join/{study.tokens[number]}"
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_person_validates_by_keyboard_alone(browser: Any, make: Make, window: str) -> None:
+    study = make([make_row(1), make_row(2)], annotators=1, overlap=1, checks=0)
+    with study.serving() as address:
+        visit = Visit(browser, window)
+        visit.page.goto(link(address, study))
+        visit.enter("text=Which answer would this person prefer?")
+        visit.keys("5", "4", "3", "2", "1", "5")
+        visit.enter(".ask.missing")  # one is missing: it is pointed at, nothing is sent
+        visit.keys("b")
+        visit.enter(".wishes")
+        visit.keys("a", "3", "p")
+        visit.enter("text=1 of 2")
+        visit.keys("u")
+        visit.arrive("text=Taken back")
+        assert visit.page.locator("input[value=A]").is_checked()
+        visit.enter("text=1 of 2")
+        visit.arrive(".ratings")
+        visit.keys("s", "ArrowDown", "ArrowDown")
+        visit.enter("text=That was the last one")
+        assert visit.troubles == []
+    with study.database.read() as connection:
+        done = {row["skipped"]: row for row in judgements(connection)}
+    first = done[None]
+    second = "rejected" if first["first"] == "chosen" else "chosen"
+    assert list(first["ratings"][first["first"]].values()) == [5, 4, 3]
+    assert list(first["ratings"][second].values()) == [2, 1, 5]
+    assert (first["before"], first["after"], first["sure"], first["difference"]) == (
+        second,
+        first["first"],
+        3,
+        "preference",
+    )
+    assert 0 < first["active"][0] <= first["seconds"][0]
+    assert "upsetting" in done
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_person_takes_part_by_keyboard_alone(browser: Any, make: Make, window: str, tmp_path: Path) -> None:
+    study = make([make_row(1), make_row(2)], kind="collect")
+    with study.serving() as address:
+        visit = Visit(browser, window)
+        visit.page.goto(link(address, study))
+        visit.enter("text=Before we begin")
+        visit.tab_to("input[name=agree]")
+        visit.keys("Space")
+        visit.enter("text=2 more to go")
+        for n, text in enumerate(("I like <b>short</b> answers.", "And honest ones.")):
+            visit.tab_to("#text")
+            visit.page.keyboard.type(text)
+            visit.keys("Control+Enter")
+            visit.arrive(f".post:nth-of-type({n + 1})")
+        visit.enter("text=Which of these might you ask?")
+        visit.keys("1")
+        visit.enter("#narrative")
+        visit.page.keyboard.type("One sentence, please. 12345 and no more.")
+        visit.keys("Control+Enter")
+        visit.arrive(".answers")
+        visit.keys("5", "2", "a")
+        visit.enter("text=Thank you")
+        assert visit.troubles == []
+    export(ExportConfig(study=study.made.where, out=tmp_path / "out"))
+    pair = (tmp_path / "out" / "pairs.jsonl").read_text("utf-8")
+    assert "I like <b>short</b> answers." in pair
+    assert "One sentence, please. 12345 and no more." in pair
+    assert (tmp_path / "out" / "ratings.jsonl").read_text("utf-8").count("\n") == 2
+
+
+def test_the_way_through_needs_no_scripts(browser: Any, make: Make) -> None:
+    study = make([make_row(1)], annotators=1, overlap=1, checks=0)
+    with study.serving() as address:
+        page = Visit(browser, scripts=False).page
+        page.goto(link(address, study))
+        page.click("text=Begin")
+        for name in ("A", "B"):
+            for criterion in ("correctness", "relevance", "helpfulness"):
+                page.locator(f"input[name={name}-{criterion}][value='4']").check(force=True)
+        page.locator("input[name=prefer][value=A]").check(force=True)
+        page.click("text=Continue")
+        for name, value in (("prefer", "B"), ("sure", "2"), ("difference", "quality")):
+            page.locator(f"input[name={name}][value='{value}']").check(force=True)
+        page.click("text=Save, next item")
+        page.click("text=Undo the last one")
+        assert page.locator("input[name=prefer][value=B]").is_checked()
+        page.click("summary:has-text('Skip')")
+        page.locator("input[name=reason]").first.check()
+        page.click("text=Skip it")
+        assert page.locator("h1").inner_text() == "That was the last one"
+
+
+def test_taking_part_needs_no_scripts(browser: Any, make: Make) -> None:
+    study = make([make_row(1)], kind="collect", min_posts=1)
+    with study.serving() as address:
+        page = Visit(browser, scripts=False).page
+        page.goto(link(address, study))
+        page.click("text=Begin")
+        page.check("input[name=agree]")
+        page.click("text=Continue")
+        page.fill("#text", "A post.")
+        page.click("text=Add this post")
+        page.click("text=Continue")
+        page.locator("input[name^=pick]").first.check()
+        page.click("text=Continue")
+        page.fill("#narrative", "Short.")
+        page.click("text=Continue")
+        for name, value in (("A-rating", "1"), ("B-rating", "5"), ("best", "B")):
+            page.locator(f"input[name={name}][value='{value}']").check(force=True)
+        page.click("text=Save, next question")
+        page.click("text=My data")
+        page.check("input[name=sure]")
+        page.click("button:has-text('Delete my data')")
+        assert page.locator("h1").inner_text() == "Your data is deleted"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_every_page_fits_its_window_and_can_be_read(browser: Any, make: Make, window: str, dark: bool) -> None:
+    study, collect = make(annotators=6, checks=2), make(kind="collect", annotators=6)
+    fill(study.database, "validate")
+    fill(collect.database, "collect")
+    with study.serving() as address, collect.serving() as other:
+        visit = Visit(browser, window, dark=dark)
+        page = visit.page
+        page.goto(link(address, study, 5))
+        visit.sound()
+        visit.enter(".ratings")
+        visit.sound()
+        visit.keys("1", "s")
+        visit.sound()
+        visit.keys("Escape", *"23451a")
+        visit.enter(".wishes")
+        visit.sound()
+        for path in ("/data", "/nowhere", "/admin/login"):
+            page.goto(address + path)
+            visit.troubles = [t for t in visit.troubles if "404" not in t]
+            visit.sound()
+        page.fill("#password", PASSWORD)
+        page.click("text=Sign in")
+        visit.arrive("text=How the study is going")
+        visit.sound()
+        page.goto(link(other, collect, 5))
+        visit.enter("text=Before we begin")
+        visit.sound()
+        page.check("input[name=agree]")
+        visit.enter("#text")
+        visit.sound()
+        for text in ("one", "two"):
+            page.fill("#text", text)
+            page.keyboard.press("Control+Enter")
+            visit.arrive(f".post:has-text('{text}')")
+        visit.sound()
+        page.goto(f"{other}/questions")
+        visit.sound()
+
+
+def test_hostile_texts_do_nothing_in_a_browser(browser: Any, make: Make) -> None:
+    rows = [evil_row(n) for n in range(len(EVIL))] + [make_row(99, chosen="W" * 1_000_000)]
+    study = make(rows, annotators=1, overlap=1, checks=0)
+    with study.serving() as address:
+        visit = Visit(browser, "phone")
+        visit.page.goto(link(address, study))
+        visit.enter(".ratings")
+        for n in range(len(rows)):
+            assert visit.page.locator("main script, main img, main svg, main a").count() == 0
+            assert visit.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            visit.keys(*"444444a")
+            visit.enter(".wishes")
+            visit.keys("b", "2", "t")
+            visit.enter("text=That was the last one" if n == len(rows) - 1 else ".ratings")
+        assert visit.troubles == []
+
+
+def test_what_was_filled_in_survives_a_reload_and_a_double_click_is_one_vote(browser: Any, make: Make) -> None:
+    study = make(checks=0)
+    with study.serving() as address:
+        visit = Visit(browser)
+        visit.page.goto(link(address, study))
+        visit.enter(".ratings")
+        visit.keys("5", "4", "3")
+        visit.page.reload()
+        assert visit.page.locator("input:checked").count() == 3
+        visit.keys("2", "1", "5", "n")
+        visit.page.locator("button.main").dblclick(no_wait_after=True)
+        visit.arrive(".wishes")
+        assert visit.troubles == []
+    with study.database.read() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(ANSWER)) == 1

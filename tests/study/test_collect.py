@@ -1,0 +1,220 @@
+"""A participant's way: consent, posts, questions, wishes, ratings; the dataset it becomes; and taking it all back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from prb.build.records import read_records
+from prb.data.load import load
+from prb.study.config import ExportConfig
+from prb.study.export import export
+from prb.study.forms import MAX_TEXT
+from prb.study.tables import ANNOTATOR, ASSIGNMENT, META, POST
+from prb.types import Pair, Rating
+from tests.conftest import make_row
+from tests.study.conftest import Make, Person, Study
+
+SECRET = "my cat is called Quetzalcoatl"
+WISH = "plain words, no lecture, please"
+
+
+def take_part(
+    study: Study, number: int = 0, *, picks: int = 2, own: str = "", posts: tuple[str, ...] = (SECRET, "Second post.")
+) -> Person:
+    """Up to the first question."""
+    person = study.person(number)
+    person.open("/task")
+    person.follow("/consent", {"agree": "yes"})
+    for text in posts:
+        person.follow("/posts", {"text": text})
+    person.open("/questions")
+    names = re.findall(r'name="(pick-\d+)"', person.text)[:picks]
+    person.follow("/questions", {**dict.fromkeys(names, "yes"), "own": own})
+    return person
+
+
+def answer(person: Person, best: str = "A", **ratings: str) -> None:
+    person.follow(person.action, {"narrative": WISH})
+    step = re.search(r"/task/\d+/2", person.text)
+    if step:
+        person.follow(step[0], {"A-rating": "5", "B-rating": "2", "best": best, **ratings})
+
+
+def test_nothing_can_be_given_before_consent(make: Make) -> None:
+    study = make(kind="collect")
+    person = study.person()
+    assert "Before we begin" in person.open("/task")
+    assert person.send("/posts", {"text": SECRET}).status_code == 403
+    assert person.send("/questions", {"own": "?"}).status_code == 403
+    assert "tick the box" in person.follow("/consent")
+    with study.database.read() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(POST)) == 0
+
+
+def test_the_studys_own_consent_text_is_shown(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "consent.txt").write_text("We keep it <b>until</b> 2030.", "utf-8")
+    person = make(kind="collect", consent=tmp_path / "consent.txt").person()
+    assert "We keep it &lt;b&gt;until&lt;/b&gt; 2030." in person.open("/task")
+
+
+def test_posts_are_wanted_first_and_a_second_click_adds_none(make: Make) -> None:
+    study = make(kind="collect", min_posts=2, posts=3)
+    person = study.person()
+    person.open("/task")
+    assert "2 more to go" in person.follow("/consent", {"agree": "yes"})
+    person.send("/posts", {"text": SECRET})
+    assert "1 more to go" in person.follow("/posts", {"text": SECRET})
+    assert "write or paste something" in person.follow("/posts", {"text": "  "})
+    person.follow("/posts", {"text": "two"})
+    person.follow("/posts", {"text": "three"})
+    assert "3 posts are plenty" in person.follow("/posts", {"text": "four"})
+    first = re.search(r"/posts/(\d+)/remove", person.text)
+    assert first
+    assert SECRET not in person.follow(first[0])
+
+
+def test_nobody_can_remove_a_post_of_somebody_else(make: Make) -> None:
+    study = make(kind="collect")
+    take_part(study, 0)
+    other = take_part(study, 1, posts=("mine", "also mine"))
+    with study.database.read() as connection:
+        first = connection.scalar(sa.select(POST.c.id).where(POST.c.text == SECRET))
+    other.send(f"/posts/{first}/remove")
+    with study.database.read() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).where(POST.c.text == SECRET)) == 1
+
+
+def test_the_export_is_a_dataset_that_loads(make: Make, tmp_path: Path) -> None:
+    study = make(kind="collect")
+    one = take_part(study, 0)
+    answer(one)
+    answer(one, best="neither")
+    two = take_part(study, 1, picks=1, own="Why do cats wake people at five?", posts=("Short.", "Shorter."))
+    answer(two, best="B")
+    answer(two)
+    counts = export(ExportConfig(study=study.made.where, out=tmp_path / "out"))
+    assert counts == {"pairs.jsonl": 2, "ratings.jsonl": 6, "records.jsonl": 4}
+    pairs = [p for p in load(str(tmp_path / "out" / "pairs.jsonl")) if isinstance(p, Pair)]
+    ratings = [r for r in load(str(tmp_path / "out" / "ratings.jsonl"), task="ratings") if isinstance(r, Rating)]
+    assert len({p.user for p in pairs}) == 2
+    assert all(re.fullmatch(r"p-[0-9a-f]{10}", p.user) for p in pairs)
+    assert [post.text for post in pairs[0].profile] == [SECRET, "Second post."]
+    assert pairs[0].narrative == WISH
+    # the best answer is the one that was shown as A and rated 5
+    given = {r.answer: r.rating for r in ratings if r.user == pairs[0].user and r.question == pairs[0].question}
+    assert given == {pairs[0].chosen: 1.0, pairs[0].rejected: 0.25}
+    assert {r.rating for r in ratings} == {1.0, 0.25}
+    records, rejects = read_records(str(tmp_path / "out" / "records.jsonl"))
+    assert (len(records), rejects) == (4, [])
+    assert [r.question for r in records].count("Why do cats wake people at five?") == 1
+
+
+def test_with_more_than_two_answers_best_and_worst_make_pairs(make: Make, tmp_path: Path) -> None:
+    rows = [
+        {"user": "u", "question": "Tea or coffee?", "profile": [], "answer": text, "rating": 0.5}
+        for text in ("tea", "coffee", "water", "mate")
+    ]
+    study = make(rows, kind="collect", task="ratings")
+    person = take_part(study, picks=1)
+    person.follow(person.action, {"narrative": WISH})
+    shown = re.findall(r'<div class="text " dir="auto">(\w+)</div>', person.text)
+    assert sorted(shown) == ["coffee", "mate", "tea", "water"]
+    said = {f"{n}-rating": "3" for n in "ABCD"} | {"best": "C", "worst": "C"}
+    assert "cannot be the worst one too" in person.follow(person.action, said)
+    person.follow(person.action, {**said, "worst": "A"})
+    export(ExportConfig(study=study.made.where, out=tmp_path / "out"))
+    pairs = [p for p in load(str(tmp_path / "out" / "pairs.jsonl")) if isinstance(p, Pair)]
+    best, worst, middle = shown[2], shown[0], {shown[1], shown[3]}
+    assert {(p.chosen, p.rejected) for p in pairs} == {(best, x) for x in {worst, *middle}} | {
+        (x, worst) for x in middle
+    }
+
+
+def test_the_order_of_answers_differs_between_people_and_stays_for_one(make: Make) -> None:
+    study = make([make_row(n) for n in range(1, 9)], kind="collect", annotators=2)
+    orders: list[dict[str, str]] = []
+    for number in (0, 1):
+        person = take_part(study, number, picks=8)
+        orders.append({})
+        for _ in range(8):
+            person.follow(person.action, {"narrative": WISH})
+            question = re.search(r"plant number (\d)", person.text)
+            first = re.search(r'<div class="text " dir="auto">(\w+)', person.text)
+            assert question
+            assert first
+            orders[-1][question[1]] = first[1]
+            assert person.open("/task").count(first[1]) >= 1
+            person.follow(person.action, {"A-rating": "3", "B-rating": "3", "best": "A"})
+    assert orders[0] != orders[1]
+    assert all(set(o.values()) == {"Once", "It"} for o in orders)
+
+
+def test_a_quota_holds_and_questions_with_few_takers_come_first(make: Make) -> None:
+    study = make([make_row(n) for n in range(1, 9)], kind="collect", annotators=3, quota=3)
+    person = take_part(study, 0, picks=3)
+    with study.database.read() as connection:
+        taken = set(connection.scalars(sa.select(ASSIGNMENT.c.item)))
+    person.open("/questions")
+    assert "You can take 0 more" in person.follow("/questions", {"own": "one more?"})
+    other = study.person(1)
+    other.open("/task")
+    other.follow("/consent", {"agree": "yes"})
+    offered = [int(n) for n in re.findall(r'name="pick-(\d+)"', other.open("/questions"))]
+    assert set(offered[-3:]) == taken
+
+
+def test_texts_that_are_too_long_are_refused_and_never_cut(make: Make) -> None:
+    study = make(kind="collect")
+    person = take_part(study)
+    text = person.follow(person.action, {"narrative": "x" * (MAX_TEXT + 1)})
+    assert "20,001 characters long; 20,000 is the most" in text
+    assert person.send(person.action, {"narrative": "x" * 1_000_000}).status_code == 413
+
+
+def test_an_undo_starts_from_the_letters_that_were_chosen(make: Make) -> None:
+    study = make(kind="collect")
+    person = take_part(study)
+    answer(person, best="B")
+    text = person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
+    checked = re.findall(r'name="([^"]+)" value="([^"]+)"[^>]* checked', text)
+    assert checked == [("A-rating", "5"), ("B-rating", "2"), ("best", "B")]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_delete_my_data_leaves_nothing_anywhere(make: Make, request: pytest.FixtureRequest, kind: str) -> None:
+    where = {} if kind == "sqlite" else {"out": request.getfixturevalue("postgres")()}
+    study = make(kind="collect", **where)
+    person = take_part(study, own=f"Why is it that {SECRET}?")
+    answer(person)
+    person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
+    other = take_part(study, 1, posts=("mine stays", "mine too"))
+    with study.database.read() as connection:
+        pseudonym = connection.scalar(sa.select(ANNOTATOR.c.pseudonym).where(ANNOTATOR.c.id == 1))
+    assert SECRET in person.open("/data")
+    assert "Tick the box first" in person.follow("/data/delete")
+    assert "Your data is deleted" in person.follow("/data/delete", {"sure": "yes"})
+    with study.database.read() as connection:
+        dump = "\n".join(repr(row) for table in META.tables.values() for row in connection.execute(sa.select(table)))
+    for trace in (SECRET, WISH, str(pseudonym)):
+        assert trace not in dump
+    assert "mine stays" in dump
+    if kind == "sqlite":  # not even in pages that are no longer used, or in the log of changes
+        files = [p for p in Path(study.made.where).parent.iterdir() if p.name.startswith(Path(study.made.where).name)]
+        assert all(SECRET.encode() not in p.read_bytes() for p in files)
+    assert person.client.get("/task").status_code == 401
+    assert study.person(0, join=False).client.get(f"/join/{study.tokens[0]}").status_code == 404
+    assert "mine stays" in other.open("/data")
+
+
+def test_after_a_deletion_the_export_knows_nothing_of_it(make: Make, tmp_path: Path) -> None:
+    study = make(kind="collect")
+    person = take_part(study)
+    answer(person)
+    person.open("/data")
+    person.follow("/data/delete", {"sure": "yes"})
+    counts = export(ExportConfig(study=study.made.where, out=tmp_path / "out"))
+    assert set(counts.values()) == {0}

@@ -1,0 +1,172 @@
+"""Migrations, snapshots, durability: on a file and on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from prb.errors import BadInput, RunConflict
+from prb.study.config import NewConfig
+from prb.study.database import Database, open_study, shown
+from prb.study.new import new_study
+from prb.study.tables import ANNOTATOR, ANSWER, META, STUDY
+from tests.conftest import make_row
+from tests.study.conftest import BEFORE, Make
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "s.db") if request.param == "sqlite" else request.getfixturevalue("postgres")()
+
+
+def upgrade_to(database: Database, revision: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "prb.study:migrations")
+    with database.write() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+
+def test_migrations_make_exactly_the_tables_that_queries_use(where: str) -> None:
+    database = Database(where)
+    database.upgrade()
+    found = sa.inspect(database.engine)
+    for table in META.tables.values():
+        assert {c["name"] for c in found.get_columns(table.name)} == set(table.c.keys()), table.name
+    assert set(found.get_table_names()) == {*META.tables, "alembic_version"}
+    database.upgrade()  # a second time changes nothing
+    database.close()
+
+
+def test_a_study_of_the_first_version_keeps_its_data_when_it_is_opened(where: str) -> None:
+    database = Database(where)
+    upgrade_to(database, "0001")
+    with database.write() as connection:
+        connection.execute(
+            sa.insert(STUDY).values(id=1, kind="validate", title="old", settings={}, admin_hash="x", created=1.0)
+        )
+        old = "insert into annotator (name, pseudonym, token_hash, created) values ('Ann', 'p-1', 'h', 1.0)"
+        connection.exec_driver_sql(old)
+    database.close()
+    opened = open_study(where)
+    with opened.read() as connection:
+        row = connection.execute(sa.select(ANNOTATOR)).one()
+        version = connection.exec_driver_sql("select version_num from alembic_version").scalar()
+    opened.close()
+    assert (row.name, row.consented, row.withdrawn, version) == ("Ann", None, None, "0002")
+
+
+def test_a_reader_sees_one_moment_while_others_write(make: Make, where: str) -> None:
+    study = make(out=where)
+    person = study.person()
+    person.open("/task")
+    count = sa.select(sa.func.count()).select_from(ANSWER)
+    with study.database.read() as reader:
+        assert reader.scalar(count) == 0
+        assert person.send(person.action, BEFORE).status_code == 303
+        assert reader.scalar(count) == 0
+    with study.database.read() as reader:
+        assert reader.scalar(count) == 1
+
+
+def test_a_write_that_fails_leaves_nothing(make: Make, where: str) -> None:
+    study = make(out=where)
+
+    def fail() -> None:
+        with study.database.write() as connection:
+            connection.execute(sa.update(STUDY).values(title="changed"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with study.database.read() as connection:
+        assert connection.scalar(sa.select(STUDY.c.title)) != "changed"
+
+
+def test_writers_take_turns_and_none_is_turned_away(make: Make, where: str) -> None:
+    study = make(out=where)
+
+    def add() -> None:
+        for _ in range(10):
+            with study.database.write() as connection:
+                value = connection.scalar(sa.select(STUDY.c.created).with_for_update())
+                connection.execute(sa.update(STUDY).values(created=(value or 0) + 1))
+
+    with study.database.write() as connection:
+        connection.execute(sa.update(STUDY).values(created=0.0))
+    threads = [threading.Thread(target=add) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with study.database.read() as connection:
+        assert connection.scalar(sa.select(STUDY.c.created)) == 60
+
+
+def test_the_file_is_written_ahead_and_fully_synchronous(make: Make) -> None:
+    study = make()
+    with study.database.write() as connection:
+        pragma = [
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "secure_delete")
+        ]
+    assert pragma == ["wal", 2, 1]
+
+
+def test_a_second_study_in_the_same_place_is_refused(make: Make, where: str, write_jsonl: Callable[..., Path]) -> None:
+    make(out=where)
+    data = write_jsonl([make_row(1)], name="other.jsonl")
+    with pytest.raises(RunConflict, match="already holds a study; choose another --out"):
+        new_study(NewConfig(dataset=str(data), out=where, annotators=1, overlap=1))
+
+
+def test_what_is_no_study_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not exist; `prb study new"):
+        open_study(str(tmp_path / "absent.db"))
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as connection:
+        connection.execute("create table mine (x)")
+    with pytest.raises(BadInput, match="is not a study"):
+        open_study(str(other))
+    text = tmp_path / "notes.txt"
+    text.write_text("hello " * 100)
+    with pytest.raises(BadInput, match="cannot be opened as a study"):
+        open_study(str(text))
+    assert text.read_text() == "hello " * 100
+
+
+def test_other_databases_and_broken_addresses_are_refused() -> None:
+    with pytest.raises(BadInput, match="a SQLite file or in PostgreSQL, not in mysql"):
+        Database("mysql://root@localhost/x")
+    with pytest.raises(BadInput, match="is not a database URL"):
+        Database("postgresql://user:geheim@host:port:port/x")
+    with pytest.raises(BadInput, match="cannot be opened") as raised:
+        open_study("postgresql://user:geheim@127.0.0.1:1/x")
+    assert "geheim" not in str(raised.value)
+    assert "geheim" not in shown("postgresql://user:geheim@host/x")
+
+
+def test_bad_input_leaves_no_file(tmp_path: Path, write_jsonl: Callable[..., Path]) -> None:
+    data, out = str(write_jsonl([make_row(1)])), tmp_path / "new.db"
+    for wrong in (
+        {"overlap": 9},
+        {"annotators": 0},
+        {"checks": -1},
+        {"dataset": str(tmp_path / "none.jsonl")},
+        {"consent": tmp_path / "none.txt"},
+        {"task": "ratings"},
+        {"limit": 0},
+    ):
+        with pytest.raises(BadInput):
+            new_study(NewConfig(**{"dataset": data, "out": str(out), **wrong}))
+        assert not out.exists()
+    with pytest.raises(BadInput, match="does not exist"):
+        new_study(NewConfig(dataset=data, out=str(tmp_path / "no" / "folder.db"), annotators=1, overlap=1))

@@ -1,0 +1,300 @@
+"""Strangers stay outside, nobody sees or changes what is not theirs, and no text is ever markup."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from prb.errors import BadInput
+from prb.study import access
+from prb.study.app import serve
+from prb.study.config import ServeConfig
+from prb.study.desk import visible
+from prb.study.new import new_password
+from prb.study.tables import ANNOTATOR, ANSWER, AUDIT, SESSION, STUDY
+from tests.conftest import make_row
+from tests.study.conftest import AFTER, BEFORE, PASSWORD, Make
+
+EVIL = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(2)>',
+    "' onmouseover='alert(3)",
+    "<a href='javascript:alert(4)'>click</a>",
+    "</textarea><svg onload=alert(5)>",
+    "{{ 12345679 * 9 }} {% include 'admin.html' %}",
+    "safe \u202egnihtemos esle\u2066 \u0007 \x1b[31m",
+]
+
+
+def evil_row(n: int) -> dict[str, object]:
+    text = EVIL[n % len(EVIL)]
+    return make_row(
+        n,
+        question=f"{text} {n}?",
+        profile=[{"id": "1", "category": text, "text": text}],
+        chosen=f"{text} yes",
+        rejected=f"{text} no",
+        narrative=text,
+        rubric_aspects=[{"aspect": text, "evidence": text, "reason": text}],
+    )
+
+
+def harmless(text: str) -> None:
+    assert not re.search(r"<script(?! src=\"/static/study.js\" defer)", text)
+    assert not re.search(r"<(img|svg)|<a [^>]*javascript:|<[^>]+ on\w+=", text)
+    assert "111111111" not in text
+    assert not set(text) & set("\u202e\u2066\u0007\x1b")
+
+
+def test_nothing_an_answer_a_post_or_a_rubric_says_is_markup(make: Make) -> None:
+    study = make([evil_row(n) for n in range(len(EVIL))], annotators=1, overlap=1, checks=2, title=EVIL[0])
+    person = study.person()
+    for _ in range(len(EVIL) + 2):
+        harmless(person.open("/task"))
+        harmless(person.follow(person.action, BEFORE))
+        harmless(person.follow(person.action, AFTER))
+    harmless(study.admin().open("/admin"))
+
+
+def test_nothing_a_participant_writes_is_markup(make: Make) -> None:
+    study = make(kind="collect", posts=20)
+    person = study.person()
+    person.open("/task")
+    person.follow("/consent", {"agree": "yes"})
+    for text in EVIL:
+        harmless(person.follow("/posts", {"text": text}))
+    harmless(person.follow("/questions", {"own": EVIL[0], "pick-1": "yes"}))
+    harmless(person.follow(person.action, {"narrative": ""}))
+    for text in EVIL:
+        harmless(
+            person.follow(person.action, {"narrative": text + "x" * 20_000})
+            .replace("\x07", "")
+            .replace("\x1b", "")
+            .replace("\u202e", "")
+            .replace("\u2066", "")
+        )  # inside the text field it stays what was typed
+    harmless(person.follow(person.action.replace("/task/", "/skip/"), {"reason": "other", "words": EVIL[1]}))
+    harmless(person.open("/data"))
+    harmless(study.admin().open("/admin"))
+
+
+def test_hidden_and_reordering_characters_are_shown_by_their_code() -> None:
+    assert visible("a\u202eb\u2069\x07c\n\td") == "a⟨U+202E⟩b⟨U+2069⟩⟨U+0007⟩c\n\td"
+    assert visible("שלום, عالم, 你好 – naïve") == "שלום, عالم, 你好 – naïve"
+
+
+def test_a_megabyte_of_answer_is_shown_whole(make: Make) -> None:
+    long = "word " * 200_000
+    study = make([make_row(1, chosen=long)], annotators=1, overlap=1, checks=0)
+    assert study.person().open("/task").count("word ") >= 200_000
+
+
+def test_a_megabyte_of_form_is_refused_and_nothing_is_kept(make: Make) -> None:
+    study = make()
+    person = study.person()
+    person.open("/task")
+    reply = person.send(person.action, {**BEFORE, "active": "9" * 1_000_000})
+    assert (reply.status_code, "nothing was saved" in reply.text) == (413, True)
+    with study.database.read() as connection:
+        assert not connection.scalar(sa.select(sa.func.count()).select_from(ANSWER))
+
+
+@pytest.mark.parametrize(
+    "body", [b"\xff\xfe=1", b"a=%ff%fe&b=%00", b"&".join(b"a=1" for _ in range(500)), b"", b"=" * 9]
+)
+def test_broken_forms_end_in_a_page_not_in_an_error(make: Make, body: bytes) -> None:
+    person = make().person()
+    person.open("/task")
+    reply = person.client.post(person.action, content=body)
+    assert 400 <= reply.status_code < 500
+
+
+def test_every_page_carries_the_headers(make: Make) -> None:
+    study = make()
+    person = study.person()
+    for path in ("/", "/task", "/data", "/nowhere", "/admin/login", "/static/study.css", f"/join/{study.tokens[0]}"):
+        reply = person.client.get(path)
+        policy = reply.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert reply.headers["referrer-policy"] == "no-referrer"
+        assert reply.headers["cache-control"] == ("no-cache" if "static" in path else "no-store")
+
+
+def test_cookies_cannot_be_read_by_scripts_or_sent_from_elsewhere(make: Make) -> None:
+    study = make()
+    person = study.person(join=False)
+    cookie = person.client.post("/join", data={"invitation": study.tokens[0]}).headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=lax" in cookie
+    assert "Secure" not in cookie  # plain HTTP on loopback
+
+
+def test_strangers_are_sent_to_their_invitation(make: Make) -> None:
+    stranger = make().person(join=False)
+    for path in ("/task", "/data"):
+        assert stranger.client.get(path).status_code == 401
+    for path in ("/task/1/1", "/skip/1/1", "/undo", "/data/delete", "/admin/renew", "/leave"):
+        assert stranger.send(path, BEFORE).status_code == 401
+    assert "invitation link" in stranger.open("/")
+
+
+def test_a_link_alone_signs_nobody_in(make: Make) -> None:
+    study = make()
+    person = study.person(join=False)
+    assert person.client.get(f"/join/{study.tokens[0]}").headers.get("set-cookie") is None
+    assert person.client.get("/task").status_code == 401
+
+
+def test_nobody_reaches_the_items_of_somebody_else(make: Make) -> None:
+    study = make(overlap=1)
+    one, two = study.person(0), study.person(1)
+    one.open("/task")
+    two.open("/task")
+    assert two.send(one.action, BEFORE).status_code == 404
+    assert two.send(one.action.replace("/task/", "/skip/"), {"reason": "other"}).status_code == 404
+    with study.database.read() as connection:
+        assert not connection.scalar(sa.select(sa.func.count()).select_from(ANSWER))
+
+
+def test_a_form_without_our_token_or_with_somebody_elses_is_refused(make: Make) -> None:
+    study = make()
+    one, two = study.person(0), study.person(1)
+    one.open("/task")
+    two.open("/task")
+    for token in ("", "1.2", two.token, one.token[:-1] + ("0" if one.token[-1] != "0" else "1"), "é.ü"):
+        assert one.client.post(one.action, data={**BEFORE, "token": token}).status_code == 403
+    for path in ("/undo", "/data/delete", "/leave"):
+        assert one.client.post(path, data={"sure": "yes", "from": "x"}).status_code == 403
+    other_site = {"sec-fetch-site": "cross-site"}
+    assert one.client.post(one.action, data={**BEFORE, "token": one.token}, headers=other_site).status_code == 403
+    assert one.send(one.action, BEFORE).status_code == 303
+
+
+def test_only_hashes_of_links_sessions_and_passwords_are_at_rest(make: Make) -> None:
+    study = make()
+    person, admin = study.person(), study.admin()
+    cookies = [*person.client.cookies.values(), *admin.client.cookies.values()]
+    stored = b"".join(p.read_bytes() for p in Path(study.made.where).parent.glob("s0.db*"))
+    for secret in (*study.tokens, *cookies, PASSWORD):
+        assert secret.encode() not in stored
+    with study.database.read() as connection:
+        assert str(connection.scalar(sa.select(STUDY.c.admin_hash))).startswith("$argon2id$")
+
+
+def test_guessing_links_and_passwords_is_slow(make: Make) -> None:
+    study = make()
+    stranger = study.person(join=False)
+    codes = [stranger.client.get(f"/join/{n}").status_code for n in range(12)]
+    assert codes == [404] * 10 + [429] * 2
+    reply = stranger.send("/admin/login", {"password": PASSWORD})
+    assert (reply.status_code, reply.headers["retry-after"]) == (429, "5")
+    assert stranger.client.get(f"/join/{study.tokens[0]}").status_code == 200  # invited people are not held up
+
+
+def test_one_session_cannot_flood_the_server_and_others_do_not_notice(make: Make) -> None:
+    study = make(rate=5)
+    one, two = study.person(0), study.person(1)
+    codes = [one.client.get("/task").status_code for _ in range(8)]
+    assert codes[:4] == [200] * 4
+    assert codes[-1] == 429
+    assert two.client.get("/task").status_code == 200
+
+
+def test_a_rate_fills_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(access.time, "monotonic", lambda: now[0])
+    rate = access.Rate(60)
+    assert sum(rate.allows("a") for _ in range(100)) == 60
+    now[0] += 2.0
+    assert sum(rate.allows("a") for _ in range(100)) == 2
+    assert rate.allows("b")
+    assert all(access.Rate(0).allows("a") for _ in range(1000))
+
+
+def test_sessions_end(make: Make) -> None:
+    study = make()
+    person = study.person()
+    with study.database.write() as connection:
+        connection.execute(sa.update(SESSION).values(expires=time.time() - 1))
+    assert person.client.get("/task").status_code == 401
+    other = study.person()
+    other.open("/task")
+    other.send("/leave")
+    assert other.client.get("/task").status_code == 401
+
+
+def test_the_pages_of_the_administrator_need_the_password(make: Make) -> None:
+    study = make()
+    annotator = study.person()
+    assert "Password" in annotator.open("/admin")
+    session = annotator.client.cookies["prb_study"]
+    annotator.client.cookies.set("prb_study_admin", session)  # an annotator's session opens no other door
+    assert annotator.client.get("/admin").status_code == 401
+    assert annotator.send("/admin/login", {"password": "guess"}).status_code == 403
+    admin = study.admin()
+    assert "How the study is going" in admin.open("/admin")
+    admin.client.cookies.set("prb_study", admin.client.cookies["prb_study_admin"])
+    assert admin.client.get("/task").status_code == 401
+
+
+def test_a_new_password_replaces_the_old_one_and_its_sessions(make: Make) -> None:
+    study = make()
+    admin = study.admin()
+    password = new_password(study.made.where)
+    assert admin.client.get("/admin").status_code == 401
+    assert admin.send("/admin/login", {"password": PASSWORD}).status_code == 403
+    assert admin.send("/admin/login", {"password": password}).status_code == 303
+
+
+def test_a_renewed_link_replaces_the_old_one(make: Make) -> None:
+    study = make()
+    person, admin = study.person(0), study.admin()
+    admin.open("/admin")
+    text = admin.follow("/admin/renew", {"annotator": "1"})
+    link = re.search(r"/join/([\w-]+)", text)
+    assert link
+    assert person.client.get("/task").status_code == 401
+    assert person.client.get(f"/join/{study.tokens[0]}").status_code == 404
+    assert person.client.get(f"/join/{link[1]}").status_code == 200
+    assert admin.send("/admin/renew", {"annotator": "99"}).status_code == 404
+
+
+def test_what_happened_is_in_the_log_and_no_secret_is(make: Make) -> None:
+    study = make()
+    study.person().judge()
+    study.person(join=False).send("/admin/login", {"password": "guess"})
+    with study.database.read() as connection:
+        log = connection.execute(sa.select(AUDIT).order_by(AUDIT.c.id)).all()
+    assert [row.what for row in log] == ["study made", "signed in", "replied", "replied", "wrong password"]
+    assert [row.annotator for row in log] == [None, 1, 1, 1, None]
+    assert "guess" not in repr(log)
+
+
+def test_names_of_other_hosts_are_refused(make: Make) -> None:
+    person = make().person(join=False)
+    assert person.client.get("/", headers={"host": "evil.example"}).status_code == 400
+    assert person.client.get("/", headers={"host": "127.0.0.1:8600"}).status_code == 200
+
+
+def test_listening_to_everybody_needs_a_public_address(make: Make) -> None:
+    where = make().made.where
+    with pytest.raises(BadInput, match=r"--host 0\.0\.0\.0 needs --url"):
+        serve(ServeConfig(study=where, host="0.0.0.0"), print)
+    with pytest.raises(BadInput, match=r"is not like https://study\.example\.org"):
+        serve(ServeConfig(study=where, url="study.example.org"), print)
+
+
+def test_pseudonyms_say_nothing_of_the_person(make: Make) -> None:
+    one, two = make(), make()
+    names = []
+    for study in (one, two):
+        with study.database.read() as connection:
+            names += connection.scalars(sa.select(ANNOTATOR.c.pseudonym)).all()
+    assert len(set(names)) == 6

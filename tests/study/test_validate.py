@@ -1,0 +1,216 @@
+"""An annotator's way through a study, as a browser without JavaScript takes it."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+
+from prb.study.export import judgements
+from prb.study.forms import unblind
+from prb.study.tables import ANSWER, ASSIGNMENT, AUDIT, ITEM
+from tests.conftest import make_row
+from tests.study.conftest import AFTER, BEFORE, Make, Study
+
+
+def answers(study: Study) -> int:
+    with study.database.read() as connection:
+        return connection.scalar(sa.select(sa.func.count()).select_from(ANSWER)) or 0
+
+
+def test_the_wishes_are_shown_only_after_the_ratings(make: Make) -> None:
+    person = make([make_row(1), make_row(2)], annotators=2, checks=0).person()
+    first = person.open("/task")
+    assert "How do I water plant number" in first
+    assert "keep it short" not in first
+    assert "on the bus" not in first
+    second = person.follow(person.action, BEFORE)
+    assert "What this person wants" in second
+    assert "I read on the bus" in second
+    assert "brevity" in second
+
+
+def test_no_page_says_which_answer_is_which(make: Make) -> None:
+    study = make()
+    for number in range(3):
+        person = study.person(number)
+        for _ in range(2):
+            text = person.open("/task")
+            assert not re.search("chosen|rejected|mirror|flipped|check", text)
+            person.follow(person.action, BEFORE)
+            assert not re.search("chosen|rejected|mirror|flipped", person.text)
+            person.follow(person.action, AFTER)
+
+
+def test_a_judgement_is_kept_in_all_its_parts(make: Make) -> None:
+    study = make([make_row(1)], annotators=1, overlap=1, checks=0)
+    before = {**BEFORE, "A-correctness": "2", "B-helpfulness": "5", "prefer": "neither"}
+    study.person().judge(before, {"prefer": "A", "sure": "3", "difference": "quality"})
+    with study.database.read() as connection:
+        row = judgements(connection)[0]
+        flipped = connection.scalar(sa.select(ASSIGNMENT.c.flipped))
+    first, second = ("rejected", "chosen") if flipped else ("chosen", "rejected")
+    assert row["ratings"][first] == {"correctness": 2, "relevance": 4, "helpfulness": 4}
+    assert row["ratings"][second] == {"correctness": 4, "relevance": 4, "helpfulness": 5}
+    assert (row["before"], row["after"], row["sure"], row["difference"]) == ("neither", first, 3, "quality")
+    assert (row["first"], row["item"], row["skipped"], row["revised"]) == (first, "r1", None, False)
+    assert len(row["seconds"]) == 2
+
+
+def test_unblinding_turns_letters_back_into_labels() -> None:
+    said = {"A-correctness": "1", "B-correctness": "5", "prefer": "B"}
+    assert unblind(said, flipped=False) == {
+        "ratings": {"chosen": {"correctness": 1}, "rejected": {"correctness": 5}},
+        "prefer": "rejected",
+    }
+    assert unblind(said, flipped=True)["ratings"]["chosen"] == {"correctness": 5}
+    assert unblind(said, flipped=True)["prefer"] == "chosen"
+    assert unblind({"prefer": "neither"}, flipped=True) == {"prefer": "neither"}
+
+
+def test_one_comes_back_to_where_one_left_off(make: Make) -> None:
+    study = make(checks=0)
+    person = study.person()
+    person.judge()
+    person.open("/task")
+    half = person.action
+    person.follow(half, BEFORE)
+    again = study.person()  # another device, the same link
+    text = again.open("/task")
+    assert again.action == half[:-1] + "2"
+    assert "1 of 4" in text
+
+
+def test_missing_replies_are_asked_for_and_nothing_is_stored(make: Make) -> None:
+    study = make()
+    person = study.person()
+    person.open("/task")
+    text = person.follow(person.action, {k: v for k, v in BEFORE.items() if k not in ("prefer", "B-relevance")})
+    assert person.status == 422
+    assert "2 questions are still open" in text
+    assert text.count("Please choose") == 2
+    assert text.count(" checked") == 5  # what was given stands
+    assert person.follow(person.action, {**BEFORE, "A-relevance": "9"}).count("Please choose one of these") == 1
+    assert answers(study) == 0
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_double_click_is_one_vote(make: Make, request: pytest.FixtureRequest, kind: str) -> None:
+    study = make(**({"out": request.getfixturevalue("postgres")()} if kind == "postgres" else {}))
+    person = study.person()
+    person.open("/task")
+    action = person.action
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda _: person.send(action, BEFORE).headers["location"], range(8)))
+    assert set(replies) == {"/task"}
+    assert answers(study) == 1
+
+
+def test_of_two_tabs_the_first_answer_stands_and_the_second_is_told(make: Make) -> None:
+    study = make()
+    person = study.person()
+    person.open("/task")
+    action = person.action
+    person.send(action, BEFORE)
+    text = person.follow(action, {**BEFORE, "prefer": "B"})
+    assert "already been answered, perhaps in another tab" in text
+    with study.database.read() as connection:
+        assert [said["prefer"] for said in connection.scalars(sa.select(ANSWER.c.said))] == ["A"]
+
+
+def test_the_second_step_cannot_come_before_the_first(make: Make) -> None:
+    study = make()
+    person = study.person()
+    person.open("/task")
+    person.follow(person.action[:-1] + "2", AFTER)
+    assert answers(study) == 0
+
+
+def test_undo_takes_one_step_back_and_starts_from_what_was_said(make: Make) -> None:
+    study = make(checks=0)
+    person = study.person()
+    person.judge()
+    item = re.search(r"plant number \d", person.text)
+    text = person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
+    assert "Taken back" in text
+    assert re.search(r'value="B" data-key="b" required checked', text)
+    assert "What this person wants" in text
+    person.follow(person.action, {**AFTER, "prefer": "A"})
+    assert re.search(r"plant number \d", person.text) == item or item
+    with study.database.read() as connection:
+        row = judgements(connection)[0]
+        undone = connection.scalars(sa.select(AUDIT.c.detail).where(AUDIT.c.what == "undone")).all()
+    assert row["revised"] is False
+    assert undone[0]["said"] == AFTER
+
+
+def test_ratings_changed_after_the_wishes_were_seen_are_marked(make: Make) -> None:
+    study = make(checks=0)
+    person = study.person()
+    person.open("/task")
+    person.follow(person.action, BEFORE)
+    person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
+    assert person.action.endswith("/1")
+    person.follow(person.action, {**BEFORE, "prefer": "neither"})
+    with study.database.read() as connection:
+        row = judgements(connection)[0]
+    assert (row["before"], row["revised"]) == ("neither", True)
+
+
+def test_a_second_click_on_undo_does_not_undo_twice(make: Make) -> None:
+    study = make(checks=0)
+    person = study.person()
+    person.judge()
+    person.judge()
+    at = {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]}  # type: ignore[index]
+    person.send("/undo", at)
+    person.send("/undo", at)
+    assert answers(study) == 3
+
+
+def test_skipping_needs_a_reason_and_can_be_undone(make: Make) -> None:
+    study = make(checks=0)
+    person = study.person()
+    person.open("/task")
+    skip = person.action.replace("/task/", "/skip/")
+    assert person.send(skip, {"reason": "bored"}).status_code == 422
+    person.follow(skip, {"reason": "unknown", "words": "never kept plants"})
+    with study.database.read() as connection:
+        row = judgements(connection)[0]
+    assert (row["skipped"], row["skipped_words"], row["before"]) == ("unknown", "never kept plants", None)
+    person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
+    assert answers(study) == 0
+    with study.database.read() as connection:  # nothing had been seen, so nothing is spoilt
+        assert not connection.scalar(sa.select(sa.func.max(sa.cast(ASSIGNMENT.c.revised, sa.Integer))))
+
+
+def test_after_the_last_item_there_are_thanks_and_a_way_back(make: Make) -> None:
+    person = make([make_row(1)], annotators=1, overlap=1, checks=0).person()
+    assert "That was the last one" in person.judge()
+    assert "Taken back" in person.follow("/undo", {"from": "end"})
+
+
+def test_time_in_view_is_never_more_than_there_was(make: Make) -> None:
+    study = make(checks=0)
+    person = study.person()
+    person.open("/task")
+    person.follow(person.action, {**BEFORE, "active": "9999"})
+    person.follow(person.action, {**AFTER, "active": "nonsense"})
+    with study.database.read() as connection:
+        rows = connection.execute(sa.select(ANSWER).order_by(ANSWER.c.step)).all()
+    assert 0 <= rows[0].active <= rows[0].seconds < 60
+    assert rows[1].active is None
+
+
+def test_an_attention_check_has_an_answer_to_another_question(make: Make) -> None:
+    study = make()
+    with study.database.read() as connection:
+        items = connection.execute(sa.select(ITEM)).all()
+    check = next(i for i in items if i.is_check).content
+    by_question = {i.content["question"]: i.content["answers"] for i in items if not i.is_check}
+    own, stray = check["answers"]
+    assert own in by_question[check["question"]]
+    assert stray not in by_question[check["question"]]
+    assert any(stray in texts for texts in by_question.values())
