@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EMBEDDED := random length constant lexical embedding aspect-match
 
-.PHONY: help demo test test-slow check baselines training bench clean
+.PHONY: help demo test test-slow check baselines training study bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -30,10 +30,15 @@ baselines: $(VENV)/.dev  ## the table of embedded models in README.md and docs/m
 training: $(VENV)/.dev  ## all methods on simulate, mirror and prefeval, into docs/training.md (hours)
 	$(BIN)/python benchmarks/training.py
 
+study: $(VENV)/.dev  ## over 30 reward models: does mirror predict best-of-N? (hours)
+	$(BIN)/python benchmarks/study.py
+
 bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmarks.md
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/judging.py
+	$(BIN)/python benchmarks/serving.py
+	$(BIN)/python benchmarks/studying.py
 
 clean:  ## remove the environment and the demo run
 	rm -rf $(VENV) runs/demo runs/demo-head

@@ -11,7 +11,6 @@ from prb.evaluate.run import evaluate
 from prb.progress import watch
 from prb.report.table import leaderboard, markdown, show
 
-
 MODELS = (*DEFAULT_MODELS, "embedding?encoder=minilm", "aspect-match?encoder=minilm")
 
 

@@ -101,8 +101,6 @@ def test_static_rows_are_of_length_one_or_zero_and_know_no_neighbours(texts: lis
         assert np.array_equal(ENCODERS.make("static").encode([text])[0], row)
 
 
-
-
 def test_loading_the_vectors_leaves_everybodys_logging_alone() -> None:
     code = "import logging; from prb.encode import ENCODERS; ENCODERS.make('static').encode(['a'])"
     code += "; root = logging.getLogger(); print(root.level, root.handlers)"
