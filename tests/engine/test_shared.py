@@ -90,6 +90,49 @@ def test_a_prefix_is_computed_once_for_all_its_answers(tmp_path: Path) -> None:
     assert sum(seen) == made.unique == 130
 
 
+@pytest.mark.parametrize("architecture", CAUSAL)
+def test_kept_prefixes_give_the_scores_of_prefixes_read_afresh(architecture: str, tmp_path: Path) -> None:
+    from prb.engine.heads import AnswerLogp
+
+    folder = str(tiny.save(tmp_path, architecture))
+    groups = groups_of(load(folder, "causal", Loading()).tokenizer)
+    wanted = [s.logp for row in AnswerLogp(load(folder, "causal", Loading())).spoken(groups) for s in row]
+    keeping = AnswerLogp(load(folder, "causal", Loading(tokens=300, keep=10)))
+    for order in (groups, groups[::-1], [[text] for group in groups for text in group]):
+        found = {tuple(text.ids): s.logp for g, row in zip(order, keeping.spoken(order), strict=True)
+                 for text, s in zip(g, row, strict=True)}  # fmt: skip
+        assert [found[tuple(text.ids)] for group in groups for text in group] == pytest.approx(wanted, abs=1e-3)
+
+
+def test_a_kept_prefix_is_not_read_again_until_it_is_forgotten(tmp_path: Path) -> None:
+    from prb.engine.shared import SharedPrefix
+
+    loaded = load(str(tiny.save(tmp_path, "llama")), "causal", Loading())
+    body, seen = loaded.model.base_model, []
+    body.register_forward_pre_hook(lambda _, __, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True)
+    one, other = (Bundle(list(range(n, n + 100)), ([1, 2, 3],)) for n in (5, 6))
+    # keys and values of 100 tokens: 3 layers x 2 x 16 numbers x 4 bytes x 100 = 38,400 bytes
+    for room, read in ((38_400, [103, 3, 103, 103]), (2 * 38_400, [103, 3, 103, 3]), (38_399, [103] * 4)):
+        shared, tokens = SharedPrefix(body, budget=4096, keep=room), []
+        for made in (one, one, other, one):
+            seen.clear()
+            shared.run([made], lambda states, *_: len(states))
+            tokens.append(sum(seen))
+        assert tokens == read
+
+
+def test_an_empty_answer_is_a_failure_of_its_own(tmp_path: Path) -> None:
+    from prb.models import MODELS
+    from prb.types import Ask, Failure, Query, Scorer
+
+    model = MODELS.make(f"likelihood?lm={tiny.save(tmp_path, 'llama')}&cache=false")
+    assert isinstance(model, Scorer)
+    query = Query(question="a better book?")
+    empty, said = model.score([Ask(query, "  "), Ask(query, "a big book")])
+    assert empty == Failure("empty answer")
+    assert [said] == model.score([Ask(query, "a big book")])
+
+
 def test_a_model_that_looks_ahead_is_not_shared(tmp_path: Path) -> None:
     from prb.engine.shared import sharing_is_exact
 

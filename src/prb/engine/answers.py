@@ -15,6 +15,8 @@ from prb.types import Ask, Failure, Query, Reward
 Compute = Callable[[Sequence[Sequence[Text]]], list[list[float]]]
 """Groups of texts that share a query → a number for each."""
 
+EMPTY = Failure("empty answer")
+
 
 class Reader(Protocol):
     """How a prompt and an answer become tokens."""
@@ -38,9 +40,9 @@ class Answers:
         self._reader, self._compute, self._limit, self._cache = reader, compute, limit, cache
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        groups = [self._group(query, positions, asks) for query, positions in _by_query(asks).items()]
+        groups = [self._group(query, positions, asks) for query, positions in by_query(asks).items()]
         values = self._values([text for group in groups for text in group.texts], groups)
-        results: list[float | Failure] = [Failure("not scored")] * len(asks)
+        results: list[float | Failure] = [EMPTY] * len(asks)
         for group in groups:
             for n, position in enumerate(group.positions):
                 results[position] = group.failure or self._reward(group.texts[n], group.cut, values)
@@ -84,8 +86,10 @@ class Answers:
         return digest(self.fingerprint, list(ids))
 
 
-def _by_query(asks: Sequence[Ask]) -> dict[Query, list[int]]:
+def by_query(asks: Sequence[Ask]) -> dict[Query, list[int]]:
+    """Places of the answers to each query; where nothing is said there is nothing to read."""
     groups: dict[Query, list[int]] = {}
     for position, ask in enumerate(asks):
-        groups.setdefault(ask.query, []).append(position)
+        if ask.answer.strip():
+            groups.setdefault(ask.query, []).append(position)
     return groups

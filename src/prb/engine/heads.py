@@ -25,7 +25,7 @@ class LastToken:
         self._pad = model.config.get_text_config().pad_token_id
         self._loaded = loaded
         sharable = body is not None and isinstance(self._head, torch.nn.Module) and sharing_is_exact(body)
-        self._shared = SharedPrefix(body, budget=loaded.budget) if sharable else None
+        self._shared = SharedPrefix(body, budget=loaded.budget, keep=loaded.keep) if sharable else None
 
     @property
     def shares_prefixes(self) -> bool:
@@ -35,7 +35,10 @@ class LastToken:
         if self._shared is None:
             return self._whole(groups)
         head = self._head
-        bundles = [bundle([_without_padding(text.ids, self._pad) for text in group]) for group in groups]
+        bundles = [
+            bundle([_without_padding(text.ids, self._pad) for text in group], at_most=_question_end(group))
+            for group in groups
+        ]
         return self._shared.run(bundles, lambda states, *_: head(states[-1]).float().cpu())  # type: ignore[misc]
 
     def _whole(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
@@ -75,13 +78,18 @@ class FirstLogit:
         model = loaded.model
         body = getattr(model, model.base_model_prefix)
         self._model = model
-        self._shared = SharedPrefix(body, budget=loaded.budget)
+        self._shared = SharedPrefix(body, budget=loaded.budget, keep=loaded.keep)
 
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
-        bundles = [bundle([text.ids for text in group]) for group in groups]
+        bundles = [bundle([text.ids for text in group], at_most=_question_end(group)) for group in groups]
         return self._shared.run(
             bundles, lambda states, *_: output_logits(self._model, states[-1:])[0, :1].float().cpu()
         )
+
+
+def _question_end(group: Sequence[Text]) -> int:
+    """Prefixes end where answers begin, also when there is only one: another may follow that asks the same."""
+    return min(text.start for text in group)
 
 
 def _without_padding(ids: Sequence[int], pad: int | None) -> Sequence[int]:
@@ -107,7 +115,7 @@ class AnswerLogp:
         self._budget = loaded.budget
         body = getattr(loaded.model, loaded.model.base_model_prefix, None)
         sharable = body is not None and sharing_is_exact(body) and _head_is_exact(loaded.model, body)
-        self._shared = SharedPrefix(body, budget=loaded.budget) if sharable else None
+        self._shared = SharedPrefix(body, budget=loaded.budget, keep=loaded.keep) if sharable else None
 
     @property
     def shares_prefixes(self) -> bool:
@@ -119,7 +127,7 @@ class AnswerLogp:
     def _with_shared(self, groups: Sequence[Sequence[Text]]) -> list[list[Spoken]]:
         assert self._shared is not None
         # the state before an answer's first token predicts it, so prefixes end there at the latest
-        bundles = [bundle([t.ids[: t.end] for t in g], at_most=min(t.start for t in g)) for g in groups]
+        bundles = [bundle([t.ids[: t.end] for t in g], at_most=_question_end(g)) for g in groups]
 
         def reduce(states: Tensor, row: int, k: int) -> Spoken:
             text, shared = groups[row][k], len(bundles[row].prefix)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prb.engine.answers import _by_query
+from prb.engine.answers import EMPTY, by_query
 from prb.engine.bundle import bundle
 from prb.engine.chat import Chat, Text, fit
 from prb.engine.load import Loaded
@@ -47,7 +47,9 @@ class HiddenStates:
         self._loaded, self._pool = loaded, pool
         self._chat = Chat(loaded.tokenizer)
         self._body = AtLayer(getattr(loaded.model, loaded.model.base_model_prefix), layer).eval()
-        self._shared = SharedPrefix(self._body, budget=loaded.budget) if sharing_is_exact(self._body) else None
+        self._shared = (
+            SharedPrefix(self._body, budget=loaded.budget, keep=loaded.keep) if sharing_is_exact(self._body) else None
+        )
 
     def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         limit = self._loaded.max_length
@@ -56,9 +58,9 @@ class HiddenStates:
         return np.stack([row[0] for row in rows]) if rows else np.zeros((0, 1), dtype=np.float32)
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        results: list[Vector | Failure] = [Failure("not read")] * len(asks)
+        results: list[Vector | Failure] = [EMPTY] * len(asks)
         groups: list[tuple[list[int], list[Text]]] = []
-        for query, positions in _by_query(asks).items():
+        for query, positions in by_query(asks).items():
             texts = self._texts(query, [asks[i].answer for i in positions])
             if isinstance(texts, Failure):
                 for i in positions:
@@ -71,8 +73,6 @@ class HiddenStates:
         return results
 
     def _texts(self, query: Query, answers: list[str]) -> list[Text] | Failure:
-        if not all(answer.strip() for answer in answers):
-            return Failure("empty answer")
         fitted = fit(query, answers, self._chat.tokens, self._loaded.max_length)
         if isinstance(fitted, Failure):
             return fitted

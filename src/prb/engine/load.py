@@ -27,6 +27,8 @@ class Loading:
     """Folder or hub id of a LoRA adapter to put on top."""
     tokens: int | None = None
     """Padded tokens a forward pass; default 1,024 on a CPU (more costs copies of keys and values), 16,384 on a GPU."""
+    keep: int = 0
+    """Megabytes for queries that come again: what was read of them is kept between calls (for `prb serve`)."""
     max_length: int | None = None
     """Longest input in tokens; default what model and tokenizer say."""
     trust_remote_code: bool = False
@@ -43,6 +45,8 @@ class Loaded:
     fingerprint: str
     budget: int
     max_length: int
+    keep: int = 0
+    """In bytes."""
 
 
 def load(source: str, kind: Kind, options: Loading) -> Loaded:
@@ -69,6 +73,7 @@ def load(source: str, kind: Kind, options: Loading) -> Loaded:
         fingerprint="-".join([fingerprint(where, model, options.revision), name, *_adapter_print(options.adapter)]),
         budget=options.tokens or (1024 if device == "cpu" else 16384),
         max_length=options.max_length or longest(model, tokenizer),
+        keep=options.keep * 10**6,
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from prb.engine.bundle import Bundle, Tokens, batches
+from prb.engine.kept import Kept, Prefix, apart, together
 
 T = TypeVar("T")
 Reduce = Callable[[Tensor, int, int], T]
@@ -22,9 +23,11 @@ Reduce = Callable[[Tensor, int, int], T]
 
 
 class SharedPrefix:
-    def __init__(self, body: Any, *, budget: int) -> None:
+    def __init__(self, body: Any, *, budget: int, keep: int = 0) -> None:
+        """`keep`: bytes for prefixes that may come again in a later call."""
         self._body = body
         self._budget = budget
+        self._kept = Kept(keep) if keep else None
         self._device = next(body.parameters()).device
 
     @torch.inference_mode()
@@ -55,6 +58,22 @@ class SharedPrefix:
         ids, mask = self._padded(prefixes, left=True)
         if not ids.shape[1]:
             return None, torch.zeros(len(prefixes), self._body.config.hidden_size, device=self._device), mask
+        if self._kept is None:
+            return *self._read(ids, mask), mask
+        return *together(self._known(prefixes, self._kept)), mask
+
+    def _known(self, prefixes: list[Tokens], kept: Kept) -> list[Prefix]:
+        """From memory, or read now and remembered."""
+        found = {tuple(tokens): kept.get(tokens) for tokens in prefixes}
+        new = [tokens for tokens, prefix in found.items() if prefix is None]
+        if new:
+            ids, mask = self._padded(list(new), left=True)
+            for tokens, read in zip(new, apart(*self._read(ids, mask), [len(t) for t in new]), strict=True):
+                found[tokens] = read
+                kept.put(tokens, read)
+        return [prefix for tokens in prefixes if (prefix := found[tuple(tokens)])]
+
+    def _read(self, ids: Tensor, mask: Tensor) -> tuple[Any, Tensor]:
         from transformers import DynamicCache
 
         # a cache without the model's config keeps every position, also of layers with a sliding window;
@@ -66,7 +85,7 @@ class SharedPrefix:
             past_key_values=DynamicCache(),
             use_cache=True,
         )
-        return out.past_key_values, out.last_hidden_state[:, -1], mask
+        return out.past_key_values, out.last_hidden_state[:, -1]
 
     def _suffixes(self, suffixes: list[Tokens], rows: list[int], cache: Any, prefix_mask: Tensor) -> Tensor:
         ids, mask = self._padded(suffixes)

@@ -15,7 +15,7 @@ from prb.errors import BadInput, UnknownName
 from prb.models import MODELS
 from prb.models.personal.features import check_features, make_features
 from prb.models.personal.head import Head, Scaler, read, save
-from prb.models.personal.scorer import Personal
+from prb.models.personal.scorer import LABELLED, Personal
 from prb.types import Ask, Failure, Post, Query
 from tests.conftest import make_row
 
@@ -96,6 +96,9 @@ def test_support_is_read_from_a_file_and_says_what_it_cannot_do(
     before, after = (np.subtract(*m.score(asks)) for m in (plain, told))  # type: ignore[union-attr]
     assert after > before
     assert plain.fingerprint != told.fingerprint
+    given_away = Ask(Query(question=rows[0]["question"], user="bob"), "Bake rye bread.")
+    assert told.score([given_away, asks[0]]) == [LABELLED, told.score(asks)[0]]  # type: ignore[union-attr]
+    assert plain.score([given_away]) != [LABELLED]  # type: ignore[union-attr]
     save(light_head(), tmp_path / "light", CARD)
     with pytest.raises(BadInput, match="learns nothing from labelled pairs"):
         MODELS.make(f"personal?path={tmp_path / 'light'}&support={support}")

@@ -17,20 +17,34 @@ from prb.models.personal.head import Head, fingerprint, read
 from prb.models.personal.method import Floats, Pairs, View
 from prb.types import Ask, Failure, Pair, Query
 
+LABELLED = Failure("labelled pair", "this person's choice here was given to the model as support")
+
 
 class Personal:
-    def __init__(self, head: Head, features: Features, name: str, codes: Mapping[str, Floats] | None = None) -> None:
+    def __init__(
+        self,
+        head: Head,
+        features: Features,
+        name: str,
+        codes: Mapping[str, Floats] | None = None,
+        labelled: frozenset[tuple[str | None, str]] = frozenset(),
+    ) -> None:
+        """`labelled`: persons and questions whose choice was given away with `codes`; there is no score for them."""
         self.fingerprint = f"personal-{name}"
         self.head, self._features = head, features
         self._method = head.method
         self._codes = {**head.codes, **(codes or {})}
+        self._labelled = labelled
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         """What a head does not look at is taken away first: it must make no difference, not even in rounding."""
         seen = [Ask(self._visible(ask.query), ask.answer) for ask in asks]
         distinct = list(dict.fromkeys(seen))
         scores = dict(zip(distinct, self._score(distinct), strict=True))
-        return [scores[ask] for ask in seen]
+        return [
+            LABELLED if (ask.query.user, ask.query.question) in self._labelled else scores[visible]
+            for ask, visible in zip(asks, seen, strict=True)
+        ]
 
     def _visible(self, query: Query) -> Query:
         user = query.user if query.user in self._codes else None
@@ -93,8 +107,10 @@ def load_personal(folder: Path, support: str | None = None, split: str | None = 
     if not head.method.code_size:
         raise BadInput(f"support={support}: method {head.spec!r} learns nothing from labelled pairs of a person")
     given = load(support, split=split)
-    codes = codes_from(head, features, [item for item in given if isinstance(item, Pair)], card["train"])
-    return Personal(head, features, f"{name}-{given.fingerprint[:12]}", codes)
+    pairs = [item for item in given if isinstance(item, Pair)]
+    codes = codes_from(head, features, pairs, card["train"])
+    labelled = frozenset((pair.user, pair.question) for pair in pairs)
+    return Personal(head, features, f"{name}-{given.fingerprint[:12]}", codes, labelled)
 
 
 def codes_from(head: Head, features: Features, pairs: Sequence[Pair], shown: Mapping[str, Any]) -> dict[str, Floats]:

@@ -1,0 +1,80 @@
+"""`prb train` as a newcomer meets it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Prb
+from tests.train.test_run import rows_of_twelve
+
+
+@pytest.fixture
+def data(write_jsonl: Callable[..., Path]) -> Path:
+    return write_jsonl(rows_of_twelve())
+
+
+def test_without_a_method_it_lists_them_with_what_they_are(prb: Prb) -> None:
+    said = prb("train")
+    assert said.code == 0
+    for name in ("light", "bt", "bilinear", "vpl", "reward-model", "dpo", "prb train curve DIR"):
+        assert name in said.out
+
+
+def test_the_line_it_ends_with_evaluates_what_was_trained(prb: Prb, data: Path, tmp_path: Path) -> None:
+    said = prb("train", "light", "--dataset", data, "--out", tmp_path / "head")
+    assert said.code == 0
+    assert "light: fitted on" in said.out
+    *_, last = said.out.strip().splitlines()
+    words = shlex.split(last.removeprefix("evaluate: prb "))
+    evaluated = prb(*words, "--dataset", data, "--split", "train", "--out", tmp_path / "run", "--json")
+    assert evaluated.code == 0
+    assert {row["model"] for row in evaluated.json["results"]} == {"random", f"personal?path={tmp_path / 'head'}"}
+
+
+def test_json_is_the_card_and_nothing_else(prb: Prb, data: Path, tmp_path: Path) -> None:
+    said = prb("train", "light", "--dataset", data, "--out", tmp_path / "head", "--json", "--quiet")
+    assert said.json["fitted_on"]["persons"] + said.json["validation"]["persons"] == 12
+    assert said.err == ""
+
+
+def test_a_finished_head_is_not_trained_again_and_another_is_refused(prb: Prb, data: Path, tmp_path: Path) -> None:
+    words = ("train", "light", "--dataset", data, "--out", tmp_path / "head")
+    first = prb(*words)
+    weights = tmp_path / "head" / "weights.safetensors"
+    written = weights.stat().st_mtime_ns
+    assert prb(*words).out == first.out
+    assert weights.stat().st_mtime_ns == written
+    other = prb(*words, "--seed", 5)
+    assert (other.code, other.out) == (2, "")
+    assert "seed" in other.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("lihgt",), "did you mean 'light'"),
+        (("light?rnak=3",), "rnak"),
+        (("light", "--features", "statics"), "did you mean 'static'"),
+        (("light", "--dataset", "nowhere.jsonl"), "nowhere.jsonl"),
+        (("light", "--split", "test"), "cannot be tested"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(
+    prb: Prb, tmp_path: Path, words: tuple[str, ...], told: str
+) -> None:
+    out = tmp_path / "head"
+    said = prb("train", *words, "--out", out)
+    assert (said.code, said.out) == (2, "")
+    assert told in said.err
+    assert "Traceback" not in said.err
+    assert not (out / "weights.safetensors").exists()
+
+
+def test_a_curve_needs_a_trained_head(prb: Prb, tmp_path: Path) -> None:
+    said = prb("train", "curve", tmp_path)
+    assert (said.code, said.out) == (2, "")
+    assert "no trained head" in said.err
