@@ -251,6 +251,16 @@ def test_the_posts_reach_the_judge_and_the_rubric_does_not(write_jsonl: Write, t
     assert sum("<<what this person probably wants" in p for p in prompts) == 2 * 2
 
 
+def test_replies_that_give_no_verdict_are_booked_all_the_same(write_jsonl: Write, tmp_path: Path) -> None:
+    llm = ScriptedLLM(Completion(text="Hard to say.", prompt_tokens=10, completion_tokens=2, cost=0.01))
+    judge = PairwiseJudge(llm, STYLES["pairwise"])
+    evaluate(settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("profile",)), models={"mine": judge})
+    (line,) = outcomes(tmp_path / "run")
+    assert line["failure"].startswith("no verdict")
+    assert line["tokens"] == len(llm.requests) * 12 == 48  # two orders, each asked twice
+    assert line["cost"] == pytest.approx(0.04)
+
+
 def test_a_judge_without_verdicts_is_counted_and_never_scored(write_jsonl: Write, tmp_path: Path) -> None:
     judge = PairwiseJudge(ScriptedLLM("As a language model I have no preference."), STYLES["pairwise"])
     done = evaluate(settings(write_jsonl(make_twins(1)), tmp_path / "run"), models={"mine": judge})

@@ -270,6 +270,7 @@ def _line(
     verdicts: tuple[str | None, ...] | None = None,
 ) -> Outcome:
     booked = [s for s in said if isinstance(s, (Reward, Verdict))]
+    failed = [s for s in said if isinstance(s, Failure)]
     asked = job.asked
     shown = asked.query if isinstance(asked, Asked) else NOTHING
     return Outcome(
@@ -286,8 +287,8 @@ def _line(
         post_ids=tuple([post.id for post in shown.posts]),
         plan=shown.plan if job.condition == "plan" else (),
         cut=(asked.cut if isinstance(asked, Asked) else 0) + max([b.cut for b in booked], default=0),
-        tokens=sum([b.tokens for b in booked]),
+        tokens=sum([b.tokens for b in booked]) + sum([f.prompt_tokens + f.completion_tokens for f in failed]),
         seconds=round(seconds, 6),
-        cost=sum([b.cost for b in booked]),
+        cost=sum([b.cost for b in (*booked, *failed)]),
         text=tuple([b.text for b in booked if b.text]),
     )

@@ -89,9 +89,10 @@ def _value(said: Completion | Failure, read: Reader[T]) -> T | Failure | None:
 
 def _settled(value: T | Failure | None, attempts: Sequence[Completion | Failure], missing: str) -> Reply[T] | Failure:
     said = [attempt for attempt in attempts if isinstance(attempt, Completion)]
+    read, written = (sum(getattr(a, f"{what}_tokens") for a in attempts) for what in ("prompt", "completion"))
+    cost = sum(attempt.cost for attempt in attempts)
     if value is None:
-        return Failure(missing, said[-1].text.strip()[-TAIL:])
-    if isinstance(value, Failure):
-        return value
-    tokens = sum(c.prompt_tokens + c.completion_tokens for c in said)
-    return Reply(value, ASKED_AGAIN.join(c.text for c in said), tokens, sum(c.cost for c in said))
+        value = Failure(missing, said[-1].text.strip()[-TAIL:])
+    if isinstance(value, Failure):  # what was charged was charged
+        return replace(value, prompt_tokens=read, completion_tokens=written, cost=cost)
+    return Reply(value, ASKED_AGAIN.join(c.text for c in said), read + written, cost)

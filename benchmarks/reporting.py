@@ -1,0 +1,168 @@
+"""How long a site takes to build and to appear, and whether the list of pairs stays fluid; into docs/benchmarks.md.
+
+The runs are made up (scripted models, hashed scores), the rows as large as those of the public benchmark: each a person
+of their own with 45 posts. A page is opened from disk in Chromium; "appears" is its first contentful paint and the moment
+its table stands, medians of several visits. The list is scrolled from end to end in 120 steps, one each frame.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import tyro
+from record import write_between
+
+from prb.evaluate.config import EvaluateConfig
+from prb.evaluate.run import evaluate
+from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.report.site import write_site
+from prb.types import Ask, Duel, RewardModel, Verdict
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+SCROLL = """async () => {
+  const list = document.querySelector('.list'), times = [], end = list.scrollHeight - list.clientHeight;
+  let last = performance.now();
+  for (let step = 1; step <= 120; step += 1) {
+    list.scrollTop = (end * step) / 120;
+    await new Promise((done) => requestAnimationFrame(done));
+    const now = performance.now();
+    times.push(now - last);
+    last = now;
+  }
+  return times;
+}"""
+
+
+@dataclass(frozen=True)
+class Args:
+    pairs: int = 2830
+    models: int = 20
+    long: int = 10_000
+    """Pairs of the list that is scrolled."""
+    visits: int = 5
+    record: bool = True
+    """Write into docs/benchmarks.md; otherwise only print."""
+
+
+def main(args: Args) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder)
+        lines = [*site(base, args), *scrolling(base, args)]
+    load = f"load {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores"
+    about = f"{platform.machine()}, Python {platform.python_version()}, {load}; {time.strftime('%Y-%m-%d')}."
+    table = "\n".join(["| what | measured | wanted |", "| --- | ---: | ---: |", *lines])
+    print(f"{about}\n\n{table}")
+    if args.record:
+        write_between("reporting", f"{about}\n\n{table}")
+
+
+def site(base: Path, args: Args) -> list[str]:
+    conditions = ("none", "profile", "shuffled")
+    run = make_run(base / "run", args.pairs, args.models, conditions)
+    start = time.perf_counter()
+    index = write_site([run], base / "site")
+    seconds = time.perf_counter() - start
+    size = sum(path.stat().st_size for path in index.parent.rglob("*") if path.is_file()) / 1e6
+    what = f"{args.models} models × {len(conditions)} conditions × {args.pairs:,} pairs"
+    paints = [visit(index, "table.board tbody tr") for _ in range(args.visits)]
+    paint, ready = (statistics.median(times) for times in zip(*paints, strict=True))
+    return [
+        f"| build {what} ({size:.0f} MB) | {seconds:.1f} s | < 30 s |",
+        f"| leaderboard, first paint | {paint:.2f} s | < 1.5 s |",
+        f"| leaderboard, table stands | {ready:.2f} s | |",
+    ]
+
+
+def scrolling(base: Path, args: Args) -> list[str]:
+    run = make_run(base / "long", args.long, 4, ("none", "profile"))
+    index = write_site([run], base / "longsite")
+    with opened() as browser:
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        start = time.perf_counter()
+        page.goto((index.parent / "pairs.html").as_uri())
+        page.wait_for_selector(".detail h2")
+        ready = time.perf_counter() - start
+        frames = page.evaluate(SCROLL)
+        elements = page.locator(".virtual li").count()
+    return [
+        f"| explorer, {args.long:,} pairs: list and first pair stand | {ready:.2f} s | |",
+        f"| scrolled end to end: median frame | {statistics.median(frames):.0f} ms | |",
+        f"| 95 of 100 frames within | {sorted(frames)[int(0.95 * len(frames))]:.0f} ms | < 50 ms |",
+        f"| rows that are elements | {elements} | |",
+    ]
+
+
+class opened:  # noqa: N801
+    """A browser of its own for each look, so that nothing is warm."""
+
+    def __enter__(self) -> Any:
+        from playwright.sync_api import sync_playwright
+
+        self._play = sync_playwright().start()
+        self._browser = self._play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        return self._browser
+
+    def __exit__(self, *_: object) -> None:
+        self._browser.close()
+        self._play.stop()
+
+
+def visit(page: Path, until: str) -> tuple[float, float]:
+    with opened() as browser:
+        tab = browser.new_page(viewport={"width": 1280, "height": 900})
+        start = time.perf_counter()
+        tab.goto(page.as_uri())
+        tab.wait_for_selector(until)
+        ready = time.perf_counter() - start
+        paint = tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime / 1000")
+    return paint, ready
+
+
+def make_run(folder: Path, pairs: int, models: int, conditions: tuple[Any, ...]) -> Path:
+    data = folder.with_suffix(".jsonl")
+    data.write_bytes(b"".join(orjson.dumps(row(n), option=orjson.OPT_APPEND_NEWLINE) for n in range(pairs)))
+    own: dict[str, RewardModel] = {f"model-{n:02d}": made_up(n) for n in range(models)}
+    config = EvaluateConfig(
+        model=tuple(own), condition=conditions, dataset=str(data), ranker="recency", out=folder, batch=512
+    )
+    evaluate(config, models=own)
+    return folder
+
+
+def row(n: int) -> dict[str, Any]:
+    words = " ".join(f"word{(n * 7 + k) % 997}" for k in range(60))
+    posts = [{"id": f"u{n}-{k}", "category": "Talk", "text": f"Post {k}. {words}"} for k in range(45)]
+    answers = {side: f"{side} {n}: {words} " * 3 for side in ("chosen", "rejected")}
+    rest = {"narrative": words, "category": f"Part_{n % 3}", "rubric_aspects": [{"aspect": "a", "reason": words}] * 4}
+    return {"id": f"pair-{n:05d}", "question": f"Question {n}? {words}", "profile": posts, **answers, **rest}
+
+
+def made_up(n: int) -> RewardModel:
+    """Better from model to model, a little better still with posts; every tenth compares, and sometimes ties."""
+
+    def score(question: str, answer: str, posts: int) -> float:
+        noise = int.from_bytes(hashlib.sha256(f"{n}{question}{answer[:20]}".encode()).digest()[:6], "big") / 2**48
+        return noise + (0.02 * n + (0.05 if posts else 0.0)) * answer.startswith("chosen")
+
+    def prefer(duel: Duel) -> Verdict:
+        a, b = (score(duel.query.question, answer, len(duel.query.posts)) for answer in (duel.first, duel.second))
+        return Verdict(choice="tie" if abs(a - b) < 0.05 else "first" if a > b else "second", text="Because. " * 20)
+
+    def give(ask: Ask) -> float:
+        return score(ask.query.question, ask.answer, len(ask.query.posts))
+
+    return ScriptedComparer(prefer) if n % 10 == 9 else ScriptedScorer(give)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
