@@ -10,7 +10,7 @@ EMBEDDED := random length constant lexical embedding aspect-match
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-demo: $(VENV)/.core  ## train a light head, evaluate it and the embedded models on the embedded benchmark, write a page
+demo: $(VENV)/.core  ## train a light head, evaluate it and the embedded models on the embedded benchmark, write a site
 	@rm -rf runs/demo runs/demo-head
 	$(BIN)/prb train light --out runs/demo-head
 	$(BIN)/prb evaluate $(addprefix --model ,$(EMBEDDED)) --model 'personal?path=runs/demo-head' --out runs/demo
@@ -37,8 +37,8 @@ training: $(VENV)/.dev  ## all methods on simulate, mirror and prefeval, into do
 downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with their curves, in runs/
 	$(BIN)/prb bon --policy llamacpp/smollm2 --n 8 --per-user 1 --limit 24 --k 3 --max-tokens 96 --temperature 0.7 \
 	  $(addprefix --model ,random length lexical embedding 'embedding?encoder=minilm' 'likelihood?lm=smollm2') --out runs/bon
-	$(BIN)/prb ppo --policy transformers/smollm2 --model embedding --lora 8 --lr 1e-4 --batch 4 --minibatch 4 --accumulate 2 \
-	  --epochs 1 --steps 2 --k 2 --max-prompt 128 --max-new-tokens 16 --holdout 4 --checkpoint-every 1 --out runs/ppo
+	$(BIN)/prb ppo --policy transformers/smollm2 --model embedding --lora 8 --lr 1e-3 --batch 4 --minibatch 4 --accumulate 2 \
+	  --epochs 1 --steps 10 --k 2 --max-prompt 128 --max-new-tokens 16 --holdout 12 --checkpoint-every 5 --out runs/ppo
 
 study: $(VENV)/.dev  ## over 30 reward models: does mirror predict best-of-N? (hours)
 	$(BIN)/python benchmarks/study.py
@@ -49,6 +49,8 @@ bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmar
 	$(BIN)/python benchmarks/judging.py
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/studying.py
+	$(BIN)/python benchmarks/downstream.py
+	$(BIN)/python benchmarks/reporting.py
 
 clean:  ## remove the environment and the demo run
 	rm -rf $(VENV) runs/demo runs/demo-head

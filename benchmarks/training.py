@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import orjson
 import tyro
+from numpy.typing import NDArray
 from record import ROOT, write_between
 
 from prb.analyse.estimate import share
@@ -24,12 +25,13 @@ from prb.analyse.paired import difference
 from prb.data.load import load
 from prb.data.named.simulate import bayes_accuracy
 from prb.models.personal.features import make_features
+from prb.models.personal.head import Head
 from prb.models.personal.method import METHODS
 from prb.progress import Progress, watch
 from prb.report.table import Table, interval, markdown, p_value, percent, show
 from prb.store import read_json, write_json
 from prb.train.card import credits_of, results
-from prb.train.examples import Examples, open_training, prepare
+from prb.train.examples import Examples, Ints, open_training, prepare
 from prb.train.folds import fold_of, split_off
 from prb.train.judge import margins
 from prb.train.loop import Learned, Learning, learn
@@ -38,7 +40,11 @@ from prb.train.sweep import sweep
 
 PAGE = ROOT / "docs" / "training.md"
 PREFEVAL = ROOT.parent / "shared" / "data" / "prefeval" / "pairs.jsonl"
-FEATURES = {"simulate": "static", "seen": "static", "mirror": "static", "prefeval": "static"}
+FEATURES = "static"
+HIDDEN = "hidden?lm=smollm2&layer=22&pool=mean"
+"""States of SmolLM2-135M at layer 22 of 30, over the answer's tokens."""
+READERS = ("bt", "bt-profile")
+"""What hidden states are tried with: the same head on answers read without the posts, and after them."""
 SIMULATE = "simulate?persons=3000&pairs=16&seed=1"
 """A world of its own: the methods' defaults were chosen while looking at the test persons of seed 0."""
 SEEN = "simulate?persons=400&pairs=32&split=seen"
@@ -55,7 +61,7 @@ SETTINGS = {
 }
 """What is not fixed here is swept on mirror; elsewhere it is the default. `bt-profile` is meant for hidden states; with
 word vectors it is tried on mirror only."""
-BLIND = ("bt",)
+BLIND = "bt"
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ METHODS_AT = {**SETTINGS, "light": "light"}
 
 def simulate(method: str, progress: Progress) -> dict[str, Any]:
     """Strangers, with their posts and 0 to 8 labelled pairs; eight more of their rows are judged."""
-    train, test = (rows_of(SIMULATE, part, FEATURES["simulate"], progress) for part in ("train", "test"))
+    train, test = (rows_of(SIMULATE, part, FEATURES, progress) for part in ("train", "test"))
     head = fitted(method, train, Learning()).head
     points = curve(head, test, test.readable, (0, 1, 2, 4, 8), 8)
     return {"points": points, "best": bayes_accuracy(SIMULATE, "test")}
@@ -90,17 +96,17 @@ def simulate(method: str, progress: Progress) -> dict[str, Any]:
 
 def seen(method: str, progress: Progress) -> dict[str, Any]:
     """The same persons, new questions on new topics."""
-    train, test = (rows_of(SEEN, part, FEATURES["seen"], progress) for part in ("train", "test"))
+    train, test = (rows_of(SEEN, part, FEATURES, progress) for part in ("train", "test"))
     # nobody can be held out here: all passes are made, as many as were best for strangers
     learned = learn(METHODS_AT[method], train, train.readable, train.readable[:0], Learning(epochs=20))
     rows = test.readable
     return results(seen_margins(learned.head, test, rows), test, rows)
 
 
-def mirror(method: str, progress: Progress) -> dict[str, Any]:
+def mirror(method: str, progress: Progress, features: str = FEATURES) -> dict[str, Any]:
     """Settings by cross-validation over the train couples, one look at the test couples."""
     joint = METHODS.make(SETTINGS[method]).joint
-    train, test = (rows_of("mirror", part, FEATURES["mirror"], progress, joint=joint) for part in ("train", "test"))
+    train, test = (rows_of("mirror", part, features, progress, joint=joint) for part in ("train", "test"))
     learning = Learning(epochs=30)
     tried = sweep([SETTINGS[method]], train, train.readable, learning, 5, progress=progress)
     best = tried[0]
@@ -111,23 +117,34 @@ def mirror(method: str, progress: Progress) -> dict[str, Any]:
     return {"cv": best, "zero": zero, "points": curve(head, test, rows, (0, 1, 2, 4), 2)}
 
 
+def mirror_hidden(method: str, progress: Progress) -> dict[str, Any]:
+    return mirror(method, progress, HIDDEN)
+
+
 def prefeval(method: str, progress: Progress) -> dict[str, Any] | None:
-    """Five folds by topic, each row three times, once for each rejected answer."""
     if METHODS.make(SETTINGS[method]).needs_pairs:
         return None  # a person is one question here: there is no other labelled pair to learn from
+    return by_topic(method, FEATURES, (0.03,), progress)
+
+
+def prefeval_hidden(method: str, progress: Progress) -> dict[str, Any]:
+    return by_topic(method, HIDDEN, (0.1, 0.3, 1.0, 3.0), progress)
+
+
+def by_topic(method: str, features: str, penalties: Sequence[float], progress: Progress) -> dict[str, Any]:
+    """Five folds by topic, each row three times, once a rejected answer; l2 is chosen inside the training folds."""
     dataset = load(str(unfolded()))
-    features = make_features(FEATURES["prefeval"])
-    examples = prepare(dataset, features, joint=False, k=10, rank="embedding", progress=progress)
+    joint = METHODS.make(SETTINGS[method]).joint
+    examples = prepare(dataset, make_features(features), joint=joint, k=10, rank="embedding", progress=progress)
     topics = np.unique(dataset.index.categories, return_inverse=True)[1]
     fold = fold_of(topics, 5, 0)
     found = np.zeros(len(examples))
     inner = []
     for number in range(5):
         fit, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        stop = fit[fold[fit] == (number + 1) % 5]
-        learned = learn(METHODS_AT[method], examples, np.setdiff1d(fit, stop), stop, Learning(l2=0.03))
-        found[held] = margins(learned.head, examples, held)
-        inner.append(float(credits_of(margins(learned.head, examples, stop)).mean()))
+        head, inside = chosen_inside(method, examples, fit, fold[fit] == (number + 1) % 5, penalties)
+        found[held] = margins(head, examples, held)
+        inner.append(inside)
     credit = credits_of(found)
     return {
         "accuracy": share(credit, topics).as_dict(),
@@ -136,6 +153,17 @@ def prefeval(method: str, progress: Progress) -> dict[str, Any] | None:
         "topic": topics.tolist(),
         "inner": inner,
     }
+
+
+def chosen_inside(
+    method: str, examples: Examples, fit: Ints, last: NDArray[np.bool_], penalties: Sequence[float]
+) -> tuple[Head, float]:
+    """The head whose l2 is best on the last of the training folds, and how good it is there."""
+    stop = fit[last]
+    tried = [learn(METHODS_AT[method], examples, fit[~last], stop, Learning(l2=l2)).head for l2 in penalties]
+    credit = [float(credits_of(margins(head, examples, stop)).mean()) for head in tried]
+    best = int(np.argmax(credit))
+    return tried[best], credit[best]
 
 
 def unfolded() -> Path:
@@ -153,7 +181,7 @@ def unfolded() -> Path:
 
 def speed(method: str, progress: Progress) -> dict[str, Any]:
     """Seconds to train on 10,000 cached pairs."""
-    examples = rows_of(SIMULATE, "train", FEATURES["simulate"], progress)
+    examples = rows_of(SIMULATE, "train", FEATURES, progress)
     rows = np.arange(10_000)
     fit, held = split_off(examples.cluster[rows], 0.2, 0)
     start = time.perf_counter()
@@ -164,6 +192,8 @@ def speed(method: str, progress: Progress) -> dict[str, Any]:
 PARTS: dict[str, Callable[[str, Progress], dict[str, Any] | None]] = {
     "mirror": mirror,
     "prefeval": prefeval,
+    "prefeval-hidden": prefeval_hidden,
+    "mirror-hidden": mirror_hidden,
     "simulate": simulate,
     "speed": speed,
     "seen": seen,
@@ -174,17 +204,22 @@ def cells(args: Args, progress: Progress) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
     args.out.mkdir(parents=True, exist_ok=True)
     for part, work in PARTS.items():
-        if part == "prefeval" and not PREFEVAL.exists():
-            progress.note(f"prefeval is left out: {PREFEVAL.name} is not there")
+        if part.startswith("prefeval") and not PREFEVAL.exists():
+            progress.note(f"{part} is left out: {PREFEVAL.name} is not there")
             continue
         for method in SETTINGS:
             path = args.out / f"{part}-{method}.json"
             if not path.exists() and (not args.only or part in args.only):
                 progress.note(f"{part}: {method}")
-                write_json(path, work(method, progress) if part == "mirror" or method != "bt-profile" else None)
+                write_json(path, work(method, progress) if applies(part, method) else None)
             if path.exists():
                 found[part][method] = read_json(path)
     return found
+
+
+def applies(part: str, method: str) -> bool:
+    """Whether a method is tried there at all."""
+    return method in READERS if part.endswith("hidden") else method != "bt-profile" or part == "mirror"
 
 
 def table(found: dict[str, dict[str, Any]]) -> Table:
@@ -207,10 +242,13 @@ def table(found: dict[str, dict[str, Any]]) -> Table:
             interval(at("mirror", method, "points", -1, "accuracy")),
             interval(at("mirror", method, "cv", "accuracy")),
             interval(at("prefeval", method, "accuracy")),
+            interval(at("prefeval-hidden", method, "accuracy")),
+            interval(at("mirror-hidden", method, "zero", "person_effect")),
             seconds(at("speed", method)),
         ))  # fmt: skip
     columns = (
-        "method", "simulate", "+ 8 pairs", "seen", "mirror", "person effect", "+ 4 pairs", "mirror CV", "prefeval", "s"
+        "method", "simulate", "+ 8 pairs", "seen", "mirror", "person effect", "+ 4 pairs", "mirror CV", "prefeval",
+        "prefeval, hidden", "person effect, hidden", "s",
     )  # fmt: skip
     return Table(
         "Accuracy in %, 95 % intervals clustered by person (prefeval: topic)", columns, tuple(rows), notes(found)
@@ -225,21 +263,22 @@ def notes(found: dict[str, dict[str, Any]]) -> tuple[str, ...]:
     said = [
         "simulate: strangers, posts only, then with 8 labelled pairs; seen: new questions of the training persons; "
         "mirror: strangers of the test split, posts only, person effect, then with 4 labelled pairs on two fixed rows; "
-        "mirror CV: train couples, by which the settings were chosen; s: seconds to train on 10,000 pairs "
-        f"({platform.machine()}, shared with other work)."
+        "mirror CV: train couples, by which the settings were chosen; hidden: states of SmolLM2-135M instead of word "
+        f"vectors; s: seconds to train on 10,000 pairs ({platform.machine()}, shared with other work)."
     ]
     best = next((cell["best"] for cell in found["simulate"].values() if cell), None)
     if best:
         said.append(f"Nobody can expect more than {percent(best)} % on simulate.")
     said += [text for text in (picked_on_mirror(found["mirror"], by) for by in ("posts", "pairs")) if text]
-    if len([c for c in found["prefeval"].values() if c]) > 1:
-        said.append(prefeval_contrast({m: c for m, c in found["prefeval"].items() if c}))
+    heads = {(part, m): c for part in ("prefeval", "prefeval-hidden") for m, c in found[part].items() if c}
+    if heads:
+        said.append(prefeval_contrast(heads))
     return tuple(said)
 
 
 def picked_on_mirror(found: dict[str, Any], by: str) -> str:
     """The method chosen over train couples, and what it did on the test couples: by posts alone, or by pairs."""
-    needs = {m: METHODS.make(SETTINGS[m]).needs_pairs for m in found if m not in BLIND}
+    needs = {m: METHODS.make(SETTINGS[m]).needs_pairs for m in found if m != BLIND}
     among = {m: found[m]["cv"]["accuracy"]["value"] for m in needs if needs[m] == (by == "pairs")}
     if not among:
         return ""
@@ -253,21 +292,26 @@ def picked_on_mirror(found: dict[str, Any], by: str) -> str:
     )
 
 
-def prefeval_contrast(found: dict[str, Any]) -> str:
-    """In each fold the method that did best inside the training folds, against the best user-blind one."""
-    personal = [m for m in found if m not in BLIND]
-    blind = max(BLIND, key=lambda m: found[m]["accuracy"]["value"])
+def prefeval_contrast(found: dict[tuple[str, str], Any]) -> str:
+    """In each fold the head that did best inside the training folds, against the best user-blind one of all."""
+    personal = [head for head in found if head[1] != BLIND]
+    blind = max((head for head in found if head[1] == BLIND), key=lambda head: found[head]["accuracy"]["value"])
     fold = np.array(found[blind]["fold"])
-    picked = [max(personal, key=lambda m: found[m]["inner"][n]) for n in range(5)]
+    picked = [max(personal, key=lambda head: found[head]["inner"][n]) for n in range(5)]
     credit = np.array([found[picked[f]]["credit"][n] for n, f in enumerate(fold)])
     other = np.array(found[blind]["credit"])
     gap = difference(credit, other, np.array(found[blind]["topic"]))
-    names = ", ".join(sorted(set(picked)))
+    names = ", ".join(sorted({said_of(head) for head in picked}))
     ours, theirs = (percent(float(c.mean())) for c in (credit, other))
     return (
-        f"prefeval, picked inside the training folds ({names}): {ours} %, {blind}: {theirs} %, "
-        f"difference {100 * (gap.value or 0):+.1f} points, p {p_value(gap.p)} over topics."
+        f"prefeval, picked inside the training folds ({names}): {ours} %; the best user-blind head, {said_of(blind)}: "
+        f"{theirs} %; difference {100 * (gap.value or 0):+.1f} points, p {p_value(gap.p)} over topics."
     )
+
+
+def said_of(head: tuple[str, str]) -> str:
+    part, method = head
+    return f"{method} on hidden states" if part.endswith("hidden") else f"{method} on word vectors"
 
 
 def curves(found: dict[str, dict[str, Any]], names: Sequence[str] = ("bt", "bilinear", "lore", "pal", "vpl")) -> None:

@@ -11,11 +11,16 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import settings
 
 Row = dict[str, Any]
 
 # set before numpy is first imported: the workers of pytest-xdist share the cores, and small matrices gain nothing
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# how long an example takes depends on what else the machine does
+settings.register_profile("prb", deadline=None)
+settings.load_profile("prb")
 
 # a shell that starts the tests in the background has them ignore Ctrl-C, and all their children with them
 signal.signal(signal.SIGINT, signal.default_int_handler)

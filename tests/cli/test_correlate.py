@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from prb.cli.correlate import one_each
+from prb.cli.correlate import one_each, said
 from tests.analyse.test_rank import BON
 from tests.cli.conftest import Prb
 from tests.runs import names
@@ -42,6 +42,13 @@ def test_files_are_written_where_asked_for(prb: Prb, six: Path, tmp_path: Path) 
     assert "NDCG 0.92" in (tmp_path / "out" / "table.md").read_text("utf-8")
     again = orjson.loads((tmp_path / "out" / "correlation.json").read_bytes())
     assert [c["measure"] for c in again["sets"][0]["correlations"]] == ["ndcg", "spearman"]
+
+
+def test_how_far_grades_can_be_trusted_is_said_with_the_rest() -> None:
+    column = {"name": "best of 4", "note": "Graded by marks. Right on 3 of 4."}
+    assert said({"sets": [], "downstream": [column, {"name": "x", "note": ""}]}) == [
+        "best of 4: Graded by marks. Right on 3 of 4."
+    ]
 
 
 def test_without_matplotlib_the_rest_is_written(

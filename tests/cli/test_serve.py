@@ -86,7 +86,7 @@ def test_without_the_extra_it_says_what_to_install(prb: Prb, monkeypatch: pytest
 def test_the_token_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = ServeConfig(model="length")
     assert check(config) is None
-    monkeypatch.setenv("PRB_SERVE_TOKEN", "from the environment")
+    monkeypatch.setenv("PRB_SERVE_TOKEN", " from the environment\n")
     assert token_of(config) == "from the environment"
     (tmp_path / "token").write_text("from-the-file\n")
     assert token_of(ServeConfig(model="length", token_file=tmp_path / "token")) == "from-the-file"

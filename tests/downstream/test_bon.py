@@ -16,7 +16,7 @@ from filelock import FileLock
 from prb.downstream.bon import BestOfN, bon
 from prb.downstream.bon_config import BonConfig
 from prb.errors import BadData, BadInput, BadSpec, RunConflict, UnknownName
-from prb.grade import Grades
+from prb.grade import Answered, Grades
 from prb.llm import Request
 from prb.models.scripted import ScriptedScorer
 from prb.types import Ask, Duel, Failure, Verdict
@@ -57,6 +57,8 @@ def test_a_run_holds_its_lines_its_summary_and_its_plot(data: Path, tmp_path: Pa
     assert len(lines(done.folder, "scores")) == 6 * 4 * 2
     assert set(lines(done.folder, "samples")[0]) >= {"pair", "n", "text", "tokens", "seed", "failure"}
     assert "seconds" not in (done.folder / "summary.json").read_text("utf-8")
+    assert set(done.summary["clusters"]) == {line["pair"] for line in lines(done.folder, "samples")}
+    assert len(set(done.summary["clusters"].values())) == done.summary["queries"]["clusters"] < 6  # twins are one
     assert "Right on 3 of 4" in (done.folder / "bon.svg").read_text("utf-8")
 
 
@@ -278,6 +280,16 @@ def test_an_answer_that_cannot_be_graded_takes_its_query_out(data: Path, tmp_pat
     assert done.summary["queries"]["failures"] == {"no grades": len(pairs)}
     assert {point["n"] for point in result(done)["curve"]} == {6 - len(pairs)}
     assert result(done)["curve"][0]["failed"] == 0  # not the model's fault
+
+
+@pytest.mark.parametrize("aspects", [(), (1.0,) * 9, (float("nan"),)])
+def test_a_grader_that_returns_nonsense_has_failed(aspects: tuple[float, ...], data: Path, tmp_path: Path) -> None:
+    class Nonsense(Marks):
+        def _one(self, answered: Answered) -> Grades | Failure:
+            return Grades(aspects=aspects)
+
+    done = run(data, tmp_path / "run", grader=Nonsense())
+    assert (done.summary["queries"]["used"], done.summary["queries"]["failures"]) == (0, {"no grades": 6})
 
 
 def test_nothing_usable_is_told_and_nothing_is_made_up(data: Path, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def best(data: Path, tmp_path: Path) -> Path:
     return bon(config, models=OWN, policy=fakes.policy(), grader=fakes.Marks("often")).folder
 
 
-def ppo(folder: Path, model: str, grades: dict[str, float | None], **changes: Any) -> Path:
+def ppo(folder: Path, model: str, grades: dict[str, float | None], lr: float = 1e-5, **changes: Any) -> Path:
     """What a finished PPO run leaves behind, as far as it is read here."""
     folder.mkdir()
     summary = {
@@ -63,9 +63,10 @@ def ppo(folder: Path, model: str, grades: dict[str, float | None], **changes: An
         "policy": {"spec": "mine"},
         "model": {"spec": model},
         "held_out": {"prompts": len(grades), "grade": {}},
+        "grader": {"spec": "marks", "validity": None},
         **changes,
     }
-    write_json(folder / "config.json", {"ppo": {}})
+    write_json(folder / "config.json", {"ppo": {"model": model, "lr": lr}})
     write_json(folder / "summary.json", summary)
     lines = [
         {"stage": stage, "cluster": cluster, "grade": {"score": score if stage == "after" else 0.0}}
@@ -113,22 +114,57 @@ def test_another_condition_and_another_k(bench: Path, best: Path) -> None:
         read(bench, best, condition="oracle")
 
 
-def test_without_its_dataset_best_of_n_is_read_from_the_summary(bench: Path, best: Path, data: Path) -> None:
-    with_items = read(bench, best).downstream[0]
+def test_best_of_n_is_read_without_its_dataset(bench: Path, best: Path, data: Path) -> None:
+    before = read(bench, best, best_of=3).downstream[0]
     data.unlink()
-    told = read(bench, best).downstream[0]
-    assert told.values == pytest.approx(with_items.values)
-    assert told.draws is None
-    assert told.errors is not None
-    with pytest.raises(BadInput, match="best of 3 is not in its summary"):
-        read(bench, best, best_of=3)
+    after = read(bench, best, best_of=3).downstream[0]
+    assert after.values.tolist() == before.values.tolist()
+    assert after.draws is not None
+    assert before.draws is not None
+    assert (after.draws == before.draws).all()
 
 
-def test_a_changed_dataset_is_not_taken_for_the_old_one(
-    bench: Path, best: Path, data: Path, write_jsonl: Write
-) -> None:
-    write_jsonl([make_row(n) for n in range(1, 9)])
-    assert read(bench, best).downstream[0].draws is None
+def test_a_summary_that_does_not_say_who_belongs_together_is_told_with_what_to_do(bench: Path, best: Path) -> None:
+    summary = orjson.loads((best / "summary.json").read_bytes())
+    write_json(best / "summary.json", {key: value for key, value in summary.items() if key != "clusters"})
+    with pytest.raises(BadInput, match="run its command again"):
+        read(bench, best)
+
+
+def test_a_model_that_was_scored_in_part_after_the_summary_does_not_count(bench: Path, best: Path) -> None:
+    path = best / "scores.jsonl"
+    lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    late = [{**line, "model": "late"} for line in lines if line["pair"] == lines[0]["pair"]]
+    path.write_bytes(path.read_bytes() + b"".join(orjson.dumps(x, option=orjson.OPT_APPEND_NEWLINE) for x in late))
+    assert read(bench, best).models == ("short", "long")
+
+
+def test_of_an_answer_scored_again_the_last_word_counts(bench: Path, best: Path) -> None:
+    """As in `prb bon` itself: a score that failed the second time leaves its query out."""
+    before = read(bench, best).downstream[0].values
+    path = best / "scores.jsonl"
+    lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    again = [{**line, "score": None, "failure": "no"} for line in lines if line["model"] == "long"]
+    path.write_bytes(path.read_bytes() + b"".join(orjson.dumps(x, option=orjson.OPT_APPEND_NEWLINE) for x in again))
+    after = read(bench, best).downstream[0].values
+    assert after[0] == before[0]
+    assert np.isnan(after[1])
+
+
+def test_a_folder_that_lost_a_file_is_told(bench: Path, best: Path) -> None:
+    (best / "scores.jsonl").unlink()
+    with pytest.raises(BadInput, match=r"is no whole run: it has no scores\.jsonl"):
+        read(bench, best)
+
+
+def test_grades_carry_the_validity_of_their_grader(bench: Path, best: Path, tmp_path: Path) -> None:
+    trained = ppo(tmp_path / "p", "short", {"u": 0.5})
+    ours, *theirs = read(bench, [best, trained]).columns
+    assert ours.note == ""
+    assert [column.note for column in theirs] == [
+        "Graded by marks. Right on 3 of 4 known pairs.",
+        "Graded by marks. Its validity has not been measured.",
+    ]
 
 
 def test_runs_with_some_models_each_are_one_column(data: Path, bench: Path, best: Path, tmp_path: Path) -> None:
@@ -151,6 +187,25 @@ def test_runs_on_other_data_under_the_same_name_are_not_mixed(
     other = evaluate(settings(data, tmp_path / "other", model=("long",), condition=("profile",)), models=OWN).folder
     with pytest.raises(BadInput, match="did not use the same data"):
         read([bench, other], best)
+
+
+def test_runs_made_in_different_ways_are_not_one_column(data: Path, bench: Path, best: Path, tmp_path: Path) -> None:
+    fewer = evaluate(
+        settings(data, tmp_path / "fewer", model=("long",), condition=("profile",), limit=3), models=OWN
+    ).folder
+    with pytest.raises(BadInput, match=r"two runs on 'set.jsonl \(profile\)' differ in limit; correlate them one at"):
+        read([bench, fewer], best)
+    colder = bon(
+        fakes.settings(data, tmp_path / "colder", model=("knows",), temperature=0.5, seed=1),
+        models=OWN,
+        policy=fakes.policy(),
+        grader=fakes.Marks(),
+    ).folder
+    with pytest.raises(BadInput, match="differ in seed, temperature"):
+        read(bench, [best, colder])
+    trained = [ppo(tmp_path / name, name, {"u": 0.5}, lr=lr) for name, lr in (("short", 1e-5), ("long", 1e-6))]
+    with pytest.raises(BadInput, match="differ in lr"):
+        read(bench, trained)
 
 
 def test_ppo_runs_give_one_model_each_graded_after_training(bench: Path, tmp_path: Path) -> None:

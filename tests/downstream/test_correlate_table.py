@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,6 +119,15 @@ def test_columns_that_are_not_there_or_hold_no_numbers_are_told(table: Write) ->
         read(path, ("x",), ("x",))
     with pytest.raises(BadInput, match="no column is left for a benchmark"):
         read(table("model,x,y\na,1,2\n"), (), ("x", "y"))
+
+
+@pytest.mark.parametrize("cell", ["inf", "12*", "fifty"])
+def test_a_column_of_numbers_with_a_word_in_it_is_told_and_not_passed_over(table: Write, cell: str) -> None:
+    text = f"model,licence,x,z,y\na,mit,1,1,1\nb,2,2,{cell},2\nc,apache,3,3,5\n"
+    with pytest.raises(BadInput, match=f"column 'z' of 'b' is '{re.escape(cell)}', wants a number"):
+        read(table(text), downstream=("y",))
+    found = read(table(text), ("x",), ("y",))  # who names columns needs no others
+    assert [column.name for column in found.columns] == ["x", "y"]
 
 
 def test_files_that_are_no_tables_are_told(table: Write, tmp_path: Path) -> None:

@@ -361,7 +361,9 @@ def test_nobody_is_trained_on_and_held_out(policy: Path, tmp_path: Path) -> None
     seen = load_prompts(config(policy, Path("mirror"), tmp_path / "run", holdout=64), scorer())
     assert {prompt.item.split for prompt in seen.train} == {"train"}  # type: ignore[union-attr]
     assert {prompt.item.split for prompt in seen.held_out} == {"test"}  # type: ignore[union-attr]
+    assert len({prompt.cluster for prompt in seen.held_out}) == 20  # all that there are: the more, the more is known
     same = load_prompts(config(policy, Path("mirror"), tmp_path / "run", split="test", holdout=64), scorer())
+    assert len({prompt.cluster for prompt in same.held_out}) == 6  # as few as possible are lost to training
     assert len(same.held_out) == 64
     assert not {p.cluster for p in same.train} & {p.cluster for p in same.held_out}
 

@@ -38,6 +38,18 @@ def test_what_a_round_robin_cost_is_booked_once() -> None:
     assert max(line.cut for line in found) == 1
 
 
+def test_what_a_failure_cost_is_booked_once() -> None:
+    charged = Failure("no verdict", prompt_tokens=3, completion_tokens=2, cost=0.5)
+    found = score("m", ScriptedScorer(lambda _: charged), [Answers("p", ASKED, ["a", "a", "b"])])
+    assert [(line.failure, line.tokens, line.cost) for line in found] == [
+        ("no verdict", 5, 0.5), ("no verdict", 0, 0.0), ("no verdict", 5, 0.5),
+    ]  # fmt: skip
+    judge = ScriptedComparer(lambda duel: charged if duel.first == "a" else Verdict(choice="tie", tokens=7, cost=1.0))
+    found = score("m", judge, [Answers("p", ASKED, ["a", "b", "c"])])
+    assert [line.failure for line in found] == ["no verdict"] * 3
+    assert (sum(line.tokens for line in found), sum(line.cost for line in found)) == (2 * 5 + 4 * 7, 2 * 0.5 + 4 * 1.0)
+
+
 def test_a_single_distinct_answer_needs_no_judge() -> None:
     def never(_: object) -> Verdict:
         raise AssertionError("asked to compare an answer with itself")

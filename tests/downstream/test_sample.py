@@ -66,6 +66,12 @@ def test_what_is_no_answer_is_a_failure(reply: str | Failure, why: str) -> None:
     assert (sample.text, sample.failure) == (None, why)
 
 
+def test_what_a_failed_sample_cost_is_booked() -> None:
+    refused = Failure("refused", completion_tokens=4, cost=0.25)
+    (sample,) = draw(ScriptedLLM(refused), [("p", 0)], {"p": ASKED}, DRAWN)
+    assert (sample.text, sample.tokens, sample.cost) == (None, 4, 0.25)
+
+
 def test_what_a_model_thinks_is_no_part_of_its_answer() -> None:
     (sample,) = draw(ScriptedLLM("<think>hm</think>Weekly."), [("p", 0)], {"p": ASKED}, DRAWN)
     assert sample.text == "Weekly."

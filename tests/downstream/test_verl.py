@@ -114,6 +114,12 @@ def test_a_second_call_writes_no_row_again(work: Path) -> None:
     assert tree(work)["trainer"]["logger"] == ["console", "trackio"]
 
 
+def test_a_server_that_has_moved_needs_no_other_folder(work: Path) -> None:
+    verl(settings(work))
+    verl(settings(work, reward_url="http://elsewhere:8300"))
+    assert tree(work)["reward"]["custom_reward_function"]["reward_kwargs"] == {"url": "http://elsewhere:8300"}
+
+
 def test_where_verl_is_not_installed_the_command_for_where_it_is_is_told(
     work: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,13 @@ def test_a_reader_that_knows_less_than_nobody_shows_a_negative_headroom(write_js
     assert "knows less than a learner that knows nobody" in result["verdict"]
 
 
+def test_a_reader_that_cannot_read_is_named(write_jsonl: Write, tmp_path: Path) -> None:
+    config = AuditConfig(dataset=str(write_jsonl([row(n) for n in range(25)])), out=tmp_path / "out", ceiling="reader")
+    result = audit(config, models={"reader": ScriptedScorer(lambda _: Failure("timeout"), "broken")})
+    assert (result["headroom"]["value"], result["headroom"]["dropped"]) == (None, 25)
+    assert result["verdict"].endswith("What the person adds cannot be told: reader could read no rubric.")
+
+
 def test_without_a_rubric_there_is_no_ceiling_and_it_says_so(write_jsonl: Write, tmp_path: Path) -> None:
     result = run(write_jsonl([row(n, rubric_aspects=[]) for n in range(12)]), tmp_path / "out")
     assert (result["ceiling"], result["headroom"]) == (None, None)

@@ -13,7 +13,7 @@ import pytest
 from prb.cache import Cache
 from prb.data.load import load, load_pairs
 from prb.encode import ENCODERS, Matrix
-from prb.grade import GRADERS, Answered, Grades, answered, validity_of
+from prb.grade import GRADERS, Answered, Grades, about_grader, answered
 from prb.grade.embedded import EmbeddedGrader, Rarity
 from prb.grade.validate import discrimination, judged, scores
 from prb.registry import Spec
@@ -49,7 +49,7 @@ def test_grades_are_calibrated_where_they_were_fitted() -> None:
 
 def test_its_validity_is_measured_on_the_test_split() -> None:
     accuracy = discrimination(judged(load("mirror", split="test"), grader().grade))["accuracy"]
-    sentence = validity_of(grader())
+    sentence = about_grader("embedded", grader())["validity"]
     assert sentence is not None
     told = [float(number) for number in re.findall(r"[0-9]+\.[0-9]", sentence)]
     assert told == [round(100 * accuracy[key], 1) for key in ("value", "low", "high")]

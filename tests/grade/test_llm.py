@@ -8,7 +8,7 @@ import pytest
 
 from prb.cache import Cache
 from prb.errors import BadSpec
-from prb.grade import GRADERS, Answered, Grades
+from prb.grade import GRADERS, Answered, Grades, as_line
 from prb.grade.llm import LLMGrader, Way
 from prb.llm import Completion, Request
 from prb.llm.scripted import ScriptedLLM
@@ -100,9 +100,14 @@ def test_no_grade_comes_from_a_bad_reply(reply: str | Failure, reason: str, call
 
 
 def test_one_aspect_without_a_grade_makes_the_answer_a_failure() -> None:
-    llm = ScriptedLLM(lambda r: '{"grade": 2}' if "Brevity" in r.chat[0].text else "no idea")
-    (failure,) = LLMGrader(llm, "each").grade([ASKED])
+    def reply(request: Request) -> Completion:
+        text = '{"grade": 2}' if "Brevity" in request.chat[0].text else "no idea"
+        return Completion(text=text, prompt_tokens=10, completion_tokens=1, cost=0.5)
+
+    (failure,) = LLMGrader(ScriptedLLM(reply), "each").grade([ASKED])
     assert isinstance(failure, Failure)
+    line = as_line(failure)  # one call for one aspect and two for the other were charged
+    assert (line["score"], line["tokens"], line["cost"]) == (None, 33, 1.5)
 
 
 def test_without_rubric_or_answer_nobody_is_asked() -> None:

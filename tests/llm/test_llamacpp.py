@@ -85,6 +85,24 @@ def test_a_real_reply_depends_on_its_own_request_alone(smollm2: LLM) -> None:
     assert smollm2.complete([*requests[::-1], *requests]) == [*alone[::-1], *alone]
 
 
+def test_samples_of_one_prompt_read_it_once(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    server = llm._server
+
+    class Counting:
+        def handle_chat_completions(self, body: dict[str, Any]) -> Any:
+            reply = server.handle_chat_completions(body)
+            read.append(reply["timings"]["prompt_n"])
+            return reply
+
+    monkeypatch.setattr(llm, "_server", Counting())
+    prompt = "abcdefgh" * 12
+    draws = [ask(prompt, temperature=1.0, seed=seed) for seed in range(4)]
+    texts = [completion.text for completion in llm.complete([*draws, ask("other")])]
+    assert read == [len(f"[user]{prompt}\n[go]") + 1, 1, 1, 1, 1, len("[user]other\n[go]") + 1, 1]
+    assert texts == [said(llm, request).text for request in [*draws, ask("other")]]
+
+
 @needs_smollm2
 def test_smollm2_answers(smollm2: LLM) -> None:
     chat = (Message("user", "What is the capital of France?"), Message("assistant", "The capital of France is"))

@@ -26,7 +26,15 @@ Client = Any
 class Server:
     """A model behind the whole app, without a socket."""
 
-    def __init__(self, *, token: str | None = None, max_body: int = 10_000, docs: bool = False, **limits: Any) -> None:
+    def __init__(
+        self,
+        *,
+        token: str | None = None,
+        max_body: int = 10_000,
+        at_once: int = 100,
+        docs: bool = False,
+        **limits: Any,
+    ) -> None:
         self.model, self.metrics = Recorder(), Metrics()
         self.batcher = Batcher(self.model.score, Limits(**{"window": 0.02, **limits}), self.metrics.batch)
         service = Service(
@@ -37,7 +45,7 @@ class Server:
             max_answers=8,
             max_chars=1000,
         )
-        self.app = make_app(service, token=token, max_body=max_body, docs=docs)
+        self.app = make_app(service, token=token, max_body=max_body, at_once=at_once, docs=docs)
 
     def run(self, talk: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
         async def conversation() -> Any:
@@ -231,6 +239,30 @@ def test_when_too_much_waits_clients_are_told_when_to_come_back() -> None:
     assert [reply.status_code for reply in refused] == [429, 429]
     assert all(1 <= int(reply.headers["Retry-After"]) <= 60 for reply in refused)
     assert [reply.json()["scores"] for reply in accepted] == [[value("q", a)] for a in ("busy", "1", "4")]
+
+
+def test_when_too_many_bodies_are_still_coming_others_are_told_to_come_back() -> None:
+    server, go_on = Server(at_once=2), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b'{"query": {"question": "q"}, '
+        await go_on.wait()
+        yield b'"answers": ["a"]}'
+
+    async def talk(client: Client) -> tuple[Any, Any, list[Any]]:
+        how = {"Content-Type": "application/json"}
+        coming = [asyncio.create_task(client.post("/v1/score", content=slow(), headers=how)) for _ in range(2)]
+        await asyncio.sleep(0)
+        while (refused := await client.post("/v1/score", content=b"not even read")).status_code != 429:
+            await asyncio.sleep(0.01)
+        healthy = await client.get("/healthz")
+        go_on.set()
+        return refused, healthy, list(await asyncio.gather(*coming))
+
+    refused, healthy, accepted = server.run(talk)
+    assert refused.headers["Retry-After"] == "1"
+    assert healthy.status_code == 200
+    assert [reply.json()["scores"] for reply in accepted] == [[worth(ask("q", "a"))]] * 2
 
 
 def test_a_stopping_server_answers_what_it_accepted_and_refuses_the_rest() -> None:

@@ -187,10 +187,15 @@ def test_a_server_that_cannot_be_reached_is_an_error_in_the_end() -> None:
 def test_address_and_token_come_from_the_environment(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted.replies += [GOOD]
     monkeypatch.setenv("PRB_SERVE_URL", scripted.url + "/")
-    monkeypatch.setenv("PRB_SERVE_TOKEN", "open sesame")
+    monkeypatch.setenv("PRB_SERVE_TOKEN", "open sesame\n")  # as a file's content is
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert compute_score("prb", "Yes.", "", {"query": QUERY}) == 1.5
     assert scripted.asked[0]["token"] == "Bearer open sesame"
+
+
+def test_what_is_no_address_is_refused_at_once() -> None:
+    with pytest.raises(NoScore, match="localhost:8300/v1/score is no address"):
+        score(QUERY, ["a"], url="localhost:8300")
 
 
 @pytest.mark.parametrize("query", ["[1]", [1], "null"])

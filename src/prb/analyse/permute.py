@@ -16,8 +16,8 @@ EXACT = 9
 """9! = 362,880 orders are all looked at; of more models a sample is drawn."""
 EXACT_SWAPS = 16
 DRAWS = 20_000
-CELLS = 1 << 21
-"""Numbers a block of a pairwise measure may hold, so that many orders fit into memory."""
+CELLS = 1 << 19
+"""Numbers a block of a pairwise measure may hold: what stays in the processor's cache is done in half the time."""
 _ROUNDING = 1e-9
 
 

@@ -12,7 +12,7 @@ VERBS = {
     "compare": "two runs, paired",
     "build": "a benchmark of your own from people's records",
     "train": "a personalization-aware reward model",
-    "report": "a page and tables from runs",
+    "report": "a static site from runs: leaderboard, models, pairs, downstream",
     "bon": "best-of-N: what a reward model picks, graded against the rubric",
     "correlate": "benchmark ↔ downstream, with honest significance",
     "grade": "grade answers against the rubric, validate a grader",

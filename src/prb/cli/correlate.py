@@ -16,7 +16,7 @@ SEVERAL = ("--bench", "--downstream", "--measure", "--constructed")
 def command(args: Sequence[str]) -> None:
     config = parse(CorrelateConfig, one_each(args), "correlate")
     from prb.progress import watch
-    from prb.report.correlation import latex, sentences, tables
+    from prb.report.correlation import latex, tables
     from prb.report.table import markdown, show
 
     with watch(config.quiet) as progress:
@@ -24,7 +24,7 @@ def command(args: Sequence[str]) -> None:
     if config.out is not None:
         _write(config.out, result)
     if config.json:
-        print_json({**result, "sentences": sentences(result)})
+        print_json({**result, "sentences": said(result)})
         return
     for table in tables(result):
         if config.format == "table":
@@ -32,9 +32,17 @@ def command(args: Sequence[str]) -> None:
         else:
             print(latex(table) if config.format == "latex" else markdown(table))  # noqa: T201
     marker = "% " if config.format == "latex" else ""
-    print("\n".join(marker + sentence for sentence in sentences(result)))  # noqa: T201
+    print("\n".join(marker + sentence for sentence in said(result)))  # noqa: T201
     if config.out is not None and config.format == "table":
         print(f"written: {config.out}")  # noqa: T201
+
+
+def said(result: Mapping[str, Any]) -> list[str]:
+    """What may be said of it, and how far the grades behind it can be trusted."""
+    from prb.report.correlation import sentences
+
+    notes = [f"{column['name']}: {column['note']}" for column in result["downstream"] if column["note"]]
+    return [*sentences(result), *notes]
 
 
 def one_each(args: Sequence[str]) -> list[str]:
@@ -53,7 +61,7 @@ def one_each(args: Sequence[str]) -> list[str]:
 
 def _write(folder: Path, result: Mapping[str, Any]) -> None:
     from prb.errors import BadInput, MissingExtra
-    from prb.report.correlation import latex, sentences, tables
+    from prb.report.correlation import latex, tables
     from prb.report.scatter import scatter
     from prb.report.table import markdown
     from prb.store import write_json
@@ -63,10 +71,10 @@ def _write(folder: Path, result: Mapping[str, Any]) -> None:
     except OSError as error:
         raise BadInput(f"{folder} cannot be written to: {error.strerror}") from None
     made = list(tables(result))
-    said = "\n".join(f"- {sentence}" for sentence in sentences(result))
-    (folder / "table.md").write_text("\n".join([*map(markdown, made), said, ""]), "utf-8")
+    listed = "\n".join(f"- {sentence}" for sentence in said(result))
+    (folder / "table.md").write_text("\n".join([*map(markdown, made), listed, ""]), "utf-8")
     (folder / "table.tex").write_text("\n".join(map(latex, made)), "utf-8")
-    write_json(folder / "correlation.json", {**result, "sentences": sentences(result)})
+    write_json(folder / "correlation.json", {**result, "sentences": said(result)})
     try:
         scatter(result, folder / "scatter.svg")
     except MissingExtra as missing:

@@ -49,6 +49,7 @@ def _config(args: Sequence[str]) -> PpoConfig:
 
 
 def _show(folder: Path, summary: Mapping[str, Any]) -> None:
+    from prb.downstream.curves import trust
     from prb.report.table import Table, show
 
     held, train = summary["held_out"], summary["train"]
@@ -57,8 +58,8 @@ def _show(folder: Path, summary: Mapping[str, Any]) -> None:
         columns = ("", "before", "after", "difference", "95 %", "p", "failed")
         rows = tuple(_cells(name, held[name]) for name in ("reward", "grade") if name in held)
         show(Table(title, columns, rows, notes=()))
-    if summary["grader"] and summary["grader"]["validity"]:
-        print(f"grades by {summary['grader']['spec']}: {summary['grader']['validity']}")  # noqa: T201
+    if summary["grader"]:
+        print(trust(summary))  # noqa: T201
     if train["stopped"]:
         print(f"stopped early: {train['stopped']}")  # noqa: T201
     print(f"run: {folder}   curves: {folder / 'curves.csv'}   policy: transformers/{folder / 'policy'}")  # noqa: T201

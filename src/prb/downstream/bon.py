@@ -25,7 +25,7 @@ from prb.errors import BadInput, MissingExtra
 from prb.evaluate.conditions import Asked, Asker
 from prb.evaluate.plan import PLANNERS, Planner
 from prb.evaluate.run import chunks
-from prb.grade import GRADERS, Grader, Grades, answered, validity_of
+from prb.grade import GRADERS, Grader, about_grader, answered, as_line, grade_all
 from prb.llm import LLM, Sampling, check_llm, make_llm
 from prb.models import MODELS, is_remote
 from prb.progress import SILENT, Progress
@@ -75,7 +75,8 @@ def bon(
         for spec in work.models():
             work.score(spec, own)
         work.grade(marker)
-        summary = summarise(work.graded(), about(config, dataset, stages.known(), marker), ks=config.best_of)
+        told = about(config, dataset, stages.known(), marker)
+        summary = {**summarise(work.graded(), told, ks=config.best_of), "clusters": work.clusters()}
         stages.finish(summary)
         _draw_plot(summary, config.out / PLOT, progress)
     return BestOfN(config.out, summary)
@@ -130,11 +131,7 @@ def about(config: BonConfig, dataset: Dataset, known: Mapping[str, str], grader:
         },
         "condition": config.condition,
         "policy": {"spec": config.policy, "fingerprint": known.get(POLICY + config.policy)},
-        "grader": {
-            "spec": config.grader,
-            "fingerprint": grader.fingerprint,
-            "validity": validity_of(grader),
-        },
+        "grader": about_grader(config.grader, grader),
         "n": config.n,
         "seed": config.seed,
     }
@@ -258,8 +255,8 @@ class Work:
         self.progress.begin(f"grading by {self.config.grader}", total=len(todo), done=len(todo) - len(missing))
         masked = self._masked(grader)
         for batch in chunks(missing, self.config.at_once):
-            said = grader.grade([answered(pair, text, masked=masked) for pair, _, text in batch])
-            lines = [grade_line(pair.id, n, grades) for (pair, n, _), grades in zip(batch, said, strict=True)]
+            said = grade_all(grader, [answered(pair, text, masked=masked) for pair, _, text in batch])
+            lines = [{"pair": p.id, "n": n, **as_line(grades)} for (p, n, _), grades in zip(batch, said, strict=True)]
             self.stages.grades.append(lines)
             for line in lines:
                 self._grades.setdefault(line["pair"], {})[line["n"]] = line
@@ -268,13 +265,17 @@ class Work:
     def graded(self) -> Graded:
         """All lines as tables: a row a pair, a column a sample."""
         models = self.models()
-        cluster = dict(zip(self.dataset.index.ids, self.dataset.index.clusters, strict=True))
         return Graded(
-            clusters=[cluster[pair.id] for pair in self.pairs],
+            clusters=list(self.clusters().values()),
             samples=[[self._samples[pair.id][n] for n in range(self.config.n)] for pair in self.pairs],
             grades=[self._grade_row(pair) for pair in self.pairs],
             scores={spec: [self._score_row(spec, pair) for pair in self.pairs] for spec in models},
         )
+
+    def clusters(self) -> dict[str, str]:
+        """Who is not independent of whom, by pair, so that nobody needs the dataset to read this folder."""
+        cluster = dict(zip(self.dataset.index.ids, self.dataset.index.clusters, strict=True))
+        return {pair.id: cluster[pair.id] for pair in self.pairs}
 
     def _grade_row(self, pair: Pair) -> list[dict[str, Any]] | None:
         """The grade of each sample; nothing if not all of them are answers."""
@@ -321,14 +322,6 @@ class Work:
 
     def _masked(self, reader: object) -> bool:
         return self.config.mask_pii == "on" or (self.config.mask_pii == "auto" and is_remote(reader))
-
-
-def grade_line(pair: str, n: int, said: Grades | Failure) -> dict[str, Any]:
-    """One line of `grades.jsonl`."""
-    if isinstance(said, Failure):
-        return {"pair": pair, "n": n, "score": None, "aspects": None, "failure": str(said)}
-    told = {"tokens": said.tokens, "cost": said.cost, "text": said.text}
-    return {"pair": pair, "n": n, "score": said.score, "aspects": said.aspects, "failure": None, **told}
 
 
 def _draw_plot(summary: Mapping[str, Any], path: Path, progress: Progress) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import combinations
+from math import comb
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -76,7 +77,8 @@ def correlate(config: CorrelateConfig, *, progress: Progress = SILENT) -> dict[s
     sets = {"all models": scores}
     if made_up:
         sets["without constructed models"] = scores.of([m for m in scores.models if m not in made_up])
-    progress.begin("testing", total=len(sets) * len(scores.bench) * len(scores.downstream))
+    columns = len(scores.bench)
+    progress.begin("testing", total=len(sets) * len(scores.downstream) * (columns + comb(columns, 2)))
     return {
         "prb": __version__,
         "models": list(scores.models),
@@ -108,7 +110,7 @@ def _read(config: CorrelateConfig) -> Scores:
 
 def _told(column: Column) -> dict[str, Any]:
     errors = None if column.errors is None else column.errors.tolist()
-    return {"name": column.name, "values": column.values.tolist(), "errors": errors}
+    return {"name": column.name, "values": column.values.tolist(), "errors": errors, "note": column.note}
 
 
 def _one_set(name: str, scores: Scores, config: CorrelateConfig, progress: Progress) -> dict[str, Any]:
@@ -118,7 +120,9 @@ def _one_set(name: str, scores: Scores, config: CorrelateConfig, progress: Progr
         return {"set": name, "n": n, "problem": problem, "correlations": [], "comparisons": [], "power": None}
     measures = tuple(dict.fromkeys(config.measure)) or get_args(Name)
     cells = [c for pair in _pairs(scores) for c in _cells(*pair, measures, config, progress)]
-    comparisons = [c for down in scores.downstream for c in _comparisons(scores.bench, down, measures, config)]
+    comparisons = [
+        c for down in scores.downstream for c in _comparisons(scores.bench, down, measures, config, progress)
+    ]
     _correct(cells)
     _correct(comparisons)
     return {
@@ -179,7 +183,7 @@ def _again(column: Column, rng: np.random.Generator) -> Floats:
 
 
 def _comparisons(
-    bench: Sequence[Column], down: Column, measures: Sequence[str], config: CorrelateConfig
+    bench: Sequence[Column], down: Column, measures: Sequence[str], config: CorrelateConfig, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     for first, second in combinations(bench, 2):
         for name in measures:
@@ -189,6 +193,7 @@ def _comparisons(
             a, b = (float(MEASURES[name](side.values, down.values)[0]) for side in (first, second))
             about = {"downstream": down.name, "first": first.name, "second": second.name, "measure": name}
             yield {**about, "difference": a - b, **test, "p_holm": None}
+        progress.advance()
 
 
 def _compared(name: str, first: Floats, second: Floats, down: Floats, config: CorrelateConfig) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,15 @@ import numpy as np
 
 from prb.analyse.best_of import curves
 from prb.analyse.estimate import Floats
-from prb.data.load import load
 from prb.downstream.correlate_table import Column, Scores
+from prb.downstream.curves import trust
 from prb.errors import BadInput
 from prb.store import CONFIG, SUMMARY, read_json, read_lines, read_outcomes
 
 DRAWS = 2000
 _CELLS = 1 << 22
+FREE = frozenset({"model", "condition", "dataset"})
+"""Settings in which two runs may differ and still make one column; the data are compared by what is in them."""
 Cells = dict[str, dict[str, list[float]]]
 """Model to cluster to the values of its items."""
 
@@ -35,12 +37,10 @@ class Items:
     data: str
     """Fingerprint of the dataset: equal clusters of equal data are drawn together."""
     cells: Cells
-    told: dict[str, tuple[float, float | None]] = field(default_factory=dict)
-    """Value and standard error by model where the items cannot be told apart by cluster."""
-
-    @property
-    def models(self) -> Iterable[str]:
-        return self.cells or self.told
+    how: Mapping[str, Any] = field(default_factory=dict)
+    """The run's settings: columns of runs that differ in one are not the same column."""
+    note: str = ""
+    """How far the numbers can be trusted."""
 
 
 def read_runs(
@@ -48,7 +48,7 @@ def read_runs(
 ) -> Scores:
     ours = list(_merged(_benchmark(Path(folder), condition) for folder in bench))
     theirs = list(_merged(_downstream(Path(folder), best_of) for folder in downstream))
-    names = tuple(dict.fromkeys(model for items in [*ours, *theirs] for model in items.models))
+    names = tuple(dict.fromkeys(model for items in [*ours, *theirs] for model in items.cells))
     columns = columns_of([*ours, *theirs], names, seed)
     return Scores(names, tuple(columns[: len(ours)]), tuple(columns[len(ours) :]))
 
@@ -62,10 +62,13 @@ def _merged(found: Iterable[Items]) -> Iterator[Items]:
             continue
         if known.data != items.data:
             raise BadInput(f"two runs on {items.name!r} did not use the same data; correlate them one at a time")
-        both = [model for model in items.models if model in known.models]
+        other = sorted(name for name in {*known.how, *items.how} if known.how.get(name) != items.how.get(name))
+        if other:
+            raise BadInput(f"two runs on {items.name!r} differ in {', '.join(other)}; correlate them one at a time")
+        both = [model for model in items.cells if model in known.cells]
         if both:
             raise BadInput(f"{both[0]!r} has two scores in {items.name!r}: leave one of the runs out")
-        columns[items.name] = Items(known.name, known.data, known.cells | items.cells, known.told | items.told)
+        columns[items.name] = replace(known, cells=known.cells | items.cells)
     return iter(columns.values())
 
 
@@ -96,7 +99,7 @@ def _benchmark(folder: Path, condition: str | None) -> Items:
             cells[line["model"]].setdefault(line["cluster"], []).append(line["credit"])
     data = summary["dataset"]
     split = f" {data['split']}" if data["split"] else ""
-    return Items(f"{short(data['name'])}{split} ({wanted})", data["fingerprint"], cells)
+    return Items(f"{short(data['name'])}{split} ({wanted})", data["fingerprint"], cells, _how(settings))
 
 
 def short(name: str) -> str:
@@ -112,97 +115,70 @@ def _downstream(folder: Path, best_of: int | None) -> Items:
     if kind == "bon":
         return _best_of_n(folder, settings, summary, best_of)
     if kind == "ppo":
-        return _ppo(folder, summary)
+        return _ppo(folder, settings, summary)
     raise BadInput(f"{folder}: --downstream wants runs of `prb bon` or `prb ppo`")
 
 
 def _best_of_n(folder: Path, settings: Mapping[str, Any], summary: Mapping[str, Any], best_of: int | None) -> Items:
-    k = best_of or summary["n"]
-    data = summary["dataset"]
+    k, data = best_of or summary["n"], summary["dataset"]
+    if "clusters" not in summary:
+        raise BadInput(f"{folder} was summed up by an older prb: run its command again, nothing is sampled anew")
     name = f"best of {k} on {short(data['name'])} ({summary['policy']['spec']}, {summary['condition']})"
-    cluster_of = _clusters(settings, data["fingerprint"])
-    if cluster_of is None:
-        if k not in summary["ks"]:
-            raise BadInput(
-                f"{folder}: best of {k} is not in its summary, and its dataset cannot be found; it has {summary['ks']}"
-            )
-        at = summary["ks"].index(k)
-        return Items(name, data["fingerprint"], {}, {r["model"]: _told(r["curve"][at]) for r in summary["results"]})
-    cells: Cells = {}
+    # a model that joined after the summary may be scored in part
+    cells: Cells = {result["model"]: {} for result in summary["results"]}
     for model, pair, value in _picked(folder, summary["n"], k):
-        cells.setdefault(model, {}).setdefault(cluster_of[pair], []).append(value)
-    return Items(name, data["fingerprint"], cells)
-
-
-def _clusters(settings: Mapping[str, Any], fingerprint: str) -> dict[str, str] | None:
-    """Pair to cluster, from the dataset if it is still there and still the same."""
-    try:
-        dataset = load(settings["dataset"], split=settings["split"], skip_bad=settings["skip_bad"])
-    except BadInput:
-        return None
-    if dataset.fingerprint != fingerprint:
-        return None
-    return dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
-
-
-def _told(point: Mapping[str, Any]) -> tuple[float, float | None]:
-    """A value and, from its 95 % interval, about its standard error."""
-    if point["value"] is None:
-        return np.nan, None
-    return point["value"], None if point["low"] is None else (point["high"] - point["low"]) / (2 * 1.96)
+        if model in cells:
+            cells[model].setdefault(summary["clusters"][pair], []).append(value)
+    return Items(name, data["fingerprint"], cells, _how(settings), trust(summary))
 
 
 def _picked(folder: Path, n: int, k: int) -> Iterator[tuple[str, str, float]]:
     """Model, pair and expected grade of the best of k, for each query that was sampled, graded and scored whole."""
-    text = {(line["pair"], line["n"]): line["text"] for line in read_lines(folder / "samples.jsonl")}
-    grade_of = {(line["pair"], text[line["pair"], line["n"]]): line["score"] for line in _lines(folder, "grades.jsonl")}
+    text = {(line["pair"], line["n"]): line["text"] for line in _lines(folder, "samples.jsonl")}
+    graded = _lines(folder, "grades.jsonl")
+    grade_of = {(line["pair"], text[line["pair"], line["n"]]): line["score"] for line in graded}
     scores: dict[tuple[str, str], Floats] = {}
     for line in _lines(folder, "scores.jsonl"):
         scores.setdefault((line["model"], line["pair"]), np.full(n, np.nan))[line["n"]] = line["score"]
     for (model, pair), row in scores.items():
-        grades = np.array([grade_of.get((pair, text.get((pair, i))), np.nan) for i in range(n)], dtype=np.float64)
+        grades = np.array([grade_of.get((pair, text.get((pair, i)))) for i in range(n)], dtype=np.float64)
         value = float(curves(row[None], grades[None], [k])[0, 0])
         if not np.isnan(value):
             yield model, pair, value
 
 
 def _lines(folder: Path, name: str) -> Iterator[dict[str, Any]]:
-    return (line for line in read_lines(folder / name) if line["score"] is not None)
+    if not (folder / name).exists():
+        raise BadInput(f"{folder} is no whole run: it has no {name}")
+    return read_lines(folder / name)
 
 
-def _ppo(folder: Path, summary: Mapping[str, Any]) -> Items:
+def _how(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in FREE}
+
+
+def _ppo(folder: Path, settings: Mapping[str, Any], summary: Mapping[str, Any]) -> Items:
     held_out = summary["held_out"]
     if not held_out["prompts"] or "grade" not in held_out:
         raise BadInput(f"{folder} has no graded held-out answers")
     cells: dict[str, list[float]] = {}
-    for line in read_lines(folder / "answers.jsonl"):
+    for line in _lines(folder, "answers.jsonl"):
         score = (line["grade"] or {}).get("score")
         if line["stage"] == "after" and score is not None:
             cells.setdefault(line["cluster"], []).append(score)
     data = summary["dataset"]
     name = f"PPO on {short(data['name'])} ({summary['policy']['spec']}, {summary['condition']})"
-    return Items(name, data["fingerprint"], {summary["model"]["spec"]: cells})
+    return Items(name, data["fingerprint"], {summary["model"]["spec"]: cells}, _how(settings), trust(summary))
 
 
 def columns_of(tables: Sequence[Items], models: Sequence[str], seed: int = 0, draws: int = DRAWS) -> list[Column]:
     """The columns with their draws; each dataset's clusters are drawn once for all columns."""
-    return [
-        _told_column(items, models)
-        if items.told
-        else _drawn_column(items, models, _same_data(items, tables), seed, draws)
-        for items in tables
-    ]
+    return [_drawn_column(items, models, _same_data(items, tables), seed, draws) for items in tables]
 
 
 def _same_data(items: Items, tables: Sequence[Items]) -> list[str]:
     alike = [other for other in tables if other.data == items.data]
     return sorted({cluster for other in alike for by_cluster in other.cells.values() for cluster in by_cluster})
-
-
-def _told_column(items: Items, models: Sequence[str]) -> Column:
-    told = [items.told.get(model, (np.nan, None)) for model in models]
-    errors = np.array([np.nan if error is None else error for _, error in told], dtype=np.float64)
-    return Column(items.name, np.array([v for v, _ in told]), None if np.isnan(errors).any() else errors)
 
 
 def _drawn_column(items: Items, models: Sequence[str], clusters: Sequence[str], seed: int, draws: int) -> Column:
@@ -212,10 +188,10 @@ def _drawn_column(items: Items, models: Sequence[str], clusters: Sequence[str], 
     with np.errstate(invalid="ignore"):
         values = sums.sum(axis=0) / sizes.sum(axis=0)
     if len(clusters) < 2:
-        return Column(items.name, values)
+        return Column(items.name, values, note=items.note)
     rng = np.random.default_rng([seed, zlib.crc32(items.data.encode())])  # other data, other draws
     drawn = _redrawn(sums, sizes, values, rng, draws)
-    return Column(items.name, values, drawn.std(axis=0, ddof=1), drawn)
+    return Column(items.name, values, drawn.std(axis=0, ddof=1), drawn, items.note)
 
 
 def _redrawn(sums: Floats, sizes: Floats, values: Floats, rng: np.random.Generator, draws: int) -> Floats:

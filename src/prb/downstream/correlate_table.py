@@ -36,6 +36,8 @@ class Column:
     """Standard errors, if they are known."""
     draws: Floats | None = None
     """Rows of the column computed anew from items drawn anew."""
+    note: str = ""
+    """How far its numbers can be trusted."""
 
     def of(self, rows: Sequence[int]) -> Column:
         """The same column of some of the models."""
@@ -108,7 +110,7 @@ def read_table(path: Path, name: str | None, bench: Sequence[str], downstream: S
         raise BadInput(f"{path} holds no rows")
     headers = list(dict.fromkeys(key for row in rows for key in row))
     key = _name_column(path, headers, rows, name)
-    numeric = [h for h in headers if h != key and _is_numeric([row.get(h) for row in rows])]
+    numeric = [h for h in headers if h != key and _means_numbers([row.get(h) for row in rows])]
     ours, theirs = _sides(path, headers, numeric, bench, downstream)
     models = tuple(str(row.get(key) if row.get(key) is not None else "").strip() for row in rows)
     if "" in models:
@@ -173,9 +175,10 @@ def _known(name: str, headers: list[str], prefix: str = "") -> str:
     raise unknown("column", wanted, headers)
 
 
-def _is_numeric(cells: Sequence[Any]) -> bool:
-    present = [cell for cell in cells if not _is_missing(cell)]
-    return bool(present) and all(map(_is_number, present))
+def _means_numbers(cells: Sequence[Any]) -> bool:
+    """Mostly numbers: a single `inf` or `12*` among them is told, not taken for a column of words and passed over."""
+    present = [_is_number(cell) for cell in cells if not _is_missing(cell)]
+    return sum(present) > len(present) / 2
 
 
 def _is_missing(cell: Any) -> bool:

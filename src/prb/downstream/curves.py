@@ -14,7 +14,7 @@ import numpy as np
 from prb.analyse.best_of import average, bend, curves, headroom, kl_bound
 from prb.analyse.estimate import Floats, Ints, codes
 from prb.analyse.paired import difference, holm
-from prb.errors import MissingExtra
+from prb.figure import INK, SOFT, drawing, series, whiskers
 
 Line = Mapping[str, Any]
 Row = Sequence[Line] | None
@@ -132,15 +132,10 @@ def _contrasts(ends: Mapping[str, Floats], k: int, clusters: Ints, seed: int) ->
     return [{"p_holm": None, **row} for row in found]
 
 
-def plot(summary: Mapping[str, Any], path: Path) -> None:
-    """Expected grade against k, with the KL bound above and the grader's validity below; the same bytes each time."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("the plot", "figures") from None
-    with rc_context({"svg.hashsalt": "prb", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(7.5, 5), layout="constrained")
+def plot(summary: Mapping[str, Any], *paths: Path) -> None:
+    """Expected grade against k, with the KL bound below it and the grader's validity below that."""
+    alt = f"Expected graded score of best-of-k against k. {_title(summary)}. {trust(summary)}"
+    with drawing(*paths, width=7.5, height=4.8, alt=alt) as figure:
         axes = figure.add_subplot()
         axes.set_xscale("log", base=2)
         _lines(axes, summary)
@@ -149,10 +144,10 @@ def plot(summary: Mapping[str, Any], path: Path) -> None:
         axes.set_xticks(ks, [f"{k}\n{bound:.2f}" for k, bound in zip(ks, summary["kl_bound"], strict=True)])
         axes.set_xlabel("k of best-of-k; below it the bound of its KL to the policy, log k − (k−1)/k")
         axes.set_ylabel("graded score, % of the rubric")
-        figure.suptitle(_title(summary), fontsize=10)
-        figure.legend(loc="outside right center", frameon=False, fontsize=8)
-        figure.supxlabel(trust(summary), fontsize=7, color="0.35", wrap=True)
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": "prb"})
+        axes.grid(axis="y")
+        figure.suptitle(_title(summary), x=0.01, ha="left")
+        figure.legend(loc="outside right center")
+        figure.supxlabel(trust(summary), fontsize=7, color=SOFT, wrap=True)
 
 
 def trust(summary: Mapping[str, Any]) -> str:
@@ -168,17 +163,22 @@ def _title(summary: Mapping[str, Any]) -> str:
 
 
 def _lines(axes: Any, summary: Mapping[str, Any]) -> None:
-    fixed = {"oracle": ("black", "--"), "random": ("0.5", ":")}
-    for name, (colour, style) in fixed.items():
+    for name, colour, dash in (("oracle", INK, "--"), ("random", SOFT, ":")):
         known = [point for point in summary[name] if point["value"] is not None]
         axes.plot(
-            [p["k"] for p in known], [100 * p["value"] for p in known], style, color=colour, label=f"({name} pick)"
+            [p["k"] for p in known], [100 * p["value"] for p in known], dash, color=colour, label=f"({name} pick)"
         )
     for position, result in enumerate(summary["results"]):
         known = [point for point in result["curve"] if point["value"] is not None]
         beside = 2 ** (0.03 * (position - (len(summary["results"]) - 1) / 2))  # or the bars would hide each other
-        values = [100 * p["value"] for p in known]
-        bars = [[100 * abs(p["value"] - (p[end] or p["value"])) for p in known] for end in ("low", "high")]
-        axes.errorbar(
-            [p["k"] * beside for p in known], values, bars, fmt="o-", ms=3, elinewidth=0.8, label=result["model"]
-        )
+        places, values = [p["k"] * beside for p in known], [100 * p["value"] for p in known]
+        axes.errorbar(places, values, whiskers(known), elinewidth=0.8, label=result["model"], **series(position))
+        _mark_bend(axes, dict(zip([p["k"] for p in known], zip(places, values, strict=True), strict=True)), result)
+
+
+def _mark_bend(axes: Any, spots: Mapping[int, tuple[float, float]], result: Mapping[str, Any]) -> None:
+    """A ring around the peak of a curve that then goes down by more than chance."""
+    if result["bend"] and result["bend"]["down"]:
+        at = spots[result["bend"]["peak"]]
+        axes.plot(*at, "o", ms=11, mfc="none", mec=INK, mew=1)
+        axes.annotate("then down", at, xytext=(0, 8), textcoords="offset points", ha="center", fontsize=7)

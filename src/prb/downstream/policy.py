@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from prb.downstream.sample import clean
 from prb.engine.chat import fit
 from prb.errors import BadInput, MissingExtra
 from prb.llm import Message, Request, parse_llm
-from prb.llm.asking import without_reasoning
 from prb.llm.checkpoint import Checkpoint, Loading, generation, load
 from prb.llm.drawing import NEVER
 from prb.llm.transformers import Row, Tokens, Transformers
@@ -91,11 +91,6 @@ class Policy(Transformers):
 
 def chat(query: Query) -> tuple[Message, ...]:
     return (Message("user", render(query)),)
-
-
-def clean(text: str) -> str:
-    """As a reward model gets it: without thoughts, without the half character a token limit may leave."""
-    return without_reasoning(text).strip().encode("utf-8", "replace").decode()
 
 
 class Texts(NamedTuple):

@@ -119,7 +119,7 @@ class PpoConfig:
     """No progress."""
 
 
-PRESENTATION = frozenset({"out", "json", "quiet", "tracker", "launch"})
+PRESENTATION = frozenset({"out", "json", "quiet", "tracker", "launch", "reward_url"})
 """Settings that change no result, so a resumed run may differ in them."""
 
 LEAST: dict[str, float] = {

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prb.errors import MissingExtra
+from prb.figure import SERIES, drawing
 from prb.store import read_json, write_json
 
 if TYPE_CHECKING:
@@ -20,7 +20,12 @@ CURVES, PLOT, CHECKPOINTS, POLICY, ANSWERS = "curves.csv", "curves.svg", "checkp
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 
 CurveRow = Mapping[str, float]
-PANELS = ("reward", "kl", "length", "entropy")
+PANELS = {
+    "reward": "reward",
+    "kl": "KL to the reference, nats an answer",
+    "length": "length",
+    "entropy": "entropy",
+}
 
 
 def write_curves(path: Path, rows: Sequence[CurveRow]) -> None:
@@ -47,22 +52,18 @@ def _number(text: str) -> float:
     return float(text) if any(c in text for c in ".naife") else int(text)
 
 
-def plot_curves(rows: Sequence[CurveRow], path: Path) -> None:
+def plot_curves(rows: Sequence[CurveRow], *paths: Path, title: str = "") -> None:
     """Reward, distance from the reference, length and entropy over the steps."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("the plot", "figures") from None
-    with mpl.rc_context({"svg.hashsalt": "prb", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(9, 5), layout="constrained")
+    alt = f"PPO, {len(rows)} steps: reward, KL, length and entropy. {title}".strip()
+    with drawing(*paths, width=7.5, height=4.4, alt=alt) as figure:
         steps = [row["step"] for row in rows]
-        for axis, name in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
-            axis.plot(steps, [row[name] for row in rows])
-            axis.set_title({"kl": "KL to the reference, nats an answer"}.get(name, name), fontsize=10)
-            axis.set_xlabel("step")
-            axis.grid(alpha=0.3)
-        figure.savefig(path, metadata={"Date": None})
+        for axes, (name, said), colour in zip(figure.subplots(2, 2).flat, PANELS.items(), SERIES, strict=False):
+            axes.plot(steps, [row[name] for row in rows], color=colour)
+            axes.set_title(said)
+            axes.set_xlabel("step")
+            axes.grid(axis="y")
+        if title:
+            figure.suptitle(title, x=0.01, ha="left")
 
 
 @dataclass(frozen=True)

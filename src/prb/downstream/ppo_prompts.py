@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
 
 from prb.data.load import Dataset, load
@@ -109,12 +109,19 @@ def _has_test(splits: set[str], dataset: Dataset) -> bool:
 
 
 def _held_out(config: PpoConfig, rows: list[Prompt], test: Dataset | None) -> tuple[list[Prompt], list[Prompt]]:
-    """Whole clusters, drawn by hash: nobody, and nobody's twin, is trained on and held out."""
+    """Drawn by hash, so that nobody, and nobody's twin, is trained on and held out.
+
+    Of people who are not trained on anyway one prompt each, then a second one: the more people, the more is known.
+    What is missing then comes from the others, all of one person before the next: so few are lost to training.
+    """
     pool = rows if test is None else [Prompt(i, c) for i, c in zip(test, test.index.clusters, strict=True)]
-    by_cluster: dict[str, list[Prompt]] = {}
+    trained = {prompt.cluster for prompt in rows}
+    turn: Counter[str] = Counter()
+    order: list[tuple[bool, int, int]] = []
     for prompt in pool:
-        by_cluster.setdefault(prompt.cluster, []).append(prompt)
-    order = sorted(by_cluster, key=lambda cluster: draw(config.seed, "held out", cluster))
-    held = list(islice((prompt for cluster in order for prompt in by_cluster[cluster]), config.holdout))
+        known = prompt.cluster in trained
+        order.append((known, 0 if known else turn[prompt.cluster], draw(config.seed, "held out", prompt.cluster)))
+        turn[prompt.cluster] += 1
+    held = [pool[n] for n in sorted(range(len(pool)), key=order.__getitem__)[: config.holdout]]
     people = {prompt.cluster for prompt in held}
     return [prompt for prompt in rows if prompt.cluster not in people], held

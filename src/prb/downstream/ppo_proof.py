@@ -11,14 +11,13 @@ import numpy as np
 
 from prb.analyse.estimate import Floats, Ints, codes, totals
 from prb.analyse.paired import bootstrap_interval, difference
-from prb.downstream.bon import grade_line
 from prb.downstream.policy import Policy
 from prb.downstream.ppo_config import PpoConfig
 from prb.downstream.ppo_prompts import Prompt, Prompts, Shown, masked
 from prb.downstream.rank import Answers, score
 from prb.downstream.sample import Sample, draw
 from prb.evaluate.run import chunks
-from prb.grade import Grader, answered
+from prb.grade import Grader, answered, as_line, grade_all
 from prb.llm import Sampling
 from prb.progress import Progress
 from prb.store import Journal
@@ -88,8 +87,8 @@ class Proof:
         gradable = {id_: item for id_, (item, _) in with_text.items() if isinstance(item, Pair) and item.rubric}
         hidden = masked(self.config, self.grader)
         asked = [answered(item, with_text[id_][1], masked=hidden) for id_, item in gradable.items()]
-        said = dict(zip(gradable, self.grader.grade(asked) if asked else [], strict=True))
-        return {id_: grade_line(id_, 0, said.get(id_, NO_PAIR)) for id_ in with_text}
+        said = dict(zip(gradable, grade_all(self.grader, asked) if asked else [], strict=True))
+        return {id_: as_line(said.get(id_, NO_PAIR)) for id_ in with_text}
 
     def summary(self) -> dict[str, Any]:
         if not self.prompts.held_out:

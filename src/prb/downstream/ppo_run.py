@@ -38,7 +38,7 @@ from prb.downstream.ppo_files import (
 from prb.downstream.ppo_prompts import Prompts, load_prompts
 from prb.downstream.ppo_proof import Proof
 from prb.errors import BadInput, MissingExtra, PrbError
-from prb.grade import GRADERS, Grader, validity_of
+from prb.grade import GRADERS, Grader, about_grader
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
@@ -256,7 +256,7 @@ class Work:
             "condition": self.config.condition,
             "policy": {"spec": self.config.policy, "fingerprint": self.learner.checkpoint.fingerprint},
             "model": {"spec": self.config.model, "fingerprint": self.model.fingerprint},
-            "grader": self._about_grader(),
+            "grader": None if self.grader is None else about_grader(self.config.grader, self.grader),
             "train": {
                 "prompts": len(self.prompts.train),
                 "steps": self.trainer.done,
@@ -267,12 +267,6 @@ class Work:
             },
             "held_out": self.proof.summary(),
         }
-
-    def _about_grader(self) -> dict[str, Any] | None:
-        if self.grader is None:
-            return None
-        about = {"spec": self.config.grader, "fingerprint": self.grader.fingerprint}
-        return {**about, "validity": validity_of(self.grader)}
 
     def finish(self, summary: dict[str, Any]) -> None:
         """The summary last: where it is, the rest is complete."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from prb.analyse.best_of import meetings, win_rates
@@ -86,12 +86,14 @@ def _win_rates(model: Comparer, tasks: Sequence[Task]) -> list[list[float | Fail
 
 def _one_robin(n: int, verdicts: Sequence[Verdict | Failure]) -> list[float | Failure]:
     """Without one of its verdicts a round robin has no winner; what it cost is booked on the first."""
-    failed = next((verdict for verdict in verdicts if isinstance(verdict, Failure)), None)
-    if failed is not None:
-        return [failed] * n
     sound = [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
+    failed = [verdict for verdict in verdicts if isinstance(verdict, Failure)]
+    tokens, cost = sum(v.tokens for v in sound), sum(v.cost for v in verdicts)
+    if failed:
+        tokens += sum(f.prompt_tokens + f.completion_tokens for f in failed)
+        why = replace(failed[0], prompt_tokens=0, completion_tokens=0, cost=0.0)
+        return [replace(why, prompt_tokens=tokens, cost=cost), *[why] * (n - 1)]
     rates = win_rates(n, [CREDIT[verdict.choice] for verdict in sound])
-    tokens, cost = sum(v.tokens for v in sound), sum(v.cost for v in sound)
     return [Reward(rates[0], tokens=tokens, cost=cost, cut=max([v.cut for v in sound], default=0)), *rates[1:]]
 
 
@@ -107,7 +109,8 @@ def _lines(name: str, answers: Answers, said: Mapping[str, float | Failure] | No
 
 def _line(name: str, pair: str, n: int, said: float | Failure, *, again: bool) -> Score:
     if isinstance(said, Failure):
-        return Score(model=name, pair=pair, n=n, score=None, failure=str(said))
+        tokens, cost = (0, 0.0) if again else (said.prompt_tokens + said.completion_tokens, said.cost)
+        return Score(model=name, pair=pair, n=n, score=None, failure=str(said), tokens=tokens, cost=cost)
     if again or not isinstance(said, Reward):
         return Score(model=name, pair=pair, n=n, score=float(said))
     return Score(model=name, pair=pair, n=n, score=float(said), cut=said.cut, tokens=said.tokens, cost=said.cost)

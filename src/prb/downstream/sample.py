@@ -55,9 +55,9 @@ def _sample(place: Place, seed: int, said: Completion | Query | Failure) -> Samp
     assert not isinstance(said, Query)
     pair, n = place
     if isinstance(said, Failure):
-        return Sample(pair=pair, n=n, text=None, tokens=0, seed=seed, failure=str(said))
-    # half a character, as a token limit leaves it, cannot be written to a file
-    text = without_reasoning(said.text).strip().encode("utf-8", "replace").decode()
+        written, cost = said.completion_tokens, said.cost
+        return Sample(pair=pair, n=n, text=None, tokens=written, seed=seed, cost=cost, failure=str(said))
+    text = clean(said.text)
     return Sample(
         pair=pair,
         n=n,
@@ -68,3 +68,8 @@ def _sample(place: Place, seed: int, said: Completion | Query | Failure) -> Samp
         cost=said.cost,
         failure=None if text else "empty answer",
     )
+
+
+def clean(text: str) -> str:
+    """As a reward model gets it: without thoughts, without the half character a token limit may leave."""
+    return without_reasoning(text).strip().encode("utf-8", "replace").decode()

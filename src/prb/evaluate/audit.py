@@ -243,6 +243,8 @@ def verdict(result: Mapping[str, Any]) -> str:
         said += f", so {'much' if learner['low'] > MUCH else 'some'} of it can be had without the person"
     if headroom is None:
         return f"{said}. Nobody can say what the person adds: there is no rubric to read."
+    if not headroom["n"]:
+        return f"{said}. What the person adds cannot be told: {result['ceiling']['model']} could read no rubric."
     if headroom["low"] is None:
         return f"{said}. What the person adds cannot be told: {headroom['n']} pairs of one person were read."
     points = f"{100 * headroom['value']:+.1f} points [{100 * headroom['low']:+.1f}, {100 * headroom['high']:+.1f}]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from prb.data.pii import mask
 from prb.registry import Registry
@@ -62,9 +62,35 @@ def ungradable(answered: Answered) -> Failure | None:
     return None if answered.answer.strip() else Failure("empty answer")
 
 
-def validity_of(grader: Grader) -> str | None:
-    """What a grader was measured to be worth, to be said wherever its grades are shown; most cannot tell."""
-    return getattr(grader, "validity", None)
+def grade_all(grader: Grader, answers: Sequence[Answered]) -> list[Grades | Failure]:
+    """What a grader says, checked: one from elsewhere may return anything."""
+    said = grader.grade(answers)
+    if len(said) != len(answers):
+        raise RuntimeError(f"the grader gave {len(said)} results for {len(answers)} answers")
+    return [_checked(graded, len(one.rubric)) for graded, one in zip(said, answers, strict=True)]
+
+
+def _checked(graded: Grades | Failure, wanted: int) -> Grades | Failure:
+    """What is not one grade an aspect on the scale is a failure."""
+    if isinstance(graded, Failure):
+        return graded
+    if not graded.aspects or len(graded.aspects) != wanted or not all(0 <= grade <= TOP for grade in graded.aspects):
+        return Failure("no grades", f"the grader returned {graded.aspects!r:.100} for {wanted} aspects")
+    return graded
+
+
+def as_line(graded: Grades | Failure) -> dict[str, Any]:
+    """As it stands in a file; what a failure was charged is booked too."""
+    if isinstance(graded, Failure):
+        spent = {"tokens": graded.prompt_tokens + graded.completion_tokens, "cost": graded.cost}
+        return {"score": None, "aspects": None, "failure": str(graded), **spent, "text": ()}
+    told = {"tokens": graded.tokens, "cost": graded.cost, "text": graded.text}
+    return {"score": graded.score, "aspects": graded.aspects, "failure": None, **told}
+
+
+def about_grader(spec: str | None, grader: Grader) -> dict[str, str | None]:
+    """Whose grades these are and what it was measured to be worth, said wherever they are shown; most cannot tell."""
+    return {"spec": spec, "fingerprint": grader.fingerprint, "validity": getattr(grader, "validity", None)}
 
 
 def answered(pair: Pair, answer: str, *, masked: bool = False) -> Answered:

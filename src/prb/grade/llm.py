@@ -123,8 +123,14 @@ def _lines(*parts: str) -> str:
 def _grades(replies: Sequence[Reply[Read] | Failure]) -> Grades | Failure:
     """One that is missing makes the whole answer a failure: a mean over the others would be another rubric's."""
     read = [reply for reply in replies if isinstance(reply, Reply)]
-    if len(read) < len(replies):
-        return next(reply for reply in replies if isinstance(reply, Failure))
+    failed = [reply for reply in replies if isinstance(reply, Failure)]
+    if failed:  # what was charged for the other aspects was charged
+        return replace(
+            failed[0],
+            prompt_tokens=sum(f.prompt_tokens for f in failed) + sum(reply.tokens for reply in read),
+            completion_tokens=sum(f.completion_tokens for f in failed),
+            cost=sum(reply.cost for reply in replies),
+        )
     return Grades(
         aspects=tuple([float(grade) for reply in read for grade in reply.value]),
         tokens=sum(reply.tokens for reply in read),

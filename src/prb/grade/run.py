@@ -18,7 +18,7 @@ from prb import __version__
 from prb.analyse.best_of import average
 from prb.analyse.estimate import codes
 from prb.data.load import Dataset, load
-from prb.grade import GRADERS, TOP, Grader, Grades, Reseedable, answered, validity_of
+from prb.grade import GRADERS, Grader, Grades, Reseedable, about_grader, answered, as_line, grade_all
 from prb.grade.config import GradeConfig, complete, settings_of
 from prb.grade.given import Given, Rows, read_answers, read_human
 from prb.grade.validate import Graded, Judged, Twice, agreement, discrimination, failures, scores
@@ -142,18 +142,15 @@ class Work:
     def _graded(self, grader: Grader, batch: Sequence[Entry]) -> list[Graded]:
         masked = self._config.mask_pii == "on" or (self._config.mask_pii == "auto" and is_remote(grader))
         shown = [answered(self._rows.pairs[e.given.pair], e.given.answer, masked=masked) for e in batch]
-        graded = grader.grade(shown)
-        if len(graded) != len(shown):
-            raise RuntimeError(f"the grader gave {len(graded)} results for {len(shown)} answers")
-        return [_checked(g, len(a.rubric)) for g, a in zip(graded, shown, strict=True)]
+        return grade_all(grader, shown)
 
     def _line(self, entry: Entry, graded: Graded) -> dict[str, Any]:
         pair = self._rows.pairs[entry.given.pair]
         about = {"pair": pair.id, "user": pair.user, "cluster": self._rows.clusters[pair.id], "round": entry.round}
-        return {**about, "answer": entry.given.answer, **_to_line(graded)}
+        return {**about, "answer": entry.given.answer, **as_line(graded)}
 
     def about(self, grader: Grader) -> dict[str, Any]:
-        told = {"spec": self._config.grader, "fingerprint": grader.fingerprint, "validity": validity_of(grader)}
+        told = about_grader(self._config.grader, grader)
         return {"prb": __version__, "grader": told, "dataset": self._about_data(), "seed": self._config.seed}
 
     def _about_data(self) -> dict[str, Any]:
@@ -192,22 +189,6 @@ class Work:
         again = [entry.given for entry in done if entry.round == RETEST]
         twice = [Twice(self._rows.clusters[g.pair], done[Entry(g)], done[Entry(g, RETEST)]) for g in again]
         return {"deterministic": False, **agreement(twice, seed=self._config.seed)}
-
-
-def _checked(graded: Graded, wanted: int) -> Graded:
-    """A grader from elsewhere may return anything; what is not one grade an aspect on the scale is a failure."""
-    if isinstance(graded, Failure):
-        return graded
-    if not graded.aspects or len(graded.aspects) != wanted or not all(0 <= grade <= TOP for grade in graded.aspects):
-        return Failure("no grades", f"the grader returned {graded.aspects!r:.100} for {wanted} aspects")
-    return graded
-
-
-def _to_line(graded: Graded) -> dict[str, Any]:
-    if isinstance(graded, Failure):
-        return {"score": None, "aspects": None, "failure": str(graded), "tokens": 0, "cost": 0.0, "text": ()}
-    told = {"tokens": graded.tokens, "cost": graded.cost, "text": graded.text}
-    return {"score": graded.score, "aspects": graded.aspects, "failure": None, **told}
 
 
 def _from_line(line: Mapping[str, Any]) -> Graded:

@@ -1,7 +1,8 @@
 """llama.cpp in this process, on a GGUF file: no server to start, no torch, any laptop.
 
-Requests run one after the other in one slot with nothing kept in between. Prompt caches and shared batches would be
-faster and change the last digits, and a reply must depend on its own request alone.
+Requests run one after the other in one slot. A prompt is read afresh into it, and every reply to that prompt begins
+with its last token once more: N samples read their prompt once, and still each depends on its own request alone. Shared
+batches and caches of what came before would be faster and change the last digits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +54,28 @@ class LlamaCpp:
         return f"<{self.fingerprint}>"
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        return [self._complete(request) for request in requests]
+        return [said for _, same in groupby(requests, lambda request: request.chat) for said in self._replies([*same])]
 
-    def _complete(self, request: Request) -> Completion | Failure:
-        if not request.chat:
-            return Failure("empty chat")
+    def _replies(self, requests: list[Request]) -> list[Completion | Failure]:
+        """To one prompt."""
+        first = requests[0]
+        if not first.chat:
+            return [Failure("empty chat")] * len(requests)
+        read = self._call({**_body(first, self._stop), "max_tokens": 1, "cache_prompt": False})
+        if isinstance(read, Failure):
+            return [read] * len(requests)
+        return [self._reply(request) for request in requests]
+
+    def _reply(self, request: Request) -> Completion | Failure:
+        said = self._call({**_body(request, self._stop), "cache_prompt": True})
+        return said if isinstance(said, Failure) else _completion(said, request)
+
+    def _call(self, body: dict[str, Any]) -> Mapping[str, Any] | Failure:
         try:
-            reply = self._server.handle_chat_completions(_body(request, self._stop))
+            reply: Mapping[str, Any] = self._server.handle_chat_completions(body)
         except (RuntimeError, TypeError, ValueError) as error:
             return Failure("llama.cpp failed", str(error))
-        return _failure(reply["error"]) if "error" in reply else _completion(reply, request)
+        return _failure(reply["error"]) if "error" in reply else reply
 
 
 def _body(request: Request, stop: tuple[str, ...]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from prb.errors import MissingExtra
+from prb.figure import CONDITIONS, SOFT, drawing, whiskers
 from prb.report.table import Table, interval, p_value
 
 
@@ -70,30 +70,21 @@ def _findings(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
 
 
-def plot(result: Mapping[str, Any], path: Path) -> None:
-    """Accuracies with their intervals, one below the other; the same bytes each time."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("the plot", "figures") from None
+def plot(result: Mapping[str, Any], *paths: Path) -> None:
+    """Accuracies with their intervals, one below the other."""
     rows = [(name, e) for name, e in rows_of(result) if e["value"] is not None]
-    with rc_context({"svg.hashsalt": "prb", "svg.fonttype": "none", "font.size": 9}):
-        figure = Figure(figsize=(7.5, 1.4 + 0.35 * len(rows)), layout="constrained")
+    with drawing(*paths, width=7.5, height=1.4 + 0.35 * len(rows), alt=result["verdict"]) as figure:
         axes = figure.add_subplot()
-        axes.axvline(50, color="0.6", lw=0.8, ls=":")
+        axes.axvline(50, color=SOFT, lw=0.8, ls=":")
         for place, (name, estimate) in enumerate(rows):
-            value, low, high = (100 * estimate[key] for key in ("value", "low", "high"))
-            colour = "#d55e00" if "blind" in name else "#0072b2" if "rubric" in name else "0.45"
-            axes.errorbar(
-                [value], [-place], xerr=[[value - low], [high - value]], fmt="o", ms=5, color=colour, capsize=2
-            )
-            axes.annotate(
-                f"{value:.1f}", (value, -place), xytext=(0, 6), textcoords="offset points", fontsize=7, ha="center"
-            )
-        axes.set_yticks([-n for n in range(len(rows))], [name.replace("$", r"\$") for name, _ in rows])
+            value = 100 * estimate["value"]
+            colour = CONDITIONS["shuffled" if "blind" in name else "profile" if "rubric" in name else "none"]
+            axes.errorbar([value], [-place], xerr=whiskers([estimate]), fmt="o", ms=5, color=colour, capsize=2)
+            above = {"xytext": (0, 6), "textcoords": "offset points", "fontsize": 7, "ha": "center"}
+            axes.annotate(f"{value:.1f}", (value, -place), **above)
+        axes.set_yticks([-n for n in range(len(rows))], [name for name, _ in rows])
         axes.set_ylim(-len(rows) + 0.4, 0.7)
-        axes.set_xlim(min(35, *(100 * e["low"] - 3 for _, e in rows)), 102)
+        lowest = [e["value"] if e["low"] is None else e["low"] for _, e in rows]
+        axes.set_xlim(min([35, *(100 * low - 3 for low in lowest)]), 102)
         axes.set_xlabel("accuracy in %, 95 % interval; dotted: a coin")
-        axes.set_title(result["dataset"]["name"].replace("$", r"\$"), loc="left", fontsize=10)
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": "prb"})
+        axes.set_title(result["dataset"]["name"])

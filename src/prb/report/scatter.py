@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prb.errors import MissingExtra
+from prb.figure import PAPER, SERIES, drawing
 
 DIRECT, SHORT = 12, 24
 """Up to so many models with so short names are named beside their points, others by numbers and a key."""
@@ -14,29 +14,23 @@ KEY_ROWS = 24
 SIZE = 7
 PANEL = (210, 170)
 """About the size of what a panel shows, in points: labels are placed by it."""
-COLOURS = {False: "#0072b2", True: "#d55e00"}
+COLOURS = {False: SERIES[0], True: SERIES[1]}
 """Of models as they are, and of constructed ones."""
 
 
-def scatter(result: Mapping[str, Any], path: Path) -> None:
-    """One panel for each benchmark (across) and downstream (down); the same bytes each time."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("the plot", "figures") from None
+def scatter(result: Mapping[str, Any], *paths: Path) -> None:
+    """One panel for each benchmark (across) and downstream (down)."""
     bench, downstream = result["bench"], result["downstream"]
     labels, key = _labels(result["models"])
-    with rc_context({"svg.hashsalt": "prb", "svg.fonttype": "none", "font.size": 9}):
-        width = 4.6 * len(bench) + (2.6 * (1 + (len(key) - 1) // KEY_ROWS) if key else 0)
-        figure = Figure(figsize=(width, 3.8 * len(downstream)), layout="constrained")
+    width = 4.6 * len(bench) + (2.6 * (1 + (len(key) - 1) // KEY_ROWS) if key else 0)
+    alt = f"Benchmark scores against downstream scores of {len(result['models'])} models."
+    with drawing(*paths, width=width, height=3.8 * len(downstream), alt=alt) as figure:
         grid = figure.subplots(len(downstream), len(bench), squeeze=False)
         for row, y in zip(grid, downstream, strict=True):
             for axes, x in zip(row, bench, strict=True):
                 _panel(axes, x, y, labels, [model in result["constructed"] for model in result["models"]])
-                axes.set_title(_claim(result["sets"], x["name"], y["name"]), loc="left", fontsize=SIZE)
+                axes.set_title(_claim(result["sets"], x["name"], y["name"]), fontsize=SIZE)
         _legend(figure, key, bool(result["constructed"]))
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": "prb"})
 
 
 def _labels(models: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -62,17 +56,17 @@ def _panel(
             fmt="s" if kind else "o",
             ms=4,
             color=colour,
-            mfc="white" if kind else colour,
+            mfc=PAPER if kind else colour,
             elinewidth=0.6,
-            ecolor=(colour, 0.35),
+            ecolor=(colour, 0.4),
         )
     for label, spot, beside in zip(
         labels, zip(x["values"], y["values"], strict=True), _places(x, y, labels), strict=True
     ):
-        axes.annotate(_literal(label), spot, xytext=beside, textcoords="offset points", fontsize=SIZE)
-    axes.set_xlabel(_literal(x["name"]))
-    axes.set_ylabel(_literal(y["name"]))
-    axes.grid(alpha=0.25)
+        axes.annotate(label, spot, xytext=beside, textcoords="offset points", fontsize=SIZE)
+    axes.set_xlabel(x["name"])
+    axes.set_ylabel(y["name"])
+    axes.grid()
     axes.margins(0.12)
 
 
@@ -106,11 +100,6 @@ def _bars(column: Mapping[str, Any], at: Sequence[int]) -> list[float] | None:
     return None if column["errors"] is None else [1.96 * column["errors"][n] for n in at]
 
 
-def _literal(text: str) -> str:
-    """A dollar sign in a name is no formula."""
-    return text.replace("$", r"\$")
-
-
 def _claim(sets: Sequence[Mapping[str, Any]], bench: str, downstream: str) -> str:
     lines = []
     for part in sets:
@@ -125,7 +114,7 @@ def _claim(sets: Sequence[Mapping[str, Any]], bench: str, downstream: str) -> st
 def _legend(figure: Any, key: Sequence[str], constructed: bool) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], ls="", label=_literal(line)) for line in key]
+    handles = [Line2D([], [], ls="", label=line) for line in key]
     if constructed:
         marks = {False: ("o", "model"), True: ("s", "constructed")}
         handles += [
@@ -136,13 +125,11 @@ def _legend(figure: Any, key: Sequence[str], constructed: bool) -> None:
                 marker=mark,
                 ms=4,
                 color=COLOURS[kind],
-                mfc="white" if kind else COLOURS[kind],
+                mfc=PAPER if kind else COLOURS[kind],
                 label=label,
             )
             for kind, (mark, label) in marks.items()
         ]
     if handles:
         columns = 1 + (len(handles) - 1) // KEY_ROWS
-        figure.legend(
-            handles=handles, loc="outside right upper", frameon=False, fontsize=6.5, handlelength=1, ncols=columns
-        )
+        figure.legend(handles=handles, loc="outside right upper", fontsize=6.5, handlelength=1, ncols=columns)

@@ -114,12 +114,12 @@ async def _left(request: Request) -> None:
         pass
 
 
-def make_app(service: Service, *, token: str | None, max_body: int, docs: bool = False) -> ASGIApp:
+def make_app(service: Service, *, token: str | None, max_body: int, at_once: int, docs: bool = False) -> ASGIApp:
     shown: dict[str, Any] = {} if docs else {"docs_url": None, "openapi_url": None}
     app = FastAPI(title="prb serve", version=__version__, redoc_url=None, **shown)
     _add_routes(app, service)
     _add_errors(app)
-    return Guard(app, service, token=token, max_body=max_body)
+    return Guard(app, service, token=token, max_body=max_body, at_once=at_once)
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
@@ -187,8 +187,9 @@ def problem(
 class Guard:
     """Before every route: the token, a free place, a body of bearable size that comes in time; after it: the count."""
 
-    def __init__(self, app: ASGIApp, service: Service, *, token: str | None, max_body: int) -> None:
+    def __init__(self, app: ASGIApp, service: Service, *, token: str | None, max_body: int, at_once: int) -> None:
         self._app, self._service, self._max_body = app, service, max_body
+        self._at_once, self._under_way = at_once, 0  # bodies that are still coming are in no queue yet
         self._token = token.encode() if token else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -201,6 +202,7 @@ class Guard:
             status = message.get("status", status)
             await send(message)
 
+        self._under_way += 1
         try:
             app = self._refusal(scope) or self._app
             await app(scope, Body(receive, self._max_body), noting)
@@ -208,6 +210,7 @@ class Guard:
             # the reply is already made; the message may hold texts and stays out of the log
             log.error("a request failed: %s", where(error))
         finally:
+            self._under_way -= 1
             self._service.metrics.request(scope["path"], status, time.perf_counter() - started)
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -221,6 +224,8 @@ class Guard:
         if scope["method"] == "POST":
             try:
                 self._service.batcher.check(1)
+                if self._under_way > self._at_once:
+                    raise Overloaded(1)
             except Overloaded as error:
                 return problem(429, str(error), {"Retry-After": str(error.seconds)})
             except Closing as error:

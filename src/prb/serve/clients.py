@@ -94,7 +94,9 @@ def score(
     body = json.dumps({"query": plain(query), "answers": list(answers), "partial": partial}).encode()
     address = (url or os.environ.get("PRB_SERVE_URL") or URL).rstrip("/") + "/v1/score"
     headers = {"Content-Type": "application/json"}
-    token = token or os.environ.get("PRB_SERVE_TOKEN")
+    if not address.startswith(("http://", "https://")):
+        raise NoScore(f"{address} is no address: it wants http:// or https:// before it")
+    token = (token or os.environ.get("PRB_SERVE_TOKEN") or "").strip()
     if token:
         headers["Authorization"] = f"Bearer {token}"
     return _post(Request(address, body, headers), patience)  # noqa: S310 - the user's own setting

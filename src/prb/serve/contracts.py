@@ -42,15 +42,15 @@ class Strict(BaseModel):
 
 class PostIn(Strict):
     text: Text
-    id: str | None = None
-    category: str = ""
+    id: Text | None = None
+    category: Text = ""
 
 
 class QueryIn(Strict):
     """All that the model may see."""
 
     question: Text
-    user: str | None = None
+    user: Text | None = None
     posts: list[PostIn | Text] = Field(default=[], max_length=10_000)
     """The person's past posts, oldest first, as texts or as maps with a text."""
     plan: list[Text] = Field(default=[], max_length=1_000)

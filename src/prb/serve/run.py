@@ -64,10 +64,10 @@ def serve(config: ServeConfig, *, model: RewardModel | None = None, ready: Calla
             max_answers=config.max_answers,
             max_chars=config.max_chars,
         )
-        app = make_app(service, token=token, max_body=config.max_body, docs=config.docs)
+        at_once = config.queue + config.batch + 256
+        app = make_app(service, token=token, max_body=config.max_body, at_once=at_once, docs=config.docs)
         told = Ready(_url(address), config.model, scorer.fingerprint)
-        connections = config.queue + config.batch + 256
-        _run(uvicorn, app, listener, batcher, connections=connections, ready=lambda: ready(told))
+        _run(uvicorn, app, listener, batcher, ready=lambda: ready(told))
     return Served(metrics.scored, metrics.failed)
 
 
@@ -89,7 +89,7 @@ def check(config: ServeConfig, *, own: bool = False) -> str | None:
 
 def token_of(config: ServeConfig) -> str | None:
     if config.token_file is None:
-        return os.environ.get(TOKEN) or None
+        return os.environ.get(TOKEN, "").strip() or None
     try:
         token = config.token_file.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -131,15 +131,7 @@ def _masks(config: ServeConfig, model: Scorer) -> bool:
     return config.mask_pii == "on" or (config.mask_pii == "auto" and is_remote(model))
 
 
-def _run(
-    uvicorn: Any,
-    app: Any,
-    listener: socket.socket,
-    batcher: Batcher,
-    *,
-    connections: int,
-    ready: Callable[[], None],
-) -> None:
+def _run(uvicorn: Any, app: Any, listener: socket.socket, batcher: Batcher, *, ready: Callable[[], None]) -> None:
     class Server(uvicorn.Server):  # type: ignore[misc]
         """Stops in two steps: on a signal nothing new is accepted (503), and when all is answered it ends."""
 
@@ -169,7 +161,6 @@ def _run(
         lifespan="off",
         ws="none",
         server_header=False,
-        limit_concurrency=connections,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=LAST_REPLIES,
     )

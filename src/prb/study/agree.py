@@ -30,6 +30,7 @@ from prb.store import read_lines
 from prb.study.config import AgreeConfig
 from prb.study.design import draw
 from prb.study.forms import CRITERIA
+from prb.study.opinions import ratings_given, said_of_items
 
 Row = dict[str, Any]
 DIFFERENCES = ("preference", "quality", "unclear")
@@ -94,6 +95,8 @@ def report(
         "personal": _personal(kept),
         "annotators": _reliability(kept, checks),
         "drop": items_to_drop(kept),
+        "ratings": ratings_given(unspoilt),
+        "items": said_of_items(kept),
     }
     result["planning"] = _planning(result, kept, margin)
     result["verdicts"] = verdicts(result)

@@ -123,7 +123,7 @@ def _write(
         writer = Writer(features, vectors, joint=joint)
         for chunk in _chunks(dataset):
             asks = [(query_of(pair, order, k), pair) for pair in chunk]
-            rows.write(_places(writer, asks, k).tobytes())
+            rows.write(_places(writer, asks, k, posts=not joint).tobytes())
             progress.advance(len(chunk))
     write_json(draft / "about.json", {"size": writer.size, "features": features.fingerprint, "data": dataset.name})
     draft.replace(folder)  # last of all, so that a folder that exists is complete
@@ -135,14 +135,15 @@ def _chunks(dataset: Dataset) -> Iterator[list[Pair]]:
         yield chunk
 
 
-def _places(writer: Writer, asks: Sequence[tuple[Query, Pair]], k: int) -> NDArray[np.int32]:
-    """The rows of one chunk."""
-    texts = writer.texts([text for query, _ in asks for text in (query.question, *(p.text for p in query.posts))])
+def _places(writer: Writer, asks: Sequence[tuple[Query, Pair]], k: int, *, posts: bool) -> NDArray[np.int32]:
+    """The rows of one chunk; posts that were read with the answers are not read alone as well."""
+    apart = [[post.text for post in query.posts] if posts else [] for query, _ in asks]
+    texts = writer.texts([text for (query, _), own in zip(asks, apart, strict=True) for text in (query.question, *own)])
     answers = writer.answers([Ask(query, answer) for query, pair in asks for answer in pair.answers])
     rows = np.full((len(asks), 3 + k), -1, dtype="<i4")
     at = 0
-    for n, (query, _) in enumerate(asks):
-        count = len(query.posts)
+    for n, own in enumerate(apart):
+        count = len(own)
         rows[n, 0], rows[n, 1:3] = texts[at], answers[2 * n : 2 * n + 2]
         rows[n, 3 : 3 + count] = texts[at + 1 : at + 1 + count]
         at += 1 + count

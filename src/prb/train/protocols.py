@@ -14,6 +14,7 @@ import numpy as np
 import tyro
 
 from prb.errors import BadInput, MissingExtra
+from prb.figure import SOFT, drawing, series, whiskers
 from prb.models.personal.features import make_features
 from prb.models.personal.head import Head, read
 from prb.models.personal.method import Floats
@@ -102,25 +103,15 @@ def seen_margins(head: Head, examples: Examples, rows: Ints) -> Floats:
 
 def draw(curves: dict[str, list[dict[str, Any]]], path: Path, *, title: str) -> None:
     """Accuracy against m, a line a method, intervals as whiskers."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("a plot", "figures") from None
-    figure = Figure(figsize=(6, 4))
-    FigureCanvasSVG(figure)
-    axes = figure.subplots()
-    for shift, (name, points) in enumerate(curves.items()):
-        value, low, high = ([100 * p["accuracy"][part] for p in points] for part in ("value", "low", "high"))
-        whiskers = [np.subtract(value, low), np.subtract(high, value)]
-        places = np.arange(len(points)) + 0.06 * (shift - (len(curves) - 1) / 2)
-        axes.errorbar(places, value, yerr=whiskers, label=name, marker="o", capsize=2, linewidth=1)
-    axes.axhline(50, color="grey", linewidth=0.8, linestyle=":")
-    first = next(iter(curves.values()))
-    axes.set_xticks(range(len(first)), [str(point["m"]) for point in first])
-    axes.set(xlabel="labelled pairs of the person", ylabel="accuracy, %", title=title)
-    axes.legend(fontsize="small")
-    figure.tight_layout()
-    with rc_context({"svg.hashsalt": "prb"}):  # the same numbers give the same bytes
-        figure.savefig(path, metadata={"Date": None})
+    with drawing(path, width=6, height=4, alt=f"Accuracy against labelled pairs of the person. {title}") as figure:
+        axes = figure.add_subplot()
+        for shift, (name, points) in enumerate(curves.items()):
+            found = [point["accuracy"] for point in points]
+            places = np.arange(len(points)) + 0.06 * (shift - (len(curves) - 1) / 2)
+            values = [100 * e["value"] for e in found]
+            axes.errorbar(places, values, yerr=whiskers(found), label=name, elinewidth=0.8, **series(shift))
+        axes.axhline(50, color=SOFT, linewidth=0.8, linestyle=":")
+        first = next(iter(curves.values()))
+        axes.set_xticks(range(len(first)), [str(point["m"]) for point in first])
+        axes.set(xlabel="labelled pairs of the person", ylabel="accuracy, %", title=title)
+        figure.legend(loc="outside right upper")

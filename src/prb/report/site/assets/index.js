@@ -1,0 +1,187 @@
+// The leaderboard: models × conditions with intervals, gain, control, twins, significance letters.
+"use strict";
+
+(() => {
+  const { h, put, options, table, go, link, percent, points, stars, interval, count, words, copy } = prb;
+  const MEANINGS = {
+    none: "the question alone", profile: "the person's own posts", plan: "what was inferred from the posts",
+    shuffled: "another person's posts", oracle: "the true rubric",
+  };
+
+  function view(data, state) {
+    const slices = ["all", ...data.categories.map((c) => `category:${c}`), ...data.tiers.map((t) => `tier:${t}`)];
+    const condition = data.conditions.includes(state.condition) ? state.condition : data.shown;
+    const slice = state.tier ? `tier:${state.tier}` : state.category ? `category:${state.category}` : "all";
+    const [key, order] = (state.sort || `${condition}.down`).split(".");
+    return { condition, slice: slices.includes(slice) ? slice : "all", q: state.q || "", sort: { key, down: order !== "up" } };
+  }
+
+  const value = (estimate) => (estimate && estimate.value !== null && estimate.value !== undefined ? estimate.value : null);
+
+  function rows(data, board, v) {
+    return data.models.map((model, n) => {
+      const numbers = board.slices[v.slice][n];
+      return {
+        n, model, numbers, letters: v.slice === "all" ? board.letters[v.condition][n] : "",
+        accuracy: numbers.accuracy, gain: numbers.gain, control: numbers.control,
+        effect: numbers.effect[v.condition], mirror: numbers.mirror[v.condition],
+        failed: Object.values(numbers.accuracy).reduce((sum, e) => sum + e.failed, 0),
+      };
+    });
+  }
+
+  function columns(data, all) {
+    const found = [{ key: "model", label: "model", left: true, of: (r) => r.model.name.toLowerCase(), text: (r) => r.model.name }];
+    if (all.some((r) => r.letters)) found.push({ key: "group", label: "group", left: true, title: "models that share a letter cannot be told apart", of: (r) => r.letters, text: (r) => r.letters });
+    for (const c of data.conditions) found.push({ key: c, label: c, title: MEANINGS[c], of: (r) => value(r.accuracy[c]), text: (r) => interval(r.accuracy[c]) });
+    for (const kind of ["gain", "control"]) {
+      if (!all.some((r) => r[kind])) continue;
+      const title = kind === "gain" ? "profile − none, in points" : "profile − shuffled, in points";
+      found.push({ key: kind, label: kind, title, of: (r) => value(r[kind]), text: (r) => contrast(r[kind]), more: (r) => bounds(r[kind]) });
+    }
+    if (all.some((r) => r.effect)) {
+      found.push({ key: "effect", label: "person effect", title: "share of twins ordered by the person; a user-blind model has exactly 50", of: (r) => value(r.effect), text: (r) => (r.effect ? percent(r.effect.value) + stars(r.effect.p) : "–") });
+      found.push({ key: "mirror", label: "mirror", title: "share of twins with both right; a coin has 25, a user-blind model 0", of: (r) => value(r.mirror), text: (r) => percent(value(r.mirror)) });
+    }
+    if (all.some((r) => r.failed)) found.push({ key: "failed", label: "failed", of: (r) => r.failed, text: (r) => count(r.failed) });
+    return found;
+  }
+
+  const contrast = (c) => (value(c) === null ? "–" : points(c.value) + stars(c.p_holm));
+  const bounds = (c) => (value(c) === null || c.low === null ? "" : `[${points(c.low)}, ${points(c.high)}]`);
+
+  function sorted(list, cols, sort) {
+    const column = cols.find((c) => c.key === sort.key) || cols[0];
+    const sign = sort.down ? -1 : 1;
+    return [...list].sort((a, b) => {
+      const [x, y] = [column.of(a), column.of(b)];
+      if (x === null || y === null) return (x === null) - (y === null);
+      return (x < y ? -1 : x > y ? 1 : 0) * sign || a.n - b.n;
+    });
+  }
+
+  // floors and ceiling: what a number is worth
+  function references(data, all, condition) {
+    const floors = {};  // of a floor that is in several runs, the best
+    for (const r of all) {
+      const at = value(r.accuracy[condition]);
+      if (r.model.floor && r.model.spec !== "constant" && at !== null) floors[r.model.spec] = Math.max(at, floors[r.model.spec] ?? 0);
+    }
+    const lines = Object.entries(floors).map(([label, at]) => ({ at, label, kind: "floor" }));
+    const best = Math.max(...all.map((r) => value(r.accuracy.oracle) ?? -1));
+    if (best >= 0) lines.push({ at: best, label: "ceiling", kind: "ceiling" });
+    const merged = [];
+    for (const line of lines) {
+      const same = merged.find((l) => l.kind === line.kind && Math.abs(l.at - line.at) < 0.004);
+      if (same) same.label += `, ${line.label}`; else merged.push(line);
+    }
+    return merged;
+  }
+
+  // from what is shown: intervals of a few points would be specks on 0 to 100
+  function range(all, lines) {
+    const ends = all.flatMap((r) => Object.values(r.accuracy)).filter((e) => value(e) !== null).flatMap((e) => [e.low, e.high]);
+    const from = Math.max(0, Math.floor(10 * Math.min(0.4, ...ends) - 0.01) / 10), to = Math.min(1, Math.ceil(10 * Math.max(0.6, ...ends, ...lines.map((l) => l.at)) + 0.01) / 10);
+    const step = to - from > 0.6 ? 0.2 : 0.1, first = Math.ceil(from / step - 1e-9);
+    return { from, to, ticks: Array.from({ length: Math.floor((to - from) / step + 1e-9) + 1 }, (_, n) => (first + n) * step).filter((t) => t <= to + 1e-9) };
+  }
+
+  function chart(data, row, v, lines, scale) {
+    const lanes = data.conditions.filter((c) => row.accuracy[c]).map((c) => ({ ...row.accuracy[c], kind: c, strong: c === v.condition }));
+    const said = data.conditions.map((c) => `${c} ${interval(row.accuracy[c])}`).join("; ");
+    return charts.strip(lanes, { lines: [{ at: 0.5, kind: "half" }, ...lines], scale, title: row.model.name, alt: `${row.model.name}, accuracy in percent: ${said}` });
+  }
+
+  function grid(data, board, v) {
+    const all = rows(data, board, v), cols = columns(data, all), lines = references(data, all, v.condition), scale = range(all, lines);
+    const wanted = v.q.toLowerCase();
+    const shown = sorted(all.filter((r) => r.model.name.toLowerCase().includes(wanted)), cols, v.sort);
+    const at = cols.findIndex((c) => c.key === data.conditions[0]);
+    const heads = [...cols];
+    heads.splice(at, 0, { label: charts.axis({ scale, ticks: scale.ticks, lines }), chart: true, left: true });
+    const body = shown.map((r) => heads.map((c) => (c.chart ? chart(data, r, v, lines, scale) : cell(data, c, r, v))));
+    const drawn = table(heads, body, { sort: v.sort, onsort: (key) => go({ sort: `${key}.${(v.sort.key === key ? !v.sort.down : natural(key)) ? "down" : "up"}` }) });
+    drawn.className = "board";
+    return { drawn, cols, shown };
+  }
+
+  const natural = (key) => key !== "model" && key !== "group";  // numbers best first, names from a
+
+  function cell(data, column, r, v) {
+    if (column.key === "model") {
+      return [h("a", { href: link({ data: data.id, model: r.model.name, condition: v.condition }, "model.html") }, r.model.name),
+        r.model.blind ? h("span", { class: "badge", title: "cannot know the person" }, "user-blind") : null];
+    }
+    if (column.key === "group") return h("span", { class: "letters" }, column.text(r));
+    const estimate = r.accuracy[column.key];
+    if (!estimate) return column.more && column.more(r) ? [column.text(r), h("small", { class: "quiet" }, column.more(r))] : column.text(r);
+    return h("span", { class: column.key === v.condition ? "lit" : null }, percent(estimate.value),
+      h("small", { class: "quiet" }, value(estimate) === null ? "" : `[${percent(estimate.low)}, ${percent(estimate.high)}]`));
+  }
+
+  // --- the table as text ---
+  const escapes = { "\\": "\\textbackslash{}", "%": "\\%", _: "\\_", "&": "\\&", $: "\\$", "#": "\\#", "{": "\\{", "}": "\\}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}" };
+  const tex = (s) => s.replace(/[\\%_&$#{}~^]/g, (c) => escapes[c]).replaceAll("−", "$-$").replaceAll("–", "--");
+  const FORMATS = {
+    Markdown: (head, body) => [head, head.map((_, n) => (n ? "---:" : "---")), ...body.map((r) => r.map((c) => c.replace(/[|*\\]/g, "\\$&")))].map((r) => `| ${r.join(" | ")} |`).join("\n") + "\n",
+    LaTeX: (head, body) => [`\\begin{tabular}{l${"r".repeat(head.length - 1)}}`, "\\toprule", `${head.map(tex).join(" & ")} \\\\`, "\\midrule", ...body.map((r) => `${r.map(tex).join(" & ")} \\\\`), "\\bottomrule", "\\end{tabular}"].join("\n") + "\n",
+    CSV: (head, body) => [head, ...body].map((r) => r.map((c) => (/[",\n]/.test(c) ? `"${c.replaceAll('"', '""')}"` : c)).join(",")).join("\n") + "\n",
+  };
+
+  function copying(current) {
+    return Object.entries(FORMATS).map(([name, format]) => h("button", {
+      type: "button", title: `Copy the table as it stands here, as ${name}`, "data-copy": name,
+      onclick: (event) => { const { cols, shown } = current(); copy(format(cols.map((c) => c.label), shown.map((r) => cols.map((c) => c.text(r)))), event.currentTarget); },
+    }, `Copy ${name}`));
+  }
+
+  function notes(data, v, board) {
+    const said = ["Accuracy in percent with a 95 % interval clustered by person; a tie counts half, a failure not at all."];
+    if (board.slices.all.some((r) => r.gain || r.control)) said.push("Gain: profile − none. Control: profile − shuffled. Stars: sign-flip p < .05, .01, .001 after Holm; on a part of the rows intervals stand without a test.");
+    if (data.models.length > 1) said.push(v.slice === "all" ? `Group: models that share a letter cannot be told apart under ${v.condition} (all couples paired, Holm, 5 %).` : "Groups are tested on all rows only.");
+    if (board.slices.all.some((r) => Object.keys(r.effect).length)) said.push(`Person effect and mirror under ${v.condition}: share of twins ordered by the person (user-blind: exactly 50), share with both right (a coin: 25, user-blind: 0).`);
+    if (data.models.some((m) => m.protocol === "paper")) said.push("Some runs follow the procedure of the paper's scripts, faults included, to compare with published numbers.");
+    said.push("Lines: floors are models that show what a number is worth; the ceiling is the best model that is shown the true rubric.");
+    return said;
+  }
+
+  function frame(data) {
+    let current = {};
+    const category = h("select", { id: "category", onchange: () => go({ category: category.value, tier: null }) });
+    const tier = h("select", { id: "tier", onchange: () => go({ tier: tier.value, category: null }) });
+    const condition = h("select", { id: "condition", onchange: () => go({ condition: condition.value, sort: null }) });
+    const search = h("input", { type: "search", id: "q", placeholder: "name of a model", oninput: () => go({ q: search.value }, { replace: true }) });
+    const about = h("p", {}), body = h("div", { class: "card boardcard" }), said = h("ul", { class: "notes" });
+    const label = (text, input) => h("label", {}, text, input);
+    const parts = [about, h("div", { class: "controls" },
+      label("Condition", condition), data.categories.length ? label("Category", category) : null, data.tiers.length ? label("Tier", tier) : null,
+      label("Search", search), h("span", { class: "end", role: "group", "aria-label": "Copy the table" }, copying(() => current),
+        h("button", { type: "button", id: "permalink", title: "Copy the address of this view", onclick: (event) => copy(location.href, event.currentTarget) }, "Copy link"))), body, said];
+
+    function update(board, v) {
+      options(condition, data.conditions.map((c) => [c, `${c}: ${MEANINGS[c]}`]), v.condition);
+      const [kind, name] = [v.slice.split(":")[0], v.slice.slice(v.slice.indexOf(":") + 1)];
+      options(category, [["", "all"], ...data.categories.map((c) => [c, words(c)])], kind === "category" ? name : "");
+      options(tier, [["", "all"], ...data.tiers.map((t) => [t, words(t)])], kind === "tier" ? name : "");
+      if (search.value !== v.q) search.value = v.q;
+      const a = data.about;
+      put(about, h("b", {}, a.name), ` ${a.split ? `split ${a.split}: ` : ""}${count(a.rows)} pairs, ${count(a.users)} people, ${count(a.clusters)} clusters${a.left_out ? `; ${a.left_out} rows with errors left out` : ""}.`);
+      current = grid(data, board, v);
+      put(body, charts.legend(data.conditions.map((c) => ({ name: `${c}: ${MEANINGS[c]}`, kind: c }))), h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Leaderboard" }, current.drawn),
+        current.shown.length ? null : h("p", { class: "soft" }, "No model has this in its name."));
+      put(said, notes(data, v, board).map((text) => h("li", {}, text)));
+    }
+    return { parts, update };
+  }
+
+  let drawn = { id: null };
+  prb.run(async (site, state) => {
+    if (!site.datasets.length) { put("board", h("p", { class: "note" }, "No evaluation on pairs was given: see the other pages, or the tables below.")); return; }
+    const data = prb.dataset(site), board = await prb.load(`${data.id}/board`);
+    if (drawn.id !== data.id) {
+      drawn = { id: data.id, ...frame(data) };
+      put("board", drawn.parts);
+    }
+    drawn.update(board, view(data, state));
+  });
+})();

@@ -1,0 +1,160 @@
+// One model: where it is right, for whom, what it prefers whatever was asked, how sure it may be, what it cost.
+"use strict";
+
+(() => {
+  const { h, put, options, table, go, link, percent, points, stars, interval, count, number, pValue, words } = prb;
+  const LINES = [{ at: 0.5, kind: "half" }];
+
+  const card = (title, ...children) => h("section", { class: "card" }, h("h3", {}, title), children);
+  const soft = (text) => h("p", { class: "soft" }, text);
+
+  function facts(entries) {
+    return h("dl", { class: "facts" }, entries.filter(Boolean).map(([name, value, more]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, more ? h("small", {}, more) : null))));
+  }
+
+  function bounds(e, text = percent) {
+    return e && e.low !== null && e.low !== undefined ? `95\u00a0%: ${text(e.low)} to ${text(e.high)}` : "";
+  }
+
+  function head(model, d, condition) {
+    const r = d.conditions[condition], change = Object.fromEntries(d.contrasts.map((c) => [c.kind, c]));
+    const contrast = (kind, what) => change[kind] && change[kind].value !== null
+      && [kind, points(change[kind].value) + stars(change[kind].p_holm), `${what}; ${bounds(change[kind], points)}`];
+    return facts([
+      [`accuracy, ${condition}`, percent(r.accuracy.value), bounds(r.accuracy)],
+      [`strict accuracy`, percent(r.strict_accuracy.value), `${count(r.accuracy.ties)} ties count as lost`],
+      contrast("gain", "profile − none"), contrast("control", "profile − shuffled"),
+      change.control && change.control.flip_rate !== null && ["verdicts flipped", `${percent(change.control.flip_rate)} %`, "by another person's posts"],
+      r.person_effect && ["person effect", percent(r.person_effect.value) + stars(r.person_effect.p), "user-blind: exactly 50"],
+      r.mirror_accuracy && ["mirror accuracy", percent(r.mirror_accuracy.value), "a coin: 25, user-blind: 0"],
+      r.average_user_share !== null && ["average-user share", percent(r.average_user_share), "of what it says is about nobody in particular"],
+      r.accuracy.failed > 0 && ["failed", count(r.accuracy.failed), `of ${count(r.accuracy.n + r.accuracy.failed)}`],
+    ]);
+  }
+
+  function estimates(found, condition, href) {
+    return charts.bars(Object.entries(found).map(([name, e]) => ({
+      name: words(name), lanes: [{ ...e, kind: condition }], text: `${interval(e)} · n ${count(e.n)}`, href: href && href(name),
+    })), { lines: LINES });
+  }
+
+  function conditions(d) {
+    const rows = Object.entries(d.conditions).map(([c, r]) => ({ name: c, lanes: [{ ...r.accuracy, kind: c }], text: interval(r.accuracy) }));
+    return card("By condition", charts.bars(rows, { lines: LINES }), soft("Percent right, 0 to 100; the grey line is 50 %."));
+  }
+
+  function groups(d, condition, explore) {
+    const r = d.conditions[condition], found = [];
+    if (Object.keys(r.by_category).length) found.push(card("By category", estimates(r.by_category, condition, (name) => explore({ category: name }))));
+    if (Object.keys(r.by_tier).length) found.push(card("By tier", estimates(r.by_tier, condition, (name) => explore({ tier: name })), soft("How directly the posts say what the rubric wants.")));
+    for (const [name, group] of Object.entries(r.by_group)) {
+      found.push(card(`By ${words(name)}`, estimates(group.groups, condition), group.gap === null ? null : soft(`Best to worst: ${percent(group.gap)} points; worst: ${group.worst}.`)));
+    }
+    return found;
+  }
+
+  const keyed = (bins) => Object.fromEntries(bins.map((b) => [b.label, b]));
+
+  function history(d, condition, missing) {
+    const bins = d.conditions[condition].by_history;
+    if (!bins) return card("By length of the history", soft(`Unknown here. ${missing}`));
+    const said = bins.length > 1 ? "Posts that the person has written in all." : `Everybody has ${bins[0].label} posts, so length cannot be told from anything else.`;
+    return card("By length of the history", estimates(keyed(bins), condition), soft(said));
+  }
+
+  function effectOfK(d, model, condition) {
+    if (d.other_k.length) {
+      const series = [{ name: "profile", kind: "profile", points: d.other_k.map((r) => ({ x: r.k, y: r.value, low: r.low, high: r.high, label: r.run, named: false })) }];
+      return card("Effect of k posts", charts.plot({ series, x: { label: "posts shown (k)", ticks: d.other_k.map((r) => r.k) }, y: { label: "accuracy, %", text: (v) => percent(v, 0) }, height: 260,
+        title: "Accuracy by number of posts shown", alt: `Accuracy by number of posts shown: ${d.other_k.map((r) => `k ${r.k}: ${interval(r)}`).join("; ")}` }),
+      soft("The same rows in several runs, condition profile; bands are 95 % intervals."));
+    }
+    const bins = d.conditions[condition].by_posts;
+    return card("Effect of k posts", soft(`One run cannot tell: this one showed up to ${model.k} posts. Evaluate again with other --k into other folders and give all of them to prb report.`),
+      bins && bins.length > 1 ? [soft("By how many posts were shown; fewer means a shorter history, so other people, not less of the same ones:"), estimates(keyed(bins), condition)] : null);
+  }
+
+  function people(d, names, condition, explore) {
+    const means = d.conditions[condition].people, known = means.map((m, n) => ({ mean: m, n })).filter((p) => p.mean !== null);
+    if (!known.length) return card("By person", soft("Nobody's pairs were answered."));
+    const spread = d.conditions[condition].users, single = names.pairs.every((n) => n === 1);
+    const worst = [...known].sort((a, b) => a.mean - b.mean || names.pairs[b.n] - names.pairs[a.n]).slice(0, 8);
+    const rows = worst.map((p) => [h("a", { href: explore({ person: names.names[p.n] }) }, names.names[p.n]), percent(p.mean), count(names.pairs[p.n])]);
+    return card("By person",
+      charts.dots(known.map((p) => p.mean), { kind: condition, title: "Accuracy of every person", alt: `Accuracy of ${count(known.length)} people, mean ${percent(spread.mean)}, worst tenth ${percent(spread.worst_decile)}` }),
+      soft(`${single ? "Everybody has one pair, so a person is right or wrong. " : "One dot a person. "}Mean ${percent(spread.mean)}, standard deviation ${percent(spread.spread)}, worst tenth ${percent(spread.worst_decile)}.`),
+      single ? null : [h("h3", {}, "Served worst"), h("div", { class: "wide" }, table([{ label: "person", left: true }, { label: "right, %" }, { label: "pairs" }], rows))]);
+  }
+
+  function length(d, condition) {
+    const bias = d.conditions[condition].biases.length;
+    if (!bias) return card("Length", soft("Nothing was answered."));
+    const rows = { "chosen is longer": bias.chosen_longer, "chosen is shorter": bias.chosen_shorter };
+    const equal = bias.accuracy_at_equal_length;
+    return card("Length", estimates(rows, condition),
+      soft(equal === null ? "At equal length: not to be told." : `At equal length it would be right ${percent(equal)} % of the time (logistic regression on the log length ratio; slope ${number(bias.slope, 2)} a standard deviation, above 0 likes longer answers).`));
+  }
+
+  function position(d, condition) {
+    const bias = d.conditions[condition].biases.position;
+    if (!bias) return card("Position", soft("It scores each answer alone, or was asked in one order only: there is no position to prefer."));
+    return card("Position", facts([["same answer in both orders", `${percent(bias.consistency)} %`, `${count(bias.n)} pairs`],
+      ["first answer preferred", bias.first_share === null ? "–" : `${percent(bias.first_share)} %`, "50 without a bias"]]));
+  }
+
+  function calibration(d, condition) {
+    const found = d.conditions[condition].biases.calibration;
+    if (!found) return card("Calibration", soft("No margins to calibrate, or fewer than five people."));
+    const most = Math.max(...found.curve.map((b) => b.n));
+    const points_ = found.curve.map((b) => ({ x: b.confidence, y: b.accuracy, r: 2.5 + 6 * Math.sqrt(b.n / most), label: `${count(b.n)} pairs`, named: false }));
+    return card("Calibration", charts.plot({
+      series: [{ name: "bins", kind: condition, points: points_ }], lines: [{ from: [0.5, 0.5], to: [1, 1] }], height: 300,
+      x: { label: "confidence σ(|margin| / T), %", from: 0.5, to: 1, ticks: [0.5, 0.6, 0.7, 0.8, 0.9, 1], text: (v) => percent(v, 0) },
+      y: { label: "right, %", from: Math.min(0.3, ...points_.map((p) => p.y)), to: 1, text: (v) => percent(v, 0) },
+      title: "Calibration curve", alt: `Calibration: ${found.curve.map((b) => `confidence ${percent(b.confidence, 0)}, right ${percent(b.accuracy, 0)}, ${b.n} pairs`).join("; ")}`,
+    }), soft(`Expected calibration error ${percent(found.ece)} points, Brier score ${number(found.brier)}. T is fitted on other people; a dot's area is its number of pairs. On the dashed line margins mean what they say.`));
+  }
+
+  function failures(d, condition, explore, ids) {
+    const reasons = d.conditions[condition].reasons;
+    if (!reasons.length) return card("Failures", soft("None under this condition."));
+    const rows = reasons.map((r) => [r.reason, count(r.n), r.pairs.map((p, n) => [n ? ", " : "", h("a", { href: explore({ pair: ids[p] }) }, ids[p])])]);
+    return card("Failures", h("div", { class: "wide" }, table([{ label: "reason", left: true }, { label: "pairs" }, { label: "such as", left: true }], rows)), soft("A failure is never scored; it is counted apart."));
+  }
+
+  function cost(d) {
+    const rows = Object.entries(d.conditions).map(([c, r]) => {
+      const x = r.cost;
+      return [c, count(x.outcomes), `${number(x.seconds)} s`, x.seconds > 0 ? `${number((1000 * x.seconds) / x.outcomes)} ms` : "–", x.tokens ? count(x.tokens) : "–", x.money ? `$ ${number(x.money)}` : "–", count(r.cut_posts)];
+    });
+    return card("What it cost", h("div", { class: "wide" }, table([{ label: "condition", left: true }, { label: "pairs" }, { label: "time" }, { label: "a pair" }, { label: "tokens" }, { label: "money" }, { label: "posts cut" }], rows)),
+      soft("Time as booked on each outcome: what was scored once and used again counts once. – where nothing was booked."));
+  }
+
+  function contrasts(d) {
+    if (!d.contrasts.length) return null;
+    const rows = d.contrasts.map((c) => [c.kind, points(c.value) + stars(c.p_holm), c.low === null ? "–" : `${points(c.low)} to ${points(c.high)}`, pValue(c.p), pValue(c.p_holm), c.smallest_detectable === null ? "–" : percent(c.smallest_detectable), count(c.n) + (c.dropped ? `, ${count(c.dropped)} dropped` : "")]);
+    return card("Is it the person?", h("div", { class: "wide" }, table([{ label: "contrast", left: true }, { label: "points" }, { label: "95 %" }, { label: "p" }, { label: "p (Holm)" }, { label: "detectable" }, { label: "pairs" }], rows)),
+      soft("Gain: profile − none. Control: profile − shuffled. Detectable: the smallest difference, in points, that a set of this size finds in four of five repetitions. Holm over the models of the run."));
+  }
+
+  prb.run(async (site, state) => {
+    const data = prb.dataset(site), n = Math.max(0, data.models.findIndex((m) => m.name === state.model)), model = data.models[n];
+    const [d, names, pairs] = await Promise.all([prb.load(`${data.id}/model-${n}`), prb.load(`${data.id}/people`), prb.load(`${data.id}/pairs`)]);
+    const condition = d.conditions[state.condition] ? state.condition : d.conditions[data.shown] ? data.shown : Object.keys(d.conditions)[0];
+    const explore = (wanted) => link({ data: data.id, condition, model: model.name, ...wanted }, "pairs.html");
+    const choose = h("select", { id: "model-choice", onchange: () => go({ model: choose.value }) });
+    const under = h("select", { id: "condition", onchange: () => go({ condition: under.value }) });
+    options(choose, data.models.map((m) => [m.name, m.name]), model.name);
+    options(under, Object.keys(d.conditions).map((c) => [c, c]), condition);
+    document.title = `${model.name} · ${site.title}`;
+    put("model", h("h1", {}, model.name),
+      h("p", { class: "soft" }, `${data.label}. Run ${model.run}, up to ${model.k} posts picked by ${model.ranker}${model.protocol === "paper" ? "; procedure of the paper's scripts" : ""}. `,
+        model.blind ? h("span", { class: "badge" }, "user-blind: cannot know the person") : null),
+      h("div", { class: "controls" }, h("label", {}, "Model", choose), h("label", {}, "Condition", under),
+        h("span", { class: "end" }, h("a", { href: explore({ show: "wrong" }) }, "the pairs it gets wrong"), h("a", { href: link({ data: data.id, a: model.name, condition }, "compare.html") }, "compare with another"))),
+      head(model, d, condition),
+      h("div", { class: "cards" }, conditions(d), contrasts(d), groups(d, condition, explore), history(d, condition, data.missing), people(d, names, condition, explore),
+        calibration(d, condition), length(d, condition), position(d, condition), effectOfK(d, model, condition), failures(d, condition, explore, pairs.ids), cost(d)));
+  });
+})();

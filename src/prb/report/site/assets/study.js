@@ -1,0 +1,128 @@
+// Human agreement: what holds, how well people agree, how good they find the answers, who and what was left out.
+"use strict";
+
+(() => {
+  const { h, put } = prb, { facts, fixed, share } = evidence;
+  const ASKED = { before: "Preference from the posts alone", after: "Preference, wishes known", difference: "What the difference is about",
+    correctness: "Correctness, 1 to 5", relevance: "Relevance, 1 to 5", helpfulness: "Helpfulness, 1 to 5" };
+  const COEFFICIENTS = { alpha: "Krippendorff’s α", fleiss: "Fleiss’ κ", ac1: "Gwet’s AC1", cohen: "mean Cohen’s κ" };
+  const GATES = { preference: "People prefer the labelled answer", parity: "Both answers are equally good", personal: "They differ in taste, not quality", agreement: "People agree" };
+  const CRITERIA = ["correctness", "relevance", "helpfulness"];
+  const WANTED = 0.667;
+
+  function study(s) {
+    const c = s.counts;
+    return h("section", { "aria-label": `Study: ${s.name}` }, h("h2", {}, s.name), h("p", { class: "soft" }, s.basis),
+      h("div", { class: "cards" }, s.gates.map(gate)),
+      facts([["Items", prb.count(c.items)], ["Annotators", prb.count(c.annotators), c.left_out.length ? `${c.left_out.length} left out` : null],
+        ["Judgements", prb.count(c.judgements), `${prb.count(c.finished)} with the wishes known`], ["Skipped", prb.count(c.skipped)], ["Revised", prb.count(c.revised), "first steps changed later"]]),
+      agreement(s), preference(s), quality(s), ratings(s), people(s), drop(s), items(s), h("p", {}, s.next));
+  }
+
+  function gate(g) {
+    return h("div", { class: `card gate ${g.holds ? "good" : "bad"}` }, h("h3", {}, h("span", { class: "badge" }, g.holds ? "✓ holds" : "✗ not shown"), " ", GATES[g.name] || g.name), h("p", {}, g.says));
+  }
+
+  // --- how well people agree ---
+  function agreement(s) {
+    const asked = Object.entries(s.agreement), names = Object.keys(COEFFICIENTS);
+    const lowest = Math.min(0, ...asked.flatMap(([, found]) => names.map((n) => found[n] && (found[n].low ?? found[n].value)).filter((v) => v !== null && v !== undefined)));
+    const scale = { from: Math.max(-1, lowest), to: 1 }, lines = [{ at: 0, kind: "half" }, { at: WANTED, kind: "ceiling" }];
+    const rows = asked.map(([question, found]) => ({
+      name: ASKED[question] || question, text: `α ${fixed(found.alpha)}`,
+      lanes: names.filter((n) => found[n]).map((n) => ({ ...found[n], kind: charts.series(names.indexOf(n)) })),
+    }));
+    const table = asked.map(([question, found]) => [ASKED[question] || question, ...names.map((n) => (found[n] ? fixed(found[n]) : "–")), String(found.alpha.n)]);
+    const columns = [{ label: "asked", left: true }, ...names.map((n) => ({ label: COEFFICIENTS[n] })), { label: "units" }];
+    return [h("h2", {}, "Do people agree?"), h("div", { class: "card" },
+      charts.legend(names.map((n, k) => ({ name: COEFFICIENTS[n], kind: charts.series(k) }))),
+      charts.bars(rows, { scale, lines }),
+      h("p", { class: "soft" }, `95 % bootstrap intervals over questions; line: α ${WANTED}, below which Krippendorff draws no conclusions. Scale ${prb.number(scale.from, 2)} to 1, grey line: no better than chance.`),
+      h("details", {}, h("summary", {}, "The same as a table, and every two annotators"), h("div", { class: "wide" }, prb.table(columns, table)), couples(s)))];
+  }
+
+  function couples(s) {
+    const rows = ["before", "after", "difference"].flatMap((q) => ((s.agreement[q] || {}).cohen_pairs || []).map((c) => [c.annotators.join(" – "), ASKED[q], c.kappa === null ? "undefined" : c.kappa.toFixed(2), String(c.n)]));
+    return rows.length ? h("div", { class: "wide" }, prb.table([{ label: "annotators", left: true }, { label: "asked", left: true }, { label: "Cohen’s κ" }, { label: "items shared" }], rows)) : null;
+  }
+
+  // --- what they prefer, and why the answers differ ---
+  function preference(s) {
+    const lines = [{ at: 0.5 }], judged = s.personal.judgements, all = Object.values(judged).reduce((a, b) => a + b, 0);
+    const row = (name, e, kind) => ({ name, text: share(e), lanes: [{ ...e, kind }] });
+    const why = { preference: "personal preference", quality: "quality", unclear: "can’t tell" };
+    return [h("h2", {}, "Is it a matter of taste?"), h("div", { class: "card" },
+      charts.bars([row("labelled answer preferred, from the posts alone", s.preference.before, "none"), row("labelled answer preferred, wishes known", s.preference.after, "profile"), row("items a majority calls personal preference", s.personal.items, "plan")], { lines }),
+      h("p", { class: "soft" }, `Share in % with 95 % intervals by cluster; neither counts half; line: one half. Single judgements: ${Object.entries(why).map(([k, said]) => `${said} ${judged[k]}`).join(", ")}, of ${all}.`))];
+  }
+
+  // --- how good the answers are ---
+  function quality(s) {
+    const q = s.quality, m = q.margin, there = CRITERIA.filter((c) => q[c]);
+    const means = there.filter((c) => q[c].means.chosen !== null).map((c) => ({
+      name: prb.words(c), text: `${prb.number(q[c].means.chosen, 3)} and ${prb.number(q[c].means.rejected, 3)}`,
+      lanes: [["chosen", "profile"], ["rejected", "shuffled"]].map(([a, kind]) => ({ value: q[c].means[a], low: null, kind })),
+    }));
+    const signed = there.filter((c) => q[c].parity).map((c) => {
+      const p = q[c].parity;
+      return { name: prb.words(c), text: p.p === null ? "too few" : fixed({ value: p.mean, low: p.low, high: p.high }), lanes: [{ value: p.mean, low: p.low, high: p.high, kind: p.equivalent ? "good" : "bad" }] };
+    });
+    const sizes = there.filter((c) => q[c].mirror_size).map((c) => {
+      const e = q[c].mirror_size;
+      return { name: prb.words(c), text: fixed(e), lanes: [{ ...e, kind: e.high !== null && e.high < m ? "good" : "bad" }] };
+    });
+    const part = (title, rows, options, note) => (rows.length ? h("div", { class: "card" }, h("h3", {}, title), charts.bars(rows, options), h("p", { class: "soft" }, note)) : null);
+    return [h("h2", {}, "Are both answers good?"), h("div", { class: "cards" },
+      part("Mean rating: labelled answer and the other", means, { scale: { from: 1, to: 5 } }, "Scale 1 to 5; blue: the labelled answer, orange: the other."),
+      part("Difference of the two answers", signed, { scale: { from: -2 * m, to: 2 * m }, lines: [{ at: -m }, { at: 0, kind: "half" }, { at: m }] }, `Rows without a mirror twin; the 90 % interval has to lie between the lines, ±${m} points.`),
+      part("Size of the difference, mirrored questions", sizes, { scale: { from: 0, to: 2 * m }, lines: [{ at: m }] }, `Signed differences of twins cancel, so their mean size is shown; the interval has to end below the line, ${m} points.`))];
+  }
+
+  // --- how ratings are spread: five steps side by side, from pale (1) to full (5) ---
+  function ratings(s) {
+    const rows = Object.entries(s.ratings).flatMap(([criterion, by]) => [["chosen", "profile", "labelled"], ["rejected", "shuffled", "other"]].map(([a, kind, said]) => ({ name: `${prb.words(criterion)}, ${said} answer`, kind, counts: by[a] })));
+    return [h("h2", {}, "How ratings are spread"), h("div", { class: "card" }, h("div", { class: "bars" }, rows.map(spread)),
+      h("p", { class: "soft" }, "Share of ratings 1 (pale, left) to 5 (full, right); blue: the labelled answer, orange: the other. Ratings changed after the wishes were seen are left out."))];
+  }
+
+  function spread(row) {
+    const all = row.counts.reduce((a, b) => a + b, 0), said = row.counts.map((n, k) => `${k + 1}: ${n}`).join(", ");
+    let at = 0;
+    const parts = row.counts.map((n, k) => {
+      const from = at, part = all ? n / all : 0;
+      at += part;
+      const place = (x) => `${100 * x}%`;
+      return part ? [h("rect", { class: "dot", x: place(from), width: place(part), y: 1, height: 20, "fill-opacity": 0.15 + 0.2 * k }),
+        part > 0.06 ? h("text", { class: k > 2 ? "on" : "off", x: place(from + part / 2), y: 15, "text-anchor": "middle" }, String(k + 1)) : null] : null;
+    });
+    return h("div", { class: "bar" }, h("span", { class: "name" }, row.name),
+      h("svg", { role: "img", class: row.kind, width: "100%", height: 22, "aria-label": `${row.name}: ${said}` }, h("title", {}, `${row.name}: ${said}`), parts),
+      h("span", { class: "num" }, all ? `mean ${prb.number(row.counts.reduce((sum, n, k) => sum + n * (k + 1), 0) / all, 3)}, n ${all}` : "–"));
+  }
+
+  // --- who and what was left out ---
+  function people(s) {
+    const rows = [...s.annotators].sort((a, b) => a.reliability - b.reliability).map((p) => [p.annotator, String(p.judgements), p.reliability.toFixed(2), prb.percent(p.with_label), p.checks[1] ? `${p.checks[0]} of ${p.checks[1]}` : "–"]);
+    const out = s.counts.left_out;
+    return [h("h2", {}, "Who judged, and who was left out"),
+      out.length ? h("p", { class: "note bad" }, `Left out for failed attention checks: ${out.join(", ")}. None of their judgements counts.`) : h("p", { class: "soft" }, "Nobody was left out: all passed their attention checks."),
+      h("div", { class: "card wide" }, prb.table([{ label: "annotator", left: true }, { label: "judgements" }, { label: "reliability", title: "Dawid-Skene: estimated share of right answers" }, { label: "with the label, %" }, { label: "checks passed" }], rows))];
+  }
+
+  function drop(s) {
+    const rows = s.drop.map((d) => [d.item, d.reasons.join("; "), String(d.n)]);
+    return [h("h2", {}, "Items that people do not confirm"),
+      rows.length ? h("div", { class: "card wide" }, prb.table([{ label: "item", left: true }, { label: "reasons", left: true }, { label: "judgements" }], rows)) : h("p", { class: "soft" }, "None has to be dropped.")];
+  }
+
+  // --- item by item ---
+  function items(s) {
+    const dropped = new Map(s.drop.map((d) => [d.item, d.reasons]));
+    const votes = (v) => `${v.chosen} : ${v.rejected}${v.neither ? ` : ${v.neither}` : ""}`;
+    const rows = s.items.map((i) => [i.item, String(i.n), votes(i.before), votes(i.after), Object.entries(i.difference).map(([k, n]) => `${k} ${n}`).join(", "), `${prb.number(i.means.chosen, 2)} : ${prb.number(i.means.rejected, 2)}`, (dropped.get(i.item) || []).join("; ")]);
+    const columns = ["item", "judgements", "posts alone", "wishes known", "difference", "mean rating", "why to drop it"].map((label, n) => ({ label, left: [0, 4, 6].includes(n) }));
+    return h("details", {}, h("summary", {}, `All ${rows.length} items`), h("p", { class: "soft" }, "Votes and ratings: labelled answer : other answer (: neither)."), h("div", { class: "wide" }, prb.table(columns, rows)));
+  }
+
+  prb.run(async () => put("studies", (await prb.load("study")).map(study)));
+})();

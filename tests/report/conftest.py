@@ -1,0 +1,92 @@
+"""A real browser, and a window in it that remembers all it says and asks for."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SPILL = """() => [...document.querySelectorAll('main *')]
+  .filter(e => !e.closest('.wide, .list, .skip, svg') && e.getBoundingClientRect().right > innerWidth + 0.5)
+  .map(e => e.outerHTML.slice(0, 80))"""
+BRIGHTNESS = """(name) => {
+  const [r, g, b] = getComputedStyle(document.body)[name].match(/[0-9.]+/g).map(Number);
+  return (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
+}"""
+
+
+@pytest.fixture(scope="module")  # not longer: its event loop would stand in the way of other tests
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed, so the site cannot be looked at")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+class Visit:
+    """A page of a site in a window of its own, drawn to its end."""
+
+    def __init__(self, browser: Any, site: Path, where: str, *, width: int = 1280, dark: bool = False) -> None:
+        self.site = site
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
+        )
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(10_000)
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.dialogs: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
+        self.go(where)
+
+    def go(self, where: str) -> None:
+        self.page.goto(f"{self.site.resolve().as_uri()}/{where}")
+        self.page.wait_for_selector("body[data-ready]")
+
+    def texts(self, selector: str) -> list[str]:
+        return [str(text).strip() for text in self.page.locator(selector).all_inner_texts()]
+
+    def assert_quiet(self) -> None:
+        """No word on the console, no dialog, nothing asked of anything but the site's own files."""
+        assert self.said == []
+        assert self.dialogs == []
+        home = self.site.resolve().as_uri()
+        assert [url for url in self.asked if not url.startswith(home)] == []
+
+    def assert_fits(self) -> None:
+        assert self.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert self.page.evaluate(SPILL) == []
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Any]:
+    """`visit(site, "index.html#…", width=390, dark=True)`; windows are closed after the test."""
+    opened: list[Visit] = []
+
+    def open_(site: Path, where: str = "index.html", **how: Any) -> Visit:
+        opened.append(Visit(browser, site, where, **how))
+        return opened[-1]
+
+    yield open_
+    for window in opened:
+        window.context.close()
