@@ -40,7 +40,7 @@ downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with 
 	$(BIN)/prb ppo --policy transformers/smollm2 --model embedding --lora 8 --lr 1e-3 --batch 4 --minibatch 4 --accumulate 2 \
 	  --epochs 1 --steps 10 --k 2 --max-prompt 128 --max-new-tokens 16 --holdout 12 --checkpoint-every 5 --out runs/ppo
 
-study: $(VENV)/.dev  ## over 30 reward models: does mirror predict best-of-N? (hours)
+study: $(VENV)/.dev  ## over 30 reward models: does mirror predict best-of-N? (an hour)
 	$(BIN)/python benchmarks/study.py
 
 bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmarks.md

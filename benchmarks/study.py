@@ -52,7 +52,7 @@ class Args:
     policy: str = "llamacpp/smollm2"
     grader: str = "embedded?encoder=static"
     n: int = 8
-    per_user: int = 2
+    per_user: int = 1
     limit: int | None = None
     max_tokens: int = 128
     out: Path = ROOT / "runs" / "study"
@@ -82,7 +82,7 @@ def main(args: Args) -> None:
 
 
 def about(args: Args, models: dict[str, Scorer]) -> str:
-    asked = f"`{args.policy}`, N = {args.n}, {args.per_user} questions a person, at most {args.max_tokens} tokens"
+    asked = f"`{args.policy}`, N = {args.n}, questions a person: {args.per_user}, at most {args.max_tokens} tokens"
     return f"{len(models)} reward models; best-of-N by {asked}; graded by `{args.grader}`."
 
 
