@@ -28,6 +28,8 @@ JUDGED_BY = 4_096
 """Held-out rows that are looked at after every epoch, at most."""
 CODES_FASTER = 10
 """A person's code is touched by one batch of an epoch, shared weights by all of them."""
+KNOWN = 500
+"""Training persons whose codes a head keeps to compare strangers with, at most."""
 SOLVED_BY = 50_000
 """Rows a closed-form method is given, at most: it wants them all at once."""
 
@@ -189,6 +191,8 @@ class Training:
         if codes is None:
             return Head(self.spec, params, self.scaler, np.zeros(self.method.code_size))
         names = [self.examples.users[n] for n in self.people]
+        known = np.random.default_rng([self.learning.seed, 5]).permutation(len(codes))[:KNOWN]
+        params["people"] = codes[np.sort(known)]
         return Head(
             self.spec, params, self.scaler, _single({"": codes.mean(axis=0)})[""], dict(zip(names, codes, strict=True))
         )

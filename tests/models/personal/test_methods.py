@@ -120,6 +120,21 @@ def test_pal_is_highest_at_the_ideal_point() -> None:
     assert rewards.tolist() == pytest.approx([0.0, -5.0])
 
 
+def test_a_strangers_mixture_is_the_mean_of_known_peoples_by_likelihood() -> None:
+    method = METHODS.make("lore?rank=2")
+    log = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]], dtype=torch.float64).log()
+    params = {"basis": torch.tensor([[2.0, -2.0]], dtype=torch.float64), "people": log}
+    none = torch.zeros(2, 1, dtype=torch.float64)
+    view = View(none, none[:, None], none, torch.zeros(2, 2, dtype=torch.float64))
+    # one feature; both pairs of the first person have a difference of +1, nobody is the second
+    pairs = Pairs(view, none + 1, none, torch.tensor([0, 0]))
+    told, untold = method.infer(params, pairs, 2, torch.zeros(2, dtype=torch.float64)).softmax(-1).tolist()
+    # margins 2·0.9 − 2·0.1 = 1.6, 0 and −1.2; each likelihood counts twice
+    weight = [(1 / (1 + np.exp(-m))) ** 2 for m in (1.6, 0.0, -1.2)]
+    assert told[0] == pytest.approx(np.dot(weight, [0.9, 0.5, 0.2]) / sum(weight))
+    assert untold == pytest.approx([1.6 / 3, 1.4 / 3])
+
+
 def test_vpl_without_pairs_is_the_prior_and_never_sees_its_own_label() -> None:
     method = METHODS.make("vpl")
     pairs, params = tensors(some_pairs(method, rows=2)), some_params(method)

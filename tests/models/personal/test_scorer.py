@@ -37,7 +37,8 @@ def light_head(seed: int = 0) -> Head:
 def lore_head() -> Head:
     basis = np.random.default_rng(0).standard_normal((SIZE, 2)).astype(np.float32).astype(np.float64)
     known = {"ann": np.array([3.0, -3.0])}
-    return Head("lore?rank=2", {"basis": basis}, Scaler.identity(SIZE), np.zeros(2), known)
+    people = np.array([[3.0, -3.0], [-3.0, 3.0]])
+    return Head("lore?rank=2", {"basis": basis, "people": people}, Scaler.identity(SIZE), np.zeros(2), known)
 
 
 def scorer(head: Head, **changes: Any) -> Personal:

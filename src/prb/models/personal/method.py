@@ -62,7 +62,8 @@ class Method:
     looks_at_posts: ClassVar[bool] = False
     """Posts are given as vectors of their own."""
     tabled: ClassVar[bool] = False
-    """Every training person has a code that is learned with the rest."""
+    """Every training person has a code, logits of a mixture, that is learned with the rest; some of them are kept as
+    `people`, and a stranger's code is a mean of theirs."""
     needs_pairs: ClassVar[bool] = False
     """Without labelled pairs of a person it is user-blind."""
     closed_form: ClassVar[bool] = False
@@ -91,9 +92,11 @@ class Method:
         return bradley_terry(self.margins(params, pairs))
 
     def infer(self, params: Params, pairs: Pairs, persons: int, nobody: Array) -> Array:
-        """Codes of persons from labelled pairs: the most probable ones under the loss and the prior."""
-        from prb.models.personal.adapt import most_probable_codes
+        """Codes of persons from labelled pairs: a mean of known people's, or the most probable ones under the prior."""
+        from prb.models.personal.adapt import explained_codes, most_probable_codes
 
+        if self.tabled:
+            return explained_codes(self, params, pairs, persons)
         return most_probable_codes(self, params, pairs, persons, nobody)
 
     def solve(self, pairs: Pairs) -> dict[str, Floats]:

@@ -1,7 +1,8 @@
 """LoRe: low-rank reward modelling (Bose et al., arXiv 2504.14439).
 
 A few shared reward directions; a person is a point of the simplex that mixes them. Strangers get the mixture of the
-average training person; with labelled pairs only their few weights are fitted.
+average training person. With labelled pairs the paper fits a stranger's few weights; here they are the mean of training
+persons' weights, by how well these explain the pairs, which needs fewer of them.
 """
 
 from __future__ import annotations

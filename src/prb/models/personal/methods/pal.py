@@ -1,7 +1,8 @@
 """PAL: pluralistic alignment by ideal points (Chen et al., arXiv 2406.08469; its variant A).
 
 A person's ideal answer is a convex mixture of shared prototypes; the reward of an answer is minus its squared
-distance from the ideal, in a learned space. Strangers get the average mixture until labelled pairs tell more.
+distance from the ideal, in a learned space. Strangers get the average mixture; with labelled
+pairs the mean of training persons' mixtures, by how well these explain the pairs (the paper fits the weights).
 """
 
 from __future__ import annotations

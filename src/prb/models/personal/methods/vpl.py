@@ -34,6 +34,7 @@ class Vpl(Method):
     def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
         return {
             "look": normal(rng, size, self.hidden),
+            "mix": normal(rng, self.hidden, self.hidden),
             "mean": normal(rng, self.hidden, self.latent),
             "spread": np.zeros((self.hidden, self.latent)),
             "taste": np.zeros(size),
@@ -74,8 +75,8 @@ class Vpl(Method):
         return ((pairs.chosen - pairs.rejected) @ params["look"]).tanh()
 
     def _posterior(self, params: Params, total: Array, count: Array) -> tuple[Array, Array]:
-        """Mean and log-variance; without any pair exactly the prior."""
-        seen = total / (count + 1)
+        """Mean and log-variance; without any pair exactly the prior. The bend lets few pairs settle on a kind."""
+        seen = (total / (count + 1) @ params["mix"] * 3).tanh()
         return (seen @ params["mean"]) * 3, (seen @ params["spread"]) - (count + 1).log()
 
 
