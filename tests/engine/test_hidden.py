@@ -78,3 +78,18 @@ def test_hidden_features_are_computed_once(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(HiddenStates, "answers", lambda *_: pytest.fail("computed again"))
     again = make_features(f"hidden?lm={folder}&layer=2").answers([Ask(QUERY, "a book")])[0]
     np.testing.assert_array_equal(first, again)  # type: ignore[arg-type]
+
+
+def test_shifted_states_tell_the_answer_from_what_the_posts_change_in_it(tmp_path: Path) -> None:
+    from prb.models.personal.features import make_features
+
+    spec = f"hidden?lm={tiny.save(tmp_path / 'lm', 'llama')}&layer=2"
+    asks = [Ask(QUERY, "a book"), Ask(Query(question=QUERY.question), "a book"), Ask(QUERY, " ")]
+    told, plain, empty = make_features(spec).answers(asks)
+    shifted = make_features(f"{spec}&shift=true").answers(asks)
+    assert not isinstance(told, Failure)
+    assert not isinstance(plain, Failure)
+    np.testing.assert_array_equal(shifted[0], np.concatenate([plain, told - plain]))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(shifted[1], np.concatenate([plain, 0 * plain]))  # type: ignore[arg-type]
+    assert shifted[2] == empty == Failure("empty answer")
+    assert make_features(f"{spec}&shift=true").texts(["a city"]).shape == (1, 2 * len(plain))

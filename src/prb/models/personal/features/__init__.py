@@ -17,7 +17,7 @@ from prb.encode import ENCODERS, Encoder, Matrix
 from prb.errors import unknown
 from prb.prompts import render
 from prb.registry import Registry, Spec
-from prb.types import Ask, Failure
+from prb.types import Ask, Failure, Query
 
 Vector = NDArray[np.float32]
 T = TypeVar("T")
@@ -44,7 +44,8 @@ def make_features(spec: str) -> Features:
     check_features(spec)
     name = Spec.parse(spec).name
     if name in FEATURES:
-        return Remembered(FEATURES.make(spec))
+        made = FEATURES.make(spec)
+        return made if isinstance(made, Shifted) else Remembered(made)
     encoded = Encoded(ENCODERS.make(spec))
     return encoded if name in QUICK else Remembered(encoded)
 
@@ -103,6 +104,31 @@ class Remembered:
             self._cache.put(self.fingerprint, {k: _packed(v) for k, v in fresh.items() if not isinstance(v, Failure)})
             known.update(fresh)
         return [known[key] for key in keys]
+
+
+class Shifted:
+    """An answer as it reads when nobody is known, and what the posts change in it: twice as many numbers.
+
+    A head on these can weigh what suits everybody and what suits this person apart. Without posts nothing changes.
+    """
+
+    def __init__(self, inner: Features) -> None:
+        self.fingerprint = f"shifted-{inner.fingerprint}"
+        self._inner = Remembered(inner)
+
+    def texts(self, texts: Sequence[str]) -> Matrix:
+        alone = self._inner.texts(texts)
+        return np.hstack([alone, np.zeros_like(alone)])
+
+    def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
+        plain = self._inner.answers([Ask(Query(question=query.question), answer) for query, answer in asks])
+        return [_shifted(*both) for both in zip(plain, self._inner.answers(asks), strict=True)]
+
+
+def _shifted(plain: Vector | Failure, told: Vector | Failure) -> Vector | Failure:
+    if isinstance(plain, Failure) or isinstance(told, Failure):
+        return plain if isinstance(plain, Failure) else told
+    return np.concatenate([plain, told - plain])
 
 
 def _packed(vector: Vector) -> str:

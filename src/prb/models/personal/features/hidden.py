@@ -5,15 +5,23 @@ from __future__ import annotations
 from typing import Literal
 
 from prb.engine.load import AS_IT_COMES, Loading
-from prb.models.personal.features import FEATURES, Features
+from prb.models.personal.features import FEATURES, Features, Shifted
 
 
 @FEATURES.register("hidden")
 def hidden(
-    lm: str, layer: int = -1, pool: Literal["mean", "last"] = "mean", loading: Loading = AS_IT_COMES
+    lm: str,
+    layer: int = -1,
+    pool: Literal["mean", "last"] = "mean",
+    shift: bool = False,
+    loading: Loading = AS_IT_COMES,
 ) -> Features:
-    """Hidden states of a language model (lm=folder, hub id or pulled name), pooled over the answer's tokens."""
+    """Hidden states of a language model (lm=folder, hub id or pulled name), pooled over the answer's tokens.
+
+    shift: the states without the posts, and beside them what the posts change.
+    """
     from prb.engine.hidden import HiddenStates
     from prb.engine.load import load
 
-    return HiddenStates(load(lm, "causal", loading), layer, pool)
+    states = HiddenStates(load(lm, "causal", loading), layer, pool)
+    return Shifted(states) if shift else states
