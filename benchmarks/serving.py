@@ -37,7 +37,7 @@ class Args:
     clients: int = 64
     """Each has one request under way, with one answer."""
     queries: int = 16
-    rounds: int = 8
+    rounds: int = 12
     """Requests a client in the sustained load; the naive server is measured on one each."""
     model: str = "likelihood?lm=smollm2&norm=mean&cache=false"
     keep: int = 1000
