@@ -75,7 +75,7 @@ $(VERL)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VERL)
 	$(VERL)/bin/python -m pip install --quiet torch==2.13.0
 	$(VERL)/bin/python -m pip install --quiet torch==2.13.0 verl==0.9.1
-	$(VERL)/bin/python -m pip install --quiet --editable '.[serve]' pytest
+	$(VERL)/bin/python -m pip install --quiet --editable '.[serve]' pytest hypothesis
 	@touch $@
 
 .PHONY: chromium

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -28,6 +29,7 @@ from record import write_between
 from prb.data.load import load
 from prb.data.retrieve import RANKERS, top_posts
 from prb.types import Pair
+from prb.weights import resolve_weights
 
 Body = dict[str, Any]
 
@@ -39,7 +41,8 @@ class Args:
     queries: int = 16
     rounds: int = 12
     """Requests a client in the sustained load; the naive server is measured on one each."""
-    model: str = "likelihood?lm=smollm2&norm=mean&cache=false"
+    model: str = ""
+    """Spec; default a reward head on SmolLM2-135M, with random weights, which cost the same as trained ones."""
     keep: int = 1000
     """Megabytes for the queries the model keeps between batches, in the sustained load; 0 leaves that row out."""
 
@@ -66,18 +69,34 @@ class Measured:
 def main(args: Args) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     bodies = requests(args)
+    with TemporaryDirectory() as folder:
+        compare(args, args.model or reward_head(Path(folder)), bodies)
+
+
+def reward_head(folder: Path) -> str:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    where = resolve_weights("smollm2")
+    tokenizer = AutoTokenizer.from_pretrained(where)
+    made = AutoModelForSequenceClassification.from_pretrained(where, num_labels=1, pad_token_id=tokenizer.pad_token_id)
+    made.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return f"classifier?path={folder}&cache=false"
+
+
+def compare(args: Args, model: str, bodies: list[list[Body]]) -> None:
     one_each = [each[:1] for each in bodies]
-    naive = measure(args.model, one_each, "--batch", "1", "--window-ms", "0")
+    naive = measure(model, one_each, "--batch", "1", "--window-ms", "0")
     lines = ["| server | requests | time | answers/s | throughput | CPU an answer | p50 | p99 |"]
     lines += [
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         naive.cells("one request, one forward pass", naive),
     ]
     print(lines[-1], flush=True)
-    lines.append(measure(args.model, one_each).cells("`prb serve`, one burst", naive))
+    lines.append(measure(model, one_each).cells("`prb serve`, one burst", naive))
     print(lines[-1], flush=True)
     if args.keep:
-        kept = measure(f"{args.model}&keep={args.keep}", bodies)
+        kept = measure(f"{model}&keep={args.keep}", bodies)
         lines.append(kept.cells(f"`prb serve` with `keep={args.keep}`, {args.rounds} requests a client", naive))
         print(lines[-1], flush=True)
     about = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}; "
