@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from prb.cli.parse import parse, saved, take_option
+from prb.cli.parse import parse_or_repeat
 from prb.cli.verbs import print_json
 
 if TYPE_CHECKING:
@@ -30,21 +30,14 @@ def command(args: Sequence[str]) -> None:
 
 
 def _config(args: Sequence[str]) -> BonConfig:
-    """`--config runs/x/config.json` repeats a run; flags beside it change what it holds, `--model` adds models."""
+    """A run that is repeated keeps its models; `--model` adds to them."""
     from prb.downstream.bon import reward_models
     from prb.downstream.bon_config import BonConfig
 
-    path, rest = take_option(args, "--config")
-    if path is None:
-        return parse(BonConfig, args, "bon")
-    from prb.errors import BadInput
-    from prb.store import read_json
+    def held(content: dict[str, Any]) -> dict[str, Any]:
+        return {**content["bon"], "model": reward_models(content.get("models", {}))}
 
-    content = read_json(path)
-    if not isinstance(content, dict) or "bon" not in content:
-        raise BadInput(f"{path} is no config of `prb bon`")
-    held = {**content["bon"], "model": reward_models(content.get("models", {}))}
-    return parse(BonConfig, rest, "bon", saved(BonConfig, held))
+    return parse_or_repeat(BonConfig, args, "bon", held)
 
 
 def tables(summary: Mapping[str, Any]) -> Iterator[Table]:

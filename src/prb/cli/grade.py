@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from prb.cli.parse import parse, saved, take_option
+from prb.cli.parse import parse_or_repeat
 from prb.cli.verbs import print_json
 from prb.grade.config import GradeConfig
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def command(args: Sequence[str]) -> None:
-    config = _config(args)
+    config = parse_or_repeat(GradeConfig, args, "grade")
     from prb.grade.run import grade
     from prb.progress import watch
     from prb.report.table import show
@@ -26,20 +26,6 @@ def command(args: Sequence[str]) -> None:
         return
     show(validation(result.summary) if config.validate else mean(result.summary))
     print(f"run: {result.folder}")  # noqa: T201
-
-
-def _config(args: Sequence[str]) -> GradeConfig:
-    """`--config runs/x/config.json` repeats a run; flags beside it change what it holds."""
-    path, rest = take_option(args, "--config")
-    if path is None:
-        return parse(GradeConfig, args, "grade")
-    from prb.errors import BadInput
-    from prb.store import read_json
-
-    content = read_json(path)
-    if not isinstance(content, dict) or "grade" not in content:
-        raise BadInput(f"{path} is no config of `prb grade`")
-    return parse(GradeConfig, rest, "grade", saved(GradeConfig, content["grade"]))
 
 
 def mean(summary: Mapping[str, Any]) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -25,8 +25,26 @@ def parse(config: type[C], args: Sequence[str], verb: str, default: C | None = N
     return tyro.cli(config, args=list(args), prog=f"prb {verb}", default=emptied)
 
 
-def saved(config: type[C], values: dict[str, Any]) -> C:
-    """A config as it stands in a run's `config.json`."""
+def parse_or_repeat(
+    config: type[C], args: Sequence[str], verb: str, held: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+) -> C:
+    """`--config runs/x/config.json` repeats a run; flags beside it change what it holds.
+
+    `held` reads the settings from the file's content where that is more than the part under the verb's name.
+    """
+    path, rest = _take_option(args, "--config")
+    if path is None:
+        return parse(config, args, verb)
+    from prb.errors import BadInput
+    from prb.store import read_json
+
+    content = read_json(path)
+    if not isinstance(content, dict) or verb not in content:
+        raise BadInput(f"{path} is no config of `prb {verb}`")
+    return parse(config, rest, verb, _saved(config, held(content) if held else content[verb]))
+
+
+def _saved(config: type[C], values: dict[str, Any]) -> C:
     from pydantic import TypeAdapter, ValidationError
 
     from prb.errors import BadInput
@@ -38,7 +56,7 @@ def saved(config: type[C], values: dict[str, Any]) -> C:
         raise BadInput(f"--config: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def take_option(args: Sequence[str], name: str) -> tuple[Path | None, list[str]]:
+def _take_option(args: Sequence[str], name: str) -> tuple[Path | None, list[str]]:
     """Pull `--name VALUE` or `--name=VALUE` out of the words."""
     rest: list[str] = []
     found = None

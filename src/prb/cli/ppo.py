@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prb.cli.parse import parse, saved, take_option
+from prb.cli.parse import parse_or_repeat
 from prb.cli.verbs import print_json
 from prb.downstream.ppo_config import PpoConfig
-from prb.errors import BadInput, MissingExtra
+from prb.errors import MissingExtra
 
 
 def command(args: Sequence[str]) -> None:
-    config = _config(args)
+    config = parse_or_repeat(PpoConfig, args, "ppo")
     from prb.progress import watch
 
     with watch(config.quiet) as progress:
@@ -33,19 +33,6 @@ def command(args: Sequence[str]) -> None:
         print_json(done.summary)
     else:
         _show(done.folder, done.summary)
-
-
-def _config(args: Sequence[str]) -> PpoConfig:
-    """`--config runs/x/config.json` repeats a run; flags beside it change what it holds."""
-    path, rest = take_option(args, "--config")
-    if path is None:
-        return parse(PpoConfig, args, "ppo")
-    from prb.store import read_json
-
-    content = read_json(path)
-    if not isinstance(content, dict) or "ppo" not in content:
-        raise BadInput(f"{path} is no config of `prb ppo`")
-    return parse(PpoConfig, rest, "ppo", saved(PpoConfig, content["ppo"]))
 
 
 def _show(folder: Path, summary: Mapping[str, Any]) -> None:
