@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 SPILL = """() => [...document.querySelectorAll('main *')]
   .filter(e => !e.closest('.wide, .list, .skip, svg') && e.getBoundingClientRect().right > innerWidth + 0.5)
   .map(e => e.outerHTML.slice(0, 80))"""
@@ -26,18 +15,6 @@ BRIGHTNESS = """(name) => {
   const [r, g, b] = getComputedStyle(document.body)[name].match(/[0-9.]+/g).map(Number);
   return (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
 }"""
-
-
-@pytest.fixture(scope="module")  # not longer: its event loop would stand in the way of other tests
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed, so the site cannot be looked at")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 class Visit:

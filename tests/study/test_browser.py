@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,6 @@ from tests.conftest import make_row
 from tests.study.conftest import PASSWORD, Make, Study
 from tests.study.test_security import EVIL, evil_row
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
 WINDOWS = {"desk": (1280, 900), "phone": (390, 844)}
 
 SPILL = """() => [...document.querySelectorAll('body *')]
@@ -55,18 +50,6 @@ FAINT = """() => {
 }"""
 NAMELESS = """() => [...document.querySelectorAll('input:not([type=hidden]):not([hidden]), textarea, button, progress')]
   .filter(e => !(e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).map(e => e.outerHTML)"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed, so the pages cannot be looked at")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 class Visit:
