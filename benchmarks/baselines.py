@@ -6,10 +6,10 @@ import shutil
 
 from record import ROOT, write_between
 
-from prb.evaluate.config import DEFAULT_MODELS, EvaluateConfig
-from prb.evaluate.run import evaluate
+from prb.evaluation.config import DEFAULT_MODELS, EvaluateConfig
+from prb.evaluation.run import evaluate
 from prb.progress import watch
-from prb.report.table import leaderboard, markdown, show
+from prb.reporting.table import leaderboard, markdown, show
 
 MODELS = (*DEFAULT_MODELS, "embedding?encoder=minilm", "aspect-match?encoder=minilm")
 

@@ -22,10 +22,10 @@ import orjson
 import tyro
 from record import write_between
 
-from prb.evaluate.config import EvaluateConfig
-from prb.evaluate.run import evaluate
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.report.site import write_site
+from prb.reporting.site import write_site
 from prb.types import Ask, Duel, RewardModel, Verdict
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]

@@ -22,9 +22,9 @@ import orjson
 import tyro
 from record import median_time, write_between
 
-from prb.analyse.estimate import totals
-from prb.analyse.paired import bootstrap
 from prb.data.source import open_source
+from prb.stats.estimate import totals
+from prb.stats.paired import bootstrap
 
 
 @dataclass(frozen=True)

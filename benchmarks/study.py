@@ -21,23 +21,23 @@ from record import ROOT, write_between
 
 from prb.data.load import Dataset, load
 from prb.data.retrieve import ranker
-from prb.data.text import words
 from prb.downstream.bon import bon
 from prb.downstream.bon_config import BonConfig
 from prb.downstream.correlate import CorrelateConfig, correlate
-from prb.evaluate.conditions import Asked, Asker, pick_donor, true_plan
-from prb.evaluate.config import Condition, EvaluateConfig
-from prb.evaluate.plan import PLANNERS
-from prb.evaluate.run import evaluate
+from prb.evaluation.conditions import Asked, Asker, pick_donor, true_plan
+from prb.evaluation.config import Condition, EvaluateConfig
+from prb.evaluation.plan import PLANNERS
+from prb.evaluation.run import evaluate
 from prb.models import MODELS
 from prb.models.noisy import Noisy
 from prb.progress import Progress, watch
-from prb.report.correlation import sentences, tables
-from prb.report.scatter import scatter
-from prb.report.table import markdown
-from prb.store import write_json
-from prb.train.config import TrainConfig
-from prb.train.run import train
+from prb.reporting.correlation import sentences, tables
+from prb.reporting.scatter import scatter
+from prb.reporting.table import markdown
+from prb.runs import write_json
+from prb.text.tokens import words
+from prb.training.config import TrainConfig
+from prb.training.run import train
 from prb.types import Ask, Failure, Pair, Query, Scorer
 
 NOISE = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 1.0)

@@ -19,24 +19,24 @@ import orjson
 import tyro
 from record import ROOT, write_between
 
-from prb.analyse.estimate import share
-from prb.analyse.paired import difference
 from prb.data.load import Dataset, load
 from prb.data.named.simulate import bayes_accuracy
-from prb.figure import CONDITIONS, SOFT, drawing, whiskers
 from prb.models.personal.features import make_features
 from prb.models.personal.head import Head
 from prb.models.personal.method import METHODS
 from prb.progress import Progress, watch
-from prb.report.table import Table, interval, markdown, p_value, percent, show
-from prb.store import read_json, write_json
-from prb.train.card import credits_of, results
-from prb.train.examples import Examples, Ints, open_training, prepare
-from prb.train.folds import fold_of, split_off
-from prb.train.judge import margins
-from prb.train.loop import Learned, Learning, learn
-from prb.train.protocols import curve, draw, seen_margins
-from prb.train.sweep import sweep
+from prb.reporting.style import CONDITIONS, SOFT, drawing, whiskers
+from prb.reporting.table import Table, interval, markdown, p_value, percent, show
+from prb.runs import read_json, write_json
+from prb.stats.estimate import share
+from prb.stats.paired import difference
+from prb.training.card import credits_of, results
+from prb.training.examples import Examples, Ints, open_training, prepare
+from prb.training.folds import fold_of, split_off
+from prb.training.judge import margins
+from prb.training.loop import Learned, Learning, learn
+from prb.training.protocols import curve, draw, seen_margins
+from prb.training.sweep import sweep
 
 PAGE = ROOT / "docs" / "training.md"
 PREFEVAL = ROOT.parent / "shared" / "data" / "prefeval" / "pairs.jsonl"

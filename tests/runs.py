@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from prb.evaluate.config import EvaluateConfig
+from prb.evaluation.config import EvaluateConfig
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Duel, Failure, Verdict
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prb.data.load import load_pairs as load_pairs
-    from prb.evaluate.config import EvaluateConfig as EvaluateConfig
-    from prb.evaluate.one import evaluate_personalized_reward as evaluate_personalized_reward
-    from prb.evaluate.run import evaluate as evaluate
+    from prb.evaluation.config import EvaluateConfig as EvaluateConfig
+    from prb.evaluation.one import evaluate_personalized_reward as evaluate_personalized_reward
+    from prb.evaluation.run import evaluate as evaluate
     from prb.models import MODELS as MODELS
     from prb.types import Failure as Failure
     from prb.types import Pair as Pair
@@ -26,14 +26,14 @@ __version__ = "0.1.0"
 _HOME = {
     "MODELS": "prb.models",
     "DATASETS": "prb.data.registry",
-    "EvaluateConfig": "prb.evaluate.config",
+    "EvaluateConfig": "prb.evaluation.config",
     "Failure": "prb.types",
     "Pair": "prb.types",
     "Post": "prb.types",
     "Query": "prb.types",
     "Verdict": "prb.types",
-    "evaluate": "prb.evaluate.run",
-    "evaluate_personalized_reward": "prb.evaluate.one",
+    "evaluate": "prb.evaluation.run",
+    "evaluate_personalized_reward": "prb.evaluation.one",
     "load_pairs": "prb.data.load",
 }
 __all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605

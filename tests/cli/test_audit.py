@@ -10,7 +10,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from tests.cli.conftest import Prb
-from tests.evaluate.test_audit import row
+from tests.evaluation.test_audit import row
 from tests.runs import names
 
 Write = Callable[..., Path]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from prb.grade import GRADERS
+from prb.grading import GRADERS
 from prb.llm import LLMS
 from prb.llm.scripted import ScriptedLLM
 from tests.cli.conftest import Prb
@@ -24,7 +24,7 @@ Write = Callable[..., Path]
 CHILD = """
 import os, signal, sys
 from prb.cli import main
-from prb.grade import GRADERS
+from prb.grading import GRADERS
 from prb.llm import LLMS
 from prb.llm.scripted import ScriptedLLM
 from tests.downstream.fakes import Marks, says

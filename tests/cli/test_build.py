@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from prb.cli import run
-from tests.build.author import make_record
+from tests.building.author import make_record
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from prb.cli.correlate import one_each, said
-from tests.analyse.test_rank import BON
 from tests.cli.conftest import Prb
 from tests.runs import names
+from tests.stats.test_rank import BON
 
 
 @pytest.fixture

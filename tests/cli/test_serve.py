@@ -12,11 +12,11 @@ from urllib.request import Request, urlopen
 import pytest
 
 from prb.models import MODELS
-from prb.serve.config import ServeConfig
-from prb.serve.run import check, masking, token_of
+from prb.serving.config import ServeConfig
+from prb.serving.run import check, masking, token_of
 from prb.types import Ask, Post, Query
 from tests.cli.conftest import Prb
-from tests.serve.process import running
+from tests.serving.process import running
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 def served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Needs the extra; and nothing here may get as far as listening."""
     pytest.importorskip("fastapi", reason="needs the serve extra")
-    monkeypatch.setattr("prb.serve.run._run", lambda *_, **__: pytest.fail("it listens"))
+    monkeypatch.setattr("prb.serving.run._run", lambda *_, **__: pytest.fail("it listens"))
 
 
 @pytest.mark.usefixtures("served")

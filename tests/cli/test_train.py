@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Prb
-from tests.train.test_run import rows_of_twelve
+from tests.training.test_run import rows_of_twelve
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from prb.downstream.bon_config import BonConfig
-from prb.grade import Answered, Grades
+from prb.grading import Answered, Grades
 from prb.llm import Completion, Request
 from prb.llm.scripted import ScriptedLLM
 from prb.models.scripted import ScriptedScorer

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from prb.downstream.ppo_config import PpoConfig
-from prb.grade import Answered, Grades
+from prb.grading import Answered, Grades
 from prb.models.scripted import ScriptedScorer
 from prb.types import Ask, Failure
 from tests.conftest import make_row

@@ -16,7 +16,7 @@ from filelock import FileLock
 from prb.downstream.bon import BestOfN, bon
 from prb.downstream.bon_config import BonConfig
 from prb.errors import BadData, BadInput, BadSpec, RunConflict, UnknownName
-from prb.grade import Answered, Grades
+from prb.grading import Answered, Grades
 from prb.llm import Request
 from prb.models.scripted import ScriptedScorer
 from prb.types import Ask, Duel, Failure, Verdict

@@ -10,11 +10,11 @@ import numpy as np
 import orjson
 import pytest
 
-from prb.analyse.estimate import share
 from prb.downstream.correlate import CorrelateConfig, correlate
 from prb.errors import BadInput
-from tests.analyse.test_rank import BON, PPO
+from prb.stats.estimate import share
 from tests.runs import Notes
+from tests.stats.test_rank import BON, PPO
 
 
 @pytest.fixture

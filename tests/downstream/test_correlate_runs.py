@@ -14,9 +14,9 @@ from prb.downstream.bon import bon
 from prb.downstream.correlate_runs import Items, columns_of, read_runs, short
 from prb.downstream.correlate_table import Scores
 from prb.errors import BadInput
-from prb.evaluate.run import evaluate
+from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.store import write_json
+from prb.runs import write_json
 from prb.types import Ask, Failure
 from tests.conftest import make_row, make_twins
 from tests.downstream import fakes

@@ -14,7 +14,7 @@ import pytest
 
 from prb.errors import BadInput, PrbError, RunConflict
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.store import read_json, read_lines
+from prb.runs import read_json, read_lines
 from prb.types import Ask, Failure, Verdict
 from tests.downstream.ppo_runs import BRIEF, LONG, ShortIsGood, brevity, config, length, people, scorer, writer
 

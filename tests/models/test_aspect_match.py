@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from prb.encode import Matrix
 from prb.models import MODELS
 from prb.models.aspect_match import AspectMatch
+from prb.text.encoders import Matrix
 from prb.types import Ask, Post, Query, Scorer
 
 

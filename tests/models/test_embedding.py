@@ -8,9 +8,9 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from prb.encode import Matrix
 from prb.models import MODELS
 from prb.models.embedding import Embedding
+from prb.text.encoders import Matrix
 from prb.types import Ask, Post, Query, Scorer
 
 

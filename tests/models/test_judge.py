@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from prb.errors import BadSpec, PrbError, UnknownName
-from prb.evaluate.run import evaluate
+from prb.evaluation.run import evaluate
 from prb.llm import LLM, Completion, Request, Sampling, make_llm
 from prb.llm.asking import ask
 from prb.llm.scripted import ScriptedLLM

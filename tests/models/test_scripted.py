@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prb.errors import BadSpec, UnknownName
-from prb.evaluate.config import DEFAULT_MODELS
+from prb.evaluation.config import DEFAULT_MODELS
 from prb.models import MODELS, is_remote
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Comparer, Duel, Failure, Post, Query, Scorer, Verdict

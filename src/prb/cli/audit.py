@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from prb.cli.parse import parse
 from prb.cli.verbs import print_json
-from prb.evaluate.audit import AuditConfig, audit, complete
+from prb.evaluation.audit import AuditConfig, audit, complete
 
 
 def command(args: Sequence[str]) -> None:
     config = complete(parse(AuditConfig, args, "audit"))
     from prb.errors import MissingExtra
     from prb.progress import watch
-    from prb.report.audit import plot, tables
-    from prb.report.table import show
+    from prb.reporting.audit import plot, tables
+    from prb.reporting.table import show
 
     assert config.out is not None
     with watch(config.quiet) as progress:

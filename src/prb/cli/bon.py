@@ -10,14 +10,14 @@ from prb.cli.verbs import print_json
 
 if TYPE_CHECKING:
     from prb.downstream.bon_config import BonConfig
-    from prb.report.table import Table
+    from prb.reporting.table import Table
 
 
 def command(args: Sequence[str]) -> None:
     config = _config(args)
     from prb.downstream.bon import bon
     from prb.progress import watch
-    from prb.report.table import show
+    from prb.reporting.table import show
 
     with watch(config.quiet) as progress:
         result = bon(config, progress=progress)
@@ -43,7 +43,7 @@ def _config(args: Sequence[str]) -> BonConfig:
 def tables(summary: Mapping[str, Any]) -> Iterator[Table]:
     """The curves, and the models against each other; beside both, how far the grader can be trusted."""
     from prb.downstream.curves import trust
-    from prb.report.table import Table
+    from prb.reporting.table import Table
 
     trusted = trust(summary)
     yield Table(
@@ -70,7 +70,7 @@ def _title(summary: Mapping[str, Any]) -> str:
 
 
 def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    from prb.report.table import interval
+    from prb.reporting.table import interval
 
     for result in summary["results"]:
         values = [interval(point) for point in result["curve"]]
@@ -100,7 +100,7 @@ def _notes(summary: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _contrast(row: Mapping[str, Any]) -> tuple[str, ...]:
-    from prb.report.table import p_value, signed
+    from prb.reporting.table import p_value, signed
 
     ends = "" if row["low"] is None else f" [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]"
     names = f"{row['model_a']} − {row['model_b']}"

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from prb.build.config import BuildConfig
+from prb.building.config import BuildConfig
 from prb.cli.parse import parse
 from prb.cli.verbs import print_json
 
 if TYPE_CHECKING:
-    from prb.build.estimate import Estimated
+    from prb.building.estimate import Estimated
 
 
 def command(args: Sequence[str]) -> None:
     config = parse(BuildConfig, args, "build")
-    from prb.build.run import build, plan_build
+    from prb.building.run import build, plan_build
     from prb.progress import watch
 
     if config.dry_run:

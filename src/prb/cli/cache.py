@@ -32,7 +32,7 @@ def command(args: Sequence[str]) -> None:
 def show_stats(args: Sequence[str]) -> None:
     config = parse(CacheStatsConfig, args, "cache stats")
     from prb.cache import Cache
-    from prb.report.table import Table, show
+    from prb.reporting.table import Table, show
 
     cache = Cache()
     found = cache.stats()

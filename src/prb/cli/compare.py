@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from prb.cli.parse import parse
 from prb.cli.verbs import print_json
-from prb.evaluate.compare import CompareConfig, compare
-from prb.report.compare import comparison
-from prb.report.table import show
+from prb.evaluation.compare import CompareConfig, compare
+from prb.reporting.compare import comparison
+from prb.reporting.table import show
 
 
 def command(args: Sequence[str]) -> None:

@@ -16,8 +16,8 @@ SEVERAL = ("--bench", "--downstream", "--measure", "--constructed")
 def command(args: Sequence[str]) -> None:
     config = parse(CorrelateConfig, one_each(args), "correlate")
     from prb.progress import watch
-    from prb.report.correlation import latex, tables
-    from prb.report.table import markdown, show
+    from prb.reporting.correlation import latex, tables
+    from prb.reporting.table import markdown, show
 
     with watch(config.quiet) as progress:
         result = correlate(config, progress=progress)
@@ -39,7 +39,7 @@ def command(args: Sequence[str]) -> None:
 
 def said(result: Mapping[str, Any]) -> list[str]:
     """What may be said of it, and how far the grades behind it can be trusted."""
-    from prb.report.correlation import sentences
+    from prb.reporting.correlation import sentences
 
     notes = [f"{column['name']}: {column['note']}" for column in result["downstream"] if column["note"]]
     return [*sentences(result), *notes]
@@ -61,10 +61,10 @@ def one_each(args: Sequence[str]) -> list[str]:
 
 def _write(folder: Path, result: Mapping[str, Any]) -> None:
     from prb.errors import BadInput, MissingExtra
-    from prb.report.correlation import latex, tables
-    from prb.report.scatter import scatter
-    from prb.report.table import markdown
-    from prb.store import write_json
+    from prb.reporting.correlation import latex, tables
+    from prb.reporting.scatter import scatter
+    from prb.reporting.table import markdown
+    from prb.runs import write_json
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -93,7 +93,7 @@ def check_data(args: Sequence[str]) -> None:
 def show_stats(args: Sequence[str]) -> None:
     config = parse(StatsConfig, args, "data stats")
     from prb.data.stats import stats
-    from prb.report.dataset import show_stats as show
+    from prb.reporting.dataset import show_stats as show
 
     found = stats(config.spec)
     print_json(found) if config.json else show(found)
@@ -101,7 +101,7 @@ def show_stats(args: Sequence[str]) -> None:
 
 def show_row(args: Sequence[str]) -> None:
     config = parse(ShowConfig, args, "data show")
-    from prb.report.dataset import show_pair, show_prompt
+    from prb.reporting.dataset import show_pair, show_prompt
 
     spec, wanted = (config.spec, config.id) if config.id else ("mirror", config.spec)
     if config.condition:

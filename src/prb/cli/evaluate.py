@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 from prb.cli.parse import parse_or_repeat
 from prb.cli.verbs import print_json
-from prb.evaluate.config import EvaluateConfig
+from prb.evaluation.config import EvaluateConfig
 
 
 def command(args: Sequence[str]) -> None:
     config = parse_or_repeat(EvaluateConfig, args, "evaluate")
     gc.set_threshold(100_000)  # rows come and go by the million and hold no cycles; looking for some costs a tenth
-    from prb.evaluate.gate import require
-    from prb.evaluate.run import evaluate
+    from prb.evaluation.gate import require
+    from prb.evaluation.run import evaluate
     from prb.progress import watch
-    from prb.report.table import leaderboard, show
+    from prb.reporting.table import leaderboard, show
 
     with watch(config.quiet) as progress:
         result = evaluate(config, progress=progress)

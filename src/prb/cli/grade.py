@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from prb.cli.parse import parse_or_repeat
 from prb.cli.verbs import print_json
-from prb.grade.config import GradeConfig
+from prb.grading.config import GradeConfig
 
 if TYPE_CHECKING:
-    from prb.report.table import Table
+    from prb.reporting.table import Table
 
 
 def command(args: Sequence[str]) -> None:
     config = parse_or_repeat(GradeConfig, args, "grade")
-    from prb.grade.run import grade
+    from prb.grading.run import grade
     from prb.progress import watch
-    from prb.report.table import show
+    from prb.reporting.table import show
 
     with watch(config.quiet) as progress:
         result = grade(config, progress=progress)
@@ -29,7 +29,7 @@ def command(args: Sequence[str]) -> None:
 
 
 def mean(summary: Mapping[str, Any]) -> Table:
-    from prb.report.table import Table, interval
+    from prb.reporting.table import Table, interval
 
     score, answers = summary["score"], summary["answers"]
     row = (summary["grader"]["spec"], interval(score), str(score["n"]), str(answers["distinct"]), str(score["failed"]))
@@ -42,7 +42,7 @@ def mean(summary: Mapping[str, Any]) -> Table:
 
 
 def validation(summary: Mapping[str, Any]) -> Table:
-    from prb.report.table import Table, interval, percent
+    from prb.reporting.table import Table, interval, percent
 
     found = summary["validation"]
     parts = {"all": found["accuracy"], **found["by_category"], **{f"tier {k}": v for k, v in found["by_tier"].items()}}
@@ -87,7 +87,7 @@ def _retest(found: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _agreement(found: Mapping[str, Any]) -> str:
-    from prb.report.table import interval
+    from prb.reporting.table import interval
 
     return f"{interval(found['equal'])} % of aspect grades equal, quadratic kappa {_plain(found['kappa'])}"
 

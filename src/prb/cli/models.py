@@ -36,7 +36,7 @@ def list_models(args: Sequence[str]) -> None:
     config = parse(ListConfig, args, "models list")
     from prb.cli.verbs import print_json
     from prb.models import MODELS
-    from prb.report.table import Table, show
+    from prb.reporting.table import Table, show
     from prb.weights import WEIGHTS, here
 
     models = [{"name": n, "options": MODELS.options(n), "what": MODELS.summary(n)} for n in MODELS]

@@ -36,7 +36,7 @@ def parse_or_repeat(
     if path is None:
         return parse(config, args, verb)
     from prb.errors import BadInput
-    from prb.store import read_json
+    from prb.runs import read_json
 
     content = read_json(path)
     if not isinstance(content, dict) or verb not in content:

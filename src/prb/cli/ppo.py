@@ -37,7 +37,7 @@ def command(args: Sequence[str]) -> None:
 
 def _show(folder: Path, summary: Mapping[str, Any]) -> None:
     from prb.downstream.curves import trust
-    from prb.report.table import Table, show
+    from prb.reporting.table import Table, show
 
     held, train = summary["held_out"], summary["train"]
     if held["prompts"]:

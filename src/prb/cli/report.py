@@ -42,8 +42,8 @@ def command(args: Sequence[str]) -> None:
     if config.format == "site" and not config.json:
         print(f"report: {_site(config)}")  # noqa: T201
         return
-    from prb.report.gather import summary_of
-    from prb.report.table import as_csv, leaderboard, markdown
+    from prb.reporting.gather import summary_of
+    from prb.reporting.table import as_csv, leaderboard, markdown
 
     summaries = [summary_of(run) for run in config.runs]
     if config.json:
@@ -56,7 +56,7 @@ def command(args: Sequence[str]) -> None:
 
 def _site(config: ReportConfig) -> Path:
     from prb.progress import watch
-    from prb.report.site import write_site
+    from prb.reporting.site import write_site
 
     first = config.runs[0]
     out = config.out or (first if first.is_dir() else first.parent) / "report"

@@ -6,14 +6,14 @@ import sys
 from collections.abc import Sequence
 
 from prb.cli.parse import parse
-from prb.serve.config import ServeConfig
+from prb.serving.config import ServeConfig
 
 
 def command(args: Sequence[str]) -> None:
     config = parse(ServeConfig, args, "serve")
     import orjson
 
-    from prb.serve.run import Ready, serve
+    from prb.serving.run import Ready, serve
 
     def say(text: str) -> None:
         if not config.quiet:

@@ -66,7 +66,7 @@ def export(args: Sequence[str]) -> None:
 
 def agree(args: Sequence[str]) -> None:
     config = parse(AgreeConfig, args, "study agree")
-    from prb.store import write_json
+    from prb.runs import write_json
     from prb.study.agree import agree as judge
     from prb.study.agree import check_names, require
     from prb.study.sentences import verdict

@@ -41,11 +41,11 @@ def usage() -> str:
 
 
 def _head(args: Sequence[str]) -> None:
-    from prb.train.config import TrainConfig
+    from prb.training.config import TrainConfig
 
     config = parse(TrainConfig, args, "train")
     from prb.progress import watch
-    from prb.train.run import train
+    from prb.training.run import train
 
     with watch(config.quiet) as progress:
         card = train(config, progress=progress)
@@ -58,7 +58,7 @@ def _head(args: Sequence[str]) -> None:
 
 
 def _lines(card: dict[str, Any]) -> list[str]:
-    from prb.report.table import interval
+    from prb.reporting.table import interval
 
     fitted = card["fitted_on"]
     lines = [f"{card['method']}: fitted on {fitted['rows']} rows of {fitted['persons']} persons"]
@@ -77,12 +77,12 @@ def _lines(card: dict[str, Any]) -> list[str]:
 
 
 def _full(args: Sequence[str]) -> None:
-    from prb.train.full import FullConfig
+    from prb.training.full import FullConfig
 
     config = parse(FullConfig, args, "train")
     from prb.progress import watch
-    from prb.store import read_json
-    from prb.train.full import finetune
+    from prb.runs import read_json
+    from prb.training.full import finetune
 
     with watch(config.quiet) as progress:
         made = finetune(config, progress=progress)
@@ -94,18 +94,18 @@ def _full(args: Sequence[str]) -> None:
 
 
 def _curve(args: Sequence[str]) -> None:
-    from prb.train.protocols import CurveConfig
+    from prb.training.protocols import CurveConfig
 
     config = parse(CurveConfig, args, "train curve")
     from prb.progress import watch
-    from prb.train.protocols import learning_curve
+    from prb.training.protocols import learning_curve
 
     with watch(config.quiet) as progress:
         result = learning_curve(config, progress=progress)
     if config.json:
         print_json(result)
         return
-    from prb.report.table import interval
+    from prb.reporting.table import interval
 
     for point in result["points"]:
         effect = f", person effect {interval(point['person_effect'])}" if point["person_effect"] else ""

@@ -8,7 +8,7 @@ from typing import Literal
 from prb.data.load import Scan, prepared
 from prb.data.schema import BUILD, Problem, Task
 from prb.data.source import Source
-from prb.data.text import grams
+from prb.text.tokens import grams
 from prb.types import Item, Pair
 
 CATEGORIES = ("Art_and_Entertainment", "Lifestyle_and_Personal_Development", "Society_and_Culture")

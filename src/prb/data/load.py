@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from prb.analyse.clusters import components
 from prb.data.people import People
 from prb.data.schema import BUILD, Problem, Task, normalise, row_problems
 from prb.data.source import RawRow, Source, open_source
 from prb.errors import BadData, BadInput
+from prb.stats.clusters import components
 from prb.types import Item, Pair
 
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prb.data.text import words
-from prb.encode import ENCODERS, Encoder
 from prb.errors import unknown
+from prb.text.encoders import ENCODERS, Encoder
+from prb.text.tokens import words
 from prb.types import Post
 
 Ranker = Callable[[str, Sequence[Post]], NDArray[np.float64]]

@@ -11,11 +11,11 @@ from statistics import median
 
 import numpy as np
 
-from prb.data.pii import find
-from prb.data.reading import grade
 from prb.data.schema import Problem
-from prb.data.text import grams, words
-from prb.encode import ENCODERS
+from prb.text.encoders import ENCODERS
+from prb.text.pii import find
+from prb.text.reading import grade
+from prb.text.tokens import grams, words
 from prb.types import Pair
 
 Place = tuple[str, int, Pair]

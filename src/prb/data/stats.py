@@ -9,10 +9,10 @@ from typing import Any
 
 from prb.data.load import load
 from prb.data.named.mirror import VERSION
-from prb.data.reading import grade
 from prb.data.reviews import review_figures
 from prb.data.source import open_source
-from prb.data.text import words
+from prb.text.reading import grade
+from prb.text.tokens import words
 from prb.types import Pair
 
 

@@ -22,15 +22,15 @@ from prb.downstream.curves import Graded, plot, summarise
 from prb.downstream.rank import MOST_COMPARED, Answers, require, score
 from prb.downstream.sample import draw
 from prb.errors import BadInput, MissingExtra
-from prb.evaluate.conditions import Asked, Asker
-from prb.evaluate.plan import PLANNERS, Planner
-from prb.evaluate.run import chunks
-from prb.grade import GRADERS, Grader, about_grader, answered, as_line, grade_all
+from prb.evaluation.conditions import Asked, Asker
+from prb.evaluation.plan import PLANNERS, Planner
+from prb.evaluation.run import chunks
+from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
 from prb.llm import LLM, Sampling, check_llm, make_llm
 from prb.models import MODELS, is_remote
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.store import CONFIG, SUMMARY, Folder, Journal, read_json, write_json
+from prb.runs import CONFIG, SUMMARY, Folder, Journal, read_json, write_json
 from prb.types import Failure, Pair, Query, RewardModel
 
 LINES = ("samples.jsonl", "scores.jsonl", "grades.jsonl")

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import orjson
 import tyro
 
-from prb.analyse.best_of import powers
 from prb.errors import BadInput
-from prb.evaluate.config import Condition
+from prb.evaluation.config import Condition
+from prb.stats.best_of import powers
 
 DEFAULT_MODELS = ("random", "length", "lexical", "embedding")
 

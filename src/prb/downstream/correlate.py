@@ -14,15 +14,15 @@ import numpy as np
 import tyro
 
 from prb import __version__
-from prb.analyse.estimate import Floats
-from prb.analyse.paired import holm
-from prb.analyse.permute import models_needed, percentiles, permutation_p, power, resampled, swap_p, williams
-from prb.analyse.rank import MEASURES
 from prb.downstream.correlate_runs import DRAWS, read_runs
 from prb.downstream.correlate_table import Column, Scores, checked, read_table, unfit
 from prb.errors import BadInput
-from prb.evaluate.config import Condition
+from prb.evaluation.config import Condition
 from prb.progress import SILENT, Progress
+from prb.stats.estimate import Floats
+from prb.stats.paired import holm
+from prb.stats.permute import models_needed, percentiles, permutation_p, power, resampled, swap_p, williams
+from prb.stats.rank import MEASURES
 
 Name = Literal["spearman", "kendall", "weighted_kendall", "pearson", "ndcg", "rbo", "regret"]
 ENOUGH_TO_REDRAW = 10

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from prb.analyse.best_of import curves
-from prb.analyse.estimate import Floats
 from prb.downstream.correlate_table import Column, Scores
 from prb.downstream.curves import trust
 from prb.errors import BadInput
-from prb.store import CONFIG, SUMMARY, read_json, read_lines, read_outcomes
+from prb.runs import CONFIG, SUMMARY, read_json, read_lines, read_outcomes
+from prb.stats.best_of import curves
+from prb.stats.estimate import Floats
 
 DRAWS = 2000
 _CELLS = 1 << 22

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from prb.analyse.estimate import Floats
 from prb.errors import BadInput, unknown
-from prb.store import read_json, read_lines
+from prb.runs import read_json, read_lines
+from prb.stats.estimate import Floats
 
 LEAST, MOST = 3, 500
 NAMES = ("model", "model name", "name", "rm", "reward model")

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from prb.analyse.best_of import average, bend, curves, headroom, kl_bound
-from prb.analyse.estimate import Floats, Ints, codes
-from prb.analyse.paired import difference, holm
-from prb.figure import INK, SOFT, drawing, series, whiskers
+from prb.reporting.style import INK, SOFT, drawing, series, whiskers
+from prb.stats.best_of import average, bend, curves, headroom, kl_bound
+from prb.stats.estimate import Floats, Ints, codes
+from prb.stats.paired import difference, holm
 
 Line = Mapping[str, Any]
 Row = Sequence[Line] | None

@@ -11,7 +11,7 @@ import orjson
 import tyro
 
 from prb.errors import BadInput
-from prb.evaluate.config import Condition
+from prb.evaluation.config import Condition
 from prb.llm import check_llm, parse_llm
 
 

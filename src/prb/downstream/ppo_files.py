@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prb.figure import SERIES, drawing
-from prb.store import read_json, write_json
+from prb.reporting.style import SERIES, drawing
+from prb.runs import read_json, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,8 +13,8 @@ from prb.data.retrieve import ranker
 from prb.data.source import open_source
 from prb.downstream.ppo_config import PpoConfig
 from prb.errors import BadInput
-from prb.evaluate.conditions import Asked, Asker
-from prb.evaluate.plan import PLANNERS
+from prb.evaluation.conditions import Asked, Asker
+from prb.evaluation.plan import PLANNERS
 from prb.models import is_remote
 from prb.types import Failure, Item, Query
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from prb.analyse.estimate import Floats, Ints, codes, totals
-from prb.analyse.paired import bootstrap_interval, difference
 from prb.downstream.policy import Policy
 from prb.downstream.ppo_config import PpoConfig
 from prb.downstream.ppo_prompts import Prompt, Prompts, Shown, masked
 from prb.downstream.rank import Answers, score
 from prb.downstream.sample import Sample, draw
-from prb.evaluate.run import chunks
-from prb.grade import Grader, answered, as_line, grade_all
+from prb.evaluation.run import chunks
+from prb.grading import Grader, answered, as_line, grade_all
 from prb.llm import Sampling
 from prb.progress import Progress
-from prb.store import Journal
+from prb.runs import Journal
+from prb.stats.estimate import Floats, Ints, codes, totals
+from prb.stats.paired import bootstrap_interval, difference
 from prb.types import Failure, Pair, Query, Scorer
 
 AT_ONCE = 8

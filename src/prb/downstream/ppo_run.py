@@ -38,11 +38,11 @@ from prb.downstream.ppo_files import (
 from prb.downstream.ppo_prompts import Prompts, load_prompts
 from prb.downstream.ppo_proof import Proof
 from prb.errors import BadInput, MissingExtra, PrbError
-from prb.grade import GRADERS, Grader, about_grader
+from prb.grading import GRADERS, Grader, about_grader
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.store import SUMMARY, Folder, read_json, write_json
+from prb.runs import SUMMARY, Folder, read_json, write_json
 from prb.types import Scorer
 
 MOST_FAILED = 0.05

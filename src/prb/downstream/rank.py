@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from prb.analyse.best_of import meetings, win_rates
 from prb.errors import BadInput
-from prb.evaluate.score import CREDIT, LARGEST
+from prb.evaluation.score import CREDIT, LARGEST
+from prb.stats.best_of import meetings, win_rates
 from prb.types import Ask, Comparer, Duel, Failure, Query, Reward, RewardModel, Scorer, Verdict
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from prb.llm.transformers import one_bos
 from prb.llm.transformers import render as chat_text
 from prb.progress import SILENT, Progress
 from prb.prompts import render
-from prb.store import Folder
+from prb.runs import Folder
 from prb.types import Failure, Query
 from prb.weights import resolve_weights
 
@@ -95,7 +95,7 @@ def write_files(config: PpoConfig, prompts: Prompts, tokenizer: Any, progress: P
             continue
         progress.begin(f"writing {name}", total=len(chosen))
         write_parquet(config.out / name, list(_rows(config, prompts, chosen, tokenizer, progress)))
-    shutil.copyfile(str(files("prb") / "serve" / "clients.py"), config.out / REWARD)
+    shutil.copyfile(str(files("prb") / "serving" / "clients.py"), config.out / REWARD)
     draft = config.out / f"{NAME}.yaml.part"
     draft.write_text(_yaml(settings(config, len(prompts.train))), "utf-8")
     draft.replace(config.out / f"{NAME}.yaml")

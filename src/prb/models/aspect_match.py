@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prb.data.text import sentences
-from prb.encode import ENCODERS, Encoder
 from prb.models import MODELS
+from prb.text.encoders import ENCODERS, Encoder
+from prb.text.tokens import sentences
 from prb.types import Ask, Scorer
 
 

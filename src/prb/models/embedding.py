@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from prb.encode import ENCODERS, Encoder
 from prb.models import MODELS
+from prb.text.encoders import ENCODERS, Encoder
 from prb.types import Ask, Scorer
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from math import log, sqrt
 
-from prb.data.text import words
 from prb.models import MODELS
+from prb.text.tokens import words
 from prb.types import Ask, Scorer
 
 Vector = dict[str, float]

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from prb.analyse.agreement import (
+from prb.errors import BadInput, GateFailed, unknown
+from prb.runs import read_lines
+from prb.stats.agreement import (
     cohen_kappa,
     dawid_skene,
     equivalence,
@@ -24,9 +26,7 @@ from prb.analyse.agreement import (
     vote_correlation,
     with_interval,
 )
-from prb.analyse.estimate import Floats, Ints, codes, share
-from prb.errors import BadInput, GateFailed, unknown
-from prb.store import read_lines
+from prb.stats.estimate import Floats, Ints, codes, share
 from prb.study.config import AgreeConfig
 from prb.study.design import draw
 from prb.study.forms import CRITERIA

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from prb.errors import BadInput
-from prb.store import read_json, write_json
+from prb.runs import read_json, write_json
 from prb.study.config import ExportConfig
 from prb.study.database import open_study, study_row
 from prb.study.forms import unblind

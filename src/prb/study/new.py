@@ -13,13 +13,13 @@ import sqlalchemy as sa
 
 from prb.data.load import load
 from prb.data.retrieve import ranker, top_posts
-from prb.data.text import words
 from prb.errors import BadInput, RunConflict
 from prb.study.access import digest, hash_password, new_pseudonym, new_token
 from prb.study.config import NewConfig
 from prb.study.database import Database, log, open_study, shown
 from prb.study.design import Task, draw, plan
 from prb.study.tables import ANNOTATOR, ASSIGNMENT, ITEM, SESSION, STUDY
+from prb.text.tokens import words
 from prb.types import Item, Pair
 
 PASSWORD = "PRB_STUDY_PASSWORD"  # noqa: S105 — the name of a variable, not its content

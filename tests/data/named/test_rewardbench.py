@@ -12,8 +12,8 @@ import pytest
 
 from prb.data.load import load, load_pairs
 from prb.errors import BadData, BadInput, BadSpec
-from prb.evaluate.config import EvaluateConfig
-from prb.evaluate.run import evaluate
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.run import evaluate
 from tests.runs import result
 
 Write = Callable[..., Path]

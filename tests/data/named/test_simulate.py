@@ -18,8 +18,8 @@ from prb.data.schema import row_problems
 from prb.data.simulate import ATTRIBUTES, LEVELS, World, contest, contests, preference, taste
 from prb.data.source import open_source
 from prb.data.stats import stats
-from prb.encode import ENCODERS
 from prb.errors import BadInput, BadSpec
+from prb.text.encoders import ENCODERS
 
 SMALL = "simulate?persons=40&pairs=4"
 

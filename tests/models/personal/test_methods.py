@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from prb.models.personal.method import METHODS, Pairs, View
-from tests.train.numeric import People, conflicting_people, cosine, implied_taste
+from tests.training.numeric import People, conflicting_people, cosine, implied_taste
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 
 from prb.models.personal.head import tensors  # noqa: E402
 from prb.models.personal.method import Step  # noqa: E402
-from prb.train.judge import first_rows, fitted_codes, margins  # noqa: E402
-from prb.train.loop import Learned, Learning, learn  # noqa: E402
+from prb.training.judge import first_rows, fitted_codes, margins  # noqa: E402
+from prb.training.loop import Learned, Learning, learn  # noqa: E402
 
 GRADUAL = [name for name in METHODS if not METHODS.make(name).closed_form]
 BLIND = ["bt", "lore", "pal", "vpl"]

@@ -1,7 +1,7 @@
 """Trained personal heads: small reward models on frozen features that know whose preference they judge.
 
 `prb train` makes a folder; `personal?path=FOLDER` is the reward model in it. Everything a head needs at scoring time
-is here; how it is trained is in `prb.train`.
+is here; how it is trained is in `prb.training`.
 """
 
 from __future__ import annotations

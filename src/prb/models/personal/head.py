@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from prb.errors import BadInput, MissingExtra
 from prb.models.personal.method import METHODS, Floats, Method, Pairs, View
-from prb.store import read_json, write_json
+from prb.runs import read_json, write_json
 
 CARD, WEIGHTS, USERS = "card.json", "weights.safetensors", "users.json"
 FORMAT = 1

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prb.cache import Cache, digest
-from prb.encode import ENCODERS, Encoder, Matrix
 from prb.errors import unknown
 from prb.prompts import render
 from prb.registry import Registry, Spec
+from prb.text.encoders import ENCODERS, Encoder, Matrix
 from prb.types import Ask, Failure, Query
 
 Vector = NDArray[np.float32]

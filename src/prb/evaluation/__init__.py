@@ -1,0 +1,1 @@
+"""Conditions, the resumable runner, and everything made from its outcomes."""

@@ -1,0 +1,264 @@
+"""How much of a "personalized" benchmark needs the person? Floors, a user-blind learner, a reader of the rubric.
+
+A pair needs the person only as far as somebody who knows what this person wants does better than a learner that never
+sees anybody. Both are lower bounds: a better learner may find more, a better reader may read more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tyro
+
+from prb import __version__
+from prb.data.load import Dataset, load
+from prb.errors import BadInput
+from prb.evaluation.audit_texts import NEAR, Features, between_splits, leaks, length_balance, marks, repeats
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.run import default_folder, evaluate
+from prb.models import MODELS
+from prb.progress import SILENT, Progress
+from prb.registry import Spec
+from prb.runs import read_outcomes, write_json
+from prb.stats.blind import alike, apart, blind_margins, credits_of
+from prb.stats.estimate import Floats, Ints, codes, share
+from prb.stats.giveaway import giveaways
+from prb.stats.paired import difference
+from prb.text.encoders import ENCODERS, Encoder, Matrix
+from prb.types import Pair, RewardModel
+
+FLOORS = ("length", "lexical", "embedding")
+STRENGTH = 1e-3
+"""Of the learner's fit: its features are many and its pairs few."""
+SHOWN = 20
+LEVEL = 0.05
+MUCH = 0.6
+AUDIT = "audit.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditConfig:
+    """How much of a benchmark needs the person: for any set of chosen/rejected pairs."""
+
+    dataset: tyro.conf.Positional[str] = "mirror"
+    """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
+    split: str | None = None
+    """Which split; `test` where rows carry one, else all rows."""
+    limit: int | None = None
+    """Only the first N rows of the split."""
+    ceiling: str = "aspect-match"
+    """The model that reads the rubric (condition oracle): `aspect-match?encoder=minilm`, or an LLM judge."""
+    encoder: str = "static"
+    """Vectors of the user-blind learner."""
+    k: int = 10
+    """How many posts the floors are shown."""
+    folds: int = 5
+    """Parts of the learner's cross-validation."""
+    seed: int = 0
+    """Fixes folds and resampling."""
+    skip_bad: bool = False
+    """Use the good rows of a file with errors, and say how many were left out."""
+    mask_pii: Literal["auto", "on", "off"] = "auto"
+    """Mask personal data; auto: only for models that send texts elsewhere."""
+    out: Path | None = None
+    """Folder for audit.json, audit.svg and the runs behind them. Default: runs/audit-<dataset>-<digest>."""
+    json: bool = False
+    """Print audit.json to stdout instead of tables."""
+    quiet: bool = False
+    """No progress."""
+
+
+def audit(
+    config: AuditConfig, *, models: Mapping[str, RewardModel] | None = None, progress: Progress = SILENT
+) -> dict[str, Any]:
+    """Run or resume; `models` may hold a reader of your own under the name `config.ceiling`."""
+    config = complete(config)
+    assert config.out is not None
+    if config.ceiling not in (models or {}):
+        MODELS.check(Spec.parse(config.ceiling))
+    encoder = ENCODERS.make(config.encoder)
+    progress.begin(f"checking {config.dataset}")
+    dataset = load(config.dataset, split=config.split, limit=config.limit, skip_bad=config.skip_bad)
+    pairs = [item for item in dataset if isinstance(item, Pair)]
+    clusters = codes(dataset.index.clusters)
+    floors = _credits(config, FLOORS, "profile", models, progress)
+    readable = any(pair.rubric for pair in pairs)
+    ceiling = _credits(config, (config.ceiling,), "oracle", models, progress)[config.ceiling] if readable else None
+    progress.begin("learning without the person", total=2)
+    blind = _blind(pairs, dataset.index.clusters, encoder, config, progress)
+    reading = None if ceiling is None else {"model": config.ceiling, "accuracy": _share(ceiling, clusters)}
+    result = {
+        "prb": __version__,
+        "dataset": _about(dataset),
+        "floors": [{"model": name, "accuracy": _share(credits, clusters)} for name, credits in floors.items()],
+        "blind": blind and _learned(blind, clusters),
+        "ceiling": reading,
+        "headroom": _headroom(ceiling, blind, clusters, config.seed),
+        "length": {"chosen_longer": _share(floors["length"], clusters), **length_balance(pairs)},
+        "giveaways": _giveaways(pairs, dataset.index.clusters),
+        "repeats": repeats(pairs),
+        "leaks": leaks(pairs),
+        "splits": _splits(dataset, pairs, encoder),
+    }
+    result["verdict"] = verdict(result)
+    write_json(config.out / AUDIT, result)
+    return result
+
+
+def complete(config: AuditConfig) -> AuditConfig:
+    for setting, least in (("limit", 1), ("k", 0), ("folds", 2)):
+        value = getattr(config, setting)
+        if value is not None and value < least:
+            raise BadInput(f"--{setting} {value}: wants {least} or more")
+    ENCODERS.check(Spec.parse(config.encoder))
+    if config.out is not None:
+        return config
+    folder = default_folder(_evaluation(config, (*FLOORS, config.ceiling), "profile"))
+    return replace(config, out=folder.with_name(f"audit-{folder.name}"))
+
+
+def _evaluation(config: AuditConfig, models: Sequence[str], condition: Literal["profile", "oracle"]) -> EvaluateConfig:
+    names = ("dataset", "split", "limit", "k", "seed", "skip_bad", "mask_pii")
+    same = {name: getattr(config, name) for name in names}
+    return EvaluateConfig(model=tuple(models), condition=(condition,), **same)
+
+
+def _credits(
+    config: AuditConfig,
+    specs: Sequence[str],
+    condition: Literal["profile", "oracle"],
+    own: Mapping[str, RewardModel] | None,
+    progress: Progress,
+) -> dict[str, Floats]:
+    """Credits of each model in dataset order, NaN for a failure: an ordinary run, in a folder of its own."""
+    assert config.out is not None
+    folder = config.out / ("ceiling" if condition == "oracle" else "floors")
+    evaluate(replace(_evaluation(config, specs, condition), out=folder), models=own, progress=progress)
+    found: dict[str, list[float]] = {spec: [] for spec in specs}
+    for line in read_outcomes(folder):
+        found[line["model"]].append(np.nan if line["credit"] is None else line["credit"])
+    return {spec: np.array(credits) for spec, credits in found.items()}
+
+
+def _share(credits: Floats, clusters: Ints) -> dict[str, Any]:
+    known = ~np.isnan(credits)
+    return share(credits[known], clusters[known], failed=int((~known).sum())).as_dict()
+
+
+@dataclass(frozen=True)
+class Blind:
+    """Credits of the two learners, and how their folds were cut."""
+
+    beside_question: Floats
+    alone: Floats
+    groups: int
+    grouped_by: str
+    features: str
+
+
+def _blind(
+    pairs: Sequence[Pair], clusters: Sequence[str], encoder: Encoder, config: AuditConfig, progress: Progress
+) -> Blind | None:
+    features = Features(pairs, encoder)
+    asked = {pair.question: n for n, pair in enumerate(pairs)}
+    names = list(asked)
+    near = [(names[i], names[j]) for i, j in alike(features.questions[list(asked.values())], NEAR)]
+    cut = apart(clusters, [pair.question for pair in pairs], near, least=2 * config.folds)
+    if cut is None:
+        return None
+    groups, grouped_by = cut
+
+    def learned(chosen: Matrix, rejected: Matrix) -> Floats:
+        margins = blind_margins(chosen, rejected, groups, folds=config.folds, strength=STRENGTH, seed=config.seed)
+        assert margins is not None
+        progress.advance()
+        return np.array(credits_of(margins))
+
+    return Blind(
+        beside_question=learned(*features.beside_question()),
+        alone=learned(*features.alone()),
+        groups=len(set(groups)),
+        grouped_by=grouped_by,
+        features=f"{encoder.fingerprint}, words, style",
+    )
+
+
+def _learned(blind: Blind, clusters: Ints) -> dict[str, Any]:
+    return {
+        "question_and_answer": _share(blind.beside_question, clusters),
+        "answer": _share(blind.alone, clusters),
+        "groups": blind.groups,
+        "grouped_by": blind.grouped_by,
+        "features": blind.features,
+    }
+
+
+def _headroom(ceiling: Floats | None, blind: Blind | None, clusters: Ints, seed: int) -> dict[str, Any] | None:
+    if ceiling is None or blind is None:
+        return None
+    return difference(ceiling, blind.beside_question, clusters, seed=seed).as_dict()
+
+
+def _about(dataset: Dataset) -> dict[str, Any]:
+    return {
+        "name": dataset.name,
+        "split": dataset.split,
+        "rows": len(dataset),
+        "users": len(set(dataset.index.users)),
+        "clusters": len(set(dataset.index.clusters)),
+        "mirror_rows": sum(twin >= 0 for twin in dataset.index.twins),
+        "fingerprint": dataset.fingerprint,
+        "left_out": len({(p.place, p.line) for p in dataset.problems}),
+    }
+
+
+def _giveaways(pairs: Sequence[Pair], clusters: Sequence[str]) -> dict[str, Any]:
+    found, looked_at = giveaways(((marks(pair.chosen), marks(pair.rejected)) for pair in pairs), clusters)
+    real = [word for word in found if word.p < LEVEL]
+    return {"looked_at": looked_at, "more_than_chance": len(real), "words": [asdict(word) for word in real[:SHOWN]]}
+
+
+def _splits(dataset: Dataset, pairs: Sequence[Pair], encoder: Encoder) -> dict[str, Any] | None:
+    """`None` where there is only one split."""
+    rows = (row.data for row in dataset.source.rows() if isinstance(row.data, dict))
+    others = sorted({str(row["split"]) for row in rows if row.get("split")} - {dataset.split})
+    if dataset.split is None or not others:
+        return None
+    sets = [load(dataset.source, split=name, skip_bad=True) for name in others]
+    return between_splits(pairs, [item for other in sets for item in other if isinstance(item, Pair)], encoder)
+
+
+def verdict(result: Mapping[str, Any]) -> str:
+    """In plain words."""
+    blind, headroom, name = result["blind"], result["headroom"], result["dataset"]["name"]
+    if blind is None:
+        return f"{name}: too few independent questions to tell how far one gets without the person."
+    learner = blind["question_and_answer"]
+    said = f"{name}: a learner that never sees the person gets {_percent(learner)}"
+    if learner["low"] > 0.5:
+        said += f", so {'much' if learner['low'] > MUCH else 'some'} of it can be had without the person"
+    if headroom is None:
+        return f"{said}. Nobody can say what the person adds: there is no rubric to read."
+    if not headroom["n"]:
+        return f"{said}. What the person adds cannot be told: {result['ceiling']['model']} could read no rubric."
+    if headroom["low"] is None:
+        return f"{said}. What the person adds cannot be told: {headroom['n']} pairs of one person were read."
+    points = f"{100 * headroom['value']:+.1f} points [{100 * headroom['low']:+.1f}, {100 * headroom['high']:+.1f}]"
+    reader = f"Reading the rubric ({result['ceiling']['model']}) gets {_percent(result['ceiling']['accuracy'])}"
+    return f"{said}. {reader}: {points}, {_meaning(headroom)}."
+
+
+def _percent(estimate: Mapping[str, Any]) -> str:
+    return f"{100 * estimate['value']:.1f} % [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
+
+
+def _meaning(headroom: Mapping[str, Any]) -> str:
+    if headroom["low"] > 0:
+        return "which only the person decides"
+    if headroom["high"] < 0:
+        return "so this reader of the rubric knows less than a learner that knows nobody"
+    return "so nothing that only the person decides could be shown"

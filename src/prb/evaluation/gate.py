@@ -1,0 +1,84 @@
+"""`--require "accuracy>0.6,control>0"`: a run as a gate for a team's CI."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prb.errors import BadSpec, GateFailed, unknown
+from prb.evaluation.config import CONDITIONS
+
+_CLAUSE = re.compile(
+    r"([a-z_]+)(?:@([a-z]+))?(?:\.(low|high|p|p_holm|failed|n))?\s*(>=|<=|>|<)\s*(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)"
+)
+_COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+RESULTS = ("accuracy", "strict_accuracy", "mirror_accuracy", "person_effect", "average_user_share")
+RATINGS = ("alignment", "mae", "skill", "spearman", "concordance")
+CONTRASTS = ("gain", "control", "flip_rate")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    text: str
+    metric: str
+    condition: str | None
+    part: str
+    compare: str
+    bound: float
+
+
+def parse_requirements(text: str) -> list[Requirement]:
+    return [_parse(clause.strip()) for clause in text.split(",") if clause.strip()]
+
+
+def _parse(clause: str) -> Requirement:
+    found = _CLAUSE.fullmatch(clause)
+    if not found:
+        raise BadSpec(f"--require: {clause!r} is not like accuracy>0.6, control.low>0 or accuracy@none<=0.55")
+    metric, condition, part, compare, bound = found.groups()
+    if metric not in RESULTS + RATINGS + CONTRASTS:
+        raise unknown("metric", metric, RESULTS + RATINGS + CONTRASTS)
+    if condition is not None and condition not in CONDITIONS:
+        raise unknown("condition", condition, CONDITIONS)
+    return Requirement(clause, metric, condition, part or "value", compare, float(bound))
+
+
+def require(text: str, summary: Mapping[str, Any]) -> None:
+    """Every requirement must hold for every model of the run; a value that is not there fails it."""
+    broken = [line for wanted in parse_requirements(text) for line in _broken(wanted, summary)]
+    if broken:
+        raise GateFailed("required, but not so:\n  " + "\n  ".join(broken))
+
+
+def _broken(wanted: Requirement, summary: Mapping[str, Any]) -> Iterator[str]:
+    found = list(_values(wanted, summary))
+    if not found:
+        yield f"{wanted.text}: the run has no such result"
+    for who, value in found:
+        if value is None:
+            yield f"{wanted.text}: {who} has no value"
+        elif not _COMPARE[wanted.compare](value, wanted.bound):
+            yield f"{wanted.text}: {who} has {value:.4f}"
+
+
+def _values(wanted: Requirement, summary: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+    if wanted.metric in CONTRASTS:
+        kind = "control" if wanted.metric == "flip_rate" else wanted.metric
+        for row in summary["contrasts"]:
+            if row["kind"] == kind:
+                yield row["model"], row["flip_rate"] if wanted.metric == "flip_rate" else row.get(wanted.part)
+        return
+    condition = wanted.condition or _usual_condition(summary)
+    for row in summary["results"]:
+        if row["condition"] == condition:
+            value = row.get(wanted.metric)
+            yield f"{row['model']} under {condition}", value.get(wanted.part) if isinstance(value, dict) else value
+
+
+def _usual_condition(summary: Mapping[str, Any]) -> str:
+    """`profile` where it was run: a requirement is about the model as it would be used."""
+    conditions = [row["condition"] for row in summary["results"]]
+    return "profile" if "profile" in conditions else str(conditions[0])

@@ -1,0 +1,173 @@
+"""A persona as plan, in the manner of SynthesizeMe (Ryan et al. 2025, arXiv 2506.05598), from posts instead of votes.
+
+From two thirds of a person's posts a language model forms hypotheses, each with the posts it rests on; each is tested
+on the posts held out; what they refute is dropped; the rest becomes a short description. It depends on the person and
+not on the question, so it is made once a person.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from prb.cache import Cache
+from prb.errors import BadSpec
+from prb.evaluation.plan import PLANNERS, Plan, PlanAsk, Planner, Remembering
+from prb.evaluation.planners.llm import MOST, brief, entries
+from prb.llm import LLM, Completion, Sampling, make_llm
+from prb.llm.asking import Reader, T, ask, without_reasoning
+from prb.prompts import load, quote, with_material
+from prb.types import Failure, Post
+
+Finding = Literal["consistent", "refuted", "silent"]
+HELD_OUT = 3
+"""Every third post is kept for the test."""
+PROMPTS = ("material", "persona_hypotheses", "persona_verify", "persona_write")
+REMIND_LIST = "Your whole reply must be a numbered list; every line ends with its posts, like [posts 2, 5]."
+REMIND_FINDING = "Your reply must finish with one line: Finding: consistent, Finding: refuted or Finding: silent."
+REMIND_PERSONA = 'Your reply must begin with the word "Persona:" and hold at most five sentences.'
+_CITED = re.compile(
+    r"\s*(?:\[\s*(?:posts?[\s:#]*)?|\(\s*posts?[\s:#]*)([0-9][0-9,;&\s–-]*(?:and\s*[0-9]+\s*)?)[\])][\s.]*$",
+    re.IGNORECASE,
+)
+_FINDING = re.compile(
+    r"\bfinding\b[\s*_`\"']*:[\s*_`\"']*(consistent|refuted|silent)\b(?!\s*(?:or\b|[,/|]))", re.IGNORECASE
+)
+_PERSONA = re.compile(r"\bpersona\b[*_]*\s*:[*_]*\s*(\S.*)", re.IGNORECASE | re.DOTALL)
+
+
+@PLANNERS.register("persona")
+def persona(llm: str, hypotheses: int = 6, posts: int = 40, max_tokens: int = 1024) -> Planner:
+    """A language model forms hypotheses on the person, tests them on held-out posts and writes a short persona."""
+    if not 1 <= hypotheses <= MOST or posts < 1 or max_tokens < 1:
+        raise BadSpec(f"planner 'persona': hypotheses is 1 to {MOST}, posts and max_tokens are 1 or more")
+    return by_persona(make_llm(llm), hypotheses=hypotheses, posts=posts, max_tokens=max_tokens, cache=Cache())
+
+
+def by_persona(
+    model: LLM, *, hypotheses: int = 6, posts: int = 40, max_tokens: int = 1024, cache: Cache | None = None
+) -> Remembering:
+    words = [load(name) for name in PROMPTS]
+    settings = (words, REMIND_LIST, REMIND_FINDING, REMIND_PERSONA, HELD_OUT, hypotheses, posts, max_tokens)
+    return Remembering(
+        Personas(model, hypotheses, posts, Sampling(max_tokens=max_tokens)),
+        lambda wanted: [post.text for post in wanted.posts],
+        fingerprint=f"persona-{brief(settings)}-{model.fingerprint}",
+        remote=model.remote,
+        cache=cache,
+    )
+
+
+class Hypothesis(NamedTuple):
+    text: str
+    posts: tuple[int, ...]
+
+
+class Personas:
+    """Three rounds of calls for all people at once: hypotheses, tests, personas. Whoever fails in one is out of it."""
+
+    def __init__(self, model: LLM, hypotheses: int, posts: int, sampling: Sampling) -> None:
+        self._model, self._hypotheses, self._posts, self._sampling = model, hypotheses, posts, sampling
+
+    def __call__(self, asks: Sequence[PlanAsk]) -> list[Plan | Failure]:
+        done: dict[int, Plan | Failure] = {n: () for n, wanted in enumerate(asks) if not wanted.posts}
+        split = {n: split_posts(wanted.posts[-self._posts :]) for n, wanted in enumerate(asks) if n not in done}
+        formed = _sorted_out(self._form({n: seen for n, (seen, _) in split.items()}), done)
+        kept = _sorted_out(self._test(formed, {n: held for n, (_, held) in split.items()}), done)
+        done |= {n: () for n, hypotheses in kept.items() if not hypotheses}
+        done |= self._write({n: hypotheses for n, hypotheses in kept.items() if hypotheses})
+        return [done[n] for n in range(len(asks))]
+
+    def _form(self, seen: dict[int, list[Post]]) -> dict[int, list[Hypothesis] | Failure]:
+        """Hypotheses that name posts which are there; one without evidence is none."""
+        replies = self._ask(
+            [
+                with_material(
+                    load("persona_hypotheses"),
+                    posts="\n\n".join(quote(f"post {k}", post.text) for k, post in enumerate(posts, 1)),
+                    count=str(self._hypotheses),
+                )
+                for posts in seen.values()
+            ],
+            lambda said: read_hypotheses(said) or None,
+            REMIND_LIST,
+            "no hypotheses",
+        )
+        found: dict[int, list[Hypothesis] | Failure] = {}
+        for (n, posts), reply in zip(seen.items(), replies, strict=True):
+            if isinstance(reply, Failure):
+                found[n] = reply
+            else:
+                grounded = [h for h in reply if all(1 <= k <= len(posts) for k in h.posts)]
+                found[n] = grounded[: self._hypotheses] or Failure(
+                    "no hypotheses", "they rest on posts that do not exist"
+                )
+        return found
+
+    def _test(
+        self, formed: dict[int, list[Hypothesis]], held: dict[int, list[Post]]
+    ) -> dict[int, list[Hypothesis] | Failure]:
+        """Those that the held-out posts do not refute; with no post held out, all."""
+        tests = [(n, hypothesis) for n, hypotheses in formed.items() if held[n] for hypothesis in hypotheses]
+        prompts = [_test_prompt(hypothesis, held[n]) for n, hypothesis in tests]
+        findings = self._ask(prompts, read_finding, REMIND_FINDING, "no finding on a hypothesis")
+        kept: dict[int, list[Hypothesis] | Failure] = {n: [] if held[n] else h for n, h in formed.items()}
+        for (n, hypothesis), finding in zip(tests, findings, strict=True):
+            others = kept[n]
+            if isinstance(others, Failure):
+                continue
+            if isinstance(finding, Failure):
+                kept[n] = finding
+            elif finding != "refuted":
+                others.append(hypothesis)
+        return kept
+
+    def _write(self, kept: dict[int, list[Hypothesis]]) -> dict[int, Plan | Failure]:
+        prompts = [
+            with_material(load("persona_write"), findings=quote("points", "\n".join(f"- {h.text}" for h in hypotheses)))
+            for hypotheses in kept.values()
+        ]
+        return dict(zip(kept, self._ask(prompts, read_persona, REMIND_PERSONA, "no persona"), strict=True))
+
+    def _ask(self, prompts: Sequence[str], read: Reader[T], reminder: str, missing: str) -> list[T | Failure]:
+        replies = ask(self._model, prompts, read, sampling=self._sampling, reminder=reminder, missing=missing)
+        return [reply if isinstance(reply, Failure) else reply.value for reply in replies]
+
+
+def split_posts(posts: Sequence[Post]) -> tuple[list[Post], list[Post]]:
+    """Those to learn from and those to test on; the first and the second post are always for learning."""
+    held = [post for n, post in enumerate(posts, 1) if n % HELD_OUT == 0]
+    return [post for n, post in enumerate(posts, 1) if n % HELD_OUT], held
+
+
+def read_hypotheses(said: Completion) -> list[Hypothesis]:
+    found = []
+    for entry in [] if said.truncated else entries(said.text):
+        cited = _CITED.search(entry)
+        if cited:
+            numbers = tuple(int(number) for number in re.findall(r"[0-9]{1,6}", cited[1]))
+            found.append(Hypothesis(entry[: cited.start()].strip(), numbers))
+    return [hypothesis for hypothesis in found if hypothesis.text]
+
+
+def read_finding(said: Completion) -> Finding | None:
+    found = [] if said.truncated else _FINDING.findall(without_reasoning(said.text))
+    known: dict[str, Finding] = {"consistent": "consistent", "refuted": "refuted", "silent": "silent"}
+    return known[found[-1].lower()] if found else None
+
+
+def read_persona(said: Completion) -> Plan | None:
+    found = None if said.truncated else _PERSONA.search(without_reasoning(said.text))
+    return (" ".join(found[1].split()),) if found else None
+
+
+def _test_prompt(hypothesis: Hypothesis, held: Sequence[Post]) -> str:
+    posts = quote("posts of this person", "\n\n".join(post.text for post in held))
+    return with_material(load("persona_verify"), hypothesis=quote("hypothesis", hypothesis.text), posts=posts)
+
+
+def _sorted_out(found: dict[int, T | Failure], done: dict[int, Plan | Failure]) -> dict[int, T]:
+    """What can go on; failures go to `done`."""
+    done |= {n: value for n, value in found.items() if isinstance(value, Failure)}
+    return {n: value for n, value in found.items() if not isinstance(value, Failure)}

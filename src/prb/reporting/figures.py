@@ -1,0 +1,268 @@
+"""Figures for papers: each as SVG and PDF, in the look of `prb.reporting.style`, from the same files as the site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import ceil
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from prb.downstream.curves import plot as best_of_n
+from prb.downstream.ppo_files import plot_curves
+from prb.reporting.audit import plot as audit
+from prb.reporting.evidence import called, result_of
+from prb.reporting.gather import FLOORS, Given, Group
+from prb.reporting.scatter import scatter
+from prb.reporting.style import CONDITIONS, LINE, MARKS, PAPER, SOFT, drawing, whiskers
+from prb.reporting.table import stars
+from prb.stats.paired import holm
+
+Summary = Mapping[str, Any]
+Draw = Callable[..., None]
+"""Draws to all paths it is given."""
+MOST_PANELS = 12
+ACROSS = 4
+LEVEL = 0.05
+
+
+def write_figures(given: Given, folder: Path) -> list[Path]:
+    """All figures of what was given, as .svg and .pdf; the paths written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, draw in _named(list(figures(given))):
+        paths = [folder / f"{name}{suffix}" for suffix in (".svg", ".pdf")]
+        draw(*paths)
+        written += paths
+    return written
+
+
+def figures(given: Given) -> Iterator[tuple[str, str, Draw]]:
+    """What it is, of what, and how it is drawn."""
+    for group in given.groups:
+        of = Path(group.about["name"]).stem
+        yield from ((kind, of, draw) for kind, draw in of_summary(joined(group)))
+    kinds = {"bon": ("best-of-n", best_of_n), "ppo": ("ppo", _ppo), "correlation": ("correlation", scatter)}
+    for kind, (name, draw) in {**kinds, "audit": ("audit", audit)}.items():
+        for place in given.others.get(kind, ()):
+            yield name, called(place), partial(draw, result_of(place))
+
+
+def _named(found: Sequence[tuple[str, str, Draw]]) -> Iterator[tuple[str, Draw]]:
+    """`ppo.svg`; with several of a kind `ppo-brevity.svg`, and a number where that is not enough."""
+    taken: set[str] = set()
+    for kind, of, draw in found:
+        alone = sum(other == kind for other, *_ in found) == 1
+        own = "".join(c if c.isalnum() else "-" for c in of)
+        wanted = kind if alone else own if own.startswith(kind) else f"{kind}-{own}"
+        name = next(n for n in (wanted, *(f"{wanted}-{k}" for k in range(2, 10_000))) if n not in taken)
+        taken.add(name)
+        yield name, draw
+
+
+def _ppo(summary: Summary, *paths: Path) -> None:
+    title = f"{summary['policy']['spec']} against {summary['model']['spec']}"
+    plot_curves(summary["curves"], *paths, title=_short(title, 100))
+
+
+def joined(group: Group) -> Summary:
+    """The summaries of a group's runs as one, models by the names the site gives them, Holm over all of them."""
+    results, contrasts = [], []
+    for entry in group.entries:
+        own = entry.run.summary
+        about = {"model": entry.name, "floor": entry.spec in FLOORS}
+        results += [{**row, **about} for row in own["results"] if row["model"] == entry.spec]
+        contrasts += [{**row, **about} for row in own["contrasts"] if row["model"] == entry.spec]
+    tested = [row for row in contrasts if row["p"] is not None]
+    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
+        row["p_holm"] = p
+    return {"dataset": group.about, "results": results, "contrasts": contrasts}
+
+
+def of_summary(summary: Summary) -> Iterator[tuple[str, Draw]]:
+    """The figures of an evaluation, by name; those that it has the numbers for."""
+    rows = of_condition(summary)
+    yield "leaderboard", partial(leaderboard, summary)
+    if any(row["value"] is not None for row in summary["contrasts"]):
+        yield "gain-control", partial(contrasts, summary)
+    if any(row["by_category"] for row in rows):
+        yield "by-category", partial(by_label, summary, "by_category")
+    if any(row["by_tier"] for row in rows):
+        yield "by-tier", partial(by_label, summary, "by_tier")
+    if any(row["biases"]["calibration"] for row in rows):
+        yield "calibration", partial(calibration, summary)
+
+
+def shown_condition(summary: Summary) -> str:
+    """The condition people would use, if it was run."""
+    names = [row["condition"] for row in summary["results"]]
+    return "profile" if "profile" in names else str(names[0])
+
+
+def of_condition(summary: Summary) -> list[Mapping[str, Any]]:
+    """Its results, the most accurate model first; models that never answered last."""
+    shown = shown_condition(summary)
+    rows = [row for row in summary["results"] if row["condition"] == shown]
+    return sorted(rows, key=lambda row: (row["accuracy"]["value"] is None, -(row["accuracy"]["value"] or 0)))
+
+
+def leaderboard(summary: Summary, *paths: Path) -> None:
+    """Accuracy of every model under every condition; the best floor and the ceiling as lines."""
+    models = [row["model"] for row in of_condition(summary)]
+    names = list(dict.fromkeys(row["condition"] for row in summary["results"]))
+    found = {(row["model"], row["condition"]): row["accuracy"] for row in summary["results"]}
+    with drawing(*paths, width=7.5, height=_height(len(models), len(names)), alt=_leader(summary)) as figure:
+        axes = figure.add_subplot()
+        for n, name in enumerate(names):
+            at = [place for place, model in enumerate(models) if _value(found.get((model, name))) is not None]
+            beside = 0.62 * (n / max(1, len(names) - 1) - 0.5) if len(names) > 1 else 0.0
+            _dots(axes, [found[models[p], name] for p in at], [p + beside for p in at], _look(name), name)
+        _references(axes, summary)
+        _rows(axes, models)
+        axes.set_xlabel("accuracy in %, 95 % interval by cluster")
+        figure.suptitle(_about(summary), x=0.01, ha="left")
+        figure.legend(loc="outside lower left", ncols=3)
+
+
+def _references(axes: Any, summary: Summary) -> None:
+    axes.axvline(50, color=SOFT, lw=0.9, ls=":", label="a coin, a user-blind model on mirror rows")
+    floors = [row for row in of_condition(summary) if row["floor"] and row["accuracy"]["value"] is not None]
+    if floors:
+        best = floors[0]
+        axes.axvline(100 * best["accuracy"]["value"], color=SOFT, lw=0.9, ls="--", label=f"best floor: {best['model']}")
+    oracle = [row for row in summary["results"] if row["condition"] == "oracle" and row["accuracy"]["value"]]
+    if oracle:
+        best = max(oracle, key=lambda row: float(row["accuracy"]["value"]))
+        label = f"ceiling: {best['model']} reading the rubric"
+        axes.axvline(100 * best["accuracy"]["value"], color=CONDITIONS["oracle"], lw=0.9, ls="-.", label=label)
+
+
+def contrasts(summary: Summary, *paths: Path) -> None:
+    """Gain and control with their intervals; filled where Holm's p is below 5 %."""
+    kinds = {"gain": "gain: profile − none", "control": "control: profile − somebody else's posts"}
+    present = [kind for kind in kinds if any(row["kind"] == kind for row in summary["contrasts"])]
+    models = [row["model"] for row in of_condition(summary)]
+    found = {(row["model"], row["kind"]): row for row in summary["contrasts"]}
+    alt = f"Gain and control of {len(models)} models in points, with 95 % intervals. {_about(summary)}"
+    with drawing(*paths, width=7.5, height=_height(len(models), 1), alt=alt) as figure:
+        panels = figure.subplots(1, len(present), sharey=True, squeeze=False)[0]
+        for axes, kind in zip(panels, present, strict=True):
+            axes.axvline(0, color=SOFT, lw=0.9)
+            for place, model in enumerate(models):
+                if (row := found.get((model, kind))) and row["value"] is not None:
+                    _contrast(axes, row, place, CONDITIONS["profile" if kind == "gain" else "shuffled"])
+            axes.set_title(kinds[kind])
+            axes.set_xlabel("points, 95 % interval")
+            axes.margins(x=0.1)
+        _rows(panels[0], models)
+        for axes in panels[1:]:
+            axes.grid(axis="y")
+        figure.suptitle(_about(summary), x=0.01, ha="left")
+        figure.supxlabel(
+            "filled: p < .05 (sign flips, Holm); stars: .05, .01, .001", x=0.01, ha="left", fontsize=7, color=SOFT
+        )
+
+
+def _contrast(axes: Any, row: Mapping[str, Any], place: int, colour: str) -> None:
+    clear = row["p_holm"] is not None and row["p_holm"] < LEVEL
+    _dots(axes, [row], [place], {"fmt": "o", "color": colour, "mfc": colour if clear else PAPER})
+    beside = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
+    axes.annotate(stars(row["p_holm"]), (100 * row["value"], place), **beside)
+
+
+def by_label(summary: Summary, field: str, *paths: Path) -> None:
+    """A panel a category or tier, the most frequent first; under the condition people would use."""
+    rows = of_condition(summary)
+    counts: dict[str, int] = {}
+    for row in rows:
+        for label, estimate in row[field].items():
+            counts[label] = max(counts.get(label, 0), estimate["n"])
+    labels = sorted(counts, key=lambda label: -counts[label])[:MOST_PANELS]
+    left = f"; {len(counts) - len(labels)} smaller ones left out" if len(counts) > len(labels) else ""
+    title = f"{_about(summary)}; condition {shown_condition(summary)}{left}"
+    down, across = ceil(len(labels) / ACROSS), min(len(labels), ACROSS)
+    height = 0.5 + down * _height(len(rows), 1)
+    alt = f"Accuracy of {len(rows)} models {field.replace('_', ' ')}. {title}"
+    with drawing(*paths, width=max(4.5, 2 + 2.2 * across), height=height, alt=alt) as figure:
+        panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+        for axes, label in zip(panels.flat, labels, strict=False):
+            at = [n for n, row in enumerate(rows) if _value(row[field].get(label)) is not None]
+            axes.axvline(50, color=SOFT, lw=0.9, ls=":")
+            _dots(axes, [rows[n][field][label] for n in at], at, _look(shown_condition(summary)))
+            axes.set_title(fill(f"{label.replace('_', ' ')} ({counts[label]})", 26), fontsize=8)
+            axes.grid()
+        for axes in list(panels.flat)[len(labels) :]:
+            axes.set_visible(False)
+        _rows(panels[0, 0], [row["model"] for row in rows])
+        figure.supxlabel("accuracy in %, 95 % interval by cluster; in brackets: pairs", fontsize=8)
+        figure.suptitle(title, x=0.01, ha="left")
+
+
+def calibration(summary: Summary, *paths: Path) -> None:
+    """How often a model is right against how sure it is; a dot's area is the share of pairs in its bin."""
+    rows = [row for row in of_condition(summary) if row["biases"]["calibration"]]
+    down, across = ceil(len(rows) / ACROSS), min(len(rows), ACROSS)
+    title = f"{_about(summary)}; condition {shown_condition(summary)}"
+    alt = f"Calibration of {len(rows)} models: share right against confidence. {title}"
+    with drawing(*paths, width=max(4.0, 0.6 + 1.9 * across), height=0.9 + 1.95 * down, alt=alt) as figure:
+        panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+        for axes, row in zip(panels.flat, rows, strict=False):
+            found = row["biases"]["calibration"]
+            axes.plot([50, 100], [50, 100], color=SOFT, lw=0.9, ls=":")
+            x, y = ([100 * bin_[key] for bin_ in found["curve"]] for key in ("confidence", "accuracy"))
+            axes.plot(x, y, color=LINE, lw=0.9)
+            axes.scatter(x, y, s=[8 + 120 * bin_["n"] / found["n"] for bin_ in found["curve"]], c=CONDITIONS["profile"])
+            axes.set_title(f"{_short(row['model'], 26)}\nECE {100 * found['ece']:.1f}", fontsize=7.5)
+            axes.grid()
+            axes.set(xlim=(46, 104), ylim=(-4, 104))
+        for axes in list(panels.flat)[len(rows) :]:
+            axes.set_visible(False)
+        figure.supxlabel("confidence in %, σ(|margin| / T) with T from other people", fontsize=8)
+        figure.supylabel("right, %", fontsize=8)
+        figure.suptitle(title, x=0.01, ha="left")
+
+
+def _value(estimate: Mapping[str, Any] | None) -> float | None:
+    return None if estimate is None else estimate["value"]
+
+
+def _dots(
+    axes: Any, estimates: Sequence[Mapping[str, Any]], places: Sequence[float], look: Mapping[str, Any], label: str = ""
+) -> None:
+    values = [100 * e["value"] for e in estimates]
+    axes.errorbar(values, places, xerr=whiskers(estimates), elinewidth=1.1, label=label or None, **look)
+
+
+def _look(condition: str) -> dict[str, Any]:
+    """Told apart by shape as well as by colour."""
+    mark = dict(zip(CONDITIONS, MARKS, strict=False))[condition]
+    return {"fmt": mark, "color": CONDITIONS[condition]}
+
+
+def _rows(axes: Any, models: Sequence[str]) -> None:
+    axes.set_yticks(range(len(models)), [_short(model) for model in models])
+    axes.set_ylim(len(models) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid()
+
+
+def _short(name: str, most: int = 40) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _height(models: int, lanes: int) -> float:
+    return 1.3 + models * (0.16 + 0.1 * lanes)
+
+
+def _about(summary: Summary) -> str:
+    data = summary["dataset"]
+    split = f", split {data['split']}" if data["split"] else ""
+    return f"{_short(Path(data['name']).name)}{split}: {data['rows']} pairs, {data['clusters']} clusters"
+
+
+def _leader(summary: Summary) -> str:
+    first = of_condition(summary)[0]
+    value = first["accuracy"]["value"]
+    told = "nothing was answered" if value is None else f"first is {first['model']} with {100 * value:.1f} %"
+    return f"Accuracy of the models under each condition; under {first['condition']} {told}. {_about(summary)}"

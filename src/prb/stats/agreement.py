@@ -1,0 +1,250 @@
+"""Do people agree, and are two answers equally good? Coefficients, annotator reliability, equivalence, planning.
+
+Votes are a matrix of units × raters holding the number of a value, −1 where a rater was not asked. Intervals are
+percentile bootstraps over groups of units (a question with all that was said about it), never over single votes.
+A coefficient that is 0/0, because only one value was ever used, is `None`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from prb.errors import MissingExtra
+from prb.stats.estimate import Floats, Ints, Totals
+from prb.stats.paired import bootstrap_interval
+
+Statistic = Callable[[Ints], float | None]
+"""A coefficient of votes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coefficient:
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    """Units with at least two votes."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
+
+
+def with_interval(statistic: Statistic, votes: Ints, groups: Ints, *, draws: int = 1000, seed: int = 0) -> Coefficient:
+    """The coefficient with a 95 % interval from resamples of whole groups; resamples without one are left out."""
+    value, n = statistic(votes), int(((votes >= 0).sum(axis=1) >= 2).sum())
+    order = np.argsort(groups, kind="stable")
+    members = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+    if value is None or len(members) < 2 or not draws:
+        return Coefficient(value=value, low=None, high=None, n=n)
+    rng = np.random.default_rng(seed)
+    picks = rng.integers(len(members), size=(draws, len(members)))
+    single = len(members) == len(votes)
+    drawn = [statistic(votes[order[p] if single else np.concatenate([members[g] for g in p])]) for p in picks]
+    known = [v for v in drawn if v is not None]
+    if not known:
+        return Coefficient(value=value, low=None, high=None, n=n)
+    low, high = np.quantile(known, [0.025, 0.975])
+    return Coefficient(value=value, low=float(low), high=float(high), n=n)
+
+
+def tally(votes: Ints, values: int) -> Ints:
+    """Units × values: how many raters gave each."""
+    return np.stack([(votes == v).sum(axis=1) for v in range(values)], axis=1)
+
+
+def krippendorff_alpha(votes: Ints, values: int, *, ordinal: bool = False) -> float | None:
+    """Krippendorff's α (2011, Computing Krippendorff's Alpha-Reliability), by the `krippendorff` package."""
+    try:
+        from krippendorff import alpha
+    except ModuleNotFoundError:
+        raise MissingExtra("Krippendorff's alpha", "study") from None
+    counts = tally(votes, values)
+    counts = counts[counts.sum(axis=1) >= 2]
+    if (counts.sum(axis=0) > 0).sum() < 2:
+        return None
+    level: Literal["ordinal", "nominal"] = "ordinal" if ordinal else "nominal"
+    return float(alpha(value_counts=counts, value_domain=list(range(values)), level_of_measurement=level))
+
+
+def fleiss_kappa(votes: Ints, values: int) -> float | None:
+    """Fleiss' κ (1971, doi:10.1037/h0031619); units may have different numbers of raters, at least two."""
+    counts = _shared(votes, values)
+    if not len(counts):
+        return None
+    agreed = _agreed(counts)
+    chance = float(np.square(counts.sum(axis=0) / counts.sum()).sum())
+    return None if chance == 1 else (agreed - chance) / (1 - chance)
+
+
+def gwet_ac1(votes: Ints, values: int) -> float | None:
+    """Gwet's AC1 (2008, doi:10.1348/000711006X126600): κ whose chance term stays small when one value is rare."""
+    shared = _shared(votes, values)
+    if not len(shared):
+        return None
+    everything = tally(votes, values)
+    everything = everything[everything.sum(axis=1) > 0]
+    share = (everything / everything.sum(axis=1, keepdims=True)).mean(axis=0)
+    chance = float((share * (1 - share)).sum()) / (values - 1)
+    return (_agreed(shared) - chance) / (1 - chance)
+
+
+def _shared(votes: Ints, values: int) -> Ints:
+    counts = tally(votes, values)
+    return np.asarray(counts[counts.sum(axis=1) >= 2])
+
+
+def _agreed(counts: Ints) -> float:
+    """Mean over units of the share of rater couples that agree."""
+    n = counts.sum(axis=1)
+    return float(((counts * (counts - 1)).sum(axis=1) / (n * (n - 1))).mean())
+
+
+def cohen_kappa(a: Ints, b: Ints, values: int) -> float | None:
+    """Cohen's κ (1960, doi:10.1177/001316446002000104) of two raters on the units both judged."""
+    both = (a >= 0) & (b >= 0)
+    if not both.any():
+        return None
+    table = np.bincount(a[both] * values + b[both], minlength=values * values).reshape(values, values) / both.sum()
+    chance = float(table.sum(axis=0) @ table.sum(axis=1))
+    return None if chance == 1 else (float(np.trace(table)) - chance) / (1 - chance)
+
+
+def mean_cohen(votes: Ints, values: int) -> float | None:
+    """Mean κ over all couples of raters that share units (Light 1971, doi:10.1037/h0031643)."""
+    couples = combinations(range(votes.shape[1]), 2)
+    known = [k for i, j in couples if (k := cohen_kappa(votes[:, i], votes[:, j], values)) is not None]
+    return float(np.mean(known)) if known else None
+
+
+class Reliability(NamedTuple):
+    """What Dawid and Skene's model makes of the votes."""
+
+    prior: Floats
+    confusion: Floats
+    """Raters × true value × value given."""
+    posterior: Floats
+    """Units × values: which one is probably true."""
+
+    @property
+    def accuracy(self) -> Floats:
+        """Of each rater: how often they would give the true value."""
+        return np.asarray(np.einsum("k,rkk->r", self.prior, self.confusion))
+
+
+def dawid_skene(votes: Ints, values: int, *, rounds: int = 200, smooth: float = 0.1) -> Reliability:
+    """EM of Dawid & Skene (1979, doi:10.2307/2346806), begun from the vote shares.
+
+    `smooth` votes are added to every cell of a rater's confusion matrix, so that few votes are not taken as certainty.
+    """
+    given = np.stack([votes == v for v in range(values)], axis=2).astype(np.float64)
+    total = given.sum(axis=(1, 2), keepdims=True)[:, :, 0]
+    posterior = np.where(total > 0, given.sum(axis=1) / np.maximum(total, 1), 1 / values)
+    for _ in range(rounds):
+        prior = posterior.mean(axis=0)
+        confusion = np.einsum("uk,urv->rkv", posterior, given) + smooth
+        confusion /= confusion.sum(axis=2, keepdims=True)
+        logs = np.log(np.maximum(prior, 1e-300)) + np.einsum("urv,rkv->uk", given, np.log(confusion))
+        new = np.exp(logs - logs.max(axis=1, keepdims=True))
+        new /= new.sum(axis=1, keepdims=True)
+        moved = float(np.abs(new - posterior).max())
+        posterior = new
+        if moved < 1e-9:
+            break
+    return Reliability(prior, confusion, posterior)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parity:
+    """Whether a mean difference lies within a margin around zero."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    """90 % interval: inside the margin exactly when both one-sided tests reject at 5 %."""
+    p: float | None
+    effect: float | None
+    """Cohen's d of paired differences, mean / standard deviation."""
+    deviation: float | None
+    n: int
+    margin: float
+    equivalent: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def equivalence(differences: Floats, margin: float, *, level: float = 0.05) -> Parity:
+    """Two one-sided t tests (Schuirmann 1987, doi:10.1007/BF01068419); one difference a unit."""
+    from scipy.stats import t
+
+    n = len(differences)
+    if n < 2:
+        mean = float(differences[0]) if n else None
+        nothing = {"low": None, "high": None, "p": None, "effect": None, "deviation": None}
+        return Parity(mean=mean, n=n, margin=margin, equivalent=False, **nothing)
+    mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
+    error = deviation / math.sqrt(n)
+    half = float(t.ppf(1 - level, n - 1)) * error
+    room = margin - abs(mean)
+    p = float(t.sf(room / error, n - 1)) if error else float(room <= 0)
+    effect = mean / deviation if deviation else (0.0 if mean == 0 else math.copysign(math.inf, mean))
+    return Parity(
+        mean=mean,
+        low=mean - half,
+        high=mean + half,
+        p=p,
+        effect=effect if math.isfinite(effect) else None,
+        deviation=deviation,
+        n=n,
+        margin=margin,
+        equivalent=p < level,
+    )
+
+
+def mean_size(differences: Floats, *, seed: int = 0) -> Coefficient:
+    """Mean |difference| with a bootstrap interval, for mirror rows, where signed differences cancel by construction."""
+    if not len(differences):
+        return Coefficient(value=None, low=None, high=None, n=0)
+    sizes = np.abs(differences)
+    low, high = bootstrap_interval(Totals(sizes, np.ones(len(sizes))), seed=seed)
+    return Coefficient(value=float(sizes.mean()), low=low, high=high, n=len(sizes))
+
+
+def items_for_equivalence(deviation: float, margin: float, *, level: float = 0.05, power: float = 0.8) -> int:
+    """Items that show equivalence with this power if there is no difference (Julious 2004, doi:10.1002/sim.1783)."""
+    from scipy.stats import norm, t
+
+    wanted = 1 - (1 - power) / 2
+    n: int = max(2, math.ceil((deviation * (norm.ppf(1 - level) + norm.ppf(wanted)) / margin) ** 2))
+    while margin / deviation * math.sqrt(n) - t.ppf(1 - level, n - 1) < t.ppf(wanted, n - 1):
+        n += 1
+    return n
+
+
+def items_for_share(share: float, half_width: float, *, raters: int = 1, correlation: float = 1.0) -> int:
+    """Items for a 95 % interval of ± half_width around a share, if votes on one item correlate this much.
+
+    With r raters an item is worth r / (1 + (r − 1)ρ) independent votes (Kish 1965, Survey Sampling).
+    """
+    worth = raters / (1 + (raters - 1) * correlation)
+    return max(1, math.ceil(share * (1 - share) * (1.959963984540054 / half_width) ** 2 / worth))
+
+
+def vote_correlation(votes: Floats, items: Ints) -> float | None:
+    """Correlation of two votes on one item, from a one-way ANOVA (Donner 1986, doi:10.2307/1403259), within 0..1."""
+    _, codes, sizes = np.unique(items, return_inverse=True, return_counts=True)
+    n, groups = len(votes), len(sizes)
+    if groups < 2 or n == groups:
+        return None
+    means = np.bincount(codes, weights=votes) / sizes
+    between = float((sizes * np.square(means - votes.mean())).sum()) / (groups - 1)
+    within = float(np.square(votes - means[codes]).sum()) / (n - groups)
+    typical = (n - float(np.square(sizes).sum()) / n) / (groups - 1)
+    scale = between + (typical - 1) * within
+    return min(1.0, max(0.0, (between - within) / scale)) if scale else None

@@ -1,0 +1,1 @@
+"""Texts: tokens, personal data, near-duplicates, reading level, sentence encoders."""

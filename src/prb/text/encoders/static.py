@@ -1,0 +1,45 @@
+"""Static word vectors from the `wordllama` package: 256 dimensions, carried inside its wheel."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prb.text.encoders import ENCODERS, Encoder, Matrix, Remembering, unit
+
+
+@cache
+def _vectors() -> Any:
+    root = logging.getLogger()
+    before = root.level, root.handlers[:]
+    import wordllama
+
+    # importing it switches everybody's INFO lines on; other libraries log every request then
+    root.level, root.handlers = before[0], before[1]
+
+    # its own search for the weights looks beside the package instead of inside it
+    return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
+
+
+class Static:
+    def __init__(self) -> None:
+        self.fingerprint = f"wordllama-{version('wordllama')}"
+
+    def encode(self, texts: Sequence[str]) -> Matrix:
+        rows = np.zeros((len(texts), 256), dtype=np.float32)
+        filled = [i for i, text in enumerate(texts) if text.strip()]
+        if filled:
+            rows[filled] = _vectors().embed([texts[i] for i in filled], norm=False, batch_size=1)
+        return unit(rows)
+
+
+@ENCODERS.register("static")
+def static() -> Encoder:
+    """Averaged static word vectors (wordllama, 256-d): instant, offline, no torch."""
+    return Remembering(Static())

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from prb.building.config import BuildConfig, Role
+from prb.building.job import Check
+from prb.building.output import pass_rates
+from prb.building.run import build
+from tests.building.author import Author, make_record
+
+ROLES: tuple[Role, ...] = ("write", "grade", "judge")
+
+
+@pytest.fixture
+def built(write_jsonl, tmp_path: Path) -> Path:
+    source = write_jsonl([make_record(n) for n in range(1, 4)], "records.jsonl")
+    config = BuildConfig(input=str(source), llm="scripted/author", out=tmp_path / "out", mirror=False)
+    return build(config, llms=dict.fromkeys(ROLES, Author())).folder
+
+
+def test_the_hub_folder_is_read_by_the_hubs_own_library(built) -> None:
+    datasets = pytest.importorskip("datasets", reason="needs the hub extra")
+    rows = datasets.load_dataset(str(built / "hub"), split="test", cache_dir=str(built / "cache"))
+    assert list(rows["id"]) == ["r1", "r2", "r3"]
+    assert rows[0]["rubric_aspects"][0]["evidence"] == "My mornings belong to balcony tomatoes1"
+
+
+def test_the_readme_tells_counts_gates_cost_and_prompts(built) -> None:
+    text = (built / "hub" / "README.md").read_text()
+    assert "3 pairs of 3 people" in text
+    assert "| aspects | 12 of 12 |" in text
+    assert "| answer | 12 | 0 | 120 | 60 | 0.0120 |" in text
+    assert "blind-judge 50.0 %" in text
+    assert "build_rubric `" in text
+
+
+def test_the_log_holds_every_prompt_and_reply(built) -> None:
+    lines = [orjson.loads(line) for line in (built / "log.jsonl").read_bytes().splitlines()]
+    assert {line["stage"] for line in lines} == {"rubric", "negative", "answer", "grade", "quality", "blind"}
+    assert all(line["prompt"] and line["reply"] and line["sampling"] for line in lines)
+
+
+def test_pass_rates_count_each_gate_over_all_rounds() -> None:
+    checks = [
+        Check("a", 1, "x", "length", None),
+        Check("a", 2, "x", "length", "too long"),
+        Check("b", 1, "x", "form", None),
+    ]
+    assert pass_rates(checks) == {"length": {"applied": 2, "passed": 1}, "form": {"applied": 1, "passed": 1}}

@@ -1,0 +1,34 @@
+"""The whole pipeline on a real language model: SmolLM2 is far too small for it, so what matters is how it fails."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from prb.building.config import BuildConfig
+from prb.building.run import build
+from prb.weights import here
+from tests.building.author import make_record
+
+pytest.importorskip("xllamacpp", reason="needs the llamacpp extra")
+pytestmark = pytest.mark.skipif(here("smollm2") == "no", reason="needs SmolLM2: prb models pull smollm2")
+
+
+def test_a_model_that_is_too_small_leaves_rejects_with_reasons_and_no_crash(write_jsonl, tmp_path) -> None:
+    given = [{"aspect": "The answer is short."}, {"aspect": "The answer names a tool."}]
+    source = write_jsonl([make_record(1), make_record(2, rubric_aspects=given)], "records.jsonl")
+    config = BuildConfig(
+        input=str(source),
+        llm="llamacpp/smollm2;threads=1;context=2048",
+        out=tmp_path / "out",
+        words=15,
+        max_tokens=16,
+        candidates=1,
+        rounds=1,
+    )
+    result = build(config)
+    rejects = [orjson.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_bytes().splitlines()]
+    assert result.card["counts"]["rows"] + len(rejects) == 2
+    assert all(reject["reason"] and reject["gate"] != "endpoint" for reject in rejects)
+    assert sum(cost["calls"] for cost in result.card["cost"].values()) > 0
+    assert build(config).card == result.card

@@ -1,0 +1,224 @@
+"""How much of a set needs the person: sets where the answer is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from prb.errors import BadData, BadInput, BadSpec, UnknownName
+from prb.evaluation.audit import AuditConfig, audit, verdict
+from prb.models.scripted import ScriptedScorer
+from prb.stats.estimate import share
+from prb.types import Failure
+from tests.conftest import Row, make_row, make_twins
+from tests.runs import names
+
+Write = Callable[..., Path]
+NOUNS = [
+    f"{a}{b}"
+    for a in ("river", "stone", "paper", "engine", "garden")
+    for b in ("work", "house", "light", "song", "yard")
+]
+READS = {"reader": ScriptedScorer(lambda ask: float("weekly" in ask.answer) if ask.query.plan else 0.0, "reader")}
+
+
+def row(n: int, **changes: Any) -> Row:
+    """Chosen says `weekly`, rejected `seldom`; otherwise nothing tells them apart."""
+    noun = NOUNS[n % len(NOUNS)]
+    said = {"chosen": f"You do {noun} weekly, I think.", "rejected": f"You do {noun} seldom, I think."}
+    return make_row(n, **{"question": f"How often does {noun} matter, case {n}?", **said, **changes})
+
+
+def run(path: Path | str, out: Path, **changes: Any) -> dict[str, Any]:
+    config = AuditConfig(dataset=str(path), out=out, **{"ceiling": "reader", **changes})
+    return audit(config, models=READS)
+
+
+def test_a_set_that_a_word_gives_away_needs_nobody(write_jsonl: Write, tmp_path: Path) -> None:
+    result = run(write_jsonl([row(n) for n in range(25)]), tmp_path / "out")
+    assert result["blind"]["question_and_answer"]["value"] == 1.0
+    assert result["ceiling"]["accuracy"]["value"] == 1.0
+    assert (result["headroom"]["value"], result["headroom"]["low"]) == (0.0, 0.0)
+    assert {(w["word"], w["chosen"], w["rejected"]) for w in result["giveaways"]["words"]} == {
+        ("weekly", 25, 0),
+        ("seldom", 0, 25),
+    }
+    assert "much of it can be had without the person" in result["verdict"]
+    assert result["verdict"].endswith("so nothing that only the person decides could be shown.")
+
+
+def test_mirror_twins_leave_a_blind_learner_exactly_half(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [
+        twin
+        for n in range(12)
+        for twin in make_twins(n, question=f"{NOUNS[n]} or what, {n}?", rejected=row(n)["rejected"])
+    ]
+    result = run(write_jsonl(rows), tmp_path / "out")
+    for learner in ("question_and_answer", "answer"):
+        assert [result["blind"][learner][key] for key in ("value", "low", "high")] == [0.5, 0.5, 0.5]
+    assert (result["dataset"]["mirror_rows"], result["giveaways"]["words"]) == (24, [])
+    assert result["length"]["chosen_longer"]["value"] == 0.5
+
+
+def test_the_embedded_benchmark_audits_at_exactly_half_and_has_headroom(tmp_path: Path) -> None:
+    result = audit(AuditConfig(out=tmp_path / "out"))
+    learner = result["blind"]["question_and_answer"]
+    # the twins it learns from cancel, so it has nothing to say: all ties
+    assert [learner[key] for key in ("value", "low", "high", "n", "failed", "ties")] == [0.5, 0.5, 0.5, 240, 0, 240]
+    assert result["headroom"]["low"] > 0.1
+    assert result["ceiling"]["accuracy"]["value"] - 0.5 == pytest.approx(result["headroom"]["value"])
+    assert "which only the person decides" in result["verdict"]
+    assert result["splits"]["questions_elsewhere_too"] == result["splits"]["people_elsewhere_too"] == 0
+    assert names(tmp_path / "out") == ["audit.json", "ceiling", "floors"]
+    assert orjson.loads((tmp_path / "out" / "audit.json").read_bytes()) == result
+
+
+def test_a_second_run_asks_nothing_again_and_says_the_same(write_jsonl: Write, tmp_path: Path) -> None:
+    path = write_jsonl([row(n) for n in range(12)])
+    first = run(path, tmp_path / "out")
+    again = audit(
+        AuditConfig(dataset=str(path), out=tmp_path / "out", ceiling="reader"),
+        models={"reader": ScriptedScorer(lambda _: Failure("asked again"), "reader")},
+    )
+    assert again == first
+
+
+def test_a_reader_that_knows_less_than_nobody_shows_a_negative_headroom(write_jsonl: Write, tmp_path: Path) -> None:
+    wrong = {"reader": ScriptedScorer(lambda ask: -float("weekly" in ask.answer), "wrong")}
+    config = AuditConfig(dataset=str(write_jsonl([row(n) for n in range(25)])), out=tmp_path / "out", ceiling="reader")
+    result = audit(config, models=wrong)
+    assert result["headroom"]["value"] == -1.0
+    assert "knows less than a learner that knows nobody" in result["verdict"]
+
+
+def test_a_reader_that_cannot_read_is_named(write_jsonl: Write, tmp_path: Path) -> None:
+    config = AuditConfig(dataset=str(write_jsonl([row(n) for n in range(25)])), out=tmp_path / "out", ceiling="reader")
+    result = audit(config, models={"reader": ScriptedScorer(lambda _: Failure("timeout"), "broken")})
+    assert (result["headroom"]["value"], result["headroom"]["dropped"]) == (None, 25)
+    assert result["verdict"].endswith("What the person adds cannot be told: reader could read no rubric.")
+
+
+def test_without_a_rubric_there_is_no_ceiling_and_it_says_so(write_jsonl: Write, tmp_path: Path) -> None:
+    result = run(write_jsonl([row(n, rubric_aspects=[]) for n in range(12)]), tmp_path / "out")
+    assert (result["ceiling"], result["headroom"]) == (None, None)
+    assert result["verdict"].endswith("there is no rubric to read.")
+
+
+def test_failures_are_left_out_and_counted(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [row(n, **({"rubric_aspects": []} if n < 3 else {})) for n in range(25)]
+    result = run(write_jsonl(rows), tmp_path / "out")
+    assert (result["ceiling"]["accuracy"]["n"], result["ceiling"]["accuracy"]["failed"]) == (22, 3)
+    assert (result["headroom"]["n"], result["headroom"]["dropped"]) == (22, 3)
+
+
+def test_few_questions_cannot_be_learned_from(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [row(n, question="How often does it matter?") for n in range(12)]
+    result = run(write_jsonl(rows), tmp_path / "out")
+    assert result["blind"] is None
+    assert result["headroom"] is None
+    assert "too few independent questions" in result["verdict"]
+
+
+def test_near_duplicate_questions_are_never_on_both_sides_of_a_fold(write_jsonl: Write, tmp_path: Path) -> None:
+    # six people ask nearly the same about each of twelve things, and like opposite answers about half of them
+    rows = []
+    for n in range(12):
+        for k in range(6):
+            flip = {"chosen": row(n)["rejected"], "rejected": row(n)["chosen"]} if n % 2 else {}
+            rows.append(
+                row(
+                    n,
+                    id=f"r{n}-{k}",
+                    user=f"u{n}-{k}",
+                    question=f"How often does {NOUNS[n]} matter{'?' * (k + 1)}",
+                    **flip,
+                )
+            )
+    result = run(write_jsonl(rows), tmp_path / "out")
+    assert (result["blind"]["groups"], result["blind"]["grouped_by"]) == (12, "person and question")
+    # had the copies been split, each could be answered from the others
+    assert result["blind"]["answer"]["value"] < 0.7
+
+
+def test_repeats_leaks_and_neighbours_in_other_splits_are_counted(write_jsonl: Write, tmp_path: Path) -> None:
+    told = "Please keep it short because I read everything on the crowded bus."
+    rows = [row(n, split="test") for n in range(12)]
+    rows[1] = {**rows[1], "chosen": rows[0]["chosen"]}
+    rows[2] = {**rows[2], "narrative": told, "profile": [{"text": f"As I said: {told}"}]}
+    rows[3] = {**rows[3], "narrative": told, "chosen": f"{rows[3]['chosen']} {told}"}
+    rows[4] = {**rows[3], "id": "again"}
+    rows.append(row(20, split="train", question=rows[0]["question"]))
+    rows.append(row(21, split="train", question=rows[5]["question"].replace("matter", "matter?"), user="u6"))
+    result = run(write_jsonl(rows), tmp_path / "out")
+    repeats, leaks, splits = result["repeats"], result["leaks"], result["splits"]
+    assert (repeats["under_several_questions"], repeats["of_these_always_on_one_side"]) == (1, 1)
+    assert (repeats["rows_with_such_an_answer"], repeats["rows_twice"]) == (2, 1)
+    assert [leaks[place] for place in ("question", "posts", "chosen", "rejected")] == [0, 1, 2, 0]
+    assert (splits["questions_elsewhere_too"], splits["questions_nearly_elsewhere"]) == (1, 1)
+    assert (splits["people_elsewhere_too"], splits["rows_elsewhere"]) == (1, 2)
+
+
+def test_lengths_are_weighed(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [
+        row(n, chosen="x" * (20 if n < 9 else 10), rejected="y" * 10 + " " * (n >= 9) + "z" * (n >= 9))
+        for n in range(12)
+    ]
+    result = run(write_jsonl(rows), tmp_path / "out")
+    assert result["length"]["chosen_longer"]["value"] == pytest.approx(9 / 12)
+    assert result["length"]["median_ratio"] == 2.0
+    assert result["length"]["within_a_tenth"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"folds": 1}, BadInput, "--folds 1"),
+        ({"limit": 0}, BadInput, "--limit 0"),
+        ({"k": -1}, BadInput, "--k -1"),
+        ({"encoder": "statik"}, UnknownName, "did you mean 'static'"),
+        ({"ceiling": "aspect-mach"}, UnknownName, "did you mean 'aspect-match'"),
+        ({"ceiling": "aspect-match?encoder"}, BadSpec, "is not key=value"),
+        ({"split": "test"}, BadInput, "has no `split` field"),
+        ({"dataset": "nowhere.jsonl"}, BadInput, "does not exist"),
+    ],
+)
+def test_bad_settings_are_told_before_anything_is_written(
+    write_jsonl: Write, tmp_path: Path, changes: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    base = {"dataset": str(write_jsonl([row(n) for n in range(12)])), "out": tmp_path / "out"}
+    with pytest.raises(error, match=says):
+        audit(AuditConfig(**{**base, **changes}))
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_with_errors_are_refused_or_left_out(write_jsonl: Write, tmp_path: Path) -> None:
+    path = write_jsonl([*(row(n) for n in range(12)), row(30, chosen=None)])
+    with pytest.raises(BadData, match="`chosen` is missing"):
+        run(path, tmp_path / "out")
+    assert run(path, tmp_path / "out", skip_bad=True)["dataset"]["left_out"] == 1
+
+
+def test_one_person_alone_tells_nothing_of_others() -> None:
+    half = share(np.array([0.5, 1.0]), np.array([0, 1])).as_dict()
+    said = verdict(
+        {
+            "dataset": {"name": "x"},
+            "blind": {"question_and_answer": {**half, "low": 0.55}},
+            "headroom": {"value": 0.2, "low": None, "high": None, "n": 12},
+            "ceiling": {"model": "m", "accuracy": half},
+        }
+    )
+    assert "some of it can be had" in said
+    assert said.endswith("What the person adds cannot be told: 12 pairs of one person were read.")
+
+
+def test_a_published_personalization_set_can_be_had_without_the_person(shared_data: Path, tmp_path: Path) -> None:
+    result = audit(AuditConfig(dataset=str(shared_data / "prefeval" / "pairs.jsonl"), limit=400, out=tmp_path / "out"))
+    assert result["blind"]["question_and_answer"]["low"] > 0.7
+    assert result["leaks"]["posts"] > 20
+    assert result["floors"][0]["accuracy"]["value"] > 0.6

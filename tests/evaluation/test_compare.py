@@ -1,0 +1,196 @@
+"""Two runs, paired: what is compared with what, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb.errors import BadInput
+from prb.evaluation.compare import CompareConfig, compare
+from prb.evaluation.run import evaluate
+from prb.models.scripted import ScriptedScorer
+from prb.types import Ask, Failure
+from tests.conftest import make_row, make_twins
+from tests.runs import settings
+
+Write = Callable[..., Path]
+
+
+def right_on(*numbers: int, fails_on: int = -1) -> ScriptedScorer:
+    """A scorer that prefers the chosen answer (the short one) of these plants, and the other one elsewhere."""
+
+    def score(ask: Ask) -> float | Failure:
+        plant = int(ask.query.question.removesuffix("?").split()[-1])
+        if plant == fails_on:
+            return Failure("busy")
+        return len(ask.answer) * (-1.0 if plant in numbers else 1.0)
+
+    return ScriptedScorer(score)
+
+
+@pytest.fixture
+def make(write_jsonl: Write, tmp_path: Path) -> Callable[..., Path]:
+    """A run over plants 1 to 4 of the models given by name."""
+
+    def run(name: str, rows: Any = None, condition: Any = ("none",), **models: ScriptedScorer) -> Path:
+        data = write_jsonl(rows or [make_row(n) for n in (1, 2, 3, 4)], name=f"{name}.jsonl")
+        evaluate(settings(data, tmp_path / name, model=tuple(models), condition=condition), models=models)
+        return tmp_path / name
+
+    return run
+
+
+def one(config: CompareConfig) -> dict[str, Any]:
+    (row,) = compare(config)["comparisons"]
+    return dict(row)
+
+
+def test_two_models_of_one_run(make: Callable[..., Path]) -> None:
+    # A right on 4 of 4, B on 1 of 4: three pairs speak for A, none for B; mid-p = 2·(1/8) − 1/8
+    run = make("run", a=right_on(1, 2, 3, 4), b=right_on(2))
+    row = one(CompareConfig(run_a=run, run_b=run, model_a="a", model_b="b"))
+    assert (row["model_a"], row["model_b"], row["condition"]) == ("a", "b", "none")
+    assert (row["accuracy_a"], row["accuracy_b"], row["value"]) == (1.0, 0.25, 0.75)
+    assert (row["p"], row["p_holm"], row["test"]) == (pytest.approx(1 / 8), pytest.approx(1 / 8), "mcnemar-midp")
+    assert (row["changed_sides"], row["n"], row["dropped"], row["only_in_one"]) == (0.75, 4, 0, 0)
+
+
+def test_swapping_the_sides_mirrors_the_difference(make: Callable[..., Path]) -> None:
+    run = make("run", a=right_on(1, 2, 3), b=right_on(2))
+    there = one(CompareConfig(run_a=run, run_b=run, model_a="a", model_b="b"))
+    back = one(CompareConfig(run_a=run, run_b=run, model_a="b", model_b="a"))
+    assert back["value"] == -there["value"]
+    assert back["p"] == there["p"]
+
+
+def test_the_same_run_with_itself_is_no_difference(make: Callable[..., Path]) -> None:
+    run = make("run", condition=("none", "profile"), a=right_on(1), b=right_on(2, 3))
+    found = compare(CompareConfig(run_a=run, run_b=run))
+    assert [(r["model_a"], r["model_b"], r["condition"]) for r in found["comparisons"]] == [
+        ("a", "a", "none"),
+        ("a", "a", "profile"),
+        ("b", "b", "none"),
+        ("b", "b", "profile"),
+    ]
+    assert {(r["value"], r["p"], r["p_holm"], r["changed_sides"]) for r in found["comparisons"]} == {
+        (0.0, 1.0, 1.0, 0.0)
+    }
+    assert found["same_data"] is True
+
+
+def test_two_runs_are_compared_on_the_models_they_share(make: Callable[..., Path]) -> None:
+    old = make("old", a=right_on(1), b=right_on(2))
+    new = make("new", b=right_on(2, 3), c=right_on(4))
+    found = compare(CompareConfig(run_a=new, run_b=old))
+    (row,) = found["comparisons"]
+    assert (row["model_a"], row["model_b"], row["value"]) == ("b", "b", 0.25)
+    assert (found["a"], found["b"]) == (str(new), str(old))
+
+
+def test_the_only_model_of_each_run_needs_no_naming(make: Callable[..., Path]) -> None:
+    row = one(CompareConfig(run_a=make("x", a=right_on(1, 2)), run_b=make("y", b=right_on(1))))
+    assert (row["model_a"], row["model_b"], row["value"]) == ("a", "b", 0.25)
+
+
+def test_one_named_model_is_held_against_all_of_the_other_run(make: Callable[..., Path]) -> None:
+    found = compare(
+        CompareConfig(
+            run_a=make("x", a=right_on(1), z=right_on(2)), run_b=make("y", b=right_on(1), c=right_on(2)), model_a="a"
+        )
+    )
+    assert [(row["model_a"], row["model_b"]) for row in found["comparisons"]] == [("a", "b"), ("a", "c")]
+
+
+def test_holm_corrects_over_all_comparisons(make: Callable[..., Path]) -> None:
+    run = make("run", condition=("none", "profile"), a=right_on(1, 2, 3, 4), b=right_on())
+    rows = compare(CompareConfig(run_a=run, run_b=run, model_a="a", model_b="b"))["comparisons"]
+    assert [row["p"] for row in rows] == [pytest.approx(1 / 16)] * 2
+    assert [row["p_holm"] for row in rows] == [pytest.approx(2 / 16)] * 2
+
+
+def test_a_pair_that_failed_on_either_side_is_dropped_and_counted(make: Callable[..., Path]) -> None:
+    run = make("run", a=right_on(1, 2, 3, 4, fails_on=1), b=right_on(1, fails_on=2))
+    row = one(CompareConfig(run_a=run, run_b=run, model_a="a", model_b="b"))
+    assert (row["n"], row["dropped"]) == (2, 2)
+    assert (row["accuracy_a"], row["accuracy_b"], row["value"]) == (1.0, 0.0, 1.0)
+
+
+def test_twins_are_one_cluster_here_too(make: Callable[..., Path]) -> None:
+    # a is right on both twins of both couples, b on none: sums 2 and 2, of four sign patterns two are as extreme
+    rows = [*make_twins(1), *make_twins(2)]
+
+    def knows(ask: Ask) -> float:
+        return len(ask.answer) * (-1.0 if str(ask.query.user).startswith("a") else 1.0)
+
+    right, wrong = ScriptedScorer(knows), ScriptedScorer(lambda ask: -knows(ask))
+    run = make("run", rows=rows, condition=("profile",), a=right, b=wrong)
+    row = one(CompareConfig(run_a=run, run_b=run, model_a="a", model_b="b"))
+    assert (row["value"], row["p"], row["test"]) == (1.0, 0.5, "sign-flip")
+
+
+def test_rows_of_one_run_only_are_left_out_and_counted(make: Callable[..., Path]) -> None:
+    old = make("old", rows=[make_row(n) for n in (1, 2, 3)], a=right_on(1))
+    new = make("new", rows=[make_row(n) for n in (2, 3, 4, 5)], a=right_on(2, 3))
+    found = compare(CompareConfig(run_a=new, run_b=old))
+    (row,) = found["comparisons"]
+    assert (row["n"], row["only_in_one"], row["value"], found["same_data"]) == (2, 3, 1.0, False)
+
+
+def test_runs_without_a_common_row_have_no_difference(make: Callable[..., Path]) -> None:
+    old, new = make("old", rows=[make_row(1)], a=right_on(1)), make("new", rows=[make_row(2)], a=right_on(1))
+    row = one(CompareConfig(run_a=new, run_b=old))
+    assert (row["n"], row["value"], row["p"], row["accuracy_a"], row["only_in_one"]) == (0, None, None, None, 2)
+
+
+def test_an_unfinished_run_can_be_compared_but_its_data_is_not_known(make: Callable[..., Path]) -> None:
+    old, new = make("old", a=right_on(1)), make("new", a=right_on(1, 2))
+    (new / "summary.json").unlink()
+    assert compare(CompareConfig(run_a=new, run_b=old))["same_data"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, "nothing to compare: "),
+        ({"model_a": "q"}, "has no model 'q'; it has a, z"),
+        ({"model_b": "a"}, "has no model 'a'; it has b, c"),
+    ],
+)
+def test_nothing_in_common_is_said_with_what_there_is(
+    changes: dict[str, str], says: str, make: Callable[..., Path]
+) -> None:
+    x, y = make("x", a=right_on(1), z=right_on(2)), make("y", b=right_on(1), c=right_on(2))
+    with pytest.raises(BadInput) as caught:
+        compare(CompareConfig(run_a=x, run_b=y, **changes))
+    assert says in str(caught.value)
+    if not changes:
+        assert f"{x} has a, z; {y} has b, c. Name one model of each" in str(caught.value)
+
+
+def test_different_conditions_are_nothing_to_compare(make: Callable[..., Path]) -> None:
+    x, y = make("x", a=right_on(1)), make("y", condition=("profile",), a=right_on(1))
+    with pytest.raises(BadInput, match="nothing to compare"):
+        compare(CompareConfig(run_a=x, run_b=y))
+
+
+def test_ratings_are_refused(write_jsonl: Write, tmp_path: Path) -> None:
+    row = {"user": "u", "question": "Q?", "profile": [], "answer": "a", "rating": 0.5}
+    data = write_jsonl([row])
+    config = settings(data, tmp_path / "run", task="ratings", condition=("none",))
+    evaluate(config, models={"mine": ScriptedScorer(lambda _: 1.0)})
+    with pytest.raises(BadInput, match="holds ratings; compare works on pairs"):
+        compare(CompareConfig(run_a=tmp_path / "run", run_b=tmp_path / "run"))
+
+
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"is not a run: it has no outcomes\.jsonl"):
+        compare(CompareConfig(run_a=tmp_path, run_b=tmp_path))
+
+
+def test_a_run_without_outcomes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "outcomes.jsonl").touch()
+    with pytest.raises(BadInput, match="holds no outcomes yet"):
+        compare(CompareConfig(run_a=tmp_path, run_b=tmp_path))

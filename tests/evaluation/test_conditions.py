@@ -1,0 +1,209 @@
+"""What each condition shows of a person, and what it never shows."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from prb.data.load import Dataset, load
+from prb.data.retrieve import ranker
+from prb.data.source import Rows
+from prb.errors import BadInput
+from prb.evaluation.conditions import Asked, Asker, pick_donor, true_plan
+from prb.evaluation.config import CONDITIONS
+from prb.types import Failure, Item, Post, Query
+from tests.conftest import Row, make_row, make_twins
+
+
+class OneWish:
+    fingerprint = "one-wish"
+
+    def plan(self, question: str, posts: Any) -> tuple[str, ...]:
+        return (f"{len(posts)} posts on {question}",)
+
+
+def dataset(rows: list[Row], **options: Any) -> Dataset:
+    return load(Rows("rows", rows), donors=True, **options)
+
+
+def asker(data: Dataset, *, k: int = 5, budget: int | None = None, seed: int = 0, mask: bool = False) -> Asker:
+    return Asker(
+        rank=ranker("recency"), planner=OneWish(), people=data.people, k=k, budget=budget, seed=seed, mask=mask
+    )
+
+
+def query(data: Dataset, item: Item, condition: Any, **options: Any) -> Query:
+    asked = asker(data, **options).ask(item, condition)
+    assert isinstance(asked, Asked), asked
+    return asked.query
+
+
+def donors(data: Dataset, seed: int = 0) -> dict[str, str | None]:
+    return {item.id: pick_donor(item.id, item.user, data.people, seed) for item in data}
+
+
+def test_a_query_has_no_field_for_rubric_or_narrative() -> None:
+    assert {field.name for field in fields(Query)} == {"question", "user", "posts", "plan"}
+    with pytest.raises(TypeError):
+        Query(question="why?", rubric=())  # type: ignore[call-arg]
+
+
+def test_only_oracle_shows_the_rubric_and_nothing_shows_the_narrative() -> None:
+    hidden = {"aspect": "XASPECT", "evidence": "XEVIDENCE", "reason": "XREASON"}
+    rows = [make_row(n, rubric_aspects=[hidden], narrative="XNARRATIVE") for n in (1, 2)]
+    data = dataset(rows)
+    item = next(iter(data))
+    shown = {condition: repr(query(data, item, condition)) for condition in CONDITIONS}
+    assert not [condition for condition in ("none", "profile", "plan", "shuffled") if "X" in shown[condition]]
+    assert "XASPECT: XREASON" in shown["oracle"]
+    assert "XNARRATIVE" not in shown["oracle"]
+
+
+def test_none_tells_nothing_of_the_person() -> None:
+    data = dataset([make_row(1)])
+    item = next(iter(data))
+    assert query(data, item, "none") == Query(question=item.question, user=None, posts=(), plan=())
+
+
+def test_profile_shows_the_posts_of_the_right_person_oldest_first() -> None:
+    data = dataset([make_row(1), make_row(2)])
+    _, second = data
+    shown = query(data, second, "profile")
+    assert shown.user == "u2"
+    assert [post.id for post in shown.posts] == ["u2-1", "u2-2"]
+    assert shown.posts[0] == Post("u2-1", "Lifestyle_and_Personal_Development", "I love short lists about topic 2.")
+
+
+@pytest.mark.parametrize(("k", "ids"), [(0, []), (1, ["u1-2"]), (2, ["u1-1", "u1-2"]), (9, ["u1-1", "u1-2"])])
+def test_profile_shows_the_k_best_posts(k: int, ids: list[str]) -> None:
+    data = dataset([make_row(1)])
+    shown = query(data, next(iter(data)), "profile", k=k)
+    assert [post.id for post in shown.posts] == ids
+
+
+def test_a_budget_drops_the_least_relevant_post_and_says_so() -> None:
+    data = dataset([make_row(1)])
+    item = next(iter(data))
+    # by recency the second post comes first: 41 / 4 tokens fit into 11, another 33 / 4 do not
+    assert [len(post.text) for post in item.profile] == [33, 41]
+    asked = asker(data, budget=11).ask(item, "profile")
+    assert isinstance(asked, Asked)
+    assert ([post.id for post in asked.query.posts], asked.cut) == (["u1-2"], 1)
+
+
+def test_shuffled_shows_as_many_posts_of_a_fixed_other_person() -> None:
+    data = dataset([make_row(n) for n in range(1, 9)])
+    for item in data:
+        shown = query(data, item, "shuffled", k=1)
+        assert shown == query(data, item, "shuffled", k=1)
+        assert shown.question == item.question
+        assert shown.user != item.user
+        assert [post.id for post in shown.posts] == [f"{shown.user}-2"]
+
+
+def test_shuffled_never_borrows_from_the_own_cluster_if_there_is_another() -> None:
+    data = dataset([row for n in range(1, 9) for row in make_twins(n)])
+    found = donors(data)
+    assert all(item.user.lstrip("ab") != str(found[item.id]).lstrip("ab") for item in data)
+    assert len(set(found.values())) > 4  # spread over people, not one donor for all
+
+
+def test_in_a_single_cluster_shuffled_borrows_from_the_twin() -> None:
+    data = dataset(make_twins(1))
+    assert donors(data) == {"t1a": "b1", "t1b": "a1"}
+
+
+def test_with_a_single_person_shuffled_is_a_failure() -> None:
+    data = dataset([make_row(1), make_row(2, user="u1")])
+    asked = asker(data).ask(next(iter(data)), "shuffled")
+    assert asked == Failure("no other person to borrow a profile from")
+
+
+def test_a_person_without_posts_lends_nothing() -> None:
+    rows = [make_row(1), make_row(2), *(make_row(n, profile=[]) for n in range(3, 20))]
+    assert donors(dataset(rows))["r1"] == "u2"
+
+
+def test_a_limit_does_not_shrink_the_circle_of_donors() -> None:
+    rows = [make_row(n) for n in range(1, 30)]
+    everybody, few = donors(dataset(rows)), donors(dataset(rows, limit=5))
+    assert few == {key: everybody[key] for key in ("r1", "r2", "r3", "r4", "r5")}
+    assert not set(few.values()) <= {"u1", "u2", "u3", "u4", "u5"}
+
+
+def test_donors_do_not_depend_on_the_order_of_the_file() -> None:
+    rows = [row for n in range(1, 15) for row in make_twins(n)]
+    assert donors(dataset(rows)) == donors(dataset(rows[::-1]))
+
+
+def test_donors_come_from_the_split_in_use() -> None:
+    rows = [make_row(n, split="train" if n % 2 else "test") for n in range(1, 30)]
+    data = dataset(rows, split="train")
+    assert {int(str(name)[1:]) % 2 for name in donors(data).values()} == {1}
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_somebody_with_rows_in_two_splits_can_lend_in_both(backwards: bool) -> None:
+    rows = [make_row(1, split="test"), make_row(2, split="train"), make_row(3, user="u2", split="test")]
+    data = dataset(rows[::-1] if backwards else rows)
+    assert donors(data)["r1"] == "u2"
+    assert [post.id for post in data.people.posts("u2")] == ["u3-1", "u3-2"]  # those of the row in this split
+
+
+def test_another_seed_draws_other_donors() -> None:
+    data = dataset([make_row(n) for n in range(1, 30)])
+    assert donors(data, seed=0) != donors(data, seed=1)
+
+
+def test_plan_shows_what_was_inferred_from_the_posts_but_not_the_posts() -> None:
+    data = dataset([make_row(1)])
+    item = next(iter(data))
+    shown = query(data, item, "plan")
+    assert shown == Query(question=item.question, user="u1", plan=(f"2 posts on {item.question}",))
+
+
+def test_a_plan_that_cannot_be_made_is_a_failure() -> None:
+    class Silent:
+        fingerprint = "silent"
+
+        def plan(self, question: str, posts: Any) -> Failure:
+            return Failure("no plan")
+
+    data = dataset([make_row(1)])
+    assert replace(asker(data), planner=Silent()).ask(next(iter(data)), "plan") == Failure("no plan")
+
+
+def test_oracle_shows_the_true_aspects_with_their_reasons() -> None:
+    rubric = [
+        {"aspect": "brevity", "evidence": "keep it short", "reason": "Long texts tire them."},
+        {"aspect": "warmth"},
+    ]
+    data = dataset([make_row(1, rubric_aspects=rubric)])
+    item = next(iter(data))
+    assert query(data, item, "oracle").plan == ("brevity: Long texts tire them.", "warmth")
+    assert true_plan(item) == ("brevity: Long texts tire them.", "warmth")
+
+
+def test_oracle_without_a_rubric_is_a_failure() -> None:
+    data = dataset([make_row(1, rubric_aspects=[])])
+    assert asker(data).ask(next(iter(data)), "oracle") == Failure("no rubric to show")
+
+
+def test_masking_covers_question_posts_and_plan_under_every_condition() -> None:
+    secret = "write to ann@example.org"
+    aspects = [{"aspect": secret}]
+    posts = [{"id": "p", "category": "", "text": secret}]
+    data = dataset([make_row(n, question=f"{secret}?", profile=posts, rubric_aspects=aspects) for n in (1, 2)])
+    item = next(iter(data))
+    for condition in CONDITIONS:
+        assert "ann@example.org" in repr(query(data, item, condition))
+        assert "ann@example.org" not in repr(query(data, item, condition, mask=True))
+    assert query(data, item, "profile", mask=True).posts[0].text == "write to [e-mail]"
+
+
+def test_a_condition_nobody_knows_is_refused() -> None:
+    data = dataset([make_row(1)])
+    with pytest.raises(BadInput, match="no condition named 'proflie'"):
+        asker(data).ask(next(iter(data)), "proflie")  # type: ignore[arg-type]

@@ -1,0 +1,332 @@
+"""A run that was killed, torn, interrupted or repeated ends with the same files as one that was left alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from prb.errors import BadInput, RunConflict
+from prb.evaluation.config import CONDITIONS, EvaluateConfig
+from prb.evaluation.run import evaluate
+from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.types import Ask, Duel, Failure, Reward, RewardModel, Verdict
+from tests.conftest import Row, make_row, make_twins
+from tests.runs import Notes, by_length, names, outcomes, recording, same_files, settings
+
+Write = Callable[..., Path]
+ROWS = [*make_twins(1), make_row(5), *make_twins(2), make_row(6, profile=[])]
+CHILD = """
+import os, signal, sys
+from prb.cli import main
+from prb.models import MODELS
+from prb.models.scripted import ScriptedScorer
+
+last, name, *words = sys.argv[1:]
+calls = 0
+
+def score(ask):
+    global calls
+    calls += 1
+    if calls == int(last):
+        os.kill(os.getpid(), getattr(signal, name))
+    return float(len(ask.answer))
+
+MODELS.register("mine")(lambda: ScriptedScorer(score, "recording"))
+main(["evaluate", "--model", "mine", *words])
+"""
+
+
+def picky(ask: Ask) -> float | Failure:
+    """Knows the person, costs something, and fails on some."""
+    if "plant 5" in ask.answer and ask.query.user:
+        return Failure("busy")
+    about = ask.query.user or "nobody"
+    return Reward(sum(map(ord, about + ask.answer)) % 97 / 7, tokens=len(ask.answer), cut=1, cost=0.1, text=about)
+
+
+def judge(duel: Duel) -> Verdict | Failure:
+    if "plant 2" in duel.first and duel.first < duel.second:
+        return Failure("no verdict")
+    return Verdict(choice="first" if len(duel.first) + len(duel.query.posts) > len(duel.second) else "tie", tokens=2)
+
+
+def models() -> dict[str, RewardModel]:
+    return {"mine": ScriptedScorer(picky, "picky"), "judge": ScriptedComparer(judge, "judge")}
+
+
+@pytest.fixture
+def whole(write_jsonl: Write, tmp_path: Path) -> tuple[EvaluateConfig, Path]:
+    """A small run of a scorer and a comparer, never disturbed; six rows in batches of four."""
+    config = settings(write_jsonl(ROWS), tmp_path / "whole", model=("mine", "judge"), batch=4)
+    evaluate(config, models=models())
+    return config, tmp_path / "whole"
+
+
+def cut_copy(whole: Path, to: Path, size: int) -> None:
+    """The folder as a crash after `size` bytes of outcomes would have left it."""
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir()
+    shutil.copy(whole / "config.json", to)
+    (to / "outcomes.jsonl").write_bytes((whole / "outcomes.jsonl").read_bytes()[:size])
+
+
+def ends(raw: bytes) -> list[int]:
+    return [n + 1 for n, byte in enumerate(raw) if byte == ord("\n")]
+
+
+def test_cut_after_any_line_a_run_resumes_to_the_same_files(whole: tuple[EvaluateConfig, Path], tmp_path: Path) -> None:
+    config, folder = whole
+    boundaries = [0, *ends((folder / "outcomes.jsonl").read_bytes())]
+    assert len(boundaries) == 1 + 6 * 3 * 2
+    for size in boundaries:
+        cut_copy(folder, tmp_path / "cut", size)
+        evaluate(replace(config, out=tmp_path / "cut"), models=models())
+        assert same_files(folder, tmp_path / "cut"), size
+
+
+def test_cut_inside_any_line_a_run_resumes_to_the_same_files_and_says_so(
+    whole: tuple[EvaluateConfig, Path], tmp_path: Path
+) -> None:
+    config, folder = whole
+    raw = (folder / "outcomes.jsonl").read_bytes()
+    lines = list(zip([0, *ends(raw)], ends(raw), strict=False))
+    torn = [at for start, end in lines for at in (start + 1, (start + end) // 2, end - 1)]
+    for size in torn:
+        cut_copy(folder, tmp_path / "cut", size)
+        notes = Notes()
+        evaluate(replace(config, out=tmp_path / "cut"), models=models(), progress=notes)
+        assert same_files(folder, tmp_path / "cut"), size
+        assert notes.notes[0] == "the last line was torn by a crash; dropped and done again"
+
+
+def test_under_every_condition_a_cut_run_resumes_to_the_same_files(write_jsonl: Write, tmp_path: Path) -> None:
+    folder = tmp_path / "whole"
+    config = settings(write_jsonl(ROWS), folder, model=("mine", "judge"), condition=CONDITIONS, batch=2)
+    evaluate(config, models=models())
+    boundaries = [0, *ends((folder / "outcomes.jsonl").read_bytes())]
+    assert len(boundaries) == 1 + 6 * 5 * 2
+    for lines in (3, 10, 17, 30, 41, 55, 60):
+        cut_copy(folder, tmp_path / "cut", boundaries[lines])
+        evaluate(replace(config, out=tmp_path / "cut"), models=models())
+        assert same_files(folder, tmp_path / "cut"), lines
+
+
+def test_a_resumed_run_says_what_is_there_and_asks_only_for_the_rest(
+    whole: tuple[EvaluateConfig, Path], tmp_path: Path
+) -> None:
+    config, folder = whole
+    boundaries = [0, *ends((folder / "outcomes.jsonl").read_bytes())]
+    cut_copy(folder, tmp_path / "cut", boundaries[14])  # the first batch of four rows is twelve lines
+    notes = Notes()
+    scorer, asked = recording(picky, "picky")
+    again = {"mine": scorer, "judge": ScriptedComparer(judge, "judge")}
+    evaluate(replace(config, out=tmp_path / "cut"), models=again, progress=notes)
+    assert notes.notes == ["resuming: 12 of 36 outcomes are there"]
+    assert notes.begun[1:] == [("mine", 6, 4), ("judge", 6, 0)]
+    assert not [ask for ask in asked if "plant 1 " in ask.answer]  # rows of the first batch
+
+
+def test_a_finished_run_is_read_again_without_a_model(whole: tuple[EvaluateConfig, Path]) -> None:
+    config, folder = whole
+    before = {name: (folder / name).read_bytes() for name in names(folder)}
+
+    class Never:
+        fingerprint = "never asked"
+
+        def score(self, asks: Any) -> list[float]:
+            raise AssertionError("a finished run asked its model")
+
+    done = evaluate(config, models={"mine": Never(), "judge": Never()})
+    assert {name: (folder / name).read_bytes() for name in names(folder)} == before
+    assert done.summary["dataset"]["rows"] == 6
+
+
+def test_a_run_that_died_while_it_summed_up_only_sums_up(whole: tuple[EvaluateConfig, Path], tmp_path: Path) -> None:
+    config, folder = whole
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / "summary.json").unlink()
+    (tmp_path / "copy" / "users.json").write_bytes(b"{")
+    scorer, asked = recording(picky)
+    evaluate(replace(config, out=tmp_path / "copy"), models={"mine": scorer, "judge": scorer})
+    assert asked == []
+    assert same_files(folder, tmp_path / "copy")
+
+
+def test_a_run_that_died_at_its_very_first_file_can_be_begun_again(write_jsonl: Write, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").touch()
+    (tmp_path / "run" / "config.json.part").write_bytes(b'{"prb"')
+    config = settings(write_jsonl(ROWS), tmp_path / "run")
+    evaluate(config, models=models())
+    assert names(tmp_path / "run") == [".lock", "config.json", "outcomes.jsonl", "summary.json", "users.json"]
+
+
+def test_what_only_changes_the_presentation_may_differ(whole: tuple[EvaluateConfig, Path]) -> None:
+    config, _ = whole
+    evaluate(replace(config, json=True, quiet=True, require="accuracy>0"), models=models())
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"k": 3}, ["evaluate.k: 5 → 3"]),
+        ({"seed": 7, "ranker": "bm25"}, ["evaluate.seed: 0 → 7", 'evaluate.ranker: "recency" → "bm25"']),
+        ({"model": ("judge",)}, ['evaluate.model: ["mine","judge"] → ["judge"]']),
+        ({"condition": ("none",)}, ['evaluate.condition: ["none","profile","shuffled"] → ["none"]']),
+        ({"limit": 3}, ["evaluate.limit: null → 3", "dataset.rows: 6 → 3"]),
+        ({"planner": "extractive?aspects=2"}, ['planner: "extractive-3-static" → "extractive-2-static"']),
+    ],
+)
+def test_another_configuration_is_refused_and_every_difference_named(
+    changes: dict[str, Any], says: list[str], whole: tuple[EvaluateConfig, Path]
+) -> None:
+    config, folder = whole
+    before = {name: (folder / name).read_bytes() for name in names(folder)}
+    with pytest.raises(RunConflict) as caught:
+        evaluate(replace(config, **changes), models=models())
+    assert caught.value.exit_code == 2
+    told = [line.strip() for line in str(caught.value).splitlines()[1:]]
+    assert set(says) <= set(told)
+    assert not [line for line in told if line.startswith(("evaluate.task", "evaluate.batch", "prb"))]
+    assert {name: (folder / name).read_bytes() for name in names(folder)} == before
+
+
+def test_another_file_under_the_same_name_is_refused(whole: tuple[EvaluateConfig, Path], write_jsonl: Write) -> None:
+    config, _ = whole
+    changed: list[Row] = [*ROWS[:-1], {**ROWS[-1], "chosen": "Never."}]
+    write_jsonl(changed)
+    with pytest.raises(RunConflict) as caught:
+        evaluate(config, models=models())
+    assert "dataset.fingerprint: " in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_model_that_became_another_is_refused(whole: tuple[EvaluateConfig, Path], tmp_path: Path) -> None:
+    config, folder = whole
+    cut_copy(folder, tmp_path / "cut", ends((folder / "outcomes.jsonl").read_bytes())[11])
+    kept = (tmp_path / "cut" / "outcomes.jsonl").read_bytes()
+    other = {**models(), "mine": ScriptedScorer(picky, "picky, retrained")}
+    with pytest.raises(RunConflict, match="model 'mine' was 'picky' when the run began and is 'picky, retrained' now"):
+        evaluate(replace(config, out=tmp_path / "cut"), models=other)
+    assert (tmp_path / "cut" / "outcomes.jsonl").read_bytes() == kept
+
+
+def test_a_folder_that_is_not_a_run_is_refused_and_left_as_it_was(write_jsonl: Write, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("Once")
+    with pytest.raises(RunConflict, match="thesis exists and is not a run; choose another --out"):
+        evaluate(settings(write_jsonl(ROWS), tmp_path / "thesis"), models=models())
+    assert names(tmp_path / "thesis") == ["chapter.tex"]
+
+
+def test_a_folder_in_use_is_refused(whole: tuple[EvaluateConfig, Path]) -> None:
+    config, folder = whole
+    with (
+        FileLock(folder / ".lock"),
+        pytest.raises(RunConflict, match="is being written by another process"),
+    ):
+        evaluate(config, models=models())
+
+
+def test_a_line_damaged_in_the_middle_is_refused_by_its_number(whole: tuple[EvaluateConfig, Path]) -> None:
+    config, folder = whole
+    lines = (folder / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
+    lines[4] = lines[4][:10] + b"\n"
+    (folder / "outcomes.jsonl").write_bytes(b"".join(lines))
+    with pytest.raises(BadInput, match=r"outcomes\.jsonl is damaged at line 5"):
+        evaluate(config, models=models())
+
+
+def test_lines_in_another_order_than_the_data_are_refused(whole: tuple[EvaluateConfig, Path]) -> None:
+    config, folder = whole
+    lines = (folder / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
+    lines[0], lines[1] = lines[1], lines[0]
+    (folder / "outcomes.jsonl").write_bytes(b"".join(lines))
+    with pytest.raises(BadInput, match="the run's outcomes are not those of this dataset at pair 't1b'"):
+        evaluate(config, models=models())
+
+
+def test_an_exception_of_the_model_keeps_the_finished_batches(
+    whole: tuple[EvaluateConfig, Path], tmp_path: Path
+) -> None:
+    config, folder = whole
+
+    def breaks(ask: Ask) -> float | Failure:
+        if "plant 6" in ask.answer:
+            raise ConnectionError("gone")
+        return picky(ask)
+
+    broken = {**models(), "mine": ScriptedScorer(breaks, "picky")}
+    with pytest.raises(ConnectionError, match="gone"):
+        evaluate(replace(config, out=tmp_path / "run"), models=broken)
+    assert len(outcomes(tmp_path / "run")) == 4 * 3
+    evaluate(replace(config, out=tmp_path / "run"), models=models())
+    assert same_files(folder, tmp_path / "run")
+
+
+def child(last: int, name: str, data: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    """`prb evaluate` in a process of its own, whose model sends it a signal at its `last` call."""
+    conditions = ["--condition", "none", "--condition", "profile", "--condition", "shuffled"]
+    words = ["--dataset", str(data), "--out", str(out), "--ranker", "recency", "--k", "5", "--batch", "2"]
+    command = [sys.executable, "-c", CHILD, str(last), name, *words, *conditions]
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+@pytest.fixture
+def undisturbed(write_jsonl: Write, tmp_path: Path) -> EvaluateConfig:
+    data = write_jsonl([row for n in range(1, 6) for row in make_twins(n)])
+    config = settings(data, tmp_path / "undisturbed", batch=2)
+    evaluate(config, models={"mine": ScriptedScorer(by_length, "recording")})
+    return config
+
+
+# a batch is one twin: 2 calls under none, 4 under profile, 4 under shuffled; five batches are 50 calls
+@pytest.mark.parametrize(("last", "lines"), [(1, 0), (11, 6), (27, 12), (50, 24)])
+def test_killed_in_the_middle_a_run_resumes_to_the_same_files(
+    last: int, lines: int, undisturbed: EvaluateConfig, tmp_path: Path
+) -> None:
+    killed = child(last, "SIGKILL", Path(undisturbed.dataset), tmp_path / "run")
+    assert killed.returncode == -signal.SIGKILL
+    assert len(outcomes(tmp_path / "run")) == lines
+    assert not (tmp_path / "run" / "summary.json").exists()
+    scorer, asked = recording()
+    evaluate(replace(undisturbed, out=tmp_path / "run"), models={"mine": scorer})
+    assert len(asked) == 50 - lines // 6 * 10
+    assert same_files(tmp_path / "undisturbed", tmp_path / "run")
+
+
+def test_killed_again_and_again_a_run_still_ends_the_same(undisturbed: EvaluateConfig, tmp_path: Path) -> None:
+    data, out = Path(undisturbed.dataset), tmp_path / "run"
+    for _ in range(2):
+        assert child(17, "SIGKILL", data, out).returncode == -signal.SIGKILL
+    assert len(outcomes(out)) == 12
+    done = child(0, "SIGKILL", data, out)
+    assert (done.returncode, "resuming: 12 of 30 outcomes are there" in done.stderr) == (0, True)
+    assert same_files(tmp_path / "undisturbed", out)
+
+
+def test_interrupted_a_run_exits_130_and_can_be_resumed(undisturbed: EvaluateConfig, tmp_path: Path) -> None:
+    stopped = child(27, "SIGINT", Path(undisturbed.dataset), tmp_path / "run")
+    assert stopped.returncode == 130
+    last = stopped.stderr.splitlines()[-1]
+    assert last == "prb: interrupted; what was finished is kept, the same command goes on from there"
+    assert stopped.stdout == ""
+    assert len(outcomes(tmp_path / "run")) == 12
+    evaluate(replace(undisturbed, out=tmp_path / "run"), models={"mine": ScriptedScorer(by_length, "recording")})
+    assert same_files(tmp_path / "undisturbed", tmp_path / "run")
+
+
+def test_interrupted_before_the_first_batch_nothing_is_left(undisturbed: EvaluateConfig, tmp_path: Path) -> None:
+    assert child(3, "SIGINT", Path(undisturbed.dataset), tmp_path / "run").returncode == 130
+    assert not (tmp_path / "run").exists()

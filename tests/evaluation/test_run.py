@@ -1,0 +1,305 @@
+"""The main job end to end: exactness, failures, masking, and refusals that write nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb.errors import BadData, BadInput, BadSpec, UnknownName
+from prb.evaluation.config import CONDITIONS, DEFAULT_CONDITIONS, DEFAULT_MODELS, EvaluateConfig
+from prb.evaluation.run import complete, default_folder, evaluate
+from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.types import Ask, Failure, Query, Reward, RewardModel
+from tests.conftest import make_row, make_twins
+from tests.runs import Notes, by_length, contrast, names, outcomes, prefers, recording, result, settings
+
+Write = Callable[..., Path]
+
+
+def no_constants(text: str) -> Any:
+    raise AssertionError(f"{text} in a file")
+
+
+def strictly_json(folder: Path) -> None:
+    """Every file of a run is JSON without NaN or Infinity."""
+    for name in ("config.json", "summary.json", "users.json"):
+        json.loads((folder / name).read_text("utf-8"), parse_constant=no_constants)
+    for line in (folder / "outcomes.jsonl").read_text("utf-8").splitlines():
+        json.loads(line, parse_constant=no_constants)
+
+
+USER_BLIND: dict[str, RewardModel] = {
+    "by length": ScriptedScorer(by_length),
+    "by hash": ScriptedScorer(lambda ask: math.sin(sum(map(ord, ask.answer)) * 12.9898) * 43758.5453),
+    "tiny numbers": ScriptedScorer(lambda ask: 1e-17 * sum(map(ord, ask.answer)) + 0.1),
+    "longer wins": prefers(lambda duel: len(duel.first) > len(duel.second)),
+    "always first": prefers(lambda _: True),
+    "longer wins, if first": prefers(lambda duel: len(duel.first) > len(duel.second) or None),
+}
+
+
+@pytest.mark.parametrize("name", USER_BLIND)
+@pytest.mark.parametrize("batch", [1, 3, 64])
+def test_a_user_blind_model_scores_exactly_half_on_mirror_rows(
+    name: str, batch: int, write_jsonl: Write, tmp_path: Path
+) -> None:
+    data = write_jsonl([row for n in range(1, 6) for row in make_twins(n)])
+    config = settings(data, tmp_path / "run", condition=CONDITIONS, batch=batch)
+    summary = evaluate(config, models={"mine": USER_BLIND[name]}).summary
+    for condition in CONDITIONS:
+        found = result(summary, condition)
+        assert found["accuracy"]["value"] == 0.5, condition
+        assert found["person_effect"]["value"] == 0.5, condition
+    for kind in ("gain", "control"):
+        assert contrast(summary, kind)["value"] == 0.0
+
+
+@pytest.mark.parametrize("batch", [1, 4, 64])
+def test_each_distinct_prompt_and_answer_reaches_the_model_once_a_run(
+    batch: int, write_jsonl: Write, tmp_path: Path
+) -> None:
+    model, asked = recording()
+    data = write_jsonl([row for n in range(1, 6) for row in make_twins(n)] + [make_row(99)])
+    evaluate(settings(data, tmp_path / "run", condition=CONDITIONS, batch=batch), models={"mine": model})
+    assert len(asked) == len({(repr(ask.query), ask.answer) for ask in asked})
+    without_user = [ask for ask in asked if ask.query.user is None]
+    assert len(without_user) == 2 * 6  # two answers for each of the six questions, whoever asks
+
+
+def test_lines_stand_in_the_order_of_the_work(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(n) for n in (3, 1, 2)])
+    config = settings(data, tmp_path / "run", model=("b", "a"), condition=("profile", "none"), batch=2)
+    evaluate(config, models={"a": ScriptedScorer(by_length), "b": ScriptedScorer(by_length)})
+    found = [(line["model"], line["condition"], line["pair"]) for line in outcomes(tmp_path / "run")]
+    one = [(c, p) for batch in (("r3", "r1"), ("r2",)) for c in ("profile", "none") for p in batch]
+    assert found == [(model, *rest) for model in ("b", "a") for rest in one]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, Failure("refused")])
+def test_failures_are_null_counted_and_never_a_number(bad: float | Failure, write_jsonl: Write, tmp_path: Path) -> None:
+    def sometimes(ask: Ask) -> float | Failure:
+        return bad if "plant 2" in ask.answer else float(len(ask.answer))
+
+    data = write_jsonl([make_row(n) for n in (1, 2, 3)])
+    done = evaluate(settings(data, tmp_path / "run"), models={"mine": ScriptedScorer(sometimes)})
+    reason = "refused" if isinstance(bad, Failure) else "not a finite number"
+    for condition in ("none", "profile", "shuffled"):
+        found = result(done.summary, condition)
+        assert (found["accuracy"]["value"], found["accuracy"]["n"], found["accuracy"]["failed"]) == (0.0, 2, 1)
+        assert found["failures"] == {reason: 1}
+    assert (contrast(done.summary, "gain")["n"], contrast(done.summary, "gain")["dropped"]) == (2, 1)
+    assert [line["credit"] for line in outcomes(tmp_path / "run") if line["pair"] == "r2"] == [None] * 3
+    assert done.users["results"][0]["accuracy"] == [0.0, None, 0.0]
+    strictly_json(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [ScriptedScorer(lambda _: math.nan), ScriptedComparer(lambda _: Failure("no verdict"))],
+    ids=["scorer", "judge"],
+)
+def test_a_model_that_always_fails_has_no_accuracy(model: RewardModel, write_jsonl: Write, tmp_path: Path) -> None:
+    done = evaluate(settings(write_jsonl(make_twins(1)), tmp_path / "run"), models={"mine": model})
+    found = result(done.summary, "profile")
+    assert found["accuracy"] == {"value": None, "low": None, "high": None, "n": 0, "failed": 2, "ties": 0}
+    assert found["mirror_accuracy"] is found["person_effect"] is found["average_user_share"] is None
+    assert contrast(done.summary, "control")["value"] is contrast(done.summary, "control")["p_holm"] is None
+    strictly_json(tmp_path / "run")
+
+
+def test_a_run_without_twins_is_strict_json_too(write_jsonl: Write, tmp_path: Path) -> None:
+    evaluate(settings(write_jsonl([make_row(1)]), tmp_path / "run"), models={"mine": ScriptedScorer(lambda _: 0.0)})
+    strictly_json(tmp_path / "run")
+
+
+def test_too_few_answers_stop_the_run(write_jsonl: Write, tmp_path: Path) -> None:
+    class Short:
+        fingerprint = "short"
+
+        def score(self, asks: Any) -> list[float]:
+            return [1.0] * (len(asks) - 1)
+
+    with pytest.raises(RuntimeError, match="the model gave 3 answers to 4 questions"):
+        evaluate(settings(write_jsonl([make_row(1)]), tmp_path / "run"), models={"mine": Short()})
+    assert not (tmp_path / "run").exists()
+
+
+class Watching:
+    """A scorer that keeps what it saw, and may live elsewhere."""
+
+    fingerprint = "watching"
+
+    def __init__(self, remote: bool) -> None:
+        self.remote = remote
+        self.saw: list[Query] = []
+
+    def score(self, asks: Any) -> list[float]:
+        self.saw += [ask.query for ask in asks]
+        return [1.0] * len(asks)
+
+
+@pytest.mark.parametrize(
+    ("mask_pii", "remote", "masked"),
+    [("on", False, True), ("on", True, True), ("off", False, False), ("off", True, False), ("auto", False, False),
+     ("auto", True, True)],
+)  # fmt: skip
+def test_personal_data_is_masked_when_asked_for_or_when_texts_leave_the_machine(
+    mask_pii: str, remote: bool, masked: bool, write_jsonl: Write, tmp_path: Path
+) -> None:
+    posts = [{"id": "p1", "category": "", "text": "I love lists, mail me at ann@example.org please."}]
+    data = write_jsonl([make_row(n, question=f"Is @bob_{n} right?", profile=posts) for n in (1, 2)])
+    model = Watching(remote)
+    config = settings(data, tmp_path / "run", condition=CONDITIONS, mask_pii=mask_pii)
+    evaluate(config, models={"mine": model})
+    assert len(model.saw) == 2 * 2 * 5
+    seen = "\n".join(map(repr, model.saw))
+    assert ("ann@example.org" in seen, "@bob_1" in seen) == (not masked, not masked)
+    assert ("[e-mail]" in seen, "[handle]" in seen) == (masked, masked)
+
+
+def test_what_a_model_says_of_its_cost_reaches_the_line_and_the_cut_posts_the_summary(
+    write_jsonl: Write, tmp_path: Path
+) -> None:
+    model = ScriptedScorer(lambda ask: Reward(len(ask.answer), tokens=3, cut=1, cost=0.5, text=ask.answer[:4]))
+    done = evaluate(settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("none",)), models={"mine": model})
+    (line,) = outcomes(tmp_path / "run")
+    assert (line["tokens"], line["cut"], line["cost"], line["text"]) == (6, 1, 1.0, ["Once", "It d"])
+    assert result(done.summary, "none")["cut_posts"] == 1
+
+
+def test_only_the_first_rows_are_used_with_a_limit(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(n) for n in range(1, 6)])
+    done = evaluate(settings(data, tmp_path / "run", limit=2), models={"mine": ScriptedScorer(by_length)})
+    assert done.summary["dataset"]["rows"] == 2
+    assert {line["pair"] for line in outcomes(tmp_path / "run")} == {"r1", "r2"}
+
+
+def test_a_model_of_ones_own_wins_over_a_registered_name(write_jsonl: Write, tmp_path: Path) -> None:
+    model, asked = recording(lambda _: 1.0)
+    config = settings(write_jsonl([make_row(1)]), tmp_path / "run", model=("length",), condition=("none",))
+    found = result(evaluate(config, models={"length": model}).summary, "none", model="length")
+    assert (found["accuracy"]["ties"], len(asked)) == (1, 2)
+
+
+def test_progress_is_told_of_every_row(write_jsonl: Write, tmp_path: Path) -> None:
+    notes = Notes()
+    config = settings(write_jsonl([make_row(n) for n in range(5)]), tmp_path / "run", batch=2)
+    evaluate(config, models={"mine": ScriptedScorer(by_length)}, progress=notes)
+    assert notes.begun[1:] == [("mine", 5, 0)]
+    assert (notes.advanced, notes.notes) == (5, [])
+
+
+def test_bad_data_is_refused_before_anything_is_written(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(1), make_row(2, chosen=None), make_row(1)])
+    with pytest.raises(BadData) as caught:
+        evaluate(settings(data, tmp_path / "run"), models={"mine": ScriptedScorer(by_length)})
+    assert "set.jsonl:2: `chosen` is missing" in str(caught.value)
+    assert "set.jsonl:3: duplicate id 'r1', first seen at set.jsonl:1" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_rows_can_be_skipped_and_are_counted(write_jsonl: Write, tmp_path: Path) -> None:
+    notes = Notes()
+    data = write_jsonl([make_row(1), make_row(2, chosen=None, rejected=None), make_row(3)])
+    config = settings(data, tmp_path / "run", skip_bad=True)
+    done = evaluate(config, models={"mine": ScriptedScorer(by_length)}, progress=notes)
+    assert (done.summary["dataset"]["rows"], done.summary["dataset"]["left_out"]) == (2, 1)
+    assert notes.notes == ["left out 1 rows with errors"]
+    assert [line["pair"] for line in outcomes(tmp_path / "run")][:2] == ["r1", "r3"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"limit": 0}, "--limit 0: wants 1 or more"),
+        ({"k": -1}, "--k -1: wants 0 or more"),
+        ({"budget": -5}, "--budget -5: wants 0 or more"),
+        ({"batch": 0}, "--batch 0: wants 1 or more"),
+        ({"condition": ("none", "proflie")}, "no condition named 'proflie'; did you mean 'profile'?"),
+        ({"require": "acuracy>0.5"}, "no metric named 'acuracy'; did you mean 'accuracy'?"),
+        ({"require": "accuracy"}, "'accuracy' is not like accuracy>0.6"),
+        ({"model": ("lenght",)}, "no model named 'lenght'; did you mean 'length'?"),
+        ({"model": ("random?sed=1",)}, "no option of model 'random' named 'sed'; did you mean 'seed'?"),
+        ({"model": ("random?seed=x",)}, "model 'random': seed='x'"),
+        ({"model": ("?seed=1",)}, "'?seed=1' has no name"),
+        ({"planner": "extractiv"}, "no planner named 'extractiv'; did you mean 'extractive'?"),
+        ({"dataset": "nowhere.jsonl"}, "nowhere.jsonl does not exist"),
+        ({"dataset": "miror"}, "no dataset named 'miror'; did you mean 'mirror'?"),
+        ({"split": "dev"}, "has no `split` field, so there is no split 'dev'"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_anything_is_written(
+    changes: dict[str, Any], says: str, write_jsonl: Write, tmp_path: Path
+) -> None:
+    config = settings(write_jsonl([make_row(1)]), tmp_path / "run", **changes)
+    with pytest.raises(BadInput) as caught:
+        evaluate(config, models={"mine": ScriptedScorer(by_length)})
+    assert says in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert names(tmp_path) == ["set.jsonl"]
+
+
+def test_a_wrong_ranker_is_refused_and_leaves_no_trace(write_jsonl: Write, tmp_path: Path) -> None:
+    config = settings(write_jsonl([make_row(1)]), tmp_path / "run", ranker="bm52")
+    with pytest.raises(UnknownName, match=r"no ranker named 'bm52'; did you mean 'bm25'\?"):
+        evaluate(config, models={"mine": ScriptedScorer(by_length)})
+    assert not (tmp_path / "run").exists()
+
+
+def test_something_that_is_no_reward_model_is_refused_and_leaves_no_trace(write_jsonl: Write, tmp_path: Path) -> None:
+    class Neither:
+        fingerprint = "neither"
+
+    config = settings(write_jsonl([make_row(1)]), tmp_path / "run")
+    with pytest.raises(BadInput, match=r"'mine' is no reward model: it has neither score\(\) nor prefer\(\)"):
+        evaluate(config, models={"mine": Neither()})  # type: ignore[dict-item]
+    assert not (tmp_path / "run").exists()
+
+
+def test_defaults_are_filled_in_and_repetitions_dropped() -> None:
+    full = complete(EvaluateConfig())
+    assert (full.model, full.condition) == (DEFAULT_MODELS, DEFAULT_CONDITIONS)
+    once = complete(EvaluateConfig(model=("length", "random", "length"), condition=("none", "none")))
+    assert (once.model, once.condition) == (("length", "random"), ("none",))
+
+
+def test_the_default_folder_is_named_by_data_and_settings_but_not_by_presentation() -> None:
+    config = EvaluateConfig(dataset="some/where/my set.jsonl", model=("length",))
+    folder = default_folder(config)
+    assert folder.parent == Path("runs")
+    assert folder.name.startswith("my-set-jsonl-")
+    assert default_folder(replace(config, json=True, quiet=True, require="accuracy>0")) == folder
+    assert default_folder(replace(config, k=4)) != folder
+
+
+def test_requirements_are_read_before_the_work_begins() -> None:
+    with pytest.raises(BadSpec, match="--require"):
+        complete(EvaluateConfig(require="accuracy=1"))
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from prb import EvaluateConfig, evaluate",
+        "import prb.evaluation.run; from prb import evaluate, EvaluateConfig",
+        "import prb; from prb.evaluation.config import EvaluateConfig; evaluate = prb.evaluation",
+    ],
+)
+def test_the_function_of_the_package_can_be_called_whatever_was_imported_first(
+    imports: str, write_jsonl: Write, tmp_path: Path
+) -> None:
+    call = (
+        "evaluate(EvaluateConfig(model=('length',), condition=('none',), dataset=sys.argv[1], out=Path(sys.argv[2])))"
+    )
+    code = f"import sys; from pathlib import Path; {imports}; print({call}.summary['dataset']['rows'])"
+    command = [sys.executable, "-c", code, str(write_jsonl([make_row(1)])), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr

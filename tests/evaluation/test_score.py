@@ -1,0 +1,333 @@
+"""From a model's numbers and verdicts to outcomes; a failure is a reason, never a number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from prb.data.load import load
+from prb.data.retrieve import ranker
+from prb.data.source import Rows
+from prb.evaluation.conditions import Asker
+from prb.evaluation.plan import PLANNERS
+from prb.evaluation.score import Comparing, Memo, Scoring, chosen_first, query_digest
+from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.types import Ask, Duel, Failure, Item, Outcome, Post, Query, Reward, Verdict
+from tests.conftest import Row, make_row, make_twins
+from tests.runs import prefers, recording
+
+
+def asker(rows: list[Row], **changes: Any) -> tuple[list[Item], Asker]:
+    data = load(Rows("rows", rows), donors=True)
+    parts: dict[str, Any] = {"k": 5, "budget": None, "seed": 0, **changes}
+    planner = PLANNERS.make("extractive")
+    return list(data), Asker(rank=ranker("recency"), planner=planner, people=data.people, **parts)
+
+
+def scored(function: Callable[[Ask], float | Failure], rows: list[Row], *conditions: Any) -> list[Outcome]:
+    items, ask = asker(rows)
+    scoring = Scoring("mine", ScriptedScorer(function), ask)
+    return list(scoring.batch(items, [item.user for item in items], conditions or ("none",)))
+
+
+def compared(model: ScriptedComparer, rows: list[Row], *, both: bool = True, seed: int = 0) -> list[Outcome]:
+    items, ask = asker(rows)
+    comparing = Comparing("judge", model, ask, both_orders=both, seed=seed)
+    return list(comparing.batch(items, [item.user for item in items], ("none",)))
+
+
+def values(*rewards: float | Failure) -> Callable[[Ask], float | Failure]:
+    """These rewards, one call after the other: chosen first."""
+    left = iter(rewards)
+    return lambda _: next(left)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "credit"), [(2.0, 0.5, 1.0), (0.5, 2.0, 0.0), (1.5, 1.5, 0.5), (-1.0, -2.0, 1.0)]
+)
+def test_the_higher_score_wins_and_equal_scores_tie(chosen: float, rejected: float, credit: float) -> None:
+    (line,) = scored(values(chosen, rejected), [make_row(1)])
+    assert (line.credit, line.margin, line.scores) == (credit, chosen - rejected, (chosen, rejected))
+    assert line.failure is None
+
+
+def test_an_outcome_says_who_was_asked_what() -> None:
+    lines = scored(values(1, 0, 3, 0, 2, 0), [make_row(1)], "none", "profile", "oracle")
+    assert [(o.pair, o.user, o.cluster, o.model, o.condition) for o in lines] == [
+        ("r1", "u1", "u1", "mine", "none"),
+        ("r1", "u1", "u1", "mine", "profile"),
+        ("r1", "u1", "u1", "mine", "oracle"),
+    ]
+    assert [o.post_ids for o in lines] == [(), ("u1-1", "u1-2"), ()]
+    assert [o.verdicts for o in lines] == [None, None, None]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_score_that_is_no_number_is_a_failure(bad: float, place: int) -> None:
+    rewards = [1.0, 2.0]
+    rewards[place] = bad
+    (line,) = scored(values(*rewards), [make_row(1)])
+    assert (line.credit, line.margin, line.failure) == (None, None, f"not a finite number: {bad}")
+    assert line.scores is not None
+    assert line.scores[place] is None
+    assert line.scores[1 - place] == 1.0 + (1 - place)
+    assert orjson.loads(orjson.dumps(line))["scores"] == list(line.scores)
+
+
+def test_a_score_too_large_to_compute_with_is_a_failure() -> None:
+    (line,) = scored(values(1e308, -1e100), [make_row(1)])
+    assert (line.credit, line.failure, line.scores) == (None, "too large a number: 1e+308", (None, -1e100))
+
+
+def test_a_failure_keeps_its_reason_and_is_no_loss() -> None:
+    (line,) = scored(values(3.0, Failure("refused", "too long")), [make_row(1)])
+    assert (line.credit, line.margin, line.failure) == (None, None, "refused: too long")
+    assert line.scores == (3.0, None)
+
+
+def test_of_two_failures_the_first_is_told() -> None:
+    (line,) = scored(values(Failure("one"), Failure("two")), [make_row(1)])
+    assert (line.failure, line.scores) == ("one", (None, None))
+
+
+def test_a_query_that_cannot_be_made_never_reaches_the_model() -> None:
+    model, asked = recording()
+    items, ask = asker([make_row(1)])
+    (line,) = Scoring("mine", model, ask).batch(items, ["u1"], ("shuffled",))
+    assert asked == []
+    assert (line.scores, line.credit) == (None, None)
+    assert line.failure == "no other person to borrow a profile from"
+
+
+@pytest.mark.parametrize("answers", [1, 3])
+def test_too_few_or_too_many_answers_are_an_error(answers: int) -> None:
+    class Miscounting:
+        fingerprint = "miscounting"
+
+        def score(self, asks: Sequence[Ask]) -> list[float]:
+            return [1.0] * answers
+
+    items, ask = asker([make_row(1)])
+    with pytest.raises(RuntimeError, match=f"the model gave {answers} answers to 2 questions"):
+        list(Scoring("mine", Miscounting(), ask).batch(items, ["u1"], ("none",)))
+
+
+def test_twins_are_asked_once_where_the_model_is_not_told_who_asks() -> None:
+    model, asked = recording()
+    items, ask = asker(make_twins(1))
+    lines = list(Scoring("mine", model, ask).batch(items, ["a1", "a1"], ("none", "profile")))
+    # none: two answers for both twins together; profile: two answers for each of them
+    assert len(asked) == 2 + 4
+    assert len({(repr(a.query), a.answer) for a in asked}) == 6
+    assert [o.credit for o in lines[:2]] == [0.0, 1.0]
+
+
+def test_what_one_batch_was_told_the_next_one_knows() -> None:
+    model, asked = recording()
+    (first, second), ask = asker(make_twins(1))
+    scoring = Scoring("mine", model, ask)
+    (one,) = scoring.batch([first], ["a1"], ("none",))
+    (two,) = scoring.batch([second], ["a1"], ("none",))
+    assert len(asked) == 2
+    assert one.scores is not None
+    assert two.scores == one.scores[::-1]
+
+
+def test_a_failure_is_not_remembered() -> None:
+    model, asked = recording(values(Failure("busy"), 1.0, 4.0))
+    (first, second), ask = asker(make_twins(1))
+    scoring = Scoring("mine", model, ask)
+    (failed,) = scoring.batch([first], ["a1"], ("none",))
+    (again,) = scoring.batch([second], ["a1"], ("none",))
+    assert (failed.credit, again.credit, len(asked)) == (None, 0.0, 3)
+    assert again.scores == (1.0, 4.0)
+
+
+def test_a_full_memory_forgets_the_oldest() -> None:
+    memo: Memo[float] = Memo(capacity=2)
+    asks = {str(n).encode(): Ask(Query(question="q"), str(n)) for n in range(3)}
+    calls: list[str] = []
+
+    def model(asked: Sequence[Ask]) -> list[float]:
+        calls.extend(ask.answer for ask in asked)
+        return [float(ask.answer) for ask in asked]
+
+    reward = memo.answer(asks, model)
+    assert [reward(key) for key in asks] == [0.0, 1.0, 2.0]  # whatever was forgotten, this batch has it
+    memo.answer(asks, model)
+    assert calls == ["0", "1", "2", "0"]
+
+
+def test_a_reward_tells_what_it_cost_and_what_it_cut() -> None:
+    rewards = values(
+        Reward(2.0, tokens=10, cut=1, cost=0.25, text="good"), Reward(1.0, tokens=12, cut=2, cost=0.5, text="less good")
+    )
+    (line,) = scored(rewards, [make_row(1)])
+    assert (line.tokens, line.cut, line.cost) == (22, 2, 0.75)  # both answers saw one prompt: the larger cut counts
+    assert line.text == ("good", "less good")
+    assert type(line.scores[0]) is float  # type: ignore[index]
+
+
+def test_posts_left_out_for_a_budget_are_counted_on_the_line() -> None:
+    items, ask = asker([make_row(1)], budget=11)
+    (line,) = Scoring("mine", ScriptedScorer(lambda _: 1.0), ask).batch(items, ["u1"], ("profile",))
+    assert (line.post_ids, line.cut) == (("u1-2",), 1)
+
+
+def test_an_answer_remembered_costs_nothing_whether_or_not_the_run_was_interrupted() -> None:
+    (first, second), ask = asker(make_twins(1))
+
+    def dear(_: Ask) -> float:
+        return Reward(1.0, tokens=5, cut=1, cost=2.0, text="said")
+
+    whole = Scoring("mine", ScriptedScorer(dear), ask)
+    (one,) = whole.batch([first], ["a1"], ("none",))
+    (two,) = whole.batch([second], ["a1"], ("none",))
+    resumed = Scoring("mine", ScriptedScorer(dear), ask)
+    resumed.recall([first], ("none",), [{"scores": list(one.scores or ())}])
+    (after,) = resumed.batch([second], ["a1"], ("none",))
+    assert (one.tokens, two.tokens) == (10, 0)
+    for name in ("scores", "credit", "tokens", "cut", "cost", "text"):
+        assert getattr(after, name) == getattr(two, name), name
+
+
+def test_recalled_scores_are_not_asked_for_again_but_failures_are() -> None:
+    (first, second), ask = asker(make_twins(1))
+    model, asked = recording()
+    scoring = Scoring("mine", model, ask)
+    scoring.recall([first], ("none",), [{"scores": [7.0, None]}])
+    (line,) = scoring.batch([second], ["a1"], ("none",))
+    assert [a.answer for a in asked] == [second.answers[0]]
+    assert line.scores == (float(len(second.answers[0])), 7.0)
+
+
+@pytest.mark.parametrize(
+    ("says", "verdicts", "credit"),
+    [
+        (lambda duel: duel.first.startswith("Once"), ("first", "second"), 1.0),
+        (lambda duel: not duel.first.startswith("Once"), ("second", "first"), 0.0),
+        (lambda _: True, ("first", "first"), 0.5),
+        (lambda _: False, ("second", "second"), 0.5),
+        (lambda _: None, ("tie", "tie"), 0.5),
+        (lambda duel: True if duel.first.startswith("Once") else None, ("first", "tie"), 0.75),
+        (lambda duel: None if duel.first.startswith("Once") else True, ("tie", "first"), 0.25),
+    ],
+)
+def test_a_comparer_gets_the_mean_of_both_orders(
+    says: Callable[[Duel], bool | None], verdicts: tuple[str, str], credit: float
+) -> None:
+    (line,) = compared(prefers(says), [make_row(1)])
+    assert (line.verdicts, line.credit, line.margin) == (verdicts, credit, credit - 0.5)
+    assert line.scores is None
+
+
+def test_a_judge_without_a_verdict_is_a_failure_not_a_loss() -> None:
+    (line,) = compared(ScriptedComparer(lambda _: Failure("no verdict", "I cannot say.")), [make_row(1)])
+    assert (line.credit, line.margin, line.verdicts) == (None, None, (None, None))
+    assert line.failure == "no verdict: I cannot say."
+
+
+def test_one_verdict_of_two_is_not_enough() -> None:
+    said = iter([Verdict(choice="first"), Failure("no verdict")])
+    (line,) = compared(ScriptedComparer(lambda _: next(said)), [make_row(1)])
+    assert (line.credit, line.verdicts, line.failure) == (None, ("first", None), "no verdict")
+
+
+def test_a_verdict_tells_what_it_cost() -> None:
+    said = Verdict(choice="first", tokens=7, cut=1, cost=0.5, text="A, since …")
+    (line,) = compared(ScriptedComparer(lambda _: said), [make_row(1)])
+    assert (line.tokens, line.cut, line.cost, line.text) == (14, 1, 1.0, ("A, since …", "A, since …"))
+
+
+def test_one_order_is_asked_once_and_fixed_by_the_hash_of_the_pair() -> None:
+    rows = [make_row(n) for n in range(1, 21)]
+    duels: list[Duel] = []
+
+    def first(duel: Duel) -> bool:
+        duels.append(duel)
+        return True
+
+    lines = compared(prefers(first), rows, both=False, seed=3)
+    assert len(duels) == 20
+    assert {chosen_first(row["id"], 3) for row in rows} == {True, False}
+    for row, line, duel in zip(rows, lines, duels, strict=True):
+        ahead = chosen_first(row["id"], 3)
+        assert duel.first == row["chosen" if ahead else "rejected"]
+        assert (line.verdicts, line.credit) == ((("first", None), 1.0) if ahead else ((None, "first"), 0.0))
+
+
+def test_the_order_of_a_pair_does_not_depend_on_its_company() -> None:
+    rows = [make_row(n) for n in range(1, 21)]
+    long_first = prefers(lambda duel: len(duel.first) > len(duel.second) or None)
+    whole = {line.pair: line.verdicts for line in compared(long_first, rows, both=False)}
+    part = {line.pair: line.verdicts for line in compared(long_first, rows[12:4:-1], both=False)}
+    assert part == {pair: whole[pair] for pair in part}
+
+
+def test_twins_are_compared_once_where_the_model_is_not_told_who_asks() -> None:
+    duels: list[Duel] = []
+
+    def longer(duel: Duel) -> bool:
+        duels.append(duel)
+        return len(duel.first) > len(duel.second)
+
+    lines = compared(prefers(longer), make_twins(1))
+    assert len(duels) == 2
+    assert [line.credit for line in lines] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked_again"),
+    [(["first", "second"], 0), ([None, "second"], 1), (["first", None], 1), ([None, None], 2)],
+)
+def test_recalled_verdicts_are_not_asked_for_again_but_failures_are(stored: list[str | None], asked_again: int) -> None:
+    (first, second), ask = asker(make_twins(1))
+    duels: list[Duel] = []
+
+    def longer(duel: Duel) -> bool:
+        duels.append(duel)
+        return len(duel.first) > len(duel.second)
+
+    comparing = Comparing("judge", prefers(longer), ask, both_orders=True, seed=0)
+    comparing.recall([first], ("none",), [{"verdicts": stored}])
+    list(comparing.batch([second], ["a1"], ("none",)))
+    assert len(duels) == asked_again
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_one_recalled_order_is_the_one_that_was_asked(flipped: bool) -> None:
+    row = next(row for n in range(1, 50) if chosen_first((row := make_row(n))["id"], 0) != flipped)
+    (item,), ask = asker([row])
+    duels: list[Duel] = []
+
+    def first(duel: Duel) -> bool:
+        duels.append(duel)
+        return True
+
+    whole = Comparing("judge", prefers(first), ask, both_orders=False, seed=0)
+    (line,) = whole.batch([item], ["u"], ("none",))
+    resumed = Comparing("judge", prefers(first), ask, both_orders=False, seed=0)
+    resumed.recall([item], ("none",), [{"verdicts": list(line.verdicts or ())}])
+    (again,) = resumed.batch([item], ["u"], ("none",))
+    assert len(duels) == 1
+    assert (again.verdicts, again.credit) == (line.verdicts, line.credit)
+
+
+def test_every_part_of_a_query_makes_it_another_question() -> None:
+    post, other = Post("1", "", "one"), Post("2", "", "two")
+    queries = [
+        Query(question="q"),
+        Query(question="other"),
+        Query(question="q", user="u"),
+        Query(question="q", user="u", plan=("brief",)),
+        Query(question="q", user="u", posts=(post, other)),
+        Query(question="q", user="u", posts=(other, post)),
+        Query(question="q", user="u", posts=(post._replace(text="two"), other)),
+    ]
+    assert len({query_digest(query).digest() for query in queries}) == len(queries)
+    assert query_digest(queries[3]).digest() == query_digest(Query(question="q", user="u", plan=("brief",))).digest()

@@ -1,0 +1,307 @@
+"""From outcomes to `summary.json`: a run small enough to be worked out by hand, then the parts it does not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb import __version__
+from prb.evaluation.run import Evaluation, evaluate
+from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.types import Ask, Duel, Failure, RewardModel, Verdict
+from tests.conftest import Row, make_row
+from tests.runs import by_length, contrast, prefers, result, settings
+
+Write = Callable[..., Path]
+
+# Three people. A and B are twins on two questions, C asks two questions alone: six rows, two clusters.
+# Each line holds the rewards of (x, y); A and C want x, B wants y. Under `shuffled` A and B can only be shown
+# C's posts, since C is the one person outside their cluster; C is shown A's or B's, who get the same rewards.
+#
+#            nobody      A           B           C
+REWARDS = {
+    "q1": {None: (1, 0), "A": (3, 0), "B": (1, 2), "C": (1, 1)},
+    "q2": {None: (0, 0), "A": (1, 2), "B": (0, 2), "C": (1, 0)},
+    "q3": {None: (1, 2), "A": (0, 1), "B": (0, 1), "C": (5, 4)},
+    "q4": {None: (2, 1), "A": (7, 7), "B": (7, 7), "C": (3, 3)},
+}  # fmt: skip
+
+
+def golden_rows() -> list[Row]:
+    def row(question: str, user: str, category: str, **more: Any) -> Row:
+        chosen, rejected = (
+            (f"y of {question}", f"x of {question}") if user == "B" else (f"x of {question}", f"y of {question}")
+        )
+        post = {"id": f"{user}1", "category": "", "text": f"I am {user}."}
+        fields = {"id": question + user, "user": user, "question": question, "chosen": chosen, "rejected": rejected}
+        return make_row(1, **fields, profile=[post], category=category, **more)
+
+    return [
+        row("q1", "A", "Art", mirror="q1B", tier="easy"),
+        row("q1", "B", "Art", mirror="q1A", tier="easy"),
+        row("q2", "A", "Life", mirror="q2B", tier="hard"),
+        row("q2", "B", "Life", mirror="q2A", tier="hard"),
+        row("q3", "C", "Art"),
+        row("q4", "C", "Life"),
+    ]
+
+
+def golden_model() -> ScriptedScorer:
+    return ScriptedScorer(lambda ask: REWARDS[ask.query.question][ask.query.user]["xy".index(ask.answer[0])])
+
+
+@pytest.fixture
+def golden(write_jsonl: Write, tmp_path: Path) -> Evaluation:
+    config = settings(write_jsonl(golden_rows()), tmp_path / "run", batch=4)
+    return evaluate(config, models={"mine": golden_model()})
+
+
+# Credits, from the table above:     q1A  q1B  q2A  q2B  q3C  q4C
+#   none                             1    0    ½    ½    0    1      sum 3
+#   profile                          1    1    0    1    1    ½      sum 4½
+#   shuffled                         ½    ½    1    0    0    ½      sum 2½
+@pytest.mark.parametrize(
+    ("condition", "accuracy", "strict", "ties"),
+    [("none", 3 / 6, 2 / 6, 2), ("profile", 4.5 / 6, 4 / 6, 1), ("shuffled", 2.5 / 6, 1 / 6, 3)],
+)
+def test_golden_accuracy(golden: Evaluation, condition: str, accuracy: float, strict: float, ties: int) -> None:
+    found = result(golden.summary, condition)
+    assert found["accuracy"]["value"] == pytest.approx(accuracy)
+    assert found["strict_accuracy"]["value"] == pytest.approx(strict)
+    assert (found["accuracy"]["n"], found["accuracy"]["failed"], found["accuracy"]["ties"]) == (6, 0, ties)
+    assert 0 <= found["accuracy"]["low"] <= found["accuracy"]["value"] <= found["accuracy"]["high"] <= 1
+
+
+def test_golden_gain(golden: Evaluation) -> None:
+    # profile − none by row: 0, 1, −½, ½ | 1, −½; sums of the clusters: 1 and ½.
+    # Of the four sign patterns of (1, ½) two reach |1½|, so p = ½; Holm doubles it.
+    found = contrast(golden.summary, "gain")
+    assert found["value"] == pytest.approx(1.5 / 6)
+    assert (found["p"], found["p_holm"], found["test"]) == (0.5, 1.0, "sign-flip")
+    assert (found["n"], found["dropped"], found["flip_rate"]) == (6, 0, None)
+
+
+def test_golden_control(golden: Evaluation) -> None:
+    # profile − shuffled by row: ½, ½, −1, 1 | 1, 0; sums of the clusters: 1 and 1, so again p = ½.
+    # Five of six verdicts change: won → tied, won → tied, lost → won, won → lost, won → lost; q4C stays tied.
+    found = contrast(golden.summary, "control")
+    assert found["value"] == pytest.approx(2 / 6)
+    assert (found["p"], found["p_holm"]) == (0.5, 1.0)
+    assert found["flip_rate"] == pytest.approx(5 / 6)
+
+
+def test_golden_smallest_detectable_difference(golden: Evaluation) -> None:
+    # gain: mean ¼; cluster residuals 1 − 4·¼ = 0 and ½ − 2·¼ = 0, so the standard error is 0.
+    # control: mean ⅓; residuals 1 − 4/3 = −⅓ and 1 − 2/3 = ⅓; se = √(2/1 · 2/9) / 6 = (2/3) / 6 = 1/9.
+    assert contrast(golden.summary, "gain")["smallest_detectable"] == pytest.approx(0)
+    assert contrast(golden.summary, "control")["smallest_detectable"] == pytest.approx(2.8 / 9)
+
+
+def test_golden_mirror_metrics_under_profile(golden: Evaluation) -> None:
+    # Margins of the twins: q1 m_A = 3, m_B = 1; q2 m_A = −1, m_B = 2.
+    # Both right: only q1, so mirror accuracy ½. Sums 4 and 1 are positive, so person effect 1;
+    # both twins are one cluster, whose sign alone says nothing: p = 1.
+    # g = (m_A − m_B)/2 = 1 and −1½, p = (m_A + m_B)/2 = 2 and ½: share = 3¼ / (3¼ + 4¼) = 13/30.
+    found = result(golden.summary, "profile")
+    assert (found["mirror_accuracy"]["value"], found["mirror_accuracy"]["n"]) == (0.5, 2)
+    assert (found["person_effect"]["value"], found["person_effect"]["p"]) == (1.0, 1.0)
+    assert found["average_user_share"] == pytest.approx(13 / 30)
+
+
+@pytest.mark.parametrize("condition", ["none", "shuffled"])
+def test_golden_mirror_metrics_where_the_person_is_not_known(golden: Evaluation, condition: str) -> None:
+    # The same margins with opposite signs: nothing of the person, all of the average user.
+    found = result(golden.summary, condition)
+    assert found["mirror_accuracy"]["value"] == 0.0
+    assert found["person_effect"]["value"] == 0.5
+    assert found["average_user_share"] == 1.0
+
+
+def test_golden_breakdowns(golden: Evaluation) -> None:
+    found = result(golden.summary, "profile")
+    assert {name: part["value"] for name, part in found["by_category"].items()} == {"Art": 1.0, "Life": 0.5}
+    # rows without a tier are in no tier
+    assert {name: (part["value"], part["n"]) for name, part in found["by_tier"].items()} == {
+        "easy": (1.0, 2),
+        "hard": (0.5, 2),
+    }
+
+
+def test_golden_people(golden: Evaluation) -> None:
+    # profile: A has 1 and 0, B 1 and 1, C 1 and ½
+    (table,) = [row for row in golden.users["results"] if row["condition"] == "profile"]
+    assert golden.users["users"] == ["A", "B", "C"]
+    assert table == {"model": "mine", "condition": "profile", "accuracy": [0.5, 1.0, 0.75], "n": [2, 2, 2]}
+    spread = result(golden.summary, "profile")["users"]
+    assert (spread["n"], spread["mean"], spread["worst_decile"]) == (3, 0.75, 0.5)
+    assert spread["spread"] == pytest.approx(0.25)
+
+
+def test_golden_dataset(golden: Evaluation) -> None:
+    about = golden.summary["dataset"]
+    assert (about["rows"], about["users"], about["clusters"], about["left_out"]) == (6, 3, 2, 0)
+    assert (golden.summary["prb"], golden.summary["task"]) == (__version__, "pairs")
+
+
+def test_the_summary_holds_no_trace_of_the_clock(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl(golden_rows())
+    for name in ("one", "two"):
+        evaluate(settings(data, tmp_path / name), models={"mine": golden_model()})
+    for name in ("summary.json", "users.json", "config.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "kinds"),
+    [
+        (("none", "profile"), ["gain"]),
+        (("shuffled", "profile"), ["control"]),
+        (("none", "shuffled", "oracle"), []),
+        (("profile", "none", "shuffled"), ["gain", "control"]),
+    ],
+)
+def test_a_contrast_needs_both_of_its_conditions(
+    conditions: Any, kinds: list[str], write_jsonl: Write, tmp_path: Path
+) -> None:
+    config = settings(write_jsonl(golden_rows()), tmp_path / "run", condition=conditions)
+    done = evaluate(config, models={"mine": ScriptedScorer(by_length)})
+    assert [row["kind"] for row in done.summary["contrasts"]] == kinds
+
+
+def test_holm_corrects_over_all_models_together(write_jsonl: Write, tmp_path: Path) -> None:
+    # eight people alone, so McNemar's mid-p: always right with a person, always wrong without
+    # 8 wins, 0 losses: 2·(1/256) − 1/256 = 1/256; the four tests give 4/256, 3/256, … made monotone: 4/256
+    def personal(ask: Ask) -> float:
+        mine = ask.query.user is not None and f"plant {ask.query.user[1:]} " in ask.answer
+        return len(ask.answer) * (-1 if mine else 1)
+
+    data = write_jsonl([make_row(n) for n in range(1, 9)])
+    models: dict[str, RewardModel] = {name: ScriptedScorer(personal) for name in ("one", "two")}
+    done = evaluate(settings(data, tmp_path / "run", model=("one", "two")), models=models)
+    rows = done.summary["contrasts"]
+    assert [(row["model"], row["kind"]) for row in rows] == [
+        ("one", "gain"),
+        ("one", "control"),
+        ("two", "gain"),
+        ("two", "control"),
+    ]
+    assert [row["p"] for row in rows] == [pytest.approx(1 / 256)] * 4
+    assert [row["p_holm"] for row in rows] == [pytest.approx(4 / 256)] * 4
+    assert {row["test"] for row in rows} == {"mcnemar-midp"}
+
+
+def test_groups_show_their_gap_and_the_one_served_worst(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [
+        make_row(1, groups={"age": "60+", "region": "north"}),
+        make_row(2, groups={"age": "60+"}),
+        make_row(3, groups={"age": "<60"}, chosen="A rather long answer that wins.", rejected="Short."),
+        make_row(4),
+    ]
+    config = settings(write_jsonl(rows), tmp_path / "run", condition=("none",))
+    done = evaluate(config, models={"mine": ScriptedScorer(by_length)})
+    found = result(done.summary, "none")["by_group"]
+    assert set(found) == {"age", "region"}
+    assert (found["age"]["worst"], found["age"]["gap"]) == ("60+", 1.0)
+    assert {name: group["n"] for name, group in found["age"]["groups"].items()} == {"60+": 2, "<60": 1}
+
+
+def test_position_consistency_of_comparers_is_reported(write_jsonl: Write, tmp_path: Path) -> None:
+    # always first on plant 1, truly longer on plants 2 and 3: consistent on two of three;
+    # of six verdicts first is said 2 + 1 + 1 times
+    def says(duel: Duel) -> bool:
+        return "plant 1" in duel.first or len(duel.first) > len(duel.second)
+
+    data = write_jsonl([make_row(n) for n in (1, 2, 3)])
+    done = evaluate(settings(data, tmp_path / "run", condition=("none",)), models={"mine": prefers(says)})
+    bias = result(done.summary, "none")["biases"]["position"]
+    assert (bias["n"], bias["consistency"], bias["first_share"]) == (3, pytest.approx(2 / 3), pytest.approx(4 / 6))
+
+
+def test_scorers_and_single_orders_have_no_position_to_be_consistent_about(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(1)])
+    models: dict[str, RewardModel] = {"scorer": ScriptedScorer(by_length), "judge": prefers(lambda _: True)}
+    config = settings(data, tmp_path / "run", model=("scorer", "judge"), condition=("none",), orders="one")
+    done = evaluate(config, models=models)
+    assert [row["biases"]["position"] for row in done.summary["results"]] == [None, None]
+
+
+def test_a_half_failed_comparison_does_not_count_for_consistency(write_jsonl: Write, tmp_path: Path) -> None:
+    def says(duel: Duel) -> Verdict | Failure:
+        if "plant 1" in duel.first and duel.first.startswith("Once"):
+            return Failure("no verdict")
+        return Verdict(choice="first")
+
+    data = write_jsonl([make_row(n) for n in (1, 2)])
+    done = evaluate(settings(data, tmp_path / "run", condition=("none",)), models={"mine": ScriptedComparer(says)})
+    found = result(done.summary, "none")
+    assert (found["accuracy"]["n"], found["accuracy"]["failed"]) == (1, 1)
+    assert found["biases"]["position"]["n"] == 1
+
+
+def rating_rows() -> list[Row]:
+    """Two people with four rated answers each, and one with too few."""
+
+    def row(user: str, n: int, rating: float, age: str) -> Row:
+        post = {"id": "1", "category": "", "text": f"I am {user}."}
+        return {
+            "user": user,
+            "question": f"Question {n}?",
+            "profile": [post],
+            "answer": "a" * n,
+            "rating": rating,
+            "groups": {"age": age},
+        }
+
+    follows = [row("up", n, n / 10, "60+") for n in (1, 2, 4, 8)]
+    against = [row("down", n, 1 - n / 10, "<60") for n in (1, 2, 4, 8)]
+    return [*follows, *against, row("rare", 3, 0.5, "<60"), row("rare", 4, 0.5, "<60")]
+
+
+def test_ratings_are_held_against_each_persons_own_scale(write_jsonl: Write, tmp_path: Path) -> None:
+    # `up` rates by length: a line through the other rows predicts each exactly. `down` rates against it: the slope
+    # is held at 0, so the prediction is the mean of the others, the baseline itself: skill 0. Ratings of `down`
+    # are .9 .8 .6 .2, means of the others 1.6/3 1.7/3 1.9/3 2.3/3; errors (1.1 + .7 + .1 + 1.7)/3 = 1.2, over 4: .3
+    config = settings(write_jsonl(rating_rows()), tmp_path / "run", task="ratings", condition=("profile",))
+    done = evaluate(config, models={"mine": ScriptedScorer(by_length)})
+    found = result(done.summary, "profile")
+    assert (found["n"], found["failed"], found["users"], found["users_too_few_rows"]) == (10, 0, 2, 1)
+    assert found["mae"]["value"] == pytest.approx((0 + 0.3) / 2)
+    assert found["alignment"]["value"] == pytest.approx((1 + 0.7) / 2)
+    assert found["skill"]["value"] == pytest.approx((1 + 0) / 2)
+    assert found["spearman"]["value"] == pytest.approx((1 - 1) / 2)
+    assert found["concordance"]["value"] == pytest.approx((1 + 0) / 2)
+    assert found["by_group"]["age"]["60+"]["value"] == pytest.approx(1.0)
+    assert found["by_group"]["age"]["<60"]["value"] == pytest.approx(0.7)
+    assert done.summary["contrasts"] == []
+    (people,) = done.users["results"]
+    assert done.users["users"] == ["up", "down", "rare"]
+    assert people["mae"] == [pytest.approx(0, abs=1e-9), pytest.approx(0.3), None]
+    assert people["n"] == [4, 4, None]
+
+
+@pytest.mark.parametrize(
+    ("fails_on", "n", "users"), [("aaaaaaaa", 8, 2), ("aaaa", 3, 0)], ids=["some answers", "most answers"]
+)
+def test_ratings_without_a_score_are_counted_apart(
+    fails_on: str, n: int, users: int, write_jsonl: Write, tmp_path: Path
+) -> None:
+    def says(ask: Ask) -> float | Failure:
+        failed = ask.answer == fails_on if len(fails_on) == 8 else len(ask.answer) != 4
+        return Failure("busy") if failed else float(len(ask.answer))
+
+    config = settings(write_jsonl(rating_rows()), tmp_path / "run", task="ratings", condition=("none",))
+    found = result(evaluate(config, models={"mine": ScriptedScorer(says)}).summary, "none")
+    assert (found["n"], found["failed"], found["users"]) == (n, 10 - n, users)
+    assert found["failures"] == {"busy": 10 - n}
+    assert (found["mae"]["value"] is None) == (users == 0)
+
+
+def test_ratings_of_a_model_that_always_fails_have_no_value(write_jsonl: Write, tmp_path: Path) -> None:
+    config = settings(write_jsonl(rating_rows()), tmp_path / "run", task="ratings", condition=("none",))
+    done = evaluate(config, models={"mine": ScriptedScorer(lambda _: Failure("down"))})
+    found = result(done.summary, "none")
+    assert (found["n"], found["failed"], found["users"], found["alignment"]["value"]) == (0, 10, 0, None)
+    assert done.users["results"][0]["alignment"] == [None, None, None]

@@ -1,0 +1,221 @@
+"""Grading in a folder: once each, resumable, and what ends in the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from prb.errors import BadInput, RunConflict
+from prb.grading import Answered, Grades
+from prb.grading.config import GradeConfig
+from prb.grading.llm import LLMGrader
+from prb.grading.run import grade
+from prb.llm.scripted import ScriptedLLM
+from prb.types import Failure
+from tests.conftest import make_row
+
+Write = Callable[..., Path]
+Grade = Callable[[Answered], Grades | Failure]
+
+
+def by_length(answered: Answered) -> Grades | Failure:
+    """0, 1 or 2 by the length of the answer; a short one fails."""
+    if len(answered.answer) < 4:
+        return Failure("too short", answered.answer)
+    return Grades(aspects=tuple([float(len(answered.answer) % 3)] * len(answered.rubric)), tokens=5, cost=0.5)
+
+
+class Recording:
+    """A grader that keeps what it was asked, and may be interrupted."""
+
+    def __init__(self, function: Grade = by_length, *, remote: bool = False, stop_after: int | None = None) -> None:
+        self.fingerprint, self.remote = "recording", remote
+        self.asked: list[Answered] = []
+        self._function, self._left = function, stop_after
+
+    def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                raise KeyboardInterrupt
+        self.asked += answers
+        return [self._function(answered) for answered in answers]
+
+
+@pytest.fixture
+def data(write_jsonl: Write) -> str:
+    return str(write_jsonl([make_row(n) for n in range(1, 6)]))
+
+
+@pytest.fixture
+def answers(write_jsonl: Write) -> Path:
+    lines = [("r1", "abcd"), ("r2", "abcde"), ("r1", "no"), ("r2", "abcde"), ("r3", "abcdefgh"), ("r1", "abcde")]
+    return write_jsonl([{"pair": pair, "answer": text} for pair, text in lines], "answers.jsonl")
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in (folder / "grades.jsonl").read_bytes().splitlines()]
+
+
+def test_each_distinct_answer_is_graded_once_and_every_given_one_counts(
+    data: str, answers: Path, tmp_path: Path
+) -> None:
+    grader = Recording()
+    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
+    summary = grade(config, grader=grader).summary
+    assert [a.answer for a in grader.asked] == ["abcd", "abcde", "no", "abcdefgh", "abcde"]
+    # by length mod 3: abcd 1, abcde 2 three times, no fails, abcdefgh 2; a score is half a grade
+    assert summary["score"]["value"] == pytest.approx((0.5 + 1 + 1 + 1 + 1) / 5)
+    assert (summary["score"]["n"], summary["score"]["failed"]) == (5, 1)
+    assert summary["answers"] == {"given": 6, "distinct": 5}
+    assert summary["failures"] == {"too short": 1}
+    assert (summary["tokens"], summary["cost"]) == (20, 2.0)
+    stored = lines(tmp_path / "run")
+    assert [(line["pair"], line["score"]) for line in stored][:3] == [("r1", 0.5), ("r2", 1.0), ("r1", None)]
+    assert stored[2]["failure"] == "too short: no"
+    assert orjson.loads((tmp_path / "run" / "summary.json").read_bytes()) == summary
+
+
+@pytest.mark.parametrize("finished", [1, 2])
+def test_an_interrupted_run_goes_on_and_ends_like_an_undisturbed_one(
+    finished: int, data: str, answers: Path, tmp_path: Path
+) -> None:
+    def config(name: str) -> GradeConfig:
+        return GradeConfig(grader="mine", dataset=data, answers=answers, batch=2, out=tmp_path / name)
+
+    with pytest.raises(KeyboardInterrupt):
+        grade(config("a"), grader=Recording(stop_after=finished))
+    assert len(lines(tmp_path / "a")) == 2 * finished
+    rest = Recording()
+    grade(config("a"), grader=rest)
+    assert len(rest.asked) == 5 - 2 * finished
+    grade(config("b"), grader=Recording())
+    for name in ("grades.jsonl", "summary.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_a_torn_line_is_dropped_and_done_again(data: str, answers: Path, tmp_path: Path) -> None:
+    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
+    grade(config, grader=Recording())
+    path = tmp_path / "run" / "grades.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-7])
+    again = Recording()
+    grade(config, grader=again)
+    assert (len(again.asked), path.read_bytes()) == (1, whole)
+
+
+def test_nothing_stays_behind_where_nothing_was_graded(data: str, answers: Path, tmp_path: Path) -> None:
+    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        grade(config, grader=Recording(stop_after=0))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_changed_file_or_grader_is_refused(data: str, answers: Path, tmp_path: Path, write_jsonl: Write) -> None:
+    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
+    grade(config, grader=Recording())
+    other = Recording()
+    other.fingerprint = "another"
+    with pytest.raises(RunConflict, match="'another' now"):
+        grade(config, grader=other)
+    write_jsonl([{"pair": "r1", "answer": "abcd"}], "answers.jsonl")
+    with pytest.raises(RunConflict, match=r"files\.answers"):
+        grade(config, grader=Recording())
+
+
+@pytest.mark.parametrize(
+    ("remote", "mask_pii", "masked"),
+    [(True, "auto", True), (True, "off", False), (False, "auto", False), (False, "on", True)],
+)
+def test_the_persons_words_are_masked_for_graders_elsewhere(
+    remote: bool, mask_pii: Any, masked: bool, write_jsonl: Write, answers: Path, tmp_path: Path
+) -> None:
+    mail = "me@example.org"
+    aspects = [{"aspect": "brevity", "evidence": f"write to {mail}", "reason": mail}]
+    rows = [make_row(n, question=f"Mail {mail}?", narrative=mail, rubric_aspects=aspects) for n in (1, 2, 3)]
+    data = str(write_jsonl(rows, "mail.jsonl"))
+    grader = Recording(remote=remote)
+    grade(
+        GradeConfig(grader="mine", dataset=data, answers=answers, mask_pii=mask_pii, out=tmp_path / "run"),
+        grader=grader,
+    )
+    for asked in grader.asked:
+        person = (asked.question, asked.narrative, asked.rubric[0].evidence, asked.rubric[0].reason)
+        assert [mail in text for text in person] == [not masked] * 4
+
+
+def test_a_row_without_rubric_fails_and_the_others_are_graded(write_jsonl: Write, tmp_path: Path) -> None:
+    data = str(write_jsonl([make_row(1), make_row(2, rubric_aspects=[])]))
+    answers = write_jsonl([{"pair": p, "answer": "[2]"} for p in ("r1", "r2")], "answers.jsonl")
+    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
+    summary = grade(config, grader=LLMGrader(ScriptedLLM("[2]"))).summary
+    assert (summary["score"]["n"], summary["failures"]) == (1, {"no rubric": 1})
+
+
+@pytest.mark.parametrize("aspects", [(), (1.0, 1.0), (3.0,), (float("nan"),)])
+def test_a_grader_that_returns_nonsense_has_failed(
+    aspects: tuple[float, ...], data: str, answers: Path, tmp_path: Path
+) -> None:
+    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
+    summary = grade(config, grader=Recording(lambda _: Grades(aspects=aspects))).summary
+    assert (summary["score"]["value"], summary["failures"]) == (None, {"no grades": 6})
+
+
+def test_validation_grades_both_answers_of_every_row(data: str, tmp_path: Path) -> None:
+    def knows(answered: Answered) -> Grades | Failure:
+        if "number 5" in answered.question:
+            return Failure("busy")
+        return Grades(aspects=(2.0,) if answered.answer.startswith("Once") else (1.0,))
+
+    config = GradeConfig(grader="mine", dataset=data, validate=True, retest=True, out=tmp_path / "run")
+    summary = grade(config, grader=Recording(knows)).summary
+    found = summary["validation"]
+    assert (found["accuracy"]["value"], found["accuracy"]["n"], found["accuracy"]["failed"]) == (1.0, 4, 1)
+    assert found["gap"]["value"] == 0.5
+    assert summary["retest"] == {"deterministic": True}
+    assert summary["human"] is None
+    assert len(lines(tmp_path / "run")) == 10
+
+
+def test_a_retest_asks_again_under_another_seed(data: str, tmp_path: Path) -> None:
+    llm = ScriptedLLM(lambda r: "[2]" if r.sampling.seed == 0 or "number 1" in r.chat[0].text else "[1]")
+    config = GradeConfig(grader="mine", dataset=data, validate=True, retest=True, limit=4, out=tmp_path / "run")
+    found = grade(config, grader=LLMGrader(llm)).summary["retest"]
+    assert len(llm.requests) == 2 * 2 * 4
+    assert (found["deterministic"], found["answers"], found["equal"]["value"]) == (False, 8, 0.25)
+    assert [line["round"] for line in lines(tmp_path / "run")] == [0] * 8 + [1] * 8
+
+
+def test_peoples_grades_are_compared_with_the_graders_own(data: str, tmp_path: Path, write_jsonl: Write) -> None:
+    rows = [make_row(n) for n in (1, 2, 5)]
+    human = [{"pair": row["id"], "answer": row["chosen"], "grades": [2]} for row in rows]
+    human += [{"pair": "r1", "answer": "Never seen before.", "grades": [0]}]
+    human += [{"pair": "r1", "answer": rows[0]["chosen"], "grades": [1]}]  # a second person
+    path = write_jsonl(human, "human.jsonl")
+    grader = Recording(lambda a: Grades(aspects=(2.0,) if a.answer.startswith("Once") else (0.0,)))
+    config = GradeConfig(grader="mine", dataset=data, validate=True, human=path, limit=2, out=tmp_path / "run")
+    summary = grade(config, grader=grader).summary
+    assert (summary["human"]["answers"], summary["human"]["equal"]["value"]) == (5, 0.8)
+    assert summary["validation"]["accuracy"]["n"] == 2  # the limit is on rows, not on what people graded
+    assert len(grader.asked) == 4 + 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, "either --answers FILE or --validate"),
+        ({"validate": True, "answers": Path("a.jsonl")}, "either --answers FILE or --validate"),
+        ({"answers": Path("a.jsonl"), "retest": True}, "belong to --validate"),
+        ({"answers": Path("a.jsonl"), "human": Path("h.jsonl")}, "belong to --validate"),
+        ({"validate": True, "limit": 0}, "--limit 0: wants 1 or more"),
+        ({"validate": True, "batch": 0}, "--batch 0: wants 1 or more"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        grade(GradeConfig(**changes), grader=Recording())

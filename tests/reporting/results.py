@@ -1,0 +1,134 @@
+"""Small results of every kind for the evidence pages and figures: real ones where that is quick, else by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from prb.downstream.bon import bon
+from prb.downstream.correlate import CorrelateConfig, correlate
+from prb.downstream.ppo_files import write_curves
+from prb.runs import write_json
+from prb.study.agree import report
+from tests.conftest import make_row
+from tests.downstream.fakes import Marks, errs, knows, policy, settings
+from tests.study.test_agree import rated, row
+
+EVIL = "<img src=x onerror=alert(1)>"
+CRITERIA = ("correctness", "relevance", "helpfulness")
+
+
+def bon_run(folder: Path, **changes: Any) -> Path:
+    """Ten people, four answers each: `knows` picks well, and the harder the evil one picks the worse it gets."""
+    from prb.models.scripted import ScriptedScorer
+
+    folder.mkdir(parents=True)
+    data = folder / "data.jsonl"
+    data.write_bytes(b"".join(orjson.dumps(make_row(n), option=orjson.OPT_APPEND_NEWLINE) for n in range(10)))
+    models = {"knows": ScriptedScorer(knows, "knows"), EVIL: ScriptedScorer(errs, "errs")}
+    config = settings(data, folder / "run", **{"model": tuple(models), **changes})
+    bon(config, models=models, policy=policy(), grader=Marks())
+    return folder / "run"
+
+
+def ends(before: float, after: float) -> dict[str, Any]:
+    at = {"n": 8, "failed": 0}
+    return {
+        "before": {"value": before, "low": before - 0.1, "high": before + 0.1, **at},
+        "after": {"value": after, "low": after - 0.1, "high": after + 0.1, **at},
+        "difference": {"value": after - before, "low": 0.01, "high": 0.4, "p": 0.02, "n": 8, "dropped": 1},
+    }
+
+
+def ppo_run(folder: Path, *, steps: int = 12, graded: bool = True, stopped: str | None = None) -> Path:
+    folder.mkdir(parents=True)
+    rows = [
+        {"step": n, "reward": n / 10, "kl": n * 0.3, "length": 20.0 - n % 3, "entropy": 3 - n / 50}
+        for n in range(1, steps + 1)
+    ]
+    write_curves(folder / "curves.csv", rows)
+    write_json(folder / "config.json", {"ppo": {}})
+    train = {"prompts": 32, "steps": steps, "stopped": stopped, "samples": 32 * steps, "failed": 1, "truncated": 5}
+    held = {"prompts": 8, "reward": ends(0.1, 0.9), **({"grade": ends(0.4, 0.55)} if graded else {})}
+    summary = {
+        "dataset": {"name": "people.jsonl", "split": None},
+        "condition": "profile",
+        "policy": {"spec": "transformers/tiny"},
+        "model": {"spec": EVIL},
+        "grader": {"spec": "marks", "validity": "Right on 3 of 4 known pairs."} if graded else None,
+        "train": {**train, "cut": 0, "first": rows[0], "last": rows[-1]},
+        "held_out": held,
+    }
+    write_json(folder / "summary.json", summary)
+    return folder
+
+
+def correlation(folder: Path, models: int = 6) -> Path:
+    folder.mkdir(parents=True)
+    places = range(models)
+    table = [
+        f"{EVIL if n == 0 else f'model-{n}'},{0.5 + n / 50},0.02,{0.4 + ((n * 2) % models) / 60},0.01" for n in places
+    ]
+    (folder / "scores.csv").write_text("\n".join(["model,mirror,mirror_se,bon,bon_se", *table]), "utf-8")
+    config = CorrelateConfig(
+        table=folder / "scores.csv", downstream=("bon",), measure=("spearman", "ndcg"), constructed=("model-1",)
+    )
+    write_json(folder / "correlation.json", correlate(config))
+    return folder
+
+
+def judgements() -> list[dict[str, Any]]:
+    """Three annotators on eight items and a careless fourth; of the first item they prefer the other answer."""
+    rows = [row(item, who, ratings=rated(4 + (item + who) % 2, 4)) for item in range(8) for who in range(3)]
+    rows = [{**r, "after": "rejected", "difference": "quality"} if r["item"] == "i0" else r for r in rows]
+    careless = [row(1, 9), *(row(100 + n, 9, check=True, before="rejected") for n in range(2))]
+    rows += [{**r, "annotator": EVIL} for r in careless]
+    return [*rows, row(7, 2, skipped="unsure", before=None, after=None)]
+
+
+def agreement(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, report(judgements(), draws=50))
+    return path
+
+
+def share(value: float) -> dict[str, Any]:
+    return {"value": value, "low": value - 0.05, "high": value + 0.05, "n": 40, "failed": 0, "ties": 0}
+
+
+def audit(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    result = {
+        "prb": "0",
+        "dataset": {"name": f"{EVIL}.jsonl", "split": "test", "rows": 40, "clusters": 20, "mirror_rows": 0},
+        "floors": [{"model": "length", "accuracy": share(0.5)}, {"model": "lexical", "accuracy": share(0.61)}],
+        "blind": {
+            "answer": share(0.55),
+            "question_and_answer": share(0.57),
+            "features": "static vectors",
+            "groups": 20,
+            "grouped_by": "cluster",
+        },
+        "ceiling": {"model": "aspect-match", "accuracy": share(0.8)},
+        "headroom": None,
+        "length": {"chosen_longer": share(0.5), "median_ratio": 1.0, "within_a_tenth": 0.9},
+        "giveaways": {
+            "words": [{"word": EVIL, "chosen": 9, "rejected": 1, "p": 0.01}],
+            "more_than_chance": 1,
+            "looked_at": 30,
+        },
+        "repeats": {
+            "under_several_questions": 0,
+            "answers": 80,
+            "of_these_always_on_one_side": 0,
+            "rows_with_such_an_answer": 0,
+            "rows_twice": 0,
+        },
+        "leaks": {"words": 8, "question": 0, "posts": 0, "chosen": 0, "rejected": 0},
+        "splits": None,
+        "verdict": "set: a learner that never sees the person gets 57.0 %.",
+    }
+    write_json(folder / "audit.json", result)
+    return folder

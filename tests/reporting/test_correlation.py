@@ -1,0 +1,137 @@
+"""What may be said of a correlation, and how its tables and its plot carry it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+from prb.errors import MissingExtra
+from prb.reporting.correlation import latex, sentences, tables
+from prb.reporting.scatter import scatter
+from prb.reporting.table import markdown
+
+POWER = {"rho": 0.5, "power": 0.107, "wanted": 0.8, "needed": 31}
+
+
+def cell(**changes: Any) -> dict[str, Any]:
+    base = {"bench": "B", "downstream": "D", "measure": "spearman", "value": 9 / 35, "p": 0.658, "p_holm": 0.658}
+    return {**base, "exact": True, "orders": 720, "interval": None, "noise": None, **changes}
+
+
+def contrast(**changes: Any) -> dict[str, Any]:
+    base = {"downstream": "D", "first": "B", "second": "C", "measure": "spearman", "difference": 0.3, "test": "swap"}
+    return {**base, "p": 0.02, "p_holm": 0.02, "exact": True, **changes}
+
+
+def part(*cells: dict[str, Any], comparisons: tuple[dict[str, Any], ...] = (), **changes: Any) -> dict[str, Any]:
+    base = {"set": "all models", "n": 6, "problem": None, "correlations": cells, "comparisons": comparisons}
+    return {**base, "power": POWER, **changes}
+
+
+def result(*parts: dict[str, Any], models: int = 6, **changes: Any) -> dict[str, Any]:
+    values = [float(n) for n in range(models)]
+    base = {
+        "models": [f"model-{n}" for n in range(models)],
+        "constructed": [],
+        "left_out": [],
+        "bench": [{"name": "B", "values": values, "errors": None}],
+        "downstream": [{"name": "D", "values": values[::-1], "errors": [0.1] * models}],
+    }
+    return {**base, "sets": parts, **changes}
+
+
+def test_six_models_cannot_be_told_from_chance_and_the_sentence_says_how_many_could() -> None:
+    assert sentences(result(part(cell()))) == [
+        "With 6 models B as a predictor of D cannot be told from chance (Spearman's ρ 0.26, p = 0.66).",
+        "A true ρ of 0.5 would be seen in 11 % of studies with 6 models; 31 models would be needed for 80 %.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (cell(value=0.9, p_holm=0.0004), "is better than chance (Spearman's ρ 0.90, p < 0.001)."),
+        (cell(value=-0.9, p_holm=0.01), "is worse than chance: it ranks them the other way round"),
+        (cell(measure="regret", value=0.0, p_holm=0.01), "is better than chance (top-1 regret 0.00, p = 0.01)."),
+        (cell(value=0.9, p=0.03, p_holm=0.06), "cannot be told from chance"),
+    ],
+)
+def test_a_claim_follows_the_corrected_p_and_the_sign(found: dict[str, Any], says: str) -> None:
+    assert says in sentences(result(part(found)))[0]
+
+
+def test_a_correction_is_told() -> None:
+    said = sentences(result(part(cell(p_holm=0.04, value=0.9), cell(bench="C", p_holm=0.9))))
+    assert "p = 0.04 corrected for 2 tests" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (contrast(), "B predicts D better than C (Spearman's ρ differs by 0.30, p = 0.02)."),
+        (contrast(difference=-0.3), "C predicts D better than B"),
+        (contrast(measure="spearman", p_holm=0.2), "That B predicts D better than C cannot be told from chance with 6"),
+    ],
+)
+def test_two_benchmarks_are_told_apart_or_not(row: dict[str, Any], says: str) -> None:
+    assert sentences(result(part(cell(), comparisons=(row,))))[1].startswith(says)
+
+
+def test_less_regret_is_better() -> None:
+    said = sentences(result(part(cell(measure="regret"), comparisons=(contrast(measure="regret"),))))
+    assert said[1].startswith("C predicts D better than B")
+
+
+def test_several_sets_are_told_by_name_and_one_that_is_too_small_says_so() -> None:
+    small = part(set="without constructed models", n=2, problem="2 models with all scores: too few", power=None)
+    said = sentences(result(part(cell()), small))
+    assert said[0].startswith("All models: With 6 models")
+    assert said[-1] == "Without constructed models: 2 models with all scores: too few."
+
+
+def test_a_table_holds_value_intervals_and_both_ps() -> None:
+    drawn = cell(exact=False, p=0.0001, p_holm=0.0002, value=0.5, interval=(0.1, 0.8), noise=(0.2, 0.7))
+    first, second = tables(result(part(cell(), drawn, comparisons=(contrast(),)), left_out=["x"]))
+    assert first.title == "All models: 6 (1 with missing scores left out)"
+    assert first.rows[0] == ("B", "D", "Spearman's ρ", "0.257", "–", "–", "0.658", "0.658")
+    assert first.rows[1][3:] == ("0.500***", "[0.10, 0.80]", "[0.20, 0.70]", "≈ <0.001", "<0.001")
+    assert second.rows == (("B − C", "D", "Spearman's ρ", "+0.300*", "swap", "0.020", "0.020"),)
+    assert "| B | D | Spearman's ρ | 0.257 |" in markdown(first)
+
+
+def test_latex_escapes_names_that_would_be_commands() -> None:
+    (table,) = tables(result(part(cell(bench=r"50%_a&b\x{1}$", p_holm=0.0001))))
+    text = latex(table)
+    assert r"50\%\_a\&b\textbackslash{}x\{1\}\$ & D & Spearman's $\rho$ & 0.257***" in text
+    assert text.count(r"\\") == 2
+    assert r"\begin{tabular}{lllrrrrr}" in text
+
+
+def texts(path: Path) -> list[str]:
+    return [node.text or "" for node in Xml.parse(path).iter() if node.tag.endswith("}text")]
+
+
+def test_the_plot_names_every_model_and_says_what_was_found(tmp_path: Path) -> None:
+    scatter(result(part(cell())), tmp_path / "s.svg")
+    said = texts(tmp_path / "s.svg")
+    assert set(said) >= {"B", "D", *(f"model-{n}" for n in range(6)), "all models, n = 6: spearman 0.26, p = 0.66"}
+    first = (tmp_path / "s.svg").read_bytes()
+    scatter(result(part(cell())), tmp_path / "s.svg")
+    assert (tmp_path / "s.svg").read_bytes() == first
+
+
+def test_many_models_are_numbered_with_a_key_and_constructed_ones_are_marked(tmp_path: Path) -> None:
+    made = result(part(cell()), models=30)
+    scatter({**made, "constructed": ["model-3"], "models": [*made["models"][:-1], "$x_1$ & <b>"]}, tmp_path / "s.svg")
+    said = texts(tmp_path / "s.svg")
+    assert set(said) >= {"1  model-0", "29  model-28", "30  $x_1$ & <b>", "constructed", "17"}
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match="figures"):
+        scatter(result(part(cell())), tmp_path / "s.svg")

@@ -1,0 +1,139 @@
+"""From run folders and result files to the data of the downstream, study and audit pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
+
+from prb.errors import BadInput
+from prb.reporting.evidence import audit_page, downstream_page, study_page, thinned
+from prb.reporting.gather import Given, gather
+from prb.runs import read_json, write_json
+from prb.study.opinions import ratings_given, said_of_items
+from tests.reporting.results import EVIL, agreement, audit, bon_run, correlation, judgements, ppo_run
+from tests.study.test_agree import rated, row
+
+
+def only(pages: Any) -> Any:
+    ((_, data),) = pages
+    return data
+
+
+def nothing() -> Given:
+    return Given((), (), {}, True)
+
+
+def test_pages_without_results_are_left_out() -> None:
+    for page in (downstream_page, study_page, audit_page):
+        assert page(nothing()) is None
+
+
+def test_best_of_n_carries_its_curves_and_how_far_its_grades_can_be_trusted(tmp_path: Path) -> None:
+    run = bon_run(tmp_path / "bon")
+    (found,) = only(downstream_page(gather([run])))["bon"]
+    summary = read_json(run / "summary.json")
+    assert (found["name"], found["policy"], found["dataset"]) == ("run", "mine", "data.jsonl")
+    assert found["trust"] == "Graded by marks. Right on 3 of 4 known pairs."
+    for key in ("ks", "kl_bound", "random", "oracle", "results", "contrasts"):
+        assert found[key] == summary[key]
+    assert [r["bend"]["down"] for r in found["results"]] == [False, True]
+
+
+def test_ppo_carries_its_curves_step_by_step(tmp_path: Path) -> None:
+    (found,) = only(downstream_page(gather([ppo_run(tmp_path / "ppo", steps=3)])))["ppo"]
+    assert found["curves"]["step"] == [1, 2, 3]
+    assert found["curves"]["reward"] == [0.1, 0.2, 0.3]
+    assert [name for name, _ in found["panels"]] == ["reward", "kl", "length", "entropy"]
+    assert found["trust"] == "Graded by marks. Right on 3 of 4 known pairs."
+    assert found["thinned"] is False
+
+
+def test_ppo_without_a_grader_claims_no_grades(tmp_path: Path) -> None:
+    (found,) = only(downstream_page(gather([ppo_run(tmp_path / "ppo", graded=False)])))["ppo"]
+    assert found["trust"] is None
+    assert "grade" not in found["held_out"]
+
+
+def test_steps_a_resumed_run_will_do_again_are_not_shown(tmp_path: Path) -> None:
+    folder = ppo_run(tmp_path / "ppo", steps=6)
+    summary = read_json(folder / "summary.json")
+    write_json(folder / "summary.json", {**summary, "train": {**summary["train"], "steps": 4}})
+    (found,) = only(downstream_page(gather([folder])))["ppo"]
+    assert found["curves"]["step"] == [1, 2, 3, 4]
+
+
+@drawn(st.lists(st.floats(-1e6, 1e6), max_size=60), st.integers(1, 20))
+def test_a_thinned_curve_keeps_its_mean_and_stays_short(values: list[float], most: int) -> None:
+    rows: Sequence[Mapping[str, float]] = [{"reward": v} for v in values]
+    short = thinned(rows, most)
+    assert len(short) <= most
+    if len(rows) <= most:
+        assert [row["reward"] for row in short] == values
+    if values and len(values) % max(1, -(-len(values) // most)) == 0:  # stretches of equal length
+        mean = sum(row["reward"] for row in short) / len(short)
+        assert mean == pytest.approx(sum(values) / len(values), abs=1e-6)
+
+
+def test_a_correlation_speaks_set_by_set(tmp_path: Path) -> None:
+    folder = correlation(tmp_path / "corr")
+    (found,) = only(downstream_page(gather([folder])))["correlation"]
+    assert [(said["set"], said["n"]) for said in found["said"]] == [
+        ("all models", 6),
+        ("without constructed models", 5),
+    ]
+    assert found["said"][0]["sentences"][0].startswith("With 6 models mirror as a predictor of bon ")
+    assert found["name"] == "corr"
+    assert len(found["tables"][0]["rows"]) == 2  # one couple of columns, two measures
+
+
+def test_a_file_and_its_folder_are_the_same_result(tmp_path: Path) -> None:
+    folder = correlation(tmp_path / "corr")
+    by_file = downstream_page(gather([folder / "correlation.json"]))
+    assert only(by_file) == only(downstream_page(gather([folder])))
+
+
+def test_a_study_says_its_verdicts_in_words(tmp_path: Path) -> None:
+    (found,) = only(study_page(gather([agreement(tmp_path / "people.json")])))
+    assert found["name"] == "people"
+    assert {gate["name"] for gate in found["gates"]} == {"preference", "parity", "personal", "agreement"}
+    assert found["basis"].startswith("24 judgements of 8 items by 3 annotators; 1 skipped")
+    assert EVIL in found["basis"]
+    assert found["drop"][0]["item"] == "i0"
+
+
+def test_an_audit_lists_what_was_measured_from_floors_to_ceiling(tmp_path: Path) -> None:
+    (found,) = only(audit_page(gather([audit(tmp_path / "audit")])))
+    assert found["rows"][0]["name"] == "floor: length"
+    assert found["rows"][-1]["value"] == 0.8
+    assert [table["title"] for table in found["tables"]][1] == "What to look at"
+
+
+def test_a_damaged_result_is_one_clear_line(tmp_path: Path) -> None:
+    folder = ppo_run(tmp_path / "ppo")
+    summary = read_json(folder / "summary.json")
+    write_json(folder / "summary.json", {key: summary[key] for key in ("train", "policy")})
+    with pytest.raises(BadInput, match="is damaged or of another version of prb: KeyError"):
+        downstream_page(gather([folder]))
+
+
+def test_ratings_are_counted_by_criterion_answer_and_step() -> None:
+    rows = [row(1, 1, ratings=rated(5, 3)), row(1, 2, ratings=rated(5, 1)), row(2, 1, ratings={})]
+    counts = ratings_given(rows)
+    assert list(counts) == ["correctness", "relevance", "helpfulness"]
+    assert counts["relevance"] == {"chosen": [0, 0, 0, 0, 2], "rejected": [1, 0, 1, 0, 0]}
+
+
+def test_of_each_item_the_votes_are_kept() -> None:
+    first = said_of_items([r for r in judgements() if not r["check"]])[0]
+    assert first["item"] == "i0"
+    assert (first["before"], first["after"]) == (
+        {"chosen": 3, "rejected": 0, "neither": 0},
+        {"chosen": 0, "rejected": 3, "neither": 0},
+    )
+    assert first["difference"] == {"quality": 3}
+    assert first["means"] == {"chosen": pytest.approx(13 / 3), "rejected": 4.0}

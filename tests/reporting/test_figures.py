@@ -1,0 +1,197 @@
+"""Figures for papers: one look that everybody can read on either paper, the same bytes each time."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import numpy as np
+import pytest
+
+from prb.errors import MissingExtra
+from prb.evaluation.run import evaluate
+from prb.models.scripted import ScriptedScorer
+from prb.reporting.figures import by_label, joined, leaderboard, write_figures
+from prb.reporting.gather import gather
+from prb.reporting.style import CONDITIONS, DARK, PAPER, SERIES, drawing, series, whiskers
+from prb.types import Failure, RewardModel
+from tests.conftest import make_row, make_twins
+from tests.reporting.results import EVIL, agreement, audit, bon_run, correlation, ppo_run
+from tests.runs import by_length, names, settings
+
+Write = Callable[..., Path]
+SITE_CSS = Path(sys.modules["prb.reporting.figures"].__file__ or "").parent / "site" / "assets" / "site.css"
+FULL = ["leaderboard", "gain-control", "by-category", "by-tier", "calibration"]
+
+
+@pytest.fixture
+def run(write_jsonl: Write, tmp_path: Path) -> Path:
+    rows = [row for n in (1, 2, 3) for row in make_twins(n, tier="easy" if n == 1 else "hard")]
+    rows += [make_row(9, category=EVIL), make_row(10)]
+    models: dict[str, RewardModel] = {
+        "length": ScriptedScorer(by_length),
+        "$x_1$ & <b>": ScriptedScorer(lambda ask: len(ask.answer) * (1 if "b1" in str(ask.query.user) else -1)),
+        "failing": ScriptedScorer(lambda _: Failure("busy")),
+    }
+    conditions = ("none", "profile", "shuffled", "oracle")
+    folder = tmp_path / "evaluated"
+    evaluate(settings(write_jsonl(rows), folder, model=tuple(models), condition=conditions), models=models)
+    return folder
+
+
+def texts(path: Path) -> str:
+    nodes = Xml.parse(path).iter()
+    return "\n".join(node.text or "" for node in nodes if node.tag.rpartition("}")[2] in ("text", "tspan"))
+
+
+def test_every_result_becomes_an_svg_and_a_pdf(run: Path, tmp_path: Path) -> None:
+    given = gather(
+        [
+            run,
+            bon_run(tmp_path / "bon"),
+            ppo_run(tmp_path / "ppo-a"),
+            ppo_run(tmp_path / "b"),
+            correlation(tmp_path / "c"),
+            audit(tmp_path / "audit"),
+            agreement(tmp_path / "study.json"),
+        ]
+    )
+    written = write_figures(given, tmp_path / "figures")
+    expected = [*FULL, "best-of-n", "ppo-a", "ppo-b", "correlation", "audit"]
+    assert [path.name for path in written] == [f"{name}{kind}" for name in expected for kind in (".svg", ".pdf")]
+    for path in written:
+        content = path.read_bytes()
+        assert content.startswith(b"%PDF" if path.suffix == ".pdf" else b"<?xml"), path
+    first = {path.name: path.read_bytes() for path in written}
+    again = write_figures(given, tmp_path / "again")
+    assert {path.name: path.read_bytes() for path in again} == first
+
+
+def test_two_runs_of_the_same_rows_are_one_figure_corrected_together(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "second")
+    (group,) = gather([run, tmp_path / "second"]).groups
+    summary = joined(group)
+    assert {row["model"] for row in summary["results"]} >= {"length (evaluated)", "length (second)"}
+    tested = [row for row in summary["contrasts"] if row["p"] is not None]
+    smallest = min(tested, key=lambda row: float(row["p"]))
+    assert smallest["p_holm"] == pytest.approx(min(1, smallest["p"] * len(tested)))  # Holm's first step
+
+
+def test_names_are_text_and_nothing_else(run: Path, tmp_path: Path) -> None:
+    (group,) = gather([run]).groups
+    leaderboard(joined(group), tmp_path / "l.svg")
+    by_label(joined(group), "by_category", tmp_path / "c.svg")
+    assert "$x_1$ & <b>" in texts(tmp_path / "l.svg")
+    assert EVIL in texts(tmp_path / "c.svg").replace("\n", " ")
+    assert not [node for node in Xml.parse(tmp_path / "c.svg").iter() if node.tag.endswith(("}img", "}script"))]
+
+
+def test_the_leaderboard_draws_floor_and_ceiling_and_says_them(run: Path, tmp_path: Path) -> None:
+    (group,) = gather([run]).groups
+    leaderboard(joined(group), tmp_path / "l.svg")
+    said = texts(tmp_path / "l.svg")
+    assert "best floor: length" in said
+    assert "ceiling: " in said
+    root = Xml.parse(tmp_path / "l.svg").getroot()
+    assert root.get("role") == "img"
+    assert (root.get("aria-label") or "").startswith("Accuracy of the models under each condition; under profile ")
+
+
+def test_a_name_taken_twice_gets_a_number(tmp_path: Path) -> None:
+    given = gather([ppo_run(tmp_path / "x" / "same"), ppo_run(tmp_path / "y" / "same")])
+    write_figures(given, tmp_path / "f")
+    assert names(tmp_path / "f") == ["ppo-same-2.pdf", "ppo-same-2.svg", "ppo-same.pdf", "ppo-same.svg"]
+
+
+def test_without_matplotlib_the_missing_extra_is_named(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match="figures"):
+        write_figures(gather([run]), tmp_path / "f")
+
+
+def test_an_svg_has_a_dark_counterpart_for_every_colour_it_uses(run: Path, tmp_path: Path) -> None:
+    write_figures(gather([run, bon_run(tmp_path / "bon")]), tmp_path / "f")
+    for path in (tmp_path / "f").glob("*.svg"):
+        svg = path.read_text("utf-8")
+        rules = re.search(r"<style>(.*?)</style>", svg, re.S)
+        assert rules, path
+        body = svg.replace(rules[0], "")
+        for what, colour in set(re.findall(r"(fill|stroke): (#[0-9a-f]{6})", body)):
+            assert f'[style*="{what}: {colour}"]{{{what}:{DARK[colour]}!important}}' in rules[1], (path.name, colour)
+
+
+def test_24_lines_differ_in_colour_mark_or_dash() -> None:
+    assert len({tuple(series(n).values()) for n in range(24)}) == 24
+
+
+def test_whiskers_reach_from_the_value_to_its_ends() -> None:
+    found = [{"value": 0.5, "low": 0.4, "high": 0.7}, {"value": 0.2, "low": None, "high": None}]
+    assert whiskers(found) == [[pytest.approx(10), 0.0], [pytest.approx(20), 0.0]]
+
+
+def test_nothing_is_written_if_drawing_fails(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), drawing(tmp_path / "x.svg", width=2, height=2):
+        _ = 1 / 0
+    assert names(tmp_path) == []
+
+
+# --- can everybody tell the colours apart? ---
+# How deuteranopes and protanopes see linear RGB: Machado, Oliveira & Fernandes 2009, severity 1.
+SEEN = {
+    "by most": np.eye(3),
+    "without green cones": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "without red cones": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+}
+
+
+def linear(colour: str) -> Any:
+    value = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb: Any) -> Any:
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = to_xyz @ np.clip(rgb, 0, 1) / np.array([0.9505, 1, 1.089])
+    fx, fy, fz = (np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
+    return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
+
+
+def contrast(a: str, b: str) -> float:
+    low, high = sorted(float(linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (a, b))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("eye", SEEN)
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_of_lines_can_be_told_apart(eye: str, dark: bool) -> None:
+    palette = [DARK[c] for c in SERIES] if dark else list(SERIES)
+    seen = {c: lab(SEEN[eye] @ linear(c)) for c in palette}
+    nearest = min((float(np.linalg.norm(seen[a] - seen[b])), a, b) for a, b in combinations(palette, 2))
+    assert nearest[0] > 12, nearest
+
+
+def test_lines_stand_out_from_their_paper() -> None:
+    for colour in {*SERIES, *CONDITIONS.values()}:
+        assert contrast(colour, PAPER) >= 3, colour
+        assert contrast(DARK[colour], DARK[PAPER]) >= 3, colour
+
+
+def test_the_site_and_the_figures_have_one_palette() -> None:
+    css = SITE_CSS.read_text("utf-8")
+    light, *darks = re.findall(r":root[^{]*\{([^}]*)\}", css)[:3]
+    for place, colour in [*enumerate(SERIES), *CONDITIONS.items()]:
+        name = f"--s{place}" if isinstance(place, int) else f"--{place}"
+        assert f"{name}: {colour};" in light
+        assert all(f"{name}: {DARK[colour]};" in dark for dark in darks)

@@ -1,0 +1,354 @@
+"""A site on disk: complete, safe, the same every time, and never half-written."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prb.errors import BadInput
+from prb.evaluation.compare import CompareConfig, compare
+from prb.evaluation.run import evaluate
+from prb.models.scripted import ScriptedScorer
+from prb.reporting.gather import gather, kind_of
+from prb.reporting.person import bins
+from prb.reporting.site import PAGES, script_json, write_site
+from tests.conftest import make_row
+from tests.reporting.sites import CONDITIONS, EVIL, data_of, make_run, rows
+from tests.runs import by_length, names, settings
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def run(write_jsonl: Write, tmp_path: Path) -> Path:
+    return make_run(write_jsonl(rows()), tmp_path / "run")
+
+
+@pytest.fixture
+def site(run: Path, tmp_path: Path) -> Path:
+    return write_site([run], tmp_path / "site").parent
+
+
+def test_a_site_holds_its_pages_tables_scripts_and_data(run: Path, tmp_path: Path) -> None:
+    index = write_site([run], tmp_path / "deep" / "site")
+    assert index == tmp_path / "deep" / "site" / "index.html"
+    pages = ["compare.html", "index.html", "model.html", "pairs.html"]
+    assert names(index.parent) == ["assets", *pages[:1], "data", *pages[1:], "table.csv", "table.md"]
+    assert names(tmp_path / "deep") == ["site"]
+    for page in pages:
+        for used in re.findall(r'(?:src|href)="([^"#]+)"', (index.parent / page).read_text("utf-8")):
+            assert (index.parent / used).exists(), used
+
+
+def test_every_page_has_its_template_and_its_script() -> None:
+    folder = Path(__file__).parents[2] / "src" / "prb" / "reporting" / "site"
+    for page in PAGES:
+        assert (folder / "templates" / f"{page.name}.html").exists()
+        assert all((folder / "assets" / f"{name}.js").exists() for name in (*page.helpers, page.name))
+
+
+def test_nothing_a_user_named_is_markup_and_nothing_comes_from_elsewhere(site: Path) -> None:
+    for path in site.rglob("*"):
+        if path.suffix in (".html", ".js") and path.parent.name != "assets":
+            text = path.read_text("utf-8")
+            assert "<script>alert" not in text
+            assert "<img" not in text
+        if path.suffix == ".html":
+            assert "default-src 'none'" in text
+            assert "'unsafe" not in text
+            assert not re.search(r"https?://| style=| on[a-z]+=", text)
+    for path in (site / "assets").iterdir():
+        foreign = path.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(
+            r"https?://|innerHTML|insertAdjacentHTML|document\.write|\beval\b|fetch\(|@import|url\(", foreign
+        )
+
+
+@given(st.recursive(st.text() | st.floats(allow_nan=False, allow_infinity=False), st.lists))
+def test_data_in_a_script_reads_back_as_it_was_and_ends_no_script(value: Any) -> None:
+    text = script_json([value, "</script>\u2028\u2029<!--"])
+    assert orjson.loads(text)[0] == value
+    assert b"<" not in text
+    assert "\u2028".encode() not in text
+    assert "\u2029".encode() not in text
+
+
+def test_a_site_is_the_same_every_time(run: Path, tmp_path: Path) -> None:
+    one, two = (write_site([run], tmp_path / name).parent for name in ("one", "two"))
+    files = sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(two) for path in two.rglob("*") if path.is_file())
+    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in files)
+
+
+def test_the_leaderboard_of_all_rows_is_that_of_the_summary(run: Path, site: Path) -> None:
+    summary = orjson.loads((run / "summary.json").read_bytes())
+    found = data_of(site, "d0/board")["slices"]["all"]
+    for n, model in enumerate(data_of(site, "site")["datasets"][0]["models"]):
+        for row in summary["results"]:
+            if row["model"] == model["spec"]:
+                assert found[n]["accuracy"][row["condition"]] == row["accuracy"]
+        for row in summary["contrasts"]:
+            if row["model"] == model["spec"]:
+                assert found[n][row["kind"]] == row
+
+
+def test_a_slice_is_what_an_evaluation_of_only_its_rows_would_find(
+    site: Path, write_jsonl: Write, tmp_path: Path
+) -> None:
+    """`knows` is right under profile whoever asks; without posts it is right for the `a` half of each twin."""
+    hard = data_of(site, "d0/board")["slices"]["tier:hard"][0]
+    assert [hard["accuracy"][c]["value"] for c in ("none", "profile")] == [0.5, 1.0]
+    assert (hard["gain"]["value"], hard["mirror"]["profile"]["value"], hard["mirror"]["none"]["value"]) == (
+        0.5,
+        1.0,
+        0.0,
+    )
+    assert (hard["effect"]["profile"]["value"], hard["effect"]["none"]["value"]) == (1.0, 0.5)
+    # shuffled borrows from everybody, so only conditions without a donor can be repeated on fewer rows
+    only = make_run(write_jsonl([r for r in rows() if r["tier"] == "hard"], name="hard.jsonl"), tmp_path / "hard")
+    summary = orjson.loads((only / "summary.json").read_bytes())
+    for row in summary["results"]:
+        if row["model"] == "knows" and row["condition"] != "shuffled":
+            assert hard["accuracy"][row["condition"]] == row["accuracy"]
+            assert hard["mirror"][row["condition"]] == row["mirror_accuracy"]
+            assert hard["effect"][row["condition"]] == row["person_effect"]
+    gain = next(r for r in summary["contrasts"] if (r["model"], r["kind"]) == ("knows", "gain"))
+    assert [hard["gain"][k] for k in ("value", "low", "high")] == [gain[k] for k in ("value", "low", "high")]
+
+
+def test_the_tests_are_those_of_prb_compare(run: Path, site: Path) -> None:
+    found = compare(CompareConfig(run_a=run, run_b=run, model_a="knows", model_b=EVIL))["comparisons"]
+    for row in found:
+        ours = next(t for t in data_of(site, "d0/tests")[row["condition"]] if (t["a"], t["b"]) == (0, 1))
+        for key in ("value", "low", "high", "p", "n", "dropped", "accuracy_a", "accuracy_b", "changed_sides"):
+            assert ours[key] == row[key], key
+
+
+def test_a_table_of_two_models_counts_every_pair_once(site: Path) -> None:
+    # knows is always right under profile; by length is right on the second half of each twin and not on the last row
+    (against_length,) = [t for t in data_of(site, "d0/tests")["profile"] if (t["a"], t["b"]) == (0, 2)]
+    assert against_length["table"] == [[3, 0, 4], [0, 0, 0], [0, 0, 0]]
+    # the judge ties wherever it answers, which is not on the two rows of the second twin
+    (against_judge,) = [t for t in data_of(site, "d0/tests")["profile"] if (t["a"], t["b"]) == (0, 1)]
+    assert (against_judge["table"], against_judge["dropped"]) == ([[0, 5, 0], [0, 0, 0], [0, 0, 0]], 2)
+
+
+def test_letters_follow_the_corrected_tests(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(n) for n in range(12)])
+    own = {
+        "right": ScriptedScorer(lambda ask: -float(len(ask.answer))),
+        "right too": ScriptedScorer(lambda ask: -2.0 * len(ask.answer)),
+        "wrong": ScriptedScorer(by_length),
+    }
+    evaluate(settings(data, tmp_path / "run", model=tuple(own), condition=("none",)), models=own)
+    site = write_site([tmp_path / "run"], tmp_path / "site").parent
+    assert data_of(site, "d0/board")["letters"] == {"none": ["a", "a", "b"]}
+    # 12 discordant pairs: mid-p 2 · ½¹² − ½¹² = ½¹²; Holm over three couples
+    ps = [t["p_holm"] for t in data_of(site, "d0/tests")["none"]]
+    assert ps == pytest.approx([1.0, 3 / 4096, 3 / 4096])
+
+
+def test_the_list_holds_a_letter_for_each_pair(site: Path) -> None:
+    found = data_of(site, "d0/list-profile")
+    assert found["credit"] == {"0": "1111111", "1": "hh--hhh", "2": "0101010", "3": "-------"}
+    assert found["margin"]["2"] == [-31, 31, -31, 31, -31, 31, -31]
+    assert found["margin"]["1"] == [0, 0, None, None, 0, 0, 0]
+
+
+def test_a_pair_holds_its_texts_and_what_each_model_saw_and_said(site: Path) -> None:
+    chunk = data_of(site, "d0/pairs-0")
+    pair, row = chunk["pairs"][0], rows()[0]
+    assert [pair[k] for k in ("question", "chosen", "rejected")] == [row[k] for k in ("question", "chosen", "rejected")]
+    assert [chunk["posts"][n][2] for n in pair["profile"]] == [post["text"] for post in row["profile"]]
+    said = pair["said"]["profile"]
+    assert said["models"]["0"] == {"m": 31.0, "s": [-30.0, -61.0]}
+    assert said["models"]["1"]["v"] == ["first", "first"]
+    assert said["models"]["1"]["t"][0].startswith("I like the first.")
+    assert said["models"]["3"]["f"] == "busy"
+    assert said["views"] == [{"ids": ["u1-1", "u1-2"], "plan": []}]
+
+
+def test_under_shuffled_the_borrowed_posts_are_shown_with_their_owner(site: Path) -> None:
+    chunk = data_of(site, "d0/pairs-0")
+    by_id = {post["id"]: (r["user"], post["text"]) for r in rows() for post in r["profile"]}
+    for pair in chunk["pairs"]:
+        (view,) = pair["said"]["shuffled"]["views"]
+        assert view["ids"]
+        for post_id, n in zip(view["ids"], view["lent"], strict=True):
+            assert (view["donor"], chunk["posts"][n][2]) == by_id[post_id]
+
+
+def test_chunks_are_small_and_their_pairs_in_order(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(n) for n in range(230)])
+    evaluate(settings(data, tmp_path / "run", condition=("none",)), models={"mine": ScriptedScorer(by_length)})
+    site = write_site([tmp_path / "run"], tmp_path / "site").parent
+    chunks = [data_of(site, f"d0/pairs-{n}")["pairs"] for n in range(3)]
+    assert [len(c) for c in chunks] == [100, 100, 30]
+    questions = [pair["question"] for chunk in chunks for pair in chunk]
+    assert questions == [make_row(n)["question"] for n in range(230)]
+
+
+def test_without_texts_no_word_of_the_dataset_or_a_judge_is_there(run: Path, tmp_path: Path) -> None:
+    site = write_site([run], tmp_path / "site", texts=False).parent
+    everything = b"".join(path.read_bytes() for path in (site / "data").rglob("*.js"))
+    for word in (b"plant", b"short lists", b"I like the first", b"brevity", b"on the bus"):
+        assert word not in everything
+    assert b"t1a" in everything
+    assert "--no-texts" in data_of(site, "d0/pairs")["note"]
+
+
+@pytest.mark.parametrize("change", ["gone", "other"])
+def test_a_dataset_that_is_gone_or_changed_costs_only_what_it_held(change: str, run: Path, tmp_path: Path) -> None:
+    data = tmp_path / "set.jsonl"
+    if change == "gone":
+        data.unlink()
+    else:
+        data.write_bytes(data.read_bytes().replace(b"Once a week", b"Twice a week"))
+    site = write_site([run], tmp_path / "site").parent
+    index = data_of(site, "d0/pairs")
+    assert (index["heads"], index["texts"]) == (None, False)
+    assert index["note"].startswith("The dataset cannot be read" if change == "gone" else f"{data} is not the file")
+    pair = data_of(site, "d0/pairs-0")["pairs"][0]
+    assert "question" not in pair
+    assert pair["said"]["profile"]["models"]["1"]["t"]
+    board = data_of(site, "d0/board")
+    assert board["slices"]["tier:hard"][0]["accuracy"]["profile"]["value"] == 1.0
+    assert board["slices"]["tier:hard"][0]["gain"] is None
+    assert board["slices"]["all"][0]["gain"]["value"] == pytest.approx(3 / 7)
+
+
+def test_runs_on_the_same_rows_stand_together_and_others_apart(run: Path, write_jsonl: Write, tmp_path: Path) -> None:
+    again = make_run(tmp_path / "set.jsonl", tmp_path / "k1", k=1)
+    fewer = make_run(tmp_path / "set.jsonl", tmp_path / "fewer", limit=2)
+    site = write_site([run, again, fewer], tmp_path / "site").parent
+    first, second = data_of(site, "site")["datasets"]
+    assert [m["name"] for m in first["models"]][::4] == ["knows (run)", "knows (k1)"]
+    assert second["models"][0]["name"] == "knows"
+    assert len(data_of(site, "d0/tests")["none"]) == 8 * 7 // 2
+    effect = data_of(site, "d0/model-0")["other_k"]
+    assert [(row["k"], row["run"], row["value"]) for row in effect] == [(1, "k1", 1.0), (5, "run", 1.0)]
+
+
+def test_stars_are_corrected_over_all_models_that_stand_together(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(n) for n in range(8)])
+    for name in ("one", "two"):
+        own = {f"{name}-model": ScriptedScorer(lambda ask: len(ask.query.posts) * -float(len(ask.answer)))}
+        config = settings(data, tmp_path / name, model=tuple(own), condition=("none", "profile"))
+        evaluate(config, models=own)
+    site = write_site([tmp_path / "one", tmp_path / "two"], tmp_path / "site").parent
+    rows_ = data_of(site, "d0/board")["slices"]["all"]
+    assert [row["gain"]["p_holm"] for row in rows_] == [2 * row["gain"]["p"] for row in rows_]
+
+
+def test_a_model_page_holds_people_failures_cost_and_history(site: Path) -> None:
+    judge = data_of(site, "d0/model-1")["conditions"]["profile"]
+    assert judge["people"] == [0.5, 0.5, None, None, 0.5, 0.5, 0.5]
+    (reason,) = judge["reasons"]
+    assert (reason["reason"], reason["n"], reason["pairs"]) == ("no verdict found", 2, [2, 3])
+    # five rows in two orders; mirror twins share their prompts only under none
+    assert (judge["cost"]["tokens"], judge["cost"]["money"]) == (100, 2.5)
+    assert [b["label"] for b in judge["by_history"]] == ["2"]
+    assert data_of(site, "d0/people") == {"names": [r["user"] for r in rows()], "pairs": [1] * 7}
+
+
+@given(st.lists(st.integers(0, 500), min_size=1, max_size=60))
+def test_bins_hold_every_value_once_in_order(values: list[int]) -> None:
+    labels, order = bins(values)
+    assert len(order) <= 4
+    assert set(labels) == set(order)
+    spans = {name: [int(x) for x in name.split("–")] for name in order}
+    assert all(spans[name][0] <= value <= spans[name][-1] for name, value in zip(labels, values, strict=True))
+    edges = [edge for name in order for edge in spans[name]]
+    assert edges == sorted(edges)
+
+
+def test_ratings_have_a_table_and_no_pages_of_pairs(write_jsonl: Write, tmp_path: Path) -> None:
+    items = [{"user": "u", "question": f"{n}?", "profile": [], "answer": "a" * n, "rating": n / 10} for n in (1, 2, 5)]
+    config = settings(write_jsonl(items), tmp_path / "run", task="ratings", condition=("none",))
+    evaluate(config, models={"mine": ScriptedScorer(by_length)})
+    site = write_site([tmp_path / "run"], tmp_path / "site").parent
+    assert "alignment" in (site / "index.html").read_text("utf-8")
+    assert names(site) == ["assets", "data", "index.html", "table.csv", "table.md"]
+
+
+def test_what_is_unfinished_or_unknown_is_refused_and_nothing_is_written(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "odd.json").write_text("{}")
+    (run / "summary.json").rename(run / "later.json")
+    for places, says in [
+        ([], "name at least one run folder"),
+        ([run], "is not finished; run the same `prb evaluate` again"),
+        ([tmp_path], "is not a run"),
+        ([tmp_path / "nowhere"], "does not exist"),
+        ([tmp_path / "odd.json"], "is no result that prb wrote"),
+    ]:
+        with pytest.raises(BadInput, match=says):
+            write_site(places, tmp_path / "site")
+    (run / "later.json").rename(run / "summary.json")
+    lines = (run / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
+    for broken, says in [(lines[:-1], "not one for each pair"), ([b"{}\n", *lines], "not as `prb evaluate` writes it")]:
+        (run / "outcomes.jsonl").write_bytes(b"".join(broken))
+        with pytest.raises(BadInput, match=says):
+            write_site([run], tmp_path / "site")
+    assert not [name for name in names(tmp_path) if "site" in name]
+
+
+def test_only_a_report_is_ever_overwritten(run: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("years of work")
+    with pytest.raises(BadInput, match="holds other things than a report"):
+        write_site([run], mine)
+    with pytest.raises(BadInput, match="is a file"):
+        write_site([run], mine / "thesis.tex")
+    assert names(mine) == ["thesis.tex"]
+    site = write_site([run], tmp_path / "site").parent
+    (site / "data" / "d0" / "old.js").write_text("")
+    write_site([run], site)
+    assert not (site / "data" / "d0" / "old.js").exists()
+
+
+def test_a_site_that_fails_leaves_the_old_one_as_it_was(
+    run: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (site / "index.html").read_bytes()
+
+    def stop(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("prb.reporting.site.render", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_site([run], site)
+    assert (site / "index.html").read_bytes() == before
+    assert ".site.part" not in names(tmp_path)
+
+
+def test_kinds_are_recognised_by_what_is_inside(run: Path, tmp_path: Path) -> None:
+    assert kind_of(run) == "evaluate"
+    for kind in ("bon", "ppo"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        (folder / "config.json").write_text(f'{{"{kind}": {{}}}}')
+        with pytest.raises(BadInput, match=f"run the same `prb {kind}` again"):
+            kind_of(folder)
+        (folder / "summary.json").write_text("{}")
+        assert kind_of(folder) == kind
+    shutil.copytree(run, tmp_path / "copy")
+    assert len(gather([run, run, tmp_path / "copy"]).groups[0].entries) == 8
+
+
+def test_columns_agree_with_the_outcomes(run: Path) -> None:
+    (group,) = gather([run]).groups
+    for line in map(orjson.loads, (run / "outcomes.jsonl").read_bytes().splitlines()):
+        at = group.pairs.index(line["pair"])
+        credit = group.lines[line["model"], line["condition"]].credits[at]
+        assert np.isnan(credit) if line["credit"] is None else credit == line["credit"]
+    assert group.conditions == CONDITIONS

@@ -1,0 +1,336 @@
+"""The site in a real browser, from disk: sort, filter, follow a link to a view, read a pair, compare two models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+import pytest
+
+from prb.evaluation.run import evaluate
+from prb.models.scripted import ScriptedScorer
+from prb.reporting.site import write_site
+from tests.conftest import make_row
+from tests.reporting.conftest import BRIGHTNESS
+from tests.reporting.sites import EVIL, LONG, make_run, rows
+from tests.runs import by_length, settings
+
+Open = Callable[..., Any]
+PAGES = ("index.html", "model.html", "pairs.html", "compare.html")
+DOTS = """() => [...document.querySelectorAll('table.board tbody tr')].flatMap(row => {
+  const svg = row.querySelector('svg').getBoundingClientRect();
+  const heads = [...document.querySelectorAll('table.board thead .tick')];
+  const ticks = heads.map(t => [Number(t.textContent), t.getAttribute('x')]);
+  const number = parseFloat(row.querySelector('td[data-label=profile]').innerText);
+  return [...row.querySelectorAll('svg .profile .dot')].map(dot => {
+    const box = dot.getBoundingClientRect();
+    return [(box.x + box.width / 2 - svg.x) / svg.width, ticks, number];
+  });
+})"""
+UNNAMED = """charts => charts.filter(c => !c.hasAttribute('aria-hidden'))
+  .filter(c => c.getAttribute('role') !== 'img' || !c.getAttribute('aria-label')).length"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One site for all looks at it; every part has something to show."""
+    folder = tmp_path_factory.mktemp("site")
+    data = folder / "set.jsonl"
+    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows()))
+    return write_site([make_run(data, folder / "run")], folder / "report").parent
+
+
+def models(window: Any) -> list[str]:
+    return [str(text).split("\n")[0] for text in window.texts("table.board tbody th a")]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_is_quiet_safe_and_fits_a_screen_and_a_phone(page: str, visit: Open, site: Path) -> None:
+    for width in (1280, 390):
+        window = visit(site, page, width=width)
+        window.assert_quiet()
+        window.assert_fits()
+        assert window.page.locator("img, iframe, main script").count() == 0
+        assert window.page.locator("main svg").evaluate_all(UNNAMED) == 0
+        assert EVIL in window.page.locator("main").inner_text()
+        assert window.page.locator("nav a[aria-current=page]").get_attribute("href") == page
+    assert window.page.evaluate("parseFloat(getComputedStyle(document.body).fontSize)") >= 16
+
+
+def test_the_board_sorts_by_any_column_and_says_so(visit: Open, site: Path) -> None:
+    window = visit(site)
+    assert models(window) == ["knows", EVIL, LONG, "failing"]  # by profile: 100, 50, 43, nothing
+    window.page.click("th button[data-sort=model]")
+    assert models(window) == [EVIL, LONG, "failing", "knows"]
+    assert window.page.locator("th[aria-sort=ascending]").inner_text() == "model"
+    window.page.keyboard.press("Enter")  # the head that was clicked has the focus still
+    assert models(window) == ["knows", "failing", LONG, EVIL]
+    window.page.click("th button[data-sort=shuffled]")
+    assert models(window)[-1] == "failing"  # without a number, last either way
+    window.page.go_back()
+    window.page.wait_for_selector("th[aria-sort=descending] button[data-sort=model]")
+    assert models(window) == ["knows", "failing", LONG, EVIL]
+    window.assert_quiet()
+
+
+def test_a_filter_shows_the_numbers_of_its_rows_alone(visit: Open, site: Path) -> None:
+    window = visit(site)
+    row = window.page.locator("table.board tbody tr", has_text="knows")
+    assert row.locator("td[data-label=none]").inner_text().startswith("57.1")
+    assert row.locator("td[data-label=group]").inner_text() == "a"
+    window.page.select_option("#tier", "hard")
+    row.locator("td[data-label=none]", has_text="50.0").wait_for()
+    assert row.locator("td[data-label=gain]").inner_text().startswith("+50.0")
+    assert row.locator("td[data-label=group]").count() == 0  # tested on all rows only
+    window.page.select_option("#category", EVIL)
+    row.locator("td[data-label=none]", has_text="100.0").wait_for()
+    assert window.page.locator("#tier").input_value() == ""
+    window.assert_quiet()
+
+
+def test_a_link_to_a_view_shows_that_view(visit: Open, site: Path) -> None:
+    window = visit(site, "index.html#condition=shuffled&tier=hard&sort=none.up&q=kno")
+    assert models(window) == ["knows"]
+    assert [window.page.locator(f"#{name}").input_value() for name in ("condition", "tier", "q")] == [
+        "shuffled",
+        "hard",
+        "kno",
+    ]
+    assert window.page.locator("th[aria-sort=ascending]").inner_text() == "none"
+    assert window.page.locator("td[data-label=shuffled] .lit").inner_text().startswith("75.0")
+
+
+def test_search_finds_by_name_and_the_address_follows(visit: Open, site: Path) -> None:
+    window = visit(site)
+    window.page.keyboard.press("/")
+    window.page.keyboard.type("FAIL")
+    assert models(window) == ["failing"]
+    assert window.page.evaluate("location.hash") == "#q=FAIL"
+    window.page.fill("#q", "nobody")
+    assert "No model has this in its name." in window.texts("#board p")
+    window.page.fill("#q", "")
+    assert len(models(window)) == 4
+
+
+def test_a_dot_stands_where_its_number_says(visit: Open, site: Path) -> None:
+    found = visit(site).page.evaluate(DOTS)
+    assert len(found) == 3  # models that answer
+    for at, ticks, number in found:
+        (low, x_low), (high, x_high) = ((t, float(x.rstrip("%")) / 100) for t, x in (ticks[0], ticks[-1]))
+        assert low + (at - x_low) / (x_high - x_low) * (high - low) == pytest.approx(number, abs=0.6)
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "row"),
+    [
+        ("Markdown", "| model | group | none |", r"| <script>alert(1)</script> | a | 50.0 [50.0, 50.0] |"),
+        ("LaTeX", r"\begin{tabular}{l", r"a-model-with-a-very-long-name?and=many\&options="),
+        ("CSV", "model,group,none,", '<script>alert(1)</script>,a,"50.0 [50.0, 50.0]"'),
+    ],
+)
+def test_the_table_can_be_copied(name: str, head: str, row: str, visit: Open, site: Path) -> None:
+    window = visit(site)
+    # the clipboard of a page on disk may be refused: what the page hands over is looked at on its way
+    window.page.evaluate(
+        "() => { navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }; }"
+    )
+    window.page.click(f"button[data-copy={name}]")
+    text = window.page.evaluate("window.copied")
+    assert text.startswith(head)
+    assert row in text
+    assert text.endswith("\n")
+    assert window.texts(f"button[data-copy={name}]") == ["copied"]
+
+
+def test_a_model_page_is_reached_from_the_board_and_tells_of_its_failures(visit: Open, site: Path) -> None:
+    window = visit(site)
+    window.page.get_by_role("link", name=EVIL).click()
+    window.page.wait_for_selector("h1:has-text('alert')")
+    text = window.page.locator("main").inner_text()
+    for part in ("no verdict found", "One run cannot tell", "By tier", "Position", "$ 2.5", "Everybody has one pair"):
+        assert part in text, part
+    assert window.texts(".facts dd")[0].startswith("50.0")
+    # asked in both orders it always likes the first: never the same answer twice
+    assert {"0.0 %", "100.0 %"} <= {t.split("\n")[0] for t in window.texts(".facts dd")}
+    window.page.focus("#model-choice")
+    window.page.select_option("#model-choice", "knows")
+    window.page.wait_for_selector("h1:has-text('knows')")
+    assert window.page.evaluate("document.activeElement.id") == "model-choice"
+    window.page.go_back()
+    window.page.wait_for_selector("h1:has-text('alert')")
+    window.page.get_by_role("link", name="t2a").click()
+    window.page.wait_for_selector(".detail h2")
+    assert window.texts(".detail h2") == ["How do I water plant number 2?"]
+    window.assert_quiet()
+
+
+def test_a_pair_can_be_read_to_the_ground(visit: Open, site: Path) -> None:
+    window = visit(site, f"pairs.html#pair=t1a&model={EVIL}")
+    page = window.page
+    assert window.texts(".detail h2") == ["How do I water plant number 1?"]
+    assert window.texts(".chosen .text") == ["Once a week, plant 1 is happy."]
+    assert "depends" in "".join(window.texts(".rejected mark"))
+    assert "plant" not in " ".join(window.texts(".answer mark")).split()
+    assert "Please keep it short" not in page.locator("main").inner_text()
+    page.click("#rubric summary")
+    assert "Please keep it short" in page.locator("#rubric").inner_text()
+    assert len(window.texts(".post.seen")) == 2
+    assert "I like the first. <script>alert(1)</script>" in page.locator("blockquote").first.inner_text()
+    cells = page.locator("tr", has_text="knows").locator("td").all_inner_texts()
+    assert [cells[n] for n in (1, 5)] == ["✓ +31", "−30, −61"]
+    judged = page.locator("tr.picked td").all_inner_texts()
+    assert judged[5] == "chosen first: chosen, rejected first: rejected"
+    page.uncheck("#marked")
+    page.locator(".answer mark").first.wait_for(state="detached")
+    page.select_option("#condition", "shuffled")
+    page.locator(".detail", has_text="posts of somebody else").wait_for()
+    assert window.texts(".detail h2") == ["How do I water plant number 1?"]  # the same pair, looked at otherwise
+    window.assert_quiet()
+
+
+def test_the_list_is_walked_by_keys_and_a_twin_is_a_click_away(visit: Open, site: Path) -> None:
+    window = visit(site, "pairs.html")
+    chosen = lambda: window.page.locator(".row[aria-current]").get_attribute("href").split("pair=")[1]  # noqa: E731
+    assert chosen() == "t1a"
+    window.page.keyboard.press("j")
+    window.page.keyboard.press("j")
+    window.page.keyboard.press("k")
+    window.page.wait_for_selector(".row[aria-current][href$='pair=t1b']")
+    window.page.get_by_role("link", name="the same question, another person").click()
+    window.page.wait_for_selector(".row[aria-current][href$='pair=t1a']")
+    window.assert_quiet()
+
+
+@pytest.mark.parametrize(
+    ("view", "wanted"),
+    [
+        ("show=wrong", []),  # one model is always right
+        (f"show=wrong&model={quote(LONG)}", ["t1a", "t2a", "t3a", "r9"]),
+        ("show=disagree", ["t1a", "t2a", "t3a", "r9"]),
+        ("show=gained&model=knows", ["t1b", "t2b", "t3b"]),
+        ("show=failed&model=" + EVIL, ["t2a", "t2b"]),
+        ("tier=easy", ["t1a", "t1b"]),
+        ("person=b3", ["t3b"]),
+        ("q=number 3", ["t3a", "t3b"]),
+        ("order=hard", ["t1a", "t2a", "t3a", "r9", "t1b", "t2b", "t3b"]),
+    ],
+)
+def test_pairs_are_found(view: str, wanted: list[str], visit: Open, site: Path) -> None:
+    window = visit(site, f"pairs.html#{view}")
+    found = [
+        href.split("pair=")[1]
+        for href in window.page.locator(".row").evaluate_all("rows => rows.map(r => r.getAttribute('href'))")
+    ]
+    assert sorted(found) == sorted(wanted) if view != "order=hard" else len(found) == 7
+    assert window.texts("[role=status]")[0].startswith(f"{len(wanted)} of 7 pairs")
+
+
+def test_flips_are_pairs_that_another_persons_posts_turn(visit: Open, site: Path) -> None:
+    window = visit(site, "pairs.html#show=flips&model=knows")
+    # knows is always right under profile, so it flips where it is wrong under shuffled: 4 of 7
+    assert window.texts("[role=status]") == ["4 of 7 pairs"]
+
+
+def test_two_models_are_compared(visit: Open, site: Path) -> None:
+    window = visit(site, "compare.html#a=knows&b=" + EVIL)
+    assert "knows is ahead of <script>alert(1)</script> by 50.0 points" in window.texts("#verdict")[0]
+    assert "sign-flip p 0.250, after Holm 0.500" in window.texts("#verdict")[0]
+    assert "5 pairs that both answered; 2 failed on either side" in window.page.locator("main").inner_text()
+    assert window.texts("#changed h3") == ["Only knows is right: 5", f"Only {EVIL} is right: 0"]
+    window.page.click("#swap")
+    window.page.locator("#changed section:first-child h3", has_text=": 0").wait_for()
+    assert "knows is ahead of" in window.texts("#verdict")[0]
+    assert "−50.0" in window.page.locator("main table").nth(1).inner_text()
+    window.page.locator("#changed a", has_text="all 5").click()
+    window.page.wait_for_selector(".detail h2")
+    assert window.texts("[role=status]") == ["5 of 7 pairs"]
+    window.assert_quiet()
+
+
+def test_the_theme_follows_the_system_until_one_is_chosen(visit: Open, site: Path) -> None:
+    for dark in (False, True):
+        window = visit(site, dark=dark)
+        paper = lambda: window.page.evaluate(BRIGHTNESS, "backgroundColor")  # noqa: B023, E731
+        assert (paper() < 0.2) == dark
+        assert (window.page.evaluate(BRIGHTNESS, "color") > 0.8) == dark
+        window.page.click("#theme")
+        assert (paper() < 0.2) != dark
+        window.go("compare.html")
+        assert (paper() < 0.2) != dark  # remembered
+    window.page.click("#theme")
+    window.page.emulate_media(media="print")
+    assert paper() > 0.999  # paper is white whatever was chosen
+
+
+def test_the_skip_link_leads_to_the_content_and_keeps_the_view(visit: Open, site: Path) -> None:
+    window = visit(site, "index.html#tier=hard")
+    window.page.keyboard.press("Tab")
+    window.page.keyboard.press("Enter")
+    assert window.page.evaluate("[document.activeElement.id, location.hash]") == ["main", "#tier=hard"]
+
+
+def test_ten_thousand_pairs_are_a_few_rows_at_a_time(visit: Open, tmp_path: Path) -> None:
+    data = tmp_path / "set.jsonl"
+    items = [make_row(n, profile=[]) for n in range(10_000)]
+    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in items))
+    evaluate(settings(data, tmp_path / "run", condition=("none",)), models={"mine": ScriptedScorer(by_length)})
+    window = visit(write_site([tmp_path / "run"], tmp_path / "site").parent, "pairs.html")
+    assert window.texts("[role=status]") == ["10,000 of 10,000 pairs"]
+    assert window.page.locator(".virtual li").count() < 60
+    window.page.evaluate("() => { const list = document.querySelector('.list'); list.scrollTop = list.scrollHeight; }")
+    window.page.wait_for_selector(".row[href$='pair=r9999']")
+    assert window.page.locator(".virtual li").count() < 60
+    window.page.click(".row[href$='pair=r9999']")
+    window.page.locator(".detail h2", has_text="9999").wait_for()
+    # of a hundred chunks only the two that were looked at were loaded
+    assert sorted(url.split("/")[-1] for url in window.asked if "/pairs-" in url) == ["pairs-0.js", "pairs-99.js"]
+    window.assert_quiet()
+
+
+def test_datasets_are_chosen_on_every_page(visit: Open, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        data = tmp_path / f"{name}.jsonl"
+        data.write_bytes(orjson.dumps(make_row(1, id=f"{name}-row")) + b"\n")
+        evaluate(settings(data, tmp_path / name, condition=("none",)), models={"mine": ScriptedScorer(by_length)})
+    site = write_site([tmp_path / "one", tmp_path / "two"], tmp_path / "site").parent
+    window = visit(site)
+    window.page.select_option("#dataset", "d1")
+    window.page.locator("#board", has_text="two.jsonl").wait_for()
+    window.page.click("nav a[href^='pairs.html']")
+    window.page.wait_for_selector(".detail h2")
+    assert "two-row" in window.page.locator("main").inner_text()
+    window.page.click("nav a[href^='compare.html']")
+    window.page.wait_for_selector("body[data-ready]")
+    assert "only one model" in window.page.locator("main").inner_text()
+    window.assert_quiet()
+
+
+def test_without_the_dataset_the_explorer_shows_ids_and_numbers_and_says_why(visit: Open, tmp_path: Path) -> None:
+    data = tmp_path / "set.jsonl"
+    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows()))
+    run = make_run(data, tmp_path / "run")
+    data.unlink()
+    window = visit(write_site([run], tmp_path / "site").parent, "pairs.html")
+    assert window.texts(".detail h2") == ["t1a"]
+    assert window.texts(".detail .note")[0].startswith("The dataset cannot be read again")
+    assert "u1-1, u1-2" in window.page.locator(".detail").inner_text()  # which posts were shown, by their ids
+    assert "✓ +31" in window.page.locator(".detail").inner_text()
+    for page in ("index.html#tier=hard", "model.html", "compare.html"):
+        window.go(page)
+    window.assert_quiet()
+
+
+def test_ratings_alone_are_a_table(visit: Open, tmp_path: Path) -> None:
+    items = [{"user": "u", "question": f"{n}?", "profile": [], "answer": "a" * n, "rating": n / 10} for n in (1, 2, 5)]
+    data = tmp_path / "set.jsonl"
+    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in items))
+    config = settings(data, tmp_path / "run", task="ratings", condition=("none",))
+    evaluate(config, models={"mine": ScriptedScorer(by_length)})
+    window = visit(write_site([tmp_path / "run"], tmp_path / "site").parent)
+    assert window.texts("table.ratings tbody th") == ["mine"]
+    assert window.texts("nav a") == ["Leaderboard"]
+    window.assert_quiet()
+    window.assert_fits()

@@ -1,0 +1,192 @@
+"""The leaderboard as text: what each cell says, and how the formats carry it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb.evaluation.run import evaluate
+from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.reporting.compare import comparison
+from prb.reporting.table import Table, as_csv, interval, leaderboard, markdown, p_value, percent, show, signed, stars
+from prb.types import Failure
+from tests.conftest import make_row, make_twins
+from tests.runs import by_length, settings
+
+Write = Callable[..., Path]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.5, "50.0"), (0.6334, "63.3"), (1.0, "100.0"), (0.0, "0.0"), (None, "–")]
+)
+def test_shares_are_shown_in_percent(value: float | None, text: str) -> None:
+    assert percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("estimate", "text"),
+    [
+        ({"value": 0.633, "low": 0.57, "high": 0.692}, "63.3 [57.0, 69.2]"),
+        ({"value": 0.633, "low": None, "high": None}, "63.3"),
+        ({"value": None, "low": None, "high": None}, "–"),
+        (None, "–"),
+    ],
+)
+def test_an_estimate_shows_its_interval(estimate: dict[str, Any] | None, text: str) -> None:
+    assert interval(estimate) == text
+
+
+@pytest.mark.parametrize(
+    ("contrast", "text"),
+    [
+        ({"value": 0.133, "p_holm": 0.0005}, "+13.3***"),
+        ({"value": -0.02, "p_holm": 0.03}, "-2.0*"),
+        ({"value": 0.0, "p_holm": 1.0}, "+0.0"),
+        ({"value": 0.1, "p_holm": None}, "+10.0"),
+        ({"value": None, "p_holm": None}, "–"),
+        (None, "–"),
+    ],
+)
+def test_a_contrast_shows_its_sign_and_stars(contrast: dict[str, Any] | None, text: str) -> None:
+    assert signed(contrast) == text
+
+
+@pytest.mark.parametrize(
+    ("p", "star", "text"),
+    [
+        (0.0009, "***", "<0.001"),
+        (0.001, "**", "0.001"),
+        (0.0099, "**", "0.010"),
+        (0.01, "*", "0.010"),
+        (0.049, "*", "0.049"),
+        (0.05, "", "0.050"),
+        (None, "", "–"),
+    ],
+)
+def test_stars_and_p_values(p: float | None, star: str, text: str) -> None:
+    assert (stars(p), p_value(p)) == (star, text)
+
+
+@pytest.fixture
+def summary(write_jsonl: Write, tmp_path: Path) -> dict[str, Any]:
+    """Two twins, two models; one of them fails on one row in each condition."""
+
+    def fails(ask: Any) -> float | Failure:
+        return Failure("busy") if ask.answer.startswith("Once a week, plant 2") else 1.0
+
+    models = {"long": ScriptedScorer(by_length), "shy": ScriptedScorer(fails)}
+    data = write_jsonl([*make_twins(1), *make_twins(2)])
+    return evaluate(settings(data, tmp_path / "run", model=("long", "shy")), models=models).summary
+
+
+def test_the_leaderboard_has_a_row_a_model_and_a_column_a_condition(summary: dict[str, Any]) -> None:
+    table = leaderboard(summary)
+    assert table.columns == (
+        "model", "none", "profile", "shuffled", "gain", "control", "person effect", "mirror", "failed"
+    )  # fmt: skip
+    # `long` is user-blind; `shy` ties on plant 1 and fails on plant 2, two rows under each of three conditions
+    assert table.rows == (
+        ("long", *["50.0 [50.0, 50.0]"] * 3, "+0.0", "+0.0", "50.0", "0.0", "0"),
+        ("shy", *["50.0 [0.0, 100.0]"] * 3, "+0.0", "+0.0", "50.0", "0.0", "6"),
+    )
+    assert table.title.endswith("set.jsonl: 4 rows, 4 people, 2 clusters")
+
+
+def test_notes_say_how_to_read_it_and_name_the_user_blind_values(summary: dict[str, Any]) -> None:
+    notes = " ".join(leaderboard(summary).notes)
+    for part in (
+        "a failure not at all",
+        "gain = profile − none",
+        "control = profile − shuffled",
+        "user-blind: exactly 50",
+    ):
+        assert part in notes
+
+
+def test_without_twins_and_contrasts_their_columns_are_gone(write_jsonl: Write, tmp_path: Path) -> None:
+    config = settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("oracle",))
+    table = leaderboard(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
+    assert table.columns == ("model", "oracle", "failed")
+    assert len(table.notes) == 1
+
+
+def test_a_model_without_any_answer_has_dashes(write_jsonl: Write, tmp_path: Path) -> None:
+    config = settings(write_jsonl(make_twins(1)), tmp_path / "run")
+    table = leaderboard(evaluate(config, models={"mine": ScriptedComparer(lambda _: Failure("no verdict"))}).summary)
+    assert table.rows == (("mine", "–", "–", "–", "–", "–", "6"),)
+
+
+def test_split_and_rows_left_out_are_in_the_title(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [make_row(1, split="dev"), make_row(2, split="dev", chosen=None)]
+    config = settings(write_jsonl(rows), tmp_path / "run", split="dev", skip_bad=True, condition=("none",))
+    table = leaderboard(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
+    assert table.title.endswith("split dev: 1 rows, 1 people, 1 clusters; 1 rows with errors left out")
+
+
+def test_ratings_have_their_own_table(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [
+        {"user": "u", "question": f"{n}?", "profile": [], "answer": "a" * n, "rating": n / 10} for n in (1, 2, 5, 9)
+    ]
+    config = settings(write_jsonl(rows), tmp_path / "run", task="ratings", condition=("none",))
+    table = leaderboard(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
+    assert table.columns[:3] == ("model", "condition", "alignment")
+    # one person gives no interval
+    assert table.rows == (("mine", "none", "1.000", "0.000", "1.000", "1.000", "1.000", "1", "0"),)
+
+
+AWKWARD = Table("Title", ("model", "none"), (("a|b*c", "50.0*"), ('say "hi", you', "–")), ("A note.",))
+
+
+def test_markdown_cells_cannot_break_the_table() -> None:
+    lines = markdown(AWKWARD).splitlines()
+    assert lines == [
+        "Title",
+        "",
+        "| model | none |",
+        "| --- | ---: |",
+        "| a\\|b\\*c | 50.0\\* |",
+        '| say "hi", you | – |',
+        "",
+        "A note.",
+    ]
+
+
+def test_csv_reads_back_as_it_was() -> None:
+    assert list(csv.reader(io.StringIO(as_csv(AWKWARD)))) == [list(AWKWARD.columns), *map(list, AWKWARD.rows)]
+
+
+def test_the_terminal_shows_every_cell_even_if_it_looks_like_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Table("A [bold]title[/bold]", ("model", "none"), (("[red]m[/red]", "x" * 150),), ("[/] note",)))
+    out = capsys.readouterr().out
+    for part in ("A [bold]title[/bold]", "[red]m[/red]", "x" * 150, "[/] note"):
+        assert part in out
+
+
+def comparison_row(**changes: Any) -> dict[str, Any]:
+    return {
+        "condition": "profile", "model_a": "a", "model_b": "b", "accuracy_a": 0.75, "accuracy_b": 0.5, "value": 0.25,
+        "low": 0.1, "high": 0.4, "p": 0.0004, "p_holm": 0.0008, "changed_sides": 0.3, "n": 40, "dropped": 2,
+        "test": "sign-flip", "smallest_detectable": 0.12, "only_in_one": 0, **changes,
+    }  # fmt: skip
+
+
+def test_a_comparison_is_a_table_with_its_doubts() -> None:
+    rows = [comparison_row(), comparison_row(value=None, low=None, high=None, p=None, p_holm=None, only_in_one=7)]
+    table = comparison({"a": "x", "b": "y", "same_data": False, "comparisons": rows})
+    assert table.rows[0] == (
+        "profile", "a", "b", "75.0", "50.0", "+25.0***", "[+10.0, +40.0]", "<0.001", "<0.001", "30.0", "40", "2"
+    )  # fmt: skip
+    assert table.rows[1][5:9] == ("–", "–", "–", "–")
+    notes = " ".join(table.notes)
+    for part in ("p by sign-flip", "below about 12.0 points", "did not use the same data file", "Up to 7 rows"):
+        assert part in notes
+
+
+def test_a_comparison_without_doubts_has_one_note() -> None:
+    rows = [comparison_row(smallest_detectable=None)]
+    assert len(comparison({"a": "x", "b": "y", "same_data": True, "comparisons": rows}).notes) == 1

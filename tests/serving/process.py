@@ -1,0 +1,68 @@
+"""A real server in a process of its own, with the recorder as its model.
+
+python -m tests.serving.process --seconds 0.05 --queue 1024
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Args:
+    seconds: float = 0.0
+    """What a batch takes, however large."""
+    queue: int = 1024
+    batch: int = 256
+
+
+@dataclass
+class Running:
+    process: subprocess.Popen[str]
+    url: str
+
+    def stop(self, signal: int) -> tuple[int, str]:
+        """Its exit code and what it said on stderr."""
+        self.process.send_signal(signal)
+        _, err = self.process.communicate(timeout=60)
+        return self.process.returncode, err
+
+
+@contextmanager
+def running(*words: str) -> Iterator[Running]:
+    """Started, listening, and gone afterwards whatever happens."""
+    command = [sys.executable, *(words or ("-m", "tests.serving.process"))]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            line = process.stdout.readline()
+            assert line, process.stderr.read() if process.stderr else ""
+            yield Running(process, json.loads(line)["url"])
+        finally:
+            process.kill()
+
+
+def main(args: Args) -> None:
+    from prb.serving.config import ServeConfig
+    from prb.serving.run import serve
+    from tests.serving.fakes import Recorder
+
+    config = ServeConfig(model="recorder", port=0, queue=args.queue, batch=args.batch, max_answers=8, window_ms=2)
+    done = serve(
+        config, model=Recorder(args.seconds), ready=lambda server: print(json.dumps({"url": server.url}), flush=True)
+    )
+    print(f"{done.scored} scored", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

@@ -1,0 +1,371 @@
+"""The server in this process: routes, who may come in, what is refused, what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+httpx = pytest.importorskip("httpx", reason="needs httpx")
+pytest.importorskip("fastapi", reason="needs the serve extra")
+
+from prb.serving import app as app_module  # noqa: E402
+from prb.serving.app import Metrics, Service, make_app  # noqa: E402
+from prb.serving.batching import Batcher, Limits  # noqa: E402
+from tests.serving.fakes import POISON, UNSCORABLE, Recorder, ask, worth  # noqa: E402
+
+TOKEN = "an open secret"
+Client = Any
+
+
+class Server:
+    """A model behind the whole app, without a socket."""
+
+    def __init__(
+        self,
+        *,
+        token: str | None = None,
+        max_body: int = 10_000,
+        at_once: int = 100,
+        docs: bool = False,
+        **limits: Any,
+    ) -> None:
+        self.model, self.metrics = Recorder(), Metrics()
+        self.batcher = Batcher(self.model.score, Limits(**{"window": 0.02, **limits}), self.metrics.batch)
+        service = Service(
+            model="recorder",
+            fingerprint="recorder-1",
+            batcher=self.batcher,
+            metrics=self.metrics,
+            max_answers=8,
+            max_chars=1000,
+        )
+        self.app = make_app(service, token=token, max_body=max_body, at_once=at_once, docs=docs)
+
+    def run(self, talk: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
+        async def conversation() -> Any:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://prb", timeout=30) as client:
+                return await talk(client)
+
+        return asyncio.run(conversation())
+
+    def send(self, method: str, path: str, **request: Any) -> Any:
+        return self.run(lambda client: client.request(method, path, **request))
+
+    async def hold(self) -> None:
+        """Until now the model is busy; only then more is sent."""
+        assert await asyncio.to_thread(self.model.entered.acquire, timeout=20)
+
+
+def body(question: str, *answers: str, **more: Any) -> dict[str, Any]:
+    return {"query": {"question": question, "posts": ["I am brief"]}, "answers": list(answers), **more}
+
+
+def value(question: str, answer: str) -> float:
+    return worth(ask(question, answer, "I am brief"))
+
+
+def test_answers_are_scored() -> None:
+    said = Server().send("POST", "/v1/score", json=body("q", "a", "b~"))
+    assert said.status_code == 200
+    assert said.json() == {
+        "scores": [value("q", "a"), value("q", "b~")],
+        "failures": [None, None],
+        "cut": [0, 1],
+        "model": "recorder",
+        "fingerprint": "recorder-1",
+    }
+
+
+def test_openrlhf_is_answered_in_its_own_terms() -> None:
+    label = json.dumps({"question": "q", "posts": ["I am brief"]})
+    sent = {"query": ["Q: q\nAnswer.<|im_end|>"], "prompts": ["Q: q\n"], "labels": [label]}
+    said = Server().send("POST", "/get_reward", json=sent)
+    reward = value("q", "Answer.")
+    assert said.json() == {"rewards": [reward], "scores": [reward], "extra_logs": {"cut": [0.0]}}
+
+
+def test_concurrent_requests_become_one_batch_grouped_by_query() -> None:
+    server = Server(window=1.0, batch=8)
+
+    async def talk(client: Client) -> list[Any]:
+        sent = [client.post("/v1/score", json=body(f"q{n % 2}", f"a{n}")) for n in range(8)]
+        return list(await asyncio.gather(*sent))
+
+    said = server.run(talk)
+    assert [reply.json()["scores"] for reply in said] == [[value(f"q{n % 2}", f"a{n}")] for n in range(8)]
+    assert [len(batch) for batch in server.model.batches] == [8]
+    questions = [one.query.question for one in server.model.batches[0]]
+    assert questions in (["q0"] * 4 + ["q1"] * 4, ["q1"] * 4 + ["q0"] * 4)
+
+
+def test_a_poisoned_neighbour_costs_the_others_nothing() -> None:
+    server = Server(window=1.0, batch=3)
+
+    async def talk(client: Client) -> list[Any]:
+        answers = ["good", f"{POISON} of mine", "fine"]
+        return list(await asyncio.gather(*[client.post("/v1/score", json=body("q", a)) for a in answers]))
+
+    good, poisoned, fine = server.run(talk)
+    assert (good.json()["scores"], fine.json()["scores"]) == ([value("q", "good")], [value("q", "fine")])
+    assert poisoned.status_code == 502
+    assert poisoned.json() == {
+        "error": "no score for 1 of 1 answers: model error: ValueError",
+        "failures": ["model error: ValueError"],
+    }
+
+
+def test_a_failure_is_an_error_unless_parts_are_asked_for() -> None:
+    server = Server()
+    whole = server.send("POST", "/v1/score", json=body("q", "a", UNSCORABLE))
+    assert (whole.status_code, whole.json()["failures"]) == (422, [None, "no verdict"])
+    part = server.send("POST", "/v1/score", json=body("q", "a", UNSCORABLE, partial=True))
+    assert part.status_code == 200
+    assert (part.json()["scores"], part.json()["failures"]) == ([value("q", "a"), None], [None, "no verdict"])
+
+
+def basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"prb:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (None, 401),
+        ("", 401),
+        (TOKEN, 401),
+        ("Bearer", 401),
+        (f"Bearer {TOKEN}x", 401),
+        (f"Bearer {TOKEN[:-1]}", 401),
+        (f"Bearer {TOKEN}", 200),
+        (f"bearer {TOKEN}", 200),
+        (basic(TOKEN), 200),
+        (basic("another"), 401),
+        ("Basic no-base64!", 401),
+    ],
+)
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/score"), ("GET", "/metrics")])
+def test_only_who_has_the_token_comes_in(header: str | None, status: int, method: str, path: str) -> None:
+    server = Server(token=TOKEN)
+    headers = {} if header is None else {"Authorization": header}
+    said = server.send(method, path, json=body("q", "a") if method == "POST" else None, headers=headers)
+    assert said.status_code == status
+    assert bool(server.model.batches) == (status == 200 and method == "POST")
+
+
+@pytest.mark.parametrize("path", ["/get_reward", "/nowhere", "/docs"])
+def test_without_the_token_nobody_learns_what_there_is(path: str) -> None:
+    said = Server(token=TOKEN, docs=True).send("POST", path)
+    assert (said.status_code, said.json()) == (401, {"error": "a bearer token is needed"})
+    assert said.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_health_needs_no_token_and_tells_nothing_else() -> None:
+    said = Server(token=TOKEN).send("GET", "/healthz")
+    assert (said.status_code, said.json()) == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "why"),
+    [
+        ({"content": b'{"query": ', "headers": {"Content-Type": "application/json"}}, 400, "not JSON: "),
+        ({"content": b"[" * 9_000, "headers": {"Content-Type": "application/json"}}, 400, ""),
+        ({"content": b"\xff\xfe", "headers": {"Content-Type": "application/json"}}, 400, ""),
+        ({"content": b'{"query": {}}', "headers": {"Content-Type": "text/plain"}}, 415, "send JSON"),
+        ({"content": b"", "headers": {"Content-Type": "application/json"}}, 422, "body: "),
+        ({"json": {"query": {"question": "q"}, "answers": ["a"], "partly": True}}, 422, "partly: "),
+        ({"json": [1, 2]}, 422, "body: "),
+        ({"json": body("q", *"abcdefghi")}, 413, "9 answers in one request; at most 8"),
+        ({"json": body("q", "a" * 1001)}, 413, "an answer of 1001 characters; at most 1000"),
+        ({"json": body("q" * 1001, "a")}, 413, "a query of 1011 characters; at most 1000"),
+        ({"json": body("q", "a" * 20_000)}, 413, "bytes; at most 10000"),
+    ],
+)
+def test_a_bad_request_is_refused_and_told_why(request_: dict[str, Any], status: int, why: str) -> None:
+    server = Server()
+    said = server.send("POST", "/v1/score", **request_)
+    assert said.status_code == status
+    assert why in said.json()["error"]
+    assert server.model.batches == []
+
+
+def test_a_body_that_does_not_tell_its_size_is_counted() -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b'{"query": "'
+        for _ in range(1000):
+            yield b"x" * 100
+
+    server = Server()
+    said = server.send("POST", "/v1/score", content=endless(), headers={"Content-Type": "application/json"})
+    assert (said.status_code, said.json()) == (413, {"error": "a body of more than 10000 bytes"})
+
+
+def test_a_body_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.05)
+
+    async def stuck() -> AsyncIterator[bytes]:
+        yield b'{"query": "'
+        await asyncio.sleep(30)
+
+    said = Server().send("POST", "/v1/score", content=stuck(), headers={"Content-Type": "application/json"})
+    assert (said.status_code, said.json()) == (408, {"error": "the body did not come in time"})
+
+
+def test_when_too_much_waits_clients_are_told_when_to_come_back() -> None:
+    server = Server(window=0.0, queue=2)
+    server.model.gate.clear()
+
+    async def talk(client: Client) -> tuple[list[Any], list[Any]]:
+        busy = asyncio.create_task(client.post("/v1/score", json=body("q", "busy")))
+        await server.hold()
+        waiting = asyncio.create_task(client.post("/v1/score", json=body("q", "1")))
+        while server.batcher.waiting < 1:
+            await asyncio.sleep(0.01)
+        refused = [await client.post("/v1/score", json=body("q", "2", "3"))]
+        more = asyncio.create_task(client.post("/v1/score", json=body("q", "4")))
+        while server.batcher.waiting < 2:
+            await asyncio.sleep(0.01)
+        refused.append(await client.post("/v1/score", content=b"not even read"))
+        server.model.gate.set()
+        return refused, list(await asyncio.gather(busy, waiting, more))
+
+    refused, accepted = server.run(talk)
+    assert [reply.status_code for reply in refused] == [429, 429]
+    assert all(1 <= int(reply.headers["Retry-After"]) <= 60 for reply in refused)
+    assert [reply.json()["scores"] for reply in accepted] == [[value("q", a)] for a in ("busy", "1", "4")]
+
+
+def test_when_too_many_bodies_are_still_coming_others_are_told_to_come_back() -> None:
+    server, go_on = Server(at_once=2), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b'{"query": {"question": "q"}, '
+        await go_on.wait()
+        yield b'"answers": ["a"]}'
+
+    async def talk(client: Client) -> tuple[Any, Any, list[Any]]:
+        how = {"Content-Type": "application/json"}
+        coming = [asyncio.create_task(client.post("/v1/score", content=slow(), headers=how)) for _ in range(2)]
+        await asyncio.sleep(0)
+        while (refused := await client.post("/v1/score", content=b"not even read")).status_code != 429:
+            await asyncio.sleep(0.01)
+        healthy = await client.get("/healthz")
+        go_on.set()
+        return refused, healthy, list(await asyncio.gather(*coming))
+
+    refused, healthy, accepted = server.run(talk)
+    assert refused.headers["Retry-After"] == "1"
+    assert healthy.status_code == 200
+    assert [reply.json()["scores"] for reply in accepted] == [[worth(ask("q", "a"))]] * 2
+
+
+def test_a_stopping_server_answers_what_it_accepted_and_refuses_the_rest() -> None:
+    server = Server(window=0.0)
+    server.model.gate.clear()
+
+    async def talk(client: Client) -> list[Any]:
+        accepted = asyncio.create_task(client.post("/v1/score", json=body("q", "a")))
+        await server.hold()
+        server.batcher.close()
+        late = await client.post("/v1/score", json=body("q", "late"))
+        health = await client.get("/healthz")
+        server.model.gate.set()
+        return [await accepted, late, health]
+
+    accepted, late, health = server.run(talk)
+    assert accepted.json()["scores"] == [value("q", "a")]
+    assert (late.status_code, late.json()) == (503, {"error": "the server is stopping"})
+    assert "Retry-After" in late.headers
+    assert (health.status_code, health.json()) == (503, {"status": "stopping"})
+
+
+def test_a_client_that_leaves_is_not_scored() -> None:
+    server = Server(window=0.0)
+    server.model.gate.clear()
+    sent = json.dumps(body("q", "gone", "gone too")).encode()
+
+    async def leaving(leave: asyncio.Event) -> int:
+        """A request by hand: its body, and then that the client has gone."""
+        messages = [{"type": "http.request", "body": sent, "more_body": False}]
+        status = 0
+
+        async def receive() -> dict[str, Any]:
+            if messages:
+                return messages.pop()
+            await leave.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            nonlocal status
+            status = message.get("status", status)
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/v1/score", "headers": headers, "query_string": b""}
+        await server.app(scope, receive, send)
+        return status
+
+    async def talk(client: Client) -> tuple[int, Any]:
+        leave = asyncio.Event()
+        busy = asyncio.create_task(client.post("/v1/score", json=body("q", "busy")))
+        await server.hold()
+        gone = asyncio.create_task(leaving(leave))
+        while server.batcher.waiting < 2:
+            await asyncio.sleep(0.01)
+        leave.set()
+        status = await gone
+        assert server.batcher.waiting == 0
+        server.model.gate.set()
+        return status, await busy
+
+    status, busy = server.run(talk)
+    assert (status, busy.status_code) == (499, 200)
+    assert [[one.answer for one in batch] for batch in server.model.batches] == [["busy"]]
+
+
+def test_metrics_count_requests_answers_and_batches() -> None:
+    server = Server(window=0.0)
+    server.send("POST", "/v1/score", json=body("q", "a", "b"))
+    server.send("POST", "/v1/score", json=body("q", "a", UNSCORABLE))
+    server.send("GET", "/secret-looking-path")
+    said = server.send("GET", "/metrics")
+    assert said.headers["Content-Type"].startswith("text/plain")
+    lines = said.text.splitlines()
+    for line in [
+        'prb_requests_total{route="/v1/score",status="200"} 1.0',
+        'prb_requests_total{route="/v1/score",status="422"} 1.0',
+        'prb_requests_total{route="other",status="404"} 1.0',
+        'prb_answers_total{result="scored"} 3.0',
+        'prb_answers_total{result="failed"} 1.0',
+        "prb_batch_answers_sum 4.0",
+        "prb_batch_queries_sum 2.0",
+        "prb_waiting_answers 0.0",
+        'prb_request_seconds_count{route="/v1/score"} 2.0',
+    ]:
+        assert line in lines
+    assert "secret" not in said.text
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/redoc"])
+def test_the_description_is_shown_only_if_asked_for(path: str) -> None:
+    assert Server().send("GET", path).status_code == 404
+    assert Server(docs=True).send("GET", path).status_code == (404 if path == "/redoc" else 200)
+
+
+def test_an_error_of_our_own_is_a_500_whose_text_stays_out_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any, **__: Any) -> Awaitable[Any]:
+        raise RuntimeError("a secret text")
+
+    monkeypatch.setattr(app_module, "reply", broken)
+    with caplog.at_level(logging.DEBUG):
+        said = Server().send("POST", "/v1/score", json=body("q", "a secret text"))
+    assert (said.status_code, said.json()) == (500, {"error": "internal error"})
+    assert "a request failed: RuntimeError at " in caplog.text
+    assert "secret" not in caplog.text

@@ -1,0 +1,241 @@
+"""Concurrent asks become batches: grouped, bounded, in order of waiting, and never at a neighbour's expense."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prb.serving.batching import BROKEN, Batch, Batcher, Closing, Limits, Overloaded, Waiting, chosen, length, scored
+from prb.types import Ask, Failure
+from tests.serving.fakes import POISON, UNSCORABLE, Recorder, ask, worth
+
+SOON = 20
+"""Seconds after which a test that hangs gives up."""
+
+
+def answers_of(batch: Sequence[Ask]) -> list[str]:
+    return [one.answer for one in batch]
+
+
+def held(model: Recorder, **limits: float) -> Batcher:
+    """A batcher whose model is busy with one answer, so that everything that comes now has to wait."""
+    batcher = Batcher(model.score, Limits(**{"window": 0.0, **limits}))  # type: ignore[arg-type]
+    model.gate.clear()
+    batcher.submit([ask("first", "busy")])
+    assert model.entered.acquire(timeout=SOON)
+    return batcher
+
+
+def test_what_waits_goes_together_with_answers_to_the_same_query_side_by_side() -> None:
+    model = Recorder()
+    batcher = held(model)
+    asks = [ask("a", "1"), ask("b", "2"), ask("a", "3"), ask("c", "4"), ask("b", "5"), ask("a", "6")]
+    futures = [future for one in asks for future in batcher.submit([one])]
+    model.gate.set()
+    assert [future.result(SOON) for future in futures] == [worth(one) for one in asks]
+    assert [answers_of(batch) for batch in model.batches] == [["busy"], ["1", "3", "6", "2", "5", "4"]]
+
+
+def test_the_same_query_is_the_same_from_whomever_it_comes_and_another_person_makes_it_another() -> None:
+    model = Recorder()
+    batcher = held(model)
+    asks = [ask("q", "1", "I am brief"), ask("q", "2", "I am thorough"), ask("q", "3", "I am brief")]
+    futures = batcher.submit(asks)
+    model.gate.set()
+    assert [future.result(SOON) for future in futures] == [worth(one) for one in asks]
+    assert answers_of(model.batches[1]) == ["1", "3", "2"]
+
+
+def test_the_same_ask_of_several_clients_is_scored_once() -> None:
+    model = Recorder()
+    batcher = held(model)
+    futures = [*batcher.submit([ask("q", "same"), ask("q", "other")]), *batcher.submit([ask("q", "same")])]
+    model.gate.set()
+    results = [future.result(SOON) for future in futures]
+    assert results[0] == results[2] == worth(ask("q", "same"))
+    assert answers_of(model.batches[1]) == ["same", "other"]
+
+
+def test_a_batch_that_is_full_does_not_wait_for_its_window() -> None:
+    model = Recorder()
+    batcher = Batcher(model.score, Limits(window=3600, batch=2))
+    futures = [*batcher.submit([ask("q", "1")]), *batcher.submit([ask("q", "2")])]
+    assert [future.result(SOON) for future in futures] == [worth(ask("q", "1")), worth(ask("q", "2"))]
+    assert len(model.batches) == 1
+
+
+def test_an_idle_server_waits_a_window_for_company() -> None:
+    model = Recorder()
+    batcher = Batcher(model.score, Limits(window=0.3))
+    futures = batcher.submit([ask("q", "1")])
+    time.sleep(0.02)
+    futures += batcher.submit([ask("q", "2")])
+    [future.result(SOON) for future in futures]
+    assert len(model.batches) == 1
+
+
+def test_clients_that_come_back_at_once_join_those_who_waited_meanwhile() -> None:
+    model = Recorder(seconds=0.4)
+    batcher = Batcher(model.score, Limits(window=0.1))
+
+    async def client(number: int, after: float) -> None:
+        await asyncio.sleep(after)
+        for n in range(4):
+            await batcher.score([ask("q", f"{number}/{n}")])
+
+    async def clients() -> None:
+        await asyncio.gather(*[client(n, after=0.0 if n < 10 else 0.3) for n in range(20)])
+
+    asyncio.run(clients())
+    assert [len(batch) for batch in model.batches] == [10, 20, 20, 20, 10]
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes"), [({"batch": 3}, [1, 3, 3, 1]), ({"tokens": 24}, [1, 2, 2, 2, 1]), ({"tokens": 1}, [1] * 8)]
+)
+def test_a_batch_keeps_its_limits(limits: dict[str, float], sizes: list[int]) -> None:
+    """An answer here is 44 characters: 11 tokens and one for itself; the query counts nothing."""
+    model = Recorder()
+    batcher = held(model, **limits)
+    futures = batcher.submit([ask("q", f"{n:044}") for n in range(7)])
+    model.gate.set()
+    [future.result(SOON) for future in futures]
+    assert [len(batch) for batch in model.batches] == sizes
+
+
+ASKS = st.builds(ask, st.sampled_from("abcd"), st.text("xy", max_size=40), st.sampled_from(["", "a post" * 9]))
+
+
+@given(st.lists(ASKS, max_size=30), st.integers(1, 8), st.integers(1, 60))
+def test_everybody_gets_a_turn_the_longest_waiting_first(asks: list[Ask], size: int, tokens: int) -> None:
+    waiting = {n: Waiting(one, 0.0, Future()) for n, one in enumerate(asks)}
+    limits = Limits(batch=size, tokens=tokens)
+    while waiting:
+        batch = list(chosen(waiting, limits))
+        assert batch[0] == min(waiting)
+        assert 1 <= len(batch) <= size
+        groups = [waiting[n].ask.query for n in batch]
+        assert len(dict.fromkeys(groups)) == sum(a != b for a, b in zip([None, *groups], groups, strict=False))
+        cost = sum(length(q) // 4 for q in set(groups)) + sum(len(waiting[n].ask.answer) // 4 + 1 for n in batch)
+        assert cost <= tokens or len(batch) == 1
+        for number in batch:
+            del waiting[number]
+
+
+def test_a_full_queue_takes_all_of_a_request_or_nothing() -> None:
+    model = Recorder()
+    batcher = held(model, queue=3)
+    first = batcher.submit([ask("q", "1"), ask("q", "2")])
+    with pytest.raises(Overloaded) as caught:
+        batcher.submit([ask("q", "3"), ask("q", "4")])
+    assert 1 <= caught.value.seconds <= 60
+    assert batcher.waiting == 2
+    last = batcher.submit([ask("q", "5")])
+    model.gate.set()
+    [future.result(SOON) for future in (*first, *last)]
+    assert sorted(answers_of([one for batch in model.batches for one in batch])) == ["1", "2", "5", "busy"]
+
+
+def test_who_leaves_is_never_scored_and_gives_the_place_back() -> None:
+    model = Recorder()
+    batcher = held(model, queue=2)
+    gone, stays = batcher.submit([ask("q", "gone"), ask("q", "stays")])
+    assert gone.cancel()
+    assert batcher.waiting == 1
+    (new,) = batcher.submit([ask("q", "new")])
+    model.gate.set()
+    assert [stays.result(SOON), new.result(SOON)] == [worth(ask("q", "stays")), worth(ask("q", "new"))]
+    assert answers_of([one for batch in model.batches for one in batch]) == ["busy", "stays", "new"]
+
+
+def test_when_all_leave_the_next_one_is_served_as_ever() -> None:
+    model = Recorder()
+    batcher = held(model)
+    assert all(future.cancel() for future in batcher.submit([ask("q", "1"), ask("q", "2")]))
+    (after,) = batcher.submit([ask("q", "3")])
+    model.gate.set()
+    assert after.result(SOON) == worth(ask("q", "3"))
+
+
+@given(st.lists(st.sampled_from(["good", POISON, UNSCORABLE]), min_size=1, max_size=24))
+def test_an_exception_costs_only_the_answer_that_raised_it(kinds: list[str]) -> None:
+    asks = [ask(f"q{n % 3}", f"{kind} {n}") for n, kind in enumerate(kinds)]
+    for kind, one, result in zip(kinds, asks, scored(Recorder().score, asks), strict=True):
+        if kind == POISON:
+            assert result == Failure(BROKEN, "ValueError")
+        else:
+            assert result == (Failure("no verdict") if kind == UNSCORABLE else worth(one))
+
+
+def test_one_poisoned_answer_among_many_costs_few_calls() -> None:
+    model = Recorder()
+    scored(model.score, [ask("q", POISON if n == 37 else str(n)) for n in range(64)])
+    assert len(model.batches) == 1 + 2 * math.log2(64)
+
+
+def test_the_log_tells_where_a_model_failed_and_not_on_what(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        scored(Recorder().score, [ask("q", f"{POISON} my secret")])
+    assert "ValueError at " in caplog.text
+    assert "fakes.py" in caplog.text
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_a_failure(number: float) -> None:
+    assert scored(lambda _: [number, 1.0], [ask("q", "1"), ask("q", "2")]) == [
+        Failure("not a finite number", str(number)),
+        1.0,
+    ]
+
+
+def test_a_model_that_miscounts_is_broken() -> None:
+    assert (
+        scored(lambda asks: [1.0] * (len(asks) + 1), [ask("q", "1"), ask("q", "2")])
+        == [Failure(BROKEN, "RuntimeError")] * 2
+    )
+
+
+def test_a_model_that_would_end_the_program_is_broken() -> None:
+    def leaving(_: Sequence[Ask]) -> list[float]:
+        raise SystemExit(3)
+
+    assert scored(leaving, [ask("q", "1")]) == [Failure(BROKEN, "SystemExit")]
+
+
+def test_closing_answers_what_was_accepted_and_refuses_the_rest() -> None:
+    model = Recorder()
+    batcher = held(model)
+    accepted = batcher.submit([ask("q", "1"), ask("q", "2")])
+    batcher.close()
+    with pytest.raises(Closing):
+        batcher.submit([ask("q", "late")])
+    assert not batcher.idle
+    model.gate.set()
+    assert [future.result(SOON) for future in accepted] == [worth(ask("q", "1")), worth(ask("q", "2"))]
+    until = time.monotonic() + SOON
+    while not batcher.idle and time.monotonic() < until:
+        time.sleep(0.01)
+    assert batcher.idle
+
+
+def test_closing_does_not_wait_for_company() -> None:
+    batcher = Batcher(Recorder().score, Limits(window=3600))
+    (future,) = batcher.submit([ask("q", "1")])
+    batcher.close()
+    assert future.result(SOON) == worth(ask("q", "1"))
+
+
+def test_every_batch_is_reported() -> None:
+    model, seen = Recorder(), list[Batch]()
+    batcher = Batcher(model.score, Limits(window=0.0), seen.append)
+    [f.result(SOON) for f in batcher.submit([ask("a", "1"), ask("a", UNSCORABLE), ask("b", "2"), ask("b", "2")])]
+    assert [(batch.answers, batch.queries, batch.failed) for batch in seen] == [(4, 2, 1)]

@@ -1,0 +1,204 @@
+"""The reward functions of verl and trl, against a real server; and what they do when there is none."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the serve extra")
+
+from prb.serving import clients
+from prb.serving.clients import NoScore, compute_score, plain, score, trl_reward
+from tests.serving.fakes import POISON, UNSCORABLE, ask, worth
+from tests.serving.process import running
+
+QUERY = {"question": "q", "user": "u", "posts": [{"id": "1", "category": "", "text": "I am brief"}], "plan": []}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running() as server:
+        yield server.url
+
+
+class Scripted(BaseHTTPRequestHandler):
+    """Gives one prepared reply after another and keeps what was asked."""
+
+    replies: list[tuple[int, dict[str, str], bytes]]
+    asked: list[dict[str, Any]]
+
+    def do_POST(self) -> None:
+        sent = self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.append({"token": self.headers["Authorization"], **json.loads(sent)})
+        status, headers, content = self.replies.pop(0)
+        self.send_response(status)
+        for name, text in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, text)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def scripted() -> Iterator[Any]:
+    handler = type("Handler", (Scripted,), {"replies": [], "asked": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=partial(server.serve_forever, 0.02), daemon=True).start()
+    handler.url = f"http://127.0.0.1:{server.server_address[1]}"  # type: ignore[attr-defined]
+    yield handler
+    server.shutdown()
+    server.server_close()
+
+
+GOOD = (200, {}, b'{"scores": [1.5], "failures": [null]}')
+
+
+@pytest.mark.parametrize("query", [QUERY, json.dumps(QUERY)], ids=["a map", "JSON"])
+def test_verl_gets_the_score_of_an_answer_for_its_person(query: Any, url: str) -> None:
+    reward = compute_score("prb", "Yes.", "unused", {"query": query, "index": 3, "num_turns": None}, url=url)
+    assert reward == worth(ask("q", "Yes.", "I am brief"))
+
+
+def test_verl_loads_the_file_by_its_path_where_prb_is_not_installed(url: str, tmp_path: Path) -> None:
+    copy = tmp_path / "reward.py"
+    copy.write_bytes(Path(clients.__file__).read_bytes())
+    code = (
+        "import importlib.util, sys\n"
+        f"spec = importlib.util.spec_from_file_location('custom_module_1', {str(copy)!r})\n"
+        "module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module)\n"
+        f"print(module.compute_score(data_source='prb', solution_str='Yes.', ground_truth='', "
+        f"extra_info={{'query': {QUERY!r}}}, url={url!r}, reward_router_address='unused'))\n"
+        "assert not {'torch', 'numpy', 'prb', 'httpx'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert float(done.stdout) == worth(ask("q", "Yes.", "I am brief"))
+
+
+def test_the_file_needs_the_standard_library_only() -> None:
+    tree = ast.parse(Path(clients.__file__).read_text("utf-8"))
+    imported = {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
+    imported |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
+    assert importlib.util.find_spec("prb.serving.clients") is not None
+
+
+@pytest.mark.parametrize("extra_info", [None, {}, {"question": "q"}])
+def test_verl_without_a_query_is_an_error_not_a_score_for_nobody(extra_info: Any, url: str) -> None:
+    with pytest.raises(NoScore, match="no extra_info\\['query'\\]"):
+        compute_score("prb", "Yes.", "", extra_info, url=url)
+
+
+@pytest.mark.parametrize(("answer", "why"), [(POISON, "502 .*ValueError"), (UNSCORABLE, "422 .*no verdict")])
+def test_verl_raises_where_there_is_no_score(answer: str, why: str, url: str) -> None:
+    with pytest.raises(NoScore, match=why):
+        compute_score("prb", answer, "", {"query": QUERY}, url=url)
+
+
+def test_trl_gets_one_reward_a_completion_and_none_where_there_is_no_score(url: str) -> None:
+    other = {"question": "other"}
+    rewards = trl_reward(
+        prompts=["p"] * 4,
+        completions=["a", UNSCORABLE, "b", "c"],
+        query=[QUERY, QUERY, other, QUERY],
+        completion_ids=[[1]] * 4,
+        trainer_state=object(),
+        url=url,
+    )
+    me = partial(ask, "q")
+    assert rewards == [
+        worth(me("a", "I am brief")),
+        None,
+        worth(ask("other", "b")),
+        worth(me("c", "I am brief")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "question"),
+    [
+        ("How?", "How?"),
+        ([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "How?"}], "How?"),
+        ([{"role": "user", "content": [{"type": "text", "text": "How?"}, {"type": "image"}]}], "How?"),
+        (
+            [
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "Hello"},
+                {"role": "user", "content": "How?"},
+            ],
+            "user: Hi\n\nassistant: Hello\n\nuser: How?",
+        ),
+    ],
+)
+def test_without_a_query_trl_asks_the_prompt(prompt: Any, question: str, url: str) -> None:
+    completion = "So." if isinstance(prompt, str) else [{"role": "assistant", "content": "So."}]
+    assert trl_reward([prompt], [completion], url=url) == [worth(ask(question, "So."))]
+
+
+def test_trl_sends_answers_to_the_same_query_together(scripted: Any) -> None:
+    scripted.replies += [(200, {}, b'{"scores": [1, 2]}')]
+    arrays = {"question": "q", "posts": np.array([{"text": "I am brief", "id": None}], dtype=object), "plan": None}
+    same = json.dumps({"question": "q", "posts": [{"text": "I am brief"}]})
+    assert trl_reward(["p", "p"], ["a", "b"], query=[arrays, same], url=scripted.url) == [1, 2]
+    (asked,) = scripted.asked
+    assert asked["answers"] == ["a", "b"]
+    assert asked["query"] == {"question": "q", "posts": [{"text": "I am brief"}]}
+
+
+def test_a_busy_server_is_asked_again_when_it_said(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(clients.time, "sleep", pauses.append)
+    scripted.replies += [(429, {"Retry-After": "7"}, b"{}"), (503, {}, b""), (200, {}, b"half a rep"), GOOD]
+    assert score(QUERY, ["a"], url=scripted.url)["scores"] == [1.5]
+    assert len(scripted.asked) == 4
+    assert 5.25 <= pauses[0] <= 8.75
+    assert 0.75 <= pauses[1] <= 1.25
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 500, 502])
+def test_other_errors_are_final_and_keep_their_reason(status: int, scripted: Any) -> None:
+    scripted.replies += [(status, {}, b'{"error": "because"}')]
+    with pytest.raises(NoScore, match=f"{status} because"):
+        score(QUERY, ["a"], url=scripted.url)
+    assert len(scripted.asked) == 1
+
+
+def test_a_server_that_cannot_be_reached_is_an_error_in_the_end() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(NoScore, match=r"refused.*\(tried for 0.3 s\)"):
+            compute_score("prb", "Yes.", "", {"query": QUERY}, url=url, patience=0.3)
+
+
+def test_address_and_token_come_from_the_environment(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted.replies += [GOOD]
+    monkeypatch.setenv("PRB_SERVE_URL", scripted.url + "/")
+    monkeypatch.setenv("PRB_SERVE_TOKEN", "open sesame\n")  # as a file's content is
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert compute_score("prb", "Yes.", "", {"query": QUERY}) == 1.5
+    assert scripted.asked[0]["token"] == "Bearer open sesame"
+
+
+def test_what_is_no_address_is_refused_at_once() -> None:
+    with pytest.raises(NoScore, match="localhost:8300/v1/score is no address"):
+        score(QUERY, ["a"], url="localhost:8300")
+
+
+@pytest.mark.parametrize("query", ["[1]", [1], "null"])
+def test_a_query_that_is_no_map_is_refused_at_once(query: Any) -> None:
+    with pytest.raises(NoScore, match="a query is a map"):
+        plain(query)

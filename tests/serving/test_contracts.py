@@ -1,0 +1,149 @@
+"""Requests become asks of a model, or a clear refusal; results become replies, or an error."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from prb.serving.batching import BROKEN
+from prb.serving.contracts import ENDS, Refused, RewardRequest, ScoreRequest, explained, reply, reward_reply, within
+from prb.types import Ask, Failure, Post, Query, Reward
+from tests.serving.fakes import ask
+
+
+def refused(**body: Any) -> str:
+    with pytest.raises(ValidationError) as caught:
+        ScoreRequest.model_validate(body)
+    return explained(caught.value.errors())
+
+
+def rewards(query: list[str], prompts: list[str], labels: list[Any] | None = None) -> list[Ask]:
+    return RewardRequest.model_validate({"query": query, "prompts": prompts, "labels": labels}).asks()
+
+
+def test_a_request_becomes_one_ask_an_answer_about_one_query() -> None:
+    posts: list[Any] = [{"id": "p7", "category": "Food", "text": "I bake."}, "I travel."]
+    body = {"query": {"question": "q", "user": "u", "posts": posts, "plan": ["brief"]}, "answers": ["a", "b"]}
+    query = Query(
+        question="q", user="u", posts=(Post("p7", "Food", "I bake."), Post("2", "", "I travel.")), plan=("brief",)
+    )
+    assert ScoreRequest.model_validate(body).asks() == [Ask(query, "a"), Ask(query, "b")]
+
+
+@pytest.mark.parametrize("field", ["rubric", "rubric_aspects", "narrative", "profile", "post"])
+def test_there_is_no_field_for_the_rubric_and_no_misspelt_field_is_overlooked(field: str) -> None:
+    assert refused(query={"question": "q", field: "x"}, answers=["a"]).startswith(f"query.{field}: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"query": {"question": "q"}, "answers": []}, "answers"),
+        ({"query": {"question": "q"}}, "answers"),
+        ({"query": {}, "answers": ["a"]}, "query.question"),
+        ({"query": {"question": "q"}, "answers": ["a", 3]}, "answers.1"),
+        ({"query": {"question": "\ud800"}, "answers": ["a"]}, "query.question"),
+        ({"query": {"question": "q"}, "answers": ["a", "\udfff"]}, "answers.1"),
+        ({"query": {"question": "q", "user": "\ud800"}, "answers": ["a"]}, "query.user"),
+        ({"query": {"question": "q", "posts": [{"text": "t", "category": "\ud800"}]}, "answers": ["a"]}, "query.posts"),
+        ({"query": {"question": "q", "posts": [""] * 10_001}, "answers": ["a"]}, "query.posts"),
+    ],
+)
+def test_a_wrong_request_is_told_where_it_is_wrong(body: dict[str, Any], place: str) -> None:
+    assert re.match(rf"{place}[.:]", refused(**body))
+
+
+def test_a_refusal_does_not_repeat_what_was_sent() -> None:
+    assert "secret" not in refused(query={"question": {"secret": 1}}, answers=["a"])
+
+
+def test_openrlhf_sends_whole_texts_and_the_answer_is_what_follows_the_prompt() -> None:
+    prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert rewards([prompt + "Hello."], [prompt], ["  "]) == [Ask(Query(question=prompt), "Hello.")]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_markers_of_the_end_are_no_part_of_an_answer(end: str) -> None:
+    (one,) = rewards([f"p: Use {end} here.{end}\n{end}"], ["p: "])
+    assert one.answer == f"Use {end} here."
+
+
+def test_a_label_carries_the_person_as_json_or_as_a_map() -> None:
+    query = Query(question="q", user="u", posts=(Post("1", "", "I am brief"),))
+    labels = [
+        '{"question": "q", "user": "u", "posts": ["I am brief"]}',
+        {"question": "q", "user": "u", "posts": ["I am brief"]},
+    ]
+    assert rewards(["p a", "p b"], ["p ", "p "], labels) == [Ask(query, "a"), Ask(query, "b")]
+
+
+@pytest.mark.parametrize("label", ["42", "the right answer", "[]", '{"posts": []}', '{"question": "q", "rubric": []}'])
+def test_a_label_that_is_no_query_is_refused_rather_than_scored_for_nobody(label: str) -> None:
+    with pytest.raises(Refused, match=r"labels\.1 is no query") as caught:
+        rewards(["p a", "p b"], ["p ", "p "], [None, label])
+    assert caught.value.status == 422
+
+
+def test_a_text_that_does_not_begin_with_its_prompt_is_refused() -> None:
+    with pytest.raises(Refused, match=r"query\.1 does not begin with prompts\.1"):
+        rewards(["p a", "x a"], ["p ", "p "])
+
+
+@pytest.mark.parametrize(("prompts", "labels"), [(["p "], None), (["p ", "p "], ["", "", ""])])
+def test_lists_of_different_lengths_are_refused(prompts: list[str], labels: list[str] | None) -> None:
+    with pytest.raises(Refused, match="not equally long"):
+        rewards(["p a", "p b"], prompts, labels)
+
+
+@pytest.mark.parametrize(
+    ("asks", "why"),
+    [
+        ([ask("q", "a")] * 4, "4 answers in one request; at most 3"),
+        ([ask("q", "a", "x" * 60, "y" * 40)], "a query of 101 characters; at most 100"),
+        ([ask("q", "a" * 101)], "an answer of 101 characters; at most 100"),
+    ],
+)
+def test_what_is_too_large_is_refused_with_its_size(asks: list[Ask], why: str) -> None:
+    with pytest.raises(Refused, match=why) as caught:
+        within(asks, answers=3, chars=100)
+    assert caught.value.status == 413
+
+
+def test_what_just_fits_is_accepted() -> None:
+    asks = [ask("q", "a" * 100, "x" * 59, "y" * 40)] * 3
+    assert within(asks, answers=3, chars=100) == asks
+
+
+def test_a_reply_has_a_score_and_what_was_cut_for_each_answer() -> None:
+    made = reply([Reward(1.5, cut=2), -3.0], partial=False, model="m", fingerprint="f")
+    assert made.model_dump() == {
+        "scores": [1.5, -3.0],
+        "failures": [None, None],
+        "cut": [2, 0],
+        "model": "m",
+        "fingerprint": "f",
+    }
+
+
+def test_a_partial_reply_has_a_reason_in_place_of_a_score() -> None:
+    made = reply([1.0, Failure("too long", "by far")], partial=True, model="m", fingerprint="f")
+    assert (made.scores, made.failures) == ([1.0, None], [None, "too long: by far"])
+
+
+@pytest.mark.parametrize(("failure", "status"), [(Failure("no verdict"), 422), (Failure(BROKEN, "ValueError"), 502)])
+def test_one_failure_fails_a_request_that_did_not_ask_for_parts(failure: Failure, status: int) -> None:
+    for make in (reward_reply, lambda said: reply(said, partial=False, model="m", fingerprint="f")):
+        with pytest.raises(Refused, match="no score for 1 of 2 answers") as caught:
+            make([1.0, failure])
+        assert (caught.value.status, caught.value.failures) == (status, [None, str(failure)])
+
+
+def test_openrlhf_gets_rewards_scores_and_numbers_to_log() -> None:
+    assert reward_reply([Reward(0.5, cut=3), 1.0]).model_dump() == {
+        "rewards": [0.5, 1.0],
+        "scores": [0.5, 1.0],
+        "extra_logs": {"cut": [3.0, 0.0]},
+    }

@@ -1,0 +1,298 @@
+"""Agreement, reliability and parity: golden numbers, a slow twin for each formula, properties."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prb.stats.agreement import (
+    cohen_kappa,
+    dawid_skene,
+    equivalence,
+    fleiss_kappa,
+    gwet_ac1,
+    items_for_equivalence,
+    items_for_share,
+    krippendorff_alpha,
+    mean_cohen,
+    mean_size,
+    vote_correlation,
+    with_interval,
+)
+from prb.stats.estimate import Ints
+
+VOTES = st.lists(st.lists(st.integers(-1, 2), min_size=3, max_size=3), min_size=3, max_size=14).map(np.array)
+FULL = st.lists(st.lists(st.integers(0, 2), min_size=4, max_size=4), min_size=3, max_size=14).map(np.array)
+
+
+def known(votes: Ints) -> list[list[int]]:
+    return [[int(v) for v in row if v >= 0] for row in votes]
+
+
+def slow_alpha(votes: Ints, distance: list[list[float]]) -> float | None:
+    """Observed over expected disagreement, every ordered couple of votes one by one."""
+    units = [row for row in known(votes) if len(row) > 1]
+    observed = [
+        (distance[a][b], len(row)) for row in units for n, a in enumerate(row) for m, b in enumerate(row) if n != m
+    ]
+    everything = [v for row in units for v in row]
+    size = len(everything)
+    expected = sum(distance[a][b] for n, a in enumerate(everything) for m, b in enumerate(everything) if n != m)
+    if not expected:
+        return None
+    return 1 - (sum(d / (n - 1) for d, n in observed) / size) / (expected / (size * (size - 1)))
+
+
+def ordinal(votes: Ints, values: int) -> list[list[float]]:
+    """Squared number of votes between two values, the two ends counted half."""
+    pooled = [v for row in known(votes) if len(row) > 1 for v in row]
+    count = [pooled.count(v) for v in range(values)]
+    between = [
+        [abs(sum(count[min(a, b) : max(a, b) + 1]) - (count[a] + count[b]) / 2) for b in range(values)]
+        for a in range(values)
+    ]
+    return [[x * x for x in row] for row in between]
+
+
+def slow_fleiss(votes: Ints, values: int) -> float | None:
+    units = [row for row in known(votes) if len(row) > 1]
+    if not units:
+        return None
+    agreed = [np.mean([a == b for a, b in combinations(row, 2)]) for row in units]
+    pooled = [v for row in units for v in row]
+    chance = sum((pooled.count(v) / len(pooled)) ** 2 for v in range(values))
+    return None if chance == 1 else float((np.mean(agreed) - chance) / (1 - chance))
+
+
+def slow_ac1(votes: Ints, values: int) -> float:
+    shares = [[row.count(v) / len(row) for v in range(values)] for row in known(votes) if row]
+    mean = [float(np.mean([s[v] for s in shares])) for v in range(values)]
+    chance = sum(p * (1 - p) for p in mean) / (values - 1)
+    agreed = np.mean([np.mean([a == b for a, b in combinations(row, 2)]) for row in known(votes) if len(row) > 1])
+    return float((agreed - chance) / (1 - chance))
+
+
+@pytest.fixture
+def pandalm(shared_data: Path) -> Ints:
+    path = shared_data / "pandalm" / "testset-v1.json"
+    if not path.exists():
+        pytest.skip("the PandaLM annotations are not there")
+    rows = json.loads(path.read_text("utf-8"))
+    return np.array([[row[f"annotator{n}"] for n in (1, 2, 3)] for row in rows], dtype=np.int64)
+
+
+def test_the_published_kappas_of_pandalm_come_out(pandalm: Ints) -> None:
+    from sklearn.metrics import cohen_kappa_score
+
+    assert pandalm.shape == (999, 3)
+    ours = {(a, b): cohen_kappa(pandalm[:, a], pandalm[:, b], 3) for a, b in combinations(range(3), 2)}
+    assert sorted(round(k, 3) for k in ours.values() if k) == [0.852, 0.862, 0.879]
+    for (a, b), kappa in ours.items():
+        assert kappa == pytest.approx(cohen_kappa_score(pandalm[:, a], pandalm[:, b]))
+    found = with_interval(lambda v: mean_cohen(v, 3), pandalm, np.arange(999), draws=200)
+    assert found.value == pytest.approx(np.mean([0.852, 0.862, 0.879]), abs=5e-4)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.value < found.high
+    assert 0.02 < found.high - found.low < 0.08
+
+
+def test_real_annotators_agree_about_as_much_by_every_coefficient(pandalm: Ints) -> None:
+    alpha, fleiss, ac1 = krippendorff_alpha(pandalm, 3), fleiss_kappa(pandalm, 3), gwet_ac1(pandalm, 3)
+    assert fleiss == pytest.approx(slow_fleiss(pandalm, 3))
+    assert ac1 == pytest.approx(slow_ac1(pandalm, 3))
+    # with complete data α differs from Fleiss' κ only by its small-sample correction
+    assert alpha == pytest.approx(fleiss, abs=1e-3)
+
+
+def test_fleiss_example_of_1971_by_hand() -> None:
+    """Two units, three raters: (a a b) and (b b b): P = (1/3 + 1)/2, chance = (1/3)² + (2/3)²."""
+    votes = np.array([[0, 0, 1], [1, 1, 1]])
+    assert fleiss_kappa(votes, 2) == pytest.approx((2 / 3 - 5 / 9) / (4 / 9))
+    assert gwet_ac1(votes, 2) == pytest.approx((2 / 3 - 2 * (1 / 3) * (2 / 3)) / (1 - 4 / 9))
+
+
+def test_krippendorffs_own_example_has_his_alpha() -> None:
+    """Four observers, twelve units with gaps (Krippendorff 2011, section C): nominal 0.743, ordinal 0.815."""
+    gap = -1
+    rows = [
+        [1, 2, 3, 3, 2, 1, 4, 1, 2, gap, gap, gap],
+        [1, 2, 3, 3, 2, 2, 4, 1, 2, 5, gap, 3],
+        [gap, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, gap],
+        [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, gap],
+    ]
+    votes = np.array([[v - 1 if v > 0 else -1 for v in unit] for unit in zip(*rows, strict=True)])
+    assert krippendorff_alpha(votes, 5) == pytest.approx(0.743, abs=5e-4)
+    assert krippendorff_alpha(votes, 5, ordinal=True) == pytest.approx(0.815, abs=5e-4)
+
+
+@settings(max_examples=80, deadline=None)
+@given(VOTES)
+def test_coefficients_equal_their_slow_twins(votes: Ints) -> None:
+    if not any(len(row) > 1 for row in known(votes)):
+        return
+    nominal = [[float(a != b) for b in range(3)] for a in range(3)]
+    for mine, twin in (
+        (krippendorff_alpha(votes, 3), slow_alpha(votes, nominal)),
+        (krippendorff_alpha(votes, 3, ordinal=True), slow_alpha(votes, ordinal(votes, 3))),
+        (fleiss_kappa(votes, 3), slow_fleiss(votes, 3)),
+        (gwet_ac1(votes, 3), slow_ac1(votes, 3)),
+    ):
+        assert (mine is None) == (twin is None)
+        if mine is not None:
+            assert mine == pytest.approx(twin, abs=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(FULL, st.permutations(range(4)), st.permutations(range(3)))
+def test_names_of_raters_and_of_values_do_not_matter(votes: Ints, raters: list[int], values: list[int]) -> None:
+    renamed = np.array(values)[votes][:, raters]
+    for statistic in (krippendorff_alpha, fleiss_kappa, gwet_ac1, mean_cohen):
+        one, two = statistic(votes, 3), statistic(renamed, 3)
+        assert one == pytest.approx(two) if one is not None else two is None
+
+
+def test_perfect_agreement_is_one_and_a_single_value_is_undefined() -> None:
+    votes = np.array([[0, 0, 0], [1, 1, 1], [2, 2, 2]])
+    for statistic in (krippendorff_alpha, fleiss_kappa, gwet_ac1, mean_cohen):
+        assert statistic(votes, 3) == pytest.approx(1.0)
+    same = np.zeros((5, 3), dtype=np.int64)
+    assert [f(same, 3) for f in (krippendorff_alpha, fleiss_kappa, mean_cohen)] == [None] * 3
+    assert gwet_ac1(same, 3) == 1.0  # its chance term does not break down: that is what it is for
+
+
+def test_coins_agree_by_chance_only() -> None:
+    votes = np.random.default_rng(0).integers(0, 3, size=(4000, 3))
+    for statistic in (krippendorff_alpha, fleiss_kappa, gwet_ac1, mean_cohen):
+        assert abs(statistic(votes, 3) or 1) < 0.03
+
+
+def test_raters_without_common_units_have_no_kappa() -> None:
+    assert cohen_kappa(np.array([0, -1]), np.array([-1, 1]), 2) is None
+    assert mean_cohen(np.array([[0, -1], [-1, 1]]), 2) is None
+    nothing = with_interval(lambda v: krippendorff_alpha(v, 2), np.array([[0, -1], [-1, 1]]), np.arange(2))
+    assert (nothing.value, nothing.low, nothing.n) == (None, None, 0)
+
+
+def test_resampling_whole_groups_is_wider_than_pretending_that_copies_are_new() -> None:
+    rng = np.random.default_rng(1)
+    truth = rng.integers(0, 2, size=40)
+    votes = np.where(rng.random((40, 3)) < 0.8, truth[:, None], 1 - truth[:, None])
+    copies = np.repeat(votes, 5, axis=0)
+    honest = with_interval(lambda v: fleiss_kappa(v, 2), copies, np.repeat(np.arange(40), 5), draws=400)
+    naive = with_interval(lambda v: fleiss_kappa(v, 2), copies, np.arange(200), draws=400)
+    assert honest.value == naive.value
+    assert honest.high - honest.low > 1.6 * (naive.high - naive.low)  # type: ignore[operator]
+    again = with_interval(lambda v: fleiss_kappa(v, 2), copies, np.repeat(np.arange(40), 5), draws=400)
+    assert again == honest
+
+
+def slow_dawid_skene(votes: Ints, values: int, rounds: int, smooth: float) -> list[list[float]]:
+    """The same model with loops and products instead of logarithms."""
+    units, raters = votes.shape
+    belief = [[row.count(v) / len(row) if row else 1 / values for v in range(values)] for row in known(votes)]
+    for _ in range(rounds):
+        prior = [sum(b[k] for b in belief) / units for k in range(values)]
+        confusion = [[[smooth] * values for _ in range(values)] for _ in range(raters)]
+        for u, r in np.argwhere(votes >= 0):
+            for k in range(values):
+                confusion[r][k][votes[u, r]] += belief[u][k]
+        for matrix in confusion:
+            for k, line in enumerate(matrix):
+                matrix[k] = [x / sum(line) for x in line]
+        for u in range(units):
+            weight = [
+                prior[k] * math.prod(confusion[r][k][votes[u, r]] for r in range(raters) if votes[u, r] >= 0)
+                for k in range(values)
+            ]
+            belief[u] = [w / sum(weight) for w in weight]
+    return belief
+
+
+@settings(max_examples=30, deadline=None)
+@given(FULL)
+def test_dawid_skene_equals_its_slow_twin(votes: Ints) -> None:
+    mine = dawid_skene(votes, 3, rounds=5).posterior
+    assert np.allclose(mine, slow_dawid_skene(votes, 3, 5, 0.1), atol=1e-7)
+
+
+def test_dawid_skene_finds_the_careless_annotator() -> None:
+    rng = np.random.default_rng(2)
+    truth = rng.integers(0, 3, size=600)
+    skill = (0.95, 0.85, 0.7, 1 / 3)
+    votes = np.stack([np.where(rng.random(600) < s, truth, rng.integers(0, 3, size=600)) for s in skill], axis=1)
+    votes[rng.random(votes.shape) < 0.2] = -1
+    found = dawid_skene(votes, 3)
+    wanted = [s + (1 - s) / 3 for s in skill]
+    assert np.allclose(found.accuracy, wanted, atol=0.06)
+    right = (found.posterior.argmax(axis=1) == truth).mean()
+    plain = np.mean([max(range(3), key=row.count) == t for row, t in zip(known(votes), truth, strict=True) if row])
+    assert right >= plain
+    assert np.allclose(found.confusion.sum(axis=2), 1)
+
+
+def test_equivalence_is_two_t_tests() -> None:
+    from scipy.stats import ttest_1samp
+
+    delta = np.random.default_rng(3).normal(0.1, 0.6, size=50)
+    found = equivalence(delta, 0.5)
+    low = ttest_1samp(delta, -0.5, alternative="greater").pvalue
+    high = ttest_1samp(delta, 0.5, alternative="less").pvalue
+    assert found.p == pytest.approx(max(low, high))
+    assert found.equivalent is (found.p is not None and found.p < 0.05)
+    assert found.effect == pytest.approx(delta.mean() / delta.std(ddof=1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-3, 3), min_size=2, max_size=30), st.floats(0.05, 2))
+def test_equivalence_holds_exactly_when_the_interval_is_inside_the_margin(values: list[float], margin: float) -> None:
+    found = equivalence(np.array(values), margin)
+    assert found.low is not None
+    assert found.high is not None
+    inside = -margin < found.low and found.high < margin
+    edge = min(abs(found.low + margin), abs(found.high - margin)) < 1e-9
+    assert edge or found.equivalent is inside
+
+
+def test_too_few_differences_show_nothing() -> None:
+    assert equivalence(np.array([]), 0.5).equivalent is False
+    assert equivalence(np.array([0.0]), 0.5).equivalent is False
+    assert equivalence(np.zeros(9), 0.5).equivalent is True
+    assert mean_size(np.array([])).value is None
+
+
+def test_signed_differences_of_twins_cancel_and_their_sizes_do_not() -> None:
+    delta = np.array([1.0, -1.0] * 20)
+    assert equivalence(delta, 0.5).equivalent is True
+    assert mean_size(delta).value == 1.0
+
+
+def test_planned_items_give_the_power_they_promise() -> None:
+    n = items_for_equivalence(0.8, 0.5)
+    rng = np.random.default_rng(4)
+    shown = np.mean([equivalence(rng.normal(0, 0.8, size=n), 0.5).equivalent for _ in range(1500)])
+    assert 0.76 < shown < 0.86
+    assert items_for_equivalence(1.6, 0.5) > 3.5 * n
+
+
+def test_planned_items_give_the_width_they_promise() -> None:
+    assert items_for_share(0.5, 0.05) == 385  # the textbook's number
+    assert items_for_share(0.5, 0.05, raters=3, correlation=1.0) == 385  # three echoes are one vote
+    assert items_for_share(0.5, 0.05, raters=3, correlation=0.0) == 129
+
+
+def test_correlation_of_votes_is_one_for_echoes_and_none_for_coins() -> None:
+    items = np.repeat(np.arange(300), 3)
+    rng = np.random.default_rng(5)
+    assert vote_correlation(np.repeat(rng.integers(0, 2, 300).astype(float), 3), items) == pytest.approx(1.0)
+    coins = vote_correlation(rng.integers(0, 2, 900).astype(float), items)
+    assert coins is not None
+    assert coins < 0.08
+    assert vote_correlation(np.ones(3), np.arange(3)) is None

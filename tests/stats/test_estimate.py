@@ -1,0 +1,353 @@
+"""Shares, their clustered standard errors and their intervals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from prb.stats.estimate import Z95, Floats, Ints, clustered_stderr, codes, share, totals, wilson
+from tests.stats.strategies import columns, credit, few, floats, ints, orders, relabelled, usual
+
+T1 = math.tan(0.475 * math.pi)
+"""The 97.5 % quantile of t with one degree of freedom (Cauchy): tan(π(0.975 − ½))."""
+
+
+def stderr_by_loops(values: list[float], clusters: list[int]) -> float | None:
+    """√(G/(G−1) Σ over all pairs of rows in one cluster of their residuals' product) / n."""
+    groups, n = len(set(clusters)), len(values)
+    if groups < 2:
+        return None
+    mean, total = sum(values) / n, 0.0
+    for i in range(n):
+        for j in range(n):
+            if clusters[i] == clusters[j]:
+                total += (values[i] - mean) * (values[j] - mean)
+    return math.sqrt(max(0.0, groups / (groups - 1) * total)) / n
+
+
+def wilson_by_bisection(value: float, n: float, quantile: float) -> tuple[float, float]:
+    """The interval's own definition: all p that a score test of H₀: p does not reject."""
+
+    def accepted(p: float) -> bool:
+        return abs(value - p) <= quantile * math.sqrt(p * (1 - p) / n)
+
+    def edge(inside: float, outside: float) -> float:
+        if accepted(outside):
+            return outside
+        for _ in range(200):
+            middle = (inside + outside) / 2
+            inside, outside = (middle, outside) if accepted(middle) else (inside, middle)
+        return inside
+
+    return edge(value, 0.0), edge(value, 1.0)
+
+
+def test_codes_count_by_first_appearance() -> None:
+    assert codes(["b", "a", "b", "", "a"]).tolist() == [0, 1, 0, 2, 1]
+
+
+def test_no_names_have_no_codes() -> None:
+    assert codes([]).tolist() == []
+    assert codes([]).dtype == np.int64
+
+
+@usual
+@given(st.lists(st.text("abc", max_size=2), max_size=20))
+def test_codes_are_positions_in_the_list_of_distinct_names(names: list[str]) -> None:
+    distinct: list[str] = []
+    for name in names:
+        if name not in distinct:
+            distinct.append(name)
+    found = codes(names).tolist()
+    assert found == [distinct.index(name) for name in names]
+    assert sorted(set(found)) == list(range(len(distinct)))
+
+
+def test_totals_of_two_clusters_by_hand() -> None:
+    # cluster 2: 1 + 0.5 over two rows; cluster 7: 0 + 1 + 1 over three
+    sums, sizes = totals(floats(1, 0, 0.5, 1, 1), ints(2, 7, 2, 7, 7))
+    assert (sums.tolist(), sizes.tolist()) == ([1.5, 2.0], [2.0, 3.0])
+    assert totals(floats(1, 0, 0.5, 1, 1), ints(2, 7, 2, 7, 7)).mean == pytest.approx(3.5 / 5)
+
+
+def test_totals_of_nothing_are_empty() -> None:
+    sums, sizes = totals(floats(), ints())
+    assert (len(sums), len(sizes)) == (0, 0)
+
+
+@usual
+@given(columns(credit))
+def test_totals_agree_with_a_dictionary_of_sums(table: tuple[Floats, Ints]) -> None:
+    values, clusters = table
+    slow: dict[int, list[float]] = {}
+    for value, cluster in zip(values.tolist(), clusters.tolist(), strict=True):
+        slow.setdefault(cluster, []).append(value)
+    found = totals(values, clusters)
+    assert found.sums.tolist() == [sum(slow[c]) for c in sorted(slow)]
+    assert found.sizes.tolist() == [len(slow[c]) for c in sorted(slow)]
+    assert found.mean == pytest.approx(values.mean(), abs=1e-15)
+
+
+def test_standard_error_of_two_opposite_clusters_by_hand() -> None:
+    # mean ½, cluster residuals +1 and −1, factor 2/1: √(2·2)/4 = ½
+    assert clustered_stderr(floats(1, 1, 0, 0), ints(0, 0, 1, 1)) == pytest.approx(0.5)
+
+
+def test_standard_error_of_uneven_clusters_by_hand() -> None:
+    # mean ¾; residuals 3 − 3·¾ = ¾ and 0 − ¾ = −¾; √(2 · 9/8)/4 = 3/8
+    assert clustered_stderr(floats(1, 1, 1, 0), ints(5, 5, 5, 9)) == pytest.approx(0.375)
+
+
+@usual
+@given(st.lists(credit, min_size=2, max_size=30))
+def test_rows_that_are_all_their_own_cluster_give_the_usual_standard_error(values: list[float]) -> None:
+    found = clustered_stderr(floats(*values), np.arange(len(values)))
+    assert found == pytest.approx(float(stats.sem(values)), abs=1e-12)
+
+
+@usual
+@given(columns(credit))
+def test_standard_error_agrees_with_a_double_loop_over_rows(table: tuple[Floats, Ints]) -> None:
+    values, clusters = table
+    slow = stderr_by_loops(values.tolist(), clusters.tolist())
+    assert clustered_stderr(values, clusters) == (None if slow is None else pytest.approx(slow, abs=1e-7))
+
+
+@usual
+@given(columns(credit), st.floats(-5, 5), st.sampled_from((-2.0, 0.5, 3.0)))
+def test_standard_error_ignores_shifts_and_follows_scale(
+    table: tuple[Floats, Ints], shift: float, scale: float
+) -> None:
+    values, clusters = table
+    before, after = clustered_stderr(values, clusters), clustered_stderr(values * scale + shift, clusters)
+    assert after == (None if before is None else pytest.approx(abs(scale) * before, abs=1e-9))
+
+
+@usual
+@given(columns(credit), st.integers(2, 5))
+def test_copying_every_row_within_its_cluster_adds_no_certainty(table: tuple[Floats, Ints], times: int) -> None:
+    values, clusters = table
+    before = clustered_stderr(values, clusters)
+    after = clustered_stderr(np.tile(values, times), np.tile(clusters, times))
+    assert after == (None if before is None else pytest.approx(before, abs=1e-12))
+
+
+@usual
+@given(columns(credit), st.data())
+def test_standard_error_ignores_the_order_of_rows_and_the_codes(
+    table: tuple[Floats, Ints], data: st.DataObject
+) -> None:
+    values, clusters = table
+    order, codes_ = data.draw(orders(len(values))), data.draw(relabelled(clusters))
+    before, after = clustered_stderr(values, clusters), clustered_stderr(values[order], codes_[order])
+    assert after == (None if before is None else pytest.approx(before, abs=1e-12))
+
+
+@pytest.mark.parametrize("clusters", [(), (4,), (4, 4, 4)])
+def test_fewer_than_two_clusters_have_no_standard_error(clusters: tuple[int, ...]) -> None:
+    assert clustered_stderr(np.ones(len(clusters)), ints(*clusters)) is None
+
+
+@usual
+@given(st.lists(st.tuples(credit, st.integers(0, 4)), min_size=2, max_size=20))
+def test_clusters_whose_rows_cancel_have_a_standard_error_of_exactly_zero(twins: list[tuple[float, int]]) -> None:
+    values = np.array([half for c, _ in twins for half in (c, 1 - c)])
+    clusters = np.array([[group] * 2 for _, group in twins]).ravel()
+    assert clustered_stderr(values, clusters) == (0.0 if len(set(clusters.tolist())) > 1 else None)
+
+
+def test_residuals_that_cancel_only_up_to_rounding_still_give_exactly_zero() -> None:
+    # one win in 49 rows each: 49 · (1/49) is not 1 in floating point
+    values, clusters = floats(*[1, *[0] * 48] * 3), np.repeat(np.arange(3), 49)
+    assert 49 * (1 / 49) != 1
+    assert clustered_stderr(values, clusters) == 0.0
+    # three clusters that agree by luck count as three observations
+    low, high = wilson(1 / 49, 3, float(stats.t.ppf(0.975, 2)))
+    assert (share(values, clusters).low, share(values, clusters).high) == pytest.approx((low, high))
+
+
+def test_wilson_by_hand() -> None:
+    # at p = ½ the half width is z / (2√(n + z²)): z = 2, n = 12 gives 2/8
+    assert wilson(0.5, 12, 2.0) == pytest.approx((0.25, 0.75))
+    # at p = 0 the upper end is z² / (n + z²): 4/16; at p = 1 it is mirrored
+    assert wilson(0.0, 12, 2.0) == (0.0, pytest.approx(0.25))
+    assert wilson(1.0, 12, 2.0) == (pytest.approx(0.75), 1.0)
+
+
+@usual
+@given(st.integers(1, 400), st.data())
+def test_wilson_agrees_with_scipy(n: int, data: st.DataObject) -> None:
+    won = data.draw(st.integers(0, n))
+    expected = stats.binomtest(won, n).proportion_ci(method="wilson")
+    assert wilson(won / n, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+@usual
+@given(st.floats(0, 1), st.floats(0.5, 5000), st.floats(0.1, 13))
+def test_wilson_is_the_set_of_shares_a_score_test_accepts(value: float, n: float, quantile: float) -> None:
+    assert wilson(value, n, quantile) == pytest.approx(wilson_by_bisection(value, n, quantile), abs=1e-6)
+
+
+@usual
+@given(st.floats(0, 1), st.floats(0.01, 1e6), st.floats(0.1, 13))
+def test_wilson_contains_the_share_and_stays_within_0_and_1(value: float, n: float, quantile: float) -> None:
+    low, high = wilson(value, n, quantile)
+    assert 0 <= low <= value <= high <= 1
+
+
+def test_rounding_never_moves_an_end_past_a_share_of_0_or_1() -> None:
+    assert {(wilson(0.0, n)[0], wilson(1.0, n)[1]) for n in range(1, 500)} == {(0.0, 1.0)}
+
+
+@usual
+@given(st.floats(0, 1), st.floats(0.5, 5000))
+def test_wilson_mirrors_with_the_share_and_narrows_with_n(value: float, n: float) -> None:
+    low, high = wilson(value, n)
+    assert wilson(1 - value, n) == pytest.approx((1 - high, 1 - low), abs=1e-9)
+    closer = wilson(value, 2 * n)
+    assert closer[1] - closer[0] < high - low
+
+
+def test_a_share_of_independent_tie_free_rows_is_plain_wilson() -> None:
+    found = share(floats(1, 0, 1, 1, 1, 0, 1, 1), ints(8, 7, 6, 5, 4, 3, 2, 1), failed=3)
+    expected = stats.binomtest(6, 8).proportion_ci(method="wilson")
+    assert (found.value, found.n, found.failed, found.ties) == (0.75, 8, 3, 0)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_a_share_of_two_opposite_clusters_by_hand() -> None:
+    # standard error ½, so n_eff = ¼/¼ = 1; with q = tan θ, θ = 0.475π: half = ½·q/√(1+q²) = ½ sin θ
+    found = share(floats(1, 1, 0, 0), ints(0, 0, 1, 1))
+    half = math.sin(0.475 * math.pi) / 2
+    assert (found.value, found.low, found.high) == pytest.approx((0.5, 0.5 - half, 0.5 + half))
+
+
+def test_a_tie_among_independent_rows_takes_the_clustered_way() -> None:
+    # credits 1, ½: mean ¾, standard error (½/√2)/√2 = ¼, n_eff = (3/16)/(1/16) = 3, t on 1 degree of freedom
+    found = share(floats(1, 0.5), ints(0, 1))
+    assert (found.value, found.ties) == (0.75, 1)
+    assert (found.low, found.high) == pytest.approx(wilson(0.75, 3, T1))
+
+
+def test_when_all_is_won_whole_clusters_count_as_single_observations() -> None:
+    # three clusters: lower end G/(G + t²), t on 2 degrees of freedom: t² = 2u²/(1−u²) with u = 0.95
+    found = share(np.ones(6), ints(0, 0, 1, 1, 2, 2))
+    squared = 2 * 0.95**2 / (1 - 0.95**2)
+    assert (found.value, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(3 / (3 + squared))
+
+
+def test_nothing_answered_has_no_value_but_counts_its_failures() -> None:
+    found = share(floats(), ints(), failed=4)
+    assert (found.value, found.low, found.high, found.n, found.failed) == (None, None, None, 0, 4)
+
+
+@pytest.mark.parametrize("values", [(1.0, 0.0), (1.0, 1.0, 1.0), (0.5,), (0.5, 0.5)])
+def test_one_cluster_says_nothing_about_the_next_one(values: tuple[float, ...]) -> None:
+    found = share(floats(*values), np.zeros(len(values), dtype=np.int64))
+    assert (found.low, found.high) == (0.0, 1.0)
+    assert found.value == pytest.approx(sum(values) / len(values))
+
+
+def test_only_ties_have_an_interval_of_no_width() -> None:
+    found = share(np.full(4, 0.5), ints(0, 1, 2, 3))
+    assert (found.value, found.low, found.high, found.ties) == (0.5, 0.5, 0.5, 4)
+
+
+@usual
+@given(columns(credit, max_rows=40))
+def test_a_share_contains_its_value_and_stays_within_0_and_1(table: tuple[Floats, Ints]) -> None:
+    found = share(*table)
+    assert 0 <= found.low <= found.value <= found.high <= 1
+
+
+@usual
+@given(columns(credit, max_rows=40))
+def test_swapping_the_answers_mirrors_the_share(table: tuple[Floats, Ints]) -> None:
+    values, clusters = table
+    found, mirrored = share(values, clusters), share(1 - values, clusters)
+    assert mirrored.value == pytest.approx(1 - found.value, abs=1e-12)
+    assert (mirrored.low, mirrored.high) == pytest.approx((1 - found.high, 1 - found.low), abs=1e-9)
+    assert (mirrored.n, mirrored.ties) == (found.n, found.ties)
+
+
+@usual
+@given(columns(credit), st.data())
+def test_a_share_ignores_the_order_of_rows_and_the_codes(table: tuple[Floats, Ints], data: st.DataObject) -> None:
+    values, clusters = table
+    order, other = data.draw(orders(len(values))), data.draw(relabelled(clusters))
+    found, again = share(values, clusters), share(values[order], other[order])
+    assert again.value == found.value
+    assert (again.low, again.high) == pytest.approx((found.low, found.high), abs=1e-9)
+
+
+@usual
+@given(columns(credit, min_rows=0), st.integers(0, 100))
+def test_failures_change_only_their_own_count(table: tuple[Floats, Ints], failed: int) -> None:
+    assert share(*table, failed=failed).as_dict() == {**share(*table).as_dict(), "failed": failed}
+
+
+@usual
+@given(columns(credit, max_rows=40))
+def test_a_share_agrees_with_the_long_way(table: tuple[Floats, Ints]) -> None:
+    values, clusters = (column.tolist() for column in table)
+    n, groups, mean = len(values), len(set(clusters)), sum(values) / len(values)
+    error = stderr_by_loops(values, clusters)
+    if groups == n and 0.5 not in values:
+        expected = wilson_by_bisection(mean, n, Z95)
+    elif error is None:
+        expected = (0.0, 1.0)
+    elif mean in (0, 1) or (error < 1e-7 and mean != 0.5):
+        expected = wilson_by_bisection(mean, groups, stats.t.ppf(0.975, groups - 1))
+    elif error < 1e-7:  # twins that cancel
+        expected = (mean, mean)
+    else:
+        expected = wilson_by_bisection(mean, mean * (1 - mean) / error**2, stats.t.ppf(0.975, groups - 1))
+    found = share(*table)
+    assert found.value == pytest.approx(mean)
+    assert (found.low, found.high) == pytest.approx(expected, abs=1e-6)
+
+
+@usual
+@given(st.lists(st.tuples(credit, st.integers(0, 6)), min_size=2, max_size=30))
+def test_a_user_blind_column_on_twins_is_exactly_one_half_without_width(twins: list[tuple[float, int]]) -> None:
+    values = np.array([half for c, _ in twins for half in (c, 1 - c)])
+    clusters = np.array([[group] * 2 for _, group in twins]).ravel()
+    found = share(values, clusters)
+    assert found.value == 0.5
+    assert (found.low, found.high) == ((0.5, 0.5) if len(set(clusters.tolist())) > 1 else (0.0, 1.0))
+
+
+def test_twelve_equal_answers_of_each_person_are_worth_one() -> None:
+    rng = np.random.default_rng(5)
+    values = np.repeat(rng.integers(0, 2, 30), 12).astype(np.float64)
+    together, apart = share(values, np.repeat(np.arange(30), 12)), share(values, np.arange(360))
+    # rows of a cluster are all alike: 360 rows are worth 30 and the width grows about √12-fold
+    assert 3 < (together.high - together.low) / (apart.high - apart.low) < 4
+
+
+def test_the_interval_holds_the_truth_about_95_times_in_100_when_clusters_move_together() -> None:
+    rng = np.random.default_rng(11)
+    clusters = np.repeat(np.arange(25), 4)
+    held, held_if_independent = [], []
+    for _ in range(1500):
+        skill = rng.beta(3, 2, 25)  # mean 3/5
+        values = (rng.random(100) < skill[clusters]).astype(np.float64)
+        for answers, codes_ in ((held, clusters), (held_if_independent, np.arange(100))):
+            found = share(values, codes_)
+            answers.append(found.low <= 0.6 <= found.high)
+    # the standard error of such a frequency is √(0.95 · 0.05 / 1500) = 0.0056
+    assert np.mean(held) == pytest.approx(0.95, abs=0.02)
+    assert np.mean(held_if_independent) < 0.92
+
+
+@few
+@given(columns(credit, min_rows=2))
+def test_an_estimate_as_a_dictionary_names_every_field(table: tuple[Floats, Ints]) -> None:
+    found = share(*table, failed=2)
+    assert found.as_dict() == {name: getattr(found, name) for name in ("value", "low", "high", "n", "failed", "ties")}

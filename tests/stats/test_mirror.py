@@ -1,0 +1,286 @@
+"""What only mirror twins can tell: person effect, mirror accuracy, average-user share."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from prb.stats.estimate import Floats, Ints, share
+from prb.stats.mirror import (
+    BLIND_MIRROR_ACCURACY,
+    COIN_MIRROR_ACCURACY,
+    Twins,
+    average_user_share,
+    mirror_accuracy,
+    person_effect,
+)
+from tests.stats.strategies import floats, ints, usual
+
+Rows = tuple[Ints, Ints, np.ndarray, Floats]
+
+margins = st.one_of(st.sampled_from((0.0, 1.0, -1.0, 0.1, 0.2, -0.3)), st.floats(-50, 50).map(lambda m: round(m, 3)))
+
+
+@st.composite
+def rows(draw: st.DrawFn, *, max_twins: int = 10, blind: bool = False, all_answered: bool = False) -> Rows:
+    """Twins and single rows in any order: position of the twin, cluster, answered, margin."""
+    halves = st.booleans() if not all_answered else st.just(True)
+    twin = st.tuples(st.integers(0, 5), margins, margins, halves, halves)
+    couples = draw(st.lists(twin, max_size=max_twins))
+    singles = draw(st.integers(0, 3))
+    n = 2 * len(couples) + singles
+    place = draw(st.permutations(range(n)))
+    twins, clusters = np.full(n, -1), np.arange(n) + 100
+    answered, margin = np.ones(n, dtype=bool), np.zeros(n)
+    for k, (cluster, m_a, m_b, has_a, has_b) in enumerate(couples):
+        a, b = place[2 * k], place[2 * k + 1]
+        twins[a], twins[b], clusters[[a, b]] = b, a, cluster
+        answered[a], answered[b] = has_a, has_b
+        margin[a], margin[b] = m_a, -m_a if blind else m_b
+    return twins, clusters, answered, margin
+
+
+def credits_of(margin: Floats) -> Floats:
+    return (np.sign(margin) + 1) / 2
+
+
+def found_by_loops(twins: Ints, answered: np.ndarray) -> set[frozenset[int]]:
+    couples = set()
+    for i in range(len(twins)):
+        for j in range(len(twins)):
+            if twins[i] == j and twins[j] == i and i != j and answered[i] and answered[j]:
+                couples.add(frozenset((i, j)))
+    return couples
+
+
+TWINS = Twins(ints(0, 2, 4, 6), ints(1, 3, 5, 7), ints(0, 0, 1, 2))
+"""Four couples in three clusters: rows 0-1 and 2-3 together, 4-5, 6-7."""
+
+
+def test_twins_are_found_once_each_and_only_where_both_answered() -> None:
+    # rows 0-3 and 1-4 are twins, 2 is single; row 4 failed
+    found = Twins.find(ints(3, 4, -1, 0, 1), ints(7, 8, 9, 7, 8), np.array([True, True, True, True, False]))
+    assert (found.first.tolist(), found.second.tolist(), found.clusters.tolist()) == ([0], [3], [7])
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("twins", [(), (-1, -1)])
+def test_without_mirror_rows_there_are_no_twins(twins: tuple[int, ...]) -> None:
+    n = len(twins)
+    assert len(Twins.find(ints(*twins), np.arange(n), np.ones(n, dtype=bool))) == 0
+
+
+@usual
+@given(rows())
+def test_twins_agree_with_a_double_loop(table: Rows) -> None:
+    twins, clusters, answered, _ = table
+    found = Twins.find(twins, clusters, answered)
+    couples = {frozenset(c) for c in zip(found.first.tolist(), found.second.tolist(), strict=True)}
+    assert couples == found_by_loops(twins, answered)
+    assert len(found) == len(couples)
+    assert found.clusters.tolist() == clusters[found.second].tolist()
+
+
+def test_mirror_accuracy_by_hand() -> None:
+    credit = floats(1, 1, 1, 0, 1, 0.5, 1, 0.75)
+    # only the first couple is strictly right twice: 1 of 4, over three clusters
+    found = mirror_accuracy(credit, TWINS)
+    assert (found.value, found.n) == (0.25, 4)
+    # residuals of the clusters {1, 0}, {0}, {0}: ½, −¼, −¼; error² = (3/2 · 6/16)/16; n_eff = (3/16) / error²
+    q, n_eff = stats.t.ppf(0.975, 2), (3 / 16) / (1.5 * 6 / 16 / 16)
+    centre, spread = (0.25 + q * q / (2 * n_eff)), q * math.sqrt(3 / 16 / n_eff + q * q / (4 * n_eff**2))
+    whole = 1 + q * q / n_eff
+    assert (found.low, found.high) == pytest.approx(((centre - spread) / whole, (centre + spread) / whole))
+
+
+def test_no_twins_have_no_mirror_accuracy() -> None:
+    none = Twins(ints(), ints(), ints())
+    found = mirror_accuracy(floats(1, 0), none)
+    assert (found.value, found.low, found.high, found.n) == (None, None, None, 0)
+
+
+@usual
+@given(rows())
+def test_mirror_accuracy_agrees_with_a_loop_and_never_exceeds_accuracy(table: Rows) -> None:
+    twins, clusters, answered, margin = table
+    credit, pairs = credits_of(margin), Twins.find(*table[:3])
+    found = mirror_accuracy(credit, pairs)
+    couples = [tuple(c) for c in found_by_loops(twins, answered)]
+    right = sum(margin[a] > 0 and margin[b] > 0 for a, b in couples)
+    assert found.n == len(couples)
+    assert found.value == (right / len(couples) if couples else None)
+    if couples:
+        halves = np.concatenate([pairs.first, pairs.second])
+        assert found.value <= share(credit[halves], clusters[halves]).value
+        assert 0 <= found.low <= found.value <= found.high <= 1
+
+
+def test_a_coin_is_right_on_both_twins_a_quarter_of_the_time() -> None:
+    rng = np.random.default_rng(1)
+    n = 20_000
+    twins = Twins(np.arange(0, 2 * n, 2), np.arange(1, 2 * n, 2), np.arange(n))
+    # standard error √(3/16/20,000) = 0.003
+    value = mirror_accuracy(rng.integers(0, 2, 2 * n) * 1.0, twins).value
+    assert value == pytest.approx(COIN_MIRROR_ACCURACY, abs=0.012)
+
+
+def test_person_effect_by_hand() -> None:
+    margin = floats(3, -1, 1, -2, 0.5, -0.5, 4, 4)
+    # sums 2 > 0, −1 < 0, 0, 8 > 0: (1 + 0 + ½ + 1)/4; cluster sums of ±½: ½ − ½ = 0, 0, ½: one moved cluster, p = 1
+    found, p = person_effect(margin, TWINS)
+    assert (found.value, found.n, found.ties, p) == (0.625, 4, 1, 1.0)
+    # now the couples of one cluster agree: cluster sums 1, ½, ½; |Σ| = 2 by two of eight patterns
+    found, p = person_effect(floats(3, -1, 2, -1, 0.5, 0.5, 4, 4), TWINS)
+    assert (found.value, p) == (1.0, 2 / 8)
+
+
+def test_no_twins_have_no_person_effect_and_no_p() -> None:
+    found, p = person_effect(floats(1, 0), Twins(ints(), ints(), ints()))
+    assert (found.value, found.n, p) == (None, 0, None)
+
+
+def test_person_effect_takes_its_seed_when_clusters_are_many() -> None:
+    n = 60
+    twins = Twins(np.arange(0, 2 * n, 2), np.arange(1, 2 * n, 2), np.arange(n))
+    margin = np.random.default_rng(4).normal(0.1, 1, 2 * n)
+    assert person_effect(margin, twins, seed=1) == person_effect(margin, twins, seed=1)
+    won = int((margin[::2] + margin[1::2] > 0).sum())
+    # without ties and with single clusters it is the two-sided sign test
+    assert person_effect(margin, twins, seed=1)[1] == pytest.approx(stats.binomtest(won, n).pvalue, abs=0.007)
+
+
+@usual
+@given(rows(max_twins=8))
+def test_person_effect_agrees_with_a_loop_and_a_permutation_test(table: Rows) -> None:
+    twins, clusters, answered, margin = table
+    found, p = person_effect(margin, Twins.find(*table[:3]))
+    won, sums = [], {}
+    for a, b in (tuple(c) for c in found_by_loops(twins, answered)):
+        total = round(1000 * margin[a]) + round(1000 * margin[b])  # margins have three decimals
+        won.append(1.0 if total > 0 else 0.5 if total == 0 else 0.0)
+        sums[clusters[a]] = sums.get(clusters[a], 0.0) + won[-1] - 0.5
+    assert found.n == len(won)
+    if won:
+        assert found.value == pytest.approx(sum(won) / len(won))
+        assert 0 <= found.low <= found.value <= found.high <= 1
+        assert 0 < p <= 1
+    if len(sums) >= 2:
+        other = stats.permutation_test(
+            (np.array(list(sums.values())), np.zeros(len(sums))),
+            lambda x, y, axis: (x - y).sum(axis=axis),
+            permutation_type="samples",
+            vectorized=True,
+            n_resamples=np.inf,
+        )
+        assert p == pytest.approx(other.pvalue)
+
+
+@usual
+@given(rows())
+def test_turning_all_margins_mirrors_the_person_effect(table: Rows) -> None:
+    margin, twins = table[3], Twins.find(*table[:3])
+    (found, p), (turned, same_p) = person_effect(margin, twins), person_effect(-margin, twins)
+    assert same_p == p
+    if len(twins):
+        assert turned.value == pytest.approx(1 - found.value)
+        assert (turned.low, turned.high) == pytest.approx((1 - found.high, 1 - found.low), abs=1e-9)
+
+
+@usual
+@given(rows(), st.floats(-100, 100).map(lambda m: round(m, 3)))
+def test_a_taste_everyone_shares_leaves_the_person_effect_alone(table: Rows, taste: float) -> None:
+    margin, twins = table[3].copy(), Twins.find(*table[:3])
+    clear = np.abs(margin[twins.first] + margin[twins.second]) > 1e-6
+    twins = Twins(twins.first[clear], twins.second[clear], twins.clusters[clear])
+    before = person_effect(margin, twins)
+    margin[twins.first] += taste
+    margin[twins.second] -= taste
+    assert person_effect(margin, twins) == before
+
+
+def test_average_user_share_by_hand() -> None:
+    # one couple with margins 3 and 1: p = 2, g = 1: 1/(1 + 4)
+    one = Twins(ints(0), ints(1), ints(0))
+    assert average_user_share(floats(3, 1), one) == 0.2
+    # margins (3, 1) and (1, −1): Σg² = 1 + 1, Σp² = 4 + 0
+    two = Twins(ints(0, 2), ints(1, 3), ints(0, 1))
+    assert average_user_share(floats(3, 1, 1, -1), two) == pytest.approx(2 / 6)
+
+
+def test_a_model_that_speaks_only_of_the_person_has_no_average_user() -> None:
+    assert average_user_share(floats(2, 2, -1, -1), Twins(ints(0, 2), ints(1, 3), ints(0, 1))) == 0.0
+
+
+@pytest.mark.parametrize("margin", [(), (0.0, 0.0)])
+def test_a_model_that_says_nothing_has_no_average_user_share(margin: tuple[float, ...]) -> None:
+    half = np.arange(len(margin) // 2)
+    assert average_user_share(floats(*margin), Twins(2 * half, 2 * half + 1, half)) is None
+
+
+@usual
+@given(rows(), st.floats(0.01, 100))
+def test_average_user_share_agrees_with_a_loop_and_has_no_unit(table: Rows, unit: float) -> None:
+    twins, _, answered, margin = table
+    general = person = 0.0
+    for a, b in (tuple(c) for c in found_by_loops(twins, answered)):
+        general += ((margin[a] - margin[b]) / 2) ** 2
+        person += ((margin[a] + margin[b]) / 2) ** 2
+    found = average_user_share(margin, Twins.find(*table[:3]))
+    if general + person == 0:
+        assert found is None
+    else:
+        assert found == pytest.approx(general / (general + person), abs=1e-12)
+        assert 0 <= found <= 1
+        assert average_user_share(-unit * margin, Twins.find(*table[:3])) == pytest.approx(found, abs=1e-9)
+
+
+@usual
+@given(rows(), st.integers(0, 1000))
+def test_naming_either_half_the_first_changes_nothing(table: Rows, seed: int) -> None:
+    margin, twins = table[3], Twins.find(*table[:3])
+    turn = np.random.default_rng(seed).random(len(twins)) < 0.5
+    other = Twins(np.where(turn, twins.second, twins.first), np.where(turn, twins.first, twins.second), twins.clusters)
+    credit = credits_of(margin)
+    assert mirror_accuracy(credit, other) == mirror_accuracy(credit, twins)
+    assert person_effect(margin, other) == person_effect(margin, twins)
+    before = average_user_share(margin, twins)
+    assert average_user_share(margin, other) == (None if before is None else pytest.approx(before, abs=1e-12))
+
+
+@usual
+@given(rows(blind=True))
+def test_a_user_blind_model_is_exactly_at_one_half_zero_and_one(table: Rows) -> None:
+    twins, clusters, answered, margin = table
+    pairs = Twins.find(twins, clusters, answered)
+    if not len(pairs):
+        return
+    effect, p = person_effect(margin, pairs)
+    assert (effect.value, p) == (0.5, 1.0)
+    assert mirror_accuracy(credits_of(margin), pairs).value == BLIND_MIRROR_ACCURACY
+    assert average_user_share(margin, pairs) == (1.0 if margin[pairs.first].any() else None)
+    halves = np.concatenate([pairs.first, pairs.second])
+    accuracy = share(credits_of(margin)[halves], clusters[halves])
+    assert accuracy.value == 0.5
+    if len(set(pairs.clusters.tolist())) > 1:
+        assert (effect.low, effect.high) == (accuracy.low, accuracy.high) == (0.5, 0.5)
+
+
+def test_scores_that_cancel_only_up_to_rounding_still_count_as_user_blind() -> None:
+    # (0.1 + 0.2) − 0.3 leaves 6e−17
+    margin = floats(0.1 + 0.2, -0.3, 0.7, -0.7)
+    twins = Twins(ints(0, 2), ints(1, 3), ints(0, 1))
+    assert margin[0] + margin[1] != 0
+    effect, p = person_effect(margin, twins)
+    assert (effect.value, effect.low, effect.high, p) == (0.5, 0.5, 0.5, 1.0)
+    assert average_user_share(margin, twins) == 1.0
+
+
+def test_a_small_but_real_effect_of_the_person_is_not_rounded_away() -> None:
+    twins = Twins(ints(0, 2), ints(1, 3), ints(0, 1))
+    effect, _ = person_effect(floats(100, -100 + 1e-6, 5, -5 + 1e-6), twins)
+    assert effect.value == 1.0

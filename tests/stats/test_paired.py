@@ -1,0 +1,596 @@
+"""Two columns of credits on the same rows: differences, permutation tests, resampling, Holm."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from prb.stats import paired
+from prb.stats.estimate import Floats, Ints, Totals, clustered_stderr, totals
+from prb.stats.paired import (
+    DRAWS,
+    EXACT_CLUSTERS,
+    Difference,
+    bootstrap,
+    bootstrap_interval,
+    difference,
+    flip_rate,
+    holm,
+    mcnemar_midp,
+    paired_p,
+    sign_flip,
+)
+from tests.stats.strategies import (
+    NAN,
+    columns,
+    credit,
+    credit_or_failure,
+    few,
+    floats,
+    ints,
+    orders,
+    relabelled,
+    usual,
+)
+
+quarters = st.sampled_from((-2.0, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0, 1.5))
+probabilities = st.floats(1e-6, 1.0)
+
+
+def flips_by_product(sums: list[float]) -> float:
+    """Every pattern of signs, one after the other, in exact arithmetic."""
+    exact = [Fraction(s) for s in sums]
+    extreme = 0
+    for signs in itertools.product((1, -1), repeat=len(exact)):
+        extreme += abs(sum(s * x for s, x in zip(signs, exact, strict=True))) >= abs(sum(exact))
+    return extreme / 2 ** len(exact)
+
+
+def flips_by_convolution(sums: list[float]) -> float:
+    """The whole distribution of the flipped total, one cluster at a time."""
+    chance = {0.0: 1.0}
+    for s in sums:
+        grown: dict[float, float] = {}
+        for total, p in chance.items():
+            for moved in (total + s, total - s):
+                grown[moved] = grown.get(moved, 0.0) + p / 2
+        chance = grown
+    return sum(p for total, p in chance.items() if abs(total) >= abs(sum(sums)))
+
+
+def midp_by_counting(wins: int, losses: int) -> float:
+    """Twice the lower tail, with half of the observed outcome's own probability."""
+    n, k = wins + losses, min(wins, losses)
+    below = sum(math.comb(n, i) for i in range(k))
+    return float(Fraction(2 * below + math.comb(n, k), 2**n))
+
+
+def clusters_one_by_one(sums: list[float], sizes: list[float], draws: int, seed: int) -> list[float]:
+    rng, means = random.Random(seed), []
+    for _ in range(draws):
+        picked = [rng.randrange(len(sums)) for _ in sums]
+        means.append(sum(sums[i] for i in picked) / sum(sizes[i] for i in picked))
+    return means
+
+
+def holm_by_closed_testing(ps: list[float]) -> list[float]:
+    """Reject one only if Bonferroni rejects every set that holds it (Marcus, Peritz & Gabriel 1976)."""
+    sets = [s for k in range(1, len(ps) + 1) for s in itertools.combinations(range(len(ps)), k)]
+    return [max(min(1.0, len(s) * min(ps[j] for j in s)) for s in sets if i in s) for i in range(len(ps))]
+
+
+# sign flips
+
+
+@pytest.mark.parametrize(
+    ("sums", "p"),
+    [
+        ((1, 1, 1), 2 / 8),  # only +++ and −−− reach 3
+        ((3, 1), 2 / 4),  # ±4 of ±4, ±2
+        ((3, -1), 4 / 4),  # |2| is reached by all four
+        ((1, -1), 1.0),
+        ((2, 2, 2, 2, -1), 4 / 32),  # |7| is reached by 9 and 7, each with either sign
+        ((0.5,), 1.0),
+    ],
+)
+def test_sign_flips_by_hand(sums: tuple[float, ...], p: float) -> None:
+    assert sign_flip(floats(*sums)) == p
+
+
+@pytest.mark.parametrize("sums", [(), (0.0,), (0.0, 0.0, -0.0)])
+def test_without_any_difference_p_is_one(sums: tuple[float, ...]) -> None:
+    assert sign_flip(floats(*sums)) == 1.0
+
+
+@usual
+@given(st.lists(quarters, max_size=9))
+def test_sign_flips_agree_with_every_pattern_tried_in_turn(sums: list[float]) -> None:
+    assert sign_flip(floats(*sums)) == flips_by_product(sums)
+
+
+@few
+@given(st.lists(quarters, min_size=2, max_size=9))
+def test_sign_flips_agree_with_scipy(sums: list[float]) -> None:
+    x = floats(*sums)
+    found = stats.permutation_test(
+        (x, np.zeros(len(x))),
+        lambda a, b, axis: (a - b).sum(axis=axis),
+        permutation_type="samples",
+        n_resamples=np.inf,
+        vectorized=True,
+    )
+    assert sign_flip(x) == pytest.approx(found.pvalue)
+
+
+@usual
+@given(st.lists(quarters, max_size=12), st.integers(0, 9), st.data())
+def test_sign_flips_ignore_order_zeros_and_all_signs_turned(sums: list[float], zeros: int, data: st.DataObject) -> None:
+    p = sign_flip(floats(*sums))
+    shuffled = data.draw(st.permutations([*sums, *[0.0] * zeros]))
+    assert sign_flip(floats(*shuffled)) == p
+    assert sign_flip(-floats(*sums)) == p
+    assert 0 < p <= 1
+
+
+@few
+@given(st.lists(quarters, min_size=1, max_size=40), st.sampled_from((1e-15, 1e-12, 1e-3, 7.0, 1e9)))
+def test_sign_flips_have_no_unit(sums: list[float], unit: float) -> None:
+    assert sign_flip(floats(*sums) * unit, draws=2000) == sign_flip(floats(*sums), draws=2000)
+
+
+def test_thirds_that_add_up_differently_in_another_order_still_count_as_equal() -> None:
+    # ±⅓ three times and ±1: |Σ| = 2 is reached by two of sixteen patterns, whatever the rounding
+    assert sign_flip(floats(1 / 3, 1 / 3, 1 / 3, 1)) == 2 / 16
+    assert sign_flip(floats(0.1, 0.2, -0.3)) == 1.0
+
+
+def test_twenty_moved_clusters_are_exact_and_need_no_seed() -> None:
+    sums = floats(*[1.0] * 14, *[-1.0] * 6, *[0.0] * 50)
+    # |Σ| = 8 needs at least 14 of one sign: 2 · P(Binomial(20, ½) ≤ 6)
+    expected = 2 * stats.binom.cdf(6, EXACT_CLUSTERS, 0.5)
+    assert sign_flip(sums) == pytest.approx(expected, abs=1e-12)
+    assert sign_flip(sums, seed=1) == sign_flip(sums, seed=2) == sign_flip(sums)
+
+
+def test_more_than_twenty_clusters_are_drawn_and_the_seed_decides() -> None:
+    sums = floats(*[1.0] * 14, *[-1.0] * 7)
+    assert sign_flip(sums, seed=1) == sign_flip(sums, seed=1)
+    assert len({sign_flip(sums, seed=seed) for seed in range(5)}) > 1
+
+
+@pytest.mark.parametrize(
+    "sums",
+    [
+        [1.0] * 22 + [-1.0] * 10,
+        [0.5] * 20 + [-1.5] * 3 + [2.0] * 4 + [-0.25] * 8,
+        [0.25 * k * (-1) ** (k % 3) for k in range(1, 41)],
+        [1.0] * 15 + [-1.0] * 15,
+        [3.0, *[-0.5] * 25],
+    ],
+)
+def test_drawn_flips_agree_with_the_whole_distribution(sums: list[float]) -> None:
+    exact = flips_by_convolution(sums)
+    noise = math.sqrt(exact * (1 - exact) / DRAWS)
+    assert sign_flip(floats(*sums), seed=3) == pytest.approx(exact, abs=4 * noise + 2 / DRAWS)
+
+
+def test_drawn_flips_agree_with_signs_drawn_one_by_one() -> None:
+    sums = [0.5] * 9 + [1.0] * 9 + [-0.75] * 7
+    rng, extreme = random.Random(8), 0
+    for _ in range(8000):
+        extreme += abs(sum(s if rng.random() < 0.5 else -s for s in sums)) >= sum(sums)
+    p = extreme / 8000
+    assert sign_flip(floats(*sums)) == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 8000))
+
+
+def test_a_drawn_p_is_never_zero() -> None:
+    # 2^−59 in truth; 100,000 draws can only say less than 1 in 100,001
+    assert sign_flip(np.ones(60)) == 1 / (DRAWS + 1)
+
+
+def test_under_the_null_p_values_are_rarely_small() -> None:
+    rng = np.random.default_rng(2)
+    ps = [sign_flip(rng.choice((-1.0, -0.5, 0.5, 1.0), 12)) for _ in range(1000)]
+    # a valid test has P(p ≤ α) ≤ α; the standard error at α = 0.05 is 0.007
+    for alpha in (0.05, 0.2, 0.5):
+        assert np.mean(np.array(ps) <= alpha) <= alpha + 0.03
+    assert np.mean(np.array(ps) <= 0.2) > 0.1
+
+
+# McNemar
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "p"),
+    [
+        (0, 0, 1.0),
+        (1, 0, 0.5),  # 2·½ − ½
+        (2, 0, 0.25),
+        (1, 7, 10 / 256),  # 2·(1 + 8)/256 − 8/256; Fagerland et al. print 0.039 for this table
+        (5, 5, 1.0),
+    ],
+)
+def test_mcnemar_by_hand(wins: int, losses: int, p: float) -> None:
+    assert mcnemar_midp(wins, losses) == pytest.approx(p, abs=1e-12)
+
+
+@usual
+@given(st.integers(0, 120), st.integers(0, 120))
+def test_mcnemar_agrees_with_counting_and_has_no_side(wins: int, losses: int) -> None:
+    assert mcnemar_midp(wins, losses) == pytest.approx(midp_by_counting(wins, losses), rel=1e-9)
+    assert mcnemar_midp(wins, losses) == mcnemar_midp(losses, wins)
+    assert 0 < mcnemar_midp(wins, losses) <= 1
+
+
+@usual
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_mcnemar_is_the_exact_test_less_half_of_the_observed_outcome(wins: int, losses: int) -> None:
+    n = wins + losses
+    exact = stats.binomtest(wins, n).pvalue if n else 1.0
+    expected = exact - stats.binom.pmf(wins, n, 0.5) if wins != losses else 1.0
+    assert mcnemar_midp(wins, losses) == pytest.approx(expected, abs=1e-9)
+
+
+# which test
+
+
+def test_independent_rows_without_ties_are_tested_by_mcnemar() -> None:
+    a, b = floats(1, 1, 1, 0, 1), floats(0, 0, 1, 1, 0)
+    # three wins, one loss: 2·(1 + 4)/16 − 4/16
+    assert paired_p(a, b, ints(0, 1, 2, 3, 4)) == (pytest.approx(6 / 16), "mcnemar-midp")
+
+
+def test_a_shared_cluster_or_a_tie_calls_for_sign_flips() -> None:
+    a, b = floats(1, 1, 1, 0, 1), floats(0, 0, 1, 1, 0)
+    # cluster sums 2, 0, 0 (= −1 + 1): one moved cluster has p = 1
+    assert paired_p(a, b, ints(0, 0, 1, 2, 2)) == (1.0, "sign-flip")
+    # one tie: differences ½, 1, 0, −1, 1, total 3/2; of 16 patterns the 6 with |Σ| = ½ stay below
+    assert paired_p(floats(0.5, 1, 1, 0, 1), b, ints(0, 1, 2, 3, 4)) == (10 / 16, "sign-flip")
+
+
+def test_a_tie_on_the_other_side_calls_for_sign_flips_too() -> None:
+    assert paired_p(floats(1, 1), floats(0, 0.5), ints(0, 1)) == (0.5, "sign-flip")
+
+
+def test_no_rows_are_no_evidence() -> None:
+    assert paired_p(floats(), floats(), ints()) == (1.0, "mcnemar-midp")
+
+
+@usual
+@given(columns(credit, credit, max_rows=14))
+def test_a_paired_p_has_no_side_and_agrees_with_the_long_way(table: tuple[Floats, Floats, Ints]) -> None:
+    a, b, clusters = table
+    p, test = paired_p(a, b, clusters)
+    assert paired_p(b, a, clusters) == (p, test)
+    assert paired_p(1 - a, 1 - b, clusters) == (p, test)
+    assert 0 < p <= 1
+    singles = len(set(clusters.tolist())) == len(a)
+    if singles and {*a.tolist(), *b.tolist()} <= {0.0, 1.0}:
+        won = [x - y for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+        assert (p, test) == (pytest.approx(midp_by_counting(won.count(1), won.count(-1))), "mcnemar-midp")
+    else:
+        sums = [sum((a - b)[clusters == c].tolist()) for c in set(clusters.tolist())]
+        assert (p, test) == (flips_by_product(sums), "sign-flip")
+
+
+# resampling
+
+UNEVEN = Totals(floats(3, 0, 1, 2, 4, 1, 0.5, 2, 2, 5), floats(4, 2, 2, 2, 6, 1, 1, 3, 4, 5))
+
+
+def test_the_bootstrap_of_two_clusters_has_three_outcomes_in_known_shares() -> None:
+    # clusters (1 of 1) and (0 of 3): both the first ¼ → 1, mixed ½ → ¼, both the second ¼ → 0
+    drawn = bootstrap(Totals(floats(1, 0), floats(1, 3)), draws=20_000, seed=4)
+    values, counts = np.unique(drawn, return_counts=True)
+    assert values.tolist() == [0.0, 0.25, 1.0]
+    assert counts / 20_000 == pytest.approx([0.25, 0.5, 0.25], abs=0.015)
+
+
+def test_the_bootstrap_agrees_with_drawing_clusters_one_by_one() -> None:
+    fast = bootstrap(UNEVEN, draws=20_000, seed=1)
+    slow = clusters_one_by_one(UNEVEN.sums.tolist(), UNEVEN.sizes.tolist(), 20_000, seed=2)
+    at = [0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975]
+    assert np.quantile(fast, at) == pytest.approx(np.quantile(slow, at), abs=0.02)
+    assert stats.ks_2samp(fast, slow).statistic < 0.02  # 1.63·√(2/20,000) = 0.016 at the 1 % level
+
+
+def test_the_bootstrap_of_many_alike_clusters_agrees_with_drawing_them_one_by_one() -> None:
+    sums, sizes = [1.0] * 30 + [0.0] * 20 + [0.5] * 10, [1.0] * 60
+    fast = bootstrap(Totals(floats(*sums), floats(*sizes)), draws=10_000, seed=1)
+    slow = clusters_one_by_one(sums, sizes, 10_000, seed=2)
+    assert np.quantile(fast, [0.025, 0.5, 0.975]) == pytest.approx(np.quantile(slow, [0.025, 0.5, 0.975]), abs=0.012)
+
+
+def test_the_bootstrap_agrees_with_scipy() -> None:
+    values = np.random.default_rng(6).choice((-1.0, -0.5, 0.0, 0.5, 1.0), 80, p=(0.1, 0.1, 0.3, 0.2, 0.3))
+    other = stats.bootstrap(
+        (values,), np.mean, method="percentile", n_resamples=9999, random_state=np.random.default_rng(7)
+    )
+    found = bootstrap_interval(totals(values, np.arange(80)))
+    assert found == pytest.approx(tuple(other.confidence_interval), abs=0.015)
+
+
+@few
+@given(columns(quarters, min_rows=2, max_rows=30))
+def test_bootstrap_spread_over_equal_clusters_is_the_textbook_variance(table: tuple[Floats, Ints]) -> None:
+    values, _ = table
+    drawn = bootstrap(totals(values, np.arange(len(values))), draws=10_000)
+    # the variance of a resampled mean is the population variance over G; 10,000 draws estimate it to a few %
+    assert drawn.var() == pytest.approx(values.var() / len(values), rel=0.15, abs=1e-12)
+    assert drawn.mean() == pytest.approx(values.mean(), abs=5 * values.std() / math.sqrt(len(values) * 1e4) + 1e-12)
+
+
+@usual
+@given(columns(quarters))
+def test_resampled_means_stay_between_the_extreme_clusters(table: tuple[Floats, Ints]) -> None:
+    sums = totals(*table)
+    drawn, means = bootstrap(sums, draws=200), sums.sums / sums.sizes
+    assert len(drawn) == 200
+    assert means.min() - 1e-12 <= drawn.min()
+    assert drawn.max() <= means.max() + 1e-12
+
+
+@usual
+@given(columns(quarters), st.data())
+def test_the_bootstrap_ignores_the_order_of_clusters_and_obeys_its_seed(
+    table: tuple[Floats, Ints], data: st.DataObject
+) -> None:
+    sums = totals(*table)
+    order = data.draw(orders(len(sums.sums)))
+    again = bootstrap(Totals(sums.sums[order], sums.sizes[order]), draws=50, seed=9)
+    assert again.tolist() == bootstrap(sums, draws=50, seed=9).tolist()
+
+
+def test_another_seed_draws_other_resamples() -> None:
+    assert bootstrap(UNEVEN, draws=50, seed=0).tolist() != bootstrap(UNEVEN, draws=50, seed=1).tolist()
+
+
+def test_drawing_in_small_chunks_gives_the_same_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = bootstrap(UNEVEN, draws=101)
+    monkeypatch.setattr(paired, "_CHUNK", 70)
+    assert bootstrap(UNEVEN, draws=101) == pytest.approx(whole, abs=1e-12)
+
+
+def test_the_bootstrap_interval_of_two_clusters_is_their_two_means() -> None:
+    # each mean alone has chance ¼, far above 2.5 %
+    assert bootstrap_interval(Totals(floats(1, 0), floats(2, 2))) == (0.0, 0.5)
+
+
+@usual
+@given(columns(quarters))
+def test_the_bootstrap_interval_is_the_outer_five_percent_of_the_resamples(table: tuple[Floats, Ints]) -> None:
+    sums = totals(*table)
+    low, high = bootstrap_interval(sums, draws=400, seed=2)
+    if len(sums.sums) < 2:
+        assert (low, high) == (None, None)
+    else:
+        drawn = sorted(bootstrap(sums, draws=400, seed=2).tolist())
+        # linear interpolation at 0.025 · 399 = 9.975 and 0.975 · 399 = 389.025
+        assert low == pytest.approx(drawn[9] + 0.975 * (drawn[10] - drawn[9]), abs=1e-12)
+        assert high == pytest.approx(drawn[389] + 0.025 * (drawn[390] - drawn[389]), abs=1e-12)
+
+
+# the whole difference
+
+
+def test_a_difference_of_independent_rows_by_hand() -> None:
+    found = difference(floats(1, 1, 0, 1, NAN, 0), floats(0, 1, 0, 0, 1, NAN), ints(0, 1, 2, 3, 4, 5))
+    # differences 1, 0, 0, 1: mean ½, two wins and no loss; standard error √(1/3)/2
+    assert (found.value, found.n, found.dropped, found.test) == (0.5, 4, 2, "mcnemar-midp")
+    assert found.p == pytest.approx(0.25)
+    assert found.smallest_detectable == pytest.approx(2.8 * math.sqrt(1 / 3) / 2)
+
+
+def test_a_difference_of_clustered_rows_by_hand() -> None:
+    found = difference(floats(1, 1, 0.5, 1, 0, 1), floats(0, 0, 0.5, 0.5, 0.5, 1), ints(0, 0, 1, 1, 2, 2))
+    # cluster sums 2, ½, −½: mean 2/6; |Σ| = 2 is reached by ±(2 ½ ½), ±(2 ½ −½), ±(2 −½ ½): 6 of 8
+    assert (found.value, found.test) == (pytest.approx(1 / 3), "sign-flip")
+    assert found.p == 6 / 8
+    # residuals 2 − ⅔, ½ − ⅔, −½ − ⅔ = 8/6, −1/6, −7/6: √(3/2 · 114/36)/6
+    assert found.smallest_detectable == pytest.approx(2.8 * math.sqrt(1.5 * 114 / 36) / 6)
+    # one cluster drawn three times has chance 1/27 > 2.5 %, so the ends are the extreme clusters' means
+    assert (found.low, found.high) == pytest.approx((-0.25, 1.0))
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_nothing_answered_on_both_sides_is_no_difference_at_all(rows: int) -> None:
+    found = difference(np.full(rows, NAN), np.ones(rows), np.arange(rows))
+    expected = dict.fromkeys(("value", "low", "high", "p", "smallest_detectable"))
+    assert found.as_dict() == {**expected, "n": 0, "dropped": rows, "test": "none"}
+
+
+def test_one_cluster_gives_a_value_but_no_interval() -> None:
+    found = difference(floats(1, 1, 0), floats(0, 0, 0), ints(5, 5, 5))
+    assert (found.value, found.p) == (pytest.approx(2 / 3), 1.0)
+    assert (found.low, found.high, found.smallest_detectable) == (None, None, None)
+
+
+@usual
+@given(columns(credit, min_rows=2))
+def test_a_column_does_not_differ_from_itself(table: tuple[Floats, Ints]) -> None:
+    a, clusters = table
+    found = difference(a, a, clusters)
+    assert (found.value, found.p) == (0.0, 1.0)
+    if len(set(clusters.tolist())) > 1:
+        assert (found.low, found.high, found.smallest_detectable) == (0.0, 0.0, 0.0)
+
+
+@usual
+@given(columns(credit, credit, max_rows=14))
+def test_turning_a_difference_around_turns_its_sign_only(table: tuple[Floats, Floats, Ints]) -> None:
+    a, b, clusters = table
+    one, other = difference(a, b, clusters), difference(b, a, clusters)
+    assert other.value == -one.value
+    assert (other.p, other.n, other.test) == (one.p, one.n, one.test)
+    assert other.smallest_detectable == (
+        None if one.smallest_detectable is None else pytest.approx(one.smallest_detectable)
+    )
+
+
+def test_turning_a_difference_around_mirrors_its_interval() -> None:
+    rng = np.random.default_rng(3)
+    a, b, clusters = rng.integers(0, 2, 120) * 1.0, rng.integers(0, 2, 120) * 1.0, rng.integers(0, 40, 120)
+    one, other = difference(a, b, clusters), difference(b, a, clusters)
+    assert (other.low, other.high) == pytest.approx((-one.high, -one.low), abs=0.01)
+
+
+@usual
+@given(columns(credit, credit, max_rows=14), st.data())
+def test_order_and_codes_do_not_change_a_difference(table: tuple[Floats, Floats, Ints], data: st.DataObject) -> None:
+    a, b, clusters = table
+    order, other = data.draw(orders(len(a))), data.draw(relabelled(clusters))
+    found, again = difference(a, b, clusters), difference(a[order], b[order], other[order])
+    assert again.as_dict() == {
+        **found.as_dict(),
+        "smallest_detectable": None if found.smallest_detectable is None else pytest.approx(found.smallest_detectable),
+    }
+
+
+@usual
+@given(columns(credit, credit, max_rows=12), columns(credit, min_rows=0, max_rows=6), st.booleans())
+def test_failed_rows_are_dropped_and_counted(
+    table: tuple[Floats, Floats, Ints], failed: tuple[Floats, Ints], left: bool
+) -> None:
+    a, b, clusters = table
+    extra, codes = failed
+    lost = np.full(len(extra), NAN)
+    more_a, more_b = (lost, extra) if left else (extra, lost)
+    found = difference(np.append(a, more_a), np.append(b, more_b), np.append(clusters, codes))
+    assert found.as_dict() == {**difference(a, b, clusters).as_dict(), "dropped": len(extra)}
+
+
+@usual
+@given(columns(credit_or_failure, credit_or_failure, max_rows=14))
+def test_a_difference_agrees_with_the_long_way(table: tuple[Floats, Floats, Ints]) -> None:
+    rows = [row for row in zip(*(column.tolist() for column in table), strict=True) if not np.isnan(row[:2]).any()]
+    found = difference(*table)
+    assert (found.n, found.dropped) == (len(rows), len(table[0]) - len(rows))
+    if not rows:
+        assert found.value is None
+        return
+    deltas = [x - y for x, y, _ in rows]
+    assert found.value == pytest.approx(sum(deltas) / len(rows), abs=1e-12)
+    assert -1 <= found.value <= 1
+    groups: dict[int, list[float]] = {}
+    for delta, (_, _, cluster) in zip(deltas, rows, strict=True):
+        groups.setdefault(cluster, []).append(delta)
+    if found.test == "sign-flip":
+        assert found.p == flips_by_product([sum(group) for group in groups.values()])
+    else:
+        assert found.p == pytest.approx(midp_by_counting(deltas.count(1), deltas.count(-1)))
+    if len(groups) < 2:
+        assert (found.low, found.high) == (None, None)
+    else:
+        means = [sum(group) / len(group) for group in groups.values()]
+        assert min(means) - 1e-12 <= found.low <= found.high <= max(means) + 1e-12
+
+
+def test_the_smallest_detectable_difference_is_found_in_four_of_five_repetitions() -> None:
+    rng = np.random.default_rng(12)
+    n, base = 400, np.zeros(400)
+    noise = math.sqrt(0.5)  # of a difference that is −1, 0, 1 with chances ¼, ½, ¼ before the shift
+    effect = 2.8 * noise / math.sqrt(n)
+    found = 0
+    for _ in range(300):
+        delta = rng.choice((-1.0, 0.0, 1.0), n, p=((0.5 - effect) / 2, 0.5, (0.5 + effect) / 2))
+        error = clustered_stderr(delta, np.arange(n))
+        found += abs(delta.mean()) > 1.96 * error
+    assert found / 300 == pytest.approx(0.8, abs=0.07)
+    delta = rng.choice((-1.0, 0.0, 1.0), n, p=(0.25, 0.5, 0.25))
+    assert difference(delta, base, np.arange(n)).smallest_detectable == pytest.approx(effect, rel=0.1)
+
+
+def test_a_difference_as_a_dictionary_keeps_every_field() -> None:
+    fields = {
+        "value": 0.1,
+        "low": 0.0,
+        "high": 0.2,
+        "p": 0.5,
+        "n": 9,
+        "dropped": 1,
+        "test": "x",
+        "smallest_detectable": 0.3,
+    }
+    assert Difference(**fields).as_dict() == fields
+
+
+# Holm
+
+
+def test_holm_by_hand() -> None:
+    # sorted 0.005·4, 0.01·3, 0.03·2, then 0.04·1 is raised to 0.06
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_holm_of_none_and_of_one_changes_nothing() -> None:
+    assert holm([]) == []
+    assert holm([0.37]) == [0.37]
+
+
+def test_equal_p_values_stay_equal_and_never_pass_one() -> None:
+    assert holm([0.02, 0.02, 0.02]) == pytest.approx([0.06, 0.06, 0.06])
+    assert holm([0.6, 1.0, 0.5]) == [1.0, 1.0, 1.0]
+
+
+@usual
+@given(st.lists(probabilities, min_size=1, max_size=6))
+def test_holm_agrees_with_closed_testing(ps: list[float]) -> None:
+    assert holm(ps) == pytest.approx(holm_by_closed_testing(ps))
+
+
+@usual
+@given(st.lists(probabilities, max_size=12), st.data())
+def test_holm_is_monotone_no_smaller_than_the_raw_p_and_blind_to_order(ps: list[float], data: st.DataObject) -> None:
+    adjusted = holm(ps)
+    assert all(p <= q <= 1 for p, q in zip(ps, adjusted, strict=True))
+    assert all(adjusted[i] <= adjusted[j] for i in range(len(ps)) for j in range(len(ps)) if ps[i] <= ps[j])
+    order = data.draw(st.permutations(range(len(ps))))
+    assert holm([ps[i] for i in order]) == [adjusted[i] for i in order]
+
+
+# flips of verdicts
+
+
+def test_flip_rate_by_hand() -> None:
+    # verdicts won/won (¾ is a win), won/lost, tied/won, lost/lost, and one failure each side: 2 of 4
+    assert flip_rate(floats(1, 1, 0.5, 0, NAN, 1), floats(0.75, 0.25, 1, 0, 1, NAN)) == 0.5
+
+
+def test_a_tie_on_both_sides_is_no_flip() -> None:
+    assert flip_rate(floats(0.5, 0.5), floats(0.5, 0.5)) == 0.0
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_without_rows_answered_on_both_sides_there_is_no_flip_rate(rows: int) -> None:
+    assert flip_rate(np.full(rows, NAN), np.ones(rows)) is None
+
+
+@usual
+@given(columns(credit_or_failure, credit_or_failure))
+def test_flip_rate_agrees_with_a_loop_and_has_no_side(table: tuple[Floats, Floats, Ints]) -> None:
+    a, b, _ = table
+    kept, flipped = 0, 0
+    for x, y in zip(a.tolist(), b.tolist(), strict=True):
+        if x == x and y == y:  # noqa: PLR0124 - a failure is not equal to itself
+            kept += 1
+            flipped += ("won" if x > 0.5 else "lost" if x < 0.5 else "tied") != (
+                "won" if y > 0.5 else "lost" if y < 0.5 else "tied"
+            )
+    assert flip_rate(a, b) == flip_rate(b, a) == flip_rate(1 - a, 1 - b)
+    assert flip_rate(a, b) == (pytest.approx(flipped / kept) if kept else None)
+
+
+@usual
+@given(columns(credit))
+def test_a_model_turned_around_flips_all_but_its_ties(table: tuple[Floats, Ints]) -> None:
+    a, _ = table
+    assert flip_rate(a, a) == 0.0
+    assert flip_rate(a, 1 - a) == pytest.approx(np.mean(a != 0.5))

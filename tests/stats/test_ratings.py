@@ -1,0 +1,294 @@
+"""How well scores follow a person's own ratings."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from prb.stats.estimate import Floats, Ints
+from prb.stats.ratings import METRICS, MIN_ROWS, concordance, left_out_line, mean_over_users, rating_metrics
+from tests.stats.strategies import NAN, columns, floats, ints, orders, usual
+
+scores = st.integers(-16, 16).map(lambda k: k / 4)
+ratings = st.sampled_from((0.0, 0.1, 0.25, 0.3, 0.5, 0.7, 0.75, 1.0))
+scores_or_failures = st.one_of(scores, scores, scores, st.just(NAN))
+
+
+def line_by_polyfit(score: list[float], rating: list[float]) -> list[float]:
+    """Fit the others, turn a falling line flat, read it at the row that was left out."""
+    predictions = []
+    for i in range(len(score)):
+        x, y = np.array(score[:i] + score[i + 1 :]), np.array(rating[:i] + rating[i + 1 :])
+        slope = max(0.0, float(np.polyfit(x - x.mean(), y, 1)[0])) if len(set(x.tolist())) > 1 else 0.0
+        predictions.append(min(1.0, max(0.0, float(y.mean() + slope * (score[i] - x.mean())))))
+    return predictions
+
+
+def concordance_by_loops(score: list[float], rating: list[float]) -> float | None:
+    points = n = 0.0
+    for i in range(len(score)):
+        for j in range(len(score)):
+            if rating[i] > rating[j]:
+                n += 1
+                points += 1 if score[i] > score[j] else 0.5 if score[i] == score[j] else 0
+    return points / n if n else None
+
+
+def spearman_by_ranks(score: list[float], rating: list[float]) -> float | None:
+    """Pearson's correlation of average ranks."""
+
+    def ranks(values: list[float]) -> list[float]:
+        return [sum(w < v for w in values) + (sum(w == v for w in values) + 1) / 2 for v in values]
+
+    x, y = np.array(ranks(score)), np.array(ranks(rating))
+    x, y = x - x.mean(), y - y.mean()
+    norm = math.sqrt(float((x * x).sum() * (y * y).sum()))
+    return float((x * y).sum()) / norm if norm else None
+
+
+def approx(value: float | None) -> object:
+    return None if value is None else pytest.approx(value, abs=1e-9)
+
+
+# the line
+
+
+def test_a_line_through_the_others_by_hand() -> None:
+    # without (0, 0): slope ¼ through (1, ½) and (2, ¾) gives ¼ at 0; without (1, ½): 3/8; without (2, ¾): 1
+    assert left_out_line(floats(0, 1, 2), floats(0, 0.5, 0.75)) == pytest.approx([0.25, 0.375, 1.0])
+
+
+def test_a_line_that_leaves_the_scale_is_cut_at_its_ends() -> None:
+    # without (10, 0.6) the line is x/2, which says 5; without (−10, 0.4) it is ½ + x/2, which says −4.5
+    assert left_out_line(floats(0, 1, 10), floats(0, 0.5, 0.6))[2] == 1.0
+    assert left_out_line(floats(0, 1, -10), floats(0.5, 1, 0.4))[2] == 0.0
+
+
+def test_a_falling_line_is_turned_flat_not_around() -> None:
+    # the order is wrong everywhere, so each row is given the mean of the others
+    assert left_out_line(floats(2, 1, 0), floats(0, 0.5, 1)) == pytest.approx([0.75, 0.5, 0.25])
+
+
+def test_constant_scores_predict_the_mean_of_the_others() -> None:
+    assert left_out_line(np.full(3, 0.1), floats(0, 0.5, 1)) == pytest.approx([0.75, 0.5, 0.25])
+    assert left_out_line(np.zeros(3), floats(0, 0.5, 1)) == pytest.approx([0.75, 0.5, 0.25])
+
+
+@pytest.mark.parametrize("outlier", [1.0, 10.0, 1000.0, 1e5, -1e5])
+@pytest.mark.parametrize("others", [0.01, 0.1, 0.3, 0.67])
+def test_equal_others_beside_a_huge_score_leave_no_slope_made_of_rounding(outlier: float, others: float) -> None:
+    rating = floats(0.12, 0.98, 0.46, 0.35, 0.76, 0.87)
+    found = left_out_line(floats(others, others, others, others, others, outlier), rating)
+    assert found[-1] == pytest.approx(rating[:-1].mean())
+
+
+@usual
+@given(columns(scores, ratings, min_rows=3))
+def test_the_line_agrees_with_polyfit(table: tuple[Floats, Floats, Ints]) -> None:
+    score, rating, _ = table
+    found = left_out_line(score, rating)
+    assert found == pytest.approx(line_by_polyfit(score.tolist(), rating.tolist()), abs=1e-7)
+    assert ((found >= 0) & (found <= 1)).all()
+
+
+@usual
+@given(columns(scores, ratings, min_rows=3), st.data())
+def test_the_line_never_sees_the_rating_it_predicts(table: tuple[Floats, Floats, Ints], data: st.DataObject) -> None:
+    score, rating, _ = table
+    i = data.draw(st.integers(0, len(score) - 1))
+    changed = rating.copy()
+    changed[i] = data.draw(ratings)
+    assert left_out_line(score, changed)[i] == pytest.approx(left_out_line(score, rating)[i], abs=1e-9)
+
+
+# order
+
+
+def test_concordance_by_hand() -> None:
+    # of six pairs one has equal ratings; of the five: (a,b) right, (a,c) right, (a,d) tied, (b,d) wrong, (c,d) wrong
+    assert concordance(floats(0, 1, 2, 0), floats(0.1, 0.5, 0.5, 0.9)) == pytest.approx((1 + 1 + 0.5 + 0 + 0) / 5)
+
+
+def test_concordance_needs_ratings_that_differ() -> None:
+    assert concordance(floats(1, 2, 3), np.full(3, 0.4)) is None
+    assert concordance(floats(1), floats(0.4)) is None
+    assert concordance(floats(), floats()) is None
+
+
+@usual
+@given(columns(scores, ratings))
+def test_concordance_agrees_with_a_double_loop_and_with_somers(table: tuple[Floats, Floats, Ints]) -> None:
+    score, rating, _ = table
+    found = concordance(score, rating)
+    assert found == approx(concordance_by_loops(score.tolist(), rating.tolist()))
+    if len(set(rating)) > 1 and len(set(score)) > 1:
+        assert found == approx((stats.somersd(rating, score).statistic + 1) / 2)
+
+
+@usual
+@given(columns(scores, ratings, min_rows=2))
+def test_concordance_mirrors_with_the_scores_and_sees_only_their_order(table: tuple[Floats, Floats, Ints]) -> None:
+    score, rating, _ = table
+    found = concordance(score, rating)
+    assume(found is not None)
+    assert 0 <= found <= 1
+    assert concordance(-score, rating) == approx(1 - found)
+    assert concordance(np.exp(score), rating) == found
+    assert concordance(rating, rating) == 1.0
+    assert concordance(np.zeros(len(score)), rating) == 0.5
+
+
+# one person's five numbers
+
+
+def test_perfect_scores_by_hand() -> None:
+    found = rating_metrics(floats(0, 1, 2), floats(0, 0.5, 1), ints(4, 4, 4))
+    assert found == {4: {"n": 3, "alignment": 1.0, "mae": 0.0, "skill": 1.0, "spearman": 1.0, "concordance": 1.0}}
+
+
+def test_scores_in_the_wrong_order_by_hand() -> None:
+    # others' means ¾, ½, ¼ against 0, ½, 1: error ½, the same as the baseline, so no skill
+    found = rating_metrics(floats(2, 1, 0), floats(0, 0.5, 1), ints(4, 4, 4))[4]
+    expected = {"n": 3, "alignment": 0.5, "mae": 0.5, "skill": 0.0, "spearman": -1.0, "concordance": 0.0}
+    assert found == pytest.approx(expected)
+
+
+def test_people_with_fewer_than_three_answered_rows_are_left_out() -> None:
+    score = floats(1, 2, 3, NAN, 1, 2, 3)
+    found = rating_metrics(score, floats(0, 0.5, 1, 0, 1, 0, 0.5), ints(7, 5, 7, 5, 5, 7, 2))
+    assert {user: row["n"] for user, row in found.items()} == {7: 3}
+    assert MIN_ROWS == 3
+
+
+@pytest.mark.parametrize("rows", [0, 4])
+def test_nothing_answered_gives_nobody_a_number(rows: int) -> None:
+    assert rating_metrics(np.full(rows, NAN), np.full(rows, 0.5), np.zeros(rows, dtype=np.int64)) == {}
+
+
+@pytest.mark.parametrize("rating", [0.0, 0.1, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("rows", [3, 5, 7])
+def test_a_person_who_rates_all_alike_has_no_skill_and_no_order(rating: float, rows: int) -> None:
+    found = rating_metrics(np.arange(rows) * 1.0, np.full(rows, rating), np.zeros(rows, dtype=np.int64))[0]
+    assert (found["skill"], found["spearman"], found["concordance"]) == (None, None, None)
+    assert found["mae"] == pytest.approx(0.0, abs=1e-12)
+
+
+@usual
+@given(columns(ratings, min_rows=3, groups=1))
+def test_constant_scores_have_no_skill_and_a_concordance_of_one_half(table: tuple[Floats, Ints]) -> None:
+    rating, users = table
+    assume(len(set(rating)) > 1)
+    found = rating_metrics(np.full(len(rating), 0.3), rating, users)[0]
+    assert (found["skill"], found["concordance"]) == pytest.approx((0.0, 0.5), abs=1e-9)
+    assert found["spearman"] is None
+
+
+@usual
+@given(columns(scores_or_failures, ratings, min_rows=3, groups=3))
+def test_the_five_numbers_agree_with_the_long_way(table: tuple[Floats, Floats, Ints]) -> None:
+    people: dict[int, list[tuple[float, float]]] = {}
+    for score, rating, user in zip(*(column.tolist() for column in table), strict=True):
+        if not np.isnan(score):
+            people.setdefault(user, []).append((score, rating))
+    people = {user: rows for user, rows in people.items() if len(rows) >= MIN_ROWS}
+    found = rating_metrics(*table)
+    assert set(found) == set(people)
+    for user, rows in people.items():
+        x, y = [row[0] for row in rows], [row[1] for row in rows]
+        n = len(rows)
+        error = sum(abs(p - r) for p, r in zip(line_by_polyfit(x, y), y, strict=True)) / n
+        guess = sum(abs(sum(y[:i] + y[i + 1 :]) / (n - 1) - y[i]) for i in range(n)) / n
+        expected = {
+            "n": n,
+            "alignment": pytest.approx(1 - error, abs=1e-7),
+            "mae": pytest.approx(error, abs=1e-7),
+            "skill": pytest.approx(1 - error / guess, abs=1e-6) if len(set(y)) > 1 else None,
+            "spearman": approx(spearman_by_ranks(x, y)),
+            "concordance": approx(concordance_by_loops(x, y)),
+        }
+        assert found[user] == expected
+        assert set(found[user]) == {"n", *METRICS}
+
+
+@usual
+@given(columns(scores, ratings, min_rows=3, groups=3), st.data())
+def test_unit_and_origin_of_the_scores_and_the_order_of_rows_do_not_matter(
+    table: tuple[Floats, Floats, Ints], data: st.DataObject
+) -> None:
+    score, rating, users = table
+    order = data.draw(orders(len(score)))
+    unit, origin = data.draw(st.sampled_from((0.01, 0.5, 40.0))), data.draw(st.sampled_from((-30.0, 0.0, 7.0)))
+    found = rating_metrics(score, rating, users)
+    again = rating_metrics((unit * score + unit * origin)[order], rating[order], users[order])
+    assert set(again) == set(found)
+    for user, row in found.items():
+        same = {name: None if row[name] is None else pytest.approx(row[name], abs=1e-6) for name in METRICS}
+        assert {name: again[user][name] for name in METRICS} == same
+
+
+@usual
+@given(columns(scores, ratings, min_rows=3, groups=3), columns(ratings, min_rows=0, max_rows=5, groups=4))
+def test_failed_rows_change_nobodys_numbers(table: tuple[Floats, Floats, Ints], failed: tuple[Floats, Ints]) -> None:
+    score, rating, users = table
+    extra, codes = failed
+    more = rating_metrics(np.append(score, [NAN] * len(extra)), np.append(rating, extra), np.append(users, codes))
+    assert more == rating_metrics(score, rating, users)
+
+
+@usual
+@given(columns(scores, ratings, min_rows=3, groups=1))
+def test_every_metric_stays_in_its_range(table: tuple[Floats, Floats, Ints]) -> None:
+    found = rating_metrics(*table)[0]
+    assert 0 <= found["mae"] <= 1
+    assert found["alignment"] == 1 - found["mae"]
+    assert found["skill"] is None or found["skill"] <= 1
+    assert found["spearman"] is None or -1 - 1e-12 <= found["spearman"] <= 1 + 1e-12
+
+
+# over people
+
+
+def test_the_mean_of_two_people_by_hand() -> None:
+    # mean ½, standard error (1/√2)/√2 = ½, t on one degree of freedom = tan(0.475π)
+    half = math.tan(0.475 * math.pi) / 2
+    found = mean_over_users([0.0, None, 1.0])
+    assert found == {"value": 0.5, "low": pytest.approx(0.5 - half), "high": pytest.approx(0.5 + half), "n": 2}
+
+
+def test_nobody_has_no_mean_and_one_person_no_interval() -> None:
+    assert mean_over_users([]) == mean_over_users([None, None]) == {"value": None, "low": None, "high": None, "n": 0}
+    assert mean_over_users([None, 0.3]) == {"value": 0.3, "low": None, "high": None, "n": 1}
+
+
+@usual
+@given(st.lists(st.one_of(st.none(), st.floats(-1, 1).map(lambda v: round(v, 6))), max_size=30), st.data())
+def test_the_mean_over_people_agrees_with_scipys_t_interval(values: list[float | None], data: st.DataObject) -> None:
+    known = [v for v in values if v is not None]
+    found = mean_over_users(data.draw(st.permutations(values)))
+    assert found["n"] == len(known)
+    if len(set(known)) > 1:
+        expected = stats.ttest_1samp(known, 0.0).confidence_interval(0.95)
+        assert (found["low"], found["high"]) == pytest.approx((expected.low, expected.high), abs=1e-9)
+        assert found["low"] <= found["value"] <= found["high"]
+    if known:
+        total = 0.0
+        for value in known:
+            total += value
+        assert found["value"] == pytest.approx(total / len(known), abs=1e-12)
+
+
+@usual
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=30))
+def test_the_interval_over_people_agrees_with_plain_loops_and_mirrors(values: list[float]) -> None:
+    n = len(values)
+    mean = sum(values) / n
+    squares = sum((v - mean) ** 2 for v in values)
+    half = float(stats.t.ppf(0.975, n - 1)) * math.sqrt(squares / (n - 1) / n)
+    found, turned = mean_over_users(list(values)), mean_over_users([-v for v in values])
+    assert (found["low"], found["high"]) == pytest.approx((mean - half, mean + half), abs=1e-9)
+    assert (turned["low"], turned["high"]) == pytest.approx((-found["high"], -found["low"]), abs=1e-9)

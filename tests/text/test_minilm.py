@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prb.errors import BadInput, MissingExtra, UnknownName
+from prb.text.encoders import ENCODERS, Encoder
+from prb.weights import local_folder
+
+TEXTS = ["My cat sleeps on the sofa.", "The kitten naps on the couch.", "Interest rates rose again in March."]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Encoder:
+    pytest.importorskip("transformers", reason="needs the torch extra")
+    pytest.importorskip("torch", reason="needs the torch extra")
+    if not (local_folder("minilm") / "config.json").exists():
+        pytest.skip("needs the MiniLM weights: `prb models pull minilm`")
+    return ENCODERS.make("minilm")
+
+
+def test_rows_have_length_one(minilm: Encoder) -> None:
+    rows = minilm.encode(TEXTS)
+    assert rows.shape == (3, 384)
+    assert rows.dtype == np.float32
+    assert np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_paraphrase_is_closer_than_a_stranger(minilm: Encoder) -> None:
+    near, like, far = minilm.encode(TEXTS)
+    assert near @ like > 0.5
+    assert near @ far < 0.2
+
+
+def test_a_row_does_not_depend_on_its_neighbours(minilm: Encoder) -> None:
+    together = ENCODERS.make("minilm").encode([*TEXTS, "word " * 300])
+    alone = ENCODERS.make("minilm")
+    for text, row in zip(TEXTS, together, strict=False):
+        assert np.array_equal(alone.encode([text])[0], row)
+
+
+def test_a_text_without_words_is_a_row_of_zeros(minilm: Encoder) -> None:
+    assert not minilm.encode(["  "]).any()
+
+
+def test_no_texts_give_no_rows(minilm: Encoder) -> None:
+    assert minilm.encode([]).shape == (0, 384)
+
+
+def test_a_text_longer_than_the_model_reads_is_cut_and_not_refused(minilm: Encoder) -> None:
+    row, longer = minilm.encode(["tea " * 400, "tea " * 800])
+    assert np.array_equal(row, longer)
+
+
+def test_the_fingerprint_names_the_weights(minilm: Encoder) -> None:
+    assert minilm.fingerprint == "minilm-b9a0018dff09"
+
+
+def test_missing_weights_are_named_with_the_command_that_gets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRB_CACHE", str(tmp_path))
+    with pytest.raises(BadInput, match=r"no MiniLM weights in .*minilm; `prb models pull minilm` gets them"):
+        ENCODERS.make("minilm")
+    with pytest.raises(BadInput, match=r"no MiniLM weights in .*elsewhere"):
+        ENCODERS.make(f"minilm?path={tmp_path / 'elsewhere'}")
+
+
+def test_without_the_extra_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingExtra, match=r"the minilm encoder needs the 'torch' extra"):
+        ENCODERS.make(f"minilm?path={tmp_path}")
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(UnknownName, match=r"no option of encoder 'minilm' named 'pat'; did you mean 'path'"):
+        ENCODERS.make("minilm?pat=x")

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from prb.text.pii import Found, find, mask, mask_query
+from prb.types import Post, Query
+
+PARTS = st.sampled_from(
+    [
+        "ann",
+        "@",
+        "@ann",
+        ".",
+        "com",
+        " ",
+        "+49 30 1234567",
+        "DE89 3704 0044 0532 0130 00",
+        "415-555-2671",
+        "1994",
+        "[",
+        "]",
+        "X",
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["me@example.com", "foo.bar+news@ex-ample.org", "a_b@mail.example.co.uk", "jürgen@münchen.de", "X@Y.IO"],
+)
+def test_e_mail_addresses_are_masked(address: str) -> None:
+    assert mask(f"Write to {address}, please.") == "Write to [e-mail], please."
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "+49 30 1234567",
+        "+442079460958",
+        "+33 1 23 45 67 89",
+        "+91 98765 43210",
+        "(415) 555-2671",
+        "415-555-2671",
+        "415.555.2671",
+        "020 7946 0958",
+        "030 1234567",
+        "0171/1234567",
+        "01 23 45 67 89",
+    ],
+)
+def test_phone_numbers_are_masked_in_many_formats(number: str) -> None:
+    assert mask(f"Call {number} tonight.") == "Call [phone] tonight."
+
+
+@pytest.mark.parametrize(
+    "iban",
+    [
+        "DE89370400440532013000",
+        "DE89 3704 0044 0532 0130 00",
+        "GB82 WEST 1234 5698 7654 32",
+        "FR14 2004 1010 0505 0001 3M02 606",
+        "NO93 8601 1117 947",
+        "MT84MALT011000012345MTLCAST001S",
+    ],
+)
+@pytest.mark.parametrize("after", [".", ", thanks", " BIC COBADEFFXXX", " OK"])
+def test_valid_ibans_are_masked_whatever_follows(iban: str, after: str) -> None:
+    assert mask(f"Pay to {iban}{after}") == f"Pay to [IBAN]{after}"
+
+
+@pytest.mark.parametrize("iban", ["DE88370400440532013000", "GB82 WEST 1234 5698 7654 33", "XX00 0000 0000 0000 0000"])
+def test_a_wrong_check_digit_is_no_iban(iban: str) -> None:
+    assert "IBAN" not in {hit.kind for hit in find(f"Pay to {iban} now")}
+
+
+@pytest.mark.parametrize("handle", ["@anna", "@anna_k", "@anna.k", "@Anna99"])
+def test_handles_are_masked(handle: str) -> None:
+    assert mask(f"Ask {handle}.") == "Ask [handle]."
+    assert mask(f"({handle})") == "([handle])"
+
+
+def test_a_handle_with_its_server_is_masked_whole() -> None:
+    assert mask("Ask @anna@mastodon.social today") == "Ask [handle] today"
+
+
+@pytest.mark.parametrize("text", ["x @ y", "at @ 5", "@", "a@b", "mail me @", "@@"])
+def test_a_lone_at_sign_is_nobody(text: str) -> None:
+    assert mask(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "in 1994",
+        "12.50",
+        "2024-11-03",
+        "03/11/2024",
+        "2024-11-03 12:30:00",
+        "from 1994 to 2004",
+        "1994-2004",
+        "1994, 1995, 1996 and 1997",
+        "$1,299.00",
+        "EUR 1.234.567,89",
+        "3,000,000 people",
+        "10 000 000",
+        "3.14159265358979",
+        "192.168.178.21",
+        "ISBN 978-3-16-148410-0",
+        "10115 Berlin",
+        "9:00-17:00",
+        "100-200 g",
+        "24 x 36 x 1200",
+        "61.4 kilos",
+        "58 out of 100",
+        "route 66, km 12",
+    ],
+)
+def test_ordinary_numbers_stay(text: str) -> None:
+    assert mask(text) == text
+
+
+def test_a_very_long_word_takes_no_very_long_time() -> None:
+    text = "a" * 200_000 + " me@example.com"
+    assert mask(text) == "a" * 200_000 + " [e-mail]"
+
+
+def test_finds_come_from_left_to_right_with_their_kind() -> None:
+    text = "me@example.com or @anna or +49 30 1234567"
+    assert find(text) == [Found(0, 14, "e-mail"), Found(18, 23, "handle"), Found(27, 41, "phone")]
+    assert mask(text) == "[e-mail] or [handle] or [phone]"
+
+
+@settings(deadline=None)
+@given(st.text().filter(lambda text: not any(c.isdigit() or c == "@" for c in text)))
+def test_text_without_digits_and_at_signs_is_never_changed(text: str) -> None:
+    assert mask(text) == text
+
+
+@settings(deadline=None)
+@given(st.text(alphabet=st.sampled_from("ab1290@.+- ()[]DE")) | st.lists(PARTS).map("".join))
+@example("a@b.cc@dd")
+@example("@anna@mastodon.social")
+def test_masking_twice_changes_nothing_more(text: str) -> None:
+    once = mask(text)
+    assert mask(once) == once
+    assert find(once) == []
+
+
+@settings(deadline=None)
+@given(st.text() | st.lists(PARTS).map("".join))
+def test_finds_never_overlap_and_lie_within_the_text(text: str) -> None:
+    end = 0
+    for hit in find(text):
+        assert end <= hit.start < hit.end <= len(text)
+        end = hit.end
+
+
+def test_a_query_is_masked_in_all_the_person_wrote() -> None:
+    query = Query(
+        question="Is me@example.com fine?",
+        user="u1",
+        posts=(Post("p1", "Food", "Call 415-555-2671."), Post("p2", "", "Tea in 1994.")),
+        plan=("answers @anna",),
+    )
+    assert mask_query(query) == Query(
+        question="Is [e-mail] fine?",
+        user="u1",
+        posts=(Post("p1", "Food", "Call [phone]."), Post("p2", "", "Tea in 1994.")),
+        plan=("answers [handle]",),
+    )

@@ -1,0 +1,183 @@
+"""`prb train` as a newcomer meets it: from rows to a folder, and every way it can be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from prb.cli import run
+from prb.data.load import load
+from prb.errors import BadInput, RunConflict, UnknownName
+from prb.models.personal.features import make_features
+from prb.models.personal.method import METHODS
+from prb.models.personal.scorer import load_personal
+from prb.runs import read_json
+from prb.training.config import TrainConfig
+from prb.training.examples import open_training, prepare
+from prb.training.judge import margins
+from prb.training.run import train
+from prb.types import Ask, Pair
+from tests.conftest import make_row
+
+TASTES = (("Rye bread, short.", "A long train ride."), ("A long train ride.", "Rye bread, short."))
+
+
+def rows_of_twelve() -> list[dict[str, Any]]:
+    """Twelve persons, four questions each, two opposite tastes that their posts tell."""
+    made = []
+    for person in range(12):
+        chosen, rejected = TASTES[person % 2]
+        profile = [{"id": str(n), "text": f"I enjoyed {chosen.lower()} {n}"} for n in range(3)]
+        for n in range(4):
+            texts = {"chosen": f"{chosen} {n}", "rejected": f"{rejected} {n}", "profile": profile, "split": "train"}
+            made.append(make_row(10 * person + n, user=f"u{person}", question=f"What now, {n}?", **texts))
+    return made
+
+
+@pytest.fixture
+def data(write_jsonl: Callable[..., Path]) -> str:
+    return str(write_jsonl(rows_of_twelve()))
+
+
+def test_a_light_head_is_trained_and_its_card_tells_all(data: str, tmp_path: Path) -> None:
+    card = train(TrainConfig(method="light", dataset=data, out=tmp_path / "head"))
+    assert card == read_json(tmp_path / "head" / "card.json")
+    assert card["data"]["rows"] == 48
+    assert card["data"]["fingerprint"] == load(data, split="train").fingerprint
+    assert card["fitted_on"]["persons"] + card["validation"]["persons"] == 12
+    assert card["validation"]["by_condition"]["profile"]["value"] == 1.0
+    assert card["validation"]["gain"]["value"] == 0.5
+    assert sorted(p.name for p in (tmp_path / "head").iterdir()) == [
+        ".lock", "card.json", "config.json", "users.json", "weights.safetensors"
+    ]  # fmt: skip
+
+
+def test_scores_from_disk_are_the_margins_training_saw(data: str, tmp_path: Path) -> None:
+    train(TrainConfig(method="light", dataset=data, out=tmp_path / "head"))
+    model = load_personal(tmp_path / "head")
+    features = make_features("static")
+    examples = prepare(open_training(data, None), features, joint=False, k=10, rank="embedding")
+    pairs = [pair for pair in load(data, split="train") if isinstance(pair, Pair)]
+    from prb.models.personal.scorer import query_of
+
+    scores = np.array(model.score([Ask(query_of(p, None, 10), a) for p in pairs for a in p.answers]))
+    np.testing.assert_allclose(scores[::2] - scores[1::2], margins(model.head, examples, np.arange(48)), atol=1e-9)
+
+
+def test_a_finished_folder_is_left_alone_and_another_setting_refused(data: str, tmp_path: Path) -> None:
+    out = tmp_path / "head"
+    first = train(TrainConfig(method="light", dataset=data, out=out))
+    before = (out / "weights.safetensors").stat().st_mtime_ns
+    assert train(TrainConfig(method="light", dataset=data, out=out)) == first
+    assert (out / "weights.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(RunConflict, match="k"):
+        train(TrainConfig(method="light", dataset=data, out=out, k=3))
+
+
+def test_bad_input_leaves_nothing_behind(data: str, tmp_path: Path) -> None:
+    out = tmp_path / "head"
+    with pytest.raises(UnknownName, match="did you mean 'bilinear'"):
+        train(TrainConfig(method="bilinea", dataset=data, out=out))
+    with pytest.raises(BadInput, match="cannot be tested"):
+        train(TrainConfig(method="light", dataset=data, split="test", out=out))
+    with pytest.raises(BadInput, match="--validation"):
+        train(TrainConfig(method="light", dataset=data, validation=1.0, out=out))
+    with pytest.raises(BadInput, match="cannot be cut into 20 folds"):
+        train(TrainConfig(method="light", dataset=data, sweep=True, folds=20, out=out))
+    assert not out.exists()
+
+
+def test_training_never_falls_back_to_test_rows(write_jsonl: Callable[..., Path]) -> None:
+    path = write_jsonl([make_row(1, split="test"), make_row(2, split="test")])
+    with pytest.raises(BadInput, match="no rows in split 'train'"):
+        open_training(str(path), None)
+
+
+def test_a_sweep_tries_the_grid_and_trains_on_everybody(data: str, tmp_path: Path) -> None:
+    card = train(TrainConfig(method="light?sharp=5", dataset=data, out=tmp_path / "head", sweep=True, folds=3))
+    assert [t["method"].startswith("light?sharp=5&c=") for t in card["sweep"]] == [True] * 4
+    values = [t["accuracy"]["value"] for t in card["sweep"]]
+    assert values == sorted(values, reverse=True)
+    assert card["method"] == card["sweep"][0]["method"]
+    assert card["fitted_on"]["persons"] == 12
+    assert card["validation"] is None
+
+
+def test_features_are_read_once_for_all_methods(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, features = open_training(data, None), make_features("static")
+    first = prepare(dataset, features, joint=False, k=10, rank="embedding")
+    monkeypatch.setattr(type(features), "texts", lambda *_: pytest.fail("read again"))
+    again = prepare(dataset, features, joint=False, k=10, rank="embedding")
+    np.testing.assert_array_equal(first.vectors, again.vectors)
+    np.testing.assert_array_equal(first.rows, again.rows)
+    assert len(first.vectors) == 4 + 6 + 8  # questions, posts and answers, each text once
+    pairs = first.pairs(np.array([5, 0]), METHODS.make("light"), np.zeros((2, 0)))
+    assert pairs.view.mask.sum() == 6
+    assert pairs.person.tolist() == [0, 1]
+
+
+def test_the_command_line_trains_evaluates_and_draws_a_curve(
+    data: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    pytest.importorskip("torch", reason="needs the torch extra")
+    out = str(tmp_path / "head")
+    assert run(["train", "bilinear", "--dataset", data, "--out", out, "--epochs", "3", "--quiet", "--json"]) == 0
+    card = orjson.loads(capsysbinary.readouterr().out)
+    assert len(card["curve"]) == 3
+    curve = ["train", "curve", out, "--dataset", data, "--split", "train", "--m", "0", "1", "--held", "2"]
+    assert run([*curve, "--json", "--quiet"]) == 0
+    points = orjson.loads(capsysbinary.readouterr().out)["points"]
+    assert [(p["m"], p["accuracy"]["n"]) for p in points] == [(0, 24), (1, 24)]
+    run_folder = str(tmp_path / "run")
+    said = ["evaluate", "--dataset", data, "--split", "train", "--model", f"personal?path={out}", "--quiet"]
+    assert run([*said, "--condition", "none", "--condition", "profile", "--out", run_folder, "--json"]) == 0
+    none, profile = orjson.loads(capsysbinary.readouterr().out)["results"]
+    assert none["accuracy"]["value"] == 0.5  # twelve persons, two opposite tastes, nothing known of anybody
+    assert profile["accuracy"]["value"] > 0.9
+
+
+def test_help_lists_every_method(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in (*METHODS, "reward-model", "dpo"))
+
+
+def test_wrong_names_end_with_one_line_and_code_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["train", "lorre", "--out", str(tmp_path / "x")]) == 2
+    assert run(["train", "curve", str(tmp_path)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert "did you mean 'lore'" in lines[0]
+    assert "no trained head" in lines[-1]
+
+
+def test_ctrl_c_keeps_the_checkpoint_and_the_same_command_ends_like_an_undisturbed_one(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="needs the torch extra")
+    from prb.training.loop import Training
+
+    def command(out: Path) -> int:
+        return run(["train", "vpl", "--dataset", data, "--out", str(out), "--quiet", "--epochs", "8"])
+
+    epoch = Training.epoch
+
+    def interrupted(self: Training, number: int, held: Any) -> None:
+        if number == 4:
+            raise KeyboardInterrupt
+        epoch(self, number, held)
+
+    assert command(tmp_path / "whole") == 0
+    monkeypatch.setattr(Training, "epoch", interrupted)
+    assert command(tmp_path / "cut") == 130
+    assert "goes on from there" in capsys.readouterr().err
+    assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
+    monkeypatch.setattr(Training, "epoch", epoch)
+    assert command(tmp_path / "cut") == 0
+    whole, cut = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("whole", "cut"))
+    assert whole == cut
+    assert not (tmp_path / "cut" / "checkpoint.safetensors").exists()
