@@ -6,7 +6,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.cache import Cache, digest
+from prb.cache import Cache
+from prb.hashing import digest
 
 
 def test_what_was_put_is_got_back_exactly(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ A key is a hash of everything a value depends on: the model's fingerprint and th
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,11 +22,6 @@ _MANY = 500
 
 def cache_path() -> Path:
     return cache_folder() / "said.sqlite"
-
-
-def digest(*parts: Any) -> bytes:
-    """A key from anything JSON can hold."""
-    return hashlib.blake2b(orjson.dumps(parts), digest_size=20).digest()
 
 
 class Cache:

@@ -1,9 +1,16 @@
-"""A run is a folder: `config.json`, `outcomes.jsonl` (appended as work finishes), `summary.json`, `users.json`."""
+"""The run folder: who writes it, what makes a resumed run the same run, and files that are whole or not there.
+
+A run is a folder with a `config.json` (settings, data and model fingerprints: its identity), journals that grow line by
+line as work finishes, and results written when all is done. One process writes it at a time. Work that fails before its
+first result leaves nothing behind.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,10 +19,13 @@ import orjson
 from filelock import FileLock, Timeout
 
 from prb.errors import BadInput, RunConflict
-from prb.types import Outcome
 
 CONFIG, OUTCOMES, SUMMARY, USERS = "config.json", "outcomes.jsonl", "summary.json", "users.json"
+LOCK = ".lock"
+FORMAT = 1
+"""Of run folders; a folder without the field is of format 1."""
 _PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+_TAIL = 1 << 16
 
 
 def read_json(path: Path) -> Any:
@@ -23,35 +33,66 @@ def read_json(path: Path) -> Any:
         return orjson.loads(path.read_bytes())
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist") from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from None
     except orjson.JSONDecodeError as error:
         raise BadInput(f"{path} is not JSON: {error}") from None
 
 
-def write_json(path: Path, value: Any) -> None:
-    """All of it or nothing: readers never see half a file."""
-    draft = path.with_name(path.name + ".part")
-    draft.write_bytes(orjson.dumps(value, option=_PRETTY))
-    draft.replace(path)
-
-
-def read_outcomes(folder: Path) -> Iterator[dict[str, Any]]:
-    """The finished lines of a run, whoever wrote it."""
-    path = folder / OUTCOMES
-    if not path.exists():
-        raise BadInput(f"{folder} is not a run: it has no {OUTCOMES}")
-    yield from read_lines(path)
-
-
-def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+@contextmanager
+def draft(path: Path) -> Iterator[Path]:
+    """A path beside `path` for a file or folder; it takes the place of `path` if the block succeeds, else it goes."""
+    part = path.with_name(f".{path.name}.part")
+    _remove(part)
     try:
-        row: dict[str, Any] = orjson.loads(line)
-        return row
-    except orjson.JSONDecodeError:
-        raise BadInput(f"{path} is damaged at line {number}; remove the folder and run again") from None
+        yield part
+        if path.is_dir():  # a folder cannot be replaced in one step
+            old = path.with_name(f".{path.name}.old")
+            _remove(old)
+            path.rename(old)
+            part.rename(path)
+            _remove(old)
+        else:
+            part.replace(path)
+    finally:
+        _remove(part)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """All of it or nothing: readers never see half a file."""
+    with draft(path) as part:
+        part.write_bytes(content)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_bytes(path, orjson.dumps(value, option=_PRETTY))
+
+
+def write_lines(path: Path, rows: Iterable[Any]) -> None:
+    """JSONL, durable when this returns."""
+    with draft(path) as part, part.open("wb") as file:
+        file.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines of a JSONL file; one that its writer has not finished is left out."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                row = None
+            if not isinstance(row, dict):
+                raise BadInput(f"{path} is damaged at line {number}; remove the folder and run again")
+            yield row
 
 
 class Journal:
-    """An append-only JSONL file of whole lines: one torn by a crash is dropped when the file is opened again."""
+    """An append-only JSONL file of whole lines; a line torn by a crash is dropped when the file is opened again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,13 +118,13 @@ class Journal:
             return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
 
     def keep(self, lines: int) -> None:
-        """Cut the file after so many lines."""
+        """Cut the file after so many lines: the rest belongs to a batch that did not finish."""
         with self.path.open("rb") as file:
             size = sum(len(file.readline()) for _ in range(lines))
         self._file.truncate(size)
 
     def append(self, rows: Iterable[Any]) -> None:
-        """One write for all of them, handed to the operating system before anybody is told it is done."""
+        """One write for all rows, handed to the operating system before anyone is told that they are done."""
         self._file.write(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
         self._file.flush()
 
@@ -97,7 +138,7 @@ class Journal:
         size = end = self.path.stat().st_size
         with self.path.open("rb") as file:
             while end > 0:
-                start = max(0, end - (1 << 16))
+                start = max(0, end - _TAIL)
                 file.seek(start)
                 newline = file.read(end - start).rfind(b"\n")
                 if newline >= 0:
@@ -109,113 +150,122 @@ class Journal:
         return end < size
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a JSONL file of ours."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            yield _parse(path, number, line)
+class RunFolder:
+    """The one writer of a run.
 
+        with RunFolder(out, identity, journals=(OUTCOMES,)) as run:
+            run.confirm_model(spec, fingerprint)
+            run[OUTCOMES].append(batch)
+            run.finish({SUMMARY: summary})
 
-class Folder:
-    """The one writer of a run folder: opening locks it, and refuses one made with another configuration."""
+    `identity` is everything that must be the same for a run to be resumed. `scratch` names files that are worth nothing
+    without results beside them.
+    """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, identity: Mapping[str, Any], *, journals: Sequence[str] = (), scratch: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
-        self.config = config
-        self._lock = FileLock(folder / ".lock")
+        self.identity = identity
+        self._names, self._scratch = journals, scratch
+        self._journals: dict[str, Journal] = {}
+        self._lock = FileLock(folder / LOCK)
 
-    def open(self) -> None:
+    def __enter__(self) -> Self:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(f"{self.folder} cannot be a run folder: {error.strerror}") from None
-        try:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise RunConflict(f"{self.folder} is being written by another process") from None
+        except OSError as error:
+            raise BadInput(f"{self.folder} cannot be a run folder: {error.strerror}") from None
         try:
-            self._adopt_config()
+            self._adopt()
+            self._journals = {name: Journal(self.folder / name) for name in self._names}
         except BaseException:
-            self.close()
+            self._lock.release()
             if not (self.folder / CONFIG).exists():  # not ours: nothing of us stays in it
-                (self.folder / ".lock").unlink(missing_ok=True)
+                (self.folder / LOCK).unlink(missing_ok=True)
             raise
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for journal in self._journals.values():
+            journal.close()
         self._lock.release()
+        if error is not None and not self.has_results():
+            self._leave_no_trace()
 
-    def confirm_model(self, spec: str, fingerprint: str) -> None:
-        """Note which weights a spec stood for; a resumed run must find the same ones."""
+    def __getitem__(self, journal: str) -> Journal:
+        return self._journals[journal]
+
+    @property
+    def models(self) -> dict[str, str]:
+        """Fingerprints of all models that took part so far, by name."""
+        return dict(read_json(self.folder / CONFIG).get("models", {}))
+
+    def confirm_model(self, name: str, fingerprint: str) -> None:
+        """Note which weights a name stood for; a resumed run must find the same ones."""
         path = self.folder / CONFIG
-        config = read_json(path)
-        known = config.setdefault("models", {}).setdefault(spec, fingerprint)
+        content = read_json(path)
+        known = content.setdefault("models", {}).setdefault(name, fingerprint)
         if known != fingerprint:
             raise RunConflict(
-                f"{self.folder}: model {spec!r} was {known!r} when the run began and is {fingerprint!r} now"
+                f"{self.folder}: model {name!r} was {known!r} when the run began and is {fingerprint!r} now"
             )
-        write_json(path, config)
+        write_json(path, content)
 
-    def leave_no_trace(self, *names: str) -> None:
-        """What ended before its first result was bad input: nothing of it stays behind."""
-        for name in (CONFIG, ".lock", *names):
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Make the journals durable, then write the results, the last one last: its presence means it is all there."""
+        for journal in self._journals.values():
+            journal.sync()
+        for name, value in results.items():
+            write_json(self.folder / name, value)
+
+    def has_results(self) -> bool:
+        empty_journals = {name for name in self._names if not (self.folder / name).stat().st_size}
+        passing = {CONFIG, LOCK, *self._scratch, *empty_journals}
+        return any(entry.name not in passing for entry in self.folder.iterdir())
+
+    def _leave_no_trace(self) -> None:
+        for name in (CONFIG, LOCK, *self._scratch, *self._names):
             (self.folder / name).unlink(missing_ok=True)
-        if not any(self.folder.iterdir()):
+        with suppress(OSError):  # it holds something else
             self.folder.rmdir()
 
-    def _adopt_config(self) -> None:
+    def _adopt(self) -> None:
+        """Write the identity into a new folder, or compare it with the one that is there."""
+        for entry in list(self.folder.iterdir()):
+            if _is_draft(entry):  # of a process that was killed; the lock is ours
+                _remove(entry)
         path = self.folder / CONFIG
         if not path.exists():
-            if any(entry.name not in (".lock", CONFIG + ".part") for entry in self.folder.iterdir()):
+            if any(entry.name != LOCK for entry in self.folder.iterdir()):
                 raise RunConflict(f"{self.folder} exists and is not a run; choose another --out")
-            write_json(path, self.config)
+            write_json(path, self.identity)
             return
-        stored = {key: value for key, value in read_json(path).items() if key != "models"}
-        differing = _differences(stored, orjson.loads(orjson.dumps(self.config)))
+        stored = read_json(path)
+        if not isinstance(stored, dict) or stored.get("format", FORMAT) != FORMAT:
+            version = stored.get("format") if isinstance(stored, dict) else "unknown"
+            raise RunConflict(f"{self.folder} has run format {version}; this version of prb reads format {FORMAT}")
+        stored = {key: value for key, value in stored.items() if key != "models"}
+        differing = _differences(stored, orjson.loads(orjson.dumps(self.identity)))
         if differing:
             raise RunConflict(
-                f"{self.folder} was made with another configuration; choose another --out or repair:\n  "
+                f"{self.folder} was made with other settings; choose another --out or change these back:\n  "
                 + "\n  ".join(differing)
             )
 
 
-class Run(Folder):
-    """The folder of an evaluation."""
+def _is_draft(path: Path) -> bool:
+    return path.name.startswith(".") and path.name.endswith((".part", ".old"))
 
-    _journal: Journal
 
-    def __enter__(self) -> Self:
-        self.open()
-        self._journal = Journal(self.folder / OUTCOMES)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        empty = self._journal.empty
-        self._journal.close()
-        self.close()
-        if error is not None and empty:
-            self.leave_no_trace(OUTCOMES)
-
-    @property
-    def dropped_tail(self) -> bool:
-        return self._journal.dropped_tail
-
-    def lines(self) -> Iterator[dict[str, Any]]:
-        return self._journal.lines()
-
-    def count(self) -> int:
-        return self._journal.count()
-
-    def keep(self, lines: int) -> None:
-        """Cut the file after `lines` lines: the rest belongs to a batch that did not finish."""
-        self._journal.keep(lines)
-
-    def append(self, outcomes: Sequence[Outcome]) -> None:
-        self._journal.append(outcomes)
-
-    def finish(self, summary: Mapping[str, Any], users: Mapping[str, Any]) -> None:
-        self._journal.sync()
-        write_json(self.folder / USERS, users)
-        write_json(self.folder / SUMMARY, summary)
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _differences(old: Any, new: Any, at: str = "") -> list[str]:
@@ -226,3 +276,26 @@ def _differences(old: Any, new: Any, at: str = "") -> list[str]:
     if old == new:
         return []
     return [f"{at}: {orjson.dumps(old).decode()} → {orjson.dumps(new).decode()}"]
+
+
+# --- until the last verb uses RunFolder ---
+def read_outcomes(folder: Path) -> Iterator[dict[str, Any]]:
+    """The finished lines of a run, whoever wrote it."""
+    path = folder / OUTCOMES
+    if not path.exists():
+        raise BadInput(f"{folder} is not a run: it has no {OUTCOMES}")
+    yield from read_lines(path)
+
+
+class Folder(RunFolder):
+    def open(self) -> None:
+        RunFolder.__enter__(self)
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def leave_no_trace(self, *names: str) -> None:
+        for name in (CONFIG, LOCK, *names):
+            (self.folder / name).unlink(missing_ok=True)
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()

@@ -165,7 +165,7 @@ def test_a_run_that_died_while_it_summed_up_only_sums_up(whole: tuple[EvaluateCo
 def test_a_run_that_died_at_its_very_first_file_can_be_begun_again(write_jsonl: Write, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").touch()
-    (tmp_path / "run" / "config.json.part").write_bytes(b'{"prb"')
+    (tmp_path / "run" / ".config.json.part").write_bytes(b'{"prb"')
     config = settings(write_jsonl(ROWS), tmp_path / "run")
     evaluate(config, models=models())
     assert names(tmp_path / "run") == [".lock", "config.json", "outcomes.jsonl", "summary.json", "users.json"]

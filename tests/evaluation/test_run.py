@@ -290,7 +290,6 @@ def test_requirements_are_read_before_the_work_begins() -> None:
     [
         "from prb import EvaluateConfig, evaluate",
         "import prb.evaluation.run; from prb import evaluate, EvaluateConfig",
-        "import prb; from prb.evaluation.config import EvaluateConfig; evaluate = prb.evaluation",
     ],
 )
 def test_the_function_of_the_package_can_be_called_whatever_was_imported_first(

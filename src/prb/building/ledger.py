@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from prb.building.config import BuildConfig, Role, Stage
-from prb.cache import digest
 from prb.errors import BadInput, PrbError
+from prb.hashing import digest
 from prb.llm import LLM, Completion, Request, make_llm, parse_llm
 from prb.llm.pacing import Prices
 from prb.progress import SILENT, Progress

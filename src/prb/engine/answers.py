@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from prb.cache import Cache, digest
+from prb.cache import Cache
 from prb.engine.bundle import Tokens
 from prb.engine.chat import Text, fit
+from prb.hashing import digest
 from prb.prompts import render
 from prb.types import Ask, Failure, Query, Reward
 

@@ -32,7 +32,7 @@ from prb.evaluation.summary import summarise
 from prb.models import MODELS, is_remote
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import Run
+from prb.runs import OUTCOMES, SUMMARY, USERS, RunFolder
 from prb.types import Comparer, Item, RewardModel, Scorer
 
 PAPER_ROWS = PAPER_TEXTS // 2
@@ -69,12 +69,12 @@ def evaluate(
     if dataset.problems:
         progress.note(f"left out {len({(p.place, p.line) for p in dataset.problems})} rows with errors")
     assert config.out is not None
-    with Run(config.out, identity(config, dataset, planner)) as run:
+    with RunFolder(config.out, identity(config, dataset, planner), journals=(OUTCOMES,)) as run:
         work = Work(config, dataset, planner, run, progress)
         for position, spec in enumerate(config.model):
             work.one_model(position, spec, own)
         summary, users = summarise(config, dataset, work.columns)
-        run.finish(summary, users)
+        run.finish({USERS: users, SUMMARY: summary})
     return Evaluation(config.out, summary, users)
 
 
@@ -130,19 +130,20 @@ class Work:
     """The lines of one run: which are there, which are still to be made."""
 
     def __init__(
-        self, config: EvaluateConfig, dataset: Dataset, planner: Planner, run: Run, progress: Progress
+        self, config: EvaluateConfig, dataset: Dataset, planner: Planner, run: RunFolder, progress: Progress
     ) -> None:
         self.config, self.dataset, self.planner, self.run, self.progress = config, dataset, planner, run, progress
         self.columns = Columns(config.model, config.condition)
         self._per_row = len(config.condition)
         self._per_model = len(dataset) * self._per_row
-        self._kept = self._whole_batches(run.count())
-        if run.dropped_tail:
+        self._journal = run[OUTCOMES]
+        self._kept = self._whole_batches(self._journal.count())
+        if self._journal.dropped_tail:
             progress.note("the last line was torn by a crash; dropped and done again")
         if self._kept:
             progress.note(f"resuming: {self._kept} of {self._per_model * len(config.model)} outcomes are there")
-        run.keep(self._kept)
-        self._stored = islice(run.lines(), self._kept)
+        self._journal.keep(self._kept)
+        self._stored = islice(self._journal.lines(), self._kept)
 
     def one_model(self, position: int, spec: str, own: Mapping[str, RewardModel]) -> None:
         rows_done = min(len(self.dataset), max(0, self._kept - position * self._per_model) // self._per_row)
@@ -160,7 +161,7 @@ class Work:
                 scoring.recall(batch, self.config.condition, self._read(ids[start:end]))
             else:
                 outcomes = list(scoring.batch(batch, clusters[start:end], self.config.condition))
-                self.run.append(outcomes)
+                self._journal.append(outcomes)
                 self.columns.add(outcomes)
                 self.progress.advance(len(batch))
             start = end

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prb.cache import Cache, digest
+from prb.cache import Cache
 from prb.data.load import load
 from prb.grading import GRADERS, TOP, Answered, Grader, Grades, ungradable
 from prb.grading.validate import discrimination, judged
+from prb.hashing import digest
 from prb.stats.estimate import Floats
 from prb.text.encoders import ENCODERS, Encoder, Matrix
 from prb.text.tokens import sentences, words

@@ -21,6 +21,7 @@ from prb.data.load import Dataset, load
 from prb.data.retrieve import ranker
 from prb.data.source import open_source
 from prb.errors import BadInput
+from prb.hashing import digest
 from prb.models.personal.features import Features
 from prb.models.personal.method import Method, Pairs, View
 from prb.models.personal.scorer import query_of, read_answers
@@ -92,7 +93,7 @@ def prepare(
 ) -> Examples:
     """From the cache folder, or computed into it."""
     parts = [dataset.fingerprint, dataset.split, len(dataset), features.fingerprint, joint, k, rank]
-    folder = prb.cache.cache_path().parent / "features" / prb.cache.digest(*parts).hex()
+    folder = prb.cache.cache_path().parent / "features" / digest(*parts).hex()
     if not folder.exists():
         progress.begin(f"features of {dataset.name}", total=len(dataset))
         _write(folder, dataset, features, joint=joint, k=k, rank=rank, progress=progress)
@@ -160,7 +161,7 @@ class Writer:
         self._written = 0
 
     def texts(self, texts: Sequence[str]) -> list[int]:
-        keys = [prb.cache.digest("text", text) for text in texts]
+        keys = [digest("text", text) for text in texts]
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._places}
         rows = list(self._features.texts(list(new.values()))) if new else []
         return self._placed(keys, dict(zip(new, rows, strict=True)))
@@ -173,7 +174,7 @@ class Writer:
 
     def _answer_key(self, ask: Ask) -> bytes:
         told = [post.text for post in ask.query.posts] if self._joint else []
-        return prb.cache.digest("answer", ask.query.question, told, ask.answer)
+        return digest("answer", ask.query.question, told, ask.answer)
 
     def _placed(self, keys: Sequence[bytes], rows: dict[bytes, Any]) -> list[int]:
         for key, row in rows.items():

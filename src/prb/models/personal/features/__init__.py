@@ -12,8 +12,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from prb.cache import Cache, digest
+from prb.cache import Cache
 from prb.errors import unknown
+from prb.hashing import digest
 from prb.prompts import render
 from prb.registry import Registry, Spec
 from prb.text.encoders import ENCODERS, Encoder, Matrix

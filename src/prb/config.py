@@ -1,0 +1,177 @@
+"""Settings: one class per verb is its Python API, its flags, its `config.json` and its digest.
+
+    @config
+    class EvaluateConfig(OutputConfig, UserConfig, DataConfig):
+        batch: Count = 64
+        '''Rows per batch; a crash costs at most one.'''
+
+`@config` makes a frozen pydantic dataclass, so a value is checked in the same way wherever it comes from: a keyword, a
+flag or a file. A wrong one raises `BadInput` before anything is read, written or sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
+
+import tyro
+from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from prb.errors import BadInput
+from prb.hashing import short_digest
+from prb.runs import CONFIG, read_json
+
+T = TypeVar("T")
+
+LARGEST = 2**63 - 1
+"""What JSON readers, NumPy and SQLite can all hold."""
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+Size = Annotated[int, Field(ge=0, le=LARGEST)]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+"""The range of NumPy's generators."""
+Share = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Name = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, Path) else v), StringConstraints(min_length=1)]
+"""A dataset or a spec: never empty, and a `Path` will do."""
+Repeated = tyro.conf.UseAppendAction[
+    Annotated[tuple[T, ...], BeforeValidator(lambda v: (v,) if isinstance(v, (str, Path, int)) else v)]
+]
+"""`Repeated[str]`: a flag that may be given several times; in Python one value or a sequence of them."""
+
+Condition = Literal["none", "profile", "plan", "shuffled", "oracle"]
+Masking = Literal["auto", "on", "off"]
+RankerName = Literal["embedding", "bm25", "recency"]
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def config(cls: type[T]) -> type[T]:
+    """Make a class of settings; see the docstring of this module."""
+    options = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    return pydantic_dataclass(frozen=True, kw_only=True, config=options)(cls)  # type: ignore[return-value]
+
+
+@config
+class Settings:
+    """What all classes of settings share."""
+
+    verb: ClassVar[str] = ""
+    presentation: ClassVar[frozenset[str]] = frozenset()
+    """Fields that cannot change a result, so a resumed run may differ in them."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def explain_errors(cls, values: Any, validate: Any) -> Self:
+        try:
+            return validate(values)  # type: ignore[no-any-return]
+        except ValidationError as error:
+            raise BadInput("\n  ".join(map(_explain, error.errors()))) from None
+
+    @classmethod
+    def of(cls, settings: Self | None, changes: Mapping[str, Any]) -> Self:
+        """A config, or its fields as keywords, or both: `evaluate(config, k=5)`."""
+        if settings is None:
+            return cls(**changes)
+        if not isinstance(settings, cls):
+            raise BadInput(f"{cls.__name__} or keyword arguments expected, not {type(settings).__name__}")
+        return cls(**{**{f.name: getattr(settings, f.name) for f in fields(settings)}, **changes})
+
+    def saved(self) -> dict[str, Any]:
+        """The fields that can change a result, as JSON holds them."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.presentation}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
+@config
+class DataConfig(Settings):
+    """Which rows."""
+
+    dataset: Name = "mirror"
+    """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
+    split: str | None = None
+    """Which split; `test` where rows carry one, else all rows."""
+    limit: Count | None = None
+    """Only the first N rows of the split."""
+    skip_bad: bool = False
+    """Use the good rows of a file with errors, and report how many were left out."""
+
+
+@config
+class MaskingConfig(Settings):
+    """What leaves the machine."""
+
+    mask_pii: Masking = "auto"
+    """Mask e-mail addresses, phone numbers, IBANs and handles; auto: only for models on other machines."""
+
+    def masks(self, reader: object) -> bool:
+        """Whether texts are masked before `reader` gets them."""
+        return self.mask_pii == "on" or (self.mask_pii == "auto" and bool(getattr(reader, "remote", False)))
+
+
+@config
+class UserConfig(MaskingConfig):
+    """What is shown of the user."""
+
+    k: Size = 10
+    """How many posts of the history are shown."""
+    budget: Size | None = None
+    """At most this many tokens of posts, estimated as characters / 4."""
+    ranker: RankerName = "embedding"
+    """How the k posts are picked."""
+    planner: Name = "extractive"
+    """How condition `plan` infers what the user wants."""
+
+
+@config
+class OutputConfig(Settings):
+    """Where results go."""
+
+    presentation: ClassVar[frozenset[str]] = frozenset({"out", "json", "quiet"})
+
+    out: Path | None = None
+    """Folder of the run; the same command resumes it. Default: a folder in runs/ named after these settings."""
+    json: bool = False
+    """Print the result as JSON to stdout instead of a table."""
+    quiet: bool = False
+    """Show no progress."""
+
+    def folder(self, name: str) -> Path:
+        """`out`, or a folder named after the job and a digest of all that can change its result."""
+        readable = "".join(c if c.isalnum() else "-" for c in name).strip("-")
+        return self.out or Path("runs") / f"{readable}-{short_digest(self.saved())}"
+
+
+def read_config(path: Path, verb: str) -> dict[str, Any]:
+    """The settings of a verb from a `config.json`, or from a run folder that holds one."""
+    path = path / CONFIG if path.is_dir() else path
+    content = read_json(path)
+    settings = content.get(verb) if isinstance(content, dict) else None
+    if not isinstance(settings, dict):
+        raise BadInput(f"{path} holds no settings of `prb {verb}`")
+    return settings
+
+
+MESSAGES = {
+    "unexpected_keyword_argument": "there is no setting {name!r}",
+    "missing_keyword_only_argument": "{name} is required",
+    "greater_than_equal": "{name} must be at least {ge}, not {given}",
+    "greater_than": "{name} must be greater than {gt}, not {given}",
+    "less_than_equal": "{name} must be at most {le}, not {given}",
+    "less_than": "{name} must be less than {lt}, not {given}",
+    "literal_error": "{name} must be {expected}, not {given!r}",
+    "string_too_short": "{name} must not be empty",
+    "too_short": "{name} must not be empty",
+    "value_error": "{name}: {error}",
+}
+"""By pydantic's kind of error, in the words of this project."""
+
+
+def _explain(error: Any) -> str:
+    name, given = ".".join(map(str, error["loc"])), error["input"]
+    message = MESSAGES.get(error["type"])
+    if message is None:
+        return f"{name}: {error['msg'].removeprefix('Input ')}, not {given!r}"
+    return message.format(name=name, given=given, **error.get("ctx", {})).removeprefix(": ")
