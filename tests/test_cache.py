@@ -3,11 +3,13 @@ from __future__ import annotations
 import multiprocessing
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.cache import Cache
+from prb.cache import Cache, Memo, cache_folder
 from prb.hashing import digest
+from prb.types import Failure
 
 
 def test_what_was_put_is_got_back_exactly(tmp_path: Path) -> None:
@@ -62,3 +64,85 @@ def test_several_processes_write_at_once_and_lose_nothing(tmp_path: Path) -> Non
 def test_different_tokens_have_different_keys(a: list[int], b: list[int]) -> None:
     assert (digest("m", a) == digest("m", b)) == (a == b)
     assert digest("m", a) != digest("n", a)
+
+
+class Counting:
+    """Lengths of texts, with a list of what was computed; a text with `!` fails."""
+
+    def __init__(self) -> None:
+        self.computed: list[str] = []
+
+    def __call__(self, texts: list[str]) -> list[float | Failure]:
+        self.computed += texts
+        return [Failure("shouted") if "!" in text else float(len(text)) for text in texts]
+
+
+def test_a_memo_computes_each_distinct_key_once_and_keeps_the_order() -> None:
+    memo, lengths = Memo[float](), Counting()
+    assert memo.map(lengths, ["bb", "a", "bb"]) == [2.0, 1.0, 2.0]
+    assert memo.map(lengths, ["a", "ccc"]) == [1.0, 3.0]
+    assert memo.map(lengths, ["ddd"], ["ccc"]) == [3.0]  # by key, not by item
+    assert lengths.computed == ["bb", "a", "ccc"]
+
+
+def test_a_memo_never_keeps_a_failure(tmp_path: Path) -> None:
+    cache, lengths = Cache(tmp_path / "c.sqlite"), Counting()
+    memo = Memo[float](cache=cache, model="m")
+    for _ in range(2):
+        assert memo.map(lengths, ["a!", "a"], [b"1", b"2"]) == [Failure("shouted"), 1.0]
+    assert lengths.computed == ["a!", "a", "a!"]
+    assert cache.stats() == {"m": 1}
+
+
+def test_a_full_memo_drops_the_oldest_but_still_answers_the_call() -> None:
+    memo, lengths = Memo[float](capacity=2), Counting()
+    assert memo.map(lengths, ["a", "bb", "ccc"]) == [1.0, 2.0, 3.0]
+    assert memo.map(lengths, ["ccc", "bb", "a"]) == [3.0, 2.0, 1.0]
+    assert lengths.computed == ["a", "bb", "ccc", "a"]
+
+
+def test_a_cache_behind_a_memo_survives_the_run(tmp_path: Path) -> None:
+    lengths = Counting()
+    for _ in range(2):
+        memo = Memo[tuple[float, ...]](
+            cache=Cache(tmp_path / "c.sqlite"), model="m", pack=list, unpack=tuple, capacity=0
+        )
+        assert memo.map(lambda texts: [(float(len(t)),) for t in texts if lengths([t])], ["a"], [b"k"]) == [(1.0,)]
+    assert lengths.computed == ["a"]
+
+
+def test_what_is_stripped_is_handed_out_once() -> None:
+    memo = Memo[tuple[str, int]](strip=lambda value: (value[0], 0))
+    price = 5
+    assert memo.map(lambda names: [(name, price) for name in names], ["a"]) == [("a", 5)]
+    assert memo.map(lambda names: [(name, price) for name in names], ["a"]) == [("a", 0)]
+
+
+def test_a_value_from_elsewhere_can_be_remembered() -> None:
+    memo, lengths = Memo[float](), Counting()
+    memo.put("a", 9.0)
+    assert memo.map(lengths, ["a"]) == [9.0]
+
+
+@pytest.mark.parametrize("answers", [0, 3])
+def test_a_wrong_number_of_answers_is_refused(answers: int) -> None:
+    with pytest.raises(RuntimeError, match=f"the model gave {answers} answers to 2 questions"):
+        Memo[float]().map(lambda _: [0.0] * answers, ["a", "b"])
+
+
+@given(st.lists(st.lists(st.integers(0, 5))), st.integers(0, 4))
+def test_a_memo_of_any_capacity_equals_no_memo(batches: list[list[int]], capacity: int) -> None:
+    memo = Memo[int](capacity=capacity)
+    for batch in batches:
+        assert memo.map(lambda items: [n * n for n in items], batch) == [n * n for n in batch]
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRB_CACHE", str(tmp_path / "mine"))
+    assert cache_folder() == tmp_path / "mine"
+    monkeypatch.delenv("PRB_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "prb"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "prb"

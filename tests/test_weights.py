@@ -9,7 +9,7 @@ import pytest
 
 from prb import weights as weights_module
 from prb.errors import PrbError, UnknownName
-from prb.weights import WEIGHTS, Weights, cache_folder, local_folder, pull
+from prb.weights import WEIGHTS, Weights, local_folder, pull
 
 
 @pytest.fixture(autouse=True)
@@ -130,13 +130,3 @@ def test_every_entry_is_pinned_to_a_version_and_a_hash() -> None:
     for weights in WEIGHTS.values():
         assert "==" in weights.package
         assert len(bytes.fromhex(weights.sha256)) == 32
-
-
-def test_the_cache_is_where_the_environment_says(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cache_folder() == cache
-    monkeypatch.delenv("PRB_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "prb"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache_folder() == tmp_path / "home" / ".cache" / "prb"

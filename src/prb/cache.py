@@ -1,23 +1,40 @@
-"""A content-addressed store of what models have said: SQLite, safe for several processes, never a failure.
+"""Cache-through and in-run memory for everything that is expensive to compute.
 
-A key is a hash of everything a value depends on: the model's fingerprint and the exact tokens or messages.
+`Memo` computes what is missing and remembers it; `Cache` is the SQLite file behind it that survives the run and is
+safe for several processes. A key is a hash of everything a value depends on: the model's fingerprint and the exact
+tokens or messages. Failures are never kept.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import orjson
 
-from prb.weights import cache_folder
+from prb.types import Failure
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS said (key BLOB PRIMARY KEY, model TEXT NOT NULL, value BLOB NOT NULL) WITHOUT ROWID"
 )
-_MANY = 500
+_KEYS_PER_QUERY = 500
+"""SQLite allows 999 placeholders in older builds."""
+REMEMBERED = 1 << 18
+"""Values a memo holds unless told otherwise: a few dozen MB of rewards."""
+
+
+def cache_folder() -> Path:
+    """`PRB_CACHE`, else the user's cache folder."""
+    if "PRB_CACHE" in os.environ:
+        return Path(os.environ["PRB_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "prb"
 
 
 def cache_path() -> Path:
@@ -25,6 +42,8 @@ def cache_path() -> Path:
 
 
 class Cache:
+    """Key → JSON value on disk, labeled with the model that computed it."""
+
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or cache_path()
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,17 +53,17 @@ class Cache:
         self._db.execute(_SCHEMA)
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Any]:
-        """The values that are there."""
-        found: dict[bytes, Any] = {}
-        for start in range(0, len(keys), _MANY):
-            part = keys[start : start + _MANY]
+        """The values that are stored; missing keys are left out."""
+        values: dict[bytes, Any] = {}
+        for start in range(0, len(keys), _KEYS_PER_QUERY):
+            part = keys[start : start + _KEYS_PER_QUERY]
             marks = ",".join("?" * len(part))
             rows = self._db.execute(f"SELECT key, value FROM said WHERE key IN ({marks})", part)  # noqa: S608 - only ?
-            found.update({key: orjson.loads(value) for key, value in rows})
-        return found
+            values.update({key: orjson.loads(value) for key, value in rows})
+        return values
 
     def put(self, model: str, values: Mapping[bytes, Any]) -> None:
-        """All of them or none; the first value of a key stays."""
+        """Store all or none; the first value of a key stays."""
         rows: Iterable[tuple[bytes, str, bytes]] = ((key, model, orjson.dumps(value)) for key, value in values.items())
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
@@ -52,16 +71,80 @@ class Cache:
             self._db.execute("COMMIT")
 
     def stats(self) -> dict[str, int]:
-        """Entries by model."""
+        """Number of entries per model."""
         rows = self._db.execute("SELECT model, count(*) FROM said GROUP BY model ORDER BY model")
         return {str(model): int(count) for model, count in rows}
 
     def clear(self, model: str | None = None) -> int:
-        """Forget everything, or one model; how many entries went."""
+        """Delete all entries, or those of one model; returns how many there were."""
         where, values = (" WHERE model = ?", (model,)) if model else ("", ())
-        gone = self._db.execute(f"DELETE FROM said{where}", values).rowcount  # noqa: S608 - no text of a user's
+        deleted = self._db.execute(f"DELETE FROM said{where}", values).rowcount  # noqa: S608 - constant text
         self._db.execute("VACUUM")
-        return int(gone)
+        return int(deleted)
 
     def close(self) -> None:
         self._db.close()
+
+
+class Memo(Generic[V]):
+    """Computes each distinct key once; failures are handed out but never kept.
+
+    Up to `capacity` values stay in memory, the oldest leave first; 0 keeps none. With a `cache`, values are also stored
+    on disk under the label `model` and found again by later runs; keys must then be bytes, and `pack` and `unpack`
+    convert values that are not JSON. `strip` removes what should be handed out only by the call that computed the
+    value, such as its cost.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int = REMEMBERED,
+        cache: Cache | None = None,
+        model: str = "",
+        pack: Callable[[V], Any] = lambda value: value,
+        unpack: Callable[[Any], V] = lambda stored: stored,
+        strip: Callable[[V], V] = lambda value: value,
+    ) -> None:
+        self._capacity, self._cache, self._model = capacity, cache, model
+        self._pack, self._unpack, self._strip = pack, unpack, strip
+        self._known: OrderedDict[Hashable, V] = OrderedDict()
+
+    def map(
+        self,
+        compute: Callable[[list[T]], Iterable[V | Failure]],
+        items: Sequence[T],
+        keys: Sequence[Any] | None = None,
+    ) -> list[V | Failure]:
+        """One value per item, in order; `compute` gets, in one call, the first item of each key that is not known.
+
+        Without `keys` the items themselves are the keys.
+        """
+        keys = items if keys is None else keys
+        values: dict[Any, V | Failure] = {key: self._known[key] for key in keys if key in self._known}
+        if self._cache:
+            stored = self._cache.get([key for key in dict.fromkeys(keys) if key not in values])
+            for key, value in stored.items():
+                values[key] = self._unpack(value)
+                self.put(key, self._unpack(value))
+        missing: dict[Any, T] = {}
+        for key, item in zip(keys, items, strict=True):
+            if key not in values:
+                missing.setdefault(key, item)
+        if missing:
+            computed = list(compute(list(missing.values())))
+            if len(computed) != len(missing):
+                raise RuntimeError(f"the model gave {len(computed)} answers to {len(missing)} questions")
+            fresh = dict(zip(missing, computed, strict=True))
+            sound = {key: self._strip(value) for key, value in fresh.items() if not isinstance(value, Failure)}
+            if self._cache and sound:
+                self._cache.put(self._model, {key: self._pack(value) for key, value in sound.items()})
+            values.update(fresh)
+            for key, value in sound.items():
+                self.put(key, value)
+        return [values[key] for key in keys]
+
+    def put(self, key: Hashable, value: V) -> None:
+        """Remember a value that is known from elsewhere, such as an earlier run."""
+        self._known[key] = value
+        while len(self._known) > self._capacity:
+            self._known.popitem(last=False)

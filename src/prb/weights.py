@@ -7,7 +7,6 @@ safetensors beside it. What any of these small models says is no judgement: they
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from prb.cache import cache_folder
 from prb.errors import BadInput, PrbError, unknown
 from prb.gguf import can_convert, convert
 from prb.progress import SILENT, Progress
@@ -82,13 +82,6 @@ WEIGHTS = {
         licence="Gemma terms",
     ),
 }
-
-
-def cache_folder() -> Path:
-    """`PRB_CACHE`, else the user's cache folder."""
-    if "PRB_CACHE" in os.environ:
-        return Path(os.environ["PRB_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "prb"
 
 
 def local_folder(name: str) -> Path:
