@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from prb.data.load import load_pairs as load_pairs
     from prb.evaluation.config import EvaluateConfig as EvaluateConfig
-    from prb.evaluation.one import evaluate_personalized_reward as evaluate_personalized_reward
+    from prb.evaluation.personalized_reward import evaluate_personalized_reward as evaluate_personalized_reward
     from prb.evaluation.run import evaluate as evaluate
     from prb.models import MODELS as MODELS
     from prb.types import Failure as Failure
@@ -33,7 +33,7 @@ _HOME = {
     "Query": "prb.types",
     "Verdict": "prb.types",
     "evaluate": "prb.evaluation.run",
-    "evaluate_personalized_reward": "prb.evaluation.one",
+    "evaluate_personalized_reward": "prb.evaluation.personalized_reward",
     "load_pairs": "prb.data.load",
 }
 __all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605

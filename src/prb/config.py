@@ -170,7 +170,7 @@ MESSAGES = {
 
 
 def _explain(error: Any) -> str:
-    name, given = ".".join(map(str, error["loc"])), error["input"]
+    name, given = str(error["loc"][0]) if error["loc"] else "", error["input"]
     message = MESSAGES.get(error["type"])
     if message is None:
         return f"{name}: {error['msg'].removeprefix('Input ')}, not {given!r}"

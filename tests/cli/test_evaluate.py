@@ -97,7 +97,7 @@ def test_the_same_command_resumes_and_a_changed_one_is_refused(prb: Prb, data: P
     path.write_bytes(path.read_bytes()[:-9])
     again = prb(*words)
     assert (again.code, again.out) == (0, first.out)
-    assert "the last line was torn by a crash; dropped and done again" in again.err
+    assert "the last line was torn by a crash; dropped, to be done again" in again.err
     assert "resuming: 16 of 20 outcomes are there" in again.err
     other = prb(*words, "--k", "3")
     assert (other.code, other.out) == (2, "")
@@ -131,8 +131,8 @@ def test_flags_beside_a_config_replace_what_it_holds(prb: Prb, data: Path, tmp_p
         ("{", "is not JSON"),
         ("[]", "is no config of `prb evaluate`"),
         ('{"train": {}}', "is no config of `prb evaluate`"),
-        ('{"evaluate": {"k": "many"}}', "--config: k: "),
-        ('{"evaluate": {"task": "essays"}}', "--config: task: "),
+        ('{"evaluate": {"k": "many"}}', "k: should be a valid integer"),
+        ('{"evaluate": {"task": "essays"}}', "task must be 'pairs' or 'ratings', not 'essays'"),
     ],
 )
 def test_a_config_that_cannot_be_read_is_refused(content: str | None, says: str, prb: Prb, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_config_that_cannot_be_read_is_refused(content: str | None, says: str,
         (["--model", "random?seed"], "'seed' in 'random?seed' is not key=value"),
         (["--model", "random?seed=a"], "seed='a'"),
         (["--condition", "proflie"], "proflie"),
-        (["--limit", "0"], "--limit 0: wants 1 or more"),
+        (["--limit", "0"], "limit must be at least 1, not 0"),
         (["--limit", "few"], "few"),
         (["--require", "acuracy>0"], "no metric named 'acuracy'; did you mean 'accuracy'?"),
         (["--require", "accuracy>>0"], "--require"),
@@ -224,13 +224,13 @@ def test_a_requirement_decides_the_exit_code_after_the_work(
     assert said.code == code
     assert result(said.json, "none", "length")["accuracy"]["value"] == 0.4  # the result is printed either way
     assert (tmp_path / "run" / "summary.json").exists()
-    assert said.err.startswith("prb: required, but not so:\n") == bool(code)
+    assert said.err.startswith("prb: requirements not met:\n") == bool(code)
 
 
 def test_the_reason_of_a_failed_requirement_is_told(prb: Prb, data: Path, tmp_path: Path) -> None:
     words = ["--dataset", data, "--model", "length", "--model", "constant", "--quiet", "--out", tmp_path / "run"]
     said = prb("evaluate", *words, "--require", "accuracy>0.45, control.low>=0")
-    assert said.err == "prb: required, but not so:\n  accuracy>0.45: length under profile has 0.4000\n"
+    assert said.err == "prb: requirements not met:\n  accuracy>0.45: length under profile has 0.4000\n"
 
 
 def test_failures_are_shown_and_are_no_losses(prb: Prb, data: Path, tmp_path: Path) -> None:

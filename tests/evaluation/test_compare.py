@@ -186,7 +186,7 @@ def test_ratings_are_refused(write_jsonl: Write, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"is not a run: it has no outcomes\.jsonl"):
+    with pytest.raises(BadInput, match=r"is not an evaluation run: it has no outcomes\.jsonl"):
         compare(CompareConfig(run_a=tmp_path, run_b=tmp_path))
 
 

@@ -74,7 +74,7 @@ def test_a_requirement_that_holds_passes(text: str) -> None:
 def test_a_requirement_that_does_not_hold_fails_with_the_reason(text: str, why: list[str]) -> None:
     with pytest.raises(GateFailed) as caught:
         require(text, SUMMARY)
-    assert str(caught.value).splitlines() == ["required, but not so:", *(f"  {line}" for line in why)]
+    assert str(caught.value).splitlines() == ["requirements not met:", *(f"  {line}" for line in why)]
     assert caught.value.exit_code == 1
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb.errors import BadSpec
-from prb.evaluation.plan import PLANNERS, PlanAsk, Remembering
+from prb.evaluation.planners import PLANNERS, CachedPlanner, PlanAsk
 from prb.evaluation.planners.llm import by_llm, entries
 from prb.evaluation.planners.persona import by_persona, read_finding, read_hypotheses, read_persona, split_posts
 from prb.evaluation.run import evaluate
@@ -279,7 +279,7 @@ def test_a_stage_that_cannot_be_read_fails_the_person_and_nobody_else(stage: str
 class Planned:
     """A planner spec for tests: registers nothing, replaces what PLANNERS would make."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, planner: Remembering) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, planner: CachedPlanner) -> None:
         monkeypatch.setattr(PLANNERS, "make", lambda text: planner)
 
 

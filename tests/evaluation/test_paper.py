@@ -84,7 +84,7 @@ def test_other_models_conditions_and_odd_batches_are_refused(write_jsonl: Callab
     for changes, message in (
         ({"model": ("length",)}, "knows `classifier"),
         ({"condition": ("profile",)}, "shows no profile"),
-        ({"batch": 5}, "no multiple of 4"),
+        ({"batch": 5}, "must be a multiple of 4"),
     ):
         settings = {"model": ("judge?llm=scripted/x",), "dataset": path, "protocol": "paper", "out": tmp_path / "r"}
         with pytest.raises(BadInput, match=message):

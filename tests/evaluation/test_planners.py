@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prb.errors import BadSpec, UnknownName
-from prb.evaluation.plan import PLANNERS
+from prb.evaluation.planners import PLANNERS
 from prb.types import Post
 
 

@@ -106,7 +106,7 @@ def test_cut_inside_any_line_a_run_resumes_to_the_same_files_and_says_so(
         notes = Notes()
         evaluate(replace(config, out=tmp_path / "cut"), models=models(), progress=notes)
         assert same_files(folder, tmp_path / "cut"), size
-        assert notes.notes[0] == "the last line was torn by a crash; dropped and done again"
+        assert notes.notes[0] == "the last line was torn by a crash; dropped, to be done again"
 
 
 def test_under_every_condition_a_cut_run_resumes_to_the_same_files(write_jsonl: Write, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_lines_in_another_order_than_the_data_are_refused(whole: tuple[EvaluateC
     lines = (folder / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
     lines[0], lines[1] = lines[1], lines[0]
     (folder / "outcomes.jsonl").write_bytes(b"".join(lines))
-    with pytest.raises(BadInput, match="the run's outcomes are not those of this dataset at pair 't1b'"):
+    with pytest.raises(BadInput, match="line 1: the outcome of pair 't1b' stands where the dataset has 't1a'"):
         evaluate(config, models=models())
 
 

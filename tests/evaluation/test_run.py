@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from prb.errors import BadData, BadInput, BadSpec, UnknownName
+from prb.errors import BadData, BadInput, BadSpec
 from prb.evaluation.config import CONDITIONS, DEFAULT_CONDITIONS, DEFAULT_MODELS, EvaluateConfig
-from prb.evaluation.run import complete, default_folder, evaluate
+from prb.evaluation.run import complete, evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Failure, Query, Reward, RewardModel
 from tests.conftest import make_row, make_twins
@@ -219,11 +219,16 @@ def test_bad_rows_can_be_skipped_and_are_counted(write_jsonl: Write, tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"limit": 0}, "--limit 0: wants 1 or more"),
-        ({"k": -1}, "--k -1: wants 0 or more"),
-        ({"budget": -5}, "--budget -5: wants 0 or more"),
-        ({"batch": 0}, "--batch 0: wants 1 or more"),
-        ({"condition": ("none", "proflie")}, "no condition named 'proflie'; did you mean 'profile'?"),
+        ({"limit": 0}, "limit must be at least 1, not 0"),
+        ({"k": -1}, "k must be at least 0, not -1"),
+        ({"budget": -5}, "budget must be at least 0, not -5"),
+        ({"batch": 0}, "batch must be at least 1, not 0"),
+        ({"seed": -1}, "seed must be at least 0, not -1"),
+        ({"ranker": "bm52"}, "ranker must be 'embedding', 'bm25' or 'recency', not 'bm52'"),
+        ({"condition": ("none", "proflie")}, "'plan', 'shuffled' or 'oracle', not 'proflie'"),
+        ({"mask_pii": True}, "mask_pii must be 'auto', 'on' or 'off', not True"),
+        ({"orders": "bot"}, "orders must be 'both' or 'one', not 'bot'"),
+        ({"dataset": ""}, "dataset must not be empty"),
         ({"require": "acuracy>0.5"}, "no metric named 'acuracy'; did you mean 'accuracy'?"),
         ({"require": "accuracy"}, "'accuracy' is not like accuracy>0.6"),
         ({"model": ("lenght",)}, "no model named 'lenght'; did you mean 'length'?"),
@@ -239,19 +244,12 @@ def test_bad_rows_can_be_skipped_and_are_counted(write_jsonl: Write, tmp_path: P
 def test_a_wrong_setting_is_refused_before_anything_is_written(
     changes: dict[str, Any], says: str, write_jsonl: Write, tmp_path: Path
 ) -> None:
-    config = settings(write_jsonl([make_row(1)]), tmp_path / "run", **changes)
+    data = write_jsonl([make_row(1)])
     with pytest.raises(BadInput) as caught:
-        evaluate(config, models={"mine": ScriptedScorer(by_length)})
+        evaluate(settings(data, tmp_path / "run", **changes), models={"mine": ScriptedScorer(by_length)})
     assert says in str(caught.value)
     assert caught.value.exit_code == 2
     assert names(tmp_path) == ["set.jsonl"]
-
-
-def test_a_wrong_ranker_is_refused_and_leaves_no_trace(write_jsonl: Write, tmp_path: Path) -> None:
-    config = settings(write_jsonl([make_row(1)]), tmp_path / "run", ranker="bm52")
-    with pytest.raises(UnknownName, match=r"no ranker named 'bm52'; did you mean 'bm25'\?"):
-        evaluate(config, models={"mine": ScriptedScorer(by_length)})
-    assert not (tmp_path / "run").exists()
 
 
 def test_something_that_is_no_reward_model_is_refused_and_leaves_no_trace(write_jsonl: Write, tmp_path: Path) -> None:
@@ -259,7 +257,7 @@ def test_something_that_is_no_reward_model_is_refused_and_leaves_no_trace(write_
         fingerprint = "neither"
 
     config = settings(write_jsonl([make_row(1)]), tmp_path / "run")
-    with pytest.raises(BadInput, match=r"'mine' is no reward model: it has neither score\(\) nor prefer\(\)"):
+    with pytest.raises(BadInput, match=r"'mine' is not a reward model: it has neither score\(\) nor prefer\(\)"):
         evaluate(config, models={"mine": Neither()})  # type: ignore[dict-item]
     assert not (tmp_path / "run").exists()
 
@@ -273,11 +271,11 @@ def test_defaults_are_filled_in_and_repetitions_dropped() -> None:
 
 def test_the_default_folder_is_named_by_data_and_settings_but_not_by_presentation() -> None:
     config = EvaluateConfig(dataset="some/where/my set.jsonl", model=("length",))
-    folder = default_folder(config)
+    folder = config.folder("my set.jsonl")
     assert folder.parent == Path("runs")
     assert folder.name.startswith("my-set-jsonl-")
-    assert default_folder(replace(config, json=True, quiet=True, require="accuracy>0")) == folder
-    assert default_folder(replace(config, k=4)) != folder
+    assert replace(config, json=True, quiet=True, require="accuracy>0").folder("my set.jsonl") == folder
+    assert replace(config, k=4).folder("my set.jsonl") != folder
 
 
 def test_requirements_are_read_before_the_work_begins() -> None:

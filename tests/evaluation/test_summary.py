@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prb import __version__
-from prb.evaluation.run import Evaluation, evaluate
+from prb.evaluation.run import FinishedRun, evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Duel, Failure, RewardModel, Verdict
 from tests.conftest import Row, make_row
@@ -54,7 +54,7 @@ def golden_model() -> ScriptedScorer:
 
 
 @pytest.fixture
-def golden(write_jsonl: Write, tmp_path: Path) -> Evaluation:
+def golden(write_jsonl: Write, tmp_path: Path) -> FinishedRun:
     config = settings(write_jsonl(golden_rows()), tmp_path / "run", batch=4)
     return evaluate(config, models={"mine": golden_model()})
 
@@ -67,7 +67,7 @@ def golden(write_jsonl: Write, tmp_path: Path) -> Evaluation:
     ("condition", "accuracy", "strict", "ties"),
     [("none", 3 / 6, 2 / 6, 2), ("profile", 4.5 / 6, 4 / 6, 1), ("shuffled", 2.5 / 6, 1 / 6, 3)],
 )
-def test_golden_accuracy(golden: Evaluation, condition: str, accuracy: float, strict: float, ties: int) -> None:
+def test_golden_accuracy(golden: FinishedRun, condition: str, accuracy: float, strict: float, ties: int) -> None:
     found = result(golden.summary, condition)
     assert found["accuracy"]["value"] == pytest.approx(accuracy)
     assert found["strict_accuracy"]["value"] == pytest.approx(strict)
@@ -75,7 +75,7 @@ def test_golden_accuracy(golden: Evaluation, condition: str, accuracy: float, st
     assert 0 <= found["accuracy"]["low"] <= found["accuracy"]["value"] <= found["accuracy"]["high"] <= 1
 
 
-def test_golden_gain(golden: Evaluation) -> None:
+def test_golden_gain(golden: FinishedRun) -> None:
     # profile − none by row: 0, 1, −½, ½ | 1, −½; sums of the clusters: 1 and ½.
     # Of the four sign patterns of (1, ½) two reach |1½|, so p = ½; Holm doubles it.
     found = contrast(golden.summary, "gain")
@@ -84,7 +84,7 @@ def test_golden_gain(golden: Evaluation) -> None:
     assert (found["n"], found["dropped"], found["flip_rate"]) == (6, 0, None)
 
 
-def test_golden_control(golden: Evaluation) -> None:
+def test_golden_control(golden: FinishedRun) -> None:
     # profile − shuffled by row: ½, ½, −1, 1 | 1, 0; sums of the clusters: 1 and 1, so again p = ½.
     # Five of six verdicts change: won → tied, won → tied, lost → won, won → lost, won → lost; q4C stays tied.
     found = contrast(golden.summary, "control")
@@ -93,14 +93,14 @@ def test_golden_control(golden: Evaluation) -> None:
     assert found["flip_rate"] == pytest.approx(5 / 6)
 
 
-def test_golden_smallest_detectable_difference(golden: Evaluation) -> None:
+def test_golden_smallest_detectable_difference(golden: FinishedRun) -> None:
     # gain: mean ¼; cluster residuals 1 − 4·¼ = 0 and ½ − 2·¼ = 0, so the standard error is 0.
     # control: mean ⅓; residuals 1 − 4/3 = −⅓ and 1 − 2/3 = ⅓; se = √(2/1 · 2/9) / 6 = (2/3) / 6 = 1/9.
     assert contrast(golden.summary, "gain")["smallest_detectable"] == pytest.approx(0)
     assert contrast(golden.summary, "control")["smallest_detectable"] == pytest.approx(2.8 / 9)
 
 
-def test_golden_mirror_metrics_under_profile(golden: Evaluation) -> None:
+def test_golden_mirror_metrics_under_profile(golden: FinishedRun) -> None:
     # Margins of the twins: q1 m_A = 3, m_B = 1; q2 m_A = −1, m_B = 2.
     # Both right: only q1, so mirror accuracy ½. Sums 4 and 1 are positive, so person effect 1;
     # both twins are one cluster, whose sign alone says nothing: p = 1.
@@ -112,7 +112,7 @@ def test_golden_mirror_metrics_under_profile(golden: Evaluation) -> None:
 
 
 @pytest.mark.parametrize("condition", ["none", "shuffled"])
-def test_golden_mirror_metrics_where_the_person_is_not_known(golden: Evaluation, condition: str) -> None:
+def test_golden_mirror_metrics_where_the_person_is_not_known(golden: FinishedRun, condition: str) -> None:
     # The same margins with opposite signs: nothing of the person, all of the average user.
     found = result(golden.summary, condition)
     assert found["mirror_accuracy"]["value"] == 0.0
@@ -120,7 +120,7 @@ def test_golden_mirror_metrics_where_the_person_is_not_known(golden: Evaluation,
     assert found["average_user_share"] == 1.0
 
 
-def test_golden_breakdowns(golden: Evaluation) -> None:
+def test_golden_breakdowns(golden: FinishedRun) -> None:
     found = result(golden.summary, "profile")
     assert {name: part["value"] for name, part in found["by_category"].items()} == {"Art": 1.0, "Life": 0.5}
     # rows without a tier are in no tier
@@ -130,7 +130,7 @@ def test_golden_breakdowns(golden: Evaluation) -> None:
     }
 
 
-def test_golden_people(golden: Evaluation) -> None:
+def test_golden_people(golden: FinishedRun) -> None:
     # profile: A has 1 and 0, B 1 and 1, C 1 and ½
     (table,) = [row for row in golden.users["results"] if row["condition"] == "profile"]
     assert golden.users["users"] == ["A", "B", "C"]
@@ -140,7 +140,7 @@ def test_golden_people(golden: Evaluation) -> None:
     assert spread["spread"] == pytest.approx(0.25)
 
 
-def test_golden_dataset(golden: Evaluation) -> None:
+def test_golden_dataset(golden: FinishedRun) -> None:
     about = golden.summary["dataset"]
     assert (about["rows"], about["users"], about["clusters"], about["left_out"]) == (6, 3, 2, 0)
     assert (golden.summary["prb"], golden.summary["task"]) == (__version__, "pairs")

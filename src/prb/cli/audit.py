@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 from prb.cli.parse import parse
 from prb.cli.verbs import print_json
-from prb.evaluation.audit import AuditConfig, audit, complete
+from prb.evaluation.audit import AuditConfig, audit
 
 
 def command(args: Sequence[str]) -> None:
-    config = complete(parse(AuditConfig, args, "audit"))
+    config = parse(AuditConfig, args, "audit")
     from prb.errors import MissingExtra
     from prb.progress import watch
     from prb.reporting.audit import plot, tables
     from prb.reporting.table import show
 
-    assert config.out is not None
     with watch(config.quiet) as progress:
-        result = audit(config, progress=progress)
+        finished = audit(config, progress=progress)
+        result = finished.result
         try:
-            plot(result, config.out / "audit.svg")
+            plot(result, finished.folder / "audit.svg")
         except MissingExtra as missing:
             progress.note(f"no audit.svg: {missing}")
     if config.json:
@@ -28,4 +28,4 @@ def command(args: Sequence[str]) -> None:
         return
     for table in tables(result):
         show(table)
-    print(f"{result['verdict']}\nwritten: {config.out}")  # noqa: T201
+    print(f"{result['verdict']}\nwritten: {finished.folder}")  # noqa: T201

@@ -61,6 +61,11 @@ class Dataset:
     def name(self) -> str:
         return self.source.name
 
+    @property
+    def left_out(self) -> int:
+        """How many rows `skip_bad` left out."""
+        return len({(problem.place, problem.line) for problem in self.problems})
+
     def __len__(self) -> int:
         return len(self.index)
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import orjson
 import tyro
 
+from prb.config import Condition
 from prb.errors import BadInput
-from prb.evaluation.config import Condition
 from prb.stats.best_of import powers
 
 DEFAULT_MODELS = ("random", "length", "lexical", "embedding")

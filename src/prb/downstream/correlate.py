@@ -14,10 +14,10 @@ import numpy as np
 import tyro
 
 from prb import __version__
+from prb.config import Condition
 from prb.downstream.correlate_runs import DRAWS, read_runs
 from prb.downstream.correlate_table import Column, Scores, checked, read_table, unfit
 from prb.errors import BadInput
-from prb.evaluation.config import Condition
 from prb.progress import SILENT, Progress
 from prb.stats.estimate import Floats
 from prb.stats.paired import holm

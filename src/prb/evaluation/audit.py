@@ -9,21 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import tyro
+from pydantic import Field
 
 from prb import __version__
+from prb.config import DataConfig, MaskingConfig, Name, OutputConfig, Seed, Size, config
 from prb.data.load import Dataset, load
-from prb.errors import BadInput
 from prb.evaluation.audit_texts import NEAR, Features, between_splits, leaks, length_balance, marks, repeats
 from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.run import default_folder, evaluate
+from prb.evaluation.outcomes import read_outcomes
+from prb.evaluation.run import evaluate
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import read_outcomes, write_json
+from prb.runs import write_json
 from prb.stats.blind import alike, apart, blind_margins, credits_of
 from prb.stats.estimate import Floats, Ints, codes, share
 from prb.stats.giveaway import giveaways
@@ -40,54 +42,52 @@ MUCH = 0.6
 AUDIT = "audit.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditConfig:
-    """How much of a benchmark needs the person: for any set of chosen/rejected pairs."""
+@dataclass(frozen=True)
+class FinishedAudit:
+    """The folder of an audit and the content of its `audit.json`."""
 
-    dataset: tyro.conf.Positional[str] = "mirror"
+    folder: Path
+    result: dict[str, Any]
+
+
+@config
+class AuditConfig(OutputConfig, MaskingConfig, DataConfig):
+    """How much of a benchmark needs the user: for any set of chosen/rejected pairs."""
+
+    verb: ClassVar[str] = "audit"
+
+    dataset: tyro.conf.Positional[Name] = "mirror"
     """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
-    split: str | None = None
-    """Which split; `test` where rows carry one, else all rows."""
-    limit: int | None = None
-    """Only the first N rows of the split."""
-    ceiling: str = "aspect-match"
+    ceiling: Name = "aspect-match"
     """The model that reads the rubric (condition oracle): `aspect-match?encoder=minilm`, or an LLM judge."""
-    encoder: str = "static"
-    """Vectors of the user-blind learner."""
-    k: int = 10
+    encoder: Name = "static"
+    """Encoder of the user-blind learner."""
+    k: Size = 10
     """How many posts the floors are shown."""
-    folds: int = 5
+    folds: Annotated[int, Field(ge=2)] = 5
     """Parts of the learner's cross-validation."""
-    seed: int = 0
+    seed: Seed = 0
     """Fixes folds and resampling."""
-    skip_bad: bool = False
-    """Use the good rows of a file with errors, and say how many were left out."""
-    mask_pii: Literal["auto", "on", "off"] = "auto"
-    """Mask personal data; auto: only for models that send texts elsewhere."""
-    out: Path | None = None
-    """Folder for audit.json, audit.svg and the runs behind them. Default: runs/audit-<dataset>-<digest>."""
-    json: bool = False
-    """Print audit.json to stdout instead of tables."""
-    quiet: bool = False
-    """No progress."""
 
 
 def audit(
     config: AuditConfig, *, models: Mapping[str, RewardModel] | None = None, progress: Progress = SILENT
-) -> dict[str, Any]:
+) -> FinishedAudit:
     """Run or resume; `models` may hold a reader of your own under the name `config.ceiling`."""
-    config = complete(config)
-    assert config.out is not None
     if config.ceiling not in (models or {}):
         MODELS.check(Spec.parse(config.ceiling))
     encoder = ENCODERS.make(config.encoder)
+    folder = config.out or _default_folder(config)
     progress.begin(f"checking {config.dataset}")
     dataset = load(config.dataset, split=config.split, limit=config.limit, skip_bad=config.skip_bad)
     pairs = [item for item in dataset if isinstance(item, Pair)]
     clusters = codes(dataset.index.clusters)
-    floors = _credits(config, FLOORS, "profile", models, progress)
+    floors = _credits(config, folder / "floors", FLOORS, "profile", models, progress)
     readable = any(pair.rubric for pair in pairs)
-    ceiling = _credits(config, (config.ceiling,), "oracle", models, progress)[config.ceiling] if readable else None
+    ceiling = None
+    if readable:
+        readers = _credits(config, folder / "ceiling", (config.ceiling,), "oracle", models, progress)
+        ceiling = readers[config.ceiling]
     progress.begin("learning without the person", total=2)
     blind = _blind(pairs, dataset.index.clusters, encoder, config, progress)
     reading = None if ceiling is None else {"model": config.ceiling, "accuracy": _share(ceiling, clusters)}
@@ -105,20 +105,8 @@ def audit(
         "splits": _splits(dataset, pairs, encoder),
     }
     result["verdict"] = verdict(result)
-    write_json(config.out / AUDIT, result)
-    return result
-
-
-def complete(config: AuditConfig) -> AuditConfig:
-    for setting, least in (("limit", 1), ("k", 0), ("folds", 2)):
-        value = getattr(config, setting)
-        if value is not None and value < least:
-            raise BadInput(f"--{setting} {value}: wants {least} or more")
-    ENCODERS.check(Spec.parse(config.encoder))
-    if config.out is not None:
-        return config
-    folder = default_folder(_evaluation(config, (*FLOORS, config.ceiling), "profile"))
-    return replace(config, out=folder.with_name(f"audit-{folder.name}"))
+    write_json(folder / AUDIT, result)
+    return FinishedAudit(folder, result)
 
 
 def _evaluation(config: AuditConfig, models: Sequence[str], condition: Literal["profile", "oracle"]) -> EvaluateConfig:
@@ -127,21 +115,23 @@ def _evaluation(config: AuditConfig, models: Sequence[str], condition: Literal["
     return EvaluateConfig(model=tuple(models), condition=(condition,), **same)
 
 
+def _default_folder(config: AuditConfig) -> Path:
+    folder = _evaluation(config, (*FLOORS, config.ceiling), "profile").folder(Path(config.dataset).name)
+    return folder.with_name(f"audit-{folder.name}")
+
+
 def _credits(
     config: AuditConfig,
+    folder: Path,
     specs: Sequence[str],
     condition: Literal["profile", "oracle"],
-    own: Mapping[str, RewardModel] | None,
+    models: Mapping[str, RewardModel] | None,
     progress: Progress,
 ) -> dict[str, Floats]:
     """Credits of each model in dataset order, NaN for a failure: an ordinary run, in a folder of its own."""
-    assert config.out is not None
-    folder = config.out / ("ceiling" if condition == "oracle" else "floors")
-    evaluate(replace(_evaluation(config, specs, condition), out=folder), models=own, progress=progress)
-    found: dict[str, list[float]] = {spec: [] for spec in specs}
-    for line in read_outcomes(folder):
-        found[line["model"]].append(np.nan if line["credit"] is None else line["credit"])
-    return {spec: np.array(credits) for spec, credits in found.items()}
+    evaluate(replace(_evaluation(config, specs, condition), out=folder), models=models, progress=progress)
+    outcomes = read_outcomes(folder)
+    return {spec: outcomes.of[spec, condition].credit for spec in specs}
 
 
 def _share(credits: Floats, clusters: Ints) -> dict[str, Any]:
@@ -212,7 +202,7 @@ def _about(dataset: Dataset) -> dict[str, Any]:
         "clusters": len(set(dataset.index.clusters)),
         "mirror_rows": sum(twin >= 0 for twin in dataset.index.twins),
         "fingerprint": dataset.fingerprint,
-        "left_out": len({(p.place, p.line) for p in dataset.problems}),
+        "left_out": dataset.left_out,
     }
 
 

@@ -1,4 +1,4 @@
-"""`--require "accuracy>0.6,control>0"`: a run as a gate for a team's CI."""
+"""`--require "accuracy>0.6,control>0"`: a run as a gate in CI."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def parse_requirements(text: str) -> list[Requirement]:
 
 
 def _parse(clause: str) -> Requirement:
-    found = _CLAUSE.fullmatch(clause)
-    if not found:
+    match = _CLAUSE.fullmatch(clause)
+    if not match:
         raise BadSpec(f"--require: {clause!r} is not like accuracy>0.6, control.low>0 or accuracy@none<=0.55")
-    metric, condition, part, compare, bound = found.groups()
+    metric, condition, part, compare, bound = match.groups()
     if metric not in RESULTS + RATINGS + CONTRASTS:
         raise unknown("metric", metric, RESULTS + RATINGS + CONTRASTS)
     if condition is not None and condition not in CONDITIONS:
@@ -48,37 +48,37 @@ def _parse(clause: str) -> Requirement:
 
 def require(text: str, summary: Mapping[str, Any]) -> None:
     """Every requirement must hold for every model of the run; a value that is not there fails it."""
-    broken = [line for wanted in parse_requirements(text) for line in _broken(wanted, summary)]
+    broken = [line for requirement in parse_requirements(text) for line in _broken(requirement, summary)]
     if broken:
-        raise GateFailed("required, but not so:\n  " + "\n  ".join(broken))
+        raise GateFailed("requirements not met:\n  " + "\n  ".join(broken))
 
 
-def _broken(wanted: Requirement, summary: Mapping[str, Any]) -> Iterator[str]:
-    found = list(_values(wanted, summary))
-    if not found:
-        yield f"{wanted.text}: the run has no such result"
-    for who, value in found:
+def _broken(requirement: Requirement, summary: Mapping[str, Any]) -> Iterator[str]:
+    values = list(_values(requirement, summary))
+    if not values:
+        yield f"{requirement.text}: the run has no such result"
+    for who, value in values:
         if value is None:
-            yield f"{wanted.text}: {who} has no value"
-        elif not _COMPARE[wanted.compare](value, wanted.bound):
-            yield f"{wanted.text}: {who} has {value:.4f}"
+            yield f"{requirement.text}: {who} has no value"
+        elif not _COMPARE[requirement.compare](value, requirement.bound):
+            yield f"{requirement.text}: {who} has {value:.4f}"
 
 
-def _values(wanted: Requirement, summary: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    if wanted.metric in CONTRASTS:
-        kind = "control" if wanted.metric == "flip_rate" else wanted.metric
+def _values(requirement: Requirement, summary: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+    if requirement.metric in CONTRASTS:
+        kind = "control" if requirement.metric == "flip_rate" else requirement.metric
         for row in summary["contrasts"]:
             if row["kind"] == kind:
-                yield row["model"], row["flip_rate"] if wanted.metric == "flip_rate" else row.get(wanted.part)
+                yield row["model"], row["flip_rate"] if requirement.metric == "flip_rate" else row.get(requirement.part)
         return
-    condition = wanted.condition or _usual_condition(summary)
+    condition = requirement.condition or usual_condition(summary)
     for row in summary["results"]:
         if row["condition"] == condition:
-            value = row.get(wanted.metric)
-            yield f"{row['model']} under {condition}", value.get(wanted.part) if isinstance(value, dict) else value
+            value = row.get(requirement.metric)
+            yield f"{row['model']} under {condition}", value.get(requirement.part) if isinstance(value, dict) else value
 
 
-def _usual_condition(summary: Mapping[str, Any]) -> str:
+def usual_condition(summary: Mapping[str, Any]) -> str:
     """`profile` where it was run: a requirement is about the model as it would be used."""
     conditions = [row["condition"] for row in summary["results"]]
     return "profile" if "profile" in conditions else str(conditions[0])

@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from prb.config import Condition
 from prb.errors import BadInput
-from prb.evaluation.config import Condition
 from prb.llm import LLM, Message, Request, Sampling, make_llm
 from prb.prompts import fill, load
 from prb.registry import Spec

@@ -8,8 +8,8 @@ import numpy as np
 
 from prb import __version__
 from prb.data.load import Dataset, Index
-from prb.evaluation.columns import Column, Columns
 from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.outcomes import Column, Outcomes
 from prb.stats.bias import length_bias, position_bias
 from prb.stats.calibrate import calibration
 from prb.stats.estimate import Floats, Ints, codes, share
@@ -21,12 +21,12 @@ from prb.stats.ratings import METRICS, mean_over_users, rating_metrics
 CONTRASTS = {"gain": ("profile", "none"), "control": ("profile", "shuffled")}
 
 
-def summarise(config: EvaluateConfig, dataset: Dataset, columns: Columns) -> tuple[dict[str, Any], dict[str, Any]]:
-    rows = Rows(dataset.index)
-    describe = rows.ratings_result if config.task == "ratings" else rows.pairs_result
+def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> tuple[dict[str, Any], dict[str, Any]]:
+    statistics = Statistics(dataset.index)
+    describe = statistics.of_ratings if config.task == "ratings" else statistics.of_pairs
     results = [
         {"model": model, "condition": condition, **describe(column, config.seed)}
-        for (model, condition), column in columns.of.items()
+        for (model, condition), column in outcomes.of.items()
     ]
     summary = {
         "prb": __version__,
@@ -39,16 +39,16 @@ def summarise(config: EvaluateConfig, dataset: Dataset, columns: Columns) -> tup
             "users": len(set(dataset.index.users)),
             "clusters": len(set(dataset.index.clusters)),
             "fingerprint": dataset.fingerprint,
-            "left_out": len({(p.place, p.line) for p in dataset.problems}),
+            "left_out": dataset.left_out,
         },
         "results": results,
-        "contrasts": [] if config.task == "ratings" else rows.contrasts(config, columns),
+        "contrasts": [] if config.task == "ratings" else statistics.contrasts(config, outcomes),
     }
-    return summary, rows.users_table(config, columns)
+    return summary, statistics.by_user(config, outcomes)
 
 
-class Rows:
-    """The dataset's side of the columns, as arrays."""
+class Statistics:
+    """Statistics of columns, with the dataset's side of them as arrays."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -58,7 +58,7 @@ class Rows:
         self._twins: Ints = np.array(index.twins, dtype=np.int64)
         self._lengths = tuple(np.array(column, dtype=np.float64) for column in index.lengths)
 
-    def pairs_result(self, column: Column, seed: int) -> dict[str, Any]:
+    def of_pairs(self, column: Column, seed: int) -> dict[str, Any]:
         credit, margin = column.credit, column.margin
         answered = ~np.isnan(credit)
         failed = int((~answered).sum())
@@ -91,30 +91,29 @@ class Rows:
             "average_user_share": average_user_share(margin, twins),
         }
 
-    def contrasts(self, config: EvaluateConfig, columns: Columns) -> list[dict[str, Any]]:
-        """Gain and control of every model, with Holm's correction over all of them together."""
-        found = []
+    def contrasts(self, config: EvaluateConfig, outcomes: Outcomes) -> list[dict[str, Any]]:
+        """Gain and control of every model, Holm-corrected over all of them."""
+        contrasts = []
         for model in config.model:
             for kind, (a, b) in CONTRASTS.items():
                 if a in config.condition and b in config.condition:
-                    left, right = columns.of[model, a].credit, columns.of[model, b].credit
+                    left, right = outcomes.of[model, a].credit, outcomes.of[model, b].credit
                     row = difference(left, right, self._clusters, seed=config.seed).as_dict()
                     flips = flip_rate(left, right) if kind == "control" else None
-                    found.append({"model": model, "kind": kind, **row, "p_holm": None, "flip_rate": flips})
-        tested = [row for row in found if row["p"] is not None]
+                    contrasts.append({"model": model, "kind": kind, **row, "p_holm": None, "flip_rate": flips})
+        tested = [row for row in contrasts if row["p"] is not None]
         for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
             row["p_holm"] = p
-        return found
+        return contrasts
 
-    def ratings_result(self, column: Column, seed: int) -> dict[str, Any]:  # noqa: ARG002
+    def of_ratings(self, column: Column, seed: int) -> dict[str, Any]:  # noqa: ARG002
         score = column.score
         users = self._rating_users(score)
-        wanted = len(np.unique(self._users))
         return {
             "n": int((~np.isnan(score)).sum()),
             "failed": int(np.isnan(score).sum()),
             "users": len(users),
-            "users_too_few_rows": wanted - len(users),
+            "users_too_few_rows": len(np.unique(self._users)) - len(users),
             **{metric: mean_over_users([u[metric] for u in users.values()]) for metric in METRICS},
             "by_group": self._rating_groups(users),
             "failures": dict(sorted(column.failures.items())),
@@ -124,19 +123,24 @@ class Rows:
         return rating_metrics(score, np.array(self._index.ratings), self._users)
 
     def _rating_groups(self, users: dict[int, dict[str, Any]]) -> dict[str, Any]:
-        belongs = {int(code): row for code, row in zip(self._users, self._index.groups, strict=True) if row}
-        attributes = sorted({key for row in belongs.values() for key in row})
-        return {key: self._rating_group(key, belongs, users) for key in attributes}
+        """Mean alignment by attribute and value."""
+        alignments: dict[str, dict[str, list[float | None]]] = {}
+        groups_of = {int(code): row for code, row in zip(self._users, self._index.groups, strict=True) if row}
+        for row in groups_of.values():
+            for attribute, value in row.items():
+                alignments.setdefault(attribute, {}).setdefault(value, [])
+        for code, metrics in users.items():
+            for attribute, value in groups_of.get(code, {}).items():
+                alignments[attribute][value].append(metrics["alignment"])
+        return {
+            attribute: {value: mean_over_users(by_value[value]) for value in sorted(by_value)}
+            for attribute, by_value in sorted(alignments.items())
+        }
 
-    def _rating_group(self, key: str, belongs: dict[int, dict[str, str]], users: dict[int, dict[str, Any]]) -> Any:
-        names = sorted({row[key] for row in belongs.values() if key in row})
-        members = {name: [u for code, u in users.items() if belongs.get(code, {}).get(key) == name] for name in names}
-        return {name: mean_over_users([u["alignment"] for u in rows]) for name, rows in members.items()}
-
-    def users_table(self, config: EvaluateConfig, columns: Columns) -> dict[str, Any]:
-        """Column-wise, so that a million people stay a readable file and a small one."""
+    def by_user(self, config: EvaluateConfig, outcomes: Outcomes) -> dict[str, Any]:
+        """By column, so that the file of a million users stays small and readable."""
         one = self._rating_columns if config.task == "ratings" else self._accuracy_columns
-        results = [{"model": m, "condition": c, **one(column)} for (m, c), column in columns.of.items()]
+        results = [{"model": m, "condition": c, **one(column)} for (m, c), column in outcomes.of.items()]
         return {"users": self._names, "results": results}
 
     def _accuracy_columns(self, column: Column) -> dict[str, Any]:
@@ -149,8 +153,8 @@ class Rows:
 
     def _rating_columns(self, column: Column) -> dict[str, Any]:
         users = self._rating_users(column.score)
-        everybody = range(len(self._names))
-        return {name: [users.get(code, {}).get(name) for code in everybody] for name in ("n", *METRICS)}
+        codes_of_all = range(len(self._names))
+        return {name: [users.get(code, {}).get(name) for code in codes_of_all] for name in ("n", *METRICS)}
 
 
 def _dicts(estimates: dict[str, Any]) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from typing import Any
 
 import orjson
 
+from prb.config import Condition
 from prb.data.find import find_row
 from prb.data.load import load
 from prb.data.retrieve import ranker
 from prb.data.schema import normalise, row_problems, to_pair
 from prb.errors import BadData, PrbError
 from prb.evaluation.conditions import Asker
-from prb.evaluation.config import Condition, EvaluateConfig
+from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.plan import PLANNERS
 from prb.prompts import render
 from prb.types import Failure, Pair

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from prb import __version__
+from prb.config import Condition
 from prb.data.load import Dataset, load
 from prb.data.retrieve import ranker
 from prb.evaluation.conditions import Asker
-from prb.evaluation.config import Condition
 from prb.evaluation.plan import PLANNERS
 from prb.models.personal.features import Features
 from prb.models.personal.head import Head

@@ -23,9 +23,10 @@ import orjson
 import tyro
 
 from prb import __version__
+from prb.config import Condition
 from prb.data.load import Dataset
 from prb.errors import BadInput, MissingExtra, RunConflict
-from prb.evaluation.config import Condition, EvaluateConfig
+from prb.evaluation.config import EvaluateConfig
 from prb.progress import SILENT, Progress
 from prb.runs import Folder, write_json
 from prb.training.examples import open_training

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from prb.evaluation.plan import PLANNERS, Planner
+from prb.evaluation.planners import PLANNERS, Planner
 from prb.text.encoders import ENCODERS
 from prb.text.tokens import sentences
 from prb.types import Post

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from prb.cache import Cache
 from prb.data.retrieve import ranker, top_posts
 from prb.errors import BadSpec
-from prb.evaluation.plan import PLANNERS, Plan, PlanAsk, Planner, Remembering
+from prb.evaluation.planners import PLANNERS, CachedPlanner, Plan, PlanAsk, Planner
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import ask, without_reasoning
 from prb.prompts import load, quote, with_material
@@ -31,9 +31,9 @@ def llm(llm: str, aspects: int = 4, posts: int = 20, max_tokens: int = 1024) -> 
 
 def by_llm(
     model: LLM, *, aspects: int = 4, posts: int = 20, max_tokens: int = 1024, cache: Cache | None = None
-) -> Remembering:
+) -> CachedPlanner:
     settings = (load("material"), load("plan_aspects"), REMINDER, aspects, posts, max_tokens)
-    return Remembering(
+    return CachedPlanner(
         Aspects(model, aspects, posts, Sampling(max_tokens=max_tokens)),
         lambda wanted: [wanted.question, *(post.text for post in wanted.posts)],
         fingerprint=f"llm-{brief(settings)}-{model.fingerprint}",

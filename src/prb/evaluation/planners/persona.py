@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from prb.cache import Cache
 from prb.errors import BadSpec
-from prb.evaluation.plan import PLANNERS, Plan, PlanAsk, Planner, Remembering
+from prb.evaluation.planners import PLANNERS, CachedPlanner, Plan, PlanAsk, Planner
 from prb.evaluation.planners.llm import MOST, brief, entries
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, T, ask, without_reasoning
@@ -47,10 +47,10 @@ def persona(llm: str, hypotheses: int = 6, posts: int = 40, max_tokens: int = 10
 
 def by_persona(
     model: LLM, *, hypotheses: int = 6, posts: int = 40, max_tokens: int = 1024, cache: Cache | None = None
-) -> Remembering:
+) -> CachedPlanner:
     words = [load(name) for name in PROMPTS]
     settings = (words, REMIND_LIST, REMIND_FINDING, REMIND_PERSONA, HELD_OUT, hypotheses, posts, max_tokens)
-    return Remembering(
+    return CachedPlanner(
         Personas(model, hypotheses, posts, Sampling(max_tokens=max_tokens)),
         lambda wanted: [post.text for post in wanted.posts],
         fingerprint=f"persona-{brief(settings)}-{model.fingerprint}",

@@ -9,7 +9,7 @@ import pytest
 
 import prb
 from prb.errors import BadInput, PrbError, UnknownName
-from prb.evaluation.one import evaluate_personalized_reward
+from prb.evaluation.personalized_reward import evaluate_personalized_reward
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Failure, Post, Verdict
 from tests.runs import recording
@@ -70,7 +70,7 @@ def test_the_person_moves_a_personal_model() -> None:
 
 @pytest.mark.parametrize("score", [-0.01, 1.01, math.nan, 7])
 def test_a_human_score_outside_0_to_1_is_refused(score: float) -> None:
-    with pytest.raises(BadInput, match=r"human_score .*: wants 0 to 1"):
+    with pytest.raises(BadInput, match=r"human_score must be between 0 and 1"):
         evaluate_personalized_reward("length", "An answer.", [], score)
 
 

@@ -12,31 +12,31 @@ import pytest
 from prb.data.load import load
 from prb.data.retrieve import ranker
 from prb.data.source import Rows
-from prb.evaluation.conditions import Asker
-from prb.evaluation.plan import PLANNERS
-from prb.evaluation.score import Comparing, Memo, Scoring, chosen_first, query_digest
+from prb.evaluation.conditions import QueryBuilder
+from prb.evaluation.planners import PLANNERS
+from prb.evaluation.scoring import ComparerOutcomes, Memo, ScorerOutcomes, chosen_first, query_digest
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Duel, Failure, Item, Outcome, Post, Query, Reward, Verdict
 from tests.conftest import Row, make_row, make_twins
 from tests.runs import prefers, recording
 
 
-def asker(rows: list[Row], **changes: Any) -> tuple[list[Item], Asker]:
+def asker(rows: list[Row], **changes: Any) -> tuple[list[Item], QueryBuilder]:
     data = load(Rows("rows", rows), donors=True)
     parts: dict[str, Any] = {"k": 5, "budget": None, "seed": 0, **changes}
     planner = PLANNERS.make("extractive")
-    return list(data), Asker(rank=ranker("recency"), planner=planner, people=data.people, **parts)
+    return list(data), QueryBuilder(rank=ranker("recency"), planner=planner, people=data.people, **parts)
 
 
 def scored(function: Callable[[Ask], float | Failure], rows: list[Row], *conditions: Any) -> list[Outcome]:
     items, ask = asker(rows)
-    scoring = Scoring("mine", ScriptedScorer(function), ask)
+    scoring = ScorerOutcomes("mine", ScriptedScorer(function), ask)
     return list(scoring.batch(items, [item.user for item in items], conditions or ("none",)))
 
 
 def compared(model: ScriptedComparer, rows: list[Row], *, both: bool = True, seed: int = 0) -> list[Outcome]:
     items, ask = asker(rows)
-    comparing = Comparing("judge", model, ask, both_orders=both, seed=seed)
+    comparing = ComparerOutcomes("judge", model, ask, both_orders=both, seed=seed)
     return list(comparing.batch(items, [item.user for item in items], ("none",)))
 
 
@@ -98,10 +98,10 @@ def test_of_two_failures_the_first_is_told() -> None:
 def test_a_query_that_cannot_be_made_never_reaches_the_model() -> None:
     model, asked = recording()
     items, ask = asker([make_row(1)])
-    (line,) = Scoring("mine", model, ask).batch(items, ["u1"], ("shuffled",))
+    (line,) = ScorerOutcomes("mine", model, ask).batch(items, ["u1"], ("shuffled",))
     assert asked == []
     assert (line.scores, line.credit) == (None, None)
-    assert line.failure == "no other person to borrow a profile from"
+    assert line.failure == "no other user to borrow a profile from"
 
 
 @pytest.mark.parametrize("answers", [1, 3])
@@ -114,13 +114,13 @@ def test_too_few_or_too_many_answers_are_an_error(answers: int) -> None:
 
     items, ask = asker([make_row(1)])
     with pytest.raises(RuntimeError, match=f"the model gave {answers} answers to 2 questions"):
-        list(Scoring("mine", Miscounting(), ask).batch(items, ["u1"], ("none",)))
+        list(ScorerOutcomes("mine", Miscounting(), ask).batch(items, ["u1"], ("none",)))
 
 
 def test_twins_are_asked_once_where_the_model_is_not_told_who_asks() -> None:
     model, asked = recording()
     items, ask = asker(make_twins(1))
-    lines = list(Scoring("mine", model, ask).batch(items, ["a1", "a1"], ("none", "profile")))
+    lines = list(ScorerOutcomes("mine", model, ask).batch(items, ["a1", "a1"], ("none", "profile")))
     # none: two answers for both twins together; profile: two answers for each of them
     assert len(asked) == 2 + 4
     assert len({(repr(a.query), a.answer) for a in asked}) == 6
@@ -130,7 +130,7 @@ def test_twins_are_asked_once_where_the_model_is_not_told_who_asks() -> None:
 def test_what_one_batch_was_told_the_next_one_knows() -> None:
     model, asked = recording()
     (first, second), ask = asker(make_twins(1))
-    scoring = Scoring("mine", model, ask)
+    scoring = ScorerOutcomes("mine", model, ask)
     (one,) = scoring.batch([first], ["a1"], ("none",))
     (two,) = scoring.batch([second], ["a1"], ("none",))
     assert len(asked) == 2
@@ -141,7 +141,7 @@ def test_what_one_batch_was_told_the_next_one_knows() -> None:
 def test_a_failure_is_not_remembered() -> None:
     model, asked = recording(values(Failure("busy"), 1.0, 4.0))
     (first, second), ask = asker(make_twins(1))
-    scoring = Scoring("mine", model, ask)
+    scoring = ScorerOutcomes("mine", model, ask)
     (failed,) = scoring.batch([first], ["a1"], ("none",))
     (again,) = scoring.batch([second], ["a1"], ("none",))
     assert (failed.credit, again.credit, len(asked)) == (None, 0.0, 3)
@@ -175,7 +175,7 @@ def test_a_reward_tells_what_it_cost_and_what_it_cut() -> None:
 
 def test_posts_left_out_for_a_budget_are_counted_on_the_line() -> None:
     items, ask = asker([make_row(1)], budget=11)
-    (line,) = Scoring("mine", ScriptedScorer(lambda _: 1.0), ask).batch(items, ["u1"], ("profile",))
+    (line,) = ScorerOutcomes("mine", ScriptedScorer(lambda _: 1.0), ask).batch(items, ["u1"], ("profile",))
     assert (line.post_ids, line.cut) == (("u1-2",), 1)
 
 
@@ -185,10 +185,10 @@ def test_an_answer_remembered_costs_nothing_whether_or_not_the_run_was_interrupt
     def dear(_: Ask) -> float:
         return Reward(1.0, tokens=5, cut=1, cost=2.0, text="said")
 
-    whole = Scoring("mine", ScriptedScorer(dear), ask)
+    whole = ScorerOutcomes("mine", ScriptedScorer(dear), ask)
     (one,) = whole.batch([first], ["a1"], ("none",))
     (two,) = whole.batch([second], ["a1"], ("none",))
-    resumed = Scoring("mine", ScriptedScorer(dear), ask)
+    resumed = ScorerOutcomes("mine", ScriptedScorer(dear), ask)
     resumed.recall([first], ("none",), [{"scores": list(one.scores or ())}])
     (after,) = resumed.batch([second], ["a1"], ("none",))
     assert (one.tokens, two.tokens) == (10, 0)
@@ -199,7 +199,7 @@ def test_an_answer_remembered_costs_nothing_whether_or_not_the_run_was_interrupt
 def test_recalled_scores_are_not_asked_for_again_but_failures_are() -> None:
     (first, second), ask = asker(make_twins(1))
     model, asked = recording()
-    scoring = Scoring("mine", model, ask)
+    scoring = ScorerOutcomes("mine", model, ask)
     scoring.recall([first], ("none",), [{"scores": [7.0, None]}])
     (line,) = scoring.batch([second], ["a1"], ("none",))
     assert [a.answer for a in asked] == [second.answers[0]]
@@ -293,7 +293,7 @@ def test_recalled_verdicts_are_not_asked_for_again_but_failures_are(stored: list
         duels.append(duel)
         return len(duel.first) > len(duel.second)
 
-    comparing = Comparing("judge", prefers(longer), ask, both_orders=True, seed=0)
+    comparing = ComparerOutcomes("judge", prefers(longer), ask, both_orders=True, seed=0)
     comparing.recall([first], ("none",), [{"verdicts": stored}])
     list(comparing.batch([second], ["a1"], ("none",)))
     assert len(duels) == asked_again
@@ -309,9 +309,9 @@ def test_one_recalled_order_is_the_one_that_was_asked(flipped: bool) -> None:
         duels.append(duel)
         return True
 
-    whole = Comparing("judge", prefers(first), ask, both_orders=False, seed=0)
+    whole = ComparerOutcomes("judge", prefers(first), ask, both_orders=False, seed=0)
     (line,) = whole.batch([item], ["u"], ("none",))
-    resumed = Comparing("judge", prefers(first), ask, both_orders=False, seed=0)
+    resumed = ComparerOutcomes("judge", prefers(first), ask, both_orders=False, seed=0)
     resumed.recall([item], ("none",), [{"verdicts": list(line.verdicts or ())}])
     (again,) = resumed.batch([item], ["u"], ("none",))
     assert len(duels) == 1

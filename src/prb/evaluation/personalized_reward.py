@@ -1,4 +1,4 @@
-"""One answer, one person, one human score: the smallest question one can put to a reward model."""
+"""One answer, one user, one human score: the smallest question one can put to a reward model."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def evaluate_personalized_reward(
     *,
     question: str = "",
 ) -> PersonalizedReward:
-    """How close a model's reward of `output` comes to this person's own score of it (0..1)."""
+    """How close a model's reward for `output` comes to this user's own score of it (0..1)."""
     if not 0 <= human_score <= 1:
-        raise BadInput(f"human_score {human_score}: wants 0 to 1")
+        raise BadInput(f"human_score must be between 0 and 1, not {human_score}")
     scorer = MODELS.make(model) if isinstance(model, str) else model
     if not isinstance(scorer, Scorer):
         raise BadInput(f"{model!r} only compares answers; this needs a model that scores them")

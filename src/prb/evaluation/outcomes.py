@@ -1,0 +1,200 @@
+"""The outcomes of a run as columns: one per model and condition, one entry per pair. The one reader of their lines."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prb.errors import BadInput
+from prb.runs import OUTCOMES, read_lines
+from prb.stats.estimate import Floats
+from prb.types import Outcome
+
+NAN = float("nan")
+FIELDS = frozenset(Outcome.__dataclass_fields__)
+VERDICTS = (None, "first", "second", "tie")
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What a model was shown of one pair and what it returned."""
+
+    scores: tuple[float | None, ...]
+    verdicts: tuple[str | None, ...]
+    failure: str | None
+    post_ids: tuple[str, ...]
+    plan: tuple[str, ...]
+    text: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Column:
+    """One model under one condition. NaN marks a failure here and only here: files have null, estimates count it."""
+
+    _credits: array[float] = field(default_factory=lambda: array("d"))
+    _margins: array[float] = field(default_factory=lambda: array("d"))
+    _ratings: array[float] = field(default_factory=lambda: array("d"))
+    verdicts: list[Sequence[str | None]] = field(default_factory=list)
+    failures: dict[str, int] = field(default_factory=dict)
+    details: list[Detail] = field(default_factory=list)
+    cut: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    cost: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self._credits)
+
+    @property
+    def credit(self) -> Floats:
+        return np.array(self._credits)
+
+    @property
+    def margin(self) -> Floats:
+        return np.array(self._margins)
+
+    @property
+    def score(self) -> Floats:
+        """Of single answers (task `ratings`)."""
+        return np.array(self._ratings)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        credit, margin, scores, verdicts = line["credit"], line["margin"], line["scores"], line["verdicts"]
+        self._credits.append(NAN if credit is None else credit)
+        self._margins.append(NAN if margin is None else margin)
+        rating = scores[0] if scores and len(scores) == 1 else None
+        self._ratings.append(NAN if rating is None else rating)
+        if verdicts is not None:
+            self.verdicts.append(verdicts)
+        if line["failure"] is not None:
+            reason = line["failure"].partition(": ")[0]  # the detail, often the tail of a text, stays in the outcome
+            self.failures[reason] = self.failures.get(reason, 0) + 1
+        self.cut += line["cut"]
+        self.tokens += line["tokens"]
+        self.seconds += line["seconds"]
+        self.cost += line["cost"]
+
+
+class Outcomes:
+    """All columns of a run. Entry n of every column belongs to pair n."""
+
+    def __init__(
+        self,
+        pairs: Sequence[str] | None = None,
+        cells: Iterable[tuple[str, str]] | None = None,
+        *,
+        details: bool = False,
+    ) -> None:
+        """`pairs` and `cells` (model and condition): what a run consists of, where that is known beforehand."""
+        self.of: dict[tuple[str, str], Column] = {cell: Column() for cell in cells or ()}
+        self.pairs: Sequence[str] = [] if pairs is None else pairs
+        self.users: list[str] = []
+        self.clusters: list[str] = []
+        self._pairs_known, self._cells_known = pairs is not None, cells is not None
+        self._details = details
+        self._shared: dict[Any, Any] = {}  # models of a run are shown the same posts and plans: one tuple for all
+
+    @property
+    def models(self) -> list[str]:
+        return list(dict.fromkeys(model for model, _ in self.of))
+
+    @property
+    def conditions(self) -> list[str]:
+        return list(dict.fromkeys(condition for _, condition in self.of))
+
+    def add(self, outcomes: Iterable[Outcome]) -> None:
+        """Outcomes of this process."""
+        for outcome in outcomes:
+            self._add({name: getattr(outcome, name) for name in FIELDS})
+
+    def read(self, line: Mapping[str, Any], where: str) -> None:
+        """A line of a file, checked: it must be one that `prb evaluate` writes, for the pair whose turn it is."""
+        problem = _problem(line) or self._add(line)
+        if problem:
+            raise BadInput(f"{where}: {problem}")
+
+    def _add(self, line: Mapping[str, Any]) -> str | None:
+        cell = line["model"], line["condition"]
+        if self._cells_known and cell not in self.of:
+            return f"the run has no model {cell[0]!r} under condition {cell[1]!r}"
+        column = self.of.setdefault(cell, Column())
+        position = len(column)
+        if not self._pairs_known and len(self.of) == 1:
+            self.pairs.append(line["pair"])  # type: ignore[attr-defined]
+        if position == len(self.users):
+            self.users.append(line["user"])
+            self.clusters.append(line["cluster"])
+        if position >= len(self.pairs) or line["pair"] != self.pairs[position]:
+            expected = repr(self.pairs[position]) if position < len(self.pairs) else "no further one"
+            return f"the outcome of pair {line['pair']!r} stands where the dataset has {expected}"
+        column.add(line)
+        if self._details:
+            posts, plan = tuple(line["post_ids"]), tuple(line["plan"])
+            column.details.append(
+                Detail(
+                    scores=tuple(line["scores"] or ()),
+                    verdicts=tuple(line["verdicts"] or ()),
+                    failure=line["failure"],
+                    post_ids=self._shared.setdefault(posts, posts),
+                    plan=self._shared.setdefault(plan, plan),
+                    text=tuple(line["text"]),
+                )
+            )
+        return None
+
+
+def read_outcomes(folder: Path, *, details: bool = False) -> Outcomes:
+    """The outcomes of a run folder, whoever wrote it; `details` adds what was shown and said for each pair."""
+    path = folder / OUTCOMES
+    if not path.exists():
+        raise BadInput(f"{folder} is not an evaluation run: it has no {OUTCOMES}")
+    outcomes = Outcomes(details=details)
+    for number, line in enumerate(read_lines(path), 1):
+        outcomes.read(line, f"{path}, line {number}")
+    if not outcomes.of:
+        raise BadInput(f"{folder} holds no outcomes yet")
+    return outcomes
+
+
+def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule after the other
+    """Why a line cannot be an outcome. Written out because a run has millions of them."""
+    missing = FIELDS - line.keys()
+    if missing:
+        return f"an outcome without {', '.join(sorted(missing))}"
+    credit, margin, failure = line["credit"], line["margin"], line["failure"]
+    if not (credit is None or (_is_number(credit) and 0 <= credit <= 1)):
+        return f"credit {credit!r} is not between 0 and 1"
+    if not (margin is None or _is_number(margin)):
+        return f"margin {margin!r} is not a number"
+    if (credit is None) != (margin is None) or (failure is not None and (credit is not None or not _is_text(failure))):
+        return "credit, margin and failure contradict each other"
+    if not all(_is_text(line[name]) for name in ("pair", "user", "cluster", "model", "condition")):
+        return "pair, user, cluster, model and condition must be texts"
+    for name, valid in (("scores", _is_score), ("verdicts", VERDICTS.__contains__)):
+        values = line[name]
+        if not (values is None or (isinstance(values, list) and all(map(valid, values)))):
+            return f"{name} {values!r} are not as prb evaluate writes them"
+    for name in ("post_ids", "plan", "text"):
+        if not (isinstance(line[name], list) and all(map(_is_text, line[name]))):
+            return f"{name} must be a list of texts"
+    if not all(_is_number(line[name]) and line[name] >= 0 for name in ("cut", "tokens", "seconds", "cost")):
+        return "cut, tokens, seconds and cost must be numbers that are not negative"
+    return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_score(value: object) -> bool:
+    return value is None or _is_number(value)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

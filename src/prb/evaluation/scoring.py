@@ -1,0 +1,270 @@
+"""One batch of items through one model: queries in, the model's rewards or verdicts, outcomes out.
+
+An identical question to a model is asked once per run and its answer remembered, so the twins of a mirror pair get the
+very same scores wherever the model is not told who asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from prb.config import Condition
+from prb.errors import BadInput
+from prb.evaluation.conditions import Built, QueryBuilder
+from prb.evaluation.planners import Plan
+from prb.hashing import draw
+from prb.types import Ask, Comparer, Duel, Failure, Item, Outcome, Query, Reward, Scorer, Verdict
+
+A = TypeVar("A", Ask, Duel)
+V = TypeVar("V", float, Verdict)
+
+MEMO_CAPACITY = 1 << 18
+LARGEST_REWARD = 1e100
+"""Beyond it sums and squares of margins overflow; no model means such a reward."""
+CREDIT = {"first": 1.0, "tie": 0.5, "second": 0.0}
+UNASKED = Query(question="")
+
+
+class Memo(Generic[V]):
+    """What the model returned for a prompt, by content; the least recent go when it is full, failures never enter."""
+
+    def __init__(self, capacity: int = MEMO_CAPACITY) -> None:
+        self._capacity = capacity
+        self._known: OrderedDict[bytes, V] = OrderedDict()
+
+    def answer(
+        self, asks: Mapping[bytes, A], model: Callable[[Sequence[A]], Sequence[V | Failure]]
+    ) -> Callable[[bytes], V | Failure]:
+        """Ask what is not known yet, in one call; the result finds the answer to each key."""
+        missing = [key for key in asks if key not in self._known]
+        answers = model([asks[key] for key in missing]) if missing else []
+        if len(answers) != len(missing):
+            raise RuntimeError(f"the model gave {len(answers)} answers to {len(missing)} questions")
+        fresh: dict[bytes, V | Failure] = dict(zip(missing, answers, strict=True))
+        known = {key: self._known[key] for key in asks if key in self._known}
+        for key, value in fresh.items():
+            if not isinstance(value, Failure):
+                self.put(key, _without_cost(value))
+        return lambda key: fresh[key] if key in fresh else known[key]
+
+    def put(self, key: bytes, value: V) -> None:
+        self._known[key] = value
+        if len(self._known) > self._capacity:
+            self._known.popitem(last=False)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One item under one condition, and the keys of what is asked about it."""
+
+    item: Item
+    condition: Condition
+    built: Built | Failure
+    keys: tuple[bytes, ...] = ()
+
+
+class Scoring(ABC, Generic[A, V]):
+    """From items to outcomes; subclasses say what is asked of a model and what its answers are worth."""
+
+    def __init__(self, name: str, builder: QueryBuilder, *, refuse_cuts: bool) -> None:
+        self.name = name
+        self._builder = builder
+        self._refuse_cuts = refuse_cuts
+        self._memo: Memo[V] = Memo()
+
+    def batch(
+        self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
+    ) -> Iterator[Outcome]:
+        plans = self._builder.plans(items) if "plan" in conditions else {}
+        jobs, asks = self._prepare(items, conditions, plans)
+        started = time.perf_counter()
+        answer_to = self._memo.answer(asks, self._ask_checked)
+        seconds = (time.perf_counter() - started) / max(1, len(jobs))
+        for n, job in enumerate(jobs):
+            yield self._outcome(job, clusters[n % len(items)], [answer_to(key) for key in job.keys], seconds)
+
+    def recall(
+        self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Remember what an earlier, interrupted process was told; a plan that failed there is asked for again."""
+        plans = {line["pair"]: tuple(line["plan"]) for line in lines if line.get("condition") == "plan"}
+        for job, line in zip(self._prepare(items, conditions, plans)[0], lines, strict=True):
+            for key, value in zip(job.keys, self._stored_answers(line), strict=False):
+                if value is not None:
+                    self._memo.put(key, value)
+
+    def _prepare(
+        self, items: Sequence[Item], conditions: Sequence[Condition], plans: Mapping[str, Plan | Failure]
+    ) -> tuple[list[Job], dict[bytes, A]]:
+        jobs: list[Job] = []
+        asks: dict[bytes, A] = {}
+        for condition in conditions:
+            for item in items:
+                built = self._builder.build(item, condition, plans.get(item.id))
+                item_asks = {} if isinstance(built, Failure) else self._asks(item, built.query)
+                asks.update(item_asks)
+                jobs.append(Job(item, condition, built, tuple(item_asks)))
+        return jobs, asks
+
+    def _ask_checked(self, asks: Sequence[A]) -> Sequence[V | Failure]:
+        answers = self._ask(asks)
+        cut = max([answer.cut for answer in answers if isinstance(answer, (Reward, Verdict))], default=0)
+        if self._refuse_cuts and cut:
+            raise BadInput(f"a query does not fit the model: {cut} posts or parts would be cut (--on-overflow error)")
+        return answers
+
+    @abstractmethod
+    def _asks(self, item: Item, query: Query) -> dict[bytes, A]: ...
+
+    @abstractmethod
+    def _ask(self, asks: Sequence[A]) -> Sequence[V | Failure]: ...
+
+    @abstractmethod
+    def _stored_answers(self, line: Mapping[str, Any]) -> Sequence[V | None]: ...
+
+    @abstractmethod
+    def _outcome(self, job: Job, cluster: str, answers: list[V | Failure], seconds: float) -> Outcome: ...
+
+    def _line(
+        self,
+        job: Job,
+        cluster: str,
+        answers: Sequence[float | Verdict | Failure],
+        seconds: float,
+        credit: float | None,
+        margin: float | None,
+        scores: tuple[float | None, ...] | None = None,
+        verdicts: tuple[str | None, ...] | None = None,
+    ) -> Outcome:
+        paid = [answer for answer in answers if isinstance(answer, (Reward, Verdict))]
+        failed = [answer for answer in answers if isinstance(answer, Failure)]
+        built = job.built if isinstance(job.built, Built) else Built(UNASKED)
+        failure = job.built if isinstance(job.built, Failure) else next(iter(failed), None)
+        return Outcome(
+            pair=job.item.id,
+            user=job.item.user,
+            cluster=cluster,
+            model=self.name,
+            condition=job.condition,
+            scores=scores,
+            verdicts=verdicts,
+            credit=None if failure else credit,
+            margin=None if failure else margin,
+            failure=str(failure) if failure else None,
+            post_ids=tuple([post.id for post in built.query.posts]),
+            plan=built.query.plan if job.condition == "plan" else (),
+            cut=built.cut + max([answer.cut for answer in paid], default=0),
+            tokens=sum([p.tokens for p in paid]) + sum([f.prompt_tokens + f.completion_tokens for f in failed]),
+            seconds=round(seconds, 6),
+            cost=sum([p.cost for p in paid]) + sum([f.cost for f in failed]),
+            text=tuple([answer.text for answer in paid if answer.text]),
+        )
+
+
+class ScorerOutcomes(Scoring[Ask, float]):
+    """Outcomes of a scorer: one number per answer."""
+
+    def __init__(self, name: str, model: Scorer, builder: QueryBuilder, *, refuse_cuts: bool = False) -> None:
+        super().__init__(name, builder, refuse_cuts=refuse_cuts)
+        self._model = model
+
+    def _asks(self, item: Item, query: Query) -> dict[bytes, Ask]:
+        digest = query_digest(query)
+        return {_key(digest, answer): Ask(query, answer) for answer in item.answers}
+
+    def _ask(self, asks: Sequence[Ask]) -> Sequence[float | Failure]:
+        return [checked_reward(reward) for reward in self._model.score(asks)]
+
+    def _stored_answers(self, line: Mapping[str, Any]) -> Sequence[float | None]:
+        return line["scores"] or ()
+
+    def _outcome(self, job: Job, cluster: str, answers: list[float | Failure], seconds: float) -> Outcome:
+        scores = tuple([None if isinstance(answer, Failure) else float(answer) for answer in answers])
+        credit = margin = None
+        if len(scores) == 2 and None not in scores:
+            margin = scores[0] - scores[1]  # type: ignore[operator]
+            credit = 0.5 if margin == 0 else float(margin > 0)
+        return self._line(job, cluster, answers, seconds, credit, margin, scores=scores or None)
+
+
+class ComparerOutcomes(Scoring[Duel, Verdict]):
+    """Outcomes of a comparer: asked with chosen first and with rejected first, or in one order drawn by hash."""
+
+    def __init__(
+        self,
+        name: str,
+        model: Comparer,
+        builder: QueryBuilder,
+        *,
+        both_orders: bool,
+        seed: int,
+        refuse_cuts: bool = False,
+    ) -> None:
+        super().__init__(name, builder, refuse_cuts=refuse_cuts)
+        self._model = model
+        self._both, self._seed = both_orders, seed
+
+    def _asks(self, item: Item, query: Query) -> dict[bytes, Duel]:
+        digest = query_digest(query)
+        chosen, rejected = item.answers  # type: ignore[misc]
+        orders = [(chosen, rejected), (rejected, chosen)]
+        asked = orders if self._both else [orders[0] if chosen_first(item.id, self._seed) else orders[1]]
+        return {_key(digest, *order): Duel(query, *order) for order in asked}
+
+    def _ask(self, asks: Sequence[Duel]) -> Sequence[Verdict | Failure]:
+        return self._model.prefer(asks)
+
+    def _stored_answers(self, line: Mapping[str, Any]) -> Sequence[Verdict | None]:
+        stored = line["verdicts"] or ()
+        asked = stored if self._both else [choice for choice in stored if choice is not None]
+        return [None if choice is None else Verdict(choice=choice) for choice in asked]
+
+    def _outcome(self, job: Job, cluster: str, answers: list[Verdict | Failure], seconds: float) -> Outcome:
+        choices = [None if isinstance(answer, Failure) else answer.choice for answer in answers]
+        if not self._both:
+            choices = [*choices, None] if chosen_first(job.item.id, self._seed) else [None, *choices]
+        credits = [CREDIT[v] for v in choices[:1] if v] + [1 - CREDIT[v] for v in choices[1:] if v]
+        credit = sum(credits) / len(credits) if credits else None
+        margin = None if credit is None else credit - 0.5
+        return self._line(job, cluster, answers, seconds, credit, margin, verdicts=tuple(choices))
+
+
+def query_digest(query: Query) -> Any:
+    digest = hashlib.blake2b(digest_size=16)
+    parts = [query.user or "", query.question, *query.plan]
+    for post in query.posts:
+        parts += (post.id, post.text)
+    digest.update("\0".join(parts).encode("utf-8", "surrogatepass"))
+    return digest
+
+
+def _key(digest: Any, *answers: str) -> bytes:
+    keyed = digest.copy()
+    for answer in answers:
+        keyed.update(b"\1" + answer.encode("utf-8", "surrogatepass"))
+    key: bytes = keyed.digest()
+    return key
+
+
+def chosen_first(pair_id: str, seed: int) -> bool:
+    """Where the chosen answer stands if only one order is asked: fixed by the pair, so subsets and reruns agree."""
+    return draw(seed, pair_id, bits=8) % 2 == 0
+
+
+def checked_reward(reward: float | Failure) -> float | Failure:
+    """A reward that can be computed with, or a failure."""
+    if isinstance(reward, Failure) or abs(reward) <= LARGEST_REWARD:
+        return reward
+    return Failure("too large a number" if math.isfinite(reward) else "not a finite number", str(float(reward)))
+
+
+def _without_cost(answer: V) -> V:
+    """What a call cost is booked where the call was made, and a resumed run knows no more than the bare answer."""
+    return Verdict(choice=answer.choice) if isinstance(answer, Verdict) else float(answer)
