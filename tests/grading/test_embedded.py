@@ -1,4 +1,4 @@
-"""The grader without a language model: calibrated on train, measured on test, never a grade for nothing."""
+"""The grader without an LLM: calibrated on train, measured on test, never a grade for nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prb.cache import Cache
 from prb.data.load import load, load_pairs
 from prb.grading import GRADERS, Answered, Grades, about_grader, answered
 from prb.grading.embedded import EmbeddedGrader, Rarity
-from prb.grading.validate import discrimination, judged, scores
+from prb.grading.validate import discrimination, grade_pairs, scores
 from prb.registry import Spec
 from prb.text.encoders import ENCODERS, Matrix
 from prb.types import Aspect, Failure, Pair
@@ -48,7 +48,7 @@ def test_grades_are_calibrated_where_they_were_fitted() -> None:
 
 
 def test_its_validity_is_measured_on_the_test_split() -> None:
-    accuracy = discrimination(judged(load("mirror", split="test"), grader().grade))["accuracy"]
+    accuracy = discrimination(grade_pairs(load("mirror", split="test"), grader().grade))["accuracy"]
     sentence = about_grader("embedded", grader())["validity"]
     assert sentence is not None
     told = [float(number) for number in re.findall(r"[0-9]+\.[0-9]", sentence)]
@@ -140,4 +140,4 @@ def test_specs_name_the_encoder() -> None:
 def test_minilm_serves_as_well() -> None:
     pytest.importorskip("transformers", reason="needs the torch extra")
     made = GRADERS.make("embedded?encoder=minilm")
-    assert discrimination(judged(load("mirror", split="train", limit=24), made.grade))["accuracy"]["value"] > 0.7
+    assert discrimination(grade_pairs(load("mirror", split="train", limit=24), made.grade))["accuracy"]["value"] > 0.7

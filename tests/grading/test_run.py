@@ -1,4 +1,4 @@
-"""Grading in a folder: once each, resumable, and what ends in the summary."""
+"""Grading in a run folder: each answer once, resumable; what ends in the summary; input files with wrong lines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 import orjson
 import pytest
 
+from prb.data.load import load
 from prb.errors import BadInput, RunConflict
 from prb.grading import Answered, Grades
 from prb.grading.config import GradeConfig
 from prb.grading.llm import LLMGrader
-from prb.grading.run import grade
+from prb.grading.run import SHOWN, GradableRows, GradeKey, grade, read_answers, read_human
 from prb.llm.scripted import ScriptedLLM
 from prb.types import Failure
-from tests.conftest import make_row
+from tests.conftest import make_row, make_twins
 
 Write = Callable[..., Path]
 Grade = Callable[[Answered], Grades | Failure]
@@ -107,6 +108,69 @@ def test_a_torn_line_is_dropped_and_done_again(data: str, answers: Path, tmp_pat
     again = Recording()
     grade(config, grader=again)
     assert (len(again.asked), path.read_bytes()) == (1, whole)
+
+
+def test_a_deleted_line_is_graded_again_and_no_grade_moves_to_another_answer(
+    data: str, answers: Path, tmp_path: Path
+) -> None:
+    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
+    summary = grade(config, grader=Recording()).summary
+    path = tmp_path / "run" / "grades.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([whole[0], *whole[2:]]))
+    again = Recording()
+    assert grade(config, grader=again).summary == summary
+    assert [a.answer for a in again.asked] == ["abcde"]
+    assert path.read_bytes().splitlines(keepends=True) == [whole[0], *whole[2:], whole[1]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"tokens": None}, "`tokens`"),
+        ({"cost": "much"}, "`cost`"),
+        ({"aspects": "[1]"}, "`aspects`"),
+        ({"aspects": [1.0, 1.0]}, "`aspects` does not fit the rubric"),
+        ({"aspects": [3.0]}, "`aspects` does not fit the rubric"),
+        ({"aspects": None}, "either `aspects` or `failure`"),
+        ({"aspects": []}, "either `aspects` or `failure`"),
+        ({"failure": "busy"}, "either `aspects` or `failure`"),
+        ({"answer": "Unheard of."}, "not part of this run"),
+        ({"pair": "r1", "answer": "abcd"}, "has a line already"),
+    ],
+)
+def test_a_line_without_the_expected_fields_is_refused_with_its_place(
+    changes: dict[str, Any], says: str, data: str, answers: Path, tmp_path: Path
+) -> None:
+    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
+    grade(config, grader=Recording())
+    path = tmp_path / "run" / "grades.jsonl"
+    content = lines(tmp_path / "run")
+    content[1] = {**content[1], **changes}
+    damaged = b"".join(orjson.dumps(line) + b"\n" for line in content)
+    path.write_bytes(damaged)
+    again = Recording()
+    with pytest.raises(BadInput, match=f"{path}:2 is not a valid line: .*{says}"):
+        grade(config, grader=again)
+    assert (again.asked, path.read_bytes()) == ([], damaged)
+
+
+def test_a_line_that_lacks_a_field_is_refused_with_its_place(data: str, answers: Path, tmp_path: Path) -> None:
+    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
+    grade(config, grader=Recording())
+    path = tmp_path / "run" / "grades.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"failure":', b'"faliure":', 1))
+    with pytest.raises(BadInput, match=f"{path}:1 is not a valid line: `failure`"):
+        grade(config, grader=Recording())
+
+
+def test_settings_may_be_keywords(data: str, answers: Path, tmp_path: Path) -> None:
+    config = GradeConfig(grader="mine", dataset=data, answers=answers, limit=2, out=tmp_path / "a")
+    one = grade(config, grader=Recording())
+    two = grade(grader=Recording(), dataset=data, answers=str(answers), limit=2, out=tmp_path / "b")
+    three = grade(config, grader=Recording(), out=tmp_path / "c")
+    assert one.summary["score"] == two.summary["score"] == three.summary["score"]
+    assert three.folder == tmp_path / "c"
 
 
 def test_nothing_stays_behind_where_nothing_was_graded(data: str, answers: Path, tmp_path: Path) -> None:
@@ -210,12 +274,108 @@ def test_peoples_grades_are_compared_with_the_graders_own(data: str, tmp_path: P
     [
         ({}, "either --answers FILE or --validate"),
         ({"validate": True, "answers": Path("a.jsonl")}, "either --answers FILE or --validate"),
-        ({"answers": Path("a.jsonl"), "retest": True}, "belong to --validate"),
-        ({"answers": Path("a.jsonl"), "human": Path("h.jsonl")}, "belong to --validate"),
-        ({"validate": True, "limit": 0}, "--limit 0: wants 1 or more"),
-        ({"validate": True, "batch": 0}, "--batch 0: wants 1 or more"),
+        ({"answers": Path("a.jsonl"), "retest": True}, "only be used with --validate"),
+        ({"answers": Path("a.jsonl"), "human": Path("h.jsonl")}, "only be used with --validate"),
+        ({"validate": True, "limit": 0}, "limit must be at least 1, not 0"),
+        ({"validate": True, "batch": 0}, "batch must be at least 1, not 0"),
+        ({"validate": True, "grad": "x"}, "there is no setting 'grad'"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
-        grade(GradeConfig(**changes), grader=Recording())
+        grade(grader=Recording(), **changes)
+
+
+# input files
+
+ASPECTS = [{"aspect": "brevity"}, {"aspect": "warmth"}]
+
+
+@pytest.fixture
+def rows(write_jsonl: Write) -> GradableRows:
+    bare = make_row(2, rubric_aspects=[])
+    return GradableRows(load(str(write_jsonl([make_row(1, rubric_aspects=ASPECTS), bare, *make_twins(3)]))))
+
+
+def refusal(read: Callable[[Path, GradableRows], Any], path: Path, rows: GradableRows) -> str:
+    with pytest.raises(BadInput) as caught:
+        read(path, rows)
+    return str(caught.value)
+
+
+def test_answers_name_their_row_by_id_or_by_question(rows: GradableRows, write_jsonl: Write) -> None:
+    lines = [
+        {"pair": "r1", "answer": "So.", "model": "mine"},
+        {"question": "How do I water plant number 1?", "answer": ""},
+    ]
+    assert read_answers(write_jsonl(lines, "a.jsonl"), rows) == [GradeKey("r1", "So."), GradeKey("r1", "")]
+
+
+def test_every_wrong_line_is_named(rows: GradableRows, write_jsonl: Write) -> None:
+    question = make_row(3)["question"]
+    lines: list[Any] = [
+        {"pair": "r1", "answer": "So."},
+        {"pair": "r9", "answer": "So."},
+        {"pair": "r1"},
+        {"pair": "r1", "answer": 3},
+        {"answer": "So."},
+        {"question": question, "answer": "So."},
+        {"question": "Who?", "answer": "So."},
+        ["r1", "So."],
+    ]
+    path = write_jsonl(lines, "a.jsonl")
+    with path.open("ab") as file:
+        file.write(b'{"pair": ')
+    said = refusal(read_answers, path, rows).splitlines()
+    assert said == [
+        f"{path} has lines that cannot be used",
+        f"  a.jsonl:2: no row of {rows.name} has the id 'r9'",
+        "  a.jsonl:3: `answer` is missing or not a string",
+        "  a.jsonl:4: `answer` is missing or not a string",
+        "  a.jsonl:5: `pair` (the id of a row) or `question` is missing",
+        f"  a.jsonl:6: 2 rows of {rows.name} have this `question`: give `pair`",
+        f"  a.jsonl:7: 0 rows of {rows.name} have this `question`: give `pair`",
+        "  a.jsonl:8: a line must be a JSON object",
+        said[8],
+    ]
+    assert "a.jsonl:9: broken JSON" in said[8]
+
+
+def test_a_long_list_of_problems_is_cut(rows: GradableRows, write_jsonl: Write) -> None:
+    said = refusal(read_answers, write_jsonl([{"pair": "r9"}] * (SHOWN + 5), "a.jsonl"), rows).splitlines()
+    assert (len(said), said[-1]) == (SHOWN + 2, "  … and 5 more")
+
+
+def test_no_file_and_an_empty_one_are_refused(rows: GradableRows, write_jsonl: Write, tmp_path: Path) -> None:
+    assert "does not exist" in refusal(read_answers, tmp_path / "none.jsonl", rows)
+    assert "is empty" in refusal(read_answers, write_jsonl([], "a.jsonl"), rows)
+    (tmp_path / "a.txt").write_text("hello")
+    assert "unknown format" in refusal(read_answers, tmp_path / "a.txt", rows)
+
+
+def test_peoples_grades_are_read(rows: GradableRows, write_jsonl: Write) -> None:
+    path = write_jsonl([{"pair": "r1", "answer": "So.", "grades": [0, 2], "rater": "kim"}], "h.jsonl")
+    (human,) = read_human(path, rows)
+    assert (human.key, human.grades.aspects) == (GradeKey("r1", "So."), (0.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ({"pair": "r1", "answer": "So."}, "`grades` must be a list of 2, one per aspect of row 'r1'"),
+        ({"pair": "r1", "answer": "So.", "grades": [1]}, "`grades` must be a list of 2"),
+        ({"pair": "r1", "answer": "So.", "grades": [1, 3]}, "a grade is 0, 1 or 2"),
+        ({"pair": "r1", "answer": "So.", "grades": [1, 1.5]}, "a grade is 0, 1 or 2"),
+        ({"pair": "r1", "answer": "So.", "grades": [1, True]}, "a grade is 0, 1 or 2"),
+        ({"pair": "r2", "answer": "So.", "grades": []}, "row 'r2' has no rubric"),
+        ({"pair": "r9", "answer": "So.", "grades": [1, 1]}, "has the id 'r9'"),
+    ],
+)
+def test_peoples_grades_must_fit_the_rubric(line: Any, says: str, rows: GradableRows, write_jsonl: Write) -> None:
+    assert says in refusal(read_human, write_jsonl([line], "h.jsonl"), rows)
+
+
+def test_a_dataset_without_any_rubric_is_refused(write_jsonl: Write) -> None:
+    data = load(str(write_jsonl([make_row(1, rubric_aspects=[])])))
+    with pytest.raises(BadInput, match="has a rubric"):
+        GradableRows(data)

@@ -12,11 +12,11 @@ from sklearn.metrics import cohen_kappa_score
 from prb.data.load import load
 from prb.grading import Answered, Grades
 from prb.grading.validate import (
-    Judged,
-    Twice,
+    GradedPair,
+    GradedTwice,
     agreement,
     discrimination,
-    judged,
+    grade_pairs,
     rank_correlation,
     ranks,
     weighted_kappa,
@@ -31,8 +31,8 @@ def graded(*aspects: float) -> Grades:
     return Grades(aspects=aspects)
 
 
-def pair(cluster: str, chosen: Grades | Failure, rejected: Grades | Failure, tier: str = "stated") -> Judged:
-    return Judged(cluster, "Art", tier, chosen, rejected)
+def pair(cluster: str, chosen: Grades | Failure, rejected: Grades | Failure, tier: str = "stated") -> GradedPair:
+    return GradedPair(cluster, "Art", tier, chosen, rejected)
 
 
 ROWS = [
@@ -79,7 +79,7 @@ def test_both_answers_of_every_row_are_graded_with_all_that_a_grader_may_see() -
         return [graded(*[float(len(a.answer) % 3)] * len(a.rubric)) for a in asked]
 
     dataset = load("mirror", split="test", limit=3)
-    rows = judged(dataset, grade)
+    rows = grade_pairs(dataset, grade)
     pairs = list(dataset)
     assert [a.answer for a in asked] == [text for p in pairs for text in p.answers]
     assert [a.narrative for a in asked[::2]] == [p.narrative for p in pairs]  # type: ignore[union-attr]
@@ -114,11 +114,11 @@ def test_ranks_keep_all_that_spearman_looks_at(columns: np.ndarray) -> None:
 
 def test_agreement_by_hand() -> None:
     rows = [
-        Twice("a", graded(2, 0), graded(2, 1)),
-        Twice("b", graded(1, 1), graded(1, 1)),
-        Twice("c", graded(0.4, 1.6), graded(0, 2)),  # rounded for aspects, as it is for scores
-        Twice("d", FAILED, graded(2, 2)),
-        Twice("d", graded(2, 2), FAILED),
+        GradedTwice("a", graded(2, 0), graded(2, 1)),
+        GradedTwice("b", graded(1, 1), graded(1, 1)),
+        GradedTwice("c", graded(0.4, 1.6), graded(0, 2)),  # rounded for aspects, as it is for scores
+        GradedTwice("d", FAILED, graded(2, 2)),
+        GradedTwice("d", graded(2, 2), FAILED),
     ]
     found = agreement(rows)
     assert (found["answers"], found["failed"]) == (3, 2)
@@ -132,7 +132,9 @@ def test_agreement_by_hand() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=2), min_size=2, max_size=12))
 def test_whoever_agrees_with_himself_agrees_wholly(grades: list[list[int]]) -> None:
-    rows = [Twice("one", graded(*map(float, g)), graded(*map(float, g))) for g in grades]  # one cluster: no resampling
+    rows = [
+        GradedTwice("one", graded(*map(float, g)), graded(*map(float, g))) for g in grades
+    ]  # one cluster: no resampling
     found = agreement(rows)
     assert found["equal"]["value"] == 1
     assert found["kappa"]["value"] in (1, None)

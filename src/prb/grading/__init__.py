@@ -1,4 +1,4 @@
-"""Answers against a person's rubric. Graders may see the rubric and the narrative; reward models may not."""
+"""Grading answers against a user's rubric. Graders may see the rubric and the narrative; reward models may not."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from prb.text.pii import mask
 from prb.types import Aspect, Failure, Pair
 
 TOP = 2
-"""An aspect is graded 0 (not met), 1 (in part) or 2 (met)."""
+"""An aspect is graded 0 (not met), 1 (partly met) or 2 (met)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """One answer to be graded, with all that a grader may know of what this person wanted."""
+    """One answer to grade, with all that a grader may know about what the user wanted."""
 
     question: str
     answer: str
@@ -26,17 +26,17 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grades:
-    """One grade an aspect, 0 to 2, in the rubric's order."""
+    """One grade per aspect, 0 to 2, in the rubric's order."""
 
     aspects: tuple[float, ...]
     tokens: int = 0
     cost: float = 0.0
     text: tuple[str, ...] = ()
-    """What a language model wrote, one entry a call."""
+    """What an LLM wrote, one entry per call."""
 
     @property
     def score(self) -> float:
-        """Share of all that could be met, 0 to 1: Σ / 2n, as LaMP-QA has it; twice this is the mean grade."""
+        """Σ / 2n, 0 to 1, as LaMP-QA defines it; twice this is the mean grade."""
         return sum(self.aspects) / (TOP * len(self.aspects))
 
 
@@ -50,51 +50,52 @@ class Grader(Protocol):
 
 @runtime_checkable
 class Reseedable(Protocol):
-    """A grader that may say something else when asked again; those without are deterministic."""
+    """A grader whose grades depend on a seed; graders without this method are deterministic."""
 
     def reseeded(self, seed: int) -> Grader: ...
 
 
 def ungradable(answered: Answered) -> Failure | None:
-    """Why there cannot be a grade, whoever gives it."""
+    """Why no grader can grade this, if so."""
     if not answered.rubric:
         return Failure("no rubric", "there is nothing to grade against")
     return None if answered.answer.strip() else Failure("empty answer")
 
 
 def grade_all(grader: Grader, answers: Sequence[Answered]) -> list[Grades | Failure]:
-    """What a grader says, checked: one from elsewhere may return anything."""
-    said = grader.grade(answers)
-    if len(said) != len(answers):
-        raise RuntimeError(f"the grader gave {len(said)} results for {len(answers)} answers")
-    return [_checked(graded, len(one.rubric)) for graded, one in zip(said, answers, strict=True)]
+    """Grades that are checked, since a grader may come from another package: anything off the scale is a failure."""
+    results = grader.grade(answers)
+    if len(results) != len(answers):
+        raise RuntimeError(f"the grader gave {len(results)} results for {len(answers)} answers")
+    return [
+        graded
+        if isinstance(graded, Failure) or fits_rubric(graded.aspects, len(answered.rubric))
+        else Failure("no grades", f"the grader returned {graded.aspects!r:.100} for {len(answered.rubric)} aspects")
+        for graded, answered in zip(results, answers, strict=True)
+    ]
 
 
-def _checked(graded: Grades | Failure, wanted: int) -> Grades | Failure:
-    """What is not one grade an aspect on the scale is a failure."""
-    if isinstance(graded, Failure):
-        return graded
-    if not graded.aspects or len(graded.aspects) != wanted or not all(0 <= grade <= TOP for grade in graded.aspects):
-        return Failure("no grades", f"the grader returned {graded.aspects!r:.100} for {wanted} aspects")
-    return graded
+def fits_rubric(grades: Sequence[float], aspects: int) -> bool:
+    """Whether there is one grade on the scale for each of so many aspects."""
+    return 0 < len(grades) == aspects and all(0 <= grade <= TOP for grade in grades)
 
 
 def as_line(graded: Grades | Failure) -> dict[str, Any]:
-    """As it stands in a file; what a failure was charged is booked too."""
+    """The form it has in a file. What a failure cost is included."""
     if isinstance(graded, Failure):
-        spent = {"tokens": graded.prompt_tokens + graded.completion_tokens, "cost": graded.cost}
-        return {"score": None, "aspects": None, "failure": str(graded), **spent, "text": ()}
-    told = {"tokens": graded.tokens, "cost": graded.cost, "text": graded.text}
-    return {"score": graded.score, "aspects": graded.aspects, "failure": None, **told}
+        usage = {"tokens": graded.prompt_tokens + graded.completion_tokens, "cost": graded.cost}
+        return {"score": None, "aspects": None, "failure": str(graded), **usage, "text": ()}
+    usage = {"tokens": graded.tokens, "cost": graded.cost}
+    return {"score": graded.score, "aspects": graded.aspects, "failure": None, **usage, "text": graded.text}
 
 
 def about_grader(spec: str | None, grader: Grader) -> dict[str, str | None]:
-    """Whose grades these are and what it was measured to be worth, said wherever they are shown; most cannot tell."""
+    """Which grader gave the grades and how valid it was measured to be, for everything that shows grades."""
     return {"spec": spec, "fingerprint": grader.fingerprint, "validity": getattr(grader, "validity", None)}
 
 
 def answered(pair: Pair, answer: str, *, masked: bool = False) -> Answered:
-    """What a grader is shown of a row. The person's words are masked where asked for; answers are not theirs."""
+    """What a grader sees of a row. Masking applies to the user's words; the answer is not theirs."""
     if not masked:
         return Answered(question=pair.question, answer=answer, rubric=pair.rubric, narrative=pair.narrative)
     rubric = tuple([Aspect(*map(mask, aspect)) for aspect in pair.rubric])

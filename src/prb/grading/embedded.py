@@ -1,9 +1,9 @@
-"""A grader without a language model: is there a sentence, and are there words, near what an aspect asks for?
+"""A grader without an LLM: how similar are an answer's sentences and words to what an aspect asks for?
 
 Two similarities of an answer to an aspect (its name and its evidence) go into a logistic regression that is fitted on
 the train split of the embedded benchmark, where a chosen answer meets every aspect of its rubric and a rejected one
-none. A grade is twice the probability that comes out. The second similarity is the recall of BERTScore (Zhang et al.,
-arXiv 1904.09675) in static vectors.
+none. A grade is twice the predicted probability. The second similarity is the recall of BERTScore (Zhang et al.,
+arXiv 1904.09675) with static word vectors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from prb.cache import Cache
 from prb.data.load import load
 from prb.grading import GRADERS, TOP, Answered, Grader, Grades, ungradable
-from prb.grading.validate import discrimination, judged
+from prb.grading.validate import discrimination, grade_pairs
 from prb.hashing import digest
 from prb.stats.estimate import Floats
 from prb.text.encoders import ENCODERS, Encoder, Matrix
@@ -27,8 +27,8 @@ from prb.text.tokens import sentences, words
 from prb.types import Aspect, Failure, Pair
 
 SHARPNESS = 10.0
-"""How far the nearest sentence, or word, outweighs the others. At infinity it alone counts, and then every text that
-is added can only raise a grade: at 10 an unrelated answer pasted behind one hardly does."""
+"""Inverse temperature of the soft maximum. With a hard maximum, any added text could only raise a grade; at 10, an
+unrelated answer pasted behind another hardly does."""
 
 
 class Fit(NamedTuple):
@@ -42,7 +42,7 @@ class Fit(NamedTuple):
 
 
 class EmbeddedGrader:
-    """Deterministic and local. It sees which matters an answer deals with, hardly whether it is for or against them."""
+    """Deterministic and local. It sees which topics an answer covers, but hardly whether it is for or against them."""
 
     remote = False
 
@@ -51,32 +51,32 @@ class EmbeddedGrader:
         train = load("mirror", split="train")
         self._pairs = [pair for pair in train if isinstance(pair, Pair)]
         self._rarity = Rarity([pair.chosen for pair in self._pairs])
-        bias, *weights = self._kept(self._fitted, encoder.fingerprint, self._words.fingerprint, train.fingerprint)
+        bias, *weights = self._remember(self._train, encoder.fingerprint, self._words.fingerprint, train.fingerprint)
         self._fit = Fit(bias, tuple(weights))
         self.fingerprint = f"embedded-{encoder.fingerprint}-" + "_".join(f"{w:.4f}" for w in (bias, *weights))
 
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
-        return [self._one(answered) for answered in answers]
+        return [self._grade_one(answered) for answered in answers]
 
     @cached_property
     def validity(self) -> str:
-        """How often it puts the chosen answer first where the truth is known, measured and then remembered."""
-        found = self._kept(self._measured, self.fingerprint)
-        value, low, high = (100 * found[key] for key in ("value", "low", "high"))
+        """How often it scores the chosen answer higher where the truth is known; measured once, then cached."""
+        accuracy = self._remember(self._measure, self.fingerprint)
+        value, low, high = (100 * accuracy[key] for key in ("value", "low", "high"))
         return (
-            f"On the {found['n']} rows of mirror's test split it grades the chosen answer above the rejected one in "
+            f"On the {accuracy['n']} rows of mirror's test split it grades the chosen answer above the rejected one in "
             f"{value:.1f} % [{low:.1f}, {high:.1f}]; a coin would in 50 %."
         )
 
-    def _one(self, answered: Answered) -> Grades | Failure:
+    def _grade_one(self, answered: Answered) -> Grades | Failure:
         failure = ungradable(answered)
         if failure or not words(answered.answer):
             return failure or Failure("no words in the answer", answered.answer[:40])
         met = self._fit.probability(self._similarities(answered.answer, answered.rubric))
         return Grades(aspects=tuple([round(TOP * float(p), 6) for p in met]))
 
-    def _kept(self, compute: Callable[[], Any], *depends: str) -> Any:
-        """Computed once for this very code and what it depends on."""
+    def _remember(self, compute: Callable[[], Any], *depends: str) -> Any:
+        """Computed once for this version of the code and of what it depends on."""
         key = digest(compute.__name__, Path(__file__).read_text("utf-8"), *depends)
         known = self._cache.get([key]) if self._cache else {}
         if key not in known:
@@ -85,34 +85,34 @@ class EmbeddedGrader:
                 self._cache.put("embedded grader", known)
         return known[key]
 
-    def _fitted(self) -> list[float]:
+    def _train(self) -> list[float]:
         from sklearn.linear_model import LogisticRegression
 
         chosen = np.concatenate([self._similarities(pair.chosen, pair.rubric) for pair in self._pairs])
         rejected = np.concatenate([self._similarities(pair.rejected, pair.rubric) for pair in self._pairs])
         rows, met = np.concatenate([chosen, rejected]), np.repeat([1, 0], len(chosen))
-        centre, spread = rows.mean(axis=0), rows.std(axis=0)
-        model = LogisticRegression().fit((rows - centre) / spread, met)
+        center, spread = rows.mean(axis=0), rows.std(axis=0)
+        model = LogisticRegression().fit((rows - center) / spread, met)
         weights = model.coef_[0] / spread
-        return [float(model.intercept_[0] - weights @ centre), *map(float, weights)]
+        return [float(model.intercept_[0] - weights @ center), *map(float, weights)]
 
-    def _measured(self) -> dict[str, Any]:
-        return dict(discrimination(judged(load("mirror", split="test"), self.grade))["accuracy"])
+    def _measure(self) -> dict[str, Any]:
+        return dict(discrimination(grade_pairs(load("mirror", split="test"), self.grade))["accuracy"])
 
     def _similarities(self, answer: str, rubric: Sequence[Aspect]) -> Floats:
-        """One row an aspect: nearness of the answer's sentences, nearness of its words."""
-        wanted = [". ".join(filter(None, (aspect.aspect, aspect.evidence))) for aspect in rubric]
-        parts = self._encoder.encode([*wanted, answer, *sentences(answer)]).astype(np.float64)
-        sentence = _soft_maximum(parts[: len(wanted)] @ parts[len(wanted) :].T)
-        said = self._words.encode(list(dict.fromkeys(words(answer))))
-        return np.column_stack([sentence, [self._recall(words(text), said) for text in wanted]])
+        """One row per aspect: similarity of the answer's sentences, similarity of its words."""
+        targets = [". ".join(filter(None, (aspect.aspect, aspect.evidence))) for aspect in rubric]
+        vectors = self._encoder.encode([*targets, answer, *sentences(answer)]).astype(np.float64)
+        by_sentence = _soft_maximum(vectors[: len(targets)] @ vectors[len(targets) :].T)
+        answer_words = self._words.encode(list(dict.fromkeys(words(answer))))
+        return np.column_stack([by_sentence, [self._recall(words(text), answer_words) for text in targets]])
 
-    def _recall(self, wanted: Sequence[str], said: Matrix) -> float:
-        """How near the nearest word of the answer is to each wanted word, rare words counting more."""
-        if not wanted:
+    def _recall(self, target: Sequence[str], answer_words: Matrix) -> float:
+        """How similar the best matching word of the answer is to each target word, weighted by rarity."""
+        if not target:
             return 0.0
-        nearest = _soft_maximum((self._words.encode(wanted) @ said.T).astype(np.float64))
-        return float(np.average(nearest, weights=[self._rarity.of(word) for word in wanted]))
+        nearest = _soft_maximum((self._words.encode(target) @ answer_words.T).astype(np.float64))
+        return float(np.average(nearest, weights=[self._rarity.of(word) for word in target]))
 
 
 def _soft_maximum(rows: Floats) -> Floats:
@@ -120,7 +120,7 @@ def _soft_maximum(rows: Floats) -> Floats:
 
 
 class Rarity:
-    """How much a word tells: the logarithm of how few of these texts it stands in, never quite nothing."""
+    """Inverse document frequency of a word in these texts, always positive."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = len(texts)
@@ -132,5 +132,5 @@ class Rarity:
 
 @GRADERS.register("embedded")
 def embedded(encoder: str = "static") -> Grader:
-    """Without a language model: nearness of an answer's sentences and words to each aspect, calibrated on mirror."""
+    """Without an LLM: similarity of an answer's sentences and words to each aspect, calibrated on mirror."""
     return EmbeddedGrader(ENCODERS.make(encoder), cache=Cache())

@@ -1,29 +1,34 @@
-"""A language model that grades: all aspects in one call, or one aspect a call with the narrative and its evidence.
+"""The LLM grader: all aspects in one call, or one call per aspect with the narrative and the evidence.
 
-The first is the way of Personalized RewardBench (arXiv 2604.07343), the second that of LaMP-QA (arXiv 2506.00137);
-the wording is ours. Only the reply is read, and every text by others is quoted, so an answer cannot grade itself.
+The first follows Personalized RewardBench (arXiv 2604.07343), the second LaMP-QA (arXiv 2506.00137); the prompts are
+ours. Only the reply is read, and every text by others is quoted, so an answer cannot grade itself.
+
+Replies are read strictly. A reply that is valid JSON is read as JSON, so that its strings can hold anything. Otherwise
+(single quotes, quotation marks inside strings, no JSON at all) every `aspect: n` and `grade: n` in it counts, in order.
+Either way, an aspect with two different grades has none, and so has the whole reply if a grade names no aspect while
+others do.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from prb.cache import Cache
 from prb.errors import BadSpec
-from prb.grading import GRADERS, Answered, Grader, Grades, ungradable
-from prb.grading.parse import read_all, read_one
-from prb.llm import LLM, Sampling, make_llm
-from prb.llm.asking import Reply, ask
+from prb.grading import GRADERS, TOP, Answered, Grader, Grades, ungradable
+from prb.llm import LLM, Completion, Sampling, make_llm
+from prb.llm.asking import Reply, ask, without_reasoning
 from prb.prompts import load, quote, with_material
-from prb.types import Aspect, Failure
+from prb.types import Failure
 
 Way = Literal["all", "each"]
-Read = tuple[int, ...]
+AspectGrades = tuple[int, ...]
 
 GREEDY = Sampling(max_tokens=1024)
 REMINDERS: dict[Way, str] = {
@@ -35,11 +40,11 @@ REMINDERS: dict[Way, str] = {
 class Call(NamedTuple):
     prompt: str
     aspects: tuple[str, ...]
-    """Whose grades it asks for."""
+    """Names of the aspects it asks to grade."""
 
 
 class LLMGrader:
-    """Asks all calls of a batch together; what could be read is kept in the cache, failures never are."""
+    """Sends all calls of a batch together. Grades are cached, failures never are."""
 
     def __init__(self, llm: LLM, way: Way = "all", *, cache: Cache | None = None, sampling: Sampling = GREEDY) -> None:
         self._llm, self._way, self._cache, self._sampling = llm, way, cache, sampling
@@ -48,17 +53,17 @@ class LLMGrader:
         self.fingerprint = f"grade-{way}-{hashlib.sha256(repr(settings).encode()).hexdigest()[:12]}-{llm.fingerprint}"
 
     def reseeded(self, seed: int) -> LLMGrader:
-        """The same judge under another seed; what it said under this one is no answer to that."""
+        """The same grader under another seed, with cache entries of its own."""
         sampling = replace(self._sampling, seed=self._sampling.seed + seed)
         return LLMGrader(self._llm, self._way, cache=self._cache, sampling=sampling)
 
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
-        make = _one_call if self._way == "all" else _call_an_aspect
-        calls = [ungradable(answered) or make(answered) for answered in answers]
-        replies = self._replies(dict.fromkeys(call for own in calls if not isinstance(own, Failure) for call in own))
-        return [own if isinstance(own, Failure) else _grades([replies[call] for call in own]) for own in calls]
+        make_calls = _one_call if self._way == "all" else _one_call_per_aspect
+        calls = [ungradable(answered) or make_calls(answered) for answered in answers]
+        replies = self._replies(dict.fromkeys(c for of_one in calls if not isinstance(of_one, Failure) for c in of_one))
+        return [of_one if isinstance(of_one, Failure) else _grades([replies[c] for c in of_one]) for of_one in calls]
 
-    def _replies(self, calls: Iterable[Call]) -> dict[Call, Reply[Read] | Failure]:
+    def _replies(self, calls: Iterable[Call]) -> dict[Call, Reply[AspectGrades] | Failure]:
         keys = {call: self._key(call.prompt) for call in calls}
         kept = self._cache.get(list(keys.values())) if self._cache else {}
         known = {call: _from_cache(kept[key]) for call, key in keys.items() if key in kept}
@@ -69,8 +74,8 @@ class LLMGrader:
             self._cache.put(self.fingerprint, sound)
         return {**known, **fresh}
 
-    def _ask(self, calls: Sequence[Call]) -> dict[Call, Reply[Read] | Failure]:
-        said = ask(
+    def _ask(self, calls: Sequence[Call]) -> dict[Call, Reply[AspectGrades] | Failure]:
+        replies = ask(
             self._llm,
             [call.prompt for call in calls],
             [read_one if self._way == "each" else partial(read_all, aspects=call.aspects) for call in calls],
@@ -78,7 +83,7 @@ class LLMGrader:
             reminder=REMINDERS[self._way],
             missing="no grades",
         )
-        return dict(zip(calls, said, strict=True))
+        return dict(zip(calls, replies, strict=True))
 
     def _key(self, prompt: str) -> bytes:
         text = f"{self.fingerprint}\0{prompt}".encode("utf-8", "surrogatepass")
@@ -86,8 +91,9 @@ class LLMGrader:
 
 
 def _one_call(answered: Answered) -> list[Call]:
-    numbered = enumerate(answered.rubric, 1)
-    aspects = [quote(f"aspect {n}", _lines(aspect.aspect, aspect.reason)) for n, aspect in numbered]
+    aspects = [
+        quote(f"aspect {n}", _join_lines(aspect.aspect, aspect.reason)) for n, aspect in enumerate(answered.rubric, 1)
+    ]
     prompt = with_material(
         load("grade_all"),
         count="one aspect" if len(aspects) == 1 else f"{len(aspects)} aspects",
@@ -98,7 +104,7 @@ def _one_call(answered: Answered) -> list[Call]:
     return [Call(prompt, tuple(aspect.aspect for aspect in answered.rubric))]
 
 
-def _call_an_aspect(answered: Answered) -> list[Call]:
+def _one_call_per_aspect(answered: Answered) -> list[Call]:
     template = load("grade_each")
     if not answered.narrative.strip():
         template = re.sub(r"\{narrative\}\s*", "", template)
@@ -107,24 +113,23 @@ def _call_an_aspect(answered: Answered) -> list[Call]:
         "narrative": quote("what this person said in private", answered.narrative),
         "answer": quote("answer", answered.answer),
     }
-    aspects = [(aspect.aspect, quote("aspect", _explained(aspect))) for aspect in answered.rubric]
-    return [Call(with_material(template, **material, aspect=text), (name,)) for name, text in aspects]
+    calls = []
+    for aspect in answered.rubric:
+        evidence = aspect.evidence and f"In their own words: {aspect.evidence}"
+        text = quote("aspect", _join_lines(aspect.aspect, aspect.reason, evidence))
+        calls.append(Call(with_material(template, **material, aspect=text), (aspect.aspect,)))
+    return calls
 
 
-def _explained(aspect: Aspect) -> str:
-    evidence = aspect.evidence and f"In their own words: {aspect.evidence}"
-    return _lines(aspect.aspect, aspect.reason, evidence)
-
-
-def _lines(*parts: str) -> str:
+def _join_lines(*parts: str) -> str:
     return "\n".join(part for part in parts if part.strip())
 
 
-def _grades(replies: Sequence[Reply[Read] | Failure]) -> Grades | Failure:
-    """One that is missing makes the whole answer a failure: a mean over the others would be another rubric's."""
+def _grades(replies: Sequence[Reply[AspectGrades] | Failure]) -> Grades | Failure:
+    """One missing grade fails the whole answer: a mean over the other aspects would belong to another rubric."""
     read = [reply for reply in replies if isinstance(reply, Reply)]
     failed = [reply for reply in replies if isinstance(reply, Failure)]
-    if failed:  # what was charged for the other aspects was charged
+    if failed:  # the calls for the other aspects were charged all the same
         return replace(
             failed[0],
             prompt_tokens=sum(f.prompt_tokens for f in failed) + sum(reply.tokens for reply in read),
@@ -139,19 +144,178 @@ def _grades(replies: Sequence[Reply[Read] | Failure]) -> Grades | Failure:
     )
 
 
-def _to_cache(reply: Reply[Read]) -> dict[str, Any]:
+def _to_cache(reply: Reply[AspectGrades]) -> dict[str, Any]:
     return {"grades": reply.value, "text": reply.text, "tokens": reply.tokens, "cost": reply.cost}
 
 
-def _from_cache(kept: dict[str, Any]) -> Reply[Read]:
-    """With what it took when it was said, so that a run that was interrupted books the same as one that was not."""
-    return Reply(tuple(kept["grades"]), kept["text"], kept["tokens"], kept["cost"])
+def _from_cache(stored: dict[str, Any]) -> Reply[AspectGrades]:
+    """With the tokens and cost of the original call, so that an interrupted run adds up like an undisturbed one."""
+    return Reply(tuple(stored["grades"]), stored["text"], stored["tokens"], stored["cost"])
 
 
 @GRADERS.register("llm")
 def llm(llm: str, way: Way = "all", max_tokens: int = 1024, temperature: float = 0.0, seed: int = 0) -> Grader:
-    """A language model grades each aspect 0, 1 or 2: way=all in one call, way=each one aspect a call."""
+    """An LLM grades each aspect 0, 1 or 2: way=all in one call, way=each in one call per aspect."""
     if max_tokens < 1 or temperature < 0:
-        raise BadSpec(f"max_tokens={max_tokens}, temperature={temperature}: wants 1 or more, 0 or more")
+        raise BadSpec(f"max_tokens={max_tokens} must be at least 1, temperature={temperature:g} at least 0")
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens, seed=seed)
     return LLMGrader(make_llm(llm), way, cache=Cache(), sampling=sampling)
+
+
+# reading replies
+
+_GRADE = r"(?:match[\s_-]?score|score|grade|rating)"
+_MARKS = r"""["'`*“”‘’\\]*"""
+_IS = rf"{_MARKS}\s*[:=]"
+_BEFORE = r"""[\s"'`*_#“”‘’\\]*"""
+"""What may stand before a number. It is one character class: several in a row would backtrack for hours on a reply of a
+thousand blanks."""
+_NUMBER = (
+    r"(?P<number>-?[0-9]+(?:[.,][0-9]+)?)(?:\s*(?:/|out\s+of)\s*(?P<total>[0-9]+))?"
+    r"(?![0-9%]|[.,][0-9]|\s*[-–—/]\s*[0-9]|\s+(?:to|or|and)\s+[0-9])"
+)
+_ALONE = re.compile(rf"{_BEFORE}{_NUMBER}{_MARKS}\.?\s*", re.IGNORECASE)
+_GRADE_KEY = re.compile(rf"{_GRADE}s?", re.IGNORECASE)
+_ASPECT_KEYS = ("aspect", "name", "id")
+_ORDINAL = re.compile(r"(?:aspect)?[\s_#]*([0-9]{1,3})(?:[.:)\s].*)?", re.DOTALL)
+_TRAILING_COMMA = re.compile(r",(\s*[\]}])")
+_OPENING = re.compile(r"[\[{]")
+_UNKNOWN = -1
+
+
+class Mention(NamedTuple):
+    """A grade somewhere in a reply."""
+
+    aspect: int | None
+    """Index of its aspect in the rubric; -1 if it names an unknown aspect, `None` if it names none."""
+    number: str
+    total: str
+    """What the number is out of, if the reply says so."""
+
+
+def read_one(reply: Completion) -> AspectGrades | Failure | None:
+    """The one grade of a reply; `None` if there is none, or more than one."""
+    text = _readable(reply)
+    return _all_or_none([_agreed(_alone(text, None) or _mentions(text, ()))])
+
+
+def read_all(reply: Completion, aspects: Sequence[str]) -> AspectGrades | Failure | None:
+    """One grade per aspect, in the rubric's order; `None` unless every aspect has exactly one."""
+    text = _readable(reply)
+    mentions = _mentions(text, aspects) or _number_list(text, aspects)
+    if len(mentions) == len(aspects) and all(m.aspect is None for m in mentions):
+        mentions = [m._replace(aspect=n) for n, m in enumerate(mentions)]  # unnamed, but exactly as many as aspects
+    if any(m.aspect in (None, _UNKNOWN) for m in mentions):
+        return None
+    return _all_or_none([_agreed([m for m in mentions if m.aspect == n]) for n in range(len(aspects))])
+
+
+def _readable(reply: Completion) -> str:
+    """Nothing of a reply that was cut off by its token limit counts: its conclusion is missing."""
+    return "" if reply.truncated else without_reasoning(reply.text)
+
+
+def _all_or_none(grades: Sequence[int | Failure | None]) -> AspectGrades | Failure | None:
+    valid = tuple([grade for grade in grades if isinstance(grade, int)])
+    failure = next((grade for grade in grades if isinstance(grade, Failure)), None)
+    return valid if len(valid) == len(grades) else failure
+
+
+def _agreed(mentions: Sequence[Mention]) -> int | Failure | None:
+    """The grade that all mentions give."""
+    grades = {_grade(mention) for mention in mentions}
+    return grades.pop() if len(grades) == 1 else None
+
+
+def _grade(mention: Mention) -> int | Failure:
+    value = float(mention.number.replace(",", "."))
+    if value not in range(TOP + 1) or (mention.total and mention.total != str(TOP)):
+        shown = f"{mention.number}/{mention.total}" if mention.total else mention.number
+        return Failure("grade outside the scale", f"{shown[:20]}, must be 0, 1 or 2")
+    return int(value)
+
+
+def _index(name: str, aspects: Sequence[str]) -> int:
+    """Position of an aspect that is named by its number from 1 or by its full name."""
+    names, name = [_normalize(aspect) for aspect in aspects], _normalize(name)
+    if names.count(name) == 1 and not name.isdigit():
+        return names.index(name)
+    ordinal = _ORDINAL.fullmatch(name)
+    return int(ordinal[1]) - 1 if ordinal and 1 <= int(ordinal[1]) <= len(aspects) else _UNKNOWN
+
+
+def _normalize(name: str) -> str:
+    return " ".join(name.casefold().split())
+
+
+def _mentions(text: str, aspects: Sequence[str]) -> list[Mention]:
+    parsed = _parse_json(text)
+    if parsed is None:
+        return list(_scan(text, aspects))
+    values, around = parsed
+    inside = [mention for value in values for mention in _walk(value, None, aspects, is_grade=False)]
+    return inside + list(_scan(around, aspects))
+
+
+def _number_list(text: str, aspects: Sequence[str]) -> list[Mention]:
+    """The grades of a reply that is one list of numbers."""
+    values, _ = _parse_json(text) or ([], "")
+    if len(values) != 1 or not isinstance(values[0], list):
+        return []
+    return list(_walk(values[0], None, aspects, is_grade=True))
+
+
+def _parse_json(text: str) -> tuple[list[Any], str] | None:
+    """All JSON values in the text, and the text around them; `None` if something starts like JSON and is not."""
+
+    def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("duplicate key")
+        return dict(pairs)
+
+    text, at = _TRAILING_COMMA.sub(r"\1", text), 0
+    decoder = json.JSONDecoder(strict=False, object_pairs_hook=unique_keys)
+    values, around = [], []
+    while opening := _OPENING.search(text, at):
+        around.append(text[at : opening.start()])
+        try:
+            value, at = decoder.raw_decode(text, opening.start())
+        except (ValueError, RecursionError):
+            return None
+        values.append(value)
+    return values, "\n".join([*around, text[at:]])
+
+
+def _walk(value: Any, index: int | None, aspects: Sequence[str], *, is_grade: bool) -> Iterator[Mention]:
+    """Numbers under a word for grade, or under an aspect's name or number; other numbers mean something else."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _walk(item, index, aspects, is_grade=is_grade)
+    elif isinstance(value, dict):
+        name = next((value[key] for key in value if key.casefold() in _ASPECT_KEYS), None)
+        beside = index if name is None else _index(str(name), aspects)
+        for key, item in value.items():
+            above = _index(key, aspects)
+            if above != _UNKNOWN:
+                yield from _walk(item, above, aspects, is_grade=True)
+            elif key.casefold() not in _ASPECT_KEYS:
+                yield from _walk(item, beside, aspects, is_grade=_GRADE_KEY.fullmatch(key) is not None)
+    elif is_grade and isinstance(value, int | float | str) and not isinstance(value, bool):
+        yield from _alone(str(value), index)
+
+
+def _alone(text: str, index: int | None) -> list[Mention]:
+    match = _ALONE.fullmatch(text)
+    return [Mention(index, match["number"], match["total"] or "")] if match else []
+
+
+def _scan(text: str, aspects: Sequence[str]) -> Iterator[Mention]:
+    """The grades of a text that is not JSON; each belongs to the last aspect named before it."""
+    names = "|".join([*map(re.escape, sorted(aspects, key=len, reverse=True)), "[0-9]{1,3}(?![0-9])", ""])
+    named = rf"aspect{_IS}{_BEFORE}(?:aspect{_BEFORE})?(?P<name>{names})"
+    index = None
+    for match in re.finditer(rf"(?<![a-z_])(?:{named}|{_GRADE}{_IS}{_BEFORE}{_NUMBER})", text, re.IGNORECASE):
+        if match["name"] is not None:
+            index = _index(match["name"], aspects)
+        else:
+            yield Mention(index, match["number"], match["total"] or "")

@@ -1,203 +1,333 @@
-"""Grading in a folder: every distinct answer once, appended to `grades.jsonl` as batches finish, then the summary.
+"""Grade answers in a run folder: each distinct answer once, appended to `grades.jsonl` batch by batch, then a summary.
 
-What is to be graded is a list in a fixed order, and a line of the file is an entry of the list, so a run that was
-killed goes on after its last whole line.
+A line belongs to the answer it names (pair, answer, round), wherever it stands in the file. What has no line yet is
+graded, so an interrupted run resumes, and a line that is deleted is graded again.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from prb import __version__
 from prb.data.load import Dataset, load
-from prb.grading import GRADERS, Grader, Grades, Reseedable, about_grader, answered, as_line, grade_all
-from prb.grading.config import GradeConfig, complete, settings_of
-from prb.grading.given import Given, Rows, read_answers, read_human
-from prb.grading.validate import Graded, Judged, Twice, agreement, discrimination, failures, scores
-from prb.models import is_remote
+from prb.data.schema import Problem
+from prb.data.source import file_source
+from prb.errors import BadInput
+from prb.grading import (
+    GRADERS,
+    TOP,
+    Grader,
+    Grades,
+    Reseedable,
+    about_grader,
+    answered,
+    as_line,
+    fits_rubric,
+    grade_all,
+)
+from prb.grading.config import GradeConfig
+from prb.grading.validate import Graded, GradedPair, GradedTwice, agreement, count_failures, discrimination, scores
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import SUMMARY, Folder, Journal, write_json
+from prb.runs import SUMMARY, Journal, RunFolder
 from prb.stats.best_of import average
 from prb.stats.estimate import codes
 from prb.types import Failure, Pair
 
+T = TypeVar("T")
 GRADES = "grades.jsonl"
 RETEST = 1
-"""How far the seed of the second round is from that of the first."""
+"""Number of the second round, and how much higher its seed is."""
+SHOWN = 20
+"""Wrong lines of an input file reported at once."""
 
 
 @dataclass(frozen=True)
 class Grading:
-    """A finished run: its folder and what stands in its `summary.json`."""
+    """A finished run: its folder and the content of its `summary.json`."""
 
     folder: Path
     summary: dict[str, Any]
 
 
-class Entry(NamedTuple):
-    """One answer to be graded in the first or the second round."""
+class GradeKey(NamedTuple):
+    """What is graded: an answer to a row, in the first or the second round."""
 
-    given: Given
+    pair: str
+    answer: str
     round: int = 0
 
 
-Done = Mapping[Entry, Graded]
+class HumanGrades(NamedTuple):
+    """One annotator's grades of an answer."""
+
+    key: GradeKey
+    grades: Grades
 
 
-class Kept(Folder):
-    """The folder of a grading."""
+@dataclass(frozen=True, kw_only=True)
+class GradeLine:
+    """One line of `grades.jsonl`."""
 
-    journal: Journal
+    pair: str
+    user: str
+    cluster: str
+    round: int
+    answer: str
+    score: float | None
+    aspects: tuple[float, ...] | None
+    failure: str | None
+    tokens: int
+    cost: float
+    text: tuple[str, ...]
 
-    def __enter__(self) -> Self:
-        self.open()
-        self.journal = Journal(self.folder / GRADES)
-        return self
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> Self:
+        try:
+            line = TypeAdapter(cls).validate_python(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"`{first['loc'][0]}`: {first['msg']}") from None
+        if bool(line.aspects) == (line.failure is not None):
+            raise ValueError("it must have either `aspects` or `failure`")
+        return line
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        empty = self.journal.empty
-        self.journal.close()
-        self.close()
-        if error is not None and empty:
-            self.leave_no_trace(GRADES)
+    @property
+    def key(self) -> GradeKey:
+        return GradeKey(self.pair, self.answer, self.round)
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        self.journal.sync()
-        write_json(self.folder / SUMMARY, summary)
+    @property
+    def graded(self) -> Graded:
+        if self.aspects is not None:
+            return Grades(aspects=self.aspects)
+        reason, _, detail = str(self.failure).partition(": ")
+        return Failure(reason, detail)
 
 
-def grade(config: GradeConfig, *, grader: Grader | None = None, progress: Progress = SILENT) -> Grading:
-    """Run or resume; a grader of your own stands in for what `config.grader` names."""
-    config = complete(config)
-    assert config.out is not None
+Lines = Mapping[GradeKey, GradeLine]
+
+
+def grade(
+    config: GradeConfig | None = None, *, grader: Grader | None = None, progress: Progress = SILENT, **settings: Any
+) -> Grading:
+    """Run or resume. `grader` takes the place of the one that `config.grader` names."""
+    config = GradeConfig.of(config, settings)
     if grader is None:
         GRADERS.check(Spec.parse(config.grader))
     progress.begin(f"checking {config.dataset}")
     dataset = load(config.dataset, split=config.split, skip_bad=config.skip_bad)
     if dataset.problems:
         progress.note(f"left out {len({(p.place, p.line) for p in dataset.problems})} rows with errors")
-    work = Work(config, dataset)
-    with Kept(config.out, work.identity()) as kept:
+    job = GradingJob(config, dataset)
+    out = config.folder(f"grade-{Path(config.dataset).name}")
+    with RunFolder(out, job.identity(), journals=(GRADES,)) as run:
         progress.begin(f"loading {config.grader}")
-        marker = GRADERS.make(config.grader) if grader is None else grader
-        kept.confirm_model(config.grader, marker.fingerprint)
-        done = work.do(marker, kept.journal, progress)
-        progress.begin("summing up")
-        summary = {**work.about(marker), **work.results(done, marker), **_spent(kept.journal.lines())}
-        kept.finish(summary)
-    return Grading(config.out, summary)
+        grader = GRADERS.make(config.grader) if grader is None else grader
+        run.confirm_model(config.grader, grader.fingerprint)
+        lines = job.grade_missing(grader, run[GRADES], progress)
+        progress.begin("summarizing")
+        summary = job.summary(lines, grader)
+        run.finish({SUMMARY: summary})
+    return Grading(out, summary)
 
 
-class Work:
-    """What is to be graded, and what the grades say."""
+class GradableRows:
+    """The rows of a split by id, without their posts: no grader sees those."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.name = dataset.name + (f", split {dataset.split}" if dataset.split else "")
+        self.pairs = {pair.id: replace(pair, profile=()) for pair in dataset if isinstance(pair, Pair)}
+        self.clusters = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
+        if not any(pair.rubric for pair in self.pairs.values()):
+            raise BadInput(f"no row of {self.name} has a rubric (`rubric_aspects`): there is nothing to grade against")
+        self._by_question: dict[str, list[str]] = defaultdict(list)
+        for pair in self.pairs.values():
+            self._by_question[pair.question].append(pair.id)
+
+    def key(self, line: Mapping[str, Any]) -> GradeKey:
+        """The answer on a line of an input file; its row is named by id, or by question if that is unique."""
+        if "pair" in line:
+            pair = str(line["pair"])
+            if pair not in self.pairs:
+                raise ValueError(f"no row of {self.name} has the id {line['pair']!r}")
+        elif "question" in line:
+            matches = self._by_question.get(str(line["question"]), [])
+            if len(matches) != 1:
+                raise ValueError(f"{len(matches)} rows of {self.name} have this `question`: give `pair`")
+            pair = matches[0]
+        else:
+            raise ValueError("`pair` (the id of a row) or `question` is missing")
+        if not isinstance(line.get("answer"), str):
+            raise ValueError("`answer` is missing or not a string")
+        return GradeKey(pair, line["answer"])
+
+    def human_grades(self, line: Mapping[str, Any]) -> HumanGrades:
+        key, grades = self.key(line), line.get("grades")
+        aspects = len(self.pairs[key.pair].rubric)
+        if not aspects:
+            raise ValueError(f"row {key.pair!r} has no rubric")
+        if not isinstance(grades, list) or len(grades) != aspects:
+            raise ValueError(f"`grades` must be a list of {aspects}, one per aspect of row {key.pair!r}")
+        if not all(isinstance(g, int) and not isinstance(g, bool) and 0 <= g <= TOP for g in grades):
+            raise ValueError(f"`grades` holds {grades!r}; a grade is 0, 1 or 2")
+        return HumanGrades(key, Grades(aspects=tuple(map(float, grades))))
+
+
+def read_answers(path: Path, rows: GradableRows) -> list[GradeKey]:
+    return _read_file(path, rows.key)
+
+
+def read_human(path: Path, rows: GradableRows) -> list[HumanGrades]:
+    return _read_file(path, rows.human_grades)
+
+
+def _read_file(path: Path, read_line: Callable[[Mapping[str, Any]], T]) -> list[T]:
+    """One item per line. All wrong lines are reported together, and then nothing of the file is used."""
+    if not path.is_file():
+        raise BadInput(f"{path} does not exist")
+    items: list[T] = []
+    problems = []
+    for row in file_source(path).rows():
+        try:
+            if row.problem or not isinstance(row.data, dict):
+                raise ValueError(row.problem or "a line must be a JSON object")
+            items.append(read_line(row.data))
+        except ValueError as error:
+            problems.append(Problem(row.place, row.line, str(error)))
+    if problems:
+        more = [f"… and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+        raise BadInput("\n  ".join([f"{path} has lines that cannot be used", *map(str, problems[:SHOWN]), *more]))
+    if not items:
+        raise BadInput(f"{path} is empty")
+    return items
+
+
+class GradingJob:
+    """What has to be graded, and what the grades add up to."""
 
     def __init__(self, config: GradeConfig, dataset: Dataset) -> None:
-        self._config, self._dataset, self._rows = config, dataset, Rows(dataset)
-        self._given = read_answers(config.answers, self._rows)[: config.limit] if config.answers else []
+        self._config, self._rows = config, GradableRows(dataset)
+        self._data = {
+            "name": dataset.name,
+            "split": dataset.split,
+            "fingerprint": dataset.fingerprint,
+            "rows": len(dataset),
+        }
+        self._answers = read_answers(config.answers, self._rows)[: config.limit] if config.answers else []
         self._human = read_human(config.human, self._rows) if config.human else []
-        self._labelled = list(islice(self._rows.pairs.values(), config.limit)) if config.validate else []
+        self._labeled = list(islice(self._rows.pairs.values(), config.limit)) if config.validate else []
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for a run to be continued."""
+        """What must be the same for a run to be resumed."""
         files = {"answers": self._config.answers, "human": self._config.human}
-        handed = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path}
-        return {"prb": __version__, "grade": settings_of(self._config), "dataset": self._about_data(), "files": handed}
+        hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path}
+        return {"prb": __version__, "grade": self._config.saved(), "dataset": self._data, "files": hashes}
 
-    def entries(self, grader: Grader) -> list[Entry]:
-        """Each answer once, in the order of the files, then all of them once more for a retest."""
-        own = [Given(pair.id, answer) for pair in self._labelled for answer in pair.answers]
-        first = [Entry(given) for given in dict.fromkeys([*self._given, *own, *(h.given for h in self._human)])]
-        again = self._config.retest and isinstance(grader, Reseedable)
-        return [*first, *(Entry(given, RETEST) for given in own if again)]
+    def keys(self, grader: Grader) -> list[GradeKey]:
+        """Each answer once, in the order of the files; for a retest all labeled ones once more."""
+        labeled = [GradeKey(pair.id, answer) for pair in self._labeled for answer in pair.answers]
+        first = dict.fromkeys([*self._answers, *labeled, *(human.key for human in self._human)])
+        again = labeled if self._config.retest and isinstance(grader, Reseedable) else []
+        return [*first, *(key._replace(round=RETEST) for key in again)]
 
-    def do(self, grader: Grader, journal: Journal, progress: Progress) -> Done:
-        entries = self.entries(grader)
-        done = dict(zip(entries, map(_from_line, journal.lines()), strict=False))
+    def grade_missing(self, grader: Grader, journal: Journal, progress: Progress) -> Lines:
+        """One line per key, in the order of the keys: those of the journal, and the rest graded and appended to it."""
+        keys = self.keys(grader)
+        lines = self._read_journal(journal, frozenset(keys))
         if journal.dropped_tail:
-            progress.note("the last line was torn by a crash; dropped and done again")
-        if done:
-            progress.note(f"resuming: {len(done)} of {len(entries)} answers are graded")
-        progress.begin(f"grading by {self._config.grader}", total=len(entries), done=len(done))
-        for batch in self._batches(entries[len(done) :]):
+            progress.note("the last line was cut off by a crash; it is graded again")
+        if lines:
+            progress.note(f"resuming: {len(lines)} of {len(keys)} answers are graded")
+        progress.begin(f"grading by {self._config.grader}", total=len(keys), done=len(lines))
+        for batch in self._batches([key for key in keys if key not in lines]):
             asked = grader.reseeded(RETEST) if batch[0].round and isinstance(grader, Reseedable) else grader
-            graded = self._graded(asked, batch)
-            journal.append(map(self._line, batch, graded))
-            done.update(zip(batch, graded, strict=True))
+            masked = self._config.masks(asked)
+            asks = [answered(self._rows.pairs[key.pair], key.answer, masked=masked) for key in batch]
+            fresh = {key: self._line(key, graded) for key, graded in zip(batch, grade_all(asked, asks), strict=True)}
+            journal.append(fresh.values())
+            lines |= fresh
             progress.advance(len(batch))
-        return done
+        return {key: lines[key] for key in keys}
 
-    def _batches(self, entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-        """Of one round each."""
+    def _read_journal(self, journal: Journal, keys: frozenset[GradeKey]) -> dict[GradeKey, GradeLine]:
+        lines: dict[GradeKey, GradeLine] = {}
+        for number, content in enumerate(journal.lines(), 1):
+            try:
+                line = GradeLine.read(content)
+                if line.key not in keys or line.key in lines:
+                    raise ValueError("its answer is not part of this run or has a line already")
+                if line.aspects and not fits_rubric(line.aspects, len(self._rows.pairs[line.pair].rubric)):
+                    raise ValueError("`aspects` does not fit the rubric")
+            except ValueError as error:
+                advice = "delete the line and run again to grade its answer again"
+                raise BadInput(f"{journal.path}:{number} is not a valid line: {error}; {advice}") from None
+            lines[line.key] = line
+        return lines
+
+    def _batches(self, keys: Sequence[GradeKey]) -> Iterator[list[GradeKey]]:
+        """Batches of one round each."""
         for number in (0, RETEST):
-            own = [entry for entry in entries if entry.round == number]
+            own = [key for key in keys if key.round == number]
             yield from (own[at : at + self._config.batch] for at in range(0, len(own), self._config.batch))
 
-    def _graded(self, grader: Grader, batch: Sequence[Entry]) -> list[Graded]:
-        masked = self._config.mask_pii == "on" or (self._config.mask_pii == "auto" and is_remote(grader))
-        shown = [answered(self._rows.pairs[e.given.pair], e.given.answer, masked=masked) for e in batch]
-        return grade_all(grader, shown)
+    def _line(self, key: GradeKey, graded: Graded) -> GradeLine:
+        pair = self._rows.pairs[key.pair]
+        cluster = self._rows.clusters[pair.id]
+        return GradeLine(
+            pair=pair.id, user=pair.user, cluster=cluster, round=key.round, answer=key.answer, **as_line(graded)
+        )
 
-    def _line(self, entry: Entry, graded: Graded) -> dict[str, Any]:
-        pair = self._rows.pairs[entry.given.pair]
-        about = {"pair": pair.id, "user": pair.user, "cluster": self._rows.clusters[pair.id], "round": entry.round}
-        return {**about, "answer": entry.given.answer, **as_line(graded)}
-
-    def about(self, grader: Grader) -> dict[str, Any]:
-        told = about_grader(self._config.grader, grader)
-        return {"prb": __version__, "grader": told, "dataset": self._about_data(), "seed": self._config.seed}
-
-    def _about_data(self) -> dict[str, Any]:
-        data = self._dataset
-        return {"name": data.name, "split": data.split, "fingerprint": data.fingerprint, "rows": len(data)}
-
-    def results(self, done: Done, grader: Grader) -> dict[str, Any]:
-        return self._validation(done, grader) if self._config.validate else self._scores(done)
-
-    def _scores(self, done: Done) -> dict[str, Any]:
-        """Every answer that was handed in counts, also where its text came before."""
-        graded = [done[Entry(given)] for given in self._given]
-        clusters = codes([self._rows.clusters[given.pair] for given in self._given])
+    def summary(self, lines: Lines, grader: Grader) -> dict[str, Any]:
+        graded = {key: line.graded for key, line in lines.items()}
         return {
-            "answers": {"given": len(graded), "distinct": len(set(self._given))},
-            "score": average(scores(graded), clusters).as_dict(),
-            "failures": failures(graded),
+            "prb": __version__,
+            "grader": about_grader(self._config.grader, grader),
+            "dataset": self._data,
+            "seed": self._config.seed,
+            **(self._validation(graded, grader) if self._config.validate else self._mean_score(graded)),
+            "tokens": sum(line.tokens for line in lines.values()),
+            "cost": sum(line.cost for line in lines.values()),
         }
 
-    def _validation(self, done: Done, grader: Grader) -> dict[str, Any]:
-        seed = self._config.seed
-        human = [Twice(self._rows.clusters[h.given.pair], done[Entry(h.given)], h.grades) for h in self._human]
+    def _mean_score(self, graded: Mapping[GradeKey, Graded]) -> dict[str, Any]:
+        """Over all answers of the file; repeated ones count as often as they are there."""
+        results = [graded[key] for key in self._answers]
+        clusters = codes([self._rows.clusters[key.pair] for key in self._answers])
         return {
-            "validation": discrimination([self._judged(pair, done) for pair in self._labelled], seed=seed),
+            "answers": {"given": len(results), "distinct": len(set(self._answers))},
+            "score": average(scores(results), clusters).as_dict(),
+            "failures": count_failures(results),
+        }
+
+    def _validation(self, graded: Mapping[GradeKey, Graded], grader: Grader) -> dict[str, Any]:
+        seed, clusters = self._config.seed, self._rows.clusters
+        pairs = [
+            GradedPair(
+                clusters[pair.id], pair.category, pair.tier, *(graded[GradeKey(pair.id, text)] for text in pair.answers)
+            )
+            for pair in self._labeled
+        ]
+        human = [GradedTwice(clusters[key.pair], graded[key], grades) for key, grades in self._human]
+        retest: dict[str, Any] | None = None
+        if self._config.retest and not isinstance(grader, Reseedable):
+            retest = {"deterministic": True}
+        elif self._config.retest:
+            twice = [
+                GradedTwice(clusters[key.pair], graded[key._replace(round=0)], again)
+                for key, again in graded.items()
+                if key.round == RETEST
+            ]
+            retest = {"deterministic": False, **agreement(twice, seed=seed)}
+        return {
+            "validation": discrimination(pairs, seed=seed),
             "human": agreement(human, seed=seed) if human else None,
-            "retest": self._retest(done, grader) if self._config.retest else None,
+            "retest": retest,
         }
-
-    def _judged(self, pair: Pair, done: Done) -> Judged:
-        chosen, rejected = (done[Entry(Given(pair.id, answer))] for answer in pair.answers)
-        return Judged(self._rows.clusters[pair.id], pair.category, pair.tier, chosen, rejected)
-
-    def _retest(self, done: Done, grader: Grader) -> dict[str, Any]:
-        if not isinstance(grader, Reseedable):
-            return {"deterministic": True}
-        again = [entry.given for entry in done if entry.round == RETEST]
-        twice = [Twice(self._rows.clusters[g.pair], done[Entry(g)], done[Entry(g, RETEST)]) for g in again]
-        return {"deterministic": False, **agreement(twice, seed=self._config.seed)}
-
-
-def _from_line(line: Mapping[str, Any]) -> Graded:
-    if line["failure"] is None:
-        return Grades(aspects=tuple(line["aspects"]))
-    reason, _, detail = line["failure"].partition(": ")
-    return Failure(reason, detail)
-
-
-def _spent(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    booked = [(line["tokens"], line["cost"]) for line in lines]
-    return {"tokens": sum(tokens for tokens, _ in booked), "cost": sum(cost for _, cost in booked)}
