@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prb.cache import Cache
+from prb.cache import Cache, Memo
 from prb.data.load import load
 from prb.grading import GRADERS, TOP, Answered, Grader, Grades, ungradable
 from prb.grading.validate import discrimination, grade_pairs
@@ -78,12 +78,8 @@ class EmbeddedGrader:
     def _remember(self, compute: Callable[[], Any], *depends: str) -> Any:
         """Computed once for this version of the code and of what it depends on."""
         key = digest(compute.__name__, Path(__file__).read_text("utf-8"), *depends)
-        known = self._cache.get([key]) if self._cache else {}
-        if key not in known:
-            known = {key: compute()}
-            if self._cache:
-                self._cache.put("embedded grader", known)
-        return known[key]
+        memo = Memo[Any](cache=self._cache, model="embedded grader")
+        return memo.map(lambda _: [compute()], [key])[0]
 
     def _train(self) -> list[float]:
         from sklearn.linear_model import LogisticRegression

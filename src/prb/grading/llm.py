@@ -14,12 +14,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from prb.cache import Cache
+from prb.cache import Cache, Memo
 from prb.errors import BadSpec
 from prb.grading import GRADERS, TOP, Answered, Grader, Grades, ungradable
 from prb.llm import LLM, Completion, Sampling, make_llm
@@ -51,6 +51,9 @@ class LLMGrader:
         self.remote = llm.remote
         settings = (load(f"grade_{way}"), load("material"), REMINDERS[way], sampling)
         self.fingerprint = f"grade-{way}-{hashlib.sha256(repr(settings).encode()).hexdigest()[:12]}-{llm.fingerprint}"
+        self._replies: Memo[Reply[AspectGrades]] = Memo(
+            capacity=0, cache=cache, model=self.fingerprint, pack=_to_cache, unpack=_from_cache
+        )
 
     def reseeded(self, seed: int) -> LLMGrader:
         """The same grader under another seed, with cache entries of its own."""
@@ -60,22 +63,12 @@ class LLMGrader:
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
         make_calls = _one_call if self._way == "all" else _one_call_per_aspect
         calls = [ungradable(answered) or make_calls(answered) for answered in answers]
-        replies = self._replies(dict.fromkeys(c for of_one in calls if not isinstance(of_one, Failure) for c in of_one))
-        return [of_one if isinstance(of_one, Failure) else _grades([replies[c] for c in of_one]) for of_one in calls]
+        flat = [call for of_one in calls if not isinstance(of_one, Failure) for call in of_one]
+        replies = iter(self._replies.map(self._ask, flat, [self._key(call.prompt) for call in flat]))
+        return [of_one if isinstance(of_one, Failure) else _grades([next(replies) for _ in of_one]) for of_one in calls]
 
-    def _replies(self, calls: Iterable[Call]) -> dict[Call, Reply[AspectGrades] | Failure]:
-        keys = {call: self._key(call.prompt) for call in calls}
-        kept = self._cache.get(list(keys.values())) if self._cache else {}
-        known = {call: _from_cache(kept[key]) for call, key in keys.items() if key in kept}
-        missing = [call for call in keys if call not in known]
-        fresh = self._ask(missing) if missing else {}
-        sound = {keys[call]: _to_cache(reply) for call, reply in fresh.items() if isinstance(reply, Reply)}
-        if self._cache and sound:
-            self._cache.put(self.fingerprint, sound)
-        return {**known, **fresh}
-
-    def _ask(self, calls: Sequence[Call]) -> dict[Call, Reply[AspectGrades] | Failure]:
-        replies = ask(
+    def _ask(self, calls: Sequence[Call]) -> list[Reply[AspectGrades] | Failure]:
+        return ask(
             self._llm,
             [call.prompt for call in calls],
             [read_one if self._way == "each" else partial(read_all, aspects=call.aspects) for call in calls],
@@ -83,7 +76,6 @@ class LLMGrader:
             reminder=REMINDERS[self._way],
             missing="no grades",
         )
-        return dict(zip(calls, replies, strict=True))
 
     def _key(self, prompt: str) -> bytes:
         text = f"{self.fingerprint}\0{prompt}".encode("utf-8", "surrogatepass")
