@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb.errors import BadInput
-from prb.stats.best_of import average, bend, curves, headroom, kl_bound, meetings, powers, weights, win_rates
+from prb.stats.best_of import curves, headroom, kl_bound, meetings, overoptimization, powers, weights, win_rates
 from prb.stats.estimate import Floats, Ints
 from tests.stats.strategies import NAN, few, floats, ints, usual
 
@@ -63,7 +63,7 @@ def test_best_of_many_is_exact_where_floats_would_overflow() -> None:
 
 @pytest.mark.parametrize("k", [0, 4, -1])
 def test_more_than_there_are_samples_is_refused(k: int) -> None:
-    with pytest.raises(BadInput, match=f"best of {k} cannot be told from 3 samples"):
+    with pytest.raises(BadInput, match=f"best-of-{k} is not defined for 3 samples"):
         weights(floats(1, 2, 3), k)
 
 
@@ -109,29 +109,6 @@ def test_powers_end_at_n(n: int, ks: tuple[int, ...]) -> None:
     assert powers(n) == ks
 
 
-def test_an_average_of_people_is_a_t_interval() -> None:
-    from scipy.stats import ttest_1samp
-
-    values = floats(0.1, 0.4, 0.35, 0.8, 0.2)
-    found = average(np.append(values, NAN), ints(0, 1, 2, 3, 4, 5))
-    interval = ttest_1samp(values, 0).confidence_interval(0.95)
-    assert (found.value, found.low, found.high) == pytest.approx((values.mean(), interval.low, interval.high))
-    assert (found.n, found.failed) == (5, 1)
-
-
-def test_an_average_knows_that_twins_are_no_two_people() -> None:
-    twice, clusters = np.repeat(floats(0.2, 0.5, 0.6, 0.9), 2), np.repeat(ints(0, 1, 2, 3), 2)
-    once = average(floats(0.2, 0.5, 0.6, 0.9), ints(0, 1, 2, 3))
-    found = average(twice, clusters)
-    assert (found.value, found.low, found.high) == pytest.approx((once.value, once.low, once.high))
-
-
-def test_one_cluster_has_no_interval_and_nothing_has_no_average() -> None:
-    assert average(floats(0.2, 0.4), ints(7, 7)).low is None
-    none = average(floats(NAN, NAN), ints(0, 1))
-    assert (none.value, none.low, none.n, none.failed) == (None, None, 0, 2)
-
-
 def test_headroom_is_a_ratio_of_means_not_a_mean_of_ratios() -> None:
     chance, best = floats(0.5, 0.2), floats(0.6, 1.0)
     got = floats(0.6, 0.6)  # all of a little, half of a lot
@@ -174,16 +151,16 @@ def test_a_query_without_headroom_does_not_widen_the_interval() -> None:
     assert {**with_nothing, "n": 3} == headroom(*args, ints(0, 1, 2), seed=3)
 
 
-def test_a_curve_that_rises_does_not_bend() -> None:
+def test_a_curve_that_rises_does_not_overoptimization() -> None:
     rising = np.tile(floats(0.2, 0.3, 0.4), (8, 1))
-    found = bend(rising, (1, 2, 4), np.arange(8))
+    found = overoptimization(rising, (1, 2, 4), np.arange(8))
     assert found is not None
     assert (found["peak"], found["drop"], found["p"], found["down"]) == (4, 0.0, None, False)
 
 
 def test_a_fall_that_every_person_shares_is_called_one() -> None:
     falls = np.array([[0.2, 0.5, 0.5 - d] for d in (0.1, 0.2, 0.1, 0.3, 0.1, 0.2, 0.1, 0.3)])
-    found = bend(falls, (1, 4, 16), np.arange(8))
+    found = overoptimization(falls, (1, 4, 16), np.arange(8))
     assert found is not None
     assert (found["peak"], found["down"]) == (4, True)
     assert found["drop"] == pytest.approx(0.175)
@@ -193,7 +170,7 @@ def test_a_fall_that_every_person_shares_is_called_one() -> None:
 
 def test_a_fall_within_chance_is_told_but_not_called_one() -> None:
     falls = np.array([[0.2, 0.5, 0.5 - d] for d in (0.3, -0.2, 0.1, -0.1)])
-    found = bend(falls, (1, 4, 16), np.arange(4))
+    found = overoptimization(falls, (1, 4, 16), np.arange(4))
     assert found is not None
     assert (found["peak"], found["down"]) == (4, False)
     assert found["drop"] == pytest.approx(0.025)
@@ -203,16 +180,16 @@ def test_a_fall_within_chance_is_told_but_not_called_one() -> None:
 
 def test_the_sooner_peak_is_named_and_failed_queries_do_not_count() -> None:
     flat = np.array([[0.5, 0.5, 0.5], [NAN, NAN, NAN]])
-    found = bend(flat, (1, 2, 4), ints(0, 1))
+    found = overoptimization(flat, (1, 2, 4), ints(0, 1))
     assert found is not None
     assert (found["peak"], found["drop"], found["down"]) == (1, 0.0, False)
-    assert bend(np.full((2, 3), NAN), (1, 2, 4), ints(0, 1)) is None
-    assert bend(np.full((2, 1), 0.5), (1,), ints(0, 1)) is None
+    assert overoptimization(np.full((2, 3), NAN), (1, 2, 4), ints(0, 1)) is None
+    assert overoptimization(np.full((2, 1), 0.5), (1,), ints(0, 1)) is None
 
 
 def test_noise_is_seldom_called_a_fall() -> None:
     rng = np.random.default_rng(11)
-    called = [bend(rng.uniform(0, 1, (10, 5)), (1, 2, 4, 8, 16), np.arange(10)) for _ in range(150)]
+    called = [overoptimization(rng.uniform(0, 1, (10, 5)), (1, 2, 4, 8, 16), np.arange(10)) for _ in range(150)]
     assert sum(bool(c and c["down"]) for c in called) <= 150 * 0.05
 
 

@@ -2,8 +2,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
-from prb.stats.blind import alike, apart, blind_margins, bradley_terry, credits_of
+from prb.stats.blind import Giveaway, blind_margins, bradley_terry, credits_of, fold_groups, giveaways
+from tests.stats.strategies import usual
+
+Answers = list[tuple[frozenset[str], frozenset[str]]]
+WORDS = st.frozensets(st.sampled_from("abcd"), max_size=4)
 
 
 def test_too_few_clusters_are_not_measured() -> None:
@@ -53,19 +60,9 @@ def test_ties_count_half() -> None:
     assert credits_of(np.array([0.2, 0.0, -1.0])) == [1.0, 0.5, 0.0]
 
 
-def test_rows_alike_are_found_across_blocks() -> None:
-    rng = np.random.default_rng(4)
-    rows = rng.normal(size=(50, 4))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    slow = {(i, j) for i in range(50) for j in range(i) if rows[i] @ rows[j] >= 0.8}
-    assert slow
-    for block in (7, 50, 1024):
-        assert set(alike(rows, 0.8, block=block)) == slow
-
-
-def test_people_and_near_duplicate_questions_stay_together() -> None:
-    people, questions = ["a", "a", "b", "c", "d"], ["q1", "q2", "q2'", "q3", "q4"]
-    found = apart(people, questions, [("q2", "q2'")], least=3)
+def test_users_and_near_duplicate_questions_stay_together() -> None:
+    users, questions = ["a", "a", "b", "c", "d"], ["q1", "q2", "q2'", "q3", "q4"]
+    found = fold_groups(users, questions, [("q2", "q2'")], least=3)
     assert found is not None
     groups, what = found
     assert what == "person and question"
@@ -74,11 +71,72 @@ def test_people_and_near_duplicate_questions_stay_together() -> None:
 
 
 def test_where_everybody_asks_the_same_questions_only_those_are_kept_whole() -> None:
-    people = [p for p in "abcd" for _ in range(6)]
+    users = [p for p in "abcd" for _ in range(6)]
     questions = [f"q{n}" for _ in range(4) for n in range(6)]
-    found = apart(people, questions, [], least=4)
+    found = fold_groups(users, questions, [], least=4)
     assert found is not None
     assert found[1] == "question"
     assert len(set(found[0])) == 6
     assert [found[0][n] == found[0][n + 6] for n in range(6)] == [True] * 6
-    assert apart(people, questions, [], least=7) is None
+    assert fold_groups(users, questions, [], least=7) is None
+
+
+def pair(chosen: str, rejected: str) -> tuple[frozenset[str], frozenset[str]]:
+    return frozenset(chosen), frozenset(rejected)
+
+
+def test_a_word_that_only_chosen_answers_have_is_found_by_a_sign_test() -> None:
+    answers = [pair("xy", "y")] * 14 + [pair("y", "xy")] * 2
+    found, tested = giveaways(answers, [str(n) for n in range(16)])
+    # y stands in both answers of each pair and tells nothing; x: 14 against 2, z = 12 / 4
+    assert tested == 1
+    assert found == [Giveaway("x", 14, 2, pytest.approx(2 * stats.norm.sf(3)))]
+
+
+def test_rows_of_one_user_count_as_one_voice() -> None:
+    answers = [pair("x", "")] * 16
+    alone, _ = giveaways(answers, [str(n) for n in range(16)])
+    together, _ = giveaways(answers, [str(n % 2) for n in range(16)])
+    assert alone[0].p == pytest.approx(2 * stats.norm.sf(4))
+    assert together[0].p == pytest.approx(2 * stats.norm.sf(np.sqrt(2)))
+
+
+def test_rare_words_are_not_tested_and_many_are_corrected_for() -> None:
+    answers = [pair("x", "")] * 9 + [pair("ab", "")] * 10
+    found, tested = giveaways(answers, [str(n) for n in range(19)])
+    assert (tested, {g.word for g in found}) == (2, {"a", "b"})
+    assert found[0].p == pytest.approx(2 * 2 * stats.norm.sf(np.sqrt(10)))
+
+
+@usual
+@given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=30))
+def test_mirror_twins_cancel(answers: Answers) -> None:
+    twins = [*answers, *((rejected, chosen) for chosen, rejected in answers)]
+    clusters = [str(n) for n in range(len(answers))] * 2
+    found, _ = giveaways(twins, clusters, least=1)
+    assert all(g.p == 1 and g.chosen == g.rejected for g in found)
+
+
+@usual
+@given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=30))
+def test_swapping_the_sides_changes_nothing_but_the_side(answers: Answers) -> None:
+    clusters = [str(n // 2) for n in range(len(answers))]
+    forward, _ = giveaways(answers, clusters, least=1)
+    backward, _ = giveaways([(b, a) for a, b in answers], clusters, least=1)
+    assert {(g.word, g.chosen, g.rejected, g.p) for g in forward} == {
+        (g.word, g.rejected, g.chosen, g.p) for g in backward
+    }
+
+
+def test_words_that_mean_nothing_are_found_no_more_often_than_chance_allows() -> None:
+    rng = np.random.default_rng(7)
+    wrong = 0
+    for _ in range(100):
+        sides = rng.integers(0, 2, (60, 20))
+        answers = [
+            (frozenset(map(str, np.flatnonzero(row))), frozenset(map(str, np.flatnonzero(1 - row)))) for row in sides
+        ]
+        found, tested = giveaways(answers, [str(n) for n in range(60)])
+        assert tested == 20
+        wrong += found[0].p < 0.05
+    assert wrong <= 12

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.text.tokens import grams, sentences, words
+from prb.text.tokens import is_list, reading_grade, sentences, syllables, words
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("", []),
         (" … — !", []),
@@ -20,8 +20,8 @@ from prb.text.tokens import grams, sentences, words
         ("ÄRGER Straße", ["ärger", "straße"]),
     ],
 )
-def test_words_are_lower_case_and_keep_inner_apostrophes_and_hyphens(text: str, wanted: list[str]) -> None:
-    assert words(text) == wanted
+def test_words_are_lower_case_and_keep_inner_apostrophes_and_hyphens(text: str, expected: list[str]) -> None:
+    assert words(text) == expected
 
 
 @settings(deadline=None)
@@ -30,24 +30,8 @@ def test_words_of_words_are_the_same_words(text: str) -> None:
     assert words(" ".join(words(text))) == words(text)
 
 
-def test_grams_are_all_runs_of_n_words() -> None:
-    assert grams("One two, three. FOUR!", 2) == {"one two", "two three", "three four"}
-
-
-def test_a_text_shorter_than_n_words_has_no_grams() -> None:
-    assert grams("one two", 3) == set()
-
-
-@settings(deadline=None)
-@given(st.lists(st.sampled_from(["a", "b", "c"]), max_size=12), st.integers(1, 5))
-def test_every_gram_stands_in_the_text(found: list[str], n: int) -> None:
-    text = " ".join(found)
-    assert all(f" {gram} " in f" {text} " for gram in grams(text, n))
-    assert bool(grams(text, n)) == (len(found) >= n)
-
-
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("", []),
         ("One. Two! Three? Four…", ["One.", "Two!", "Three?", "Four…"]),
@@ -56,9 +40,42 @@ def test_every_gram_stands_in_the_text(found: list[str], n: int) -> None:
         ("First line\n\n- second line\n", ["First line", "- second line"]),
     ],
 )
-def test_sentences_end_at_marks_and_at_lines(text: str, wanted: list[str]) -> None:
-    assert sentences(text) == wanted
+def test_sentences_end_at_marks_and_at_lines(text: str, expected: list[str]) -> None:
+    assert sentences(text) == expected
 
 
 def test_a_closing_quote_ends_the_sentence_before_it() -> None:
     assert len(sentences('He said "No." Then he left.')) == 2
+
+
+@pytest.mark.parametrize("text", ["- one\n- two", "Thus:\n1. one", "  2) two", "* one"])
+def test_bullets_and_numbers_make_a_list(text: str) -> None:
+    assert is_list(text)
+
+
+@pytest.mark.parametrize("text", ["", "One - two.", "3.5 liters", "-5 degrees"])
+def test_prose_is_no_list(text: str) -> None:
+    assert not is_list(text)
+
+
+@pytest.mark.parametrize(("word", "n"), [("cat", 1), ("garden", 2), ("remember", 3), ("celebration", 4)])
+def test_syllables_are_counted_by_hyphenation(word: str, n: int) -> None:
+    assert syllables(word) == n
+
+
+def test_the_grade_is_that_of_kincaid() -> None:
+    # three words of one syllable in one sentence: 0.39 · 3 + 11.8 · 1 − 15.59
+    assert reading_grade("The cat sat.") == pytest.approx(-2.62)
+    # four words, five syllables, two sentences: 0.39 · 2 + 11.8 · 5 / 4 − 15.59
+    assert reading_grade("The cat sat. Garden!") == pytest.approx(-0.06)
+
+
+def test_long_words_and_sentences_read_harder() -> None:
+    easy = "The cat sat. The dog ran. It was fun."
+    hard = "Notwithstanding considerable organizational difficulties, administrators adopted international regulations."
+    assert reading_grade(hard) > reading_grade(easy) + 10
+
+
+@pytest.mark.parametrize("text", ["", "…", "🙂"])
+def test_a_text_without_words_has_grade_zero(text: str) -> None:
+    assert reading_grade(text) == 0.0

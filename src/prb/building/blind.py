@@ -12,7 +12,7 @@ from prb.building.job import Made
 from prb.models.judge import PairwiseJudge
 from prb.models.judge_parse import STYLES
 from prb.stats.blind import blind_margins, credits_of
-from prb.stats.clusters import components
+from prb.stats.estimate import components
 from prb.text.encoders import ENCODERS
 from prb.text.tokens import sentences, words
 from prb.types import Duel, Failure, Query, Verdict

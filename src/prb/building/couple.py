@@ -14,6 +14,7 @@ from prb.llm import LLM, Completion, Sampling
 from prb.llm.asking import Reply, ask, without_reasoning
 from prb.prompts import load, quote, with_material
 from prb.text.encoders import Encoder
+from prb.text.overlap import similarity_blocks
 from prb.types import Failure
 
 Finding = Literal["conflict", "compatible", "different questions"]
@@ -39,9 +40,8 @@ def propose(records: Sequence[Record], encoder: Encoder, similar: float, block: 
     users = np.array([record.user for record in records])
     splits = np.array([str(record.other.get("split")) for record in records])
     near: list[tuple[float, int, int]] = []
-    for start in range(0, len(rows), block):
-        close = rows[start : start + block] @ rows.T
-        here = slice(start, start + block)
+    for start, close in similarity_blocks(rows, block):
+        here = slice(start, start + len(close))
         close[(users[here, None] == users[None, :]) | (splits[here, None] != splits[None, :])] = -1
         for offset, own in enumerate(close):
             for other in np.argsort(-own, kind="stable")[:NEAREST]:

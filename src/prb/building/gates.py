@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from prb.building.config import BuildConfig
 from prb.building.records import Record
-from prb.data.rules import is_list
 from prb.text.encoders import Encoder
-from prb.text.tokens import words
+from prb.text.overlap import LEAK_WORDS, SharedWording, hidden_texts, near_duplicates
+from prb.text.tokens import is_list
 from prb.types import Aspect, Post
 
 GATES = {
@@ -47,16 +45,12 @@ SKIPPABLE = (
     "blind-judge",
     "blind-learner",
 )
-POST_WORDS = 8
-"""Posts are long and many: shorter runs of words are shared by chance."""
 _REFUSAL = re.compile(
     r"^\W*(?:as\s+an\s+ai\b|(?:(?:(?:i\s+am|i['’]m)\s+(?:\w+\s+)?(?:sorry|afraid)|sorry|unfortunately|i\s+apologi[sz]e)\b"
     r"[\s,.;:]*(?:but\s+|that\s+)?)?(?:i\s+(?:can(?:no|['’])t|cannot|won['’]t|am\s+(?:unable|not\s+able)\s+to|must\s+decline))"
     r"\s+(?:to\s+)?(?:help|assist|provide|answer|comply|do\s+that|give|write|discuss|support|fulfil))",
     re.IGNORECASE,
 )
-_SPACELESS = re.compile(r"[\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
-"""Letters of scripts that do not write words apart: Thai, Lao, Khmer, kana, Han."""
 
 
 def record_gate(record: Record, config: BuildConfig) -> str | None:
@@ -70,17 +64,14 @@ def record_gate(record: Record, config: BuildConfig) -> str | None:
 def duplicates(
     records: Sequence[Record], encoder: Encoder, limit: float, block: int = 1024
 ) -> Iterator[tuple[int, int]]:
-    """(later, earlier) positions of records with nearly the same question and narrative."""
+    """(later, earliest) positions of records with nearly the same question and narrative."""
     if not records:
         return
     rows = encoder.encode([f"{record.question}\n{record.narrative}" for record in records])
-    for start in range(0, len(rows), block):
-        close = rows[start : start + block] @ rows.T
-        for offset, own in enumerate(close):
-            later = start + offset
-            earlier = np.flatnonzero(own[:later] >= limit)
-            if len(earlier):
-                yield later, int(earlier[0])
+    first: dict[int, int] = {}
+    for later, earlier in near_duplicates(rows, limit, block):
+        first.setdefault(later, earlier)
+    yield from first.items()
 
 
 def refusal_gate(answer: str) -> str | None:
@@ -89,15 +80,15 @@ def refusal_gate(answer: str) -> str | None:
 
 def wording_gate(answer: str, record: Record, rubric: Sequence[Aspect], run: int) -> str | None:
     """What the question itself says may be said again."""
-    hidden = _hidden(record, rubric, run) - _runs(record.question, run)
-    shared = sorted(hidden & _runs(answer, run))
-    return f"shares {shared[0]!r} with rubric or narrative" if shared else None
+    hidden = SharedWording(hidden_texts(record.narrative, rubric), run, allowed=record.question)
+    shared = hidden.first_in(answer)
+    return f"shares {shared!r} with rubric or narrative" if shared else None
 
 
 def leaking_posts(record: Record, rubric: Sequence[Aspect], run: int) -> tuple[Post, ...]:
     """Posts that give the hidden part away, word for word."""
-    hidden = _hidden(record, rubric, max(run, POST_WORDS))
-    return tuple(post for post in record.posts if hidden & _runs(post.text, max(run, POST_WORDS)))
+    hidden = SharedWording(hidden_texts(record.narrative, rubric), max(run, LEAK_WORDS))
+    return tuple(post for post in record.posts if hidden.first_in(post.text))
 
 
 def aspects_gate(chosen: Sequence[float] | None, rejected: Sequence[float] | None) -> str | None:
@@ -131,16 +122,3 @@ def quality_gate(chosen: float, rejected: float, floor: float, margin: float) ->
     if abs(chosen - rejected) > margin + 1e-9:
         return f"rated {chosen:.2f} and {rejected:.2f}, wants them within {margin:g}"
     return None
-
-
-def _hidden(record: Record, rubric: Sequence[Aspect], run: int) -> set[str]:
-    texts = [record.narrative, *(text for aspect in rubric for text in aspect)]
-    return set().union(*(_runs(text, run) for text in texts))
-
-
-def _runs(text: str, n: int) -> set[str]:
-    """Runs of n words; of twice as many characters where words are not written apart."""
-    found = words(text)
-    if len(_SPACELESS.findall(text)) > 0.3 * sum(map(len, found)):
-        found, n = list("".join(found)), 2 * n
-    return {" ".join(found[i : i + n]) for i in range(len(found) - n + 1)}

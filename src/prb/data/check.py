@@ -8,11 +8,10 @@ from typing import Literal
 from prb.data.load import Scan, prepared
 from prb.data.schema import BUILD, Problem, Task
 from prb.data.source import Source
-from prb.text.tokens import grams
+from prb.text.overlap import LEAK_WORDS, SharedWording, hidden_texts
 from prb.types import Item, Pair
 
 CATEGORIES = ("Art_and_Entertainment", "Lifestyle_and_Personal_Development", "Society_and_Culture")
-SHARED_WORDS = 8
 LENGTH_RATIO = 2.0
 
 
@@ -51,15 +50,9 @@ def row_warnings(item: Item) -> Iterator[str]:
 
 def _leaks(pair: Pair) -> Iterator[str]:
     """Hidden wording that a reward model can read: the rubric must not stand in a post or an answer."""
-    hidden = grams(pair.narrative, SHARED_WORDS)
-    for aspect in pair.rubric:
-        for text in aspect:
-            hidden |= grams(text, SHARED_WORDS)
-    if not hidden:
-        return
+    hidden = SharedWording(hidden_texts(pair.narrative, pair.rubric))
     seen = {"`chosen`": pair.chosen, "`rejected`": pair.rejected}
     seen |= {f"post {post.id!r}": post.text for post in pair.profile}
     for where, text in seen.items():
-        shared = sorted(hidden & grams(text, SHARED_WORDS))
-        if shared:
-            yield f"{where} shares {SHARED_WORDS} words in a row with the rubric or narrative: {shared[0]!r}"
+        if shared := hidden.first_in(text):
+            yield f"{where} shares {LEAK_WORDS} words in a row with the rubric or narrative: {shared!r}"

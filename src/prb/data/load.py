@@ -18,7 +18,7 @@ from prb.data.people import People
 from prb.data.schema import BUILD, Problem, Task, normalise, row_problems
 from prb.data.source import RawRow, Source, open_source
 from prb.errors import BadData, BadInput
-from prb.stats.clusters import components
+from prb.stats.estimate import components
 from prb.types import Item, Pair
 
 

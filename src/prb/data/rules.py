@@ -9,13 +9,11 @@ from functools import cache
 from importlib.resources import files
 from statistics import median
 
-import numpy as np
-
 from prb.data.schema import Problem
 from prb.text.encoders import ENCODERS
+from prb.text.overlap import NEAR_DUPLICATE, SharedWording, near_duplicates
 from prb.text.pii import find
-from prb.text.reading import grade
-from prb.text.tokens import grams, words
+from prb.text.tokens import is_list, reading_grade, words
 from prb.types import Pair
 
 Place = tuple[str, int, Pair]
@@ -26,9 +24,7 @@ HISTORIES = ((10, 10), (30, 40))
 ASPECTS = 3
 GAP = 0.10
 SHARED_WORDS = 4
-SIMILAR = 0.9
 GRADES = 2.0
-_LIST = re.compile(r"(?m)^\s*(?:[-*•]|\d+[.)])\s")
 _TWO_CAPITALS = re.compile(r"(?<=[a-zà-ÿ,;] )([A-ZÀ-Þ][a-zà-ÿ]+ [A-ZÀ-Þ][a-zà-ÿ]+)\b")
 
 
@@ -86,14 +82,10 @@ def _answers(pair: Pair) -> Iterator[str]:
         yield "one answer is a list, the other is not"
     seen = {f"post {post.id!r}": post.text for post in pair.profile} | {"the narrative": pair.narrative}
     for name in ("chosen", "rejected"):
-        own = grams(getattr(pair, name), SHARED_WORDS)
+        answer = SharedWording([getattr(pair, name)], SHARED_WORDS)
         for where, text in seen.items():
-            for shared in sorted(own & grams(text, SHARED_WORDS))[:1]:
+            if shared := answer.first_in(text):
                 yield f"`{name}` shares {shared!r} with {where}"
-
-
-def is_list(answer: str) -> bool:
-    return bool(_LIST.search(answer))
 
 
 def _personal(pair: Pair) -> Iterator[str]:
@@ -141,10 +133,10 @@ def _balance(pairs: Sequence[Pair]) -> Iterator[str]:
 
 def _alike(kind: str, texts: Sequence[str]) -> Iterator[str]:
     rows = ENCODERS.make("static").encode(texts)
-    close = np.argwhere(np.triu(rows @ rows.T, 1) > SIMILAR)
-    for i, j in close:
-        yield f"two {kind} are more than {SIMILAR} similar: {texts[i][:60]!r} and {texts[j][:60]!r}"
+    for later, earlier in near_duplicates(rows):
+        similar = f"{texts[earlier][:60]!r} and {texts[later][:60]!r}"
+        yield f"two {kind} have a cosine of at least {NEAR_DUPLICATE}: {similar}"
 
 
 def reading_gap(pairs: Sequence[Pair]) -> float:
-    return median(abs(grade(pair.chosen) - grade(pair.rejected)) for pair in pairs)
+    return median(abs(reading_grade(pair.chosen) - reading_grade(pair.rejected)) for pair in pairs)

@@ -11,8 +11,7 @@ from prb.data.load import load
 from prb.data.named.mirror import VERSION
 from prb.data.reviews import review_figures
 from prb.data.source import open_source
-from prb.text.reading import grade
-from prb.text.tokens import words
+from prb.text.tokens import reading_grade, words
 from prb.types import Pair
 
 
@@ -49,8 +48,8 @@ def stats(spec: str) -> dict[str, Any]:
         },
         "answer_length_gap": {"mean": mean(gaps), "max": max(gaps)},
         "chosen_longer": mean(len(p.chosen) > len(p.rejected) for p in pairs),
-        "reading_grade": _range([grade(answer) for pair in pairs for answer in pair.answers]),
-        "reading_grade_gap_median": median(abs(grade(p.chosen) - grade(p.rejected)) for p in pairs),
+        "reading_grade": _range([reading_grade(answer) for pair in pairs for answer in pair.answers]),
+        "reading_grade_gap_median": median(abs(reading_grade(p.chosen) - reading_grade(p.rejected)) for p in pairs),
     }
     if source.name != "mirror":
         return figures

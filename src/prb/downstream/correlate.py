@@ -21,8 +21,16 @@ from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.stats.estimate import Floats
 from prb.stats.paired import holm
-from prb.stats.permute import models_needed, percentiles, permutation_p, power, resampled, swap_p, williams
-from prb.stats.rank import MEASURES
+from prb.stats.ranking import (
+    MEASURES,
+    models_needed,
+    percentiles,
+    permutation_p,
+    power,
+    resampled,
+    swap_p,
+    williams,
+)
 
 Name = Literal["spearman", "kendall", "weighted_kendall", "pearson", "ndcg", "rbo", "regret"]
 ENOUGH_TO_REDRAW = 10
@@ -135,7 +143,7 @@ def _one_set(name: str, scores: Scores, config: CorrelateConfig, progress: Progr
             "rho": config.rho,
             "power": power(config.rho, n, seed=config.seed),
             "wanted": WANTED_POWER,
-            "needed": models_needed(config.rho, wanted=WANTED_POWER, seed=config.seed),
+            "needed": models_needed(config.rho, target=WANTED_POWER, seed=config.seed),
         },
     }
 

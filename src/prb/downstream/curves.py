@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from prb.reporting.style import INK, SOFT, drawing, series, whiskers
-from prb.stats.best_of import average, bend, curves, headroom, kl_bound
-from prb.stats.estimate import Floats, Ints, codes
+from prb.stats.best_of import curves, headroom, kl_bound, overoptimization
+from prb.stats.estimate import Floats, Ints, average, codes
 from prb.stats.paired import difference, holm
 
 Line = Mapping[str, Any]
@@ -50,7 +50,7 @@ def summarise(graded: Graded, about: Mapping[str, Any], *, ks: Sequence[int]) ->
                 "model": model,
                 "curve": _points(curve[usable], ks, clusters[usable]),
                 "headroom": _headroom(curve, chance, best, ks, clusters, seed),
-                "bend": bend(curve, ks, clusters, seed=seed),
+                "bend": overoptimization(curve, ks, clusters, seed=seed),
                 "failures": dict(_failures(graded.scores[model])),
                 "cut_posts": _cut(graded.scores[model]),
             }

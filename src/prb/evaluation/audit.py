@@ -18,7 +18,7 @@ from pydantic import Field
 from prb import __version__
 from prb.config import DataConfig, MaskingConfig, Name, OutputConfig, Seed, Size, config
 from prb.data.load import Dataset, load
-from prb.evaluation.audit_texts import NEAR, Features, between_splits, leaks, length_balance, marks, repeats
+from prb.evaluation.audit_texts import Features, between_splits, leaks, length_balance, marks, repeats
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import read_outcomes
 from prb.evaluation.run import evaluate
@@ -26,11 +26,11 @@ from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import write_json
-from prb.stats.blind import alike, apart, blind_margins, credits_of
+from prb.stats.blind import blind_margins, credits_of, fold_groups, giveaways
 from prb.stats.estimate import Floats, Ints, codes, share
-from prb.stats.giveaway import giveaways
 from prb.stats.paired import difference
 from prb.text.encoders import ENCODERS, Encoder, Matrix
+from prb.text.overlap import near_duplicates
 from prb.types import Pair, RewardModel
 
 FLOORS = ("length", "lexical", "embedding")
@@ -156,8 +156,8 @@ def _blind(
     features = Features(pairs, encoder)
     asked = {pair.question: n for n, pair in enumerate(pairs)}
     names = list(asked)
-    near = [(names[i], names[j]) for i, j in alike(features.questions[list(asked.values())], NEAR)]
-    cut = apart(clusters, [pair.question for pair in pairs], near, least=2 * config.folds)
+    near = [(names[i], names[j]) for i, j in near_duplicates(features.questions[list(asked.values())])]
+    cut = fold_groups(clusters, [pair.question for pair in pairs], near, least=2 * config.folds)
     if cut is None:
         return None
     groups, grouped_by = cut

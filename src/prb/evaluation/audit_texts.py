@@ -9,17 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from prb.data.check import SHARED_WORDS
-from prb.data.rules import is_list
-from prb.stats.blind import alike
 from prb.text.encoders import Encoder, Matrix
-from prb.text.tokens import grams, sentences, words
+from prb.text.overlap import LEAK_WORDS, SharedWording, hidden_texts, near_duplicates
+from prb.text.tokens import is_list, sentences, words
 from prb.types import Pair
 
 VOCABULARY, SEEN = 1000, 5
 """The learner knows at most so many words, each in at least so many answers."""
-NEAR = 0.9
-"""Questions with a cosine of at least this are near-duplicates."""
 MARKS: dict[str, Callable[[str], bool]] = {
     "(a list)": is_list,
     "(several paragraphs)": lambda text: "\n\n" in text.strip(),
@@ -108,19 +104,18 @@ def repeats(pairs: Sequence[Pair]) -> dict[str, int]:
 def leaks(pairs: Sequence[Pair]) -> dict[str, int]:
     """Rows in which a model can read what is hidden: a run of words of rubric or narrative, and where it stands."""
     counted = Counter(place for pair in pairs for place in _leaking(pair))
-    return {"words": SHARED_WORDS, **{place: counted[place] for place in ("question", "posts", "chosen", "rejected")}}
+    return {"words": LEAK_WORDS, **{place: counted[place] for place in ("question", "posts", "chosen", "rejected")}}
 
 
 def _leaking(pair: Pair) -> list[str]:
-    told = [pair.narrative, *(text for aspect in pair.rubric for text in aspect)]
-    hidden = set().union(*(grams(text, SHARED_WORDS) for text in told))
+    hidden = SharedWording(hidden_texts(pair.narrative, pair.rubric))
     seen: dict[str, Sequence[str]] = {
         "question": [pair.question],
-        "posts": [post.text for post in pair.profile] if hidden else [],
+        "posts": [post.text for post in pair.profile],
         "chosen": [pair.chosen],
         "rejected": [pair.rejected],
     }
-    return [place for place, texts in seen.items() if any(hidden & grams(text, SHARED_WORDS) for text in texts)]
+    return [place for place, texts in seen.items() if any(map(hidden.first_in, texts))]
 
 
 def between_splits(here: Sequence[Pair], there: Sequence[Pair], encoder: Encoder) -> dict[str, Any]:
@@ -128,7 +123,7 @@ def between_splits(here: Sequence[Pair], there: Sequence[Pair], encoder: Encoder
     asked = list(dict.fromkeys(pair.question for pair in here))
     known = [question for question in dict.fromkeys(pair.question for pair in there) if question not in asked]
     rows = encoder.encode([*known, *asked])
-    near = {asked[i - len(known)] for i, j in alike(rows, NEAR) if i >= len(known) > j}
+    near = {asked[i - len(known)] for i, j in near_duplicates(rows) if i >= len(known) > j}
     same = set(asked) & {pair.question for pair in there}
     answers = {answer for pair in there for answer in pair.answers}
     return {

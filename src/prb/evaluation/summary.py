@@ -10,12 +10,10 @@ from prb import __version__
 from prb.data.load import Dataset, Index
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes
-from prb.stats.bias import length_bias, position_bias
-from prb.stats.calibrate import calibration
-from prb.stats.estimate import Floats, Ints, codes, share
+from prb.stats.bias import calibration, length_bias, position_bias
+from prb.stats.estimate import Floats, Ints, by_group, by_label, codes, share, spread, user_means
 from prb.stats.mirror import Twins, average_user_share, mirror_accuracy, person_effect
 from prb.stats.paired import difference, flip_rate, holm
-from prb.stats.people import by_group, by_label, spread, user_means
 from prb.stats.ratings import METRICS, mean_over_users, rating_metrics
 
 CONTRASTS = {"gain": ("profile", "none"), "control": ("profile", "shuffled")}

@@ -38,8 +38,7 @@ from prb.grading.validate import Graded, GradedPair, GradedTwice, agreement, cou
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import SUMMARY, Journal, RunFolder
-from prb.stats.best_of import average
-from prb.stats.estimate import codes
+from prb.stats.estimate import average, codes
 from prb.types import Failure, Pair
 
 T = TypeVar("T")

@@ -14,10 +14,8 @@ import numpy as np
 from prb.data.load import Dataset
 from prb.grading import TOP, Answered, Grades, answered
 from prb.stats.agreement import with_interval
-from prb.stats.best_of import average
-from prb.stats.estimate import Floats, Ints, codes, share
+from prb.stats.estimate import Floats, Ints, average, by_label, codes, share
 from prb.stats.paired import difference
-from prb.stats.people import by_label
 from prb.types import Failure, Pair
 
 Graded = Grades | Failure

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from prb.reporting.gather import Entry, Given, Group, Lines
-from prb.stats.estimate import Ints, codes
-from prb.stats.people import by_label, user_means
+from prb.stats.estimate import Ints, by_label, codes, user_means
 
 BINS = 4
 

@@ -1,1 +1,1 @@
-"""Pure statistics: arrays in, named estimates out. No files, no torch, no models."""
+"""Pure statistics: arrays in, numbers out. No files, no torch."""

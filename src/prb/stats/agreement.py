@@ -1,8 +1,8 @@
-"""Do people agree, and are two answers equally good? Coefficients, annotator reliability, equivalence, planning.
+"""Agreement between annotators, their reliability, equivalence of two answers, and sample sizes.
 
 Votes are a matrix of units × raters holding the number of a value, −1 where a rater was not asked. Intervals are
-percentile bootstraps over groups of units (a question with all that was said about it), never over single votes.
-A coefficient that is 0/0, because only one value was ever used, is `None`.
+percentile bootstraps over groups of units (a question with all its votes), never over single votes. A coefficient that
+is 0/0, because only one value was ever used, is `None`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from prb.errors import MissingExtra
-from prb.stats.estimate import Floats, Ints, Totals
+from prb.stats.estimate import Z95, Floats, Ints, Totals
 from prb.stats.paired import bootstrap_interval
 
 Statistic = Callable[[Ints], float | None]
-"""A coefficient of votes."""
+"""From votes to a coefficient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Coefficient:
 
 
 def with_interval(statistic: Statistic, votes: Ints, groups: Ints, *, draws: int = 1000, seed: int = 0) -> Coefficient:
-    """The coefficient with a 95 % interval from resamples of whole groups; resamples without one are left out."""
+    """The coefficient with a 95 % interval from resamples of whole groups; undefined resamples are left out."""
     value, n = statistic(votes), int(((votes >= 0).sum(axis=1) >= 2).sum())
     order = np.argsort(groups, kind="stable")
     members = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
@@ -46,15 +46,15 @@ def with_interval(statistic: Statistic, votes: Ints, groups: Ints, *, draws: int
     picks = rng.integers(len(members), size=(draws, len(members)))
     single = len(members) == len(votes)
     drawn = [statistic(votes[order[p] if single else np.concatenate([members[g] for g in p])]) for p in picks]
-    known = [v for v in drawn if v is not None]
-    if not known:
+    defined = [v for v in drawn if v is not None]
+    if not defined:
         return Coefficient(value=value, low=None, high=None, n=n)
-    low, high = np.quantile(known, [0.025, 0.975])
+    low, high = np.quantile(defined, [0.025, 0.975])
     return Coefficient(value=value, low=float(low), high=float(high), n=n)
 
 
 def tally(votes: Ints, values: int) -> Ints:
-    """Units × values: how many raters gave each."""
+    """Units × values: the number of raters who gave each value."""
     return np.stack([(votes == v).sum(axis=1) for v in range(values)], axis=1)
 
 
@@ -83,7 +83,7 @@ def fleiss_kappa(votes: Ints, values: int) -> float | None:
 
 
 def gwet_ac1(votes: Ints, values: int) -> float | None:
-    """Gwet's AC1 (2008, doi:10.1348/000711006X126600): κ whose chance term stays small when one value is rare."""
+    """Gwet's AC1 (2008, doi:10.1348/000711006X126600): κ with a chance term that stays small when a value is rare."""
     shared = _shared(votes, values)
     if not len(shared):
         return None
@@ -100,7 +100,7 @@ def _shared(votes: Ints, values: int) -> Ints:
 
 
 def _agreed(counts: Ints) -> float:
-    """Mean over units of the share of rater couples that agree."""
+    """Mean over units of the share of rater pairs that agree."""
     n = counts.sum(axis=1)
     return float(((counts * (counts - 1)).sum(axis=1) / (n * (n - 1))).mean())
 
@@ -116,31 +116,31 @@ def cohen_kappa(a: Ints, b: Ints, values: int) -> float | None:
 
 
 def mean_cohen(votes: Ints, values: int) -> float | None:
-    """Mean κ over all couples of raters that share units (Light 1971, doi:10.1037/h0031643)."""
-    couples = combinations(range(votes.shape[1]), 2)
-    known = [k for i, j in couples if (k := cohen_kappa(votes[:, i], votes[:, j], values)) is not None]
+    """Mean κ over all rater pairs that share units (Light 1971, doi:10.1037/h0031643)."""
+    rater_pairs = combinations(range(votes.shape[1]), 2)
+    known = [k for i, j in rater_pairs if (k := cohen_kappa(votes[:, i], votes[:, j], values)) is not None]
     return float(np.mean(known)) if known else None
 
 
 class Reliability(NamedTuple):
-    """What Dawid and Skene's model makes of the votes."""
+    """Estimates of Dawid and Skene's model."""
 
     prior: Floats
     confusion: Floats
     """Raters × true value × value given."""
     posterior: Floats
-    """Units × values: which one is probably true."""
+    """Units × values: the probability of each value to be the true one."""
 
     @property
     def accuracy(self) -> Floats:
-        """Of each rater: how often they would give the true value."""
+        """Per rater: how often they would give the true value."""
         return np.asarray(np.einsum("k,rkk->r", self.prior, self.confusion))
 
 
 def dawid_skene(votes: Ints, values: int, *, rounds: int = 200, smooth: float = 0.1) -> Reliability:
-    """EM of Dawid & Skene (1979, doi:10.2307/2346806), begun from the vote shares.
+    """EM of Dawid & Skene (1979, doi:10.2307/2346806), started from the vote shares.
 
-    `smooth` votes are added to every cell of a rater's confusion matrix, so that few votes are not taken as certainty.
+    `smooth` votes are added to every cell of a rater's confusion matrix, so that a few votes do not count as certainty.
     """
     given = np.stack([votes == v for v in range(values)], axis=2).astype(np.float64)
     total = given.sum(axis=(1, 2), keepdims=True)[:, :, 0]
@@ -166,7 +166,7 @@ class Parity:
     mean: float | None
     low: float | None
     high: float | None
-    """90 % interval: inside the margin exactly when both one-sided tests reject at 5 %."""
+    """90 % interval: inside the margin exactly if both one-sided tests reject at 5 %."""
     p: float | None
     effect: float | None
     """Cohen's d of paired differences, mean / standard deviation."""
@@ -180,7 +180,7 @@ class Parity:
 
 
 def equivalence(differences: Floats, margin: float, *, level: float = 0.05) -> Parity:
-    """Two one-sided t tests (Schuirmann 1987, doi:10.1007/BF01068419); one difference a unit."""
+    """Two one-sided t tests (Schuirmann 1987, doi:10.1007/BF01068419); one difference per unit."""
     from scipy.stats import t
 
     n = len(differences)
@@ -220,20 +220,20 @@ def items_for_equivalence(deviation: float, margin: float, *, level: float = 0.0
     """Items that show equivalence with this power if there is no difference (Julious 2004, doi:10.1002/sim.1783)."""
     from scipy.stats import norm, t
 
-    wanted = 1 - (1 - power) / 2
-    n: int = max(2, math.ceil((deviation * (norm.ppf(1 - level) + norm.ppf(wanted)) / margin) ** 2))
-    while margin / deviation * math.sqrt(n) - t.ppf(1 - level, n - 1) < t.ppf(wanted, n - 1):
+    quantile = 1 - (1 - power) / 2
+    n: int = max(2, math.ceil((deviation * (norm.ppf(1 - level) + norm.ppf(quantile)) / margin) ** 2))
+    while margin / deviation * math.sqrt(n) - t.ppf(1 - level, n - 1) < t.ppf(quantile, n - 1):
         n += 1
     return n
 
 
 def items_for_share(share: float, half_width: float, *, raters: int = 1, correlation: float = 1.0) -> int:
-    """Items for a 95 % interval of ± half_width around a share, if votes on one item correlate this much.
+    """Items for a 95 % interval of ± half_width around a share, given the correlation of votes on one item.
 
     With r raters an item is worth r / (1 + (r − 1)ρ) independent votes (Kish 1965, Survey Sampling).
     """
     worth = raters / (1 + (raters - 1) * correlation)
-    return max(1, math.ceil(share * (1 - share) * (1.959963984540054 / half_width) ** 2 / worth))
+    return max(1, math.ceil(share * (1 - share) * (Z95 / half_width) ** 2 / worth))
 
 
 def vote_correlation(votes: Floats, items: Ints) -> float | None:

@@ -1,4 +1,4 @@
-"""Does a model prefer the longer answer, or the one it read first?"""
+"""Biases and calibration: does a model prefer the longer answer or the first one, and do its margins mean anything?"""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import numpy as np
 
 from prb.stats.estimate import Floats, Ints, share
 
+FOLDS = 5
+BINS = 10
+RIDGE = 100.0
+"""scikit-learn's C of the length regression: so weak that it only keeps separable data finite."""
+
 
 def length_bias(credit: Floats, clusters: Ints, chosen: Floats, rejected: Floats) -> dict[str, Any] | None:
-    """Accuracy where the chosen answer is the longer and where it is the shorter one, and at equal length.
+    """Accuracy where the chosen answer is longer, where it is shorter, and at equal length.
 
     The last is the intercept of a logistic regression of winning on the log length ratio, as in
     length-controlled AlpacaEval (Dubois et al. 2024, arXiv 2404.04475).
@@ -31,7 +36,7 @@ def length_bias(credit: Floats, clusters: Ints, chosen: Floats, rejected: Floats
 
 
 def logistic(ratio: Floats, credit: Floats) -> tuple[float | None, float | None]:
-    """σ(intercept) and slope per standard deviation; a weak ridge keeps separable data finite."""
+    """σ(intercept) and slope per standard deviation."""
     from sklearn.linear_model import LogisticRegression
 
     scale = float(ratio.std())
@@ -40,12 +45,12 @@ def logistic(ratio: Floats, credit: Floats) -> tuple[float | None, float | None]
     column = (ratio / scale).reshape(-1, 1)
     rows = np.concatenate([column, column])
     labels = np.repeat([1, 0], len(credit))
-    model = LogisticRegression(C=100.0, tol=1e-8).fit(rows, labels, sample_weight=np.concatenate([credit, 1 - credit]))
+    model = LogisticRegression(C=RIDGE, tol=1e-8).fit(rows, labels, sample_weight=np.concatenate([credit, 1 - credit]))
     return float(1 / (1 + np.exp(-model.intercept_[0]))), float(model.coef_[0, 0])
 
 
 def position_bias(verdicts: Sequence[Sequence[str | None]]) -> dict[str, Any] | None:
-    """Of pairs asked in both orders: how often the same answer wins, and how often the first one does."""
+    """Over pairs asked in both orders: how often the same answer wins, and how often the first one does."""
     both = [pair for pair in verdicts if len(pair) == 2 and None not in pair]
     if not both:
         return None
@@ -58,3 +63,55 @@ def position_bias(verdicts: Sequence[Sequence[str | None]]) -> dict[str, Any] | 
         "consistency": consistent / len(both),
         "first_share": first / decided if decided else None,
     }
+
+
+def calibration(margin: Floats, credit: Floats, clusters: Ints) -> dict[str, Any] | None:
+    """Brier score, expected calibration error and reliability curve of the confidence σ(|margin| / T).
+
+    The temperature T of a row is fitted on other clusters only, so no user calibrates themselves (temperature scaling:
+    Guo et al. 2017, arXiv 1706.04599; Brier 1950). `None` where there is nothing to fit.
+    """
+    answered = ~(np.isnan(margin) | np.isnan(credit))
+    margin, credit, groups = np.abs(margin[answered]), credit[answered], clusters[answered]
+    _, dense = np.unique(groups, return_inverse=True)
+    if len(margin) == 0 or dense.max() + 1 < FOLDS or not margin.any():
+        return None
+    fold = dense % FOLDS
+    temperatures = [fit_temperature(margin[fold != k], credit[fold != k]) for k in range(FOLDS)]
+    confidence = 1 / (1 + np.exp(-margin / np.array(temperatures)[fold]))
+    return {
+        "n": len(margin),
+        "temperature": float(np.median(temperatures)),
+        "brier": float(np.square(confidence - credit).mean()),
+        **_reliability(confidence, credit),
+    }
+
+
+def fit_temperature(margin: Floats, credit: Floats) -> float:
+    """The T that minimizes the log loss of σ(margin / T), searched on a log scale around the size of the margins."""
+    from scipy.optimize import minimize_scalar
+
+    scale = float(margin[margin > 0].mean()) if (margin > 0).any() else 1.0
+    sizes, counts = np.unique(margin, return_counts=True)
+    missed = float((margin * (1 - credit)).sum())
+
+    def loss(log_t: float) -> float:
+        # log(1 + eᶻ) = z + log(1 + e⁻ᶻ), so a lost pair costs z more than a won one with the same margin
+        t = scale * np.exp(log_t)
+        return float((np.logaddexp(0, -sizes / t) * counts).sum() + missed / t) / len(margin)
+
+    best = minimize_scalar(loss, bounds=(-6.0, 6.0), method="bounded", options={"xatol": 1e-6})
+    return scale * float(np.exp(best.x))
+
+
+def _reliability(confidence: Floats, credit: Floats) -> dict[str, Any]:
+    """Bins over [½, 1]; the error is the mean gap, weighted by the number of rows per bin."""
+    bins = np.minimum(((confidence - 0.5) * 2 * BINS).astype(int), BINS - 1)
+    curve = []
+    for k in range(BINS):
+        rows = bins == k
+        if rows.any():
+            point = {"confidence": float(confidence[rows].mean()), "accuracy": float(credit[rows].mean())}
+            curve.append({**point, "n": int(rows.sum())})
+    gap = sum(b["n"] * abs(b["confidence"] - b["accuracy"]) for b in curve) / len(credit)
+    return {"ece": float(gap), "curve": curve}

@@ -1,28 +1,35 @@
-"""How far a learner gets that never sees the person: a linear Bradley-Terry model on frozen features, out of fold.
+"""What a learner that never sees the user can pick up: a linear Bradley-Terry model on frozen features, out of fold,
+and single words that give the chosen answer away.
 
-Folds keep clusters whole. With folds by person mirror twins would be split, and the learner, having seen one twin with
-the other label, would fall below chance instead of standing at it.
+Folds keep clusters whole. Folds by user would split mirror twins, and the learner, having seen one twin with the other
+label, would fall below chance instead of being at chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prb.stats.clusters import components
+from prb.stats.estimate import components
+from prb.stats.paired import holm
 
 Matrix = NDArray[np.floating[Any]]
+MIN_PAIRS = 10
+"""A word is tested if it distinguishes the two answers in at least this many pairs."""
 
 
 def blind_margins(
     chosen: Matrix, rejected: Matrix, clusters: Sequence[str], *, folds: int = 5, strength: float = 1e-2, seed: int = 0
 ) -> NDArray[np.float64] | None:
-    """Reward of chosen minus that of rejected for each pair, by a model fitted on other clusters; `None` if too few.
+    """Reward of chosen minus that of rejected per pair, by a model fitted on other clusters; `None` if too few.
 
-    P(a beats b) = σ(w·(a − b)) (Bradley & Terry 1952), w by L2-penalised logistic regression without intercept on
+    P(a beats b) = σ(w·(a − b)) (Bradley & Terry 1952), w by L2-penalized logistic regression without intercept on
     differences scaled by the training folds' root mean square. `strength` is scikit-learn's C.
     """
     names = np.asarray(clusters)
@@ -38,12 +45,12 @@ def blind_margins(
 
 
 def bradley_terry(differences: Matrix, strength: float) -> NDArray[np.float64]:
-    """Weights that make as many differences positive as the penalty allows."""
+    """Weights of the logistic regression that every difference is positive."""
     from sklearn.linear_model import LogisticRegression
 
     scale = np.sqrt((differences**2).mean(axis=0))
     scaled = differences / np.where(scale > 0, scale, 1)
-    # without an intercept a second copy with opposite sign and label changes nothing but gives the solver two classes
+    # without an intercept, a copy with opposite sign and label changes nothing, but the solver needs two classes
     both = np.concatenate([scaled, -scaled])
     labels = np.repeat([1, 0], len(scaled))
     model = LogisticRegression(C=strength, fit_intercept=False, max_iter=1000).fit(both, labels)
@@ -51,32 +58,65 @@ def bradley_terry(differences: Matrix, strength: float) -> NDArray[np.float64]:
 
 
 def credits_of(margins: NDArray[np.float64]) -> list[float]:
-    """1 for a pair put right, 0.5 for a tie, 0 for one put wrong."""
+    """1 for a positive margin, 0.5 for zero, 0 for a negative one."""
     return [float(m > 0) + 0.5 * float(m == 0) for m in margins]
 
 
-def alike(rows: Matrix, limit: float, block: int = 1024) -> Iterator[tuple[int, int]]:
-    """Positions (later, earlier) of unit rows with a cosine of at least `limit`, a block at a time."""
-    for start in range(0, len(rows), block):
-        close = rows[start : start + block] @ rows.T >= limit
-        yield from ((start + int(i), int(j)) for i, j in np.argwhere(close) if j < start + i)
-
-
-def apart(
+def fold_groups(
     clusters: Sequence[str], questions: Sequence[str], near: Iterable[tuple[str, str]], least: int
 ) -> tuple[list[str], str] | None:
-    """Groups of rows that no fold may split, and what they are: people together with near-duplicate questions if that
-    leaves at least so many groups, else the questions alone; `None` if those are too few as well.
+    """Groups of rows that no fold may split, and their kind: users together with near-duplicate questions if that
+    leaves at least `least` groups, else the questions alone; `None` if those are too few as well.
 
-    Where everybody asks the same questions the first kind is one large group; the second still keeps twins together,
+    Where all users ask the same questions the first kind is one large group; the second still keeps twins together,
     since they share their question.
     """
-    rows = [(f"row {n}", f"question {question}") for n, question in enumerate(questions)]
-    rows += [(f"question {a}", f"question {b}") for a, b in near]
-    people = [(f"row {n}", f"person {cluster}") for n, cluster in enumerate(clusters)]
-    for what, links in (("person and question", rows + people), ("question", rows)):
-        group = components(links)
-        found = [group[f"row {n}"] for n in range(len(questions))]
-        if len(set(found)) >= least:
-            return found, what
+    # group names decide the order in which folds are drawn, so they must not change
+    by_question = [(f"row {n}", f"question {question}") for n, question in enumerate(questions)]
+    by_question += [(f"question {a}", f"question {b}") for a, b in near]
+    by_user = [(f"row {n}", f"person {cluster}") for n, cluster in enumerate(clusters)]
+    for kind, links in (("person and question", by_question + by_user), ("question", by_question)):
+        component = components(links)
+        groups = [component[f"row {n}"] for n in range(len(questions))]
+        if len(set(groups)) >= least:
+            return groups, kind
     return None
+
+
+@dataclass(frozen=True)
+class Giveaway:
+    word: str
+    chosen: int
+    """Pairs in which only the chosen answer has the word."""
+    rejected: int
+    p: float
+    """Two-sided, after Holm's correction over all tested words."""
+
+
+def giveaways(
+    answers: Iterable[tuple[AbstractSet[str], AbstractSet[str]]], clusters: Sequence[str], least: int = MIN_PAIRS
+) -> tuple[list[Giveaway], int]:
+    """Words that stand in one answer and not in the other more often than chance, by p; and how many were tested.
+
+    Sign test on cluster sums s of ±1 (only in chosen, only in rejected): z = Σs / √Σs², normal under the hypothesis
+    that within each cluster either side could have had the word. Mirror twins cancel exactly.
+    """
+    from scipy.stats import norm
+
+    sums: dict[str, Counter[str]] = defaultdict(Counter)
+    only_chosen: Counter[str] = Counter()
+    only_rejected: Counter[str] = Counter()
+    for (chosen, rejected), cluster in zip(answers, clusters, strict=True):
+        for count, words, sign in ((only_chosen, chosen - rejected, 1), (only_rejected, rejected - chosen, -1)):
+            count.update(words)
+            for word in words:
+                sums[word][cluster] += sign
+    tested = sorted(word for word in sums if only_chosen[word] + only_rejected[word] >= least)
+    ps = []
+    for word in tested:
+        values = np.array(list(sums[word].values()))
+        deviation = float(np.sqrt(np.square(values).sum()))
+        ps.append(float(2 * norm.sf(abs(int(values.sum())) / deviation)) if deviation else 1.0)
+    rows = zip(tested, holm(ps), strict=True)
+    words_by_p = [Giveaway(word, only_chosen[word], only_rejected[word], p) for word, p in rows]
+    return sorted(words_by_p, key=lambda g: (g.p, -abs(g.chosen - g.rejected), g.word)), len(tested)

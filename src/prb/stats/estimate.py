@@ -1,15 +1,16 @@
-"""A share with an interval that knows about clusters.
+"""Clusters, and means with intervals that respect them.
 
-Rows of one person, and of a person's mirror twin, are not independent. The clustered variance is the usual
-sandwich with the small-sample factor G/(G−1) (Liang & Zeger 1986, doi:10.1093/biomet/73.1.13; for model
-evaluation: Miller 2024, arXiv 2411.00640). It enters Wilson's interval (1927, doi:10.1080/01621459.1927.10502953)
-as an effective sample size n / design effect, with a t quantile on G−1 degrees of freedom
-(Korn & Graubard 1998, Survey Methodology 24).
+Rows of one user, and of a user's mirror twin, are not independent: users linked by mirror rows form one cluster. The
+clustered variance is the usual sandwich with the small-sample factor G/(G−1) (Liang & Zeger 1986,
+doi:10.1093/biomet/73.1.13; for model evaluation: Miller 2024, arXiv 2411.00640). It enters Wilson's interval (1927,
+doi:10.1080/01621459.1927.10502953) as an effective sample size n / design effect, with a t quantile on G−1 degrees of
+freedom (Korn & Graubard 1998, Survey Methodology 24).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,32 @@ from prb.types import Estimate
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Z95 = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution."""
+ROUNDING = 1e-12
+"""Relative size below which a sum that should cancel counts as zero."""
+
+
+def components(links: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Map each linked name to the smallest name of its connected component (union-find with path halving)."""
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        parent.setdefault(name, name)
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for a, b in links:
+        low, high = sorted((root(a), root(b)))
+        parent[high] = low
+    return {name: root(name) for name in parent}
+
+
+def codes(names: list[str]) -> Ints:
+    """Names as small integers, by first appearance."""
+    number: dict[str, int] = {}
+    return np.fromiter((number.setdefault(name, len(number)) for name in names), dtype=np.int64, count=len(names))
 
 
 class Totals(NamedTuple):
@@ -32,12 +59,6 @@ class Totals(NamedTuple):
         return float(self.sums.sum() / self.sizes.sum())
 
 
-def codes(names: list[str]) -> Ints:
-    """Names as small integers, by first appearance."""
-    number: dict[str, int] = {}
-    return np.fromiter((number.setdefault(name, len(number)) for name in names), dtype=np.int64, count=len(names))
-
-
 def totals(values: Floats, clusters: Ints) -> Totals:
     _, dense = np.unique(clusters, return_inverse=True)
     sums = np.bincount(dense, weights=values).astype(np.float64)
@@ -45,23 +66,30 @@ def totals(values: Floats, clusters: Ints) -> Totals:
 
 
 def clustered_stderr(values: Floats, clusters: Ints) -> float | None:
-    """Standard error of the mean; `None` from a single cluster, which says nothing about the next one."""
+    """Standard error of the mean; `None` for a single cluster, which says nothing about the next one."""
     sums, sizes = totals(values, clusters)
-    if len(sums) < 2:
+    groups = len(sums)
+    if groups < 2:
         return None
     # cluster residuals that cancel exactly (mirror twins) must give exactly 0, so the mean is kept as a ratio
     residuals = sums - sizes * (values.sum() / len(values))
-    residuals[np.abs(residuals) < 1e-12 * sizes.max()] = 0.0
-    groups = len(sums)
+    residuals[np.abs(residuals) < ROUNDING * sizes.max()] = 0.0
     return float(np.sqrt(groups / (groups - 1) * np.square(residuals).sum()) / len(values))
+
+
+def t95(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t distribution."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, freedom))
 
 
 def wilson(share: float, n: float, quantile: float = Z95) -> tuple[float, float]:
     squared = quantile * quantile
-    centre = (share + squared / (2 * n)) / (1 + squared / n)
+    center = (share + squared / (2 * n)) / (1 + squared / n)
     half = quantile / (1 + squared / n) * np.sqrt(share * (1 - share) / n + squared / (4 * n * n))
     # rounding must not push the ends past a share of exactly 0 or 1
-    return max(0.0, min(share, float(centre - half))), min(1.0, max(share, float(centre + half)))
+    return max(0.0, min(share, float(center - half))), min(1.0, max(share, float(center + half)))
 
 
 def share(values: Floats, clusters: Ints, *, failed: int = 0) -> Estimate:
@@ -69,30 +97,78 @@ def share(values: Floats, clusters: Ints, *, failed: int = 0) -> Estimate:
     n, ties = len(values), int((values == 0.5).sum())
     if not n:
         return Estimate(value=None, low=None, high=None, n=0, failed=failed)
-    mean = float(values.sum() / n)
-    low, high = _interval(mean, values, clusters, ties)
+    mean, groups = float(values.sum() / n), len(np.unique(clusters))
+    error = clustered_stderr(values, clusters)
+    if groups == n and not ties:
+        low, high = wilson(mean, n)
+    elif error is None:
+        low, high = 0.0, 1.0
+    elif error == 0.0 and mean == 0.5:
+        low, high = mean, mean  # twins that cancel in every cluster: true by construction of the rows
+    elif error == 0.0 or mean in (0.0, 1.0):
+        # no variance was observed, so the design effect is unknown: each cluster counts as one observation
+        low, high = wilson(mean, groups, t95(groups - 1))
+    else:
+        low, high = wilson(mean, mean * (1 - mean) / error**2, t95(groups - 1))
     return Estimate(value=mean, low=low, high=high, n=n, failed=failed, ties=ties)
 
 
-def _interval(mean: float, values: Floats, clusters: Ints, ties: int) -> tuple[float, float]:
-    n, groups = len(values), len(np.unique(clusters))
-    if groups == n and not ties:
-        return wilson(mean, n)
-    if groups < 2:
-        return 0.0, 1.0
-    if mean in (0.0, 1.0):
-        # no variance was seen, so the design effect is unknown: count whole clusters as one observation
-        return wilson(mean, groups, _t95(groups - 1))
-    error = clustered_stderr(values, clusters)
-    assert error is not None
-    if error == 0.0 and mean == 0.5:
-        return mean, mean  # twins that cancel in every cluster: true by construction of the rows
-    if error == 0.0:
-        return wilson(mean, groups, _t95(groups - 1))  # equal by luck, so the variance is unknown here too
-    return wilson(mean, mean * (1 - mean) / error**2, _t95(groups - 1))
+def average(values: Floats, clusters: Ints) -> Estimate:
+    """Mean of values in 0..1 with a 95 % t interval on clusters − 1; rows that are NaN failed."""
+    known = ~np.isnan(values)
+    n, failed = int(known.sum()), int((~known).sum())
+    if not n:
+        return Estimate(value=None, low=None, high=None, n=0, failed=failed)
+    mean, error = float(values[known].mean()), clustered_stderr(values[known], clusters[known])
+    if error is None:
+        return Estimate(value=mean, low=None, high=None, n=n, failed=failed)
+    half = t95(len(np.unique(clusters[known])) - 1) * error
+    return Estimate(value=mean, low=max(0.0, mean - half), high=min(1.0, mean + half), n=n, failed=failed)
 
 
-def _t95(freedom: int) -> float:
-    from scipy.stats import t
+def by_label(credit: Floats, clusters: Ints, labels: Sequence[str | None]) -> dict[str, Estimate]:
+    """Accuracy of the rows under each label; failures are counted with their label."""
+    names = np.array([label or "" for label in labels], dtype=object)
+    answered = ~np.isnan(credit)
+    estimates = {}
+    for name in sorted(set(names) - {""}):
+        rows = names == name
+        estimates[name] = share(
+            credit[rows & answered], clusters[rows & answered], failed=int((rows & ~answered).sum())
+        )
+    return estimates
 
-    return float(t.ppf(0.975, freedom))
+
+def by_group(credit: Floats, clusters: Ints, groups: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """For each attribute (age, region, …) the accuracy of its groups and the gap between the best and the worst."""
+    table = {}
+    for attribute in sorted({key for row in groups for key in row}):
+        estimates = by_label(credit, clusters, [row.get(attribute) for row in groups])
+        values = {name: e.value for name, e in estimates.items() if e.value is not None}
+        table[attribute] = {
+            "groups": {name: e.as_dict() for name, e in estimates.items()},
+            "worst": min(values, key=values.__getitem__) if values else None,
+            "gap": max(values.values()) - min(values.values()) if values else None,
+        }
+    return table
+
+
+def user_means(credit: Floats, users: Ints) -> tuple[Floats, Ints, Ints]:
+    """Mean credit of each user with an answered row, their answered rows, and their codes."""
+    answered = ~np.isnan(credit)
+    present, dense = np.unique(users[answered], return_inverse=True)
+    n = np.bincount(dense)
+    return np.bincount(dense, weights=credit[answered]) / np.maximum(n, 1), n, present
+
+
+def spread(means: Floats) -> dict[str, Any]:
+    """Over users: mean, standard deviation, and the mean of the worst-served tenth."""
+    if not len(means):
+        return {"n": 0, "mean": None, "spread": None, "worst_decile": None}
+    worst = np.sort(means)[: max(1, len(means) // 10)]
+    return {
+        "n": len(means),
+        "mean": float(means.mean()),
+        "spread": float(means.std(ddof=1)) if len(means) > 1 else None,
+        "worst_decile": float(worst.mean()),
+    }

@@ -1,7 +1,7 @@
-"""What only mirror twins can tell: the same question and answers under two people, labels swapped.
+"""Statistics of mirror twins: the same question and answers under two users, with the labels swapped.
 
-With margins m_A, m_B (chosen − rejected) of a twin, (m_A + m_B)/2 is what the model says because of the person
-and (m_A − m_B)/2 what it says whoever asks: its general taste enters both margins with opposite signs.
+With margins m_A and m_B (chosen − rejected), (m_A + m_B)/2 is what depends on the user and (m_A − m_B)/2 what does not:
+a model's general taste enters the two margins with opposite signs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prb.stats.estimate import Floats, Ints, share, totals
+from prb.stats.estimate import ROUNDING, Floats, Ints, share, totals
 from prb.stats.paired import sign_flip
 from prb.types import Estimate
 
@@ -21,7 +21,7 @@ BLIND_MIRROR_ACCURACY = 0.0
 
 @dataclass(frozen=True)
 class Twins:
-    """The two halves of each twin that were both answered, and the cluster they belong to."""
+    """Row numbers of twins that were both answered, and their clusters."""
 
     first: Ints
     second: Ints
@@ -38,29 +38,29 @@ class Twins:
 
 
 def mirror_accuracy(credit: Floats, twins: Twins) -> Estimate:
-    """Share of twins with both rows strictly right. A coin has 25 %, a user-blind model 0 %."""
+    """Share of twins with both rows strictly right. A coin flip has 25 %, a user-blind model 0 %."""
     both = (credit[twins.first] == 1) & (credit[twins.second] == 1)
     return share(both.astype(np.float64), twins.clusters)
 
 
 def person_effect(margin: Floats, twins: Twins, *, seed: int = 0) -> tuple[Estimate, float | None]:
     """Share of twins with m_A + m_B > 0, zero counting half, and its sign-flip p. User-blind: exactly 50 %."""
-    won = (np.sign(_snap(margin, twins)) + 1) / 2
+    won = (np.sign(_margin_sums(margin, twins)) + 1) / 2
     if not len(won):
         return share(won, twins.clusters), None
     return share(won, twins.clusters), sign_flip(totals(won - 0.5, twins.clusters).sums, seed=seed)
 
 
 def average_user_share(margin: Floats, twins: Twins) -> float | None:
-    """Σg² / (Σg² + Σp²): how much of what the model says is about nobody in particular."""
-    person = _snap(margin, twins) / 2
+    """Σg² / (Σg² + Σp²): the share of the margins' energy that does not depend on the user."""
+    person = _margin_sums(margin, twins) / 2
     general = (margin[twins.first] - margin[twins.second]) / 2
     whole = float(np.square(general).sum() + np.square(person).sum())
     return float(np.square(general).sum()) / whole if whole else None
 
 
-def _snap(margin: Floats, twins: Twins) -> Floats:
-    """m_A + m_B, with rounding noise of margins that cancel put to exactly zero."""
+def _margin_sums(margin: Floats, twins: Twins) -> Floats:
+    """m_A + m_B; margins that cancel but for rounding give exactly zero."""
     a, b = margin[twins.first], margin[twins.second]
     total = a + b
-    return np.where(np.abs(total) <= 1e-12 * (np.abs(a) + np.abs(b)), 0.0, total)
+    return np.where(np.abs(total) <= ROUNDING * (np.abs(a) + np.abs(b)), 0.0, total)

@@ -1,8 +1,8 @@
-"""Is one column of credits better than another on the same rows? Clustered intervals, permutation p-values.
+"""Differences between two columns of credits on the same rows: clustered intervals, permutation p-values, Holm.
 
-All draws work on per-cluster sums. Clusters that are alike are drawn together (a multinomial over the distinct
-kinds, a binomial over equal magnitudes): the same distribution as drawing them one by one, thousands of times
-faster when there are many people and few possible sums.
+All draws work on per-cluster sums. Identical clusters are drawn together (a multinomial over the distinct kinds, a
+binomial over equal magnitudes): the same distribution as drawing them one by one, thousands of times faster when there
+are many users and few possible sums.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ import numpy as np
 from prb.stats.estimate import Floats, Ints, Totals, clustered_stderr, totals
 
 EXACT_CLUSTERS = 20
+"""Up to 2^20 sign patterns are enumerated; with more clusters, patterns are sampled."""
 DRAWS = 100_000
+DETECTABLE = 2.8
+"""Standard errors: z(0.975) + z(0.8), so a true difference of that size is significant in 80 % of repetitions."""
 _CHUNK = 1 << 22
+"""Numbers drawn at once, to bound memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +37,7 @@ class Difference:
     """Rows that failed on either side."""
     test: str
     smallest_detectable: float | None
-    """2.8 standard errors: what 80 % of repetitions would find at the 5 % level."""
+    """The true difference that 80 % of repetitions would find significant at the 5 % level."""
 
     def as_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -60,7 +64,7 @@ def difference(a: Floats, b: Floats, clusters: Ints, *, seed: int = 0) -> Differ
         n=len(delta),
         dropped=dropped,
         test=test,
-        smallest_detectable=None if error is None else 2.8 * error,
+        smallest_detectable=None if error is None else DETECTABLE * error,
     )
 
 
@@ -93,33 +97,25 @@ def bootstrap_interval(sums: Totals, *, draws: int = 10_000, seed: int = 0) -> t
 
 
 def sign_flip(sums: Floats, *, seed: int = 0, draws: int = DRAWS) -> float:
-    """P(|Σ ± s| ≥ |Σ s|) if each cluster's sign were a coin (Fisher 1935; exact up to 20 clusters)."""
-    moved = sums[sums != 0]
-    if not len(moved):
+    """P(|Σ ± s| ≥ |Σ s|) if each cluster's sign were a coin flip (Fisher 1935; exact up to 20 clusters)."""
+    nonzero = sums[sums != 0]
+    if not len(nonzero):
         return 1.0
-    observed = abs(moved.sum()) - 1e-9 * np.abs(moved).sum()
-    if len(moved) <= EXACT_CLUSTERS:
-        return float(np.mean(np.abs(_all_flips(moved)) >= observed))
-    extreme = int((np.abs(_random_flips(np.abs(moved), draws, seed)) >= observed).sum())
-    return (extreme + 1) / (draws + 1)
-
-
-def _all_flips(sums: Floats) -> Floats:
-    """The total under each of the 2^n sign patterns, by doubling."""
-    flips = np.zeros(1)
-    for value in sums:
-        flips = np.concatenate([flips + value, flips - value])
-    return flips
-
-
-def _random_flips(sizes: Floats, draws: int, seed: int) -> Floats:
-    """Of m clusters with the same |sum| only the number of plus signs matters: Binomial(m, ½)."""
+    sizes = np.abs(nonzero)
+    observed = abs(nonzero.sum()) - 1e-9 * sizes.sum()  # totals that are equal but for rounding count as equal
+    if len(nonzero) <= EXACT_CLUSTERS:
+        flips = np.zeros(1)  # the totals under all sign patterns, by doubling
+        for value in nonzero:
+            flips = np.concatenate([flips + value, flips - value])
+        return float(np.mean(np.abs(flips) >= observed))
+    # of m clusters with the same |sum| only the number of plus signs matters: Binomial(m, ½)
     kinds, counts = np.unique(np.round(sizes / sizes.max(), 12), return_counts=True)
     rng = np.random.default_rng(seed)
     flips = np.zeros(draws)
     for size, count in zip(kinds, counts, strict=True):
         flips += size * (2.0 * rng.binomial(count, 0.5, size=draws) - count)
-    return np.asarray(flips * sizes.max())
+    extreme = int((np.abs(flips * sizes.max()) >= observed).sum())
+    return (extreme + 1) / (draws + 1)
 
 
 def mcnemar_midp(wins: int, losses: int) -> float:
@@ -142,6 +138,6 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def flip_rate(a: Floats, b: Floats) -> float | None:
-    """Share of rows whose verdict (won, tied, lost) is not the same in both columns."""
+    """Share of rows whose verdict (won, tied, lost) differs between the two columns."""
     both = ~(np.isnan(a) | np.isnan(b))
     return float(np.mean(np.sign(a[both] - 0.5) != np.sign(b[both] - 0.5))) if both.any() else None

@@ -1,0 +1,281 @@
+"""How well one ranking predicts another, whether that could be chance, and how many models it takes to tell.
+
+Every measure takes `predicted` (scores on a benchmark) and `actual` (scores downstream), each one or many rows of n
+models, and returns one number per row: all n! orders are measured in one call. Higher is better for all but `regret`.
+The docstrings say how ties are handled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations, permutations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+Array = NDArray[np.float64]
+Measure = Callable[[Array, Array], Array]
+
+EXACT = 9
+"""All 9! = 362,880 orders of up to nine models are measured; of more models, orders are sampled."""
+EXACT_SWAPS = 16
+DRAWS = 20_000
+CELLS = 1 << 19
+"""Numbers per block of a pairwise measure; blocks that fit the processor's cache take half the time."""
+_ROUNDING = 1e-9
+
+
+def pearson(predicted: Array, actual: Array) -> Array:
+    """Linear correlation; undefined (NaN) where a column is constant."""
+    x, y = (rows - rows.mean(axis=1, keepdims=True) for rows in map(np.atleast_2d, (predicted, actual)))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((x * y).sum(axis=1) / np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1)))
+
+
+def spearman(predicted: Array, actual: Array) -> Array:
+    """Pearson correlation of ranks (Spearman 1904); ties get their average rank."""
+    return pearson(rankdata(np.atleast_2d(predicted), axis=1), rankdata(np.atleast_2d(actual), axis=1))
+
+
+def kendall(predicted: Array, actual: Array) -> Array:
+    """τ-b (Kendall 1945): concordant minus discordant pairs, corrected for ties on both sides."""
+    x, y = _signs(predicted), _signs(actual)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((x * y).sum(axis=1) / np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1)))
+
+
+def weighted_kendall(predicted: Array, actual: Array) -> Array:
+    """Weighted τ (Vigna 2015): a pair counts 1/rank + 1/rank, so the top matters most.
+
+    The mean of ranking by either side. Ties are ranked by the other side, then by position, as in
+    `scipy.stats.weightedtau`.
+    """
+    x, y = np.broadcast_arrays(np.atleast_2d(predicted), np.atleast_2d(actual))
+    return (_weighted(x, y) + _weighted(y, x)) / 2
+
+
+def ndcg(predicted: Array, actual: Array) -> Array:
+    """Normalized discounted gain of taking models in the benchmark's order (Järvelin & Kekäläinen 2002).
+
+    Relevance is the rank downstream, n for the best, average ranks where tied; gain 2^rel − 1, discount
+    log2(1 + place). Models that the benchmark ties share the mean discount of their places, as in scikit-learn's
+    `ndcg_score`.
+    """
+    gain = 2.0 ** rankdata(np.atleast_2d(actual), axis=1) - 1
+    discount = 1 / np.log2(np.arange(2, gain.shape[1] + 2))
+    ideal = -np.sort(-gain, axis=1) @ discount
+    negated = -np.atleast_2d(predicted)
+    first, last = (rankdata(negated, method=method, axis=1).astype(np.intp) for method in ("min", "max"))
+    upto = np.concatenate([[0.0], np.cumsum(discount)])
+    shared_discount = (upto[last] - upto[first - 1]) / (last - first + 1)
+    return np.asarray((gain * shared_discount).sum(axis=1) / ideal)
+
+
+def rbo(predicted: Array, actual: Array, p: float = 0.9) -> Array:
+    """Rank-biased overlap, extrapolated (Webber, Moffat & Zobel 2010, eq. 32).
+
+    Tied models enter together (§ 5.2): agreement at depth d is 2 |S∩T| / (|S| + |T|), where S and T are all models of
+    rank d or better.
+    """
+    ours = rankdata(-np.atleast_2d(predicted), method="min", axis=1)
+    theirs = rankdata(-np.atleast_2d(actual), method="min", axis=1)
+    n = theirs.shape[1]
+    agreement = total = np.zeros(1)
+    for depth in range(1, n + 1):
+        s, t = ours <= depth, theirs <= depth
+        agreement = 2 * (s & t).sum(axis=1) / (s.sum(axis=1) + t.sum(axis=1))
+        total = total + agreement * p**depth
+    return np.asarray(agreement * p**n + (1 - p) / p * total)
+
+
+def regret(predicted: Array, actual: Array) -> Array:
+    """Downstream loss of taking the benchmark's best model instead of the true best; a mean over ties."""
+    actual, predicted = np.atleast_2d(actual), np.atleast_2d(predicted)
+    first = predicted == predicted.max(axis=1, keepdims=True)
+    return np.asarray(actual.max(axis=1) - (actual * first).sum(axis=1) / first.sum(axis=1))
+
+
+MEASURES: dict[str, Measure] = {
+    "spearman": spearman,
+    "kendall": kendall,
+    "weighted_kendall": weighted_kendall,
+    "pearson": pearson,
+    "ndcg": ndcg,
+    "rbo": rbo,
+    "regret": regret,
+}
+TWO_SIDED = frozenset({"spearman", "kendall", "weighted_kendall", "pearson"})
+"""Measures with a sign: a strong negative value is as surprising as a strong positive one."""
+
+
+@cache
+def _pairs(n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    i, j = zip(*combinations(range(n), 2), strict=True)
+    return np.array(i), np.array(j)
+
+
+def _signs(rows: Array) -> Array:
+    rows = np.atleast_2d(rows)
+    i, j = _pairs(rows.shape[1])
+    return np.sign(rows[:, i] - rows[:, j])
+
+
+def _weighted(ranked: Array, other: Array) -> Array:
+    """Weighted τ with ranks by `ranked`, best first, ties broken by `other`."""
+    n = ranked.shape[1]
+    # of two models equal in both columns the later one comes first: scipy sorts ascending and reads from the end
+    place = np.arange(n)
+    order = np.lexsort((np.broadcast_to(place, ranked.shape), other, ranked), axis=1)[:, ::-1]
+    ranks = np.empty_like(order)
+    np.put_along_axis(ranks, order, np.broadcast_to(place, order.shape), axis=1)
+    i, j = _pairs(n)
+    weight = 1 / (1 + ranks[:, i]) + 1 / (1 + ranks[:, j])
+    x, y = _signs(ranked), _signs(other)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = np.sqrt((weight * x**2).sum(axis=1) * (weight * y**2).sum(axis=1))
+        return np.asarray((weight * x * y).sum(axis=1) / scale)
+
+
+@dataclass(frozen=True)
+class PermutationTest:
+    p: float
+    exact: bool
+    orders: int
+    """How many permutations were measured."""
+
+    @classmethod
+    def count(cls, hits: int, orders: int, *, exact: bool) -> PermutationTest:
+        """A sampled p counts the observed order as one of the permutations, so it is never zero."""
+        return cls(hits / orders if exact else (1 + hits) / (1 + orders), exact=exact, orders=orders)
+
+
+@cache
+def orders(n: int) -> NDArray[np.intp]:
+    return np.array(list(permutations(range(n))), dtype=np.intp)
+
+
+def permutation_p(name: str, predicted: Array, actual: Array, *, seed: int = 0, draws: int = DRAWS) -> PermutationTest:
+    """How often a random order does as well: exact up to nine models, sampled above.
+
+    Correlations are tested two-sided, by absolute value; NDCG, RBO and regret one-sided.
+    """
+
+    def strength(values: Array) -> Array:
+        if name == "regret":
+            return -values
+        return np.abs(values) if name in TWO_SIDED else values
+
+    exact = len(predicted) <= EXACT
+    rows = reorderings(actual, draws, seed)
+    observed = strength(MEASURES[name](predicted, actual))[0]
+    hits = np.sum(strength(measured(MEASURES[name], predicted[None], rows)) >= observed - _ROUNDING)
+    return PermutationTest.count(int(hits), len(rows), exact=exact)
+
+
+def reorderings(values: Array, draws: int, seed: int) -> Array:
+    """All orders of the values of up to nine models, else a sample of orders."""
+    if len(values) <= EXACT:
+        return np.asarray(values[orders(len(values))])
+    return np.random.default_rng(seed).permuted(np.tile(values, (draws, 1)), axis=1)
+
+
+def measured(measure: Measure, predicted: Array, actual: Array) -> Array:
+    """A measure over many rows, in blocks; either side may be a single row."""
+    total, n = max(len(predicted), len(actual)), actual.shape[1]
+    step = max(1, CELLS // (n * n))
+
+    def part(rows: Array, start: int) -> Array:
+        return rows if len(rows) == 1 else rows[start : start + step]
+
+    return np.concatenate([measure(part(predicted, k), part(actual, k)) for k in range(0, total, step)])
+
+
+def swap_p(
+    name: str, first: Array, second: Array, actual: Array, *, seed: int = 0, draws: int = DRAWS
+) -> PermutationTest:
+    """Whether two benchmarks predict differently: if they do not, the two ranks of any model can be swapped.
+
+    All 2^n swaps of up to 16 models, else a sample. Ranks are compared, so that scales do not matter.
+    """
+    a, b = rankdata(first), rankdata(second)
+    n = len(a)
+    exact = n <= EXACT_SWAPS
+    if exact:
+        swap = np.arange(2**n)[:, None] >> np.arange(n) & 1
+    else:
+        swap = np.random.default_rng(seed).integers(0, 2, (draws, n))
+
+    def gap(one: Array, other: Array) -> Array:
+        # a swap may leave a benchmark with nothing but ties, which predict nothing: 0, not unknown
+        known = [np.nan_to_num(measured(MEASURES[name], rows, actual[None])) for rows in (one, other)]
+        return np.abs(known[0] - known[1])
+
+    hits = np.sum(gap(np.where(swap, b, a), np.where(swap, a, b)) >= gap(a[None], b[None])[0] - _ROUNDING)
+    return PermutationTest.count(int(hits), len(swap), exact=exact)
+
+
+def williams(first: Array, second: Array, actual: Array) -> float:
+    """Two-sided p that two Pearson correlations with the same column are equal (Williams 1959, Steiger 1980)."""
+    from scipy.stats import t
+
+    n = len(actual)
+    a, b, c = (float(np.corrcoef(x, y)[0, 1]) for x, y in ((first, actual), (second, actual), (first, second)))
+    determinant = 1 - a**2 - b**2 - c**2 + 2 * a * b * c
+    scale = 2 * determinant * (n - 1) / (n - 3) + ((a + b) / 2) ** 2 * (1 - c) ** 3
+    if scale <= _ROUNDING:
+        return 1.0  # one is a linear function of the other
+    return float(2 * t.sf(abs(a - b) * np.sqrt((n - 1) * (1 + c) / scale), n - 3))
+
+
+def resampled(predicted: Array, actual: Array, *, seed: int = 0, draws: int = 2000) -> tuple[Array, Array]:
+    """Bootstrap samples of the models, for both columns (Efron 1979)."""
+    n = len(predicted)
+    drawn = np.random.default_rng(seed).integers(0, n, (draws, n))
+    return predicted[drawn], actual[drawn]
+
+
+def percentiles(name: str, predicted: Array, actual: Array) -> tuple[float, float] | None:
+    """The middle 95 % of a measure over rows, leaving out undefined ones; `None` if most are undefined."""
+    values = measured(MEASURES[name], predicted, actual)
+    known = values[~np.isnan(values)]
+    if len(known) < len(values) / 2:
+        return None
+    low, high = np.quantile(known, [0.025, 0.975])
+    return float(low), float(high)
+
+
+@cache
+def power(rho: float, n: int, *, alpha: float = 0.05, studies: int = 4000, seed: int = 0) -> float:
+    """Share of studies with n models that would find a true Spearman ρ significant, by simulating normal scores.
+
+    A normal pair with correlation 2 sin(πρ/6) has Spearman correlation ρ (Pearson 1907).
+    """
+    rng = np.random.default_rng(seed)
+    r = 2 * np.sin(np.pi * rho / 6)
+    x = rng.normal(size=(studies, n))
+    y = r * x + np.sqrt(1 - r**2) * rng.normal(size=(studies, n))
+    by_x = np.take_along_axis(y, np.argsort(x, axis=1), axis=1)
+    place = np.arange(n, dtype=np.float64)
+    observed = np.abs(spearman(place, by_x))
+    # the critical value is the smallest |ρ| that chance reaches in at most `alpha` of all orders, if there is one
+    rows = reorderings(place, DRAWS, seed)
+    values, counts = np.unique(np.round(np.abs(spearman(place, rows)), 9), return_counts=True)
+    rare = values[np.cumsum(counts[::-1])[::-1] <= alpha * len(rows)]
+    return float(np.mean(observed >= rare[0] - _ROUNDING)) if len(rare) else 0.0
+
+
+def models_needed(rho: float, *, target: float = 0.8, most: int = 512, seed: int = 0) -> int | None:
+    """The fewest models with which a true ρ is found with the target power; `None` if more than `most`."""
+    high = 4
+    while power(rho, high, seed=seed) < target:
+        high *= 2
+        if high > most:
+            return None
+    low = high // 2
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(rho, middle, seed=seed) >= target else (middle + 1, high)
+    return low
