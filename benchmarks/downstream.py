@@ -17,8 +17,7 @@ from record import write_between
 
 from prb.data.load import load_pairs
 from prb.data.retrieve import ranker, top_posts
-from prb.downstream.rank import Answers, score
-from prb.downstream.sample import Sample, draw
+from prb.downstream.candidates import Candidates, Sample, sample_answers, score_candidates
 from prb.llm import LLM, Sampling, make_llm
 from prb.models import MODELS
 from prb.types import Query
@@ -47,13 +46,13 @@ def main(args: Args) -> None:
     torch.set_num_threads(1)
     queries = make_queries(args)
     llm = make_llm(args.policy)
-    batches: list[Answers] = []
+    batches: list[Candidates] = []
     sampling = 0.0
     for name, query in queries.items():
         start = time.process_time()
         drawn = sample(llm, name, query, args)
         sampling += time.process_time() - start
-        batches.append(Answers(name, query, [line.text or "" for line in drawn]))
+        batches.append(Candidates(name, query, [line.text or "" for line in drawn]))
     lines = ["| reward model | scoring | of sampling | wanted |", "| --- | ---: | ---: | ---: |"]
     for spec in MODELS_HERE:
         seconds = scoring(spec, batches)
@@ -77,16 +76,16 @@ def make_queries(args: Args) -> dict[str, Query]:
 
 def sample(llm: LLM, name: str, query: Query, args: Args) -> list[Sample]:
     places = [(name, n) for n in range(args.n)]
-    return draw(llm, places, {name: query}, Sampling(temperature=1.0, top_p=0.9, max_tokens=args.max_tokens))
+    return sample_answers(llm, places, {name: query}, Sampling(temperature=1.0, top_p=0.9, max_tokens=args.max_tokens))
 
 
-def scoring(spec: str, batches: Sequence[Answers]) -> float:
+def scoring(spec: str, batches: Sequence[Candidates]) -> float:
     """One call a query, as `prb bon` does; loading the model is not part of it."""
     model = MODELS.make(spec)
-    score(spec, model, [Answers("warm-up", Query(question="Hello?"), ["Hello."])])
+    score_candidates(spec, model, [Candidates("warm-up", Query(question="Hello?"), ["Hello."])])
     start = time.process_time()
     for batch in batches:
-        score(spec, model, [batch])
+        score_candidates(spec, model, [batch])
     return time.process_time() - start
 
 

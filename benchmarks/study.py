@@ -21,8 +21,7 @@ from record import ROOT, write_between
 
 from prb.data.load import Dataset, load
 from prb.data.retrieve import ranker
-from prb.downstream.bon import bon
-from prb.downstream.bon_config import BonConfig
+from prb.downstream.bon import BonConfig, best_of_n
 from prb.downstream.correlate import CorrelateConfig, correlate
 from prb.evaluation.conditions import Asked, Asker, pick_donor, true_plan
 from prb.evaluation.config import Condition, EvaluateConfig
@@ -108,7 +107,7 @@ def downstream(args: Args, models: dict[str, Scorer], progress: Progress) -> Pat
         max_tokens=args.max_tokens,
         out=args.out / "bon",
     )
-    return bon(config, models=models, progress=progress).folder
+    return best_of_n(config, models=models, progress=progress).folder
 
 
 class Shown:

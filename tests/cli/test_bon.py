@@ -121,7 +121,7 @@ def test_without_out_the_folder_is_the_same_for_further_models(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--best-of", "5"], "--best-of 5: there are 4 samples of a query (--n), so it wants 1 to 4"),
+        (["--best-of", "5"], "best_of must be at most n = 4, not 5"),
         (["--model", "lenght"], "no model named 'lenght'; did you mean 'length'?"),
         (["--policy", "smollm2"], "'smollm2' is no llm spec"),
         (["--policy", "lamacpp/x"], "no llm named 'lamacpp'; did you mean 'llamacpp'?"),
@@ -129,6 +129,7 @@ def test_without_out_the_folder_is_the_same_for_further_models(
         (["--model", "scripted-judge", "--n", "17"], "only compares answers"),
         (["--split", "dev"], "there is no split 'dev'"),
         (["--condition", "nobody"], "nobody"),
+        (["--condition", "none", "--condition", "profile"], "--condition takes one value"),
         (["--n", "many"], "many"),
         (["--planner", "crystal-ball"], "no planner named 'crystal-ball'"),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from prb.downstream.bon_config import BonConfig
+from prb.downstream.bon import BonConfig
 from prb.grading import Answered, Grades
 from prb.llm import Completion, Request
 from prb.llm.scripted import ScriptedLLM

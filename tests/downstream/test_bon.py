@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from filelock import FileLock
 
-from prb.downstream.bon import BestOfN, bon
-from prb.downstream.bon_config import BonConfig
+from prb.downstream.bon import BestOfN, BonConfig, best_of_n
 from prb.errors import BadData, BadInput, BadSpec, RunConflict, UnknownName
 from prb.grading import Answered, Grades
 from prb.llm import Request
@@ -37,7 +37,7 @@ def data(write_jsonl: Write) -> Path:
 def run(data: Path, out: Path, **changes: Any) -> BestOfN:
     own = {key: changes.pop(key) for key in ("models", "policy", "grader", "progress") if key in changes}
     given = {"models": models(), "policy": policy(), "grader": Marks(), **own}
-    return bon(settings(data, out, **changes), **given)
+    return best_of_n(settings(data, out, **changes), **given)
 
 
 def result(done: BestOfN, model: str = "knows") -> dict[str, Any]:
@@ -182,7 +182,9 @@ def test_a_judge_that_always_says_first_ranks_nobody(data: Path, tmp_path: Path)
 
 def test_too_many_answers_for_a_comparer_are_refused_before_anything_is_sampled(data: Path, tmp_path: Path) -> None:
     llm = policy()
-    with pytest.raises(BadInput, match="'j' only compares answers: --n 17 would take 272 verdicts a query; use --n 16"):
+    with pytest.raises(
+        BadInput, match="'j' only compares answers: --n 17 would take 272 verdicts per query; use --n 16"
+    ):
         run(data, tmp_path / "run", n=17, model=("j",), models={"j": prefers(lambda _: True)}, policy=llm)
     assert llm.requests == []
     assert not (tmp_path / "run").exists()
@@ -190,7 +192,7 @@ def test_too_many_answers_for_a_comparer_are_refused_before_anything_is_sampled(
 
 
 def test_what_is_no_reward_model_is_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="'x' is no reward model"):
+    with pytest.raises(BadInput, match="'x' is not a reward model"):
         run(data, tmp_path / "run", model=("x",), models={"x": object()})
 
 
@@ -331,7 +333,53 @@ def test_a_torn_line_is_told(data: Path, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     notes = Notes()
     run(data, whole, progress=notes)
-    assert notes.notes == ["the last line of grades.jsonl was torn by a crash; dropped and done again"]
+    assert notes.notes == ["dropped the last line of grades.jsonl, torn by a crash; it is done again"]
+
+
+def test_a_line_written_twice_counts_once(data: Path, tmp_path: Path) -> None:
+    whole = run(data, tmp_path / "run")
+    for name in FILES:
+        path = whole.folder / f"{name}.jsonl"
+        path.write_bytes(path.read_bytes() * 2)
+    again = run(data, tmp_path / "run")
+    assert again.summary == whole.summary
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("samples", {"text": "other"}, r"samples.jsonl line 25 contradicts an earlier line for pair '.*', n 0"),
+        ("scores", {"score": 99.0}, r"scores.jsonl line 49 contradicts an earlier line for model 'knows', pair"),
+        ("grades", {"score": 0.123}, r"grades.jsonl line \d+ contradicts"),
+    ],
+)
+def test_two_lines_that_contradict_each_other_are_refused(
+    name: str, change: dict[str, Any], says: str, data: Path, tmp_path: Path
+) -> None:
+    folder = run(data, tmp_path / "run").folder
+    path = folder / f"{name}.jsonl"
+    other = {**lines(folder, name)[0], **change}
+    path.write_bytes(path.read_bytes() + orjson.dumps(other, option=orjson.OPT_APPEND_NEWLINE))
+    with pytest.raises(BadInput, match=says):
+        run(data, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("name", "field"), [("samples", "truncated"), ("scores", "cut"), ("grades", "score")])
+def test_a_line_without_one_of_its_fields_is_refused(name: str, field: str, data: Path, tmp_path: Path) -> None:
+    folder = run(data, tmp_path / "run").folder
+    path = folder / f"{name}.jsonl"
+    path.write_bytes(path.read_bytes().replace(f'"{field}":'.encode(), b'"other":', 1))
+    with pytest.raises(BadInput, match=rf"{name}\.jsonl line 1 has no field '{field}'"):
+        run(data, tmp_path / "run")
+
+
+def test_a_batch_that_was_torn_is_completed_and_nothing_is_written_twice(data: Path, tmp_path: Path) -> None:
+    whole = run(data, tmp_path / "run", at_once=8).folder
+    path = whole / "scores.jsonl"
+    before = path.read_bytes()
+    path.write_bytes(before[: len(before) - 9])
+    run(data, tmp_path / "run", at_once=8)
+    assert path.read_bytes() == before
 
 
 def test_an_interrupted_run_keeps_what_was_finished(data: Path, tmp_path: Path) -> None:
@@ -374,9 +422,9 @@ def test_a_run_that_ended_before_its_first_sample_leaves_no_trace(data: Path, tm
 def test_another_configuration_is_refused(change: dict[str, Any], says: str, data: Path, tmp_path: Path) -> None:
     own = {"policy": policy(), "models": models(), "grader": Marks()}
     config = settings(data, tmp_path / "run")
-    bon(config, **own)  # type: ignore[arg-type]
+    best_of_n(config, **own)  # type: ignore[arg-type]
     with pytest.raises(RunConflict, match=says):
-        bon(replace(config, **change), **own)  # type: ignore[arg-type]
+        best_of_n(replace(config, **change), **own)  # type: ignore[arg-type]
 
 
 def test_other_weights_under_the_same_name_are_refused(data: Path, tmp_path: Path) -> None:
@@ -401,14 +449,14 @@ def test_two_processes_cannot_share_a_folder(data: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"best_of": (5,)}, "--best-of 5: there are 4 samples of a query"),
-        ({"best_of": (0,)}, "--best-of 0"),
-        ({"n": 0}, "--n 0: wants 1 or more"),
-        ({"temperature": float("nan")}, "--temperature nan"),
-        ({"top_p": 0.0}, "--top-p 0.0"),
-        ({"max_tokens": 0}, "--max-tokens 0"),
-        ({"at_once": 0}, "--at-once 0"),
-        ({"per_user": 0}, "--per-user 0"),
+        ({"best_of": (5,)}, "best_of must be at most n = 4, not 5"),
+        ({"best_of": (0,)}, "best_of.0 must be at least 1, not 0"),
+        ({"n": 0}, "n must be at least 1, not 0"),
+        ({"temperature": float("nan")}, "temperature: "),
+        ({"top_p": 0.0}, "top_p must be greater than 0.0"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"at_once": 0}, "at_once must be at least 1"),
+        ({"per_user": 0}, "per_user must be at least 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], says: str, data: Path, tmp_path: Path) -> None:
@@ -420,11 +468,11 @@ def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], says: s
 def test_wrong_specs_are_refused_before_the_first_sample(data: Path, tmp_path: Path) -> None:
     config, own = settings(data, tmp_path / "run"), models()
     with pytest.raises(BadSpec, match="'mine' is no llm spec"):
-        bon(config, models=own, grader=Marks())
+        best_of_n(config, models=own, grader=Marks())
     with pytest.raises(UnknownName, match="no model named 'knows'"):
-        bon(config, policy=policy(), grader=Marks())
+        best_of_n(config, policy=policy(), grader=Marks())
     with pytest.raises(UnknownName, match="no grader named 'marks'"):
-        bon(config, models=own, policy=policy())
+        best_of_n(config, models=own, policy=policy())
     assert not (tmp_path / "run").exists()
 
 
@@ -510,8 +558,8 @@ class Length(Marks):
 
 def alike(config: BonConfig, tmp_path: Path) -> BestOfN:
     """Two runs of a real policy, asked for all at once and one by one: they must draw the same answers."""
-    one = bon(replace(config, out=tmp_path / "one"), grader=Length())
-    two = bon(replace(config, out=tmp_path / "two", at_once=1), grader=Length())
+    one = best_of_n(replace(config, out=tmp_path / "one"), grader=Length())
+    two = best_of_n(replace(config, out=tmp_path / "two", at_once=1), grader=Length())
     assert (one.folder / "samples.jsonl").read_bytes() == (two.folder / "samples.jsonl").read_bytes()
     assert one.summary == two.summary
     return one

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from prb.downstream.bon import bon
+from prb.downstream.bon import best_of_n
 from prb.downstream.correlate_runs import Items, columns_of, read_runs, short
 from prb.downstream.correlate_table import Scores
 from prb.errors import BadInput
@@ -51,7 +51,7 @@ def bench(data: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def best(data: Path, tmp_path: Path) -> Path:
     config = fakes.settings(data, tmp_path / "best", model=("short", "long"))
-    return bon(config, models=OWN, policy=fakes.policy(), grader=fakes.Marks("often")).folder
+    return best_of_n(config, models=OWN, policy=fakes.policy(), grader=fakes.Marks("often")).folder
 
 
 def ppo(folder: Path, model: str, grades: dict[str, float | None], lr: float = 1e-5, **changes: Any) -> Path:
@@ -195,7 +195,7 @@ def test_runs_made_in_different_ways_are_not_one_column(data: Path, bench: Path,
     ).folder
     with pytest.raises(BadInput, match=r"two runs on 'set.jsonl \(profile\)' differ in limit; correlate them one at"):
         read([bench, fewer], best)
-    colder = bon(
+    colder = best_of_n(
         fakes.settings(data, tmp_path / "colder", model=("knows",), temperature=0.5, seed=1),
         models=OWN,
         policy=fakes.policy(),

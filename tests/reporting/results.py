@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from prb.downstream.bon import bon
+from prb.downstream.bon import best_of_n
 from prb.downstream.correlate import CorrelateConfig, correlate
 from prb.downstream.ppo_files import write_curves
 from prb.runs import write_json
@@ -29,7 +29,7 @@ def bon_run(folder: Path, **changes: Any) -> Path:
     data.write_bytes(b"".join(orjson.dumps(make_row(n), option=orjson.OPT_APPEND_NEWLINE) for n in range(10)))
     models = {"knows": ScriptedScorer(knows, "knows"), EVIL: ScriptedScorer(errs, "errs")}
     config = settings(data, folder / "run", **{"model": tuple(models), **changes})
-    bon(config, models=models, policy=policy(), grader=Marks())
+    best_of_n(config, models=models, policy=policy(), grader=Marks())
     return folder / "run"
 
 

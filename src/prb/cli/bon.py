@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from prb.cli.parse import parse_or_repeat
+from prb.cli.parse import parse_or_repeat, refuse_repeated
 from prb.cli.verbs import print_json
 
 if TYPE_CHECKING:
-    from prb.downstream.bon_config import BonConfig
+    from prb.downstream.bon import BonConfig
     from prb.reporting.table import Table
 
 
 def command(args: Sequence[str]) -> None:
     config = _config(args)
-    from prb.downstream.bon import bon
+    from prb.downstream.bon import best_of_n
     from prb.progress import watch
     from prb.reporting.table import show
 
     with watch(config.quiet) as progress:
-        result = bon(config, progress=progress)
+        result = best_of_n(config, progress=progress)
     if config.json:
         print_json(result.summary)
         return
@@ -31,8 +31,9 @@ def command(args: Sequence[str]) -> None:
 
 def _config(args: Sequence[str]) -> BonConfig:
     """A run that is repeated keeps its models; `--model` adds to them."""
-    from prb.downstream.bon import reward_models
-    from prb.downstream.bon_config import BonConfig
+    from prb.downstream.bon import BonConfig, reward_models
+
+    refuse_repeated(args, "--condition")
 
     def held(content: dict[str, Any]) -> dict[str, Any]:
         return {**content["bon"], "model": reward_models(content.get("models", {}))}

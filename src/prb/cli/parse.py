@@ -44,6 +44,14 @@ def parse_or_repeat(
     return parse(config, rest, verb, _saved(config, held(content) if held else content[verb]))
 
 
+def refuse_repeated(args: Sequence[str], flag: str) -> None:
+    """For a flag that takes one value here and several elsewhere: the last one must not win silently."""
+    if sum(word == flag or word.startswith(flag + "=") for word in args) > 1:
+        from prb.errors import BadInput
+
+        raise BadInput(f"{flag} takes one value; run the command once for each")
+
+
 def _saved(config: type[C], values: dict[str, Any]) -> C:
     from pydantic import TypeAdapter, ValidationError
 

@@ -1,4 +1,4 @@
-"""From the lines of a best-of-N run to `summary.json` and `bon.svg`. Nothing here depends on the clock."""
+"""From the lines of a best-of-N run to `summary.json`. Nothing here depends on the clock."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from prb.stats.paired import difference, holm
 
 Line = Mapping[str, Any]
 Row = Sequence[Line] | None
-"""A line for each of the N samples of a query; nothing if there was nothing to work on."""
+"""One line per sample of a query; `None` where a sample failed, so that there was nothing to score or grade."""
 
 
 @dataclass(frozen=True)
-class Graded:
-    """The lines of a run, a row a query, in dataset order."""
+class Results:
+    """The lines of a run, one row per query, in dataset order."""
 
     clusters: list[str]
     samples: list[list[Line]]
@@ -31,28 +31,47 @@ class Graded:
     scores: dict[str, list[Row]]
 
 
-def summarise(graded: Graded, about: Mapping[str, Any], *, ks: Sequence[int]) -> dict[str, Any]:
+def summarize(results: Results, about: Mapping[str, Any], *, ks: Sequence[int]) -> dict[str, Any]:
     n, seed = about["n"], about["seed"]
-    clusters, grades = codes(graded.clusters), _table(graded.grades, n)
+    clusters, grades = codes(results.clusters), _table(results.grades, n)
     usable = ~np.isnan(grades).any(axis=1)
-    chance, best = curves(np.zeros_like(grades), grades, ks), curves(grades, grades, ks)
-    picked = {model: curves(_table(rows, n), grades, ks) for model, rows in graded.scores.items()}
+    sampled = [all(line["text"] is not None for line in row) for row in results.samples]
+    random, oracle = curves(np.zeros_like(grades), grades, ks), curves(grades, grades, ks)
+    picked = {model: curves(_table(rows, n), grades, ks) for model, rows in results.scores.items()}
+
+    def points(curve: Floats) -> list[dict[str, Any]]:
+        estimates = [average(column, clusters[usable]) for column in curve[usable].T]
+        return [
+            {"k": k, "value": e.value, "low": e.low, "high": e.high, "n": e.n, "failed": e.failed}
+            for k, e in zip(ks, estimates, strict=True)
+        ]
+
     return {
         **about,
-        "queries": _queries(graded, usable, clusters),
-        "samples": _samples(graded, usable),
+        "queries": {
+            "rows": len(sampled),
+            "clusters": len(np.unique(clusters)),
+            "sampling_failed": sampled.count(False),
+            "grading_failed": sum(sampled) - int(usable.sum()),
+            "used": int(usable.sum()),
+            "failures": dict(sorted((_failures(results.samples) + _failures(results.grades)).items())),
+        },
+        "samples": _count_samples(results.samples, usable),
         "ks": list(ks),
         "kl_bound": [kl_bound(k) for k in ks],
-        "random": _points(chance[usable], ks, clusters[usable]),
-        "oracle": _points(best[usable], ks, clusters[usable]),
+        "random": points(random),
+        "oracle": points(oracle),
         "results": [
             {
                 "model": model,
-                "curve": _points(curve[usable], ks, clusters[usable]),
-                "headroom": _headroom(curve, chance, best, ks, clusters, seed),
+                "curve": points(curve),
+                "headroom": [
+                    {"k": k, **headroom(got, low, high, clusters, seed=seed)}
+                    for k, got, low, high in zip(ks, curve.T, random.T, oracle.T, strict=True)
+                ],
                 "bend": overoptimization(curve, ks, clusters, seed=seed),
-                "failures": dict(_failures(graded.scores[model])),
-                "cut_posts": _cut(graded.scores[model]),
+                "failures": dict(_failures(results.scores[model])),
+                "cut_posts": sum(max(line["cut"] for line in row) for row in results.scores[model] if row),
             }
             for model, curve in picked.items()
         ],
@@ -68,23 +87,9 @@ def _table(rows: Sequence[Row], n: int) -> Floats:
     return table
 
 
-def _queries(graded: Graded, usable: Any, clusters: Ints) -> dict[str, Any]:
-    """How many there were, and why some are in no curve at all."""
-    sampled = [all(line["text"] is not None for line in row) for row in graded.samples]
-    return {
-        "rows": len(sampled),
-        "clusters": len(np.unique(clusters)),
-        "sampling_failed": sampled.count(False),
-        "grading_failed": sum(sampled) - int(usable.sum()),
-        "used": int(usable.sum()),
-        "failures": dict(sorted((_failures(graded.samples) + _failures(graded.grades)).items())),
-    }
-
-
-def _samples(graded: Graded, usable: Any) -> dict[str, Any]:
-    lines = [line for row in graded.samples for line in row]
-    used = [row for row, use in zip(graded.samples, usable, strict=True) if use]
-    distinct = [len({line["text"] for line in row}) for row in used]
+def _count_samples(rows: Sequence[Sequence[Line]], usable: Any) -> dict[str, Any]:
+    lines = [line for row in rows for line in row]
+    distinct = [len({line["text"] for line in row}) for row, use in zip(rows, usable, strict=True) if use]
     return {
         "drawn": len(lines),
         "failed": sum(line["text"] is None for line in lines),
@@ -95,41 +100,22 @@ def _samples(graded: Graded, usable: Any) -> dict[str, Any]:
     }
 
 
-def _points(curve: Floats, ks: Sequence[int], clusters: Ints) -> list[dict[str, Any]]:
-    found = [average(curve[:, j], clusters) for j in range(len(ks))]
-    return [
-        {"k": k, "value": e.value, "low": e.low, "high": e.high, "n": e.n, "failed": e.failed}
-        for k, e in zip(ks, found, strict=True)
-    ]
-
-
-def _headroom(
-    curve: Floats, chance: Floats, best: Floats, ks: Sequence[int], clusters: Ints, seed: int
-) -> list[dict[str, Any]]:
-    columns = zip(ks, curve.T, chance.T, best.T, strict=True)
-    return [{"k": k, **headroom(got, low, high, clusters, seed=seed)} for k, got, low, high in columns]
-
-
 def _failures(rows: Sequence[Row]) -> Counter[str]:
-    """Queries by the first reason; the detail stays in the lines."""
+    """Queries by their first failure; the detail stays in the lines."""
     firsts = (next((line["failure"] for line in row or () if line["failure"]), None) for row in rows)
     return Counter(first.partition(": ")[0] for first in firsts if first)
 
 
-def _cut(rows: Sequence[Row]) -> int:
-    return sum(max(line["cut"] for line in row) for row in rows if row)
-
-
 def _contrasts(ends: Mapping[str, Floats], k: int, clusters: Ints, seed: int) -> list[dict[str, Any]]:
-    """Every two models at the largest k, paired by query; Holm's correction over all of them."""
-    found: list[dict[str, Any]] = [
+    """All model pairs at the largest k, paired by query, with Holm's correction over all of them."""
+    contrasts: list[dict[str, Any]] = [
         {"model_a": a, "model_b": b, "k": k, **difference(ends[a], ends[b], clusters, seed=seed).as_dict()}
         for a, b in combinations(ends, 2)
     ]
-    tested = [row for row in found if row["p"] is not None]
+    tested = [row for row in contrasts if row["p"] is not None]
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
         row["p_holm"] = p
-    return [{"p_holm": None, **row} for row in found]
+    return [{"p_holm": None, **row} for row in contrasts]
 
 
 def plot(summary: Mapping[str, Any], *paths: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from prb.downstream.sample import clean
+from prb.downstream.candidates import clean
 from prb.engine.chat import fit
 from prb.errors import BadInput, MissingExtra
 from prb.llm import Message, Request, parse_llm

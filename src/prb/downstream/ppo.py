@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prb.downstream.candidates import Candidates, score_candidates
 from prb.downstream.policy import Answer, Learner, Texts, chat, rectangle, run
 from prb.downstream.ppo_config import PpoConfig
 from prb.downstream.ppo_files import trainable
@@ -36,7 +37,6 @@ from prb.downstream.ppo_losses import (
     whiten,
 )
 from prb.downstream.ppo_prompts import Prompt, Prompts, Shown, draw
-from prb.downstream.rank import Answers, score
 from prb.errors import PrbError
 from prb.llm import Request, Sampling
 from prb.types import Failure, Scorer
@@ -151,11 +151,11 @@ class Trainer:
         """The reward model's number for each answer, asked as in evaluation."""
         found: list[float | Failure] = [a if isinstance(a, Failure) else Failure("not asked") for a in answers]
         asked = [
-            Answers(str(n), query.reward, [answer.text])
+            Candidates(str(n), query.reward, [answer.text])
             for n, (query, answer) in enumerate(zip(shown, answers, strict=True))
             if isinstance(answer, Answer) and isinstance(query, Shown)
         ]
-        for line in score(self.config.model, self.model, asked) if asked else ():
+        for line in score_candidates(self.config.model, self.model, asked) if asked else ():
             found[int(line.pair)] = Failure(line.failure or "") if line.score is None else line.score
         return found
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from prb.downstream.candidates import Candidates, Sample, sample_answers, score_candidates
 from prb.downstream.policy import Policy
 from prb.downstream.ppo_config import PpoConfig
 from prb.downstream.ppo_prompts import Prompt, Prompts, Shown, masked
-from prb.downstream.rank import Answers, score
-from prb.downstream.sample import Sample, draw
 from prb.evaluation.run import chunks
 from prb.grading import Grader, answered, as_line, grade_all
 from prb.llm import Sampling
@@ -52,7 +51,9 @@ class Proof:
         queries = {pair: self._fitted(s) for pair, s in shown.items()}
         c = self.config
         how = Sampling(temperature=c.temperature, max_tokens=c.max_new_tokens, seed=c.seed)
-        samples = {sample.pair: sample for sample in draw(self.policy, [(pair, 0) for pair in shown], queries, how)}
+        samples = {
+            sample.pair: sample for sample in sample_answers(self.policy, [(pair, 0) for pair in shown], queries, how)
+        }
         rewards = self._rewards(shown, samples)
         grades = self._grades(prompts, samples)
         return [
@@ -73,11 +74,11 @@ class Proof:
 
     def _rewards(self, shown: dict[str, Shown | Failure], samples: dict[str, Sample]) -> dict[str, Any]:
         asked = [
-            Answers(pair, query.reward, [text])
+            Candidates(pair, query.reward, [text])
             for pair, query in shown.items()
             if isinstance(query, Shown) and (text := samples[pair].text) is not None
         ]
-        lines = score(self.config.model, self.model, asked) if asked else []
+        lines = score_candidates(self.config.model, self.model, asked) if asked else []
         return {line.pair: {"score": line.score, "failure": line.failure} for line in lines}
 
     def _grades(self, prompts: Sequence[Prompt], samples: dict[str, Sample]) -> dict[str, Any]:

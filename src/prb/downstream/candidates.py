@@ -1,0 +1,216 @@
+"""The N candidate answers to a query: sampled from a policy, scored by a reward model, read back from their files.
+
+Sampled once, candidates are shared by all reward models. A scorer gives each one a reward; a comparer ranks them by
+their win rates in a round robin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prb.errors import BadInput
+from prb.evaluation.score import CREDIT
+from prb.hashing import draw
+from prb.llm import LLM, Message, Request, Sampling
+from prb.llm.asking import without_reasoning
+from prb.models import checked_reward
+from prb.prompts import render
+from prb.runs import read_lines
+from prb.stats.best_of import meetings, win_rates
+from prb.types import Ask, Comparer, Duel, Failure, Query, Reward, RewardModel, Scorer, Verdict
+
+MAX_COMPARED = 16
+"""A round robin of 16 takes 240 verdicts per query; a comparer is refused for more."""
+Place = tuple[str, int]
+"""Pair id and number of the sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One line of `samples.jsonl`."""
+
+    pair: str
+    n: int
+    """0 to N − 1."""
+    text: str | None
+    tokens: int
+    """Tokens written by the policy."""
+    seed: int
+    truncated: bool = False
+    """Whether the policy was stopped by max_tokens; the text is used all the same."""
+    cost: float = 0.0
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One line of `scores.jsonl`."""
+
+    model: str
+    pair: str
+    n: int
+    score: float | None
+    """The reward, or the win rate where the model is a comparer."""
+    failure: str | None = None
+    cut: int = 0
+    """Posts that did not fit the model."""
+    tokens: int = 0
+    cost: float = 0.0
+
+
+def read_stage(path: Path, identity: Sequence[str], fields: Collection[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The lines of a stage by identity. A repeated line counts once; only a failure may be followed by another result
+    for the same identity."""
+    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for number, line in enumerate(read_lines(path), 1):
+        missing = [name for name in (*identity, *fields, "failure") if name not in line]
+        if missing:
+            raise BadInput(f"{path} line {number} has no field {missing[0]!r}")
+        key = tuple([line[name] for name in identity])
+        known = lines.get(key, line)
+        if known != line and known["failure"] is None:
+            named = ", ".join(f"{name} {value!r}" for name, value in zip(identity, key, strict=True))
+            raise BadInput(f"{path} line {number} contradicts an earlier line for {named}; remove one of them")
+        lines[key] = line
+    return lines
+
+
+def sample_seed(seed: int, pair: str, n: int) -> int:
+    """Fixed by the place alone, so subsets, orders and resumed runs draw the same answers."""
+    return draw(seed, n, pair, bits=31)
+
+
+def sample_answers(
+    policy: LLM, places: Sequence[Place], queries: Mapping[str, Query | Failure], sampling: Sampling
+) -> list[Sample]:
+    """One sample per place; a place without a query is a failure, and the policy is not asked."""
+    seeds = {place: sample_seed(sampling.seed, *place) for place in places}
+    requests = {
+        place: Request((Message("user", render(query)),), replace(sampling, seed=seed))
+        for place, seed in seeds.items()
+        if isinstance(query := queries[place[0]], Query)
+    }
+    replies = dict(zip(requests, policy.complete(list(requests.values())), strict=True))
+    samples = []
+    for (pair, n), seed in seeds.items():
+        reply = replies.get((pair, n), queries[pair])
+        assert not isinstance(reply, Query)
+        if isinstance(reply, Failure):
+            tokens, cost = reply.completion_tokens, reply.cost
+            samples.append(Sample(pair=pair, n=n, text=None, tokens=tokens, seed=seed, cost=cost, failure=str(reply)))
+            continue
+        text = clean(reply.text)
+        samples.append(
+            Sample(
+                pair=pair,
+                n=n,
+                text=text or None,
+                tokens=reply.completion_tokens,
+                seed=seed,
+                truncated=reply.truncated,
+                cost=reply.cost,
+                failure=None if text else "empty answer",
+            )
+        )
+    return samples
+
+
+def clean(text: str) -> str:
+    """The text as reward models read it: without reasoning, and without a lone surrogate left by a token limit."""
+    return without_reasoning(text).strip().encode("utf-8", "replace").decode()
+
+
+class Candidates(NamedTuple):
+    """The samples of one pair, in order, and the query that a model is shown with them."""
+
+    pair: str
+    query: Query | Failure
+    texts: Sequence[str]
+
+
+class _Task(NamedTuple):
+    """What a model is asked for one pair: each distinct text once."""
+
+    query: Query
+    texts: list[str]
+
+
+def check_reward_model(name: str, model: RewardModel, n: int) -> None:
+    """Refuse what is not a reward model, and a comparer if n answers take too many verdicts."""
+    if isinstance(model, Scorer):
+        return
+    if not isinstance(model, Comparer):
+        raise BadInput(f"{name!r} is not a reward model: it has neither score() nor prefer()")
+    if n > MAX_COMPARED:
+        raise BadInput(
+            f"{name!r} only compares answers: --n {n} would take {n * (n - 1)} verdicts per query; "
+            f"use --n {MAX_COMPARED} or less"
+        )
+
+
+def score_candidates(name: str, model: RewardModel, batch: Sequence[Candidates]) -> list[Score]:
+    """One line per sample, all pairs in one call. Equal texts are asked once and tie exactly."""
+    tasks = {c.pair: _Task(c.query, list(dict.fromkeys(c.texts))) for c in batch if isinstance(c.query, Query)}
+    results = _rewards(model, tasks) if isinstance(model, Scorer) else _win_rates(model, tasks)
+    return [line for candidates in batch for line in _lines(name, candidates, results.get(candidates.pair))]
+
+
+def _rewards(model: Scorer, tasks: Mapping[str, _Task]) -> dict[str, dict[str, float | Failure]]:
+    asks = [Ask(task.query, text) for task in tasks.values() for text in task.texts]
+    rewards = model.score(asks)
+    _check_count(len(rewards), len(asks))
+    remaining = iter(rewards)
+    return {pair: {text: checked_reward(next(remaining)) for text in task.texts} for pair, task in tasks.items()}
+
+
+def _win_rates(model: Comparer, tasks: Mapping[str, _Task]) -> dict[str, dict[str, float | Failure]]:
+    duels = [Duel(query, texts[i], texts[j]) for query, texts in tasks.values() for i, j in meetings(len(texts))]
+    verdicts = model.prefer(duels)
+    _check_count(len(verdicts), len(duels))
+    remaining = iter(verdicts)
+    rates: dict[str, dict[str, float | Failure]] = {}
+    for pair, task in tasks.items():
+        n = len(task.texts)
+        rates[pair] = dict(zip(task.texts, _round_robin(n, [next(remaining) for _ in meetings(n)]), strict=True))
+    return rates
+
+
+def _round_robin(n: int, verdicts: Sequence[Verdict | Failure]) -> list[float | Failure]:
+    """One failed verdict fails the round robin. The cost of all verdicts is booked on the first answer."""
+    valid = [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
+    failed = [verdict for verdict in verdicts if isinstance(verdict, Failure)]
+    tokens, cost = sum(v.tokens for v in valid), sum(v.cost for v in verdicts)
+    if failed:
+        tokens += sum(f.prompt_tokens + f.completion_tokens for f in failed)
+        free = replace(failed[0], prompt_tokens=0, completion_tokens=0, cost=0.0)
+        return [replace(free, prompt_tokens=tokens, cost=cost), *[free] * (n - 1)]
+    rates = win_rates(n, [CREDIT[verdict.choice] for verdict in valid])
+    return [Reward(rates[0], tokens=tokens, cost=cost, cut=max([v.cut for v in valid], default=0)), *rates[1:]]
+
+
+def _lines(name: str, candidates: Candidates, results: Mapping[str, float | Failure] | None) -> Iterator[Score]:
+    """The cost of a text that occurs several times is booked once."""
+    booked: set[str] = set()
+    for n, text in enumerate(candidates.texts):
+        result = candidates.query if results is None else results[text]
+        assert not isinstance(result, Query)
+        first = results is not None and text not in booked  # a query that failed cost this model nothing
+        booked.add(text)
+        if isinstance(result, Failure):
+            tokens, cost = (result.prompt_tokens + result.completion_tokens, result.cost) if first else (0, 0.0)
+            yield Score(
+                model=name, pair=candidates.pair, n=n, score=None, failure=str(result), tokens=tokens, cost=cost
+            )
+        elif first and isinstance(result, Reward):
+            costs = {"cut": result.cut, "tokens": result.tokens, "cost": result.cost}
+            yield Score(model=name, pair=candidates.pair, n=n, score=float(result), **costs)  # type: ignore[arg-type]
+        else:
+            yield Score(model=name, pair=candidates.pair, n=n, score=float(result))
+
+
+def _check_count(got: int, asked: int) -> None:
+    if got != asked:
+        raise RuntimeError(f"the model gave {got} answers to {asked} questions")
