@@ -8,7 +8,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from prb.cli.correlate import one_each, said
+from prb.cli.correlate import said
+from prb.cli.parse import parse
+from prb.downstream.correlate import CorrelateConfig
 from tests.cli.conftest import Prb
 from tests.runs import names
 from tests.stats.test_rank import BON
@@ -85,9 +87,14 @@ def test_bad_input_ends_with_one_line_and_writes_nothing(prb: Prb, tmp_path: Pat
     assert (said.code, "cannot be written to" in said.err) == (2, True)
 
 
-def test_flags_take_several_words_but_never_the_table(six: Path) -> None:
-    words = ["--bench", "a", "b", "--measure", "rbo", "--json", "--downstream", "c", str(six)]
-    assert one_each(words) == [
-        *("--bench", "a", "--bench", "b", "--measure", "rbo", "--json", "--downstream", "c", str(six)),
-    ]
-    assert one_each([str(six), "--bench", "a"]) == [str(six), "--bench", "a"]
+def test_flags_take_several_values_and_may_be_repeated(prb: Prb, six: Path, tmp_path: Path) -> None:
+    found = prb("correlate", six, "--json", "--quiet", "--measure", "rbo", "spearman", "--measure", "ndcg").json
+    assert [c["measure"] for c in found["sets"][0]["correlations"]] == ["rbo", "spearman", "ndcg"]
+    for folders in (("--bench", "a", "b"), ("--bench", "a", "--bench", "b")):
+        config = parse(CorrelateConfig, [*folders, "--downstream", "c", "--quiet"], "correlate")
+        assert (config.bench, config.downstream, config.constructed) == (("a", "b"), ("c",), ("noisy*",))
+
+
+def test_a_table_after_a_flag_is_told_where_it_belongs(prb: Prb, six: Path) -> None:
+    said = prb("correlate", "--bench", "bench", "--downstream", "bon", six)
+    assert (said.code, f"a table comes first: prb correlate {six}" in said.err) == (2, True)

@@ -10,11 +10,9 @@ from prb.cli.parse import parse
 from prb.cli.verbs import print_json
 from prb.downstream.correlate import CorrelateConfig, correlate
 
-SEVERAL = ("--bench", "--downstream", "--measure", "--constructed")
-
 
 def command(args: Sequence[str]) -> None:
-    config = parse(CorrelateConfig, one_each(args), "correlate")
+    config = parse(CorrelateConfig, args, "correlate")
     from prb.progress import watch
     from prb.reporting.correlation import latex, tables
     from prb.reporting.table import markdown, show
@@ -43,20 +41,6 @@ def said(result: Mapping[str, Any]) -> list[str]:
 
     notes = [f"{column['name']}: {column['note']}" for column in result["downstream"] if column["note"]]
     return [*sentences(result), *notes]
-
-
-def one_each(args: Sequence[str]) -> list[str]:
-    """`--bench A B` as `--bench A --bench B`: a shell's `runs/*` gives many words at once. A file is the table."""
-    found: list[str] = []
-    flag, taken = None, 0
-    for word in args:
-        if word.startswith("-"):
-            flag, taken = (word, 0) if word in SEVERAL else (None, 0)
-        elif flag is not None:
-            found += [flag] if taken and not Path(word).is_file() else []
-            taken += 1
-        found.append(word)
-    return found
 
 
 def _write(folder: Path, result: Mapping[str, Any]) -> None:

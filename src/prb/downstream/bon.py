@@ -28,7 +28,7 @@ from prb.downstream.candidates import (
     sample_answers,
     score_candidates,
 )
-from prb.downstream.curves import Results, plot, summarize
+from prb.downstream.curves import Results, Row, plot, summarize
 from prb.errors import BadInput, MissingExtra
 from prb.evaluation.conditions import Asked, Asker
 from prb.evaluation.plan import PLANNERS, Planner
@@ -295,11 +295,12 @@ class Stages:
 
     def results(self) -> Results:
         """All lines as tables: one row per pair, one column per sample."""
-        numbers, grades = range(self.config.n), []
+        numbers = range(self.config.n)
+        grades: list[Row] = []
         for pair in self.pairs:
             first = self._first_numbers(pair)
             grades.append([self.grades[pair.id][first[text]] for text in self._texts(pair)] or None)
-        scores: dict[str, list[Sequence[Mapping[str, Any]] | None]] = {}
+        scores: dict[str, list[Row]] = {}
         for spec in self.models():
             found = [self.scores[spec].get(pair.id) for pair in self.pairs]
             scores[spec] = [None if lines is None else [lines[n] for n in numbers] for lines in found]

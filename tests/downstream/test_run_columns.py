@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from prb.downstream.bon import best_of_n
-from prb.downstream.correlate_runs import Items, columns_of, read_runs, short
-from prb.downstream.correlate_table import Scores
+from prb.downstream.run_columns import RunColumn, read_runs, resampled, short_name
+from prb.downstream.tables import Scores
 from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
@@ -86,10 +86,10 @@ def read(bench: object, downstream: object, **changes: Any) -> Scores:
 
 
 def test_datasets_are_named_without_their_folders() -> None:
-    assert short("mirror") == "mirror"
-    assert short("some/where/set.jsonl") == "set.jsonl"
-    assert short("rewardbench?path=some/where/set.jsonl") == "rewardbench set.jsonl"
-    assert short("hub:owner/name?revision=a") == "hub:owner/name?revision=a"
+    assert short_name("mirror") == "mirror"
+    assert short_name("some/where/set.jsonl") == "set.jsonl"
+    assert short_name("rewardbench?path=some/where/set.jsonl") == "rewardbench set.jsonl"
+    assert short_name("hub:owner/name?revision=a") == "hub:owner/name?revision=a"
 
 
 def test_values_are_those_of_the_summaries(bench: Path, best: Path) -> None:
@@ -134,26 +134,29 @@ def test_a_summary_that_does_not_say_who_belongs_together_is_told_with_what_to_d
 def test_a_model_that_was_scored_in_part_after_the_summary_does_not_count(bench: Path, best: Path) -> None:
     path = best / "scores.jsonl"
     lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
-    late = [{**line, "model": "late"} for line in lines if line["pair"] == lines[0]["pair"]]
+    late = [{**line, "model": "late"} for line in lines if (line["model"], line["pair"]) == ("short", "t1a")]
     path.write_bytes(path.read_bytes() + b"".join(orjson.dumps(x, option=orjson.OPT_APPEND_NEWLINE) for x in late))
     assert read(bench, best).models == ("short", "long")
 
 
-def test_of_an_answer_scored_again_the_last_word_counts(bench: Path, best: Path) -> None:
-    """As in `prb bon` itself: a score that failed the second time leaves its query out."""
+def test_a_score_that_was_retried_replaces_its_failure_and_nothing_else(bench: Path, best: Path) -> None:
     before = read(bench, best).downstream[0].values
     path = best / "scores.jsonl"
     lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
-    again = [{**line, "score": None, "failure": "no"} for line in lines if line["model"] == "long"]
-    path.write_bytes(path.read_bytes() + b"".join(orjson.dumps(x, option=orjson.OPT_APPEND_NEWLINE) for x in again))
-    after = read(bench, best).downstream[0].values
-    assert after[0] == before[0]
-    assert np.isnan(after[1])
+    first = next(line for line in lines if line["model"] == "long")
+    failed = {**first, "score": None, "failure": "busy"}
+    path.write_bytes(b"".join(orjson.dumps(x, option=orjson.OPT_APPEND_NEWLINE) for x in (failed, *lines)))
+    assert read(bench, best).downstream[0].values.tolist() == before.tolist()
+    path.write_bytes(b"".join(orjson.dumps(x, option=orjson.OPT_APPEND_NEWLINE) for x in (*lines, failed)))
+    with pytest.raises(
+        BadInput, match=rf"scores.jsonl line {len(lines) + 1} contradicts an earlier line for model 'lo"
+    ):
+        read(bench, best)
 
 
 def test_a_folder_that_lost_a_file_is_told(bench: Path, best: Path) -> None:
     (best / "scores.jsonl").unlink()
-    with pytest.raises(BadInput, match=r"is no whole run: it has no scores\.jsonl"):
+    with pytest.raises(BadInput, match=r"is incomplete: it has no scores\.jsonl"):
         read(bench, best)
 
 
@@ -228,23 +231,23 @@ def test_folders_of_the_wrong_kind_are_told(bench: Path, best: Path, tmp_path: P
     write_json(unfinished / "config.json", {"bon": {}})
     for sides, says in (
         ((empty, best), "is not a run: it has no config.json"),
-        ((best, best), "--bench wants runs of `prb evaluate` on pairs"),
-        ((bench, bench), "--downstream wants runs of `prb bon` or `prb ppo`"),
-        ((bench, other), "is no run of"),
+        ((best, best), "--bench must be a run of `prb evaluate` on pairs"),
+        ((bench, bench), "--downstream must be a run of `prb bon` or `prb ppo`"),
+        ((bench, other), "is not a run of"),
         ((bench, unfinished), "is not finished"),
     ):
         with pytest.raises(BadInput, match=says):
             read(*sides)
 
 
-def items(name: str, data: str, **cells: dict[str, list[float]]) -> Items:
-    return Items(name, data, cells)
+def items(name: str, data: str, **cells: dict[str, list[float]]) -> RunColumn:
+    return RunColumn(name, data, cells)
 
 
 def test_draws_spread_as_wide_as_the_clustered_standard_error() -> None:
     rng = np.random.default_rng(0)
     means = rng.normal(size=40)
-    (column,) = columns_of([items("x", "d", m={f"c{n}": [float(v)] for n, v in enumerate(means)})], ["m"], draws=4000)
+    (column,) = resampled([items("x", "d", m={f"c{n}": [float(v)] for n, v in enumerate(means)})], ["m"], draws=4000)
     assert column.draws is not None
     assert column.draws.shape == (4000, 1)
     # the bootstrap's variance is that of the mean with n instead of n - 1
@@ -254,14 +257,14 @@ def test_draws_spread_as_wide_as_the_clustered_standard_error() -> None:
 def test_models_that_answer_alike_on_every_item_never_change_places() -> None:
     cells = {f"c{n}": [float(n % 3)] for n in range(12)}
     lower = {name: [value[0] - 1] for name, value in cells.items()}
-    (column,) = columns_of([items("x", "d", a=cells, b=lower)], ["a", "b"], draws=200)
+    (column,) = resampled([items("x", "d", a=cells, b=lower)], ["a", "b"], draws=200)
     assert column.draws is not None
     assert np.ptp(column.draws[:, 0] - column.draws[:, 1]) == pytest.approx(0)
 
 
 def test_one_draw_serves_all_columns_on_the_same_data_and_no_other() -> None:
     cells = {f"c{n}": [float(n)] for n in range(12)}
-    same, again, other = columns_of(
+    same, again, other = resampled(
         [items("x", "d", m=cells), items("y", "d", m=cells), items("z", "e", m=cells)],
         ["m"],
         draws=50,
@@ -275,12 +278,12 @@ def test_one_draw_serves_all_columns_on_the_same_data_and_no_other() -> None:
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     table = [items("x", "d", m={f"c{n}": [float(n)] for n in range(12)})]
-    whole = columns_of(table, ["m"], draws=50)[0].draws
-    monkeypatch.setattr("prb.downstream.correlate_runs._CELLS", 12 * 7)
+    whole = resampled(table, ["m"], draws=50)[0].draws
+    monkeypatch.setattr("prb.downstream.run_columns.MAX_CELLS", 12 * 7)
     assert whole is not None
-    assert (columns_of(table, ["m"], draws=50)[0].draws == whole).all()
+    assert (resampled(table, ["m"], draws=50)[0].draws == whole).all()
 
 
 def test_a_single_cluster_says_nothing_about_the_next() -> None:
-    (column,) = columns_of([items("x", "d", m={"c": [0.5, 1.0]})], ["m"])
+    (column,) = resampled([items("x", "d", m={"c": [0.5, 1.0]})], ["m"])
     assert (column.values.tolist(), column.errors, column.draws) == ([0.75], None, None)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prb.downstream.correlate_table import Column, Scores, checked, read_table, unfit
+from prb.downstream.tables import Column, Scores, checked, read_table, unfit
 from prb.errors import BadInput, UnknownName
 
 Write = Callable[..., Path]
@@ -91,7 +91,7 @@ def test_short_rows_lack_scores_and_blank_rows_are_none(table: Write) -> None:
         ("", "holds no rows"),
         (
             "model,x,y,z\na,1,2,3\n",
-            "say which columns are downstream scores with --downstream; columns of numbers: 'x'",
+            "name the columns of downstream scores with --downstream; columns of numbers: 'x'",
         ),
         ("model,x\na,1\n", "columns of numbers: 'x'"),
         ("x,y\n1,2\n2,3\n", "no column of model names"),
@@ -113,7 +113,7 @@ def test_columns_that_are_not_there_or_hold_no_numbers_are_told(table: Write) ->
         read(path, ("xx",), ("y",))
     with pytest.raises(UnknownName, match="no column named 'nobody'"):
         read(path, name="nobody")
-    with pytest.raises(BadInput, match="column 'y' of 'a' is 'high', wants a number"):
+    with pytest.raises(BadInput, match="column 'y' of 'a' is 'high', not a number"):
         read(path, ("x",), ("y",))
     with pytest.raises(BadInput, match="'x' cannot be on both sides"):
         read(path, ("x",), ("x",))
@@ -124,7 +124,7 @@ def test_columns_that_are_not_there_or_hold_no_numbers_are_told(table: Write) ->
 @pytest.mark.parametrize("cell", ["inf", "12*", "fifty"])
 def test_a_column_of_numbers_with_a_word_in_it_is_told_and_not_passed_over(table: Write, cell: str) -> None:
     text = f"model,licence,x,z,y\na,mit,1,1,1\nb,2,2,{cell},2\nc,apache,3,3,5\n"
-    with pytest.raises(BadInput, match=f"column 'z' of 'b' is '{re.escape(cell)}', wants a number"):
+    with pytest.raises(BadInput, match=f"column 'z' of 'b' is '{re.escape(cell)}', not a number"):
         read(table(text), downstream=("y",))
     found = read(table(text), ("x",), ("y",))  # who names columns needs no others
     assert [column.name for column in found.columns] == ["x", "y"]
@@ -134,13 +134,13 @@ def test_files_that_are_no_tables_are_told(table: Write, tmp_path: Path) -> None
     (tmp_path / "latin.csv").write_bytes(b"model,x,y\n\xe9,1,2\n")
     (tmp_path / "bad.parquet").write_bytes(b"no")
     for path, says in (
-        (tmp_path, "is a folder: runs are given by --bench and --downstream"),
+        (tmp_path, "is a folder: give runs with --bench and --downstream"),
         (tmp_path / "nowhere.csv", "does not exist"),
         (table(CSV, "t.xlsx"), "unknown format"),
         (tmp_path / "latin.csv", "cannot be read as CSV in UTF-8"),
         (tmp_path / "bad.parquet", "cannot be read as Parquet"),
-        (table("{}", "a.json"), "wants a list of objects"),
-        (table("[1]", "b.json"), "wants a list of objects"),
+        (table("{}", "a.json"), "must be a list of objects"),
+        (table("[1]", "b.json"), "must be a list of objects"),
         (table("nonsense", "c.json"), "is not JSON"),
     ):
         with pytest.raises(BadInput, match=says):
@@ -163,7 +163,7 @@ def test_missing_scores_are_refused_or_leave_the_model_out() -> None:
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        (scores([1], [1]), "1 model with all scores: correlating wants 3"),
+        (scores([1], [1]), "1 model with all scores: correlating needs 3"),
         (scores([1, 2], [1, 2]), "2 models with all scores"),
         (scores([2, 2, 2], [1, 2, 3]), "column 'x' is the same for all 3 models"),
         (scores([1, 2, 3], [1, 2, 3], names="aba"), "'a': more than one row"),
