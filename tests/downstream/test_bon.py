@@ -450,7 +450,7 @@ def test_two_processes_cannot_share_a_folder(data: Path, tmp_path: Path) -> None
     ("change", "says"),
     [
         ({"best_of": (5,)}, "best_of must be at most n = 4, not 5"),
-        ({"best_of": (0,)}, "best_of.0 must be at least 1, not 0"),
+        ({"best_of": (0,)}, "best_of must be at least 1, not 0"),
         ({"n": 0}, "n must be at least 1, not 0"),
         ({"temperature": float("nan")}, "temperature: "),
         ({"top_p": 0.0}, "top_p must be greater than 0.0"),

@@ -17,7 +17,6 @@ from pydantic import Field, model_validator
 from prb import __version__
 from prb.config import Condition, Count, DataConfig, Name, NonNegative, OutputConfig, Repeated, Seed, UserConfig, config
 from prb.data.load import Dataset, load
-from prb.data.retrieve import ranker
 from prb.downstream.candidates import (
     MAX_COMPARED,
     Candidates,
@@ -30,8 +29,8 @@ from prb.downstream.candidates import (
 )
 from prb.downstream.curves import Results, Row, plot, summarize
 from prb.errors import BadInput, MissingExtra
-from prb.evaluation.conditions import Asked, Asker
-from prb.evaluation.plan import PLANNERS, Planner
+from prb.evaluation.conditions import Built, QueryBuilder
+from prb.evaluation.planners import PLANNERS, Planner
 from prb.evaluation.run import chunks
 from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
 from prb.llm import LLM, Sampling, check_llm, make_llm
@@ -128,9 +127,8 @@ def best_of_n(
     progress.begin(f"checking {config.dataset}")
     dataset = load(config.dataset, split=config.split, skip_bad=config.skip_bad, donors=config.condition == "shuffled")
     pairs = gradable_pairs(dataset, config)
-    left_out = len({(problem.place, problem.line) for problem in dataset.problems})
-    if left_out:
-        progress.note(f"left out {left_out} rows with errors")
+    if dataset.left_out:
+        progress.note(f"left out {dataset.left_out} rows with errors")
     folder = config.folder(f"bon-{Path(config.dataset).name}")
     identity = {
         "prb": __version__,
@@ -151,7 +149,7 @@ def best_of_n(
                 "name": dataset.name,
                 "split": dataset.split,
                 "fingerprint": dataset.fingerprint,
-                "left_out": left_out,
+                "left_out": dataset.left_out,
             },
             "condition": config.condition,
             "policy": {"spec": config.policy, "fingerprint": run.models.get(POLICY + config.policy)},
@@ -242,12 +240,12 @@ class Stages:
             return
         llm = policy or make_llm(config.policy)
         self.run.confirm_model(POLICY + config.policy, llm.fingerprint)
-        asker = self._asker(llm)
+        builder = self._builder(llm)
         sampling = Sampling(
             temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_tokens, seed=config.seed
         )
         for batch in chunks(missing, config.at_once):
-            queries = self._queries(asker, [pair for pair, _ in batch])
+            queries = self._queries(builder, [pair for pair, _ in batch])
             samples = sample_answers(llm, [(pair.id, n) for pair, n in batch], queries, sampling)
             self.run[SAMPLES].append(samples)
             for sample in samples:
@@ -268,9 +266,9 @@ class Stages:
         model = given[spec] if spec in given else MODELS.make(spec)
         check_reward_model(spec, model, n)
         self.run.confirm_model(spec, model.fingerprint)
-        asker = self._asker(model)
+        builder = self._builder(model)
         for batch in todo:
-            queries = self._queries(asker, batch)
+            queries = self._queries(builder, batch)
             candidates = [Candidates(pair.id, queries[pair.id], self._texts(pair)) for pair in batch]
             lines = score_candidates(spec, model, candidates)
             lines = [line for line in lines if line.n not in scores.get(line.pair, {})]
@@ -322,21 +320,12 @@ class Stages:
         texts = self._texts(pair)
         return {text: texts.index(text) for text in dict.fromkeys(texts)}
 
-    def _asker(self, reader: object) -> Asker:
-        return Asker(
-            rank=ranker(self.config.ranker),
-            planner=self.planner,
-            people=self.dataset.people,
-            k=self.config.k,
-            budget=self.config.budget,
-            seed=self.config.seed,
-            mask=self.config.masks(reader),
-            mask_for_planner=self.config.masks(self.planner),
-        )
+    def _builder(self, reader: object) -> QueryBuilder:
+        return QueryBuilder.of(self.config, self.dataset, self.planner, reader=reader, seed=self.config.seed)
 
-    def _queries(self, asker: Asker, pairs: Sequence[Pair]) -> dict[str, Query | Failure]:
+    def _queries(self, builder: QueryBuilder, pairs: Sequence[Pair]) -> dict[str, Query | Failure]:
         condition = self.config.condition
         distinct = {pair.id: pair for pair in pairs}
-        plans = asker.plans(list(distinct.values())) if condition == "plan" else {}
-        asked = {id_: asker.ask(pair, condition, plans.get(id_)) for id_, pair in distinct.items()}
-        return {id_: made.query if isinstance(made, Asked) else made for id_, made in asked.items()}
+        plans = builder.plans(list(distinct.values())) if condition == "plan" else {}
+        built = {id_: builder.build(pair, condition, plans.get(id_)) for id_, pair in distinct.items()}
+        return {id_: made.query if isinstance(made, Built) else made for id_, made in built.items()}

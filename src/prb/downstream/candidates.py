@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prb.errors import BadInput
-from prb.evaluation.score import CREDIT
+from prb.evaluation.scoring import CREDIT, checked_reward
 from prb.hashing import draw
 from prb.llm import LLM, Message, Request, Sampling
 from prb.llm.asking import without_reasoning
-from prb.models import checked_reward
 from prb.prompts import render
 from prb.runs import read_lines
 from prb.stats.best_of import meetings, win_rates

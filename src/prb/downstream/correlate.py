@@ -54,7 +54,12 @@ if TYPE_CHECKING:
     Several = tuple[T, ...]
 else:
     Several = tyro.conf.UseAppendAction[
-        Annotated[tuple[T | tuple[T, ...], ...], BeforeValidator(_as_list), AfterValidator(_flat)]
+        Annotated[
+            tuple[T | tuple[T, ...], ...],
+            BeforeValidator(_as_list),
+            AfterValidator(_flat),
+            tyro.conf.arg(metavar="VALUE [VALUE …]"),
+        ]
     ]
 """A flag with several values that may be repeated: `--bench A B`, as a shell expands `runs/*`, is the same as
 `--bench A --bench B`. In Python: one value or a sequence."""
@@ -80,7 +85,7 @@ class CorrelateConfig(OutputConfig):
     best_of: Count | None = None
     """Which k of best-of-k; default: N."""
     measure: Several[Measure] = ()
-    """Which measures; sentences are about the first one. Default: all, Spearman first."""
+    """spearman, kendall, weighted_kendall, pearson, ndcg, rbo, regret; sentences are about the first. Default: all."""
     constructed: Several[str] = ("noisy*",)
     """Names (with *) of models constructed to be good or bad; all results are given with and without them."""
     missing: Literal["error", "drop"] = "error"

@@ -6,6 +6,7 @@ and all columns on the same data, so what they share stays shared.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,8 @@ from prb.downstream.candidates import read_stage
 from prb.downstream.curves import trust
 from prb.downstream.tables import Column, Scores
 from prb.errors import BadInput
-from prb.runs import CONFIG, SUMMARY, read_json, read_lines, read_outcomes
+from prb.evaluation.outcomes import read_outcomes
+from prb.runs import CONFIG, SUMMARY, read_json, read_lines
 from prb.stats.best_of import curves
 from prb.stats.estimate import Floats
 
@@ -111,9 +113,12 @@ def _benchmark(folder: Path, condition: str | None) -> RunColumn:
     if condition not in conditions:
         raise BadInput(f"{folder} has no condition {condition!r}; it has {', '.join(conditions)}")
     cells: Cells = {model: {} for model in settings["model"]}
-    for line in read_outcomes(folder):
-        if line["condition"] == condition and line["credit"] is not None:
-            cells[line["model"]].setdefault(line["cluster"], []).append(line["credit"])
+    outcomes = read_outcomes(folder)
+    for (model, shown), column in outcomes.of.items():
+        if shown == condition:
+            for cluster, credit in zip(outcomes.clusters, column.credit.tolist(), strict=True):
+                if not math.isnan(credit):
+                    cells[model].setdefault(cluster, []).append(credit)
     data = summary["dataset"]
     split = f" {data['split']}" if data["split"] else ""
     name = f"{short_name(data['name'])}{split} ({condition})"

@@ -10,10 +10,8 @@ Modules import heavy libraries only inside their factories, so that listing the 
 
 from __future__ import annotations
 
-import math
-
 from prb.registry import Registry
-from prb.types import Failure, RewardModel
+from prb.types import RewardModel
 
 MODELS: Registry[RewardModel] = Registry("model", package="prb.models", group="prb.models")
 
@@ -21,14 +19,3 @@ MODELS: Registry[RewardModel] = Registry("model", package="prb.models", group="p
 def is_remote(model: object) -> bool:
     """Whether texts leave the machine: models and planners that send them say so with `remote = True`."""
     return bool(getattr(model, "remote", False))
-
-
-LARGEST_REWARD = 1e100
-"""Beyond it sums and squares of margins overflow; no model means such a reward."""
-
-
-def checked_reward(reward: float | Failure) -> float | Failure:
-    """A reward that statistics can use; NaN, infinity and overflow are failures."""
-    if isinstance(reward, Failure) or abs(reward) <= LARGEST_REWARD:
-        return reward
-    return Failure("too large a number" if math.isfinite(reward) else "not a finite number", str(float(reward)))
