@@ -13,7 +13,7 @@ from prb.cli.parse import parse
 from prb.downstream.correlate import CorrelateConfig
 from tests.cli.conftest import Prb
 from tests.runs import names
-from tests.stats.test_rank import BON
+from tests.stats.test_ranking import BON
 
 
 @pytest.fixture

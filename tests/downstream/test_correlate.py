@@ -14,7 +14,7 @@ from prb.downstream.correlate import CorrelateConfig, correlate
 from prb.errors import BadInput
 from prb.stats.estimate import share
 from tests.runs import Notes
-from tests.stats.test_rank import BON, PPO
+from tests.stats.test_ranking import BON, PPO
 
 
 @pytest.fixture
