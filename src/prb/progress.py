@@ -1,4 +1,4 @@
-"""How long work tells that it is alive: a bar on a terminal, plain lines elsewhere, nothing when asked."""
+"""Progress of long work: a bar on a terminal, one updated line in a notebook, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -16,7 +16,7 @@ class Progress(Protocol):
     def begin(self, label: str, total: int | None = None, done: int = 0) -> None: ...
     def advance(self, n: int = 1) -> None: ...
     def status(self, text: str) -> None:
-        """A word beside the label, such as what it has cost so far."""
+        """A remark beside the label, such as the cost so far."""
         ...
 
     def note(self, text: str) -> None: ...
@@ -33,32 +33,35 @@ SILENT = Silent()
 
 
 class Lines:
-    """One line at the start, one every `every` seconds: what a log file or CI wants."""
+    """One line at the start and one every `every` seconds, for log files and CI."""
 
     def __init__(self, every: float = 10.0) -> None:
         self._every = every
         self._label, self._total, self._done = "", None, 0  # type: str, int | None, int
-        self._status, self._started, self._said = "", 0.0, 0.0
+        self._status, self._started, self._printed = "", 0.0, 0.0
         self._fresh = 0
 
     def begin(self, label: str, total: int | None = None, done: int = 0) -> None:
         self._label, self._total, self._done, self._fresh, self._status = label, total, done, 0, ""
-        self._started = self._said = time.monotonic()
-        self.note(label if total is None else f"{label}: {total - done} to go")
+        self._started = self._printed = time.monotonic()
+        self.show(label if total is None else f"{label}: {total - done} to go")
 
     def advance(self, n: int = 1) -> None:
         self._done += n
         self._fresh += n
         now = time.monotonic()
-        if now - self._said >= self._every:
-            self._said = now
-            self.note(f"{self._label}: {self._done} of {self._total or '?'}{self._status}")
+        if now - self._printed >= self._every:
+            self._printed = now
+            self.show(f"{self._label}: {self._done} of {self._total or '?'}{self._status}")
 
     def status(self, text: str) -> None:
         rate = self._fresh / max(time.monotonic() - self._started, 1e-9)
         self._status = f", {rate:.2g}/s, {text}"
 
     def note(self, text: str) -> None:
+        self.show(text)
+
+    def show(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -97,10 +100,54 @@ class Bar:
         self._rich.stop()
 
 
+class Notebook(Lines):
+    """Each task is one line below the cell, updated in place; notes stay."""
+
+    def __init__(self, every: float = 0.5) -> None:
+        super().__init__(every)
+        self._line: Any = None
+
+    def begin(self, label: str, total: int | None = None, done: int = 0) -> None:
+        self._line = None
+        super().begin(label, total, done)
+
+    def note(self, text: str) -> None:
+        from IPython.display import display
+
+        display(_Plain(text))
+
+    def show(self, text: str) -> None:
+        from IPython.display import display
+
+        if self._line is None:
+            self._line = display(_Plain(text), display_id=True)
+        else:
+            self._line.update(_Plain(text))
+
+
+class _Plain:
+    """A text that a notebook shows without quotation marks."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this process; nothing is imported to find out."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
 @contextmanager
 def watch(quiet: bool = False) -> Iterator[Progress]:
+    """The progress display that fits where this process runs."""
     if quiet:
         yield SILENT
+    elif in_notebook():
+        yield Notebook()
     elif sys.stderr.isatty():
         bar = Bar()
         try:

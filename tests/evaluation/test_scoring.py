@@ -14,7 +14,7 @@ from prb.data.retrieve import ranker
 from prb.data.source import Rows
 from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.planners import PLANNERS
-from prb.evaluation.scoring import ComparerOutcomes, Memo, ScorerOutcomes, chosen_first, query_digest
+from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, chosen_first, query_digest
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Duel, Failure, Item, Outcome, Post, Query, Reward, Verdict
 from tests.conftest import Row, make_row, make_twins
@@ -146,21 +146,6 @@ def test_a_failure_is_not_remembered() -> None:
     (again,) = scoring.batch([second], ["a1"], ("none",))
     assert (failed.credit, again.credit, len(asked)) == (None, 0.0, 3)
     assert again.scores == (1.0, 4.0)
-
-
-def test_a_full_memory_forgets_the_oldest() -> None:
-    memo: Memo[float] = Memo(capacity=2)
-    asks = {str(n).encode(): Ask(Query(question="q"), str(n)) for n in range(3)}
-    calls: list[str] = []
-
-    def model(asked: Sequence[Ask]) -> list[float]:
-        calls.extend(ask.answer for ask in asked)
-        return [float(ask.answer) for ask in asked]
-
-    reward = memo.answer(asks, model)
-    assert [reward(key) for key in asks] == [0.0, 1.0, 2.0]  # whatever was forgotten, this batch has it
-    memo.answer(asks, model)
-    assert calls == ["0", "1", "2", "0"]
 
 
 def test_a_reward_tells_what_it_cost_and_what_it_cut() -> None:

@@ -10,11 +10,11 @@ import hashlib
 import math
 import time
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from prb.cache import Memo
 from prb.config import Condition
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
@@ -25,39 +25,10 @@ from prb.types import Ask, Comparer, Duel, Failure, Item, Outcome, Query, Reward
 A = TypeVar("A", Ask, Duel)
 V = TypeVar("V", float, Verdict)
 
-MEMO_CAPACITY = 1 << 18
 LARGEST_REWARD = 1e100
 """Beyond it sums and squares of margins overflow; no model means such a reward."""
 CREDIT = {"first": 1.0, "tie": 0.5, "second": 0.0}
 UNASKED = Query(question="")
-
-
-class Memo(Generic[V]):
-    """What the model returned for a prompt, by content; the least recent go when it is full, failures never enter."""
-
-    def __init__(self, capacity: int = MEMO_CAPACITY) -> None:
-        self._capacity = capacity
-        self._known: OrderedDict[bytes, V] = OrderedDict()
-
-    def answer(
-        self, asks: Mapping[bytes, A], model: Callable[[Sequence[A]], Sequence[V | Failure]]
-    ) -> Callable[[bytes], V | Failure]:
-        """Ask what is not known yet, in one call; the result finds the answer to each key."""
-        missing = [key for key in asks if key not in self._known]
-        answers = model([asks[key] for key in missing]) if missing else []
-        if len(answers) != len(missing):
-            raise RuntimeError(f"the model gave {len(answers)} answers to {len(missing)} questions")
-        fresh: dict[bytes, V | Failure] = dict(zip(missing, answers, strict=True))
-        known = {key: self._known[key] for key in asks if key in self._known}
-        for key, value in fresh.items():
-            if not isinstance(value, Failure):
-                self.put(key, _without_cost(value))
-        return lambda key: fresh[key] if key in fresh else known[key]
-
-    def put(self, key: bytes, value: V) -> None:
-        self._known[key] = value
-        if len(self._known) > self._capacity:
-            self._known.popitem(last=False)
 
 
 @dataclass(frozen=True)
@@ -77,7 +48,7 @@ class Scoring(ABC, Generic[A, V]):
         self.name = name
         self._builder = builder
         self._refuse_cuts = refuse_cuts
-        self._memo: Memo[V] = Memo()
+        self._memo: Memo[V] = Memo(strip=_without_cost)
 
     def batch(
         self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
@@ -85,10 +56,10 @@ class Scoring(ABC, Generic[A, V]):
         plans = self._builder.plans(items) if "plan" in conditions else {}
         jobs, asks = self._prepare(items, conditions, plans)
         started = time.perf_counter()
-        answer_to = self._memo.answer(asks, self._ask_checked)
+        answers = dict(zip(asks, self._memo.map(self._ask_checked, list(asks.values()), list(asks)), strict=True))
         seconds = (time.perf_counter() - started) / max(1, len(jobs))
         for n, job in enumerate(jobs):
-            yield self._outcome(job, clusters[n % len(items)], [answer_to(key) for key in job.keys], seconds)
+            yield self._outcome(job, clusters[n % len(items)], [answers[key] for key in job.keys], seconds)
 
     def recall(
         self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from prb.cache import Cache
+from prb.cache import Cache, Memo
 from prb.registry import Registry
 from prb.types import Failure, Post
 
@@ -42,24 +42,14 @@ class CachedPlanner:
         cache: Cache | None = None,
     ) -> None:
         self.fingerprint, self.remote = fingerprint, remote
-        self._infer, self._content, self._cache = infer, content, cache
-        self._plans: dict[bytes, Plan] = {}
+        self._infer, self._content = infer, content
+        self._memo: Memo[Plan] = Memo(cache=cache, model=fingerprint, unpack=tuple)
 
     def plan(self, question: str, posts: Sequence[Post]) -> Plan | Failure:
         return self.plans([PlanAsk(question, posts)])[0]
 
     def plans(self, asks: Sequence[PlanAsk]) -> list[Plan | Failure]:
-        keys = [self._key(ask) for ask in asks]
-        if self._cache:
-            cached = self._cache.get([key for key in dict.fromkeys(keys) if key not in self._plans])
-            self._plans.update({key: tuple(plan) for key, plan in cached.items()})
-        missing = {key: ask for key, ask in zip(keys, asks, strict=True) if key not in self._plans}
-        inferred = dict(zip(missing, self._infer(list(missing.values())), strict=True)) if missing else {}
-        sound = {key: plan for key, plan in inferred.items() if not isinstance(plan, Failure)}
-        self._plans.update(sound)
-        if self._cache and sound:
-            self._cache.put(self.fingerprint, sound)
-        return [inferred[key] if key in inferred else self._plans[key] for key in keys]
+        return self._memo.map(self._infer, asks, [self._key(ask) for ask in asks])
 
     def _key(self, ask: PlanAsk) -> bytes:
         texts = "\0".join([self.fingerprint, *self._content(ask)]).encode("utf-8", "surrogatepass")
