@@ -17,11 +17,10 @@ from record import median_time, write_between
 
 from prb.data.load import load
 from prb.data.retrieve import RANKERS, top_posts
-from prb.engine.bundle import Bundle, bundle
 from prb.engine.chat import Chat
-from prb.engine.load import Loaded, Loading
+from prb.engine.load import Checkpoint, Loading
 from prb.engine.load import load as load_model
-from prb.engine.shared import SharedPrefix
+from prb.engine.prefix import Bundle, SharedPrefix, bundle
 from prb.prompts import render
 from prb.types import Pair, Query
 
@@ -77,7 +76,7 @@ def make_bundles(tokenizer: Any, queries: int, answers: int) -> list[Bundle]:
     return made
 
 
-def compare(loaded: Loaded, bundles: Sequence[Bundle], answers: int, repeat: int, peak: float) -> str:
+def compare(loaded: Checkpoint, bundles: Sequence[Bundle], answers: int, repeat: int, peak: float) -> str:
     body = loaded.model.base_model
     sequences = [[*b.prefix, *suffix] for b in bundles for suffix in b.suffixes]
     shared = SharedPrefix(body, budget=loaded.budget)

@@ -28,7 +28,7 @@ from prb.evaluation.config import Condition, EvaluateConfig
 from prb.evaluation.plan import PLANNERS
 from prb.evaluation.run import evaluate
 from prb.models import MODELS
-from prb.models.noisy import Noisy
+from prb.models.scripted import Noisy
 from prb.progress import Progress, watch
 from prb.reporting.correlation import sentences, tables
 from prb.reporting.scatter import scatter

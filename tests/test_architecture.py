@@ -12,7 +12,7 @@ import pytest
 import prb
 
 SOURCE = Path(prb.__file__).parent
-ORDER = """stats text data llm engine models grading evaluation building training downstream serving study reporting
+ORDER = """stats text data engine llm models grading evaluation building training downstream serving study reporting
     cli""".split()  # noqa: SIM905 - reads as the list in CONTRIBUTING.md does
 FLOOR = {path.stem for path in SOURCE.glob("*.py")} | {"prompts"}
 

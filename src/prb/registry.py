@@ -1,14 +1,14 @@
-"""Names to things: `MODELS.make("embedding?encoder=minilm")`.
+"""Spec strings ↔ objects: `MODELS.make("embedding?encoder=minilm")`.
 
-A registry knows the modules of its own package (each adds itself with one decorator) and whatever other
-installed packages declare under its entry-point group. Both are looked at when a name is first asked for.
+A registry finds the modules of its own package (each registers itself with one decorator) and whatever other installed
+packages declare under its entry-point group. Both are imported when a name is first looked up.
 """
 
 from __future__ import annotations
 
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -23,7 +23,7 @@ Factory = Callable[..., T]
 
 @dataclass(frozen=True)
 class Spec:
-    """A parsed `name?key=value&key=value`."""
+    """A parsed `name?key=value&key=value`; `str(spec)` is the text again."""
 
     name: str
     options: Mapping[str, str]
@@ -33,15 +33,25 @@ class Spec:
         name, _, query = text.partition("?")
         if not name:
             raise BadSpec(f"{text!r} has no name; a spec is `name` or `name?key=value&key=value`")
-        options: dict[str, str] = {}
-        for part in filter(None, query.split("&")):
-            key, equals, value = part.partition("=")
-            if not key or not equals:
-                raise BadSpec(f"{part!r} in {text!r} is not key=value")
-            if key in options:
-                raise BadSpec(f"{key!r} is given twice in {text!r}")
-            options[key] = unquote(value)
-        return cls(name, options)
+        options = parse_options(query.split("&"), text)
+        return cls(name, {key: unquote(value) for key, value in options.items()})
+
+    def __str__(self) -> str:
+        values = {key: value.replace("%", "%25").replace("&", "%26") for key, value in self.options.items()}
+        return f"{self.name}?{'&'.join(f'{key}={value}' for key, value in values.items())}" if values else self.name
+
+
+def parse_options(parts: Iterable[str], text: str) -> dict[str, str]:
+    """`key=value` parts of a spec `text`; empty ones are skipped."""
+    options: dict[str, str] = {}
+    for part in filter(None, parts):
+        key, equals, value = part.partition("=")
+        if not key or not equals:
+            raise BadSpec(f"{part!r} in {text!r} is not key=value")
+        if key in options:
+            raise BadSpec(f"{key!r} is given twice in {text!r}")
+        options[key] = value
+    return options
 
 
 class Registry(Generic[T]):
@@ -60,7 +70,7 @@ class Registry(Generic[T]):
         return add
 
     def make(self, text: str) -> T:
-        """Build what a spec string names; the string is all there is to know."""
+        """Build what a spec string names."""
         return self.build(Spec.parse(text))
 
     def build(self, spec: Spec) -> T:
@@ -89,9 +99,9 @@ class Registry(Generic[T]):
         return (inspect.getdoc(self[name]) or "").split("\n", 1)[0]
 
     def options(self, name: str) -> list[str]:
-        """The settings a spec may carry, as `key=default`."""
-        options = _options(self[name]).values()
-        return [o.name if o.default is inspect.Parameter.empty else f"{o.name}={o.default}" for o in options]
+        """The options a spec may carry, as `key=default`."""
+        settings = _settings(self[name]).values()
+        return [s.name if s.default is inspect.Parameter.empty else f"{s.name}={s.default}" for s in settings]
 
     def _add(self, name: str, factory: Factory[T]) -> None:
         if self._factories.setdefault(name, factory) is not factory:
@@ -108,49 +118,50 @@ class Registry(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Option:
-    """One setting of a factory: a parameter of its own, or a field of a parameter that is a dataclass of settings."""
+class Setting:
+    """One option a spec may carry: a parameter of the factory, or a field of a parameter that is a dataclass."""
 
     name: str
     hint: Any
     default: Any
-    inside: str | None = None
+    parameter: str | None = None
+    """The dataclass parameter this is a field of."""
 
 
-def _options(factory: Callable[..., Any]) -> dict[str, Option]:
-    hints = get_type_hints(factory)
-    found: dict[str, Option] = {}
+def _settings(factory: Callable[..., Any]) -> dict[str, Setting]:
+    hints = get_type_hints(factory, include_extras=True)
+    settings: dict[str, Setting] = {}
     for parameter in inspect.signature(factory).parameters.values():
         hint = hints.get(parameter.name, str)
         if is_dataclass(hint):
-            own = get_type_hints(hint)
+            field_hints = get_type_hints(hint, include_extras=True)
             for f in fields(hint):
-                found[f.name] = Option(f.name, own[f.name], f.default, inside=parameter.name)
+                settings[f.name] = Setting(f.name, field_hints[f.name], f.default, parameter.name)
         else:
-            found[parameter.name] = Option(parameter.name, hint, parameter.default)
-    return found
+            settings[parameter.name] = Setting(parameter.name, hint, parameter.default)
+    return settings
 
 
 def _arguments(factory: Callable[..., Any], spec: Spec, kind: str) -> dict[str, Any]:
-    options = _options(factory)
-    values = {key: _value(options, key, text, spec.name, kind) for key, text in spec.options.items()}
-    missing = [o.name for o in options.values() if o.default is inspect.Parameter.empty and o.name not in values]
+    settings = _settings(factory)
+    values = {key: _value(settings, key, text, spec.name, kind) for key, text in spec.options.items()}
+    missing = [s.name for s in settings.values() if s.default is inspect.Parameter.empty and s.name not in values]
     if missing:
         raise BadSpec(f"{kind} {spec.name!r} needs {', '.join(f'{m}=…' for m in missing)}")
-    arguments = {key: value for key, value in values.items() if options[key].inside is None}
+    arguments = {key: value for key, value in values.items() if settings[key].parameter is None}
     hints = get_type_hints(factory)
-    for group in {o.inside for o in options.values() if o.inside}:
-        arguments[group] = hints[group](**{k: v for k, v in values.items() if options[k].inside == group})
+    for group in {s.parameter for s in settings.values() if s.parameter}:
+        arguments[group] = hints[group](**{k: v for k, v in values.items() if settings[k].parameter == group})
     return arguments
 
 
-def _value(options: Mapping[str, Option], key: str, text: str, name: str, kind: str) -> Any:
+def _value(settings: Mapping[str, Setting], key: str, text: str, name: str, kind: str) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
-    if key not in options:
-        takes = f"it takes: {', '.join(options)}" if options else "it takes none"
-        raise unknown(f"option of {kind} {name!r}", key, options, hint=takes)
+    if key not in settings:
+        takes = f"it takes: {', '.join(settings)}" if settings else "it takes none"
+        raise unknown(f"option of {kind} {name!r}", key, settings, hint=takes)
     try:
-        return TypeAdapter(options[key].hint).validate_strings(text)
+        return TypeAdapter(settings[key].hint).validate_strings(text)
     except ValidationError as error:
         raise BadSpec(f"{kind} {name!r}: {key}={text!r}: {error.errors()[0]['msg']}") from None

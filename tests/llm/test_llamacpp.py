@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from prb.errors import BadInput, BadSpec, MissingExtra
-from prb.gguf import file_sha256
 from prb.llm import LLM, Completion, Message, Request, Sampling, llamacpp, make_llm
 from prb.types import Failure
-from prb.weights import here
+from prb.weights import file_sha256, here
 from tests.llm import tiny
 
 pytest.importorskip("xllamacpp", reason="needs the llamacpp extra")
@@ -202,7 +201,7 @@ def test_the_same_weights_are_loaded_once(path: Path, llm: LLM) -> None:
 
 def test_one_core_is_left_to_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(llamacpp, "_loaded", lambda _, threads, *__: asked.append(threads))
+    monkeypatch.setattr(llamacpp, "_load_shared", lambda _, threads, *__: asked.append(threads))
     for cores in (1, 2, 8):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)), raising=False)
         make_llm(f"llamacpp/{path}")
@@ -211,7 +210,7 @@ def test_one_core_is_left_to_others(path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_bad_settings_and_files_are_told(tmp_path: Path, path: Path) -> None:
-    with pytest.raises(BadSpec, match="at least 1"):
+    with pytest.raises(BadSpec, match="threads='0': Input should be greater than or equal to 1"):
         make_llm(f"llamacpp/{path};threads=0")
     with pytest.raises(BadInput, match=r"no GGUF file 'gone\.gguf'.*smollm2"):
         make_llm("llamacpp/gone.gguf")

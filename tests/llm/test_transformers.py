@@ -1,18 +1,21 @@
+"""Replies of a tiny model against the library's own, and drawing tokens so that rounding does not matter."""
+
 from __future__ import annotations
 
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prb.engine.chat import PLAIN_TEMPLATE, one_bos, write_prompt
 from prb.errors import BadInput, BadSpec, MissingExtra
-from prb.gguf import convert
-from prb.llm import LLM, Completion, Message, Request, Sampling, make_llm, plain
-from prb.llm.transformers import one_bos, render
+from prb.llm import LLM, Completion, Message, Request, Sampling, make_llm
+from prb.llm.transformers import MARGIN, draw, gumbel, settled
 from prb.types import Failure
-from prb.weights import here
+from prb.weights import convert, here
 from tests.llm import tiny
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")
@@ -72,7 +75,7 @@ def test_near_ties_are_decided_by_the_request_alone(folder: Path, monkeypatch: p
     """With a margin as wide as this every token is a near tie."""
     llm = make_llm(f"transformers/{folder};device=cpu")
     usual = llm.complete(mixed())
-    monkeypatch.setattr("prb.llm.drawing.MARGIN", 1e6)
+    monkeypatch.setattr("prb.llm.transformers.MARGIN", 1e6)
     assert llm.complete(mixed()) == usual
 
 
@@ -95,7 +98,7 @@ def test_the_first_log_probabilities_are_those_of_a_plain_forward_pass(folder: P
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     words: Any = AutoTokenizer.from_pretrained(folder)
-    ids = words(render(words, ask("Hi").chat), add_special_tokens=False, return_tensors="pt")["input_ids"]
+    ids = words(write_prompt(words, ask("Hi").chat), add_special_tokens=False, return_tensors="pt")["input_ids"]
     with torch.inference_mode():
         expected = AutoModelForCausalLM.from_pretrained(folder)(ids).logits[0, -1].log_softmax(-1)
     first = said(llm, ask("Hi", top_logprobs=3, temperature=0.3)).first
@@ -128,7 +131,7 @@ def test_every_end_token_of_the_repository_ends_a_reply(tmp_path: Path, folder: 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     words: Any = AutoTokenizer.from_pretrained(folder)
-    ids = words(render(words, ask("Hi").chat), add_special_tokens=False, return_tensors="pt")["input_ids"]
+    ids = words(write_prompt(words, ask("Hi").chat), add_special_tokens=False, return_tensors="pt")["input_ids"]
     likeliest = int(AutoModelForCausalLM.from_pretrained(folder)(ids).logits[0, -1].argmax())
     ending = make_llm(f"transformers/{tiny.llama(tmp_path, eos_token_id=[2, likeliest])}")
     for _ in range(2):
@@ -164,7 +167,7 @@ def test_an_empty_chat_and_half_a_character_are_failures(llm: LLM) -> None:
 @pytest.mark.parametrize("template", [tiny.CHATML, tiny.CHATML.replace("{{ bos_token }}", ""), "<s><s>hello"])
 def test_a_prompt_has_one_first_token_where_anybody_wants_one(template: str, adds_bos: bool) -> None:
     words = tiny.tokenizer(template, adds_bos=adds_bos)
-    tokens = one_bos(words, words(render(words, ask("Hi").chat), add_special_tokens=False)["input_ids"])
+    tokens = one_bos(words, words(write_prompt(words, ask("Hi").chat), add_special_tokens=False)["input_ids"])
     wanted = adds_bos or template.startswith(("{{ bos", "<s>"))
     assert tokens.count(1) == (1 if wanted else 0)
     assert (tokens[0] == 1) == wanted
@@ -173,25 +176,27 @@ def test_a_prompt_has_one_first_token_where_anybody_wants_one(template: str, add
 def test_a_model_without_a_template_gets_the_plain_one(tmp_path: Path) -> None:
     words = tiny.tokenizer(None)
     chat = (Message("system", "Be brief."), Message("user", "Hi"))
-    assert render(words, chat) == "System: Be brief.\n\nUser: Hi\n\nAssistant:"
-    assert render(words, (*chat, Message("assistant", "Well"))) == "System: Be brief.\n\nUser: Hi\n\nAssistant: Well"
+    assert write_prompt(words, chat) == "System: Be brief.\n\nUser: Hi\n\nAssistant:"
+    assert (
+        write_prompt(words, (*chat, Message("assistant", "Well"))) == "System: Be brief.\n\nUser: Hi\n\nAssistant: Well"
+    )
     base = make_llm(f"transformers/{tiny.llama(tmp_path, template=None)}")
     assert said(base, ask("Hi")).prompt_tokens == len(words("User: Hi\n\nAssistant:")["input_ids"])
 
 
 def test_text_in_a_message_is_not_read_as_a_template() -> None:
     words = tiny.tokenizer(None)
-    assert "{{ 1 + 1 }}" in render(words, (Message("user", "{{ 1 + 1 }}"),))
+    assert "{{ 1 + 1 }}" in write_prompt(words, (Message("user", "{{ 1 + 1 }}"),))
 
 
 def test_a_template_that_knows_no_system_role_has_it_in_the_first_turn() -> None:
-    strict = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}" + plain.TEMPLATE
+    strict = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}" + PLAIN_TEMPLATE
     words = tiny.tokenizer(strict)
     chat = (Message("system", "Be brief."), Message("user", "Hi"))
-    assert render(words, chat) == "User: Be brief.\n\nHi\n\nAssistant:"
+    assert write_prompt(words, chat) == "User: Be brief.\n\nHi\n\nAssistant:"
     words = tiny.tokenizer("{{ raise_exception('never') }}")
-    with pytest.raises(ValueError, match="template refuses it: never"):
-        render(words, chat)
+    with pytest.raises(ValueError, match="template refuses this chat: never"):
+        write_prompt(words, chat)
 
 
 def test_an_answer_that_was_begun_is_continued(llm: LLM) -> None:
@@ -242,7 +247,7 @@ def test_weights_that_could_run_code_are_refused(tmp_path: Path, folder: Path) -
 
 
 def test_bad_settings_are_told_before_anything_is_loaded(folder: Path) -> None:
-    with pytest.raises(BadSpec, match="batch is at least 1"):
+    with pytest.raises(BadSpec, match="batch='0': Input should be greater than or equal to 1"):
         make_llm(f"transformers/{folder};batch=0")
     with pytest.raises(BadSpec, match="fp32"):
         make_llm(f"transformers/{folder};dtype=float8")
@@ -285,3 +290,99 @@ def test_smollm2_reads_the_same_tokens_in_both_back_ends() -> None:
             assert max(mine.first.values()) == pytest.approx(max(its.first.values()), abs=0.5)  # it computes in 8 bits
     (best,) = said(ours, ask("What is the capital of France? One word.", top_logprobs=1, max_tokens=1)).first
     assert best in ("Paris", "The")
+
+
+torch = pytest.importorskip("torch", reason="needs the torch extra")
+
+LOGITS = [2.0, 1.5, 0.2, -1.0, -4.0]
+
+
+def seeded(seed: int) -> Any:
+    return torch.Generator().manual_seed(seed)
+
+
+def frequencies(sampling: Sampling, draws: int = 4000) -> list[float]:
+    generator, logits = seeded(7), torch.tensor(LOGITS)
+    seen = Counter(draw(logits, gumbel(5, generator).float(), sampling) for _ in range(draws))
+    return [seen[token] / draws for token in range(5)]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_tokens_are_drawn_as_often_as_the_softmax_says(temperature: float) -> None:
+    expected = (torch.tensor(LOGITS) / temperature).softmax(-1).tolist()
+    assert frequencies(Sampling(temperature=temperature)) == pytest.approx(expected, abs=0.03)
+
+
+def test_top_p_keeps_the_likeliest_tokens_that_hold_it_and_no_more() -> None:
+    first, second, third, *_ = torch.tensor(LOGITS).softmax(-1).tolist()
+    assert first < 0.7 < first + second < 0.95 < first + second + third
+    two = [first / (first + second), second / (first + second), 0, 0, 0]
+    assert frequencies(Sampling(temperature=1.0, top_p=0.7)) == pytest.approx(two, abs=0.03)
+    three = frequencies(Sampling(temperature=1.0, top_p=0.95))
+    assert min(three[:3]) > 0
+    assert three[3:] == [0, 0]
+
+
+def test_a_top_p_of_nothing_leaves_the_likeliest() -> None:
+    assert frequencies(Sampling(temperature=1.0, top_p=0.0), draws=50) == [1, 0, 0, 0, 0]
+
+
+def test_without_noise_it_is_the_likeliest() -> None:
+    assert draw(torch.tensor(LOGITS), None, Sampling()) == settled(torch.tensor(LOGITS), None, Sampling()) == 0
+
+
+def slow_draw(logits: Any, noise: Any, sampling: Sampling) -> int:
+    """By sorting everything and going through it one by one."""
+    share = (logits / sampling.temperature).softmax(-1).tolist()
+    kept, held = [], 0.0
+    for token in sorted(range(len(share)), key=lambda t: -share[t]):
+        if kept and held >= sampling.top_p:
+            break
+        kept.append(token)
+        held += share[token]
+    return max(kept, key=lambda t: float(logits[t] + sampling.temperature * noise[t]))
+
+
+@pytest.mark.parametrize("width", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("top_p", [0.0, 0.3, 0.9, 0.99])
+def test_a_large_vocabulary_is_drawn_from_as_by_sorting_it_all(top_p: float, width: float) -> None:
+    generator, sampling = seeded(11), Sampling(temperature=0.8, top_p=top_p)
+    for _ in range(5):
+        logits = torch.randn(3000, generator=generator) * width
+        noise = gumbel(3000, generator).float()
+        token = slow_draw(logits, noise, sampling)
+        assert draw(logits, noise, sampling) == token
+        assert settled(logits, noise, sampling) in (None, token)
+
+
+@pytest.mark.parametrize("size", [60, 1000])
+@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.5, 0.1])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_a_settled_token_survives_rounding(temperature: float, top_p: float, size: int) -> None:
+    generator, sampling = seeded(3), Sampling(temperature=temperature, top_p=top_p)
+    found = 0
+    for _ in range(100):
+        logits = torch.randn(size, generator=generator) * 2
+        logits[1] = logits.max() - 1e-3 * torch.rand(1, generator=generator)  # near the top, so that ties are common
+        noise = gumbel(size, generator).float() if temperature else None
+        token = settled(logits, noise, sampling)
+        for _ in range(3):
+            off = (torch.rand(size, generator=generator) - 0.5) * MARGIN * 0.5
+            assert token in (None, draw(logits + off, noise, sampling))
+        found += token is not None
+    assert found > 0 or temperature == 0
+
+
+def test_a_tie_is_not_settled_whichever_way_it_arises() -> None:
+    near = torch.tensor([1.0, 1.0 + MARGIN / 4, -3.0])
+    assert settled(near, None, Sampling()) is None
+    only_the_likeliest = Sampling(temperature=1.0, top_p=0.1)
+    assert settled(near, torch.tensor([0.0, 9.0, 0.0]), only_the_likeliest) is None
+
+
+def test_most_tokens_are_settled() -> None:
+    generator, sampling = seeded(5), Sampling(temperature=1.0, top_p=0.9)
+    tokens = [
+        settled(torch.randn(500, generator=generator) * 3, gumbel(500, generator).float(), sampling) for _ in range(200)
+    ]
+    assert tokens.count(None) < 20

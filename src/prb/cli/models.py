@@ -41,7 +41,7 @@ def list_models(args: Sequence[str]) -> None:
 
     models = [{"name": n, "options": MODELS.options(n), "what": MODELS.summary(n)} for n in MODELS]
     weights = [
-        {"name": n, "what": w.what, "size_mb": w.size_mb, "licence": w.licence, "present": here(n) != "no"}
+        {"name": n, "what": w.what, "size_mb": w.size_mb, "licence": w.license, "present": here(n) != "no"}
         for n, w in WEIGHTS.items()
     ]
     if config.json:
@@ -52,7 +52,7 @@ def list_models(args: Sequence[str]) -> None:
     held = tuple(
         (str(w["name"]), f"{w['size_mb']} MB", str(w["licence"]), here(str(w["name"])), str(w["what"])) for w in weights
     )
-    show(Table("Weights: prb models pull NAME", ("name", "size", "licence", "here", "what it is"), held, ()), left=True)
+    show(Table("Weights: prb models pull NAME", ("name", "size", "license", "here", "what it is"), held, ()), left=True)
 
 
 def pull_weights(args: Sequence[str]) -> None:

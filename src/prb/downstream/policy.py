@@ -18,14 +18,12 @@ from torch import Tensor
 
 from prb.downstream.candidates import clean
 from prb.engine.chat import fit
+from prb.engine.load import Checkpoint, Loading, load
 from prb.errors import BadInput, MissingExtra
 from prb.llm import Message, Request, parse_llm
-from prb.llm.checkpoint import Checkpoint, Loading, generation, load
-from prb.llm.drawing import NEVER
-from prb.llm.transformers import Row, Tokens, Transformers
+from prb.llm.transformers import NEVER, Row, Tokens, Transformers, generation
 from prb.prompts import render
 from prb.types import Failure, Query
-from prb.weights import resolve_weights
 
 
 @dataclass(frozen=True)
@@ -214,7 +212,6 @@ def load_learner(spec: str, *, lora: int, separate: bool, temperature: float, se
     if options.get("device", "auto") not in ("auto", "cpu"):
         raise BadInput(f"--policy {spec}: accelerate places the model; device is auto or cpu")
     loading = Loading(
-        where=resolve_weights(options["model"]),
         device="cpu",
         dtype="fp32",
         adapter=options.get("adapter"),
@@ -222,7 +219,7 @@ def load_learner(spec: str, *, lora: int, separate: bool, temperature: float, se
         revision=options.get("revision"),
     )
     # not the shared copy: a judge of the same run may use these weights, and ours will change
-    checkpoint: Checkpoint = load.__wrapped__(loading)
+    checkpoint = load(options["model"], "causal", loading)
     lm = checkpoint.model
     policy = Policy(checkpoint, batch=int(options.get("batch", 8)))
     trunk = copy.deepcopy(lm.base_model) if separate else None

@@ -25,11 +25,10 @@ from typing import Any
 from prb import __version__
 from prb.downstream.ppo_config import PpoConfig, complete, settings_of
 from prb.downstream.ppo_prompts import Prompt, Prompts, Shown, load_prompts
-from prb.engine.chat import fit
+from prb.engine.chat import fit, one_bos
+from prb.engine.chat import write_prompt as chat_text
 from prb.errors import BadInput, MissingExtra, PrbError
 from prb.llm import Message, parse_llm
-from prb.llm.transformers import one_bos
-from prb.llm.transformers import render as chat_text
 from prb.progress import SILENT, Progress
 from prb.prompts import render
 from prb.runs import Folder

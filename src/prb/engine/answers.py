@@ -1,13 +1,15 @@
-"""What the torch families share: asks grouped by query, fitted, tokenized, looked up, computed, remembered."""
+"""What the torch families share: answers grouped by query, cut to fit, tokenized, and scored unless known."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Protocol
 
-from prb.cache import Cache
-from prb.engine.bundle import Tokens
+from prb.cache import Cache, Memo
 from prb.engine.chat import Text, fit
 from prb.hashing import digest
 from prb.prompts import render
@@ -15,8 +17,6 @@ from prb.types import Ask, Failure, Query, Reward
 
 Compute = Callable[[Sequence[Sequence[Text]]], list[list[float]]]
 """Groups of texts that share a query → a number for each."""
-
-EMPTY = Failure("empty answer")
 
 
 class Reader(Protocol):
@@ -27,70 +27,69 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class Group:
-    """The answers to one query, or why there is no score for them."""
+    """The answers to one query as texts that fit the model, or why they do not."""
 
-    positions: tuple[int, ...]
-    texts: tuple[Text, ...] = ()
+    positions: Sequence[int]
+    """Where these answers stand among all asks."""
+    texts: Sequence[Text] = ()
     cut: int = 0
     failure: Failure | None = None
 
 
-class Answers:
-    def __init__(self, reader: Reader, compute: Compute, *, fingerprint: str, limit: int, cache: Cache | None) -> None:
-        self.fingerprint = fingerprint
-        self._reader, self._compute, self._limit, self._cache = reader, compute, limit, cache
-
-    def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        groups = [self._group(query, positions, asks) for query, positions in by_query(asks).items()]
-        values = self._values([text for group in groups for text in group.texts], groups)
-        results: list[float | Failure] = [EMPTY] * len(asks)
-        for group in groups:
-            for n, position in enumerate(group.positions):
-                results[position] = group.failure or self._reward(group.texts[n], group.cut, values)
-        return results
-
-    def _group(self, query: Query, positions: list[int], asks: Sequence[Ask]) -> Group:
-        answers = [asks[i].answer for i in positions]
-        texts, cut = [self._reader.text(render(query), a) for a in answers], 0
-        if max(len(text.ids) for text in texts) > self._limit:
-            fitted = fit(query, answers, lambda p, a: self._reader.text(p, a).ids, self._limit)
-            if isinstance(fitted, Failure):
-                return Group(tuple(positions), failure=fitted)
-            shorter, cut = fitted
-            texts = [self._reader.text(render(shorter), a) for a in answers]
-        return Group(tuple(positions), tuple(texts), cut)
-
-    def _values(self, texts: Sequence[Text], groups: Sequence[Group]) -> dict[bytes, float]:
-        """Key to number, computing only what is in no cache."""
-        keys = [self._key(text.ids) for text in texts]
-        known: dict[bytes, float] = self._cache.get(keys) if self._cache else {}
-        wanted: list[list[Text]] = []
-        for group in groups:
-            missing = {self._key(text.ids): text for text in group.texts if self._key(text.ids) not in known}
-            if missing:
-                wanted.append(list(missing.values()))
-        computed = self._compute(wanted) if wanted else []
-        fresh = {
-            self._key(text.ids): value
-            for group, values in zip(wanted, computed, strict=True)
-            for text, value in zip(group, values, strict=True)
-        }
-        if self._cache and fresh:
-            self._cache.put(self.fingerprint, fresh)
-        return {**known, **fresh}
-
-    def _reward(self, text: Text, cut: int, values: dict[bytes, float]) -> Reward:
-        value = values[self._key(text.ids)]
-        return Reward(value, tokens=len(text.ids), spoken=text.end - text.start, cut=cut)
-
-    def _key(self, ids: Tokens) -> bytes:
-        return digest(self.fingerprint, list(ids))
-
-
-def by_query(asks: Sequence[Ask]) -> dict[Query, list[int]]:
-    """Places of the answers to each query; where nothing is said there is nothing to read."""
-    groups: dict[Query, list[int]] = {}
+def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> list[Group]:
+    """The non-empty answers to each query, as texts of at most `limit` tokens; empty ones get a group that failed."""
+    positions: dict[Query, list[int]] = {}
+    empty = []
     for position, ask in enumerate(asks):
         if ask.answer.strip():
-            groups.setdefault(ask.query, []).append(position)
-    return groups
+            positions.setdefault(ask.query, []).append(position)
+        else:
+            empty.append(position)
+    groups = [_group(query, asks, where, reader, limit) for query, where in positions.items()]
+    return [*groups, Group(empty, failure=Failure("empty answer"))]
+
+
+def _group(query: Query, asks: Sequence[Ask], positions: list[int], reader: Reader, limit: int) -> Group:
+    answers = [asks[i].answer for i in positions]
+    texts, cut = [reader.text(render(query), answer) for answer in answers], 0
+    if max(len(text.ids) for text in texts) > limit:
+        fitted = fit(query, answers, lambda prompt, answer: reader.text(prompt, answer).ids, limit)
+        if isinstance(fitted, Failure):
+            return Group(positions, failure=fitted)
+        shorter, cut = fitted
+        texts = [reader.text(render(shorter), answer) for answer in answers]
+    return Group(positions, texts, cut)
+
+
+class AnswerScorer:
+    """A scorer made from a reader and a function of grouped texts; known scores come from the cache."""
+
+    def __init__(
+        self, reader: Reader, compute: Compute, *, fingerprint: str, limit: int, cache: Cache | None = None
+    ) -> None:
+        self.fingerprint = fingerprint
+        self._reader, self._compute, self._limit = reader, compute, limit
+        self._memo = Memo[float](capacity=0, cache=cache, model=fingerprint)
+
+    def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
+        groups = group_by_query(asks, self._reader, self._limit)
+        texts = [(n, text) for n, group in enumerate(groups) for text in group.texts]
+        keys = [digest(self.fingerprint, list(text.ids)) for _, text in texts]
+        values = iter(self._memo.map(self._compute_groups, texts, keys))
+        results: dict[int, float | Failure] = {}
+        for group in groups:
+            if group.failure:
+                results.update(dict.fromkeys(group.positions, group.failure))
+                continue
+            for position, text in zip(group.positions, group.texts, strict=True):
+                value = next(values)
+                if not isinstance(value, Failure):
+                    value = Reward(value, tokens=len(text.ids), spoken=text.end - text.start, cut=group.cut)
+                results[position] = value
+        return [results[position] for position in range(len(asks))]
+
+    def _compute_groups(self, texts: Sequence[tuple[int, Text]]) -> list[float | Failure]:
+        """Texts of one query come next to each other, so that they share its prefix."""
+        groups = [[text for _, text in same] for _, same in groupby(texts, itemgetter(0))]
+        values = [value for row in self._compute(groups) for value in row]
+        return [v if math.isfinite(v) else Failure("not a finite number", str(v)) for v in values]

@@ -1,7 +1,7 @@
-"""From a query and an answer to token ids: the template once, one BOS, and a place to cut when it is too long.
+"""Chats → token ids: the model's chat template once, exactly one BOS, and what to cut if the result is too long.
 
-What does not fit loses the oldest posts first, then the middle of the question; the answer is never touched. All
-answers to a query are cut alike, by the longest of them, so that they are judged on the same ground.
+What does not fit loses the oldest posts first, then the middle of the question, never the answer. All answers to a
+query are cut alike, by the longest of them, so that they are judged on the same ground.
 """
 
 from __future__ import annotations
@@ -10,12 +10,63 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prb.engine.bundle import Tokens
 from prb.prompts import render
 from prb.types import Failure, Query
 
+Tokens = Sequence[int]
+
 SEPARATOR = "\n\n"
-"""Models without a chat template read the prompt, an empty line and the answer, with the tokenizer's special tokens."""
+"""Reward models without a chat template read the prompt, an empty line and the answer, with the special tokens the
+tokenizer adds."""
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] | capitalize }}: {{ message['content'] }}\n\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+"""For LLMs without a chat template, as base models are: `User: Name a color.`, an empty line, `Assistant:`."""
+PLAIN_STOP = ("\n\nUser:", "\n\nAssistant:")
+"""Such a model does not know where to end, so its reply is cut where it begins another turn."""
+
+
+def apply_template(tokenizer: Any, messages: Sequence[tuple[str, str]], **shape: Any) -> str:
+    """(role, text) messages as the model's own template writes them, or the plain one where it has none.
+
+    Templates without a system role get the system text at the start of the first turn.
+    """
+    from jinja2 import TemplateError
+
+    if not tokenizer.chat_template:
+        shape["chat_template"] = PLAIN_TEMPLATE
+    attempts = [list(messages)]
+    if len(messages) > 1 and messages[0][0] == "system":
+        (_, system), (role, text), *rest = messages
+        attempts.append([(role, f"{system}\n\n{text}"), *rest])
+    for attempt in attempts:
+        chat = [{"role": role, "content": text} for role, text in attempt]
+        try:
+            return str(tokenizer.apply_chat_template(chat, tokenize=False, **shape))
+        except TemplateError as error:
+            why = error
+    raise ValueError(f"the model's chat template refuses this chat: {why}")
+
+
+def write_prompt(tokenizer: Any, messages: Sequence[tuple[str, str]]) -> str:
+    """The chat up to where the model takes over; an answer that has begun is continued."""
+    if not messages:
+        raise ValueError("the chat is empty")
+    begun = messages[-1][0] == "assistant"
+    return apply_template(tokenizer, messages, add_generation_prompt=not begun, continue_final_message=begun)
+
+
+def one_bos(tokenizer: Any, tokens: Tokens) -> list[int]:
+    """Exactly one BOS where the template wrote one or the tokenizer would add one; else none."""
+    bos: int | None = getattr(tokenizer, "bos_token_id", None)
+    rest = list(tokens)
+    if bos is None:
+        return rest
+    while rest[:1] == [bos]:
+        rest.pop(0)
+    needed = len(rest) < len(tokens) or tokenizer("a")["input_ids"][:1] == [bos]
+    return [bos, *rest] if needed else rest
 
 
 @dataclass(frozen=True)
@@ -26,7 +77,7 @@ class Text:
     start: int
     end: int
     types: Tokens | None = None
-    """Which of two texts a token belongs to, where a tokenizer tells them apart."""
+    """Which of two texts a token belongs to, where a tokenizer distinguishes them."""
 
 
 class TwoTexts:
@@ -36,39 +87,34 @@ class TwoTexts:
         self._tokenizer = tokenizer
 
     def text(self, prompt: str, answer: str) -> Text:
-        made = self._tokenizer(prompt, answer)
-        ids = list(made["input_ids"])
-        return Text(ids, 0, len(ids), made.get("token_type_ids"))
+        encoded = self._tokenizer(prompt, answer)
+        ids = list(encoded["input_ids"])
+        return Text(ids, 0, len(ids), encoded.get("token_type_ids"))
 
 
 class Chat:
+    """Prompt and answer as a user turn and an assistant turn."""
+
     def __init__(self, tokenizer: Any, *, system: str | None = None) -> None:
         self._tokenizer = tokenizer
-        self._system = system
-        self._templated = getattr(tokenizer, "chat_template", None) is not None
-        bos: int | None = getattr(tokenizer, "bos_token_id", None)
-        self._bos = [bos] if bos is not None and tokenizer("x")["input_ids"][:1] == [bos] else []
+        self._system = [("system", system)] if system else []
 
     def tokens(self, prompt: str, answer: str) -> Tokens:
         return self.text(prompt, answer).ids
 
     def text(self, prompt: str, answer: str) -> Text:
-        if not self._templated:
-            return self._encoded(f"{prompt}{SEPARATOR}{answer}", answer, special=True)
-        whole = self._tokenizer.apply_chat_template(self._messages(prompt, answer), tokenize=False)
-        return self._encoded(whole, answer, special=False)
-
-    def _messages(self, prompt: str, answer: str) -> list[dict[str, str]]:
-        system = [{"role": "system", "content": self._system}] if self._system else []
-        return [*system, {"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
-
-    def _encoded(self, whole: str, answer: str, *, special: bool) -> Text:
-        made = self._tokenizer(whole, add_special_tokens=special, return_offsets_mapping=True)
-        ids, offsets = list(made["input_ids"]), made["offset_mapping"]
-        start, end = _span(whole, answer, offsets)
-        # a template writes its own special tokens; where it leaves out a BOS the tokenizer would add, it is put back
-        missing = [] if special or ids[:1] == self._bos else self._bos
-        return Text([*missing, *ids], start + len(missing), end + len(missing))
+        templated = bool(getattr(self._tokenizer, "chat_template", None))
+        if templated:
+            whole = apply_template(self._tokenizer, [*self._system, ("user", prompt), ("assistant", answer)])
+        else:
+            whole = f"{prompt}{SEPARATOR}{answer}"
+        encoded = self._tokenizer(whole, add_special_tokens=not templated, return_offsets_mapping=True)
+        ids = list(encoded["input_ids"])
+        start, end = _span(whole, answer, encoded["offset_mapping"])
+        # a template writes its own special tokens; a BOS that it leaves out though the tokenizer adds one is put back
+        fixed = one_bos(self._tokenizer, ids) if templated else ids
+        shift = len(fixed) - len(ids)
+        return Text(fixed, start + shift, end + shift)
 
 
 def _span(whole: str, answer: str, offsets: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -93,28 +139,23 @@ def fit(
 
     if fits(query):
         return query, 0
-    without = replace(query, posts=())
-    if fits(without):
-        keep = _largest(lambda n: fits(replace(query, posts=query.posts[len(query.posts) - n :])), len(query.posts))
-        return replace(query, posts=query.posts[len(query.posts) - keep :]), len(query.posts) - keep
-    shorter = _shortened(without, fits)
-    if shorter is None:
-        return Failure("too long", "the answer alone does not fit the model")
-    return shorter, len(query.posts) + 1
-
-
-def _shortened(query: Query, fits: Callable[[Query], bool]) -> Query | None:
-    """The question without its middle: beginnings set the scene, ends hold the request."""
+    posts = query.posts
+    bare = replace(query, posts=())
+    if fits(bare):
+        keep = _largest(lambda n: fits(replace(query, posts=posts[len(posts) - n :])), len(posts))
+        return replace(query, posts=posts[len(posts) - keep :]), len(posts) - keep
     words = query.question.split()
-    if not fits(_ends(query, words, 1)):
-        return None
-    return _ends(query, words, _largest(lambda n: fits(_ends(query, words, max(1, n))), len(words) - 1))
 
+    def without_middle(keep: int) -> Query:
+        """Beginnings set the scene, ends hold the request."""
+        head = (keep + 1) // 2
+        tail = words[len(words) - (keep - head) :] if keep > head else []
+        return replace(bare, question=" ".join([*words[:head], "[…]", *tail]))
 
-def _ends(query: Query, words: list[str], keep: int) -> Query:
-    head = (keep + 1) // 2
-    tail = words[len(words) - (keep - head) :] if keep > head else []
-    return replace(query, question=" ".join([*words[:head], "[…]", *tail]))
+    if not fits(without_middle(1)):
+        return Failure("too long", "the answer alone does not fit the model")
+    keep = _largest(lambda n: fits(without_middle(max(1, n))), len(words) - 1)
+    return without_middle(max(1, keep)), len(posts) + 1
 
 
 def _largest(holds: Callable[[int], bool], most: int) -> int:
@@ -124,3 +165,15 @@ def _largest(holds: Callable[[int], bool], most: int) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if holds(middle) else (low, middle - 1)
     return low
+
+
+def common_prefix(sequences: Sequence[Tokens]) -> int:
+    """How many tokens all of them begin with."""
+    first = sequences[0]
+    shared = min(map(len, sequences))
+    for other in sequences[1:]:
+        n = 0
+        while n < shared and first[n] == other[n]:
+            n += 1
+        shared = n
+    return shared

@@ -1,4 +1,4 @@
-"""Hidden states at any layer of a causal language model, pooled over an answer's tokens, shared prefixes run once."""
+"""Hidden states at any layer of a causal LM, pooled over an answer's tokens, with shared prefixes computed once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prb.engine.answers import EMPTY, by_query
-from prb.engine.bundle import bundle
-from prb.engine.chat import Chat, Text, fit
-from prb.engine.load import Loaded
-from prb.engine.shared import SharedPrefix, sharing_is_exact
+from prb.engine.answers import group_by_query
+from prb.engine.chat import Chat, Text
+from prb.engine.load import Checkpoint
+from prb.engine.prefix import SharedPrefix, bundle, sharing_is_exact
 from prb.errors import BadInput
-from prb.prompts import render
-from prb.types import Ask, Failure, Query
+from prb.types import Ask, Failure
 
 Pool = Literal["mean", "last"]
 Vector = NDArray[np.float32]
@@ -38,45 +36,31 @@ class AtLayer(torch.nn.Module):
 
 
 class HiddenStates:
-    def __init__(self, loaded: Loaded, layer: int, pool: Pool) -> None:
-        layers = loaded.model.config.get_text_config().num_hidden_layers
+    def __init__(self, checkpoint: Checkpoint, layer: int, pool: Pool) -> None:
+        layers = checkpoint.model.config.get_text_config().num_hidden_layers
         if not -layers - 1 <= layer <= layers:
             raise BadInput(f"layer={layer}: this model has layers 0 to {layers}")
         layer = layer % (layers + 1)
-        self.fingerprint = f"hidden-{loaded.fingerprint}-{layer}-{pool}"
-        self._loaded, self._pool = loaded, pool
-        self._chat = Chat(loaded.tokenizer)
-        self._body = AtLayer(getattr(loaded.model, loaded.model.base_model_prefix), layer).eval()
-        self._shared = (
-            SharedPrefix(self._body, budget=loaded.budget, keep=loaded.keep) if sharing_is_exact(self._body) else None
-        )
+        self.fingerprint = f"hidden-{checkpoint.fingerprint}-{layer}-{pool}"
+        self._checkpoint, self._pool = checkpoint, pool
+        self._chat = Chat(checkpoint.tokenizer)
+        self._body = AtLayer(getattr(checkpoint.model, checkpoint.model.base_model_prefix), layer).eval()
+        shares = sharing_is_exact(self._body)
+        self._shared = SharedPrefix(self._body, budget=checkpoint.budget, keep=checkpoint.keep) if shares else None
 
     def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        limit = self._loaded.max_length
-        ids = [self._loaded.tokenizer(text or " ")["input_ids"][:limit] for text in texts]
+        limit = self._checkpoint.max_length
+        ids = [self._checkpoint.tokenizer(text or " ")["input_ids"][:limit] for text in texts]
         rows = self._pooled([[Text(each, 0, len(each))] for each in ids])
         return np.stack([row[0] for row in rows]) if rows else np.zeros((0, 1), dtype=np.float32)
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        results: list[Vector | Failure] = [EMPTY] * len(asks)
-        groups: list[tuple[list[int], list[Text]]] = []
-        for query, positions in by_query(asks).items():
-            texts = self._texts(query, [asks[i].answer for i in positions])
-            if isinstance(texts, Failure):
-                for i in positions:
-                    results[i] = texts
-            else:
-                groups.append((positions, texts))
-        for (positions, _), vectors in zip(groups, self._pooled([texts for _, texts in groups]), strict=True):
-            for i, vector in zip(positions, vectors, strict=True):
-                results[i] = vector
-        return results
-
-    def _texts(self, query: Query, answers: list[str]) -> list[Text] | Failure:
-        fitted = fit(query, answers, self._chat.tokens, self._loaded.max_length)
-        if isinstance(fitted, Failure):
-            return fitted
-        return [self._chat.text(render(fitted[0]), answer) for answer in answers]
+        groups = group_by_query(asks, self._chat, self._checkpoint.max_length)
+        results: dict[int, Any] = {i: group.failure for group in groups for i in group.positions}
+        scored = [group for group in groups if not group.failure]
+        for group, vectors in zip(scored, self._pooled([group.texts for group in scored]), strict=True):
+            results.update(zip(group.positions, vectors, strict=True))
+        return [results[position] for position in range(len(asks))]
 
     def _pooled(self, groups: Sequence[Sequence[Text]]) -> list[list[Vector]]:
         if self._shared is None:

@@ -1,4 +1,8 @@
-"""Models and tokenizers from a folder, a pulled name or a hub id. Safetensors only; remote code only if asked for."""
+"""Weights → model: device, dtype, adapter, tokenizer, limits and fingerprint, for scoring, writing and training.
+
+A source is a folder, a pulled name or a hub id. Only safetensors are read, and code from a repository runs only if
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,18 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
+from prb.config import Count, Size
 from prb.errors import BadInput, MissingExtra
-from prb.weights import resolve_weights
+from prb.weights import file_sha256, resolve_weights
 
 Kind = Literal["causal", "classifier"]
+Dtype = Literal["auto", "fp32", "bf16", "fp16"]
+
+UNSTATED_LENGTH = 8192
+"""Longest input of a model that states none, such as one without position embeddings."""
+CPU_TOKENS, GPU_TOKENS = 1024, 16384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,122 +30,57 @@ class Loading:
 
     revision: str | None = None
     """Commit or tag of a hub repository."""
-    dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
-    """auto: bf16 on a GPU, fp32 on a CPU. int8 quantises linear layers for CPUs."""
+    dtype: Dtype = "auto"
+    """auto: bf16 on a GPU, fp32 on a CPU."""
     device: str = "auto"
     """auto: the first GPU if there is one."""
     adapter: str | None = None
-    """Folder or hub id of a LoRA adapter to put on top."""
-    tokens: int | None = None
-    """Padded tokens a forward pass; default 1,024 on a CPU (more costs copies of keys and values), 16,384 on a GPU."""
-    keep: int = 0
-    """Megabytes for queries that come again: what was read of them is kept between calls (for `prb serve`)."""
-    max_length: int | None = None
-    """Longest input in tokens; default what model and tokenizer say."""
+    """Folder or hub id of a LoRA adapter, merged into the weights."""
+    tokens: Count | None = None
+    """Padded tokens per forward pass; default 1,024 on a CPU (more costs copies of keys and values), else 16,384."""
+    keep: Size = 0
+    """Megabytes for the keys and values of queries that come again (for `prb serve`)."""
+    max_length: Count | None = None
+    """Longest input in tokens; default what model and tokenizer state."""
     trust_remote_code: bool = False
     """Run code that comes with the weights. Only for repositories you trust."""
 
 
-AS_IT_COMES = Loading()
+DEFAULT_LOADING = Loading()
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Checkpoint:
+    """A model in evaluation mode on its device, with what its users need to know about it."""
+
     model: Any
     tokenizer: Any
     fingerprint: str
-    budget: int
     max_length: int
+    """Longest input in tokens."""
+    ends: frozenset[int]
+    """Tokens that end a reply, by the tokenizer and the repository's generation config."""
+    budget: int
+    """Padded tokens per forward pass."""
     keep: int = 0
-    """In bytes."""
+    """Bytes for the keys and values of prefixes that come again."""
 
 
-def load(source: str, kind: Kind, options: Loading) -> Loaded:
-    """The model in evaluation mode and its tokenizer."""
-    torch, transformers = _libraries()
+_SHARED: WeakValueDictionary[Any, Checkpoint] = WeakValueDictionary()
+
+
+def load_shared(source: str, kind: Kind, options: Loading = DEFAULT_LOADING) -> Checkpoint:
+    """As `load`, but users of the same weights share one copy, which is freed with the last of them."""
     where = resolve_weights(source)
-    shared = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
-    auto = {"causal": transformers.AutoModelForCausalLM, "classifier": transformers.AutoModelForSequenceClassification}
-    device = _device(torch, options.device)
-    name = _dtype_name(options.dtype, device)
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(where, **shared)
-        model = auto[kind].from_pretrained(where, dtype=_torch_dtype(torch, name), use_safetensors=True, **shared)
-    except (OSError, ValueError, KeyError) as error:
-        raise BadInput(f"cannot load {source!r}: {str(error).splitlines()[0]}") from None
-    if options.adapter:
-        model = _with_adapter(model, options.adapter)
-    model = model.eval().to(device)
-    if name == "int8":
-        model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
-    return Loaded(
-        model=model,
-        tokenizer=tokenizer,
-        fingerprint="-".join([fingerprint(where, model, options.revision), name, *_adapter_print(options.adapter)]),
-        budget=options.tokens or (1024 if device == "cpu" else 16384),
-        max_length=options.max_length or longest(model, tokenizer),
-        keep=options.keep * 10**6,
-    )
+    key = (where, kind, options, folder_hash(Path(where)) if Path(where).is_dir() else "")
+    checkpoint = _SHARED.get(key)
+    if checkpoint is None:
+        checkpoint = _SHARED[key] = load(source, kind, options)
+    return checkpoint
 
 
-def longest(model: Any, tokenizer: Any) -> int:
-    """What both the positions of the model and the tokenizer's own limit allow."""
-    limits = [getattr(model.config, "max_position_embeddings", None), getattr(tokenizer, "model_max_length", None)]
-    return min([int(n) for n in limits if n and 0 < n < 10**9], default=8192)
-
-
-def fingerprint(where: str, model: Any, revision: str | None) -> str:
-    """Hash of the weight files of a folder; of a hub model the commit that was read."""
-    folder = Path(where)
-    if folder.is_dir():
-        return f"{folder.name}-{folder_hash(folder)}"
-    commit = getattr(model.config, "_commit_hash", None) or revision
-    return f"{where}@{commit}"
-
-
-def folder_hash(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".safetensors", ".json", ".jinja", ".model"):
-            digest.update(path.name.encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]
-
-
-def _adapter_print(adapter: str | None) -> list[str]:
-    if adapter is None:
-        return []
-    return [f"{Path(adapter).name}-{folder_hash(Path(adapter))}" if Path(adapter).is_dir() else adapter]
-
-
-def _with_adapter(model: Any, adapter: str) -> Any:
-    try:
-        from peft import PeftModel
-    except ImportError:
-        raise MissingExtra("a LoRA adapter", "train") from None
-    return PeftModel.from_pretrained(model, adapter).merge_and_unload()
-
-
-def _device(torch: Any, wanted: str) -> str:
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted.startswith("cuda") and not torch.cuda.is_available():
-        raise BadInput(f"device={wanted}: there is no GPU here")
-    return wanted
-
-
-def _dtype_name(wanted: str, device: str) -> str:
-    if wanted == "int8" and device != "cpu":
-        raise BadInput("dtype=int8 is for CPUs")
-    return ("fp32" if device == "cpu" else "bf16") if wanted == "auto" else wanted
-
-
-def _torch_dtype(torch: Any, name: str) -> Any:
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.float32}[name]
-
-
-def _libraries() -> tuple[Any, Any]:
+def load(source: str, kind: Kind, options: Loading = DEFAULT_LOADING, **settings: Any) -> Checkpoint:
+    """A copy of its own; `settings` go to the model's `from_pretrained`."""
     try:
         import torch
         import transformers
@@ -142,4 +88,84 @@ def _libraries() -> tuple[Any, Any]:
     except ImportError:
         raise MissingExtra("this model", "torch") from None
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    return torch, transformers
+    where = resolve_weights(source)
+    device = _device(options.device)
+    dtype = ("fp32" if device == "cpu" else "bf16") if options.dtype == "auto" else options.dtype
+    torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    auto = {"causal": transformers.AutoModelForCausalLM, "classifier": transformers.AutoModelForSequenceClassification}
+    shared: dict[str, Any] = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
+    try:
+        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(where, **shared)
+        model: Any = auto[kind].from_pretrained(where, dtype=torch_dtype, use_safetensors=True, **shared, **settings)
+    except (OSError, ValueError, KeyError) as error:
+        raise BadInput(f"cannot load {source!r}: {(str(error) or repr(error)).splitlines()[0]}") from None
+    names = [fingerprint(where, options.revision), dtype]
+    if options.adapter:
+        adapter = resolve_weights(options.adapter)
+        model = _with_adapter(model, adapter)
+        names.append(fingerprint(adapter) if Path(adapter).is_dir() else adapter)
+    return Checkpoint(
+        model=model.eval().to(device),
+        tokenizer=tokenizer,
+        fingerprint="-".join(names),
+        max_length=options.max_length or longest(model, tokenizer),
+        ends=_end_tokens(model, tokenizer),
+        budget=options.tokens or (CPU_TOKENS if device == "cpu" else GPU_TOKENS),
+        keep=options.keep * 10**6,
+    )
+
+
+def longest(model: Any, tokenizer: Any) -> int:
+    """What both the positions of the model and the tokenizer's own limit allow."""
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    limits = [positions, getattr(tokenizer, "model_max_length", None)]
+    return min([int(n) for n in limits if n and 0 < n < 10**9], default=UNSTATED_LENGTH)
+
+
+def fingerprint(where: str, revision: str | None = None) -> str:
+    """Name and hash of a folder's weight files; of a hub model the commit that was read."""
+    folder = Path(where)
+    if folder.is_dir():
+        return f"{folder.name}-{folder_hash(folder)}"
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(where, "config.json", revision=revision)
+    # files of a commit lie in a folder with its name: …/snapshots/COMMIT/config.json
+    return f"{where}@{Path(config).parent.name if isinstance(config, str) else revision}"
+
+
+def folder_hash(folder: Path) -> str:
+    """Hash of the files that make a model what it is; large ones are not read again while they stay the same."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".safetensors", ".json", ".jinja", ".model"):
+            digest.update(path.name.encode())
+            large = path.suffix == ".safetensors"
+            digest.update(bytes.fromhex(file_sha256(path)) if large else hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    stated = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    several = stated if isinstance(stated, list) else [stated]
+    return frozenset(token for token in (*several, tokenizer.eos_token_id) if token is not None)
+
+
+def _with_adapter(model: Any, adapter: str) -> Any:
+    try:
+        from peft import PeftModel
+    except ImportError:
+        raise MissingExtra("a LoRA adapter", "train") from None
+    if Path(adapter).is_dir() and not (Path(adapter) / "adapter_model.safetensors").exists():
+        raise BadInput(f"adapter {adapter} has no adapter_model.safetensors")
+    return PeftModel.from_pretrained(model, adapter).merge_and_unload()
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise BadInput(f"device={name}: there is no GPU here")
+    return name

@@ -1,7 +1,7 @@
-"""Text generators: an API endpoint, llama.cpp, transformers, a scripted fake.
+"""LLMs that write text: an API endpoint, llama.cpp, transformers, a scripted fake.
 
 A spec is `backend/model;key=value;key=value`, e.g. `openai/gpt-5`, `openai/qwen3;base_url=http://localhost:8000/v1`,
-`llamacpp/smollm2`, `scripted/Result: A`. It has no `?` or `&`, so that it can stand inside a model spec:
+`llamacpp/smollm2`, `scripted/Result: A`. Without `?` and `&` it fits inside a model spec:
 `judge?llm=openai/gpt-5;concurrency=32&style=pairwise`.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from prb.errors import BadSpec
-from prb.registry import Registry, Spec
+from prb.registry import Registry, Spec, parse_options
 from prb.types import Failure
 
 
@@ -32,7 +32,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     seed: int = 0
     top_logprobs: int = 0
-    """Ask for this many log-probabilities of the first token, where the back end can give them."""
+    """Return this many log-probabilities of the first token, where the backend can."""
 
 
 class Request(NamedTuple):
@@ -47,9 +47,9 @@ class Completion:
     completion_tokens: int = 0
     cost: float = 0.0
     first: Mapping[str, float] = field(default_factory=dict)
-    """First token to log-probability; empty where the back end does not tell."""
+    """First token → log-probability; empty where the backend returns none."""
     truncated: bool = False
-    """Whether it ended because of max_tokens."""
+    """Whether `max_tokens` ended it."""
 
 
 class LLM(Protocol):
@@ -58,7 +58,7 @@ class LLM(Protocol):
     """Whether texts leave the machine."""
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        """One result a request, in order. A result depends on its own request alone."""
+        """One result per request, in order. A result depends on its own request alone."""
         ...
 
 
@@ -78,9 +78,5 @@ def parse_llm(text: str) -> Spec:
     head, *options = text.split(";")
     backend, slash, model = head.partition("/")
     if not backend or not slash or not model:
-        raise BadSpec(f"{text!r} is no llm spec; it is like openai/gpt-5 or llamacpp/smollm2;threads=1")
-    pairs = [option.partition("=") for option in options if option]
-    for key, equals, _ in pairs:
-        if not key or not equals:
-            raise BadSpec(f"{key!r} in {text!r} is not key=value")
-    return Spec(backend, {"model": model, **{key: value for key, _, value in pairs}})
+        raise BadSpec(f"{text!r} is not an llm spec such as openai/gpt-5 or llamacpp/smollm2;threads=1")
+    return Spec(backend, parse_options([f"model={model}", *options], text))

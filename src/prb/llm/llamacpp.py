@@ -1,42 +1,43 @@
 """llama.cpp in this process, on a GGUF file: no server to start, no torch, any laptop.
 
-Requests run one after the other in one slot. A prompt is read afresh into it, and every reply to that prompt begins
-with its last token once more: N samples read their prompt once, and still each depends on its own request alone. Shared
-batches and caches of what came before would be faster and change the last digits.
+Requests run one after the other in one slot. A prompt is read afresh into it, and every reply to that prompt starts by
+reading its last token once more: N samples read their prompt once, and still each depends on its own request alone.
+Shared batches and prompt caches would be faster but change the last digits.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from prb.errors import BadInput, BadSpec, MissingExtra
-from prb.gguf import file_sha256, has_chat_template
-from prb.llm import LLM, LLMS, Chat, Completion, Request, Sampling, plain
+from prb.config import Count
+from prb.engine.chat import PLAIN_STOP, PLAIN_TEMPLATE
+from prb.errors import BadInput, MissingExtra
+from prb.llm import LLM, LLMS, Completion, Request
 from prb.types import Failure
-from prb.weights import resolve_gguf
+from prb.weights import file_sha256, has_chat_template, resolve_gguf
 
 
 @LLMS.register("llamacpp")
-def llamacpp(model: str, threads: int | None = None, context: int = 4096, gpu_layers: int = -1) -> LLM:
+def llamacpp(model: str, threads: Count | None = None, context: Count = 4096, gpu_layers: int = -1) -> LLM:
     """llama.cpp on a GGUF: a path, or a pulled name such as smollm2.
 
-    `threads` is by default one fewer than the cores: waiting threads spin, and with every core taken all slow down by
-    an order of magnitude as soon as anything else runs. A prompt that does not fit `context` is a failure, never cut.
+    `threads` defaults to one fewer than the cores: waiting threads spin, and with every core taken all slow down by an
+    order of magnitude as soon as anything else runs. A prompt that does not fit `context` is a failure, never cut.
     """
-    threads = max(1, _cores() - 1) if threads is None else threads
-    if threads < 1 or context < 1:
-        raise BadSpec("llamacpp: threads and context are at least 1")
-    return _loaded(resolve_gguf(model), threads, context, gpu_layers)
+    if threads is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = max(1, cores - 1)
+    return _load_shared(resolve_gguf(model), threads, context, gpu_layers)
 
 
 @cache
-def _loaded(path: Path, threads: int, context: int, gpu_layers: int) -> LLM:
+def _load_shared(path: Path, threads: int, context: int, gpu_layers: int) -> LLM:
     """Several models of a run may use the same weights."""
     return LlamaCpp(path, threads=threads, context=context, gpu_layers=gpu_layers)
 
@@ -46,29 +47,29 @@ class LlamaCpp:
 
     def __init__(self, path: Path, *, threads: int, context: int, gpu_layers: int = -1) -> None:
         templated = has_chat_template(path)
-        self._server = _server(path, threads, context, gpu_layers, template="" if templated else plain.TEMPLATE)
-        self._stop = () if templated else plain.STOP
+        self._server = _server(path, threads, context, gpu_layers, template="" if templated else PLAIN_TEMPLATE)
+        self._stop = () if templated else PLAIN_STOP
         self.fingerprint = f"llamacpp-{path.stem}-{file_sha256(path)[:12]}-{context}"
 
     def __repr__(self) -> str:
         return f"<{self.fingerprint}>"
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        return [said for _, same in groupby(requests, lambda request: request.chat) for said in self._replies([*same])]
+        return [
+            reply for _, same in groupby(requests, lambda request: request.chat) for reply in self._replies([*same])
+        ]
 
-    def _replies(self, requests: list[Request]) -> list[Completion | Failure]:
-        """To one prompt."""
-        first = requests[0]
-        if not first.chat:
-            return [Failure("empty chat")] * len(requests)
-        read = self._call({**_body(first, self._stop), "max_tokens": 1, "cache_prompt": False})
-        if isinstance(read, Failure):
-            return [read] * len(requests)
-        return [self._reply(request) for request in requests]
-
-    def _reply(self, request: Request) -> Completion | Failure:
-        said = self._call({**_body(request, self._stop), "cache_prompt": True})
-        return said if isinstance(said, Failure) else _completion(said, request)
+    def _replies(self, requests: list[Request]) -> Iterator[Completion | Failure]:
+        """To requests with the same prompt."""
+        if not requests[0].chat:
+            yield from [Failure("empty chat")] * len(requests)
+            return
+        read = self._call({**_body(requests[0], self._stop), "max_tokens": 1, "cache_prompt": False})
+        for request in requests:
+            reply = read
+            if not isinstance(read, Failure):
+                reply = self._call({**_body(request, self._stop), "cache_prompt": True})
+            yield reply if isinstance(reply, Failure) else _completion(reply, request)
 
     def _call(self, body: dict[str, Any]) -> Mapping[str, Any] | Failure:
         try:
@@ -80,56 +81,44 @@ class LlamaCpp:
 
 def _body(request: Request, stop: tuple[str, ...]) -> dict[str, Any]:
     sampling = request.sampling
-    return {
+    body = {
         "messages": [{"role": message.role, "content": message.text} for message in request.chat],
         "max_tokens": sampling.max_tokens,
         "stop": [*sampling.stop, *stop],
-        **_sampler(sampling),
-        **({"logprobs": True, "top_logprobs": sampling.top_logprobs} if sampling.top_logprobs else {}),
-    }
-
-
-def _sampler(sampling: Sampling) -> dict[str, Any]:
-    """Temperature, then top-p, and none of the other filters that llama.cpp applies unasked."""
-    return {
-        "samplers": ["temperature", "top_p"],
+        "samplers": ["temperature", "top_p"],  # and none of the other filters that llama.cpp applies by default
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "seed": sampling.seed % 0xFFFFFFFF,  # the one seed left out means "a new one each time"
     }
+    return {**body, "logprobs": True, "top_logprobs": sampling.top_logprobs} if sampling.top_logprobs else body
 
 
 def _completion(reply: Mapping[str, Any], request: Request) -> Completion:
     (choice,) = reply["choices"]
-    usage = reply["usage"]
-    text = _new_text(choice["message"].get("content") or "", request.chat)
+    text = choice["message"].get("content") or ""
+    if request.chat[-1].role == "assistant":  # an answer that the request has begun is repeated in the reply
+        text = text.removeprefix(request.chat[-1].text)
     return Completion(
         text=text,
-        prompt_tokens=usage["prompt_tokens"],
-        completion_tokens=usage["completion_tokens"],
-        first=_first(choice.get("logprobs"), text),
+        prompt_tokens=reply["usage"]["prompt_tokens"],
+        completion_tokens=reply["usage"]["completion_tokens"],
+        first=_first_token(choice.get("logprobs"), text),
         truncated=choice["finish_reason"] == "length",
     )
 
 
-def _new_text(text: str, chat: Chat) -> str:
-    """An answer that the request has begun is continued, and repeated in the reply."""
-    return text.removeprefix(chat[-1].text) if chat[-1].role == "assistant" else text
-
-
-def _first(logprobs: Mapping[str, Any] | None, text: str) -> dict[str, float]:
+def _first_token(logprobs: Mapping[str, Any] | None, text: str) -> dict[str, float]:
     """Tokens that are part of a character are left out of the list, so its first is not always the text's first."""
     tokens = (logprobs or {}).get("content") or []
-    if not tokens or not _one_begins_the_other(bytes(tokens[0]["bytes"]), text.encode()):
+    if not tokens:
         return {}
-    found: dict[str, float] = {}
-    for token in tokens[0]["top_logprobs"]:
-        found.setdefault(token["token"], token["logprob"])  # parts of characters read alike; the likelier stays
-    return found
-
-
-def _one_begins_the_other(a: bytes, b: bytes) -> bool:
-    return a.startswith(b) or b.startswith(a)
+    token, start = bytes(tokens[0]["bytes"]), text.encode()
+    if not (token.startswith(start) or start.startswith(token)):
+        return {}
+    first: dict[str, float] = {}
+    for candidate in tokens[0]["top_logprobs"]:
+        first.setdefault(candidate["token"], candidate["logprob"])  # parts of characters read alike; keep the likelier
+    return first
 
 
 def _failure(error: Mapping[str, Any]) -> Failure:
@@ -155,14 +144,10 @@ def _server(path: Path, threads: int, context: int, gpu_layers: int, template: s
     params.cache_ram_mib = params.n_ctx_checkpoints = 0
     params.reasoning_format = xllamacpp.common_reasoning_format.COMMON_REASONING_FORMAT_NONE
     params.verbosity = -1
-    # it also listens on a port of this machine: nobody else is to use it
+    # it also listens on a local port, which nobody else should use
     params.api_keys = [secrets.token_hex(32)]
     params.ui = params.endpoint_slots = False
     try:
         return xllamacpp.Server(params)
     except RuntimeError:
-        raise BadInput(f"llama.cpp cannot load {path}; is it a GGUF file of a language model?") from None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        raise BadInput(f"llama.cpp cannot load {path}; is it a GGUF file of an LLM?") from None

@@ -1,8 +1,14 @@
-"""Any causal language model that transformers loads, in this process.
+"""Any causal LM that transformers loads, in this process.
 
-Safetensors only, code from a repository only if asked for. In 32 bits several requests share a forward pass, and every
-reply is still what its request alone would get (see `drawing`); in 16 bits, where rounding is not small, each request
-has the model to itself. For throughput on GPUs serve the model with vLLM and name it `openai/…;base_url=…`.
+In 32 bits several requests share a forward pass, and every reply is still what its request alone would get: a token is
+the largest of logit + temperature × Gumbel noise, which is a draw from the softmax at that temperature (at temperature
+0, the likeliest token), and the noise belongs to the request alone. Batching and padding change logits by no more than
+rounding, so a token that leads by more than rounding is the same however the logits were computed; where `settled`
+finds two of them too close, the logits are computed again for this request by itself. In 16 bits, where rounding is not
+small, each request has the model to itself. For throughput on GPUs serve the model with vLLM and name it
+`openai/…;base_url=…`.
+
+Top-p is the usual one: after temperature, the likeliest tokens until they hold this much probability together.
 """
 
 from __future__ import annotations
@@ -12,17 +18,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from prb.errors import BadSpec
-from prb.llm import LLM, LLMS, Chat, Completion, Message, Request, plain
-from prb.llm.checkpoint import Checkpoint, Dtype, Loading, generation, load
-from prb.llm.drawing import MARGIN, draw, gumbel, settled
+from prb.config import Count
+from prb.engine.chat import PLAIN_STOP, one_bos, write_prompt
+from prb.engine.load import Checkpoint, Dtype, Loading, load_shared
+from prb.llm import LLM, LLMS, Chat, Completion, Request, Sampling
 from prb.types import Failure
-from prb.weights import resolve_weights
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 Tokens = list[int]
+
+MARGIN = 2e-3
+"""Logits closer than this are not told apart; rounding in 32 bits is far below."""
+NEVER = -float("inf")
 
 
 @LLMS.register("transformers")
@@ -31,37 +40,30 @@ def transformers(
     device: str = "auto",
     dtype: Dtype = "auto",
     adapter: str | None = None,
-    batch: int = 8,
+    batch: Count = 8,
     trust_remote_code: bool = False,
     revision: str | None = None,
 ) -> LLM:
-    """A causal language model: folder, hub id, or a pulled name such as smollm2.
+    """A causal LM: folder, hub id, or a pulled name such as smollm2.
 
     `device=auto` is the first GPU, else the CPU; `dtype=auto` is bf16 on a GPU and fp32 on a CPU. `adapter` is a folder
-    or hub id of a LoRA adapter. `batch` requests share a forward pass in fp32. Without a chat template of its own, a
-    model gets the plain one of `prb.llm.plain`. A prompt that does not fit the model's positions is a failure.
+    or hub id of a LoRA adapter. `batch` requests share a forward pass in fp32. A model without a chat template gets a
+    plain one (`User: …`, `Assistant: …`). A prompt that does not fit the model's positions is a failure.
     """
-    if batch < 1:
-        raise BadSpec("transformers: batch is at least 1")
     loading = Loading(
-        where=resolve_weights(model),
-        device=device,
-        dtype=dtype,
-        adapter=adapter,
-        trust_remote_code=trust_remote_code,
-        revision=revision,
+        device=device, dtype=dtype, adapter=adapter, trust_remote_code=trust_remote_code, revision=revision
     )
-    return Transformers(load(loading), batch=batch)
+    return Transformers(load_shared(model, "causal", loading), batch=batch)
 
 
 @dataclass
 class Row:
-    """One request on its way."""
+    """One request in progress."""
 
     request: Request
     prompt: Tokens
     limit: int
-    """How many tokens it may write."""
+    """Most tokens it may write."""
     generator: Generator | None
     written: Tokens = field(default_factory=list)
     first: dict[str, float] = field(default_factory=dict)
@@ -72,11 +74,13 @@ class Transformers:
     remote = False
 
     def __init__(self, checkpoint: Checkpoint, *, batch: int = 8) -> None:
-        self.fingerprint = checkpoint.fingerprint
+        self.fingerprint = f"transformers-{checkpoint.fingerprint}"
+        self._checkpoint = checkpoint
         self._model, self._tokenizer = checkpoint.model, checkpoint.tokenizer
-        self._ends, self._context = checkpoint.ends, checkpoint.context
+        self._model.generation_config = generation()  # a repository's penalties and top-k are not what was asked for
+        self._ends, self._context = checkpoint.ends, checkpoint.max_length
         self._pad = next((t for t in (self._tokenizer.pad_token_id, *self._ends) if t is not None), 0)
-        self._stop = () if self._tokenizer.chat_template else plain.STOP
+        self._stop = () if self._tokenizer.chat_template else PLAIN_STOP
         self._together = padding_is_rounding(self._model, self._pad)
         self._batch = batch if self._together else 1
 
@@ -93,10 +97,10 @@ class Transformers:
         return [results[n] for n in range(len(requests))]
 
     def _groups(self, waiting: dict[int, Row]) -> Iterator[list[int]]:
-        """Alike lengths together. Log-probabilities are told to the last digit, so those rows go alone."""
-        told = [n for n, row in waiting.items() if row.request.sampling.top_logprobs]
-        yield from ([n] for n in told)
-        rest = sorted(set(waiting) - set(told), key=lambda n: (len(waiting[n].prompt), n))
+        """Similar lengths together. Log-probabilities are reported to the last digit, so those rows go alone."""
+        alone = [n for n, row in waiting.items() if row.request.sampling.top_logprobs]
+        yield from ([n] for n in alone)
+        rest = sorted(set(waiting) - set(alone), key=lambda n: (len(waiting[n].prompt), n))
         yield from (rest[at : at + self._batch] for at in range(0, len(rest), self._batch))
 
     def _row(self, request: Request) -> Row | Failure:
@@ -113,10 +117,10 @@ class Transformers:
 
     def _prompt(self, chat: Chat) -> Tokens | Failure:
         try:
-            text = render(self._tokenizer, chat)
+            text = write_prompt(self._tokenizer, chat)
             tokens = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         except (ValueError, TypeError) as error:
-            return Failure("no prompt can be made of this chat", str(error))
+            return Failure("chat cannot be turned into a prompt", str(error))
         return one_bos(self._tokenizer, tokens) or Failure("empty prompt")
 
     def _generate(self, rows: Sequence[Row]) -> None:
@@ -171,10 +175,10 @@ class Transformers:
 
     def _likeliest(self, logits: Tensor, n: int) -> dict[str, float]:
         best = logits.log_softmax(-1).topk(min(n, len(logits)))
-        found: dict[str, float] = {}
+        first: dict[str, float] = {}
         for token, value in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-            found.setdefault(self._tokenizer.decode([token]), value)
-        return found
+            first.setdefault(self._tokenizer.decode([token]), value)
+        return first
 
     def _cut(self, row: Row) -> tuple[str, bool]:
         """The text up to the first stop string, and whether there is one."""
@@ -196,43 +200,14 @@ class Transformers:
         )
 
 
-def render(tokenizer: Any, chat: Chat) -> str:
-    """The chat as text, by the model's own template once; an answer that was begun is continued."""
-    from jinja2 import TemplateError
+def generation(**settings: Any) -> Any:
+    from transformers import GenerationConfig
 
-    if not chat:
-        raise ValueError("it is empty")
-    begun = chat[-1].role == "assistant"
-    template = {} if tokenizer.chat_template else {"chat_template": plain.TEMPLATE}
-    shape: dict[str, Any] = {"add_generation_prompt": not begun, "continue_final_message": begun, **template}
-    for turns in (chat, _system_in_first_turn(chat)):
-        messages = [{"role": message.role, "content": message.text} for message in turns]
-        try:
-            return str(tokenizer.apply_chat_template(messages, tokenize=False, **shape))
-        except TemplateError as error:
-            why = error
-    raise ValueError(f"the model's chat template refuses it: {why}")
-
-
-def _system_in_first_turn(chat: Chat) -> Chat:
-    """For templates that know no system role."""
-    if len(chat) < 2 or chat[0].role != "system":
-        return chat
-    return (Message(chat[1].role, f"{chat[0].text}\n\n{chat[1].text}"), *chat[2:])
-
-
-def one_bos(tokenizer: Any, tokens: Sequence[int]) -> Tokens:
-    """Exactly one first token where the model knows such a token and template or tokenizer would put it there."""
-    bos = tokenizer.bos_token_id
-    rest = list(tokens)
-    while bos is not None and rest[:1] == [bos]:
-        rest.pop(0)
-    wanted = len(rest) < len(tokens) or (bos is not None and tokenizer("a")["input_ids"][:1] == [bos])
-    return [bos, *rest] if wanted else rest
+    return GenerationConfig(**settings)  # type: ignore[no-untyped-call]
 
 
 def padding_is_rounding(model: Any, pad: int) -> bool:
-    """Whether a padded row gets the logits it gets alone, but for rounding far below what `drawing` allows for."""
+    """Whether a padded row gets the logits it gets alone, up to rounding far below MARGIN."""
     import torch
 
     if model.dtype != torch.float32:
@@ -244,9 +219,73 @@ def padding_is_rounding(model: Any, pad: int) -> bool:
     config = generation(max_new_tokens=1, pad_token_id=pad, output_logits=True, return_dict_in_generate=True)
 
     def logits(ids: Tensor, mask: Tensor) -> Tensor:
-        found: Tensor = model.generate(input_ids=ids, attention_mask=mask, generation_config=config).logits[0][0]
-        return found
+        first: Tensor = model.generate(input_ids=ids, attention_mask=mask, generation_config=config).logits[0][0]
+        return first
 
     alone = torch.tensor([short], device=model.device)
     off = (logits(ids, mask) - logits(alone, torch.ones_like(alone))).abs().max()
     return bool(off < MARGIN / 8)
+
+
+def draw(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int:
+    """The next token; without noise the likeliest."""
+    if noise is None:
+        return int(logits.argmax())
+    scores = logits + sampling.temperature * noise
+    if sampling.top_p >= 1:
+        return int(scores.argmax())
+    _, share, tokens = _likeliest(logits / sampling.temperature, sampling.top_p)
+    before = share.cumsum(-1) - share
+    return int(tokens[scores[tokens].masked_fill((before >= sampling.top_p) & (before > 0), NEVER).argmax()])
+
+
+def settled(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int | None:
+    """What `draw` gives for these logits and all others within rounding of them; `None` if that is not one token."""
+    scores = logits if noise is None else logits + sampling.temperature * noise
+    if noise is None or sampling.top_p >= 1:
+        return _leader(scores)
+    margin = MARGIN / sampling.temperature
+    falling, share, tokens = _likeliest(logits / sampling.temperature, sampling.top_p + 2 * margin)
+    surely_before, maybe_before = _before(falling, share, margin)
+    possible = surely_before < sampling.top_p + margin
+    if possible[-1] and len(tokens) < len(logits):
+        return None
+    won = _leader(scores[tokens].masked_fill(~possible, NEVER))
+    if won is None or (maybe_before[won] >= sampling.top_p - margin and maybe_before[won] > 0):
+        return None
+    return int(tokens[won])
+
+
+def gumbel(size: int, generator: Generator) -> Tensor:
+    import torch
+
+    # 64 bits: in 32 the rarest draws would be too common over a large vocabulary
+    uniform = torch.rand(size, generator=generator, dtype=torch.float64)
+    return -(-uniform.log()).log()
+
+
+def _leader(scores: Tensor) -> int | None:
+    best = scores.topk(min(2, len(scores)))
+    near = best.values[0] - best.values[1:] <= MARGIN
+    return None if bool(near.any()) else int(best.indices[0])
+
+
+def _likeliest(logits: Tensor, top_p: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, shares and numbers of enough tokens to hold this much, likeliest first. Sorting all would take longer
+    than running a small model."""
+    total, size = logits.logsumexp(-1), 256
+    while True:
+        falling, tokens = logits.topk(min(size, len(logits)))
+        share = (falling - total).exp()
+        if len(tokens) == len(logits) or float(share[:-1].sum()) >= top_p:
+            return falling, share, tokens
+        size *= 8
+
+
+def _before(falling: Tensor, share: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """Probability of tokens that are likelier than each, by more than the margin, and by more than minus the margin."""
+    import torch
+
+    held = torch.cat([share.new_zeros(1), share.cumsum(-1)])
+    surely = held[torch.searchsorted(-falling, -falling - margin)]
+    return surely, held[torch.searchsorted(-falling, -falling + margin)] - share

@@ -1,18 +1,116 @@
-"""Reward models with a classification head: any checkpoint of `AutoModelForSequenceClassification`."""
+"""Reward models with a classification head: any checkpoint of `AutoModelForSequenceClassification`.
+
+Known checkpoints and their peculiarities are data, in `CATALOGUE`; all others are loaded as they come.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from prb.cache import Cache
-from prb.engine.load import AS_IT_COMES, Loading
+from prb.engine.load import DEFAULT_LOADING, Loading
 from prb.errors import BadInput
 from prb.models import MODELS
-from prb.models.catalogue import quirk_of
 from prb.types import Scorer
 
 Logit = Literal["auto", "softmax"] | int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quirk:
+    checkpoints: tuple[str, ...] = ()
+    """Hub ids or prefixes of them."""
+    kind: Literal["classifier", "causal"] = "classifier"
+    """Which auto class loads it."""
+    layout: Literal["chat", "pair"] = "chat"
+    """Chat turns through the template, or prompt and answer as two texts."""
+    read: Literal["logits", "score", "first-logit"] = "logits"
+    """Where the reward is: the head's logits, the output's own `score`, or the logit of token 0 at the end."""
+    logit: int | Literal["auto"] = "auto"
+    remote_code: bool = False
+    """Whether the checkpoint needs its own code."""
+    unsupported: str = ""
+    """Why it cannot be run here, with what to do instead."""
+    note: str = ""
+
+
+NO_QUIRK = Quirk()
+
+CATALOGUE = (
+    Quirk(
+        checkpoints=("Skywork/Skywork-Reward-V2-",),
+        note="one logit; templates write the BOS themselves, so it must not be added again",
+    ),
+    Quirk(
+        checkpoints=("Skywork/Skywork-Reward-Llama-3.1-8B", "Skywork/Skywork-Reward-Gemma-2-27B"),
+        note="one logit; the Gemma version was trained with eager attention",
+    ),
+    Quirk(
+        checkpoints=(
+            "allenai/Llama-3.1-Tulu-3-8B-RM",
+            "allenai/Llama-3.1-Tulu-3-8B-SFT-RM",
+            "allenai/open_instruct_dev",
+        ),
+        note="one logit",
+    ),
+    Quirk(
+        checkpoints=("OpenAssistant/reward-model-deberta-v3-",),
+        layout="pair",
+        note="an encoder; question and answer are two texts; 512 tokens, so long profiles are cut",
+    ),
+    Quirk(
+        checkpoints=("RLHFlow/ArmoRM-Llama3-8B",),
+        read="score",
+        remote_code=True,
+        note="19 objectives mixed by a gate; the mixture is the output's `score`",
+    ),
+    Quirk(
+        checkpoints=("nicolinho/QRM-",),
+        read="score",
+        remote_code=True,
+        note="quantiles of several attributes; their expectation is in `score`",
+    ),
+    Quirk(
+        checkpoints=("LxzGordon/URM-",),
+        logit=0,
+        remote_code=True,
+        note="uncertainty-aware; the first logit is the mean reward",
+    ),
+    Quirk(
+        checkpoints=("nvidia/Llama-3.1-Nemotron-70B-Reward-HF", "nvidia/Llama-3.3-Nemotron-70B-Reward"),
+        kind="causal",
+        read="first-logit",
+        note="a causal LM whose next-token logit of token 0 is the reward",
+    ),
+    Quirk(
+        checkpoints=("internlm/internlm2-",),
+        remote_code=True,
+        unsupported="it is scored by a method of its own code; wrap its get_score in a small plug-in (docs/models.md)",
+        note="AutoModel with get_score(tokenizer, chat)",
+    ),
+    Quirk(
+        checkpoints=("llm-blender/PairRM",),
+        layout="pair",
+        unsupported="it reads both answers in one input through the llm-blender package; wrap it as a comparer plug-in",
+        note="pairwise encoder",
+    ),
+)
+
+
+def quirk_of(path: str) -> Quirk:
+    """The entry whose checkpoint name fits best; a local folder matches by its own name."""
+    name = path.rstrip("/")
+    last = name.rsplit("/", 1)[-1]
+    matches = [
+        (len(known), quirk)
+        for quirk in CATALOGUE
+        for known in quirk.checkpoints
+        if name.startswith(known) or last.startswith(known.rsplit("/", 1)[-1])
+    ]
+    return max(matches, key=lambda match: match[0])[1] if matches else NO_QUIRK
 
 
 @MODELS.register("classifier")
@@ -22,12 +120,12 @@ def classifier(
     input: Literal["auto", "chat", "pair"] = "auto",
     system: str | None = None,
     cache: bool = True,
-    loading: Loading = AS_IT_COMES,
+    loading: Loading = DEFAULT_LOADING,
 ) -> Scorer:
-    """A reward head on a language model or encoder (path=folder or hub id): Skywork, Tulu-RM, OpenAssistant …
+    """A reward head on an LLM or encoder (path=folder or hub id): Skywork, Tulu-RM, OpenAssistant, …
 
-    logit: one logit is the reward. Of several, `auto` and `softmax` take the log-odds of the last class, as the scripts
-    of published benchmarks do; a number picks one. input: `chat` applies the model's chat template to user and
+    logit: a single logit is the reward. Of several, `auto` and `softmax` take the log-odds of the last class, as the
+    scripts of published benchmarks do; a number picks one. input: `chat` applies the model's chat template to user and
     assistant turns, `pair` gives prompt and answer as two texts, `auto` follows the catalogue, else chat.
     """
     quirk = quirk_of(path)
@@ -35,52 +133,41 @@ def classifier(
         raise BadInput(f"{path}: {quirk.unsupported}")
     if quirk.remote_code and not loading.trust_remote_code:
         raise BadInput(f"{path} comes with its own code; add trust_remote_code=true if you trust it")
-    from prb.engine.answers import Answers
-    from prb.engine.chat import Chat, TwoTexts
-    from prb.engine.load import load
+    from prb.engine.answers import AnswerScorer
+    from prb.engine.chat import Chat, Text, TwoTexts
+    from prb.engine.heads import FirstLogit, LastToken, OutputScore
+    from prb.engine.load import load_shared
 
-    loaded = load(path, quirk.kind, loading)
+    checkpoint = load_shared(path, quirk.kind, loading)
     layout = quirk.layout if input == "auto" else input
-    reader = TwoTexts(loaded.tokenizer) if layout == "pair" else Chat(loaded.tokenizer, system=system)
+    reader = TwoTexts(checkpoint.tokenizer) if layout == "pair" else Chat(checkpoint.tokenizer, system=system)
     chosen = quirk.logit if logit == "auto" else logit
-    return Answers(
+    heads: dict[str, Any] = {"logits": LastToken, "score": OutputScore, "first-logit": FirstLogit}
+    head = heads[quirk.read](checkpoint)
+
+    def rewards(groups: Sequence[Sequence[Text]]) -> list[list[float]]:
+        return [[reward_of(row.tolist(), chosen) for row in rows] for rows in head.logits(groups)]
+
+    return AnswerScorer(
         reader,
-        _Heads(loaded, quirk.read, chosen).rewards,
-        fingerprint=f"classifier-{loaded.fingerprint}-{layout}-{chosen}-{system or ''}",
-        limit=loaded.max_length,
+        rewards,
+        fingerprint=f"classifier-{checkpoint.fingerprint}-{layout}-{chosen}-{system or ''}",
+        limit=checkpoint.max_length,
         cache=Cache() if cache else None,
     )
 
 
-class _Heads:
-    """From texts to one number each, by the way this checkpoint is read."""
-
-    def __init__(self, loaded: Any, read: str, logit: Logit) -> None:
-        from prb.engine.heads import FirstLogit, LastToken, OwnScore
-
-        heads: dict[str, Any] = {"logits": LastToken, "score": OwnScore, "first-logit": FirstLogit}
-        self._head = heads[read](loaded)
-        self._logit = logit
-
-    def rewards(self, groups: Sequence[Sequence[Any]]) -> list[list[float]]:
-        return [[reward_of(row.tolist(), self._logit) for row in rows] for rows in self._head.logits(groups)]
-
-
 def reward_of(logits: Sequence[float], logit: Logit) -> float:
-    """One number of a head's output."""
+    """One number from a head's output."""
     if isinstance(logit, int):
         if not -len(logits) <= logit < len(logits):
             raise BadInput(f"logit={logit}: the head has {len(logits)}")
         return float(logits[logit])
-    if len(logits) == 1:
-        return float(logits[0])
-    return log_odds_of_last(logits)
+    return float(logits[0]) if len(logits) == 1 else log_odds_of_last(logits)
 
 
 def log_odds_of_last(logits: Sequence[float]) -> float:
     """log p/(1−p) of the last class: the same order as its softmax probability, without its rounding to 0 and 1."""
-    from math import exp, log
-
     *others, last = logits
     top = max(others)
-    return float(last - (top + log(sum(exp(x - top) for x in others))))
+    return float(last - (top + math.log(sum(math.exp(x - top) for x in others))))

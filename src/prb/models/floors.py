@@ -1,27 +1,35 @@
-"""Floors: what a number is worth that knows neither the person nor the question."""
+"""Floors: what a score is worth that knows neither the user nor the question."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
+from prb.hashing import draw
 from prb.models import MODELS
 from prb.types import Ask, Scorer
 
 
+@MODELS.register("random")
+def random(seed: int = 0) -> Scorer:
+    """Floor: a number drawn by hash of question and answer."""
+    return Random(seed)
+
+
 class Random:
-    """Hashes question and answer, so twins, reruns and subsets agree; the person does not enter."""
+    """Hashes question and answer, so that twins, reruns and subsets agree; the user does not enter."""
 
     def __init__(self, seed: int) -> None:
         self.fingerprint = f"random-{seed}"
         self._seed = seed
 
     def score(self, asks: Sequence[Ask]) -> list[float]:
-        return [self._draw(ask.query.question, ask.answer) for ask in asks]
+        return [draw(f"{self._seed}\0{ask.query.question}\0{ask.answer}", bits=56) / 2**56 for ask in asks]
 
-    def _draw(self, question: str, answer: str) -> float:
-        digest = hashlib.sha256(f"{self._seed}\0{question}\0{answer}".encode()).digest()
-        return int.from_bytes(digest[:7], "big") / 2**56
+
+@MODELS.register("length")
+def length() -> Scorer:
+    """Floor: prefers the longer answer."""
+    return Length()
 
 
 class Length:
@@ -31,26 +39,14 @@ class Length:
         return [float(len(ask.answer)) for ask in asks]
 
 
+@MODELS.register("constant")
+def constant() -> Scorer:
+    """Floor: every pair is a tie."""
+    return Constant()
+
+
 class Constant:
     fingerprint = "constant"
 
     def score(self, asks: Sequence[Ask]) -> list[float]:
         return [0.0] * len(asks)
-
-
-@MODELS.register("random")
-def random(seed: int = 0) -> Scorer:
-    """Floor: a number drawn by hash of question and answer."""
-    return Random(seed)
-
-
-@MODELS.register("length")
-def length() -> Scorer:
-    """Floor: prefers the longer answer."""
-    return Length()
-
-
-@MODELS.register("constant")
-def constant() -> Scorer:
-    """Floor: every pair is a tie."""
-    return Constant()

@@ -1,10 +1,16 @@
-"""Fakes for tests and plumbing: a model that says what it was told to say."""
+"""Constructed models: fakes that return what a test or plumbing needs, and models made worse by known noise."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 
-from prb.models import MODELS
+import orjson
+
+from prb.config import NonNegative
+from prb.errors import BadSpec
+from prb.models import MODELS, is_remote
 from prb.types import Ask, Comparer, Duel, Failure, Scorer, Verdict
 
 
@@ -38,10 +44,47 @@ def scripted(reward: float | None = None, fail: str = "nothing scripted") -> Sco
 
 @MODELS.register("scripted-judge")
 def scripted_judge(says: str = "first") -> Comparer:
-    """Fake: a comparer that always says first, second or tie; anything else is a verdict it cannot give."""
+    """Fake: a comparer that always says first, second or tie; anything else is a failure."""
     known: dict[str, Verdict] = {
         "first": Verdict(choice="first"),
         "second": Verdict(choice="second"),
         "tie": Verdict(choice="tie"),
     }
     return ScriptedComparer(lambda _: known.get(says) or Failure("no verdict", says), f"scripted-judge-{says}")
+
+
+@MODELS.register("noisy")
+def noisy(model: str, sd: NonNegative = 0.3, seed: int = 0) -> Scorer:
+    """Constructed, for studies: another scorer (model=SPEC, its ? and & written %3F and %26) plus Gaussian noise."""
+    inner = MODELS.make(model)
+    if not isinstance(inner, Scorer):
+        raise BadSpec(f"model 'noisy': {model!r} only compares answers; noise needs a model that scores them")
+    return Noisy(inner, sd, seed)
+
+
+class Noisy:
+    """Hashes query and answer, so that subsets, reruns and batches agree; twins get independent noise."""
+
+    def __init__(self, inner: Scorer, sd: float, seed: int) -> None:
+        self.fingerprint = f"noisy-{sd:g}-{seed}-{inner.fingerprint}"
+        self.remote = is_remote(inner)
+        self._inner, self._sd, self._seed = inner, sd, seed
+
+    def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
+        rewards = self._inner.score(asks)
+        return [r if isinstance(r, Failure) else r + self._noise(a) for a, r in zip(asks, rewards, strict=True)]
+
+    def _noise(self, ask: Ask) -> float:
+        query = ask.query
+        texts = [query.user or "", query.question, *query.plan, *(text for post in query.posts for text in post)]
+        shape = [
+            self._seed,
+            query.user is None,
+            len(query.plan),
+            len(query.posts),
+        ]  # so that no two queries run together
+        content = orjson.dumps(
+            [*shape, *(text.encode("utf-8", "surrogatepass").hex() for text in (*texts, ask.answer))]
+        )
+        share = int.from_bytes(hashlib.blake2b(content, digest_size=6).digest(), "big") / 2**48
+        return self._sd * NormalDist().inv_cdf(share + 2**-49)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from prb.data.load import Dataset
 from prb.data.retrieve import ranker
-from prb.engine.bundle import common_prefix
-from prb.engine.chat import Chat, Text, fit
+from prb.engine.chat import Chat, Text, common_prefix, fit
 from prb.errors import BadInput
 from prb.evaluation.conditions import Asker
 from prb.evaluation.plan import PLANNERS

@@ -60,7 +60,7 @@ def load_base(config: FullConfig) -> Base:
     if tokenizer.pad_token is None and tokenizer.eos_token is None:
         raise BadInput(f"{config.base}: its tokenizer has neither a padding nor an end token")
     limit = min(longest(model, tokenizer), config.max_length or 10**9)
-    return Base(model, tokenizer, fingerprint(where, model, config.revision), limit)
+    return Base(model, tokenizer, fingerprint(where, config.revision), limit)
 
 
 def _want_head(base: str, saved: Any) -> None:

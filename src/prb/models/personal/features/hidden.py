@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from prb.engine.load import AS_IT_COMES, Loading
+from prb.engine.load import DEFAULT_LOADING, Loading
 from prb.models.personal.features import FEATURES, Features, Shifted
 
 
@@ -14,14 +14,14 @@ def hidden(
     layer: int = -1,
     pool: Literal["mean", "last"] = "mean",
     shift: bool = False,
-    loading: Loading = AS_IT_COMES,
+    loading: Loading = DEFAULT_LOADING,
 ) -> Features:
     """Hidden states of a language model (lm=folder, hub id or pulled name), pooled over the answer's tokens.
 
     shift: the states without the posts, and beside them what the posts change.
     """
     from prb.engine.hidden import HiddenStates
-    from prb.engine.load import load
+    from prb.engine.load import load_shared
 
-    states = HiddenStates(load(lm, "causal", loading), layer, pool)
+    states = HiddenStates(load_shared(lm, "causal", loading), layer, pool)
     return Shifted(states) if shift else states

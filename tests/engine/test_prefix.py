@@ -1,4 +1,4 @@
-"""Scores equal a plain forward pass, whatever shares the batch."""
+"""Bundles and batches; scores equal a plain forward pass, whatever shares the batch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,56 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from prb.engine.bundle import Bundle
-from prb.engine.chat import Chat, Text
+from prb.engine.chat import Chat, Text, common_prefix
+from prb.engine.heads import AnswerLogp, LastToken
 from prb.engine.load import Loading, load
+from prb.engine.prefix import Bundle, SharedPrefix, batches, bundle, sharing_is_exact
 from tests import tiny
 from tests.tiny import torch
+
+SEQUENCES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=6)
+
+
+def test_a_bundle_splits_after_the_longest_common_beginning() -> None:
+    made = bundle([[1, 2, 3, 4], [1, 2, 5], [1, 2, 3, 9, 9]])
+    assert (made.prefix, made.suffixes) == ([1, 2], ([3, 4], [5], [3, 9, 9]))
+    assert (made.repeated, made.unique) == (12, 8)
+
+
+def test_every_sequence_keeps_a_token_of_its_own_even_if_it_is_the_beginning_of_another() -> None:
+    assert bundle([[1, 2], [1, 2, 3]]).suffixes == ([2], [2, 3])
+    assert bundle([[7]]).suffixes == ([7],)
+
+
+def test_the_prefix_can_be_kept_short() -> None:
+    assert bundle([[1, 2, 3], [1, 2, 4]], at_most=1).prefix == [1]
+
+
+@given(SEQUENCES)
+def test_prefix_and_suffix_are_the_sequence(sequences: list[list[int]]) -> None:
+    made = bundle(sequences)
+    assert [[*made.prefix, *suffix] for suffix in made.suffixes] == sequences
+    assert all(made.suffixes)
+
+
+@given(SEQUENCES)
+def test_the_common_prefix_is_the_longest_one(sequences: list[list[int]]) -> None:
+    n = common_prefix(sequences)
+    assert len({tuple(s[:n]) for s in sequences}) == 1
+    longer = {tuple(s[: n + 1]) for s in sequences}
+    assert len(longer) > 1 or min(map(len, sequences)) == n
+
+
+@given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 120))
+def test_batches_hold_everything_once_and_stay_within_the_budget(lengths: list[int], budget: int) -> None:
+    groups = list(batches(lengths, budget))
+    assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
+    for group in groups:
+        assert len(group) == 1 or len(group) * max(lengths[i] for i in group) <= budget
+
 
 CAUSAL = ["llama", "qwen2", "gemma", "gemma2", "gpt2"]
 ENCODERS = ["bert", "deberta"]
@@ -32,8 +76,6 @@ def groups_of(tokenizer: object, seed: int = 0, queries: int = 6) -> list[list[T
 @pytest.mark.parametrize("architecture", CAUSAL + ENCODERS)
 @pytest.mark.parametrize("labels", [1, 3])
 def test_a_reward_head_gives_what_the_model_gives_on_its_own(architecture: str, labels: int, tmp_path: Path) -> None:
-    from prb.engine.heads import LastToken
-
     loaded = load(str(tiny.save(tmp_path, architecture, labels=labels)), "classifier", Loading(tokens=300))
     groups = groups_of(loaded.tokenizer)
     head = LastToken(loaded)
@@ -47,8 +89,6 @@ def test_a_reward_head_gives_what_the_model_gives_on_its_own(architecture: str, 
 
 @pytest.mark.parametrize("architecture", CAUSAL)
 def test_log_probabilities_of_answers_are_those_of_a_plain_pass(architecture: str, tmp_path: Path) -> None:
-    from prb.engine.heads import AnswerLogp
-
     loaded = load(str(tiny.save(tmp_path, architecture)), "causal", Loading(tokens=300))
     groups = groups_of(loaded.tokenizer)
     head = AnswerLogp(loaded)
@@ -65,8 +105,6 @@ def test_log_probabilities_of_answers_are_those_of_a_plain_pass(architecture: st
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma", "bert", "deberta"])
 def test_scores_depend_neither_on_batch_size_nor_on_order_nor_on_neighbours(architecture: str, tmp_path: Path) -> None:
-    from prb.engine.heads import LastToken
-
     folder = str(tiny.save(tmp_path, architecture, labels=1))
     alone = load(folder, "classifier", Loading(tokens=1))
     groups = groups_of(alone.tokenizer, queries=16)
@@ -80,8 +118,6 @@ def test_scores_depend_neither_on_batch_size_nor_on_order_nor_on_neighbours(arch
 
 
 def test_a_prefix_is_computed_once_for_all_its_answers(tmp_path: Path) -> None:
-    from prb.engine.shared import SharedPrefix
-
     loaded = load(str(tiny.save(tmp_path, "llama")), "causal", Loading())
     body, seen = loaded.model.base_model, []
     body.register_forward_pre_hook(lambda _, __, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True)
@@ -92,8 +128,6 @@ def test_a_prefix_is_computed_once_for_all_its_answers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("architecture", CAUSAL)
 def test_kept_prefixes_give_the_scores_of_prefixes_read_afresh(architecture: str, tmp_path: Path) -> None:
-    from prb.engine.heads import AnswerLogp
-
     folder = str(tiny.save(tmp_path, architecture))
     groups = groups_of(load(folder, "causal", Loading()).tokenizer)
     wanted = [s.logp for row in AnswerLogp(load(folder, "causal", Loading())).spoken(groups) for s in row]
@@ -105,8 +139,6 @@ def test_kept_prefixes_give_the_scores_of_prefixes_read_afresh(architecture: str
 
 
 def test_a_kept_prefix_is_not_read_again_until_it_is_forgotten(tmp_path: Path) -> None:
-    from prb.engine.shared import SharedPrefix
-
     loaded = load(str(tiny.save(tmp_path, "llama")), "causal", Loading())
     body, seen = loaded.model.base_model, []
     body.register_forward_pre_hook(lambda _, __, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True)
@@ -134,8 +166,6 @@ def test_an_empty_answer_is_a_failure_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_model_that_looks_ahead_is_not_shared(tmp_path: Path) -> None:
-    from prb.engine.shared import sharing_is_exact
-
     assert not sharing_is_exact(
         load(str(tiny.save(tmp_path, "bert", labels=1)), "classifier", Loading()).model.base_model
     )

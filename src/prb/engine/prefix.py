@@ -1,0 +1,231 @@
+"""Hidden states of many answers to the same query, with the query computed once.
+
+The prefix of a bundle goes through the model first and leaves its keys and values; each suffix then attends to
+them. Several prefixes share a forward pass if they fit the token budget: they are padded on the left, so that every
+suffix follows its own prefix without a gap (sliding windows count indices, not positions), and masked, so that a
+row's states do not depend on its neighbors.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from prb.engine.chat import Tokens, common_prefix
+
+T = TypeVar("T")
+Reduce = Callable[[Tensor, int, int], T]
+"""(states, bundle, suffix) → result. states[0] belongs to the last prefix token, states[1:] to the suffix."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Token sequences that begin alike."""
+
+    prefix: Tokens
+    suffixes: tuple[Tokens, ...]
+
+    @property
+    def repeated(self) -> int:
+        """Tokens a plain loop computes."""
+        return sum(len(self.prefix) + len(suffix) for suffix in self.suffixes)
+
+    @property
+    def unique(self) -> int:
+        return len(self.prefix) + sum(map(len, self.suffixes))
+
+
+def bundle(sequences: Sequence[Tokens], at_most: int | None = None) -> Bundle:
+    """Split after the longest common beginning that leaves every sequence at least one token of its own."""
+    shared = common_prefix(sequences)
+    shared = min(shared, *(len(s) - 1 for s in sequences), shared if at_most is None else at_most)
+    return Bundle(sequences[0][:shared], tuple(s[shared:] for s in sequences))
+
+
+def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Positions in groups whose padded size, rows × longest, stays within the budget; similar lengths go together."""
+    group: list[int] = []
+    for position in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if group and (len(group) + 1) * lengths[group[0]] > budget:
+            yield group
+            group = []
+        group.append(position)
+    if group:
+        yield group
+
+
+class SharedPrefix:
+    def __init__(self, body: Any, *, budget: int, keep: int = 0) -> None:
+        """`keep`: bytes for prefixes that may come again in a later call."""
+        self._body = body
+        self._budget = budget
+        self._kept = KeptPrefixes(keep) if keep else None
+        self._device = next(body.parameters()).device
+
+    @torch.inference_mode()
+    def run(self, bundles: Sequence[Bundle], reduce: Reduce[T]) -> list[list[T]]:
+        """One result for each suffix of each bundle, in order."""
+        results: list[list[Any]] = [[None] * len(b.suffixes) for b in bundles]
+        for group in batches([len(b.prefix) for b in bundles], self._budget):
+            cache, last, mask = self._read_prefixes([bundles[i].prefix for i in group])
+            owner = [(row, k) for row, i in enumerate(group) for k in range(len(bundles[i].suffixes))]
+            suffixes = [bundles[group[row]].suffixes[k] for row, k in owner]
+            for chunk in batches([len(s) for s in suffixes], self._budget):
+                rows = [owner[i][0] for i in chunk]
+                states = self._read_suffixes([suffixes[i] for i in chunk], rows, cache, mask)
+                for position, i in enumerate(chunk):
+                    row, k = owner[i]
+                    suffix_states = torch.cat([last[row : row + 1], states[position, : len(suffixes[i])]])
+                    results[group[row]][k] = reduce(suffix_states, group[row], k)
+        return results
+
+    def _read_prefixes(self, prefixes: list[Tokens]) -> tuple[Any, Tensor, Tensor]:
+        """Keys and values, the state of each last token, and which positions are real."""
+        ids, mask = self._padded(prefixes, left=True)
+        if not ids.shape[1]:
+            return None, torch.zeros(len(prefixes), self._body.config.hidden_size, device=self._device), mask
+        if self._kept is None:
+            return *self._forward(ids, mask), mask
+        known = {tuple(tokens): self._kept.get(tokens) for tokens in prefixes}
+        missing: list[Tokens] = [tokens for tokens, prefix in known.items() if prefix is None]
+        if missing:
+            fresh = _split(*self._forward(*self._padded(missing, left=True)), [len(t) for t in missing])
+            for tokens, read in zip(missing, fresh, strict=True):
+                known[tuple(tokens)] = read
+                self._kept.put(tokens, read)
+        return *_merge([prefix for tokens in prefixes if (prefix := known[tuple(tokens)])]), mask
+
+    def _forward(self, ids: Tensor, mask: Tensor) -> tuple[Any, Tensor]:
+        # a cache without the model's config keeps every position, also of layers with a sliding window;
+        # the attention mask applies the window
+        out = self._body(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),
+            past_key_values=DynamicCache(),
+            use_cache=True,
+        )
+        return out.past_key_values, out.last_hidden_state[:, -1]
+
+    def _read_suffixes(self, suffixes: list[Tokens], rows: list[int], cache: Any, prefix_mask: Tensor) -> Tensor:
+        ids, mask = self._padded(suffixes)
+        index = torch.tensor(rows, device=self._device)
+        before = prefix_mask.index_select(0, index)
+        positions = before.sum(dim=1, keepdim=True) + torch.arange(ids.shape[1], device=self._device)
+        states: Tensor = self._body(
+            input_ids=ids,
+            attention_mask=torch.cat([before, mask], dim=1),
+            position_ids=positions,
+            past_key_values=None if cache is None else _copy_rows(cache, index),
+            use_cache=cache is not None,
+        ).last_hidden_state
+        return states
+
+    def _padded(self, rows: list[Tokens], *, left: bool = False) -> tuple[Tensor, Tensor]:
+        width = max(map(len, rows))
+        ids = torch.zeros(len(rows), width, dtype=torch.long)
+        mask = torch.zeros(len(rows), width, dtype=torch.long)
+        for n, row in enumerate(rows):
+            place = slice(width - len(row), width) if left else slice(0, len(row))
+            ids[n, place] = torch.tensor(row, dtype=torch.long)
+            mask[n, place] = 1
+        return ids.to(self._device), mask.to(self._device)
+
+
+def _copy_rows(cache: Any, index: Tensor) -> Any:
+    """The cache of some rows, repeated as needed: a forward pass appends to the cache it is given."""
+    copy = DynamicCache()
+    for number, layer in enumerate(cache.layers):
+        copy.update(layer.keys.index_select(0, index), layer.values.index_select(0, index), number)
+    return copy
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What a forward pass leaves of one prefix, without padding: keys and values per layer, and the last state."""
+
+    layers: tuple[tuple[Tensor, Tensor], ...]
+    last: Tensor
+
+    @property
+    def length(self) -> int:
+        return int(self.layers[0][0].shape[1])
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(part.numel() * part.element_size() for layer in self.layers for part in layer)
+
+
+class KeptPrefixes:
+    """Drops the least recently used prefix when `limit` bytes are full."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._prefixes: OrderedDict[tuple[int, ...], Prefix] = OrderedDict()
+
+    def get(self, tokens: Tokens) -> Prefix | None:
+        key = tuple(tokens)
+        if key in self._prefixes:
+            self._prefixes.move_to_end(key)
+        return self._prefixes.get(key)
+
+    def put(self, tokens: Tokens, prefix: Prefix) -> None:
+        if prefix.size > self._limit:
+            return
+        self._prefixes[tuple(tokens)] = prefix
+        self._size += prefix.size
+        while self._size > self._limit:
+            self._size -= self._prefixes.popitem(last=False)[1].size
+
+
+def _split(cache: Any, last: Tensor, lengths: Sequence[int]) -> list[Prefix]:
+    """The rows of a batch that was padded on the left, one by one."""
+
+    def tail(tensor: Tensor, row: int, length: int) -> Tensor:
+        return tensor[row, :, tensor.shape[2] - length :].clone()
+
+    return [
+        Prefix(tuple((tail(x.keys, row, n), tail(x.values, row, n)) for x in cache.layers), last[row].clone())
+        for row, n in enumerate(lengths)
+    ]
+
+
+def _merge(prefixes: Sequence[Prefix]) -> tuple[Any, Tensor]:
+    """One batch again, padded on the left with zeros, which the attention mask hides."""
+    width = max(prefix.length for prefix in prefixes)
+
+    def padded(tensor: Tensor) -> Tensor:
+        return torch.nn.functional.pad(tensor, (0, 0, width - tensor.shape[1], 0))
+
+    cache = DynamicCache()
+    for number in range(len(prefixes[0].layers)):
+        keys, values = (torch.stack([padded(p.layers[number][k]) for p in prefixes]) for k in (0, 1))
+        cache.update(keys, values, number)
+    return cache, torch.stack([prefix.last for prefix in prefixes])
+
+
+def sharing_is_exact(body: Any, tolerance: float = 1e-3) -> bool:
+    """Whether this model gives the same states with and without a shared prefix, tried on a few tokens.
+
+    Encoders look ahead, and some architectures keep other state than keys and values: those are scored whole.
+    """
+    tokens = [1, 2, 3, 4, 5, 6]
+    try:
+        with torch.inference_mode():
+            device = next(body.parameters()).device
+            whole = body(input_ids=torch.tensor([tokens], device=device)).last_hidden_state[0, 3:]
+        other = Bundle(tokens[:1], (tokens[1:],))  # a shorter neighbor, so that padding is tried too
+        bundles = [Bundle(tokens[:3], (tokens[3:], tokens[3:5])), other]
+        shared = SharedPrefix(body, budget=64).run(bundles, lambda s, *_: s[1:])
+    except (TypeError, ValueError, AttributeError, NotImplementedError, RuntimeError, IndexError):
+        return False
+    scale = max(1.0, float(whole.abs().max()))
+    return all(float((states - whole[: len(states)]).abs().max()) <= tolerance * scale for states in shared[0])
