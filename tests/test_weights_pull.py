@@ -300,9 +300,12 @@ def test_what_was_pulled_is_the_pinned_file(name: str, monkeypatch: pytest.Monke
     assert has_chat_template(path) == (name == "smollm2")
 
 
-def test_a_hash_is_kept_beside_the_file_until_it_changes(tmp_path: Path) -> None:
+def test_a_hash_is_kept_beside_a_large_file_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"one")
+    assert file_sha256(path) == digest(b"one")
+    assert names(tmp_path) == ["model.gguf"]
+    monkeypatch.setattr(weights_module, "LARGE_FILE", 3)
     assert file_sha256(path) == digest(b"one")
     kept = tmp_path / "model.gguf.sha256"
     assert names(tmp_path) == ["model.gguf", "model.gguf.sha256"]

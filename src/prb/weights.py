@@ -27,6 +27,8 @@ from prb.cache import cache_folder
 from prb.errors import BadInput, PrbError, unknown
 from prb.progress import SILENT, Progress
 
+LARGE_FILE = 1 << 26
+"""Bytes from which a file's hash is kept beside it; smaller files are hashed in a moment."""
 GGUF_HEADER = 256 << 20
 """Key-value pairs come first in a GGUF file; no vocabulary is larger than this many bytes."""
 
@@ -282,7 +284,7 @@ def has_chat_template(gguf: Path) -> bool:
 
 
 def file_sha256(path: Path) -> str:
-    """Kept in a small file beside a large one, and reused as long as size and modification time stay the same."""
+    """That of a large file is kept beside it, and reused as long as size and modification time stay the same."""
     note = path.with_name(f"{path.name}.sha256")
     stat = path.stat()
     state = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
@@ -292,8 +294,9 @@ def file_sha256(path: Path) -> str:
             return str(known["sha256"])
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    with contextlib.suppress(OSError):  # in a read-only folder it is hashed each time
-        fresh = note.with_name(f"{note.name}.{os.getpid()}")
-        fresh.write_text(json.dumps({**state, "sha256": sha256}), "utf-8")
-        fresh.replace(note)
+    if stat.st_size >= LARGE_FILE:
+        with contextlib.suppress(OSError):  # in a read-only folder it is hashed each time
+            fresh = note.with_name(f"{note.name}.{os.getpid()}")
+            fresh.write_text(json.dumps({**state, "sha256": sha256}), "utf-8")
+            fresh.replace(note)
     return sha256
