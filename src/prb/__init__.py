@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "MODELS": "prb.models",
-    "DATASETS": "prb.data.registry",
+    "DATASETS": "prb.data.source",
     "EvaluateConfig": "prb.evaluation.config",
     "Failure": "prb.types",
     "Pair": "prb.types",

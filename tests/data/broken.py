@@ -50,29 +50,29 @@ LATIN_1 = line(sound(2, question="Is the café open?")).decode().encode("latin-1
 UNSWAPPED = "does not hold the same question with the answers swapped"
 
 WRONG_TYPE: list[tuple[str, Any, str]] = [
-    ("id", 1.5, "`id` is a number, wants text or a whole number"),
-    ("id", ["r2"], "`id` is a list, wants text or a whole number"),
-    ("user", {"name": "Ann"}, "`user` is an object, wants text or a whole number"),
-    ("mirror", True, "`mirror` is true/false, wants text or a whole number"),
-    ("question", 3, "`question` is a number, wants text"),
-    ("narrative", ["short"], "`narrative` is a list, wants text"),
-    ("category", 7, "`category` is a number, wants text"),
-    ("chosen", {"text": "yes"}, "`chosen` is an object, wants text"),
-    ("rejected", False, "`rejected` is true/false, wants text"),
-    ("tier", 2, "`tier` is a number, wants text"),
-    ("split", 2, "`split` is a number, wants text"),
-    ("topic", [], "`topic` is a list, wants text"),
-    ("drift", "yes", "`drift` is text, wants true or false"),
-    ("groups", ["60+"], "`groups` is a list, wants an object"),
-    ("groups", {"age": 60}, "`groups.age` is a number, wants text"),
-    ("groups", {"int": 60}, "`groups.int` is a number, wants text"),
-    ("profile", "I like tea.", "`profile` is text, wants a list"),
-    ("profile", ["I like tea."], "`profile.0` is text, wants an object"),
-    ("profile", [{"text": "Tea."}, {"text": 5}], "`profile.1.text` is a number, wants text"),
-    ("profile", [{"text": "Tea.", "category": 1}], "`profile.0.category` is a number, wants text"),
-    ("profile", [{"text": "Tea.", "id": 1.5}], "`profile.0.id` is a number, wants text or a whole number"),
-    ("rubric_aspects", {"aspect": "x"}, "`rubric_aspects` is an object, wants a list"),
-    ("rubric_aspects", [{"aspect": 1}], "`rubric_aspects.0.aspect` is a number, wants text"),
+    ("id", 1.5, "`id` must be text or an integer, not a number"),
+    ("id", ["r2"], "`id` must be text or an integer, not a list"),
+    ("user", {"name": "Ann"}, "`user` must be text or an integer, not an object"),
+    ("mirror", True, "`mirror` must be text or an integer, not true/false"),
+    ("question", 3, "`question` must be text, not a number"),
+    ("narrative", ["short"], "`narrative` must be text, not a list"),
+    ("category", 7, "`category` must be text, not a number"),
+    ("chosen", {"text": "yes"}, "`chosen` must be text, not an object"),
+    ("rejected", False, "`rejected` must be text, not true/false"),
+    ("tier", 2, "`tier` must be text, not a number"),
+    ("split", 2, "`split` must be text, not a number"),
+    ("topic", [], "`topic` must be text, not a list"),
+    ("drift", "yes", "`drift` must be true or false, not text"),
+    ("groups", ["60+"], "`groups` must be an object, not a list"),
+    ("groups", {"age": 60}, "`groups.age` must be text, not a number"),
+    ("groups", {"int": 60}, "`groups.int` must be text, not a number"),
+    ("profile", "I like tea.", "`profile` must be a list, not text"),
+    ("profile", ["I like tea."], "`profile.0` must be an object, not text"),
+    ("profile", [{"text": "Tea."}, {"text": 5}], "`profile.1.text` must be text, not a number"),
+    ("profile", [{"text": "Tea.", "category": 1}], "`profile.0.category` must be text, not a number"),
+    ("profile", [{"text": "Tea.", "id": 1.5}], "`profile.0.id` must be text or an integer, not a number"),
+    ("rubric_aspects", {"aspect": "x"}, "`rubric_aspects` must be a list, not an object"),
+    ("rubric_aspects", [{"aspect": 1}], "`rubric_aspects.0.aspect` must be text, not a number"),
     ("rubric_aspects", [{"evidence": "x"}], "`rubric_aspects.0.aspect` is missing"),
 ]
 
@@ -91,10 +91,10 @@ BROKEN: dict[str, Broken] = {
         f"{field} of wrong type {n}": between(sound(2, **{field: value}), says=[what])
         for n, (field, value, what) in enumerate(WRONG_TYPE)
     },
-    "required null": between({**sound(2), "question": None}, says=["`question` is null, wants text"]),
+    "required null": between({**sound(2), "question": None}, says=["`question` must be text, not null"]),
     "several at once": between(
         sound(2, question=None, chosen="", tier=1),
-        says=["`question` is missing", "`chosen` is empty", "`tier` is a number, wants text"],
+        says=["`question` is missing", "`chosen` is empty", "`tier` must be text, not a number"],
     ),
     "duplicate id": between(
         sound(2), sound(2), says=[(3, "duplicate id 'r2', first seen at set.jsonl:2")], good=["r2"]
@@ -110,7 +110,7 @@ BROKEN: dict[str, Broken] = {
         sound(2, profile=[{"text": "Tea."}, {"text": ""}]), says=["`profile.1.text` is empty"]
     ),
     "mirror at itself": between(sound(2, mirror="r2"), says=["`mirror` points at its own row"]),
-    "mirror nowhere": between(sound(2, mirror="r3"), says=["`mirror` 'r3' is not in the set, or has errors"]),
+    "mirror nowhere": between(sound(2, mirror="r3"), says=["`mirror` 'r3' is not in the dataset, or has errors"]),
     "mirror at a row without one": between(sound(2, mirror="r1"), says=["`mirror` 'r1' has no mirror itself"]),
     "mirror that does not point back": between(
         *make_twins(5),
@@ -120,7 +120,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "mirror at a broken twin": between(
         *_twins(narrative=3),
-        says=["`mirror` 't5b' is not in the set, or has errors", (3, "`narrative` is a number, wants text")],
+        says=["`mirror` 't5b' is not in the dataset, or has errors", (3, "`narrative` must be text, not a number")],
         split="test",
     ),
     "mirror with another answer": between(
@@ -146,8 +146,8 @@ BROKEN: dict[str, Broken] = {
     "latin-1": between(LATIN_1, says=[f"wrong encoding: byte {LATIN_1.index(bytes([0xE9])) + 1} is not UTF-8"]),
     "raw NUL": between(line(sound(2)).replace(b"water", b"wa\0er"), says=["holds a NUL byte"]),
     "escaped NUL": between(line(sound(2, question="Why \0?")), says=["holds a NUL byte"]),
-    "a number for a row": between(b"5\n", says=["a row is an object, this is a number"]),
-    "a list for a row": between(line([sound(2)]), says=["a row is an object, this is a list"]),
-    "text for a row": between(b'"r2"\n', says=["a row is an object, this is text"]),
-    "null for a row": between(b"null\n", says=["a row is an object, this is null"]),
+    "a number for a row": between(b"5\n", says=["a row must be an object, not a number"]),
+    "a list for a row": between(line([sound(2)]), says=["a row must be an object, not a list"]),
+    "text for a row": between(b'"r2"\n', says=["a row must be an object, not text"]),
+    "null for a row": between(b"null\n", says=["a row must be an object, not null"]),
 }

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from prb.data.convert import convert, fold
 from prb.data.load import load_pairs
-from prb.data.source import Rows, open_source, unfold
+from prb.data.source import MemorySource, open_source, unfold
 from prb.errors import BadData, BadInput
 from tests.conftest import Row, make_row, make_twins
 from tests.data.broken import line, sound
@@ -53,7 +53,7 @@ ROW = st.fixed_dictionaries(
 
 
 def written(path: Path) -> list[bytes]:
-    """Rows as bytes, so that 1 and 1.0, or absent and null, do not pass for the same."""
+    """MemorySource as bytes, so that 1 and 1.0, or absent and null, do not pass for the same."""
     return [orjson.dumps(row.data, option=orjson.OPT_SORT_KEYS) for row in open_source(str(path)).rows()]
 
 
@@ -118,7 +118,7 @@ def test_unknown_fields_only_go_to_the_extra_column() -> None:
 
 def test_more_rows_than_a_batch_are_all_written(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"id": n} for n in range(2500)]
-    assert convert(Rows("x", rows), tmp_path / "x.parquet") == 2500
+    assert convert(MemorySource("x", rows), tmp_path / "x.parquet") == 2500
     assert [row.data for row in open_source(str(tmp_path / "x.parquet")).rows()] == rows
 
 
@@ -149,7 +149,7 @@ def test_a_file_may_be_converted_onto_itself(write_jsonl: Write) -> None:
 
 
 @pytest.mark.parametrize("target", ["x.parquet", "x.jsonl"])
-@pytest.mark.parametrize(("bad", "what"), [(b"{broken\n", "broken JSON"), (b"5\n", "a row is an object")])
+@pytest.mark.parametrize(("bad", "what"), [(b"{broken\n", "broken JSON"), (b"5\n", "a row must be an object")])
 def test_a_failed_conversion_leaves_no_file(target: str, bad: bytes, what: str, tmp_path: Path) -> None:
     path = tmp_path / "set.jsonl"
     path.write_bytes(line(sound(1)) + bad)
@@ -172,18 +172,18 @@ def test_a_failed_conversion_leaves_an_older_file_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["x.jsonl", "y.parquet"])
 def test_a_value_that_json_does_not_know_is_refused(target: str, tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["a"], "price": [decimal.Decimal("1.50")]}), tmp_path / "x.parquet")
-    with pytest.raises(BadInput, match=r"x.parquet holds a value that JSON has no form for: .*Decimal"):
+    with pytest.raises(BadInput, match=r"x.parquet holds a value that cannot be written as JSON: .*Decimal"):
         convert(open_source(str(tmp_path / "x.parquet")), tmp_path / target)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.parquet"]
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.jsonl.gz", "x"])
 def test_an_unknown_target_format_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=f"{name}: unknown format; known are .jsonl, .ndjson, .parquet"):
-        convert(Rows("x", [make_row(1)]), tmp_path / name)
+    with pytest.raises(BadInput, match=f"{name}: unknown format; known formats are .jsonl, .ndjson, .parquet"):
+        convert(MemorySource("x", [make_row(1)]), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_target_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"gone does not exist"):
-        convert(Rows("x", [make_row(1)]), tmp_path / "gone" / "x.jsonl")
+        convert(MemorySource("x", [make_row(1)]), tmp_path / "gone" / "x.jsonl")

@@ -9,14 +9,16 @@ import orjson
 import pytest
 
 from prb.data.convert import convert
-from prb.data.load import load, load_pairs
-from prb.data.source import Rows, open_source
+from prb.data.load import Users, load, load_pairs
+from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput
 from prb.types import Pair, Post, Rating
 from tests.conftest import Row, make_row, make_twins
 from tests.data.broken import BROKEN, Broken, line, sound
 
 Write = Callable[..., Path]
+TEA: list[dict[str, Any]] = [{"id": "p1", "category": "Food", "text": "Tea at four, naïvely."}]
+RAIN: list[dict[str, Any]] = [{"text": "Rain again."}, {"id": 7, "text": "Still rain."}]
 
 
 @pytest.fixture(params=BROKEN.values(), ids=BROKEN.keys())
@@ -66,7 +68,7 @@ def test_skip_bad_gives_links_and_donors_of_sound_rows_only(write_jsonl: Write) 
     assert list(dataset.index.twins) == [1, 0, -1]
 
 
-def test_a_broken_pair_of_twins_does_not_link_their_people(write_jsonl: Write) -> None:
+def test_a_broken_pair_of_twins_does_not_link_their_users(write_jsonl: Write) -> None:
     first, second = make_twins(1)
     rows = [first, {**second, "chosen": "Never."}, sound(2, user="a1"), sound(3, user="b1")]
     assert load(str(write_jsonl(rows)), skip_bad=True).index.clusters == ["a1", "b1"]
@@ -76,7 +78,7 @@ def test_utf_16_is_named_as_such(tmp_path: Path) -> None:
     path = tmp_path / "set.jsonl"
     for encoding in ("utf-16-le", "utf-16-be"):
         path.write_bytes(("\ufeff" + line(sound(1)).decode()).encode(encoding))
-        with pytest.raises(BadData, match=r"set.jsonl:1: wrong encoding: the file is UTF-16, wants UTF-8"):
+        with pytest.raises(BadData, match=r"set.jsonl:1: wrong encoding: the file is UTF-16, must be UTF-8"):
             load(str(path))
 
 
@@ -198,7 +200,7 @@ def test_posts_without_an_id_are_numbered(write_jsonl: Write) -> None:
 def test_an_empty_history_is_a_history(write_jsonl: Write) -> None:
     dataset = load(str(write_jsonl([make_row(1, profile=[]), make_row(2, profile={})])), donors=True)
     assert [len(pair.profile) for pair in dataset] == [0, 0]
-    assert dataset.people.names == []
+    assert dataset.users.names == []
 
 
 def test_every_format_gives_the_same_pairs(write_jsonl: Write, tmp_path: Path) -> None:
@@ -234,7 +236,7 @@ def test_the_fingerprint_follows_the_content_and_nothing_else(write_jsonl: Write
 
 def test_rows_in_memory_load_like_a_file(write_jsonl: Write) -> None:
     rows = [make_row(1), *make_twins(2)]
-    assert list(load(Rows("mine", rows))) == load_pairs(str(write_jsonl(rows)))
+    assert list(load(MemorySource("mine", rows))) == load_pairs(str(write_jsonl(rows)))
 
 
 def test_the_index_holds_one_entry_a_row(write_jsonl: Write) -> None:
@@ -297,7 +299,7 @@ def test_a_limit_beyond_the_end_takes_all(write_jsonl: Write) -> None:
     assert len(load(str(write_jsonl([make_row(1), make_row(2)])), limit=100)) == 2
 
 
-# people
+# users
 
 
 def test_twins_form_one_cluster(write_jsonl: Write) -> None:
@@ -324,21 +326,90 @@ def test_the_donors_are_the_whole_split_before_the_limit(write_jsonl: Write) -> 
     rows = [make_row(n, split="test") for n in (1, 2, 3)] + [make_row(4, split="train")]
     dataset = load(str(write_jsonl(rows)), limit=1, donors=True)
     assert len(dataset) == 1
-    assert dataset.people.names == ["u1", "u2", "u3"]
-    assert [post.text for post in dataset.people.posts("u3")] == [post["text"] for post in rows[2]["profile"]]
+    assert dataset.users.names == ["u1", "u2", "u3"]
+    assert [post.text for post in dataset.users.posts("u3")] == [post["text"] for post in rows[2]["profile"]]
 
 
 def test_donors_know_their_cluster(write_jsonl: Write) -> None:
-    people = load(str(write_jsonl([*make_twins(1), make_row(2)])), donors=True).people
-    assert {name: people.cluster(name) for name in people.names} == {"a1": "a1", "b1": "a1", "u2": "u2"}
+    users = load(str(write_jsonl([*make_twins(1), make_row(2)])), donors=True).users
+    assert {name: users.cluster(name) for name in users.names} == {"a1": "a1", "b1": "a1", "u2": "u2"}
 
 
-def test_a_person_of_two_splits_is_a_donor_in_both(write_jsonl: Write) -> None:
+def test_a_user_of_two_splits_is_a_donor_in_both(write_jsonl: Write) -> None:
     late = [{"id": "late", "category": "", "text": "Later I took up chess."}]
     rows = [make_row(1, split="train"), make_row(2, user="u1", split="test", profile=late), make_row(3, split="test")]
-    people = load(str(write_jsonl(rows)), donors=True).people
-    assert people.names == ["u1", "u3"]
-    assert [post.id for post in people.posts("u1")] == ["late"]
+    users = load(str(write_jsonl(rows)), donors=True).users
+    assert users.names == ["u1", "u3"]
+    assert [post.id for post in users.posts("u1")] == ["late"]
+
+
+def test_posts_come_back_as_they_went_in() -> None:
+    users = Users(keep_posts=True)
+    users.add("bo", None, TEA)
+    users.add("al", None, RAIN)
+    users.of_split(None, {})
+    assert tuple(users.posts("bo")) == (Post("p1", "Food", "Tea at four, naïvely."),)
+    assert tuple(users.posts("al")) == (Post("1", "", "Rain again."), Post("7", "", "Still rain."))
+    assert tuple(users.posts("bo")) == (Post("p1", "Food", "Tea at four, naïvely."),)
+
+
+def test_names_are_sorted_whatever_the_order_of_the_file() -> None:
+    users = Users(keep_posts=True)
+    for user in ("zoe", "al", "mo"):
+        users.add(user, None, TEA)
+    assert users.of_split(None, {}).names == ["al", "mo", "zoe"]
+
+
+def test_a_split_holds_only_its_own_users() -> None:
+    users = Users(keep_posts=True)
+    users.add("al", "train", TEA)
+    users.add("bo", "test", TEA)
+    assert users.of_split("test", {}).names == ["bo"]
+
+
+def test_a_user_of_two_splits_has_the_posts_of_the_split_asked_for() -> None:
+    users = Users(keep_posts=True)
+    users.add("al", "train", TEA)
+    users.add("al", "test", RAIN)
+    assert users.of_split("test", {}).names == ["al"]
+    assert len(users.posts("al")) == 2
+
+
+def test_the_first_history_of_a_user_stays() -> None:
+    users = Users(keep_posts=True)
+    users.add("al", None, TEA)
+    users.add("al", None, RAIN)
+    users.of_split(None, {})
+    assert [post.id for post in users.posts("al")] == ["p1"]
+
+
+def test_users_without_posts_are_no_donors() -> None:
+    users = Users(keep_posts=True)
+    users.add("al", None, [])
+    assert users.of_split(None, {}).names == []
+
+
+def test_nothing_is_kept_unless_asked_for() -> None:
+    users = Users()
+    users.add("al", None, TEA)
+    assert users.of_split(None, {}).names == []
+    with pytest.raises(KeyError):
+        users.posts("al")
+
+
+def test_a_user_without_links_is_a_cluster() -> None:
+    users = Users(keep_posts=True).of_split(None, {"bo": "al"})
+    assert (users.cluster("bo"), users.cluster("zoe")) == ("al", "zoe")
+
+
+def test_a_history_may_outgrow_the_memory_it_is_given() -> None:
+    users = Users(keep_posts=True)
+    long = [{"id": "p", "text": "x" * (1 << 20)}] * 70
+    users.add("al", None, long)
+    users.add("bo", None, TEA)
+    users.of_split(None, {})
+    assert len(users.posts("al")) == 70
+    assert users.posts("bo")[0].text == "Tea at four, naïvely."
 
 
 # ratings
@@ -358,8 +429,8 @@ def test_a_row_becomes_a_rating_named_by_its_line(write_jsonl: Write) -> None:
     [
         ({"rating": 1.5}, "`rating`: Input should be less than or equal to 1"),
         ({"rating": -0.1}, "`rating`: Input should be greater than or equal to 0"),
-        ({"rating": "high"}, "`rating` is text, wants a number"),
-        ({"rating": True}, "`rating` is true/false, wants a number"),
+        ({"rating": "high"}, "`rating` must be a number, not text"),
+        ({"rating": True}, "`rating` must be a number, not true/false"),
         ({"answer": ""}, "`answer` is empty"),
         ({"user": None}, "`user` is missing"),
     ],
@@ -370,7 +441,7 @@ def test_bad_ratings_are_named_with_their_line(changes: Row, what: str, write_js
     assert [str(problem) for problem in caught.value.problems] == [f"set.jsonl:2: {what}"]
 
 
-# other people's data
+# third-party data
 
 
 def test_a_real_set_of_pairs_loads(shared_data: Path) -> None:

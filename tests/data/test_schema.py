@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from prb.data.schema import Problem, normalise, row_problems, to_pair, to_rating
+from prb.data.schema import Problem, normalize, row_problems, to_pair, to_rating
 from prb.types import Aspect, Pair, Post, Rating
 from tests.data.broken import REQUIRED, WRONG_TYPE, sound
 
@@ -43,7 +43,7 @@ def test_an_empty_row_lacks_every_required_field() -> None:
     ("row", "kind"), [(3, "a number"), ([], "a list"), ("x", "text"), (None, "null"), (True, "true/false")]
 )
 def test_a_row_that_is_no_object_is_named(row: Any, kind: str) -> None:
-    assert row_problems(row, "pairs") == [f"a row is an object, this is {kind}"]
+    assert row_problems(row, "pairs") == [f"a row must be an object, not {kind}"]
 
 
 def test_answers_that_differ_in_blanks_only_are_the_same() -> None:
@@ -59,12 +59,12 @@ def test_unknown_fields_are_allowed_everywhere() -> None:
 
 def test_a_list_profile_is_left_as_it_is() -> None:
     row = sound(1)
-    assert normalise(row) is row
+    assert normalize(row) is row
 
 
 def test_an_attribute_map_becomes_posts_and_leaves_the_row_alone() -> None:
     row = sound(1, profile={"likes": "brevity", "age": 61})
-    assert normalise(row)["profile"] == [
+    assert normalize(row)["profile"] == [
         {"id": "likes", "category": "", "text": "likes: brevity"},
         {"id": "age", "category": "", "text": "age: 61"},
     ]
@@ -73,7 +73,7 @@ def test_an_attribute_map_becomes_posts_and_leaves_the_row_alone() -> None:
 
 def test_null_is_dropped_from_optional_fields_only() -> None:
     row = {**sound(1), "tier": None, "question": None, "mood": None}
-    normal = normalise(row)
+    normal = normalize(row)
     assert "tier" not in normal
     assert (normal["question"], normal["mood"]) == (None, None)
 

@@ -13,7 +13,17 @@ import pytest
 
 from prb.data import source as source_module
 from prb.data.load import load
-from prb.data.source import MAX_LINE, Folder, Jsonl, Parquet, Rows, file_source, open_source, unfold
+from prb.data.source import (
+    MAX_LINE,
+    FolderSource,
+    JsonlSource,
+    MemorySource,
+    ParquetSource,
+    file_source,
+    find_row,
+    open_source,
+    unfold,
+)
 from prb.errors import BadInput, UnknownName
 from tests.conftest import make_row
 from tests.data.broken import line, sound
@@ -30,7 +40,8 @@ def write_parquet(path: Path, rows: list[dict[str, object]]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("x.jsonl", Jsonl), ("x.ndjson", Jsonl), ("x.jsonl.gz", Jsonl), ("x.parquet", Parquet)]
+    ("name", "kind"),
+    [("x.jsonl", JsonlSource), ("x.ndjson", JsonlSource), ("x.jsonl.gz", JsonlSource), ("x.parquet", ParquetSource)],
 )
 def test_the_ending_names_the_format(name: str, kind: type, tmp_path: Path) -> None:
     (tmp_path / name).touch()
@@ -38,14 +49,14 @@ def test_the_ending_names_the_format(name: str, kind: type, tmp_path: Path) -> N
 
 
 def test_a_folder_is_a_source(tmp_path: Path) -> None:
-    assert isinstance(open_source(str(tmp_path)), Folder)
+    assert isinstance(open_source(str(tmp_path)), FolderSource)
 
 
 def test_a_registered_name_is_a_source() -> None:
     assert open_source("mirror").name == "mirror"
 
 
-def test_a_misspelt_name_brings_the_nearest_one() -> None:
+def test_a_misspelled_name_brings_the_nearest_one() -> None:
     with pytest.raises(UnknownName, match=r"no dataset named 'miror'; did you mean 'mirror'"):
         open_source("miror")
 
@@ -69,7 +80,7 @@ def test_a_missing_path_is_named(spec: str) -> None:
 def test_an_unknown_format_brings_the_known_ones(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.touch()
-    with pytest.raises(BadInput, match=r"x.csv: unknown format; known are .jsonl, .ndjson, .jsonl.gz, .parquet"):
+    with pytest.raises(BadInput, match=r"x.csv: unknown format; .* are .jsonl, .ndjson, .jsonl.gz, .parquet"):
         open_source(str(path))
 
 
@@ -166,7 +177,7 @@ def test_a_damaged_gzip_file_is_named(raw: bytes, tmp_path: Path) -> None:
 # Parquet
 
 
-def test_plain_parquet_of_other_people_loads(tmp_path: Path) -> None:
+def test_plain_parquet_from_elsewhere_loads(tmp_path: Path) -> None:
     rows = [make_row(1, tier="stated", extra=3), make_row(2, user=None)]
     path = write_parquet(tmp_path / "x.parquet", rows)
     assert [row.data for row in file_source(path).rows()] == rows
@@ -298,6 +309,45 @@ def test_an_id_in_two_files_is_a_duplicate(tmp_path: Path) -> None:
 
 def test_the_bytes_of_a_row_do_not_depend_on_the_order_of_its_fields() -> None:
     row = sound(1)
-    first, second = Rows("x", [row, dict(reversed(row.items()))]).rows()
+    first, second = MemorySource("x", [row, dict(reversed(row.items()))]).rows()
     assert first.raw == second.raw
     assert orjson.loads(first.raw) == row
+
+
+# one row
+
+
+def test_a_row_is_found_by_its_id(write_jsonl: Write) -> None:
+    rows = [make_row(1), make_row(2, mood="low"), make_row(3)]
+    assert find_row(str(write_jsonl(rows)), "r2") == rows[1]
+
+
+def test_a_numeric_id_is_found_as_text(write_jsonl: Write) -> None:
+    assert find_row(str(write_jsonl([make_row(1, id=17)])), "17")["id"] == 17
+
+
+def test_rows_of_every_split_are_found(write_jsonl: Write) -> None:
+    rows = [make_row(1, split="train"), make_row(2, split="test")]
+    assert find_row(str(write_jsonl(rows)), "r1")["split"] == "train"
+
+
+def test_broken_lines_do_not_hide_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_bytes(b"{broken\n5\n" + line(make_row(3)))
+    assert find_row(str(path), "r3")["user"] == "u3"
+
+
+def test_a_misspelled_id_brings_the_nearest_one(write_jsonl: Write) -> None:
+    path = write_jsonl([make_row(1, id="c01-q1-amparo"), make_row(2, id="c02-q3-bo")])
+    with pytest.raises(UnknownName, match=r"no row of .*set.jsonl named 'c01-q1-ampar'; did you mean 'c01-q1-amparo'"):
+        find_row(str(path), "c01-q1-ampar")
+
+
+def test_an_id_like_no_other_brings_an_example(write_jsonl: Write) -> None:
+    with pytest.raises(UnknownName, match=r"named 'zzzzzz'; ids look like 'r1'"):
+        find_row(str(write_jsonl([make_row(1)])), "zzzzzz")
+
+
+def test_nothing_is_found_in_an_empty_file(write_jsonl: Write) -> None:
+    with pytest.raises(UnknownName, match=r"named 'r1'; it is empty"):
+        find_row(str(write_jsonl([])), "r1")

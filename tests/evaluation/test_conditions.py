@@ -9,7 +9,7 @@ import pytest
 
 from prb.data.load import Dataset, load
 from prb.data.retrieve import ranker
-from prb.data.source import Rows
+from prb.data.source import MemorySource
 from prb.evaluation.conditions import Built, QueryBuilder, pick_donor, true_plan
 from prb.evaluation.config import CONDITIONS
 from prb.types import Failure, Item, Post, Query
@@ -24,12 +24,12 @@ class OneWish:
 
 
 def dataset(rows: list[Row], **options: Any) -> Dataset:
-    return load(Rows("rows", rows), donors=True, **options)
+    return load(MemorySource("rows", rows), donors=True, **options)
 
 
 def asker(data: Dataset, *, k: int = 5, budget: int | None = None, seed: int = 0, mask: bool = False) -> QueryBuilder:
     return QueryBuilder(
-        rank=ranker("recency"), planner=OneWish(), people=data.people, k=k, budget=budget, seed=seed, mask=mask
+        rank=ranker("recency"), planner=OneWish(), people=data.users, k=k, budget=budget, seed=seed, mask=mask
     )
 
 
@@ -40,7 +40,7 @@ def query(data: Dataset, item: Item, condition: Any, **options: Any) -> Query:
 
 
 def donors(data: Dataset, seed: int = 0) -> dict[str, str | None]:
-    return {item.id: pick_donor(item.id, item.user, data.people, seed) for item in data}
+    return {item.id: pick_donor(item.id, item.user, data.users, seed) for item in data}
 
 
 def test_a_query_has_no_field_for_rubric_or_narrative() -> None:
@@ -148,7 +148,7 @@ def test_somebody_with_rows_in_two_splits_can_lend_in_both(backwards: bool) -> N
     rows = [make_row(1, split="test"), make_row(2, split="train"), make_row(3, user="u2", split="test")]
     data = dataset(rows[::-1] if backwards else rows)
     assert donors(data)["r1"] == "u2"
-    assert [post.id for post in data.people.posts("u2")] == ["u3-1", "u3-2"]  # those of the row in this split
+    assert [post.id for post in data.users.posts("u2")] == ["u3-1", "u3-2"]  # those of the row in this split
 
 
 def test_another_seed_draws_other_donors() -> None:

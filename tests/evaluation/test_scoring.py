@@ -11,7 +11,7 @@ import pytest
 
 from prb.data.load import load
 from prb.data.retrieve import ranker
-from prb.data.source import Rows
+from prb.data.source import MemorySource
 from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.planners import PLANNERS
 from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, chosen_first, query_digest
@@ -22,10 +22,10 @@ from tests.runs import prefers, recording
 
 
 def asker(rows: list[Row], **changes: Any) -> tuple[list[Item], QueryBuilder]:
-    data = load(Rows("rows", rows), donors=True)
+    data = load(MemorySource("rows", rows), donors=True)
     parts: dict[str, Any] = {"k": 5, "budget": None, "seed": 0, **changes}
     planner = PLANNERS.make("extractive")
-    return list(data), QueryBuilder(rank=ranker("recency"), planner=planner, people=data.people, **parts)
+    return list(data), QueryBuilder(rank=ranker("recency"), planner=planner, people=data.users, **parts)
 
 
 def scored(function: Callable[[Ask], float | Failure], rows: list[Row], *conditions: Any) -> list[Outcome]:

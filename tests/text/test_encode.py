@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prb.errors import UnknownName
-from prb.text.encoders import ENCODERS, Matrix, Remembering, unit
+from prb.text.encoders import ENCODERS, CachedEncoder, Matrix, unit
 
 
 class Counting:
@@ -35,7 +35,7 @@ def test_unit_rows_have_length_one_and_zero_rows_stay() -> None:
 
 def test_a_text_is_encoded_once() -> None:
     inner = Counting()
-    encoder = Remembering(inner)
+    encoder = CachedEncoder(inner)
     first = encoder.encode(["a", "bb", "a"])
     second = encoder.encode(["bb", "ccc"])
     assert inner.asked == ["a", "bb", "ccc"]
@@ -45,7 +45,7 @@ def test_a_text_is_encoded_once() -> None:
 
 def test_memory_is_bounded_by_dropping_the_oldest() -> None:
     inner = Counting()
-    encoder = Remembering(inner, capacity=2)
+    encoder = CachedEncoder(inner, capacity=2)
     assert encoder.encode(["a", "bb", "ccc", "dddd"])[:, 0].tolist() == [1, 2, 3, 4]
     encoder.encode(["ccc", "dddd"])
     assert len(inner.asked) == 4
@@ -54,12 +54,12 @@ def test_memory_is_bounded_by_dropping_the_oldest() -> None:
 
 
 def test_no_texts_give_no_rows() -> None:
-    assert Remembering(Counting()).encode([]).shape == (0, 2)
+    assert CachedEncoder(Counting()).encode([]).shape == (0, 2)
     assert ENCODERS.make("static").encode([]).shape == (0, 256)
 
 
-def test_remembering_keeps_the_fingerprint() -> None:
-    assert Remembering(Counting()).fingerprint == "counting"
+def test_caching_keeps_the_fingerprint() -> None:
+    assert CachedEncoder(Counting()).fingerprint == "counting"
 
 
 def test_the_encoders_are_known_by_name() -> None:

@@ -63,7 +63,7 @@ def test_missing_weights_are_named_with_the_command_that_gets_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PRB_CACHE", str(tmp_path))
-    with pytest.raises(BadInput, match=r"no MiniLM weights in .*minilm; `prb models pull minilm` gets them"):
+    with pytest.raises(BadInput, match=r"no MiniLM weights in .*minilm; get them with `prb models pull minilm`"):
         ENCODERS.make("minilm")
     with pytest.raises(BadInput, match=r"no MiniLM weights in .*elsewhere"):
         ENCODERS.make(f"minilm?path={tmp_path / 'elsewhere'}")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from prb.text.pii import Found, find, mask, mask_query
+from prb.text.pii import Match, find, mask, mask_query
 from prb.types import Post, Query
 
 PARTS = st.sampled_from(
@@ -128,7 +128,7 @@ def test_a_very_long_word_takes_no_very_long_time() -> None:
 
 def test_finds_come_from_left_to_right_with_their_kind() -> None:
     text = "me@example.com or @anna or +49 30 1234567"
-    assert find(text) == [Found(0, 14, "e-mail"), Found(18, 23, "handle"), Found(27, 41, "phone")]
+    assert find(text) == [Match(0, 14, "e-mail"), Match(18, 23, "handle"), Match(27, 41, "phone")]
     assert mask(text) == "[e-mail] or [handle] or [phone]"
 
 

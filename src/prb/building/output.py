@@ -24,7 +24,7 @@ from prb.building.ledger import Spent
 from prb.building.records import Record, Reject, people_of
 from prb.building.rubric import Rubric
 from prb.data.convert import convert
-from prb.data.source import Rows
+from prb.data.source import MemorySource
 from prb.prompts import load
 from prb.runs import write_json
 
@@ -72,7 +72,7 @@ def write_all(
     _write_lines(out / CHECKS, [check._asdict() for check in checks])
     if stopped_after:  # the pairs of an earlier, whole build stay as they are
         return card
-    convert(Rows(PAIRS, rows), out / PAIRS)
+    convert(MemorySource(PAIRS, rows), out / PAIRS)
     _write_lines(out / REJECTS, [reject._asdict() for reject in rejects])
     write_json(out / CARD, card)
     rmtree(out / HUB, ignore_errors=True)
@@ -140,7 +140,7 @@ def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def _write_hub(folder: Path, rows: Sequence[dict[str, Any]], card: Mapping[str, Any]) -> None:
     """What `huggingface_hub.upload_folder` or `datasets.load_dataset` takes as it is."""
     folder.mkdir(exist_ok=True)
-    convert(Rows(PAIRS, rows), folder / "test.parquet")  # its name is the split: see the hub's file name patterns
+    convert(MemorySource(PAIRS, rows), folder / "test.parquet")  # the file name is the split, by the hub's rules
     (folder / "README.md").write_text(_readme(rows, card), "utf-8")
 
 

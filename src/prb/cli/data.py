@@ -92,11 +92,11 @@ def check_data(args: Sequence[str]) -> None:
 
 def show_stats(args: Sequence[str]) -> None:
     config = parse(StatsConfig, args, "data stats")
-    from prb.data.stats import stats
+    from prb.data.describe import describe
     from prb.reporting.dataset import show_stats as show
 
-    found = stats(config.spec)
-    print_json(found) if config.json else show(found)
+    figures = describe(config.spec)
+    print_json(figures) if config.json else show(figures)
 
 
 def show_row(args: Sequence[str]) -> None:

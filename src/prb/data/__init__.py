@@ -1,1 +1,1 @@
-"""Rows in, pairs out: load, validate, convert, retrieve; the embedded benchmark."""
+"""Rows in, pairs out: load, validate, convert, retrieve; named datasets and the embedded benchmark."""

@@ -1,58 +1,175 @@
-"""Every problem of a dataset with its line: errors that stop an evaluation, warnings a person should look at."""
+"""Every problem of a dataset with its line: errors that stop an evaluation, and warnings to look at.
+
+With `--rules mirror` also the authoring rules of mirror pairs, as far as code can check them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+from statistics import median
 from typing import Literal
 
 from prb.data.load import Scan, prepared
 from prb.data.schema import BUILD, Problem, Task
 from prb.data.source import Source
-from prb.text.overlap import LEAK_WORDS, SharedWording, hidden_texts
+from prb.text.encoders import ENCODERS
+from prb.text.overlap import LEAK_WORDS, NEAR_DUPLICATE, SharedWording, hidden_texts, near_duplicates
+from prb.text.pii import find
+from prb.text.tokens import is_list, reading_grade, words
 from prb.types import Item, Pair
 
 CATEGORIES = ("Art_and_Entertainment", "Lifestyle_and_Personal_Development", "Society_and_Culture")
 LENGTH_RATIO = 2.0
+"""Answers that differ by more than this factor in characters give a warning."""
+
+# the authoring rules of mirror pairs
+TIERS = ("stated", "implied", "situational")
+WORDS = {"question": (8, 25), "narrative": (40, 80), "chosen": (70, 100), "rejected": (70, 100)}
+POST_WORDS = (40, 90)
+HISTORIES = ((10, 10), (30, 40))
+"""Posts per user: a short or a long history."""
+ASPECTS = 3
+LENGTH_GAP = 0.10
+ANSWER_RUN = 4
+"""Words in a row that an answer may not share with a post or the narrative."""
+GRADE_GAP = 2.0
+"""Median difference in reading grade between the two answers."""
+TIER_SHARE = (0.25, 0.42)
+_TWO_CAPITALS = re.compile(r"(?<=[a-zà-ÿ,;] )([A-ZÀ-Þ][a-zà-ÿ]+ [A-ZÀ-Þ][a-zà-ÿ]+)\b")
+
+Place = tuple[str, int, Pair]
 
 
 def check(source: Source, *, task: Task = "pairs", rules: Literal["none", "mirror"] = "none") -> list[Problem]:
     """Errors first, then warnings, each in the order of the file."""
-    scan = Scan(task)
-    for ordinal, row in enumerate(source.rows()):
-        scan.add(ordinal, row)
-    scan.close()
+    scan = Scan(source, task)
     if not scan.ids and not scan.problems:
         return [Problem(source.name, 0, "holds no rows")]
-    good = list(_good_items(source, scan, task)) if rules == "mirror" else _good_items(source, scan, task)
-    warnings = [Problem(place, line, what, "warning") for place, line, item in good for what in row_warnings(item)]
-    if rules == "mirror":
-        from prb.data.rules import mirror_problems
-
-        scan.problems += mirror_problems([(p, n, item) for p, n, item in good if isinstance(item, Pair)])
-    return scan.problems + warnings
-
-
-def _good_items(source: Source, scan: Scan, task: Task) -> Iterator[tuple[str, int, Item]]:
+    warnings: list[Problem] = []
+    pairs: list[Place] = []
     for ordinal, row in enumerate(source.rows()):
         if ordinal not in scan.bad:
-            yield row.place, row.line, BUILD[task](prepared(row, task))
+            item = BUILD[task](prepared(row, task))
+            warnings += [Problem(row.place, row.line, text, "warning") for text in row_warnings(item)]
+            if rules == "mirror" and isinstance(item, Pair):
+                pairs.append((row.place, row.line, item))
+    return scan.problems + mirror_problems(pairs) + warnings
 
 
 def row_warnings(item: Item) -> Iterator[str]:
     if item.category not in CATEGORIES and item.category:
         yield f"category {item.category!r} is none of {', '.join(CATEGORIES)}"
-    if isinstance(item, Pair):
-        yield from _leaks(item)
-        longer, shorter = sorted((len(item.chosen), len(item.rejected)), reverse=True)
-        if longer > LENGTH_RATIO * shorter:
-            yield f"answers of very different length: {len(item.chosen)} and {len(item.rejected)} characters"
-
-
-def _leaks(pair: Pair) -> Iterator[str]:
-    """Hidden wording that a reward model can read: the rubric must not stand in a post or an answer."""
-    hidden = SharedWording(hidden_texts(pair.narrative, pair.rubric))
-    seen = {"`chosen`": pair.chosen, "`rejected`": pair.rejected}
-    seen |= {f"post {post.id!r}": post.text for post in pair.profile}
-    for where, text in seen.items():
+    if not isinstance(item, Pair):
+        return
+    hidden = SharedWording(hidden_texts(item.narrative, item.rubric))
+    visible = {"`chosen`": item.chosen, "`rejected`": item.rejected, **_posts(item)}
+    for where, text in visible.items():
         if shared := hidden.first_in(text):
             yield f"{where} shares {LEAK_WORDS} words in a row with the rubric or narrative: {shared!r}"
+    longer, shorter = sorted((len(item.chosen), len(item.rejected)), reverse=True)
+    if longer > LENGTH_RATIO * shorter:
+        yield f"answers of very different length: {len(item.chosen)} and {len(item.rejected)} characters"
+
+
+def _posts(pair: Pair) -> dict[str, str]:
+    return {f"post {post.id!r}": post.text for post in pair.profile}
+
+
+def mirror_problems(rows: Sequence[Place]) -> list[Problem]:
+    """Everything that breaks a rule of mirror pairs: row by row, then what only the whole dataset shows."""
+    problems = [Problem(place, line, text) for place, line, pair in rows for text in row_rules(pair)]
+    if rows:
+        problems += [Problem(rows[0][0], 0, text) for text in set_rules([pair for _, _, pair in rows])]
+    return problems
+
+
+def row_rules(pair: Pair) -> Iterator[str]:
+    yield from _length_rules(pair)
+    yield from _rubric_rules(pair)
+    yield from _answer_rules(pair)
+    yield from _privacy_rules(pair)
+    if pair.tier not in TIERS:
+        yield f"tier {pair.tier!r} is none of {', '.join(TIERS)}"
+    if pair.mirror is None:
+        yield "has no mirror"
+    if pair.drift and len(pair.profile) < HISTORIES[1][0]:
+        yield "drift needs a long history"
+
+
+def _length_rules(pair: Pair) -> Iterator[str]:
+    for name, (low, high) in WORDS.items():
+        n = len(words(getattr(pair, name)))
+        if not low <= n <= high:
+            yield f"`{name}` has {n} words, must have {low}-{high}"
+    chosen, rejected = len(words(pair.chosen)), len(words(pair.rejected))
+    if abs(chosen - rejected) > LENGTH_GAP * max(chosen, rejected):
+        yield f"answers of {chosen} and {rejected} words differ by more than {LENGTH_GAP:.0%}"
+    if not any(low <= len(pair.profile) <= high for low, high in HISTORIES):
+        yield f"profile has {len(pair.profile)} posts, must have 10, or 30-40 for a long history"
+    for post in pair.profile:
+        n = len(words(post.text))
+        if not POST_WORDS[0] <= n <= POST_WORDS[1]:
+            yield f"post {post.id!r} has {n} words, must have {POST_WORDS[0]}-{POST_WORDS[1]}"
+
+
+def _rubric_rules(pair: Pair) -> Iterator[str]:
+    if len(pair.rubric) != ASPECTS:
+        yield f"rubric has {len(pair.rubric)} aspects, must have {ASPECTS}"
+    for aspect in pair.rubric:
+        if not aspect.evidence.strip() or aspect.evidence not in pair.narrative:
+            yield f"evidence is not a quote from the narrative: {aspect.evidence!r}"
+
+
+def _answer_rules(pair: Pair) -> Iterator[str]:
+    if is_list(pair.chosen) != is_list(pair.rejected):
+        yield "one answer is a list, the other is not"
+    for name in ("chosen", "rejected"):
+        answer = SharedWording([getattr(pair, name)], ANSWER_RUN)
+        for where, text in {**_posts(pair), "the narrative": pair.narrative}.items():
+            if shared := answer.first_in(text):
+                yield f"`{name}` shares {shared!r} with {where}"
+
+
+def _privacy_rules(pair: Pair) -> Iterator[str]:
+    """No contact details anywhere, and no full names except reviewed ones."""
+    for text in (pair.question, pair.narrative, *pair.answers, *(post.text for post in pair.profile)):
+        for match in find(text):
+            yield f"holds personal data ({match.kind}): {text[match.start : match.end]!r}"
+        for name in _TWO_CAPITALS.findall(text):
+            if name not in reviewed_names():
+                yield f"{name!r} may be a private person's full name; see mirror/names.txt"
+
+
+@cache
+def reviewed_names() -> frozenset[str]:
+    """Places, works and public figures that were reviewed and may be named."""
+    lines = (files("prb.data") / "mirror" / "names.txt").read_text("utf-8").splitlines()
+    return frozenset(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+
+
+def set_rules(pairs: Sequence[Pair]) -> Iterator[str]:
+    first: dict[str, Pair] = {}
+    for pair in pairs:
+        if first.setdefault(pair.user, pair).profile != pair.profile:
+            yield f"{pair.id}: the profile of {pair.user!r} differs from that in {first[pair.user].id}"
+    for tier, n in Counter(pair.tier for pair in pairs).items():
+        if not TIER_SHARE[0] <= n / len(pairs) <= TIER_SHARE[1]:
+            yield f"tier {tier!r} has {n} of {len(pairs)} rows, must have about a third"
+    questions = {pair.question for pair in pairs}
+    answers = {answer for pair in pairs for answer in pair.answers}
+    for kind, texts in (("questions", sorted(questions)), ("answers", sorted(answers))):
+        for later, earlier in near_duplicates(ENCODERS.make("static").encode(texts)):
+            both = f"{texts[earlier][:60]!r} and {texts[later][:60]!r}"
+            yield f"two {kind} have a cosine of at least {NEAR_DUPLICATE}: {both}"
+    gap = median(reading_gaps(pairs))
+    if gap > GRADE_GAP:
+        yield f"the reading grades of the two answers differ by {gap:.1f} in the median, must be at most {GRADE_GAP:g}"
+
+
+def reading_gaps(pairs: Sequence[Pair]) -> list[float]:
+    """Per pair, the difference in reading grade between the two answers."""
+    return [abs(reading_grade(pair.chosen) - reading_grade(pair.rejected)) for pair in pairs]

@@ -1,6 +1,6 @@
-"""Between formats without loss: typed Parquet columns for what fits them, one JSON column for all the rest.
+"""Between formats without loss: typed Parquet columns for what fits them, one JSON column for the rest.
 
-`groups` is among the rest: an Arrow map is the one type that fits it, and the hub's `datasets` cannot read maps.
+`groups` is part of the rest: only an Arrow map fits it, and the hub's `datasets` cannot read maps.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import orjson
 from prb.data.schema import Problem
 from prb.data.source import EXTRA, Source
 from prb.errors import BadData, BadInput
+from prb.runs import draft
 
 Row = dict[str, Any]
 TEXTS = (
@@ -31,41 +32,38 @@ TEXTS = (
     "split",
     "topic",
 )
+BATCH = 1000
+"""Rows per Parquet row group."""
 POST_KEYS, ASPECT_KEYS = ("id", "category", "text"), ("aspect", "evidence", "reason")
 
 
 def convert(source: Source, target: Path) -> int:
-    """Write all rows of a source, whatever their split; the number of rows. The file appears when it is complete."""
+    """Write all rows of a source, whatever their split, and return their number. The file appears when complete."""
     writer = next((write for ending, write in WRITERS.items() if target.name.endswith(ending)), None)
     if writer is None:
-        raise BadInput(f"{target}: unknown format; known are {', '.join(WRITERS)}")
+        raise BadInput(f"{target}: unknown format; known formats are {', '.join(WRITERS)}")
     if not target.parent.exists():
         raise BadInput(f"{target.parent} does not exist")
-    draft = target.with_name(target.name + ".part")
     try:
-        count = writer(_rows(source), draft)
-        draft.replace(target)
+        with draft(target) as part:
+            return writer(_rows(source), part)
     except orjson.JSONEncodeError as error:
-        raise BadInput(f"{source.name} holds a value that JSON has no form for: {error}") from None
-    finally:
-        draft.unlink(missing_ok=True)
-    return count
+        raise BadInput(f"{source.name} holds a value that cannot be written as JSON: {error}") from None
 
 
 def _rows(source: Source) -> Iterator[Row]:
     for row in source.rows():
         if row.problem or not isinstance(row.data, dict):
-            what = row.problem or "a row is an object"
-            raise BadData(source.name, [Problem(row.place, row.line, what)])
+            reason = row.problem or "a row must be an object"
+            raise BadData(source.name, [Problem(row.place, row.line, reason)])
         yield row.data
 
 
 def _write_jsonl(rows: Iterator[Row], path: Path) -> int:
     count = 0
     with path.open("wb") as file:
-        for row in rows:
+        for count, row in enumerate(rows, 1):  # noqa: B007 - the last number is the count
             file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
-            count += 1
     return count
 
 
@@ -73,10 +71,20 @@ def _write_parquet(rows: Iterator[Row], path: Path) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _schema()
+    text = pa.string()
+    schema = pa.schema(
+        [
+            *((name, text) for name in TEXTS),
+            ("drift", pa.bool_()),
+            ("rating", pa.float64()),
+            ("profile", pa.list_(pa.struct([(key, text) for key in POST_KEYS]))),
+            ("rubric_aspects", pa.list_(pa.struct([(key, text) for key in ASPECT_KEYS]))),
+            (EXTRA, text),
+        ]
+    )
     count = 0
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        while batch := list(islice(rows, 1000)):
+        while batch := list(islice(rows, BATCH)):
             writer.write_table(pa.Table.from_pylist([fold(row) for row in batch], schema=schema))
             count += len(batch)
     return count
@@ -90,7 +98,7 @@ WRITERS: dict[str, Callable[[Iterator[Row], Path], int]] = {
 
 
 def fold(row: Row) -> Row:
-    """A row as typed columns; a value that does not fit its column exactly goes to the extra column as JSON."""
+    """A row as typed columns; a value that does not fit its column exactly goes into the extra column as JSON."""
     typed = {key: value for key, value in row.items() if key in FITS and FITS[key](value)}
     extra = {key: value for key, value in row.items() if key not in typed}
     return {**typed, EXTRA: orjson.dumps(extra).decode()} if extra else typed
@@ -101,7 +109,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _records(keys: tuple[str, ...]) -> Callable[[Any], bool]:
-    """Lists of objects with exactly these keys, all text."""
+    """Whether a value is a list of objects with exactly these keys, all text."""
 
     def fits(value: Any) -> bool:
         return type(value) is list and all(
@@ -118,19 +126,3 @@ FITS: dict[str, Callable[[Any], bool]] = {
     "profile": _records(POST_KEYS),
     "rubric_aspects": _records(ASPECT_KEYS),
 }
-
-
-def _schema() -> Any:
-    import pyarrow as pa
-
-    text = pa.string()
-    return pa.schema(
-        [
-            *((name, text) for name in TEXTS),
-            ("drift", pa.bool_()),
-            ("rating", pa.float64()),
-            ("profile", pa.list_(pa.struct([(key, text) for key in POST_KEYS]))),
-            ("rubric_aspects", pa.list_(pa.struct([(key, text) for key in ASPECT_KEYS]))),
-            (EXTRA, text),
-        ]
-    )

@@ -1,30 +1,36 @@
 """A dataset in two passes: one that checks every row and keeps an index of it, one that streams the items.
 
-The first pass means that a file with errors is refused before anything is written. What it keeps is small
-(ids, people, twins, lengths), so a million rows fit easily; texts are only ever held a batch at a time.
+The first pass means that a file with errors is refused before anything is written. What it keeps is small (ids, users,
+twins, lengths), so a million rows fit easily; texts are only ever held one batch at a time.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
-from prb.data.people import People
-from prb.data.schema import BUILD, Problem, Task, normalise, row_problems
+import orjson
+
+from prb.data.schema import BUILD, Problem, Task, normalize, row_problems
 from prb.data.source import RawRow, Source, open_source
 from prb.errors import BadData, BadInput
 from prb.stats.estimate import components
-from prb.types import Item, Pair
+from prb.types import Item, Pair, Profile
+
+_NO_GROUPS: dict[str, str] = {}
+"""Shared by all rows without groups."""
 
 
 @dataclass(slots=True)
 class Index:
-    """What the first pass leaves of the rows in use, one entry a row, in dataset order."""
+    """What the first pass keeps of the selected rows: one entry per row, in dataset order."""
 
     ids: list[str] = field(default_factory=list)
     users: list[str] = field(default_factory=list)
@@ -42,6 +48,42 @@ class Index:
         return len(self.ids)
 
 
+class Users:
+    """The posts of any user, spooled to a temporary file and read back one user at a time."""
+
+    def __init__(self, keep_posts: bool = False) -> None:
+        self.keep_posts = keep_posts
+        self.names: list[str] = []
+        """Users with posts, sorted, so that a draw does not depend on the order of the file."""
+        self.cluster_of: Mapping[str, str] = {}
+        self._file = SpooledTemporaryFile(max_size=64 << 20)  # noqa: SIM115 - lives as long as the dataset
+        self._at: dict[tuple[str, str | None], tuple[int, int]] = {}
+        """Offset and size of the posts of a user in a split."""
+        self._split: str | None = None
+
+    def add(self, user: str, split: str | None, profile: list[dict[str, Any]]) -> None:
+        if not self.keep_posts or not profile or (user, split) in self._at:
+            return
+        raw = orjson.dumps(profile)
+        start = self._file.seek(0, 2)
+        self._file.write(raw)
+        self._at[user, split] = start, len(raw)
+
+    def of_split(self, split: str | None, cluster_of: Mapping[str, str]) -> Users:
+        self.names = sorted(user for user, user_split in self._at if user_split == split)
+        self._split = split
+        self.cluster_of = cluster_of
+        return self
+
+    def cluster(self, user: str) -> str:
+        return self.cluster_of.get(user, user)
+
+    def posts(self, user: str) -> Profile:
+        start, length = self._at[user, self._split]
+        self._file.seek(start)
+        return Profile(orjson.loads(self._file.read(length)))
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Checked rows of one split, ready to be streamed any number of times."""
@@ -50,12 +92,16 @@ class Dataset:
     task: Task
     split: str | None
     index: Index
-    people: People
-    """Everybody of the split before any limit: the donors of condition `shuffled`."""
+    users: Users
+    """All users of the split before any limit: the donors of condition `shuffled`."""
     fingerprint: str
     problems: tuple[Problem, ...]
-    """Rows left out by `skip_bad`."""
+    """Of the rows left out by `skip_bad`."""
     _bad: frozenset[int]
+
+    @property
+    def people(self) -> Users:  # until all callers moved
+        return self.users
 
     @property
     def name(self) -> str:
@@ -83,7 +129,7 @@ class Dataset:
 
 
 def load_pairs(spec: str, *, split: str | None = None, limit: int | None = None) -> list[Pair]:
-    """A small dataset as a list, for notebooks; the rest of the code streams `load`."""
+    """A small dataset as a list, for notebooks; all other code streams `load`."""
     return [item for item in load(spec, split=split, limit=limit) if isinstance(item, Pair)]
 
 
@@ -96,52 +142,51 @@ def load(
     skip_bad: bool = False,
     donors: bool = False,
 ) -> Dataset:
+    """Check all rows and index those of a split; `donors` also keeps the posts of all users."""
     source = open_source(spec) if isinstance(spec, str) else spec
-    scan = Scan(task, donors)
-    for ordinal, row in enumerate(source.rows()):
-        scan.add(ordinal, row)
-    scan.close()
+    scan = Scan(source, task, donors)
     if scan.problems and not skip_bad:
         raise BadData(source.name, scan.problems)
     if not scan.ids:
         raise BadInput(f"{source.name} holds no rows" + (" without errors" if scan.problems else ""))
-    chosen = _choose_split(source.name, split, scan.splits)
-    index, people = scan.select(chosen, limit)
+    split = _choose_split(source.name, split, Counter(scan.splits))
+    index, users = scan.select(split, limit)
     return Dataset(
         source=source,
         task=task,
-        split=chosen,
+        split=split,
         index=index,
-        people=people,
-        fingerprint=scan.digest.hexdigest(),
+        users=users,
+        fingerprint=scan.fingerprint,
         problems=tuple(scan.problems),
         _bad=frozenset(scan.bad),
     )
 
 
-def _choose_split(name: str, wanted: str | None, splits: list[str | None]) -> str | None:
+def _choose_split(name: str, split: str | None, sizes: Counter[str | None]) -> str | None:
     """Without a `split` field every row is used; with one, the default is `test`."""
-    known = {s: splits.count(s) for s in dict.fromkeys(splits) if s is not None}
-    if not known:
-        if wanted is not None:
-            raise BadInput(f"{name} has no `split` field, so there is no split {wanted!r}")
+    del sizes[None]
+    if not sizes:
+        if split is not None:
+            raise BadInput(f"{name} has no `split` field, so there is no split {split!r}")
         return None
-    split = wanted or "test"
-    if split not in known:
-        listed = ", ".join(f"{s} ({n} rows)" for s, n in known.items())
+    split = split or "test"
+    if split not in sizes:
+        listed = ", ".join(f"{s} ({n} rows)" for s, n in sizes.items())
         raise BadInput(f"{name} has no rows in split {split!r}; its splits are {listed}")
     return split
 
 
 def prepared(row: RawRow, task: Task) -> Any:
-    data = normalise(row.data) if type(row.data) is dict else row.data
+    """The data of a row in its normal form; ratings without an id are named after their place."""
+    data = normalize(row.data) if type(row.data) is dict else row.data
     if task == "ratings" and type(data) is dict and "id" not in data:
         return {**data, "id": f"{row.place}:{row.line}"}
     return data
 
 
 class Digest:
-    """SHA-256 of all rows, computed in a thread of its own: hashing needs no interpreter, and files are large."""
+    """SHA-256 of all rows, computed in its own thread: hashing releases the interpreter lock, and files are large."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -169,17 +214,17 @@ class Digest:
 
 
 class Scan:
-    """The first pass. Columns run over all good rows of the source; `select` cuts out a split."""
+    """The first pass over a source. Columns run over all good rows; `select` cuts out a split."""
 
-    def __init__(self, task: Task = "pairs", donors: bool = False) -> None:
+    def __init__(self, source: Source, task: Task = "pairs", donors: bool = False) -> None:
         self.task = task
         self.problems: list[Problem] = []
         self.bad: set[int] = set()
-        self.digest = Digest()
+        """Ordinals of rows with problems."""
         self.ids: dict[str, int] = {}
         """Id to position among the good rows."""
         self.splits: list[str | None] = []
-        self.people = People(keep_posts=donors)
+        self._users = Users(keep_posts=donors)
         self._index = Index()
         self._ordinals = array("l")
         self._places: dict[str, int] = {}
@@ -187,34 +232,40 @@ class Scan:
         self._place_of, self._line_of = array("l"), array("l")
         self._mirrors: dict[str, tuple[str, tuple[int, int, int]]] = {}
         """Of mirror rows: the twin's id, and hashes of question, chosen, rejected."""
+        digest = Digest()
+        for ordinal, row in enumerate(source.rows()):
+            digest.update(row.raw)
+            self._add(ordinal, row)
+        self.fingerprint = digest.hexdigest()
+        self._check_mirrors()
+        self.problems.sort(key=lambda p: (self._places[p.place], p.line))
 
-    def add(self, ordinal: int, row: RawRow) -> None:
-        self.digest.update(row.raw)
+    def _add(self, ordinal: int, row: RawRow) -> None:
         data = prepared(row, self.task)
-        found = [row.problem] if row.problem else row_problems(data, self.task)
-        if not found and str(data["id"]) in self.ids:
+        reasons = [row.problem] if row.problem else row_problems(data, self.task)
+        if not reasons and str(data["id"]) in self.ids:
             place, line = self._place(self.ids[str(data["id"])])
-            found = [f"duplicate id {data['id']!r}, first seen at {place}:{line}"]
-        if found:
+            reasons = [f"duplicate id {data['id']!r}, first seen at {place}:{line}"]
+        self._places.setdefault(row.place, len(self._places))
+        if reasons:
             self.bad.add(ordinal)
-            self._places.setdefault(row.place, len(self._places))
-            self.problems += [Problem(row.place, row.line, what) for what in found]
+            self.problems += [Problem(row.place, row.line, reason) for reason in reasons]
         else:
             self._keep(ordinal, row, data)
 
     def _keep(self, ordinal: int, row: RawRow, data: dict[str, Any]) -> None:
-        index, own = self._index, str(data["id"])
-        user = str(data["user"]) if "user" in data else own
-        self.ids[own] = len(self._ordinals)
+        index, row_id = self._index, str(data["id"])
+        user = str(data["user"]) if "user" in data else row_id
+        self.ids[row_id] = len(self._ordinals)
         self._ordinals.append(ordinal)
-        self._place_of.append(self._places.setdefault(row.place, len(self._places)))
+        self._place_of.append(self._places[row.place])
         self._line_of.append(row.line)
         self.splits.append(data.get("split"))
         index.users.append(user)
         index.categories.append(data.get("category", ""))
         index.tiers.append(data.get("tier"))
         index.groups.append(data.get("groups") or _NO_GROUPS)
-        self.people.add(user, data.get("split"), data["profile"])
+        self._users.add(user, data.get("split"), data["profile"])
         if self.task == "ratings":
             index.ratings.append(data["rating"])
             return
@@ -222,72 +273,61 @@ class Scan:
         index.lengths[0].append(len(chosen))
         index.lengths[1].append(len(rejected))
         if "mirror" in data:
-            self._mirrors[own] = str(data["mirror"]), (hash(data["question"]), hash(chosen), hash(rejected))
-
-    def close(self) -> None:
-        """What only the whole set shows: every mirror row has a twin that agrees."""
-        for own in list(self._mirrors):
-            wrong = self._mirror_problem(own)
-            if wrong:
-                at = self.ids[own]
-                self.bad.add(self._ordinals[at])
-                self.problems.append(Problem(*self._place(at), wrong))
-        self.problems.sort(key=lambda p: (self._places[p.place], p.line))
+            self._mirrors[row_id] = str(data["mirror"]), (hash(data["question"]), hash(chosen), hash(rejected))
 
     def _place(self, position: int) -> tuple[str, int]:
         return list(self._places)[self._place_of[position]], self._line_of[position]
 
-    def _mirror_problem(self, own: str) -> str | None:
-        twin, (question, chosen, rejected) = self._mirrors[own]
-        if twin == own:
+    def _check_mirrors(self) -> None:
+        """Only the whole dataset shows whether every mirror row has a twin that agrees."""
+        for row_id in self._mirrors:
+            if reason := self._mirror_problem(row_id):
+                position = self.ids[row_id]
+                self.bad.add(self._ordinals[position])
+                self.problems.append(Problem(*self._place(position), reason))
+
+    def _mirror_problem(self, row_id: str) -> str | None:
+        twin, (question, chosen, rejected) = self._mirrors[row_id]
+        if twin == row_id:
             return "`mirror` points at its own row"
         if twin not in self._mirrors:
-            why = "has no mirror itself" if twin in self.ids else "is not in the set, or has errors"
+            why = "has no mirror itself" if twin in self.ids else "is not in the dataset, or has errors"
             return f"`mirror` {twin!r} {why}"
-        back, other = self._mirrors[twin]
-        if back != own:
+        back, swapped = self._mirrors[twin]
+        if back != row_id:
             return f"`mirror` {twin!r} does not point back: it points at {back!r}"
-        if other != (question, rejected, chosen):
+        if swapped != (question, rejected, chosen):
             return f"`mirror` {twin!r} does not hold the same question with the answers swapped"
-        if self.splits[self.ids[own]] != self.splits[self.ids[twin]]:
+        if self.splits[self.ids[row_id]] != self.splits[self.ids[twin]]:
             return f"`mirror` {twin!r} is in another split"
         return None
 
-    def select(self, split: str | None, limit: int | None) -> tuple[Index, People]:
-        here = [
+    def select(self, split: str | None, limit: int | None) -> tuple[Index, Users]:
+        positions = [
             position
             for position, ordinal in enumerate(self._ordinals)
             if ordinal not in self.bad and (split is None or self.splits[position] == split)
         ]
-        if not here:
+        if not positions:
             raise BadInput("no rows without errors" + (f" in split {split!r}" if split else ""))
         users = self._index.users
-        sound = ((self.ids[a], b) for a, (b, _) in self._mirrors.items())
-        links = [(users[a], users[self.ids[b]]) for a, b in sound if self._ordinals[a] not in self.bad]
-        cluster_of = components(links)
-        people = self.people.of_split(split, cluster_of)
-        return self._cut(here[:limit], cluster_of), people
+        twins = [(self.ids[row_id], self.ids[twin]) for row_id, (twin, _) in self._mirrors.items() if twin in self.ids]
+        cluster_of = components((users[a], users[b]) for a, b in twins if self._ordinals[a] not in self.bad)
+        return self._cut(positions[:limit], dict(twins), cluster_of), self._users.of_split(split, cluster_of)
 
-    def _cut(self, here: list[int], cluster_of: dict[str, str]) -> Index:
+    def _cut(self, positions: list[int], twins: dict[int, int], cluster_of: dict[str, str]) -> Index:
         full, ids = self._index, list(self.ids)
-        new_position = {old: new for new, old in enumerate(here)} if self._mirrors else {}
-        users = [full.users[i] for i in here]
+        new_position = {old: new for new, old in enumerate(positions)} if twins else {}
+        users = [full.users[i] for i in positions]
+        chosen, rejected = (array("l", (column[i] for i in positions)) if column else column for column in full.lengths)
         return Index(
-            ids=[ids[i] for i in here],
+            ids=[ids[i] for i in positions],
             users=users,
             clusters=[cluster_of.get(user, user) for user in users] if cluster_of else users,
-            categories=[full.categories[i] for i in here],
-            tiers=[full.tiers[i] for i in here],
-            groups=[full.groups[i] for i in here],
-            ratings=array("d", (full.ratings[i] for i in here)) if full.ratings else full.ratings,
-            lengths=tuple(array("l", (column[i] for i in here)) if column else column for column in full.lengths),  # type: ignore[arg-type]
-            twins=array("l", (self._twin(ids[i], new_position) for i in here)),
+            categories=[full.categories[i] for i in positions],
+            tiers=[full.tiers[i] for i in positions],
+            groups=[full.groups[i] for i in positions],
+            ratings=array("d", (full.ratings[i] for i in positions)) if full.ratings else full.ratings,
+            lengths=(chosen, rejected),
+            twins=array("l", (new_position.get(twins.get(i, -1), -1) for i in positions)),
         )
-
-    def _twin(self, own: str, new_position: dict[int, int]) -> int:
-        if own not in self._mirrors:
-            return -1
-        return new_position.get(self.ids[self._mirrors[own][0]], -1)
-
-
-_NO_GROUPS: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Which of a person's posts bear on a question: rankers, and the top k that fit a budget."""
+"""Which of a user's posts bear on a question: rankers, and the top k that fit a budget."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from prb.text.tokens import words
 from prb.types import Post
 
 Ranker = Callable[[str, Sequence[Post]], NDArray[np.float64]]
-"""A relevance for each post; higher comes first, equal scores keep the order of the history."""
+"""Relevance of each post; higher comes first, equal scores keep the order of the history."""
 
 CHARACTERS_PER_TOKEN = 4
-"""Budgets are in estimated tokens, so that a prompt does not depend on which model reads it."""
+"""Budgets are in estimated tokens, so that the prompt does not depend on the model that reads it."""
 
 
 class Selection(NamedTuple):
@@ -34,14 +34,14 @@ def recency(question: str, posts: Sequence[Post]) -> NDArray[np.float64]:  # noq
 
 
 def bm25(question: str, posts: Sequence[Post]) -> NDArray[np.float64]:
-    """Okapi BM25 of the question's words, each person's history being its own corpus."""
+    """Okapi BM25 of the question's words, with each user's history as its own corpus."""
     import bm25s
 
     index = bm25s.BM25()
     corpus = [words(post.text) or [""] for post in posts]
     index.index(corpus, show_progress=False)
-    known = set().union(*corpus)
-    query = [word for word in words(question) if word in known]
+    vocabulary = set().union(*corpus)
+    query = [word for word in words(question) if word in vocabulary]
     return np.asarray(index.get_scores(query), dtype=np.float64) if query else np.zeros(len(posts))
 
 

@@ -1,4 +1,4 @@
-"""What a row must look like, said once, and how it becomes a `Pair` or a `Rating`."""
+"""The row formats, and how a row becomes a `Pair` or a `Rating`."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -30,7 +30,7 @@ class AspectRow(TypedDict):
 
 
 class PairRow(TypedDict):
-    """The public benchmark's own fields, then ours. Anything else is allowed and survives conversion."""
+    """The fields of the public benchmark, then ours. Other fields are allowed and survive conversion."""
 
     __pydantic_config__ = _OPEN  # type: ignore[misc]
     id: Id
@@ -82,9 +82,9 @@ def _adapter(task: Task) -> TypeAdapter[Any]:
     return TypeAdapter(PairRow if task == "pairs" else RatingRow)
 
 
-def normalise(row: dict[str, Any]) -> dict[str, Any]:
-    """An attribute map such as {"likes": "brevity"} is a profile too: one post an entry."""
-    if None in row.values():  # an optional field set to null is an absent one
+def normalize(row: dict[str, Any]) -> dict[str, Any]:
+    """Drop optional fields set to null; turn an attribute map such as {"likes": "brevity"} into one post per entry."""
+    if None in row.values():
         row = {key: value for key, value in row.items() if value is not None or key not in _OPTIONAL}
     profile = row.get("profile")
     if isinstance(profile, dict):
@@ -94,27 +94,23 @@ def normalise(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def row_problems(row: Any, task: Task) -> list[str]:
-    """Everything wrong with one row on its own; `[]` means it can be built."""
+    """Everything wrong with one row on its own; `[]` means that it can be built."""
     if type(row) is not dict:
-        return [f"a row is an object, this is {_kind(row)}"]
-    if not _adapter(task).validator.isinstance_python(row):  # cheaper than asking for the reasons
-        return _reasons(row, task)
+        return [f"a row must be an object, not {_kind(row)}"]
+    adapter = _adapter(task)
+    if not adapter.validator.isinstance_python(row):  # cheaper than a validation that collects reasons
+        try:
+            adapter.validate_python(row)
+        except ValidationError as error:
+            # a bad id is reported once for each type it may have; the first report is enough
+            return [_explain(dict(e)) for e in error.errors(include_url=False) if e["type"] != "int_type"]
     if task == "pairs" and row["chosen"].strip() == row["rejected"].strip():
         return ["`chosen` and `rejected` are the same text"]
     return []
 
 
-def _reasons(row: dict[str, Any], task: Task) -> list[str]:
-    try:
-        _adapter(task).validate_python(row)
-    except ValidationError as error:
-        # a bad id is reported once for each type it may have; the first report says it all
-        return [_say(dict(e)) for e in error.errors(include_url=False) if e["type"] != "int_type"]
-    return []
-
-
-def _say(error: Mapping[str, Any]) -> str:
-    """pydantic's report in the words of somebody who edits a data file."""
+def _explain(error: Mapping[str, Any]) -> str:
+    """pydantic's report in words for whoever edits the data file."""
     is_id = error["loc"][-1] == "constrained-str"
     where = error["loc"][:-1] if is_id else error["loc"]
     field = "`" + ".".join(str(part) for part in where) + "`"
@@ -124,13 +120,13 @@ def _say(error: Mapping[str, Any]) -> str:
     if kind == "string_pattern_mismatch":
         return f"{field} is empty"
     if kind.endswith("_type"):
-        wants = "text or a whole number" if is_id else _WANTS.get(kind, kind.removesuffix("_type"))
-        return f"{field} is {_kind(error['input'])}, wants {wants}"
+        expected = "text or an integer" if is_id else _EXPECTED.get(kind, kind.removesuffix("_type"))
+        return f"{field} must be {expected}, not {_kind(error['input'])}"
     return f"{field}: {error['msg']}"
 
 
-_WANTS = {"string_type": "text", "list_type": "a list", "dict_type": "an object", "bool_type": "true or false"}
-_WANTS |= {"float_type": "a number", "int_type": "a number", "typed_dict_type": "an object"}
+_EXPECTED = {"string_type": "text", "list_type": "a list", "dict_type": "an object", "bool_type": "true or false"}
+_EXPECTED |= {"float_type": "a number", "int_type": "a number", "typed_dict_type": "an object"}
 _KINDS = {dict: "an object", list: "a list", str: "text", bool: "true/false", int: "a number", float: "a number"}
 
 
@@ -139,13 +135,13 @@ def _kind(value: Any) -> str:
 
 
 def to_pair(row: Mapping[str, Any]) -> Pair:
-    """A checked row as a `Pair`; checks nothing itself, since it runs once a row and pass."""
+    """A checked row as a `Pair`; checks nothing itself, since it runs once per row and pass."""
     get = row.get
-    own = str(row["id"])
+    row_id = str(row["id"])
     mirror = get("mirror")
     return Pair(
-        id=own,
-        user=str(get("user", own)),
+        id=row_id,
+        user=str(get("user", row_id)),
         question=row["question"],
         profile=Profile(row["profile"]),
         chosen=row["chosen"],

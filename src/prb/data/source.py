@@ -1,7 +1,7 @@
-"""Where rows come from: JSONL, Parquet, a folder of them. A source streams; it never holds the whole set.
+"""Where rows come from: JSONL, Parquet, a folder of both, the Hugging Face hub, or a named dataset.
 
-Rows arrive raw, with the place they came from and whatever is wrong with their bytes. What they mean is
-decided in `schema`, so that every format is checked by the same rules.
+A source streams; it never holds the whole dataset. Rows arrive raw, with the place they came from and whatever is wrong
+with their bytes. `schema` decides what they mean, so that every format is checked by the same rules.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import orjson
 
-from prb.errors import BadInput, unknown
-from prb.registry import Spec
+from prb.errors import BadInput, MissingExtra, unknown
+from prb.registry import Registry, Spec
 
 MAX_LINE = 16 * 1024 * 1024
-"""Longer lines are refused: no person's row is 16 MB, and one bad line must not fill the memory."""
-
+"""Longer lines are refused: no user's row has 16 MB, and one bad line must not fill the memory."""
 SPLITS = ("train", "validation", "test")
+EXTRA = "extra_json"
+"""Parquet column for what does not fit the typed columns; see `convert`."""
+NUL = "holds a NUL byte"
+_NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""Not after an escaped backslash: a text may well mention `\\u0000`."""
 
 
 class RawRow(NamedTuple):
@@ -43,62 +48,48 @@ class Source(Protocol):
     def rows(self) -> Iterator[RawRow]: ...
 
 
+DATASETS: Registry[Source] = Registry("dataset", package="prb.data.named", group="prb.datasets")
+"""Named datasets; files, folders and hub ids need no name."""
+
+
 def open_source(text: str) -> Source:
     """A dataset spec: a registered name, `hub:owner/name`, a file or a folder."""
-    from prb.data.registry import DATASETS
-
     if text.startswith("hub:"):
-        from prb.data.hub import HubSource
-
         return HubSource.parse(text)
     path = Path(text)
     if path.is_dir():
-        return Folder(text, path)
+        return FolderSource(text, path)
     if path.is_file():
         return file_source(path)
-    if Spec.parse(text).name in DATASETS:
+    name = Spec.parse(text).name
+    if name in DATASETS:
         return DATASETS.make(text)
     if path.suffix in READERS or "/" in text:
         raise BadInput(f"{text} does not exist")
-    raise unknown("dataset", Spec.parse(text).name, list(DATASETS), hint="give a file, a folder, or hub:owner/name")
+    raise unknown("dataset", name, list(DATASETS), hint="give a file, a folder, or hub:owner/name")
+
+
+def file_source(path: Path) -> Source:
+    reader = _reader(path)
+    if reader is None:
+        raise BadInput(f"{path}: unknown format; known formats are {', '.join(READERS)}")
+    return reader(str(path), path)
+
+
+def find_row(spec: str, row_id: str) -> dict[str, Any]:
+    """One row of a dataset by its id, whatever its split."""
+    ids = []
+    for row in open_source(spec).rows():
+        if isinstance(row.data, dict):
+            ids.append(str(row.data.get("id")))
+            if ids[-1] == row_id:
+                return cast(dict[str, Any], row.data)
+    raise unknown(f"row of {spec}", row_id, ids, hint=f"ids look like {ids[0]!r}" if ids else "it is empty")
 
 
 @dataclass(frozen=True)
-class Jsonl:
-    name: str
-    path: Path
-
-    def rows(self) -> Iterator[RawRow]:
-        try:
-            with _open(self.path) as file:
-                yield from _parse_lines(file, self.path.name)
-        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-            raise BadInput(f"{self.path} cannot be read as gzip: {error}") from None
-
-
-@dataclass(frozen=True)
-class Parquet:
-    name: str
-    path: Path
-
-    def rows(self) -> Iterator[RawRow]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            with pq.ParquetFile(self.path) as file:
-                line = 0
-                for batch in file.iter_batches(batch_size=1024):
-                    for row in batch.to_pylist():
-                        line += 1
-                        yield dict_row(self.path.name, line, unfold(row))
-        except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"{self.path} cannot be read as Parquet: {error}") from None
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows already in memory, for embedded sets and tests."""
+class MemorySource:
+    """Rows already in memory."""
 
     name: str
     items: Iterable[dict[str, Any]]
@@ -109,23 +100,130 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Folder:
-    """All data files below a folder, by name; `train.jsonl` or `test-00000-of-00001.parquet` name their split."""
+class JsonlSource:
+    name: str
+    path: Path
+
+    def rows(self) -> Iterator[RawRow]:
+        packed = self.path.suffix == ".gz"
+        try:
+            with cast(BinaryIO, gzip.open(self.path)) if packed else self.path.open("rb", buffering=1 << 20) as file:
+                yield from _parse_lines(file, self.path.name)
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise BadInput(f"{self.path} cannot be read as gzip: {error}") from None
+
+
+@dataclass(frozen=True)
+class ParquetSource:
+    name: str
+    path: Path
+
+    def rows(self) -> Iterator[RawRow]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with pq.ParquetFile(self.path) as file:
+                rows = (row for batch in file.iter_batches(batch_size=1024) for row in batch.to_pylist())
+                for line, row in enumerate(rows, 1):
+                    yield dict_row(self.path.name, line, unfold(row))
+        except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{self.path} cannot be read as Parquet: {error}") from None
+
+
+READERS: dict[str, type[JsonlSource] | type[ParquetSource]] = {
+    ".jsonl": JsonlSource,
+    ".ndjson": JsonlSource,
+    ".jsonl.gz": JsonlSource,
+    ".parquet": ParquetSource,
+}
+
+
+def _reader(path: Path) -> type[JsonlSource] | type[ParquetSource] | None:
+    return next((reader for ending, reader in READERS.items() if path.name.endswith(ending)), None)
+
+
+@dataclass(frozen=True)
+class FolderSource:
+    """All data files in a folder, by name; `train.jsonl` or `test-00000-of-00001.parquet` name their split."""
 
     name: str
     path: Path
 
     def rows(self) -> Iterator[RawRow]:
-        files = sorted(p for p in self.path.rglob("*") if p.is_file() and _reader(p) and not _hidden(p, self.path))
+        relative = sorted(p.relative_to(self.path) for p in self.path.rglob("*") if p.is_file() and _reader(p))
+        files = [path for path in relative if not any(part.startswith(".") for part in path.parts)]
         if not files:
             raise BadInput(f"{self.path} holds no {' or '.join(READERS)} file")
         for path in files:
             split = next((s for s in SPLITS if path.name.startswith(s)), None)
-            for row in file_source(path).rows():
-                yield with_split(row, split)._replace(place=str(path.relative_to(self.path)))
+            for row in file_source(self.path / path).rows():
+                yield _with_split(row, split)._replace(place=str(path))
 
 
-def with_split(row: RawRow, split: str | None) -> RawRow:
+@dataclass(frozen=True)
+class HubSource:
+    """`hub:owner/name?subset=…&revision=…`: a dataset on the Hugging Face hub at a pinned revision.
+
+    The repository is downloaded once into the hub's own cache (so `HF_HUB_OFFLINE=1` works afterwards) and read from
+    there like any folder. The revision that was read is part of the name, hence of the run.
+    """
+
+    repo: str
+    folder: Path
+    revision: str
+    subset: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"hub:{self.repo}?revision={self.revision}" + (f"&subset={self.subset}" if self.subset else "")
+
+    @classmethod
+    def parse(cls, text: str) -> HubSource:
+        spec = Spec.parse(text.removeprefix("hub:"))
+        for key in spec.options:
+            if key not in ("revision", "subset"):
+                raise unknown("option of a hub dataset", key, ["revision", "subset"])
+        folder = _snapshot(spec.name, spec.options.get("revision"))
+        return cls(spec.name, folder, folder.name, spec.options.get("subset"))
+
+    def rows(self) -> Iterator[RawRow]:
+        datasets = _hub_library("datasets")
+        try:
+            subsets = list(datasets.get_dataset_config_names(str(self.folder)))
+            if self.subset is not None and self.subset not in subsets:
+                raise unknown(f"subset of {self.repo}", self.subset, subsets)
+            for subset in [self.subset] if self.subset else subsets:
+                splits = datasets.load_dataset(str(self.folder), name=subset, streaming=True)
+                for split, rows in splits.items():
+                    for line, row in enumerate(rows, 1):
+                        yield _with_split(dict_row(f"{subset}/{split}", line, unfold(dict(row))), str(split))
+        except (datasets.exceptions.DatasetsError, ValueError, OSError) as error:
+            lines = str(error).split("\n")  # the last one names the cause
+            raise BadInput(f"{self.name} cannot be read: {' '.join(dict.fromkeys((lines[0], lines[-1])))}") from None
+
+
+def _snapshot(repo: str, revision: str | None) -> Path:
+    hub = _hub_library("huggingface_hub")
+    wrong = (hub.errors.HFValidationError, hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError)
+    try:
+        return Path(hub.snapshot_download(repo, repo_type="dataset", revision=revision))
+    except wrong as error:
+        raise BadInput(f"hub:{repo}: {str(error).splitlines()[0]}") from None
+    except (hub.errors.LocalEntryNotFoundError, hub.errors.OfflineModeIsEnabled, OSError) as error:
+        raise BadInput(
+            f"hub:{repo} is not in the local cache and the hub cannot be reached ({type(error).__name__})"
+        ) from None
+
+
+def _hub_library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise MissingExtra("reading from the hub", "hub") from None
+
+
+def _with_split(row: RawRow, split: str | None) -> RawRow:
     if split is None or not isinstance(row.data, dict) or "split" in row.data:
         return row
     return row._replace(data={**row.data, "split": split})
@@ -133,43 +231,18 @@ def with_split(row: RawRow, split: str | None) -> RawRow:
 
 def dict_row(place: str, line: int, row: dict[str, Any]) -> RawRow:
     raw = orjson.dumps(row, option=orjson.OPT_SORT_KEYS, default=str)
-    return RawRow(place, line, raw, row, _nul(raw))
-
-
-READERS: dict[str, type[Jsonl] | type[Parquet]] = {
-    ".jsonl": Jsonl,
-    ".ndjson": Jsonl,
-    ".jsonl.gz": Jsonl,
-    ".parquet": Parquet,
-}
-
-
-def file_source(path: Path) -> Source:
-    reader = _reader(path)
-    if reader is None:
-        raise BadInput(f"{path}: unknown format; known are {', '.join(READERS)}")
-    return reader(str(path), path)
-
-
-def _reader(path: Path) -> type[Jsonl] | type[Parquet] | None:
-    return next((reader for ending, reader in READERS.items() if path.name.endswith(ending)), None)
-
-
-def _hidden(path: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(root).parts)
-
-
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb", buffering=1 << 20)
+    return RawRow(place, line, raw, row, NUL if _has_nul(raw) else None)
 
 
 def _parse_lines(file: BinaryIO, place: str) -> Iterator[RawRow]:
-    for number, line in enumerate(iter(partial(file.readline, MAX_LINE), b""), 1):
+    read_line = partial(file.readline, MAX_LINE)
+    for number, line in enumerate(iter(read_line, b""), 1):
         if number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            yield RawRow(place, 1, b"", problem="wrong encoding: the file is UTF-16, wants UTF-8")
+            yield RawRow(place, 1, b"", problem="wrong encoding: the file is UTF-16, must be UTF-8")
             return
         if len(line) == MAX_LINE and not line.endswith(b"\n"):
-            _skip_line(file)
+            while (rest := read_line()) and not rest.endswith(b"\n"):
+                pass
             yield RawRow(place, number, b"", problem=f"the line is longer than {MAX_LINE >> 20} MB")
             continue
         text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
@@ -178,44 +251,26 @@ def _parse_lines(file: BinaryIO, place: str) -> Iterator[RawRow]:
 
 
 def _parse_line(place: str, number: int, line: bytes) -> RawRow:
-    problem = _nul(line)
-    if problem:
-        return RawRow(place, number, line, problem=problem)
+    if _has_nul(line):
+        return RawRow(place, number, line, problem=NUL)
     try:
         return RawRow(place, number, line, orjson.loads(line))
     except orjson.JSONDecodeError as error:
-        return RawRow(place, number, line, problem=_why(line, error))
+        problem = NUL if b"\0" in line else _why_not_json(line, error)
+        return RawRow(place, number, line, problem=problem)
 
 
-NUL = "holds a NUL byte"
-_NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-"""Not after an escaped backslash: a text may well speak of `\\u0000`."""
-
-
-def _nul(line: bytes) -> str | None:
-    # a raw NUL byte is broken JSON and found as such; most lines hold no backslash, and one byte is quickly looked for
-    return NUL if b"\\" in line and b"\\u0000" in line and _NUL_ESCAPE.search(line) else None
-
-
-def _why(line: bytes, error: orjson.JSONDecodeError) -> str:
-    if b"\0" in line:
-        return NUL
+def _why_not_json(line: bytes, error: orjson.JSONDecodeError) -> str:
     try:
         line.decode("utf-8")
-    except UnicodeDecodeError as bad:
-        return f"wrong encoding: byte {bad.start + 1} is not UTF-8"
+    except UnicodeDecodeError as wrong:
+        return f"wrong encoding: byte {wrong.start + 1} is not UTF-8"
     return f"broken JSON: {error.msg} (column {error.colno})"
 
 
-def _skip_line(file: BinaryIO) -> None:
-    while True:
-        rest = file.readline(MAX_LINE)
-        if not rest or rest.endswith(b"\n"):
-            return
-
-
-EXTRA = "extra_json"
-"""Parquet column for what does not fit its typed columns; see `convert`."""
+def _has_nul(line: bytes) -> bool:
+    # a raw NUL byte is broken JSON and found as such; most lines hold no backslash, and one byte is quickly searched
+    return b"\\" in line and b"\\u0000" in line and _NUL_ESCAPE.search(line) is not None
 
 
 def unfold(row: dict[str, Any]) -> dict[str, Any]:
@@ -226,7 +281,7 @@ def unfold(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Structs lose the fields that only other rows have."""
+    """Without the struct fields that only other rows have."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

@@ -8,8 +8,7 @@ from itertools import count
 from typing import Self, TypeAlias
 
 from prb.config import Condition, UserConfig
-from prb.data.load import Dataset
-from prb.data.people import People
+from prb.data.load import Dataset, Users
 from prb.data.retrieve import Ranker, ranker, top_posts
 from prb.evaluation.planners import Plan, PlanAsk, Planner, plan_all
 from prb.hashing import draw
@@ -31,7 +30,7 @@ class QueryBuilder:
 
     rank: Ranker
     planner: Planner
-    people: People
+    people: Users
     k: int
     budget: int | None
     seed: int
@@ -45,7 +44,7 @@ class QueryBuilder:
         return cls(
             rank=ranker(config.ranker),
             planner=planner,
-            people=dataset.people,
+            people=dataset.users,
             k=config.k,
             budget=config.budget,
             seed=seed,
@@ -99,7 +98,7 @@ def true_plan(item: Item) -> Plan:
     return tuple(f"{a.aspect}: {a.reason}" if a.reason else a.aspect for a in item.rubric)
 
 
-def pick_donor(item_id: str, user: str, people: People, seed: int) -> str | None:
+def pick_donor(item_id: str, user: str, people: Users, seed: int) -> str | None:
     """A fixed other user for each item: by hash, from the whole split, outside the item's own cluster if possible."""
     own = people.cluster(user)
     if any(people.cluster(name) != own for name in people.names):
@@ -109,7 +108,7 @@ def pick_donor(item_id: str, user: str, people: People, seed: int) -> str | None
     return None
 
 
-def _draws(item_id: str, people: People, seed: int) -> Iterator[str]:
+def _draws(item_id: str, people: Users, seed: int) -> Iterator[str]:
     for attempt in count():
         yield people.names[draw(seed, attempt, item_id) % len(people.names)]
 

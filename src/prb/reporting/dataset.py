@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 
 from prb.config import Condition
-from prb.data.find import find_row
 from prb.data.load import load
 from prb.data.retrieve import ranker
-from prb.data.schema import normalise, row_problems, to_pair
+from prb.data.schema import normalize, row_problems, to_pair
+from prb.data.source import find_row
 from prb.errors import BadData, PrbError
 from prb.evaluation.conditions import Asker
 from prb.evaluation.config import EvaluateConfig
@@ -104,7 +104,7 @@ def show_prompt(spec: str, wanted: str, condition: Condition, *, as_json: bool =
 
 
 def _pair(spec: str, wanted: str) -> Pair:
-    row = normalise(find_row(spec, wanted))
+    row = normalize(find_row(spec, wanted))
     problems = row_problems(row, "pairs")
     if problems:
         raise BadData(f"{spec} {wanted}", problems)

@@ -102,7 +102,7 @@ def test_bad_rows_are_told_with_their_line(write_jsonl: Write, tmp_path: Path) -
         load(f"prism?path={path}")
     assert [(p.line, p.what) for p in found.value.problems] == [  # type: ignore[attr-defined]
         (2, "`conversation_history` is missing"),
-        (3, "`conversation_history` wants a list of messages"),
+        (3, "`conversation_history` must be a list of messages"),
     ]
     assert load(f"prism?path={path}", skip_bad=True).index.ids == ["c3-1"]
     with pytest.raises(BadInput, match=r"conversations.jsonl does not exist"):

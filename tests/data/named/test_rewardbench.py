@@ -72,10 +72,10 @@ def test_parquet_and_rows_without_id_or_subset_are_read_too(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"chosen": None}, "`chosen` wants a text"),
-        ({"rejected": []}, "`rejected` wants a text"),
-        ({"rejected": ["a", 3]}, "`rejected` wants a text"),
-        ({"prompt": 7}, "`prompt` wants a text"),
+        ({"chosen": None}, "`chosen` must be text"),
+        ({"rejected": []}, "`rejected` must be text"),
+        ({"rejected": ["a", 3]}, "`rejected` must be text"),
+        ({"prompt": 7}, "`prompt` must be text"),
         ({"rejected": "An apple."}, "`chosen` and `rejected` are the same text"),
         ({"prompt": " "}, "`question` is empty"),
     ],
@@ -89,7 +89,7 @@ def test_bad_rows_are_told_with_their_line(write_jsonl: Write, change: dict[str,
 
 def test_missing_fields_rows_that_are_no_objects_and_missing_files_are_told(write_jsonl: Write) -> None:
     path = write_jsonl([{"prompt": "p", "chosen": "c"}, [1]])  # type: ignore[list-item]
-    with pytest.raises(BadData, match=r"`rejected` is missing(.|\n)*a row is an object"):
+    with pytest.raises(BadData, match=r"`rejected` is missing(.|\n)*a row must be an object"):
         load(spec(path))
     with pytest.raises(BadInput, match="does not exist"):
         load("rewardbench?path=nowhere/at/all.jsonl")

@@ -11,13 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prb.data.check import check
-from prb.data.find import find_row
+from prb.data.describe import describe
 from prb.data.load import load
-from prb.data.named.simulate import bayes_accuracy, manners, topics, truth
+from prb.data.named.simulate import (
+    ATTRIBUTES,
+    LEVELS,
+    World,
+    bayes_accuracy,
+    contest,
+    contests,
+    manners,
+    preference,
+    taste,
+    topics,
+    truth,
+)
 from prb.data.schema import row_problems
-from prb.data.simulate import ATTRIBUTES, LEVELS, World, contest, contests, preference, taste
-from prb.data.source import open_source
-from prb.data.stats import stats
+from prb.data.source import find_row, open_source
 from prb.errors import BadInput, BadSpec
 from prb.text.encoders import ENCODERS
 
@@ -112,7 +122,7 @@ def test_what_reward_models_must_not_see_stands_in_no_post_and_no_answer() -> No
 
 
 def test_a_simulated_set_can_be_counted_and_looked_at() -> None:
-    found = stats(SMALL)
+    found = describe(SMALL)
     assert (found["rows"], found["people"], found["splits"]) == (160, 40, {"test": 32, "train": 112, "validation": 16})
     assert find_row(SMALL, "p000003-q002")["user"] == "p000003"
 
@@ -125,7 +135,7 @@ def test_a_simulated_set_can_be_counted_and_looked_at() -> None:
 def test_tastes_cancel_exactly_in_every_split(groups: int, individual: float) -> None:
     world = World(persons=groups * 20, groups=groups, individual=individual)
     tastes = truth(world)
-    splits = np.array([world.split_of(person, 0) for person in range(world.persons)])
+    splits = np.array([world.split_of(user, 0) for user in range(world.persons)])
     assert set(splits) == {"train", "validation", "test"}
     for split in set(splits):
         np.testing.assert_allclose(tastes[splits == split].sum(axis=0), 0, atol=1e-12)
@@ -187,7 +197,7 @@ def _attribute(text: str) -> tuple[int, int]:
     st.sampled_from([0.0, 0.1, 1.0]),
 )
 def test_opposite_tastes_make_opposite_choices(weights: list[float], values: list[int], noise: float) -> None:
-    """So a model that ignores the person is at chance in expectation, whatever it says."""
+    """So a model that ignores the user is at chance in expectation, whatever it says."""
     first, second = values[:8], values[8:]
     p = preference(tuple(weights), first, second, noise)
     assert p + preference(tuple(-w for w in weights), first, second, noise) == pytest.approx(1)
@@ -301,8 +311,8 @@ def test_static_vectors_see_every_attribute_and_posts_give_the_group_away() -> N
     people = {row["user"]: row for row in rows}
     shown = np.stack([encode([p["text"] for p in row["profile"]]).mean(axis=0) for row in people.values()])
     group = np.arange(len(people)) % 4
-    centres = np.stack([shown[:60][group[:60] == g].mean(axis=0) for g in range(4)])
-    nearest = ((shown[60:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+    centers = np.stack([shown[:60][group[:60] == g].mean(axis=0) for g in range(4)])
+    nearest = ((shown[60:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
     assert (nearest == group[60:]).mean() > 0.85
 
 
@@ -314,16 +324,16 @@ def test_static_vectors_see_every_attribute_and_posts_give_the_group_away() -> N
     [
         ("groups=3", "even number"),
         ("groups=18", "up to 16"),
-        ("groups=0", "wants 1 or"),
+        ("groups=0", "must be 1 or"),
         ("persons=10", "multiple of 4"),
         ("persons=0", "multiple of 4"),
-        ("pairs=0", "pairs from 1"),
-        ("pairs=2&split=seen", "from 3"),
-        ("posts=-1", "posts from 0"),
-        ("noise=-1", "noise from 0"),
-        ("noise=nan", "noise from 0"),
-        ("noise=inf", "noise from 0"),
-        ("individual=1.5", "from 0 to 1"),
+        ("pairs=0", "pairs must be at least 1"),
+        ("pairs=2&split=seen", "pairs must be at least 3"),
+        ("posts=-1", "posts must be at least 0"),
+        ("noise=-1", "noise must be finite and at least 0"),
+        ("noise=nan", "noise must be finite and at least 0"),
+        ("noise=inf", "noise must be finite and at least 0"),
+        ("individual=1.5", "between 0 and 1"),
         ("groups=1&mirror=true", "opposite tastes"),
         ("split=topic", "split='topic'"),
         ("people=3", "no option"),
@@ -334,7 +344,7 @@ def test_impossible_worlds_are_refused_with_a_reason(options: str, says: str) ->
         open_source(f"simulate?{options}")
 
 
-def test_the_truth_about_real_people_is_not_known() -> None:
+def test_the_truth_about_real_users_is_unknown() -> None:
     with pytest.raises(BadSpec, match="not simulated"):
         truth("mirror")
     with pytest.raises(BadSpec, match="no rows in split"):

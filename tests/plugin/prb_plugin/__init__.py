@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prb.data.source import Rows, Source
+from prb.data.source import MemorySource, Source
 from prb.types import Ask, Scorer
 
 
@@ -22,7 +22,7 @@ def shortest() -> Scorer:
 
 def tiny(rows: int = 2) -> Source:
     """A few rows in which the shorter answer is always the chosen one."""
-    return Rows("tiny", [_row(n) for n in range(rows)])
+    return MemorySource("tiny", [_row(n) for n in range(rows)])
 
 
 def _row(n: int) -> dict[str, object]:

@@ -1,1 +1,1 @@
-"""Datasets with a name of their own, one file each."""
+"""Named datasets, one file each."""

@@ -1,21 +1,27 @@
-"""The embedded benchmark: one file a couple, two people whose needs conflict, six questions both might ask.
+"""The embedded benchmark: one file per couple, two users whose needs conflict, six questions that both might ask.
 
-A file holds each text once. Rows in the public schema are unfolded from it: every question gives two rows,
-the same answers with the labels swapped, so a model that ignores the person scores exactly 50 %.
+A file holds each text once. Rows in the public format are unfolded from it: every question gives two rows with the same
+answers and swapped labels, so a model that ignores the user scores exactly 50 %. The recorded blind review of the
+benchmark (can a reader tell, and are both answers good?) is beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
+from statistics import mean
 from typing import Any
 
 import orjson
 
-from prb.data.registry import DATASETS
-from prb.data.source import RawRow, Source, dict_row
+from prb.data.source import DATASETS, RawRow, Source, dict_row
+from prb.types import Pair
 
 VERSION = "1.0"
+EVEN = 0.5
+"""Questions whose answers differ by more than this in mean rating are counted as uneven."""
+Review = Mapping[str, Any]
 
 
 class Mirror:
@@ -36,35 +42,78 @@ def mirror() -> Source:
 
 
 def unfold_couple(couple: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    profiles = {who: _profile(who, person["posts"]) for who, person in couple["people"].items()}
-    for number, question in enumerate(couple["questions"], 1):
-        first, second = couple["people"]
-        for who, other in ((first, second), (second, first)):
-            yield _row(couple, number, question, who, other, profiles[who])
-
-
-def _profile(who: str, posts: list[dict[str, str]]) -> list[dict[str, str]]:
-    return [{"id": f"{who}-{n:02}", "category": p["category"], "text": p["text"]} for n, p in enumerate(posts, 1)]
-
-
-def _row(
-    couple: dict[str, Any], number: int, question: dict[str, Any], who: str, other: str, profile: list[dict[str, str]]
-) -> dict[str, Any]:
-    wants = question["wants"]
-    row = {
-        "id": f"{couple['couple']}-q{number}-{who}",
-        "user": who,
-        "question": question["question"],
-        "profile": profile,
-        "rubric_aspects": wants[who]["aspects"],
-        "narrative": wants[who]["narrative"],
-        "category": question["category"],
-        "chosen": wants[who]["answer"],
-        "rejected": wants[other]["answer"],
-        "tier": question["tier"],
-        "mirror": f"{couple['couple']}-q{number}-{other}",
-        "split": couple["split"],
-        "topic": question["topic"],
-        "bearing_posts": [profile[n - 1]["id"] for n in wants[who]["bearing"]],
+    profiles = {
+        user: [{"id": f"{user}-{n:02}", "category": p["category"], "text": p["text"]} for n, p in enumerate(posts, 1)]
+        for user, posts in ((user, content["posts"]) for user, content in couple["people"].items())
     }
-    return {**row, "drift": True} if wants[who].get("drift") else row
+    first, second = couple["people"]
+    for number, question in enumerate(couple["questions"], 1):
+        name, wants = f"{couple['couple']}-q{number}", question["wants"]
+        for user, other in ((first, second), (second, first)):
+            row = {
+                "id": f"{name}-{user}",
+                "user": user,
+                "question": question["question"],
+                "profile": profiles[user],
+                "rubric_aspects": wants[user]["aspects"],
+                "narrative": wants[user]["narrative"],
+                "category": question["category"],
+                "chosen": wants[user]["answer"],
+                "rejected": wants[other]["answer"],
+                "tier": question["tier"],
+                "mirror": f"{name}-{other}",
+                "split": couple["split"],
+                "topic": question["topic"],
+                "bearing_posts": [profiles[user][n - 1]["id"] for n in wants[user]["bearing"]],
+            }
+            yield {**row, "drift": True} if wants[user].get("drift") else row
+
+
+def load_reviews() -> list[Review]:
+    """Every judgment ever made on the benchmark, oldest round first, favorable or not."""
+    raw = (files("prb.data") / "mirror" / "reviews.jsonl").read_bytes()
+    return [orjson.loads(line) for line in raw.splitlines()]
+
+
+def review_figures(pairs: Iterable[Pair]) -> dict[str, Any]:
+    """Solvability of the first and the final round by tier; quality differences per question, first and latest."""
+    reviews = load_reviews()
+    tiers = {pair.id: str(pair.tier) for pair in pairs}
+    first: dict[str, Review] = {}
+    latest: dict[str, Review] = {}
+    for review in reviews:
+        if review["kind"] == "rating":
+            first.setdefault(review["question"], review)
+            latest[review["question"]] = review
+    return {
+        "solved_first_round": solved(reviews, "first", tiers),
+        "solved_final_round": solved(reviews, "final", tiers),
+        "quality_gap_first_round": gap_figures(first.values()),
+        "quality_gap_latest": gap_figures(latest.values()),
+        "mean_rating_latest": mean(value for review in latest.values() for value in _means(review)),
+    }
+
+
+def solved(reviews: Iterable[Review], name: str, tiers: Mapping[str, str]) -> dict[str, str]:
+    """`right/rows` per tier and overall; rows rewritten since then count with the text they had."""
+    rows = [r for r in reviews if r["kind"] == "pick" and r["round"] == name and r["row"] in tiers]
+    seen = Counter(tiers[r["row"]] for r in rows)
+    right = Counter(tiers[r["row"]] for r in rows if r["picked"] == "chosen")
+    by_tier = {tier: f"{right[tier]}/{seen[tier]}" for tier in sorted(seen)}
+    return {**by_tier, "all": f"{right.total()}/{seen.total()}"}
+
+
+def gap_figures(ratings: Iterable[Review]) -> dict[str, float]:
+    gaps = [quality_gap(review) for review in ratings]
+    return {"mean": mean(gaps), "max": max(gaps), "over_half": sum(gap > EVEN + 1e-9 for gap in gaps)}
+
+
+def quality_gap(review: Review) -> float:
+    """|Δ| of the two answers' mean ratings; a signed mean over mirror rows would be 0 by construction."""
+    a, b = _means(review)
+    return abs(a - b)
+
+
+def _means(review: Review) -> tuple[float, float]:
+    a, b = (mean(answer.values()) for answer in review["ratings"].values())
+    return a, b

@@ -1,8 +1,8 @@
-"""General-quality benchmarks in RewardBench's format: no person, a prompt, one chosen answer or several, rejected ones.
+"""General-quality benchmarks in RewardBench's format: a prompt, chosen and rejected answers, no user.
 
-RewardBench (Lambert et al., arXiv 2403.13787) has one rejected answer a row, RewardBench 2 (arXiv 2506.01937) lists of
-both. Each chosen answer against each rejected one is a pair; the pairs of a row are one cluster. Nobody's posts are
-there, so every model is user-blind on such a set.
+RewardBench (Lambert et al., arXiv 2403.13787) has one rejected answer per row, RewardBench 2 (arXiv 2506.01937) lists
+of both. Each chosen answer with each rejected one is a pair; the pairs of a row are one cluster. There are no posts, so
+every model is user-blind on such a dataset.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from prb.data.registry import DATASETS
-from prb.data.source import RawRow, Source, dict_row, open_source
+from prb.data.source import DATASETS, RawRow, Source, dict_row, open_source
 
 
 @dataclass(frozen=True)
@@ -25,38 +24,37 @@ class RewardBench:
 
     def rows(self) -> Iterator[RawRow]:
         for row in self.inner.rows():
-            found = row.problem or problem_of(row.data)
-            if found:
-                yield row._replace(problem=found)
+            if problem := row.problem or problem_of(row.data):
+                yield row._replace(problem=problem)
             else:
                 yield from (dict_row(row.place, row.line, pair) for pair in pairs_of(row.data, row.line))
 
 
 @DATASETS.register("rewardbench")
 def rewardbench(path: str) -> Source:
-    """A general-quality benchmark in RewardBench's format (path=FILE, a folder or hub:owner/name): no persons."""
+    """A general-quality benchmark in RewardBench's format (path=FILE, a folder or hub:owner/name): no users."""
     return RewardBench(open_source(path))
 
 
 def problem_of(row: Any) -> str | None:
     if not isinstance(row, dict):
-        return "a row is an object"
+        return "a row must be an object"
     for field in ("prompt", "chosen", "rejected"):
         if field not in row:
             return f"`{field}` is missing"
     if text_of(row["prompt"]) is None:
-        return "`prompt` wants a text or a list of messages"
+        return "`prompt` must be text or a list of messages"
     for field in ("chosen", "rejected"):
         if not answers_of(row[field]):
-            return f"`{field}` wants a text, a list of texts or a list of messages"
+            return f"`{field}` must be text, a list of texts or a list of messages"
     return None
 
 
 def pairs_of(row: dict[str, Any], line: int) -> Iterator[dict[str, Any]]:
-    own = str(row.get("id", line))
+    row_id = str(row.get("id", line))
     subset = str(row.get("subset") or "all")
-    # ids of public files start anew in each subset
-    user = own if own.startswith(subset) else f"{subset}-{own}"
+    # ids of public files restart in each subset
+    user = row_id if row_id.startswith(subset) else f"{subset}-{row_id}"
     chosen, rejected = answers_of(row["chosen"]), answers_of(row["rejected"])
     single = len(chosen) == len(rejected) == 1
     for n, better in enumerate(chosen, 1):
@@ -76,7 +74,7 @@ def pairs_of(row: dict[str, Any], line: int) -> Iterator[dict[str, Any]]:
 
 
 def text_of(prompt: Any) -> str | None:
-    """A prompt of several messages as one text."""
+    """A prompt as one text, whether text or messages; `None` if it is neither."""
     if isinstance(prompt, str):
         return prompt
     if not _is_chat(prompt):
@@ -87,7 +85,7 @@ def text_of(prompt: Any) -> str | None:
 
 
 def answers_of(value: Any) -> list[str]:
-    """One answer, several, or a conversation of which the last message is the answer."""
+    """One answer, several, or a conversation whose last message is the answer."""
     if isinstance(value, str):
         return [value]
     if _is_chat(value):

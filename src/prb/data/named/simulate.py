@@ -1,33 +1,130 @@
-"""Simulated people as a dataset: the numbers of `data/simulate.py` told in hand-written fragments (`simulate.json`).
+"""Simulated users with a known taste, for testing methods: first as numbers, then in hand-written fragments of text.
 
-An answer says the same few tips in the manner its attributes ask for, each attribute in one of many surface forms.
-A person's posts never state a taste: they praise or complain about how somebody wrote. Rows are made one at a time,
-so a million of them stream in constant memory.
+Every answer has a value of -1, 0 or 1 for each attribute, every user a weight for each; a user prefers the first of two
+answers with the Bradley-Terry probability `sigmoid(taste · (first - second) / noise)` (Bradley & Terry 1952). An answer
+gives the same few tips in the manner its attributes ask for, each attribute in one of many surface forms. Posts never
+state a taste: they praise or complain about how somebody wrote. Everything is a function of the settings and an index,
+so any row can be made without the rows before it, and a million rows stream in constant memory.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from random import Random
+from statistics import NormalDist
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from prb.data import simulate as numbers
-from prb.data.registry import DATASETS
-from prb.data.simulate import ATTRIBUTES, Contest, Dice, Vector, World, contest, group_of, source_of, taste
-from prb.data.source import RawRow, Source, dict_row
+from prb.data.source import DATASETS, RawRow, Source, dict_row
 from prb.errors import BadSpec
 from prb.prompts import fill
 from prb.registry import Spec
 
-ASPECTS = 3
-STEPS = (5, 7, 11, 13, 17, 19, 23, 25)
-"""No common factor with the number of questions, so nobody is asked the same twice before all were asked."""
+ATTRIBUTES = ("brevity", "structure", "examples", "formality", "hedging", "warmth", "humour", "evidence")
+LEVELS = (-1, -1, -1, 0, 0, 1, 1, 1)
+FADING = 0.75
+"""How much less a taste cares for each further attribute of its axis; unequal weights make ties rare."""
+SPLITS = ("train", "test", "train", "validation", "train", "train", "test", "train", "train", "train")
+"""Of ten blocks of users; a block holds every group once, so that each split is balanced exactly."""
 TOPIC_SPLITS = ("train", "train", "train", "train", "validation", "test")
+STEPS = (5, 7, 11, 13, 17, 19, 23, 25)
+"""Coprime to the number of questions, so that no user is asked the same twice before all were asked."""
+ASPECTS = 3
+
+T = TypeVar("T")
+Vector = tuple[float, ...]
+
+
+class Dice:
+    """Draws that depend on the key alone. `random()` is the one sequence that Python guarantees to keep."""
+
+    def __init__(self, *key: object) -> None:
+        self.random = Random("/".join(map(str, key))).random  # noqa: S311 - a simulation, not a secret
+
+    def pick(self, options: Sequence[T]) -> T:
+        return options[int(self.random() * len(options))]
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        keys = [self.random() for _ in items]
+        return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__)]
+
+    def gauss(self) -> float:
+        return NormalDist().inv_cdf(self.random() or 0.5)
+
+
+@dataclass(frozen=True)
+class World:
+    """All settings of a simulated dataset."""
+
+    persons: int = 400
+    groups: int = 4
+    """Two per axis, with opposite tastes; 1 is a world without conflict."""
+    pairs: int = 8
+    """Labeled pairs per user."""
+    posts: int = 6
+    noise: float = 0.25
+    """Temperature of the Bradley-Terry choice; 0 always picks the better answer."""
+    individual: float = 0.0
+    """Share of a taste that is the user's own, 0 to 1: at 0 all of a group share one taste."""
+    mirror: bool = False
+    """Two users of opposite taste get the same questions and answers, with the labels swapped."""
+    split: Literal["persons", "seen"] = "persons"
+    """`persons`: no user is in two splits. `seen`: all users are in all three, with questions on new topics."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        most, fewest_pairs = 2 * len(ATTRIBUTES), 3 if self.split == "seen" else 1
+        if self.groups != 1 and (not 2 <= self.groups <= most or self.groups % 2):
+            raise _bad(f"groups must be 1 or an even number up to {most}, not {self.groups}")
+        if self.persons < self.block or self.persons % self.block:
+            raise _bad(f"persons must be a multiple of {self.block}, to balance opposite tastes, not {self.persons}")
+        if self.pairs < fewest_pairs:
+            raise _bad(f"pairs must be at least {fewest_pairs} with split={self.split}, not {self.pairs}")
+        if self.posts < 0:
+            raise _bad(f"posts must be at least 0, not {self.posts}")
+        if not 0 <= self.noise < math.inf:
+            raise _bad(f"noise must be finite and at least 0, not {self.noise}")
+        if not 0 <= self.individual <= 1:
+            raise _bad(f"individual must be between 0 and 1, not {self.individual}")
+        if self.mirror and self.groups == 1:
+            raise _bad("mirror=true needs opposite tastes: groups must be at least 2")
+
+    @property
+    def block(self) -> int:
+        return max(2, self.groups)
+
+    def split_of(self, user: int, number: int) -> str:
+        if self.split == "persons":
+            return SPLITS[user // self.block % len(SPLITS)]
+        test, validation = max(1, self.pairs // 4), max(1, self.pairs // 8)
+        left = self.pairs - 1 - number
+        return "test" if left < test else "validation" if left < test + validation else "train"
+
+    def group_of(self, user: int) -> int:
+        return user % self.groups
+
+    def drawn_by(self, user: int) -> str:
+        """Whose draws decide questions and answers: the user's own, or under `mirror` the couple's."""
+        return f"couple {user // 2}" if self.mirror else f"person {user}"
+
+
+def _bad(problem: str) -> BadSpec:
+    return BadSpec(f"dataset 'simulate': {problem}")
+
+
+@DATASETS.register("simulate")
+def simulate(world: World) -> Source:
+    """Users with a known taste over named answer attributes, for testing methods: made up, any size."""
+    changed = {k: v for k, v in vars(world).items() if v != getattr(World, k)}
+    name = "&".join(f"{key}={str(value).lower()}" for key, value in changed.items())
+    return Simulated(f"simulate?{name}" if name else "simulate", world)
 
 
 class Simulated(NamedTuple):
@@ -36,42 +133,115 @@ class Simulated(NamedTuple):
 
     def rows(self) -> Iterator[RawRow]:
         line = 0
-        for person in range(self.world.persons):
-            weights = taste(self.world, person)
-            profile = posts(self.world, person, weights)
+        for user in range(self.world.persons):
+            weights = taste(self.world, user)
+            profile = posts(self.world, user, weights)
             for number in range(self.world.pairs):
                 line += 1
-                yield dict_row(
-                    "simulate", line, row(self.world, contest(self.world, person, number, weights), weights, profile)
-                )
+                choice = contest(self.world, user, number, weights)
+                yield dict_row("simulate", line, row(self.world, choice, weights, profile))
 
 
-@DATASETS.register("simulate")
-def simulate(world: World) -> Source:
-    """People with a known taste over named answer attributes, for testing methods: made up, any size."""
-    changed = {k: v for k, v in vars(world).items() if v != getattr(World, k)}
-    name = "&".join(f"{key}={str(value).lower()}" for key, value in changed.items())
-    return Simulated(f"simulate?{name}" if name else "simulate", world)
+# the truth
 
 
 def world_of(spec: str | World) -> World:
     if isinstance(spec, World):
         return spec
     if Spec.parse(spec).name != "simulate":
-        raise BadSpec(f"{spec} is not simulated: nobody knows the true tastes of its people")
+        raise BadSpec(f"{spec} is not simulated: the true tastes of its users are unknown")
     source = DATASETS.make(spec)
     assert isinstance(source, Simulated)
     return source.world
 
 
 def truth(spec: str | World) -> NDArray[np.float64]:
-    """Tastes, persons × `ATTRIBUTES`, unit rows; person n is user `p{n:06}`."""
-    return numbers.tastes(world_of(spec))
+    """Tastes, users × `ATTRIBUTES`, unit rows; row n is user `p{n:06}`."""
+    world = world_of(spec)
+    return np.array([taste(world, user) for user in range(world.persons)])
 
 
 def bayes_accuracy(spec: str | World, split: str | None = None) -> float:
-    """The accuracy nobody can beat: knowing every taste, in expectation over the noise, on exactly these pairs."""
-    return numbers.bayes_accuracy(world_of(spec), split)
+    """The highest accuracy to expect, by a judge who knows every taste: the expectation over labels on these pairs."""
+    best = [max(c.probability, 1 - c.probability) for c in contests(world_of(spec), split)]
+    if not best:
+        raise BadSpec(f"this world has no rows in split {split!r}")
+    return math.fsum(best) / len(best)
+
+
+# tastes and choices, as numbers
+
+
+def taste(world: World, user: int) -> Vector:
+    """A unit vector over `ATTRIBUTES`; users 2n and 2n+1 want the opposite of each other."""
+    sign = 1 - 2 * (user % 2)
+    shared = group_taste(world.groups, world.group_of(user))
+    dice = Dice(world.seed, "taste", user // 2)
+    individual = _unit([sign * dice.gauss() for _ in ATTRIBUTES])
+    share = world.individual
+    return _unit([(1 - share) * a + share * b for a, b in zip(shared, individual, strict=True)])
+
+
+def group_taste(groups: int, group: int) -> Vector:
+    """An axis owns every n-th attribute, with fading weights and alternating signs; its two groups differ in sign."""
+    axes = max(1, groups // 2)
+    axis, sign = group // 2, 1 - 2 * (group % 2)
+    rank = {attribute: k for k, attribute in enumerate(range(axis, len(ATTRIBUTES), axes))}
+    return _unit([sign * (-FADING) ** rank[a] if a in rank else 0.0 for a in range(len(ATTRIBUTES))])
+
+
+def _unit(vector: Sequence[float]) -> Vector:
+    norm = math.hypot(*vector)
+    return tuple(value / norm for value in vector)
+
+
+class Contest(NamedTuple):
+    """Two answers, as numbers, and the user's choice."""
+
+    user: int
+    number: int
+    chosen: tuple[int, ...]
+    rejected: tuple[int, ...]
+    probability: float
+    """That this user picks `chosen`; below one half where the noise won."""
+    swapped: bool
+    """Whether `chosen` was drawn second: the two texts are drawn separately."""
+
+
+def contest(world: World, user: int, number: int, weights: Vector | None = None) -> Contest:
+    weights = weights or taste(world, user)
+    dice = Dice(world.seed, "contest", world.drawn_by(user), number)
+    first = tuple(dice.pick(LEVELS) for _ in ATTRIBUTES)
+    second = first
+    while second == first:
+        second = tuple(dice.pick(LEVELS) for _ in ATTRIBUTES)
+    p = preference(weights, first, second, world.noise)
+    luck = dice.random()
+    if world.mirror and user % 2:  # the same luck seen from the other side: the twin picks the other answer
+        luck = 1 - luck
+    if luck < p:
+        return Contest(user, number, first, second, p, False)
+    return Contest(user, number, second, first, 1 - p, True)
+
+
+def contests(world: World, split: str | None = None) -> Iterator[Contest]:
+    """Every labeled pair as numbers, in the order of the rows, without any text."""
+    for user in range(world.persons):
+        weights = taste(world, user)
+        for number in range(world.pairs):
+            if split in (None, world.split_of(user, number)):
+                yield contest(world, user, number, weights)
+
+
+def preference(weights: Vector, first: Sequence[int], second: Sequence[int], noise: float) -> float:
+    """Bradley-Terry probability that a user with these weights picks the first answer."""
+    gain = math.fsum(w * (a - b) for w, a, b in zip(weights, first, second, strict=True))
+    if noise == 0:
+        return 0.5 if abs(gain) < 1e-12 else float(gain > 0)
+    return 0.5 * (1 + math.tanh(gain / noise / 2))
+
+
+# texts
 
 
 class Topic(NamedTuple):
@@ -90,8 +260,8 @@ class Manner(NamedTuple):
 
 @cache
 def fragments() -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads((files("prb.data") / "simulate.json").read_bytes())
-    return found
+    content: dict[str, Any] = orjson.loads((files("prb.data") / "simulate.json").read_bytes())
+    return content
 
 
 @cache
@@ -106,76 +276,69 @@ def manners() -> tuple[Manner, ...]:
 
 @cache
 def questions(split: str | None) -> tuple[tuple[Topic, str], ...]:
-    """Every topic with every question; with a split, those on the topics it owns."""
-    own = [t for n, t in enumerate(topics()) if split in (None, TOPIC_SPLITS[n % len(TOPIC_SPLITS)])]
-    return tuple((topic, fill(text, topic=topic.name)) for topic in own for text in fragments()["questions"])
+    """Every topic with every question; with a split, only the topics of that split."""
+    of_split = [t for n, t in enumerate(topics()) if split in (None, TOPIC_SPLITS[n % len(TOPIC_SPLITS)])]
+    return tuple((topic, fill(text, topic=topic.name)) for topic in of_split for text in fragments()["questions"])
 
 
-def row(world: World, found: Contest, weights: Vector, profile: list[dict[str, str]]) -> dict[str, Any]:
-    person, number = found.person, found.number
-    topic, question = asked(world, person, number)
-    texts = [
-        answer(values, topic, Dice(world.seed, "answer", source_of(world, person), number, drawn))
-        for values, drawn in ((found.chosen, found.swapped), (found.rejected, not found.swapped))
-    ]
+def row(world: World, choice: Contest, weights: Vector, profile: list[dict[str, str]]) -> dict[str, Any]:
+    user, number, drawn_by = choice.user, choice.number, world.drawn_by(choice.user)
+    split = world.split_of(user, number)
+    pool = questions(split if world.split == "seen" else None)
+    dice = Dice(world.seed, "questions", drawn_by)
+    start = int(dice.random() * len(pool))
+    topic, question = pool[(start + number * dice.pick(STEPS)) % len(pool)]
+    chosen, rejected = (
+        answer(values, topic, Dice(world.seed, "answer", drawn_by, number, second))
+        for values, second in ((choice.chosen, choice.swapped), (choice.rejected, not choice.swapped))
+    )
     narrative, aspects = wishes(weights)
-    user = f"p{person:06}"
     made = {
-        "id": f"{user}-q{number:03}",
-        "user": user,
+        "id": f"p{user:06}-q{number:03}",
+        "user": f"p{user:06}",
         "question": question,
         "profile": profile,
         "rubric_aspects": aspects,
         "narrative": narrative,
         "category": topic.category,
-        "chosen": texts[0],
-        "rejected": texts[1],
-        "split": world.split_of(person, number),
+        "chosen": chosen,
+        "rejected": rejected,
+        "split": split,
         "topic": topic.name,
-        "groups": {"taste": group_of(world, person)},
+        "groups": {"taste": f"g{world.group_of(user)}"},
         "attributes": {
-            "chosen": dict(zip(ATTRIBUTES, found.chosen, strict=True)),
-            "rejected": dict(zip(ATTRIBUTES, found.rejected, strict=True)),
+            "chosen": dict(zip(ATTRIBUTES, choice.chosen, strict=True)),
+            "rejected": dict(zip(ATTRIBUTES, choice.rejected, strict=True)),
         },
     }
-    return {**made, "mirror": f"p{person ^ 1:06}-q{number:03}"} if world.mirror else made
-
-
-def asked(world: World, person: int, number: int) -> tuple[Topic, str]:
-    pool = questions(world.split_of(person, number) if world.split == "seen" else None)
-    dice = Dice(world.seed, "questions", source_of(world, person))
-    start = int(dice.random() * len(pool))
-    return pool[(start + number * dice.pick(STEPS)) % len(pool)]
+    return {**made, "mirror": f"p{user ^ 1:06}-q{number:03}"} if world.mirror else made
 
 
 def answer(values: Sequence[int], topic: Topic, dice: Dice) -> str:
-    """The tips of a topic, in the manner of these attribute values; 0 leaves no trace."""
-    said = {name: say(name, value, topic, dice) for name, value in zip(ATTRIBUTES, values, strict=True)}
+    """The tips of a topic in the manner of these attribute values; 0 leaves no trace."""
     level = dict(zip(ATTRIBUTES, values, strict=True))
+    phrase = {
+        name: fill(dice.pick(manner.forms[level[name] < 0]), topic=topic.name) if level[name] else ""
+        for name, manner in zip(ATTRIBUTES, manners(), strict=True)
+    }
     tips = dice.shuffled(topic.tips)[: {1: 1, 0: 2, -1: 3}[level["brevity"]]]
     more = dice.shuffled(fragments()["elaborations"])[:1] if level["brevity"] == -1 else []
-    before = [said["warmth"], said["formality"], said["brevity"]]
-    after = [*more, *dice.shuffled([said[name] for name in ("examples", "evidence", "hedging", "humour")])]
-    core = body(tips, level["structure"], said["structure"], dice)
+    before = [phrase["warmth"], phrase["formality"], phrase["brevity"]]
+    after = [*more, *dice.shuffled([phrase[name] for name in ("examples", "evidence", "hedging", "humour")])]
+    core = _body(tips, level["structure"], phrase["structure"], dice)
     gap = "\n" if level["structure"] == 1 else " "
-    return gap.join(part for part in (_joined(before), core, _joined(after)) if part)
+    return gap.join(filter(None, (_joined(before), core, _joined(after))))
 
 
-def say(name: str, value: int, topic: Topic, dice: Dice) -> str:
-    forms = manners()[ATTRIBUTES.index(name)].forms
-    return fill(dice.pick(forms[value < 0]), topic=topic.name) if value else ""
-
-
-def body(tips: Sequence[str], structure: int, said: str, dice: Dice) -> str:
+def _body(tips: Sequence[str], structure: int, phrase: str, dice: Dice) -> str:
     if structure == 1:
         marks = dice.pick((("1.", "2.", "3."), ("-", "-", "-"), ("Step 1:", "Step 2:", "Step 3:")))
-        lines = [f"{mark} {_sentence(tip)}" for mark, tip in zip(marks, tips, strict=False)]
-        return "\n".join([said, *lines])
+        return "\n".join([phrase, *(f"{mark} {_sentence(tip)}" for mark, tip in zip(marks, tips, strict=False))])
     if structure == 0:
         return _joined([_sentence(tip) for tip in tips])
     links = dice.shuffled(fragments()["links"])
     flowing = tips[0] + "".join(f", {link} {tip}" for link, tip in zip(links, tips[1:], strict=False))
-    return f"{_sentence(flowing)} {said}"
+    return f"{_sentence(flowing)} {phrase}"
 
 
 def _sentence(text: str) -> str:
@@ -186,19 +349,19 @@ def _joined(parts: Sequence[str]) -> str:
     return " ".join(filter(None, parts))
 
 
-def posts(world: World, person: int, weights: Vector) -> list[dict[str, str]]:
-    """Each post is about one attribute, drawn by weight: the more somebody cares, the more often it comes up."""
-    dice = Dice(world.seed, "posts", person)
+def posts(world: World, user: int, weights: Vector) -> list[dict[str, str]]:
+    """Each post is about one attribute, drawn by weight: the more a user cares, the more often it comes up."""
+    dice = Dice(world.seed, "posts", user)
     made = []
     for n, index in enumerate(dice.shuffled(_systematic(weights, world.posts, dice.random())), 1):
         topic = dice.pick(topics())
         text = fill(dice.pick(manners()[index].posts[weights[index] < 0]), topic=topic.name)
-        made.append({"id": f"p{person:06}-{n:02}", "category": topic.category, "text": text})
+        made.append({"id": f"p{user:06}-{n:02}", "category": topic.category, "text": text})
     return made
 
 
 def _systematic(weights: Vector, count: int, start: float) -> list[int]:
-    """Systematic sampling: every index as often as its share of |weight| says, up to less than one."""
+    """Systematic sampling: each index as often as its share of |weight| says, up to less than one."""
     drawn: list[int] = []
     total, upto = sum(map(abs, weights)), 0.0
     for index, weight in enumerate(weights):
@@ -209,7 +372,7 @@ def _systematic(weights: Vector, count: int, start: float) -> list[int]:
 
 
 def wishes(weights: Vector) -> tuple[str, list[dict[str, str]]]:
-    """The hidden part of a row: what this person cares for most, in words."""
+    """The hidden part of a row: what this user cares about most, in words."""
     ranked = sorted(range(len(weights)), key=lambda i: -abs(weights[i]))
     strong = [i for i in ranked if abs(weights[i]) > 1e-9][:ASPECTS]
     wants = [manners()[i].wants[weights[i] < 0] for i in strong]

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 through plain transformers: mean pooling over tokens, then normalised."""
+"""all-MiniLM-L6-v2 through plain transformers: mean pooling over tokens, then normalized."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from prb.errors import BadInput, MissingExtra
-from prb.text.encoders import ENCODERS, Encoder, Matrix, Remembering, unit
+from prb.text.encoders import ENCODERS, CachedEncoder, Encoder, Matrix, unit
 from prb.weights import WEIGHTS, local_folder
 
 
@@ -27,7 +27,7 @@ class MiniLM:
         self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
 
     def encode(self, texts: Sequence[str]) -> Matrix:
-        # one text at a time: a row must not depend on how far its neighbours are padded
+        # one text at a time: a row must not depend on how far its neighbors are padded
         rows = [self._pooled(text) if text.strip() else np.zeros(384, dtype=np.float32) for text in texts]
         return unit(np.stack(rows)) if rows else np.zeros((0, 384), dtype=np.float32)
 
@@ -45,11 +45,11 @@ def minilm(path: Path | None = None) -> Encoder:
     """all-MiniLM-L6-v2 (384-d); needs the torch extra and `prb models pull minilm`, or path=FOLDER."""
     folder = path or local_folder("minilm")
     if not (folder / "config.json").exists():
-        raise BadInput(f"no MiniLM weights in {folder}; `prb models pull minilm` gets them")
+        raise BadInput(f"no MiniLM weights in {folder}; get them with `prb models pull minilm`")
     return _loaded(folder)
 
 
 @cache
 def _loaded(folder: Path) -> Encoder:
-    """Several models of a run may use the same weights."""
-    return Remembering(MiniLM(folder))
+    """Loaded once: several models of a run may use the same weights."""
+    return CachedEncoder(MiniLM(folder))

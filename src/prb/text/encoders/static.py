@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from prb.text.encoders import ENCODERS, Encoder, Matrix, Remembering, unit
+from prb.text.encoders import ENCODERS, CachedEncoder, Encoder, Matrix, unit
 
 
 @cache
@@ -20,10 +20,10 @@ def _vectors() -> Any:
     before = root.level, root.handlers[:]
     import wordllama
 
-    # importing it switches everybody's INFO lines on; other libraries log every request then
+    # importing it turns on INFO logging for all libraries, some of which then log every request
     root.level, root.handlers = before[0], before[1]
 
-    # its own search for the weights looks beside the package instead of inside it
+    # by default it searches for the weights beside the package instead of inside it
     return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
 
 
@@ -42,4 +42,4 @@ class Static:
 @ENCODERS.register("static")
 def static() -> Encoder:
     """Averaged static word vectors (wordllama, 256-d): instant, offline, no torch."""
-    return Remembering(Static())
+    return CachedEncoder(Static())

@@ -11,7 +11,7 @@ import pytest
 
 from prb.data.convert import convert
 from prb.data.load import load, load_pairs
-from prb.data.source import Rows, open_source
+from prb.data.source import MemorySource, open_source
 from prb.errors import BadInput, BadSpec, MissingExtra, UnknownName
 from tests.conftest import Row
 from tests.data.broken import line, sound
@@ -190,7 +190,7 @@ def test_what_the_hub_library_cannot_read_is_one_clear_line(
 
 def test_our_own_parquet_can_be_published(publish: Publish, tmp_path: Path) -> None:
     rows = [sound(1, mood={"x": None}, groups={"age": "60+"}, split="test"), sound(2, id=7, profile={"likes": "tea"})]
-    convert(Rows("mine", rows), tmp_path / "test.parquet")
+    convert(MemorySource("mine", rows), tmp_path / "test.parquet")
     publish({"test.parquet": (tmp_path / "test.parquet").read_bytes()})
     read = [row.data for row in open_source("hub:owner/name").rows()]
     assert read == [rows[0], {**rows[1], "split": "test"}]

@@ -6,8 +6,8 @@ from pathlib import Path
 import orjson
 import pytest
 
+from prb.data.describe import describe
 from prb.data.load import load
-from prb.data.stats import stats
 from prb.errors import BadData
 from tests.conftest import make_row, make_twins
 
@@ -33,47 +33,47 @@ def small(write_jsonl: Write) -> Path:
     return write_jsonl([alone, *twins, again])
 
 
-def test_rows_people_and_clusters_are_counted_over_all_splits(small: Path) -> None:
-    found = stats(str(small))
+def test_rows_users_and_clusters_are_counted_over_all_splits(small: Path) -> None:
+    found = describe(str(small))
     assert (found["rows"], found["people"], found["clusters"], found["questions"]) == (4, 3, 2, 3)
     assert (found["mirror_rows"], found["drift_rows"], found["topics"], found["long_histories"]) == (2, 1, 1, 1)
 
 
 def test_tables_count_what_is_there(small: Path) -> None:
-    found = stats(str(small))
+    found = describe(str(small))
     assert found["splits"] == {"test": 3, "train": 1}
     assert found["categories"] == {"Lifestyle_and_Personal_Development": 3, "Society_and_Culture": 1}
     assert found["tiers"] == {"stated": 2}
 
 
-def test_ranges_are_over_people_for_posts_and_over_rows_for_texts(small: Path) -> None:
-    found = stats(str(small))
+def test_ranges_are_over_users_for_posts_and_over_rows_for_texts(small: Path) -> None:
+    found = describe(str(small))
     assert found["posts_per_person"] == {"min": 2, "median": 2, "max": 30}
     assert found["words"]["post"]["median"] == 3
     assert found["words"]["answer"] == {"min": 1, "median": 2.5, "max": 4}
 
 
 def test_length_gaps_are_relative_to_the_chosen_answer(small: Path) -> None:
-    found = stats(str(small))
+    found = describe(str(small))
     # 4 against 3 words, 2 against 4, 4 against 2, 1 against 1
     assert found["answer_length_gap"] == {"mean": pytest.approx((0.25 + 1.0 + 0.5 + 0.0) / 4), "max": 1.0}
     assert found["chosen_longer"] == 0.5
 
 
 def test_the_fingerprint_is_the_one_of_a_load(small: Path) -> None:
-    assert stats(str(small))["fingerprint"] == load(str(small)).fingerprint
+    assert describe(str(small))["fingerprint"] == load(str(small)).fingerprint
 
 
 def test_the_numbers_can_be_written_as_json(small: Path) -> None:
-    found = stats(str(small))
+    found = describe(str(small))
     assert orjson.loads(orjson.dumps(found)) == found
 
 
 def test_a_set_without_splits_is_counted_whole(write_jsonl: Write) -> None:
-    found = stats(str(write_jsonl([make_row(1), make_row(2)])))
+    found = describe(str(write_jsonl([make_row(1), make_row(2)])))
     assert (found["rows"], found["splits"], found["tiers"]) == (2, {}, {})
 
 
 def test_a_broken_set_has_no_statistics(write_jsonl: Write) -> None:
     with pytest.raises(BadData, match=r"set.jsonl:2: `question` is missing"):
-        stats(str(write_jsonl([make_row(1), make_row(2, question=None)])))
+        describe(str(write_jsonl([make_row(1), make_row(2, question=None)])))
