@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prb.building.config import GATES
 from prb.building.gates import (
-    GATES,
     aspects_gate,
-    duplicates,
+    find_duplicates,
     form_gate,
     leaking_posts,
     length_gap,
@@ -141,7 +141,7 @@ class Letters:
 @given(st.lists(st.sampled_from("abcd"), max_size=9), st.integers(1, 4))
 def test_every_repetition_is_a_duplicate_of_the_first_whatever_the_block(letters, block) -> None:
     records = [a_record(id=str(n), question=f"{letter} question") for n, letter in enumerate(letters)]
-    found = dict(duplicates(records, Letters(), 0.95, block))
+    found = find_duplicates(records, Letters(), 0.95, block)
     assert found == {
         j: letters.index(letters[j]) for i, j in combinations(range(len(letters)), 2) if letters[i] == letters[j]
     }

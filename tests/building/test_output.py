@@ -5,20 +5,18 @@ from pathlib import Path
 import orjson
 import pytest
 
-from prb.building.config import BuildConfig, Role
-from prb.building.job import Check
+from prb.building.config import ROLES, BuildConfig
+from prb.building.gates import Check
 from prb.building.output import pass_rates
 from prb.building.run import build
 from tests.building.author import Author, make_record
-
-ROLES: tuple[Role, ...] = ("write", "grade", "judge")
 
 
 @pytest.fixture
 def built(write_jsonl, tmp_path: Path) -> Path:
     source = write_jsonl([make_record(n) for n in range(1, 4)], "records.jsonl")
     config = BuildConfig(input=str(source), llm="scripted/author", out=tmp_path / "out", mirror=False)
-    return build(config, llms=dict.fromkeys(ROLES, Author())).folder
+    return build(config, llms=dict.fromkeys(ROLES.values(), Author())).folder
 
 
 def test_the_hub_folder_is_read_by_the_hubs_own_library(built) -> None:
@@ -30,7 +28,7 @@ def test_the_hub_folder_is_read_by_the_hubs_own_library(built) -> None:
 
 def test_the_readme_tells_counts_gates_cost_and_prompts(built) -> None:
     text = (built / "hub" / "README.md").read_text()
-    assert "3 pairs of 3 people" in text
+    assert "3 pairs of 3 users" in text
     assert "| aspects | 12 of 12 |" in text
     assert "| answer | 12 | 0 | 120 | 60 | 0.0120 |" in text
     assert "blind-judge 50.0 %" in text

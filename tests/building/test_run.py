@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,9 @@ import orjson
 import pytest
 
 from prb import EvaluateConfig, evaluate
-from prb.building.config import STAGES, BuildConfig, Role
+from prb.building.config import ROLES, STAGES, BuildConfig
 from prb.building.ledger import Stopped
-from prb.building.run import Build, build, plan_build
+from prb.building.run import Build, build
 from prb.data.check import check
 from prb.data.source import open_source
 from prb.errors import BadData, BadInput, RunConflict
@@ -34,9 +35,8 @@ def records(write_jsonl: Callable[..., Path]) -> Callable[..., str]:
 def run(input: str, out: Path, llm: LLM | None = None, **settings: Any) -> Build:
     """A build by one model in all roles."""
     model = llm or Author()
-    roles: tuple[Role, ...] = ("write", "grade", "judge")
     config = BuildConfig(input=input, llm=SPEC, out=out, **{"mirror": False, **settings})
-    return build(config, llms=dict.fromkeys(roles, model))
+    return build(config, llms=dict.fromkeys(ROLES.values(), model))
 
 
 def rows_of(result: Build, name: str = "pairs.jsonl") -> list[dict[str, Any]]:
@@ -131,13 +131,12 @@ def test_a_torn_last_line_of_the_log_is_asked_for_again(records, tmp_path) -> No
 def test_a_budget_stops_before_it_is_passed_and_a_larger_one_goes_on(records, tmp_path) -> None:
     source = records(*map(make_record, range(1, 4)))
     priced = "scripted/author;usd_in=10;usd_out=10"
-    roles: tuple[Role, ...] = ("write", "grade", "judge")
 
     def limited(usd: float) -> Build:
         config = BuildConfig(input=source, llm=priced, out=tmp_path / "out", mirror=False, max_usd=usd, max_tokens=100)
-        return build(config, llms=dict.fromkeys(roles, Author()))
+        return build(config, llms=dict.fromkeys(ROLES.values(), Author()))
 
-    with pytest.raises(Stopped, match=r"might pass \$0\.01 .*what is finished is kept"):
+    with pytest.raises(Stopped, match=r"might exceed \$0\.01 .*finished calls are kept"):
         limited(0.01)
     spent = sum(orjson.loads(line)["usd"] for line in (tmp_path / "out" / "log.jsonl").read_bytes().splitlines())
     assert 0 < spent <= 0.01
@@ -162,7 +161,7 @@ def test_an_endpoint_that_goes_down_ends_the_build_with_what_was_finished(record
 
     llm = ScriptedLLM(failing)
     llm.fingerprint = "author"
-    with pytest.raises(Stopped, match=r"connection refused.*goes on from there"):
+    with pytest.raises(Stopped, match=r"connection refused.*run the same command again"):
         run(source, tmp_path / "out", llm, batch=1)
     assert run(source, tmp_path / "out").card["counts"]["rows"] == 12
 
@@ -538,7 +537,7 @@ def test_posts_that_give_the_narrative_away_are_left_out(records, tmp_path) -> N
 
 def test_bad_rows_stop_the_build_or_become_rejects(records, tmp_path) -> None:
     source = records(make_record(1), {"id": "x"}, make_record(1))
-    with pytest.raises(BadData, match=r"`question` is missing(.|\n)*is there twice"):
+    with pytest.raises(BadData, match=r"`question` is missing(.|\n)*duplicate id"):
         run(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     result = run(source, tmp_path / "out", skip_bad=True)
@@ -559,20 +558,70 @@ def test_roles_may_use_different_models(records, tmp_path) -> None:
     assert len(judge.requests) == asked["x"]["quality"] + asked["x"]["blind"]
 
 
-def test_a_dry_run_says_what_it_takes_and_asks_nobody(records, tmp_path) -> None:
+def test_a_dry_run_estimates_and_neither_asks_nor_writes(records, tmp_path) -> None:
     source = records(*map(make_record, range(1, 11)))
-    config = BuildConfig(input=source, llm="openai/gpt-5;usd_in=1;usd_out=10", out=tmp_path / "out", mirror=False)
-    estimated = plan_build(config)
-    calls = {stage: cost.calls for stage, cost in estimated.stages.items()}
+    llm = Author()
+    settings = {"llm": "openai/gpt-5;usd_in=1;usd_out=10", "out": tmp_path / "out", "mirror": False}
+    result = build(input=source, dry_run=True, llms=dict.fromkeys(ROLES.values(), llm), **settings)
+    assert result.estimate is not None
+    calls = {stage: of_stage.calls for stage, of_stage in result.estimate.stages.items()}
     assert calls == {"rubric": 10, "negative": 10, "couple": 0, "answer": 40, "grade": 40, "quality": 20, "blind": 20}
-    assert estimated.usd > 0
-    assert not (tmp_path / "out").exists()
+    assert result.estimate.usd > 0
+    assert (llm.requests, result.card, (tmp_path / "out").exists()) == ([], {}, False)
+
+
+def test_a_dry_run_leaves_an_existing_build_as_it_is(records, tmp_path) -> None:
+    source = records(make_record(1), make_record(2))
+    run(source, tmp_path / "out", limit=1)
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    llm = Author()
+    run(source, tmp_path / "out", llm, dry_run=True, redo="answer")
+    assert llm.requests == []
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
 
 
 def test_the_estimate_is_exact_in_calls_where_everything_passes_at_once(records, tmp_path) -> None:
     source = records(*map(make_record, range(1, 4)))
-    result = run(source, tmp_path / "out")
-    estimated = plan_build(BuildConfig(input=source, llm=SPEC, out=tmp_path / "x", mirror=False))
-    assert {s: c["calls"] for s, c in result.card["cost"].items()} == {
-        s: c.calls for s, c in estimated.stages.items() if c.calls
-    }
+    for until in (None, "answer"):
+        out = tmp_path / str(until)
+        estimate = run(source, out, dry_run=True, until=until).estimate
+        assert estimate is not None
+        result = run(source, out, until=until)
+        assert {s: c["calls"] for s, c in result.card["cost"].items()} == {
+            s: c.calls for s, c in estimate.stages.items() if c.calls
+        }
+
+
+def test_until_and_redo_mean_the_same_as_keywords(records, tmp_path) -> None:
+    llms = dict.fromkeys(ROLES.values(), Author())
+    config = BuildConfig(input=records(make_record(1)), llm=SPEC, out=tmp_path / "out", mirror=False)
+    assert build(config, llms=llms, until="rubric").stopped_after == "rubric"
+    first = rows_of(build(config, llms=llms))
+    assert rows_of(build(config, llms=llms, redo="answer")) != first
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"aspects": (3, 2)}, "the first number must not exceed the second"),
+        ({"aspects": (0, 2)}, "must be at least 1, not 0"),
+        ({"aspects": (2, 13)}, "must be at most 12, not 13"),
+        ({"words": 9}, "words must be at least 10, not 9"),
+        ({"max_tokens": 15}, "max_tokens must be at least 16, not 15"),
+        ({"shared_words": 1}, "shared_words must be at least 2, not 1"),
+        ({"batch": 0}, "batch must be at least 1, not 0"),
+        ({"limit": 0}, "limit must be at least 1, not 0"),
+        ({"temperature": -0.1}, "temperature must be at least 0"),
+        ({"max_usd": -1}, "max_usd must be at least 0"),
+        ({"quality_floor": 0.5}, "quality_floor must be at least 1"),
+        ({"quality_floor": 6}, "quality_floor must be at most 5"),
+        ({"max_gap": 1.1}, "max_gap must be at most 1"),
+        ({"skip_gate": ("lenght",)}, "did you mean 'length'?"),
+        ({"skip_gate": ("input",)}, "no gate that can be skipped named 'input'"),
+        ({"until": "rubrics"}, "until must be 'rubric'"),
+        ({"llm": ""}, "llm must not be empty"),
+    ],
+)
+def test_wrong_settings_are_refused(changes, says, tmp_path) -> None:
+    with pytest.raises(BadInput, match=re.escape(says)):
+        build(**{"input": "x.jsonl", "llm": SPEC, "out": tmp_path / "out", **changes})

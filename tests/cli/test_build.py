@@ -38,11 +38,11 @@ def test_json_prints_the_card(source, tmp_path, capsys) -> None:
 BAD = {
     "no such file": (["--input", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
     "no such gate": (["--skip-gate", "lenght"], "did you mean 'length'?"),
-    "impossible aspects": (["--aspects", "5", "2"], "wants 1 <= fewest <= most"),
+    "impossible aspects": (["--aspects", "5", "2"], "the first number must not exceed the second"),
     "no such back end": (["--llm", "opnai/x"], "did you mean 'openai'?"),
-    "prices that are none": (["--llm", "openai/x;usd_in=nan", "--dry-run"], "dollars for a million tokens"),
+    "prices that are none": (["--llm", "openai/x;usd_in=nan", "--dry-run"], "dollars per million tokens"),
     "no such back end in a dry run": (["--llm", "opnai/x", "--dry-run"], "did you mean 'openai'?"),
-    "a lampqa folder that is none": (["--input", "lampqa:nowhere"], "nowhere is no folder"),
+    "a lampqa folder that is none": (["--input", "lampqa:nowhere"], "nowhere is not a folder"),
 }
 
 

@@ -1,1 +1,1 @@
-"""People's records in, verified pairs out: rubric, negative rubric, answers, gates."""
+"""Build a personalized benchmark: users' records → rubrics → answers → verified pairs."""

@@ -1,17 +1,30 @@
-"""Everything `prb build` can be told. One class is the Python API, the flags and the saved `config.json`."""
+"""The settings of `prb build`, and its vocabulary: stages, roles and gates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-import tyro
+from pydantic import Field, model_validator
 
-from prb.errors import BadInput
+from prb.config import (
+    Count,
+    MaskingConfig,
+    Name,
+    NonNegative,
+    OutputConfig,
+    Repeated,
+    Seed,
+    Share,
+    Size,
+    config,
+)
+from prb.errors import BadInput, unknown
 
 Stage = Literal["rubric", "couple", "negative", "answer", "grade", "quality", "blind"]
 STAGES: tuple[Stage, ...] = ("rubric", "couple", "negative", "answer", "grade", "quality", "blind")
+"""In the order in which they run."""
 Role = Literal["write", "grade", "judge"]
 ROLES: dict[Stage, Role] = {
     "rubric": "write",
@@ -22,115 +35,137 @@ ROLES: dict[Stage, Role] = {
     "quality": "judge",
     "blind": "judge",
 }
+PROMPTS: dict[Stage, str] = {
+    "rubric": "build_rubric",
+    "negative": "build_oppose",
+    "couple": "build_couple",
+    "answer": "build_answer",
+    "grade": "grade_all",
+    "quality": "build_quality",
+    "blind": "judge_pairwise",
+}
+GATES = {
+    "input": "the record has posts, and a narrative or a rubric",
+    "duplicate": "no earlier record has nearly the same question and narrative",
+    "couple": "two users with similar questions have conflicting wishes and become mirror rows; else both stay alone",
+    "rubric": "a rubric was written whose evidence is quoted from the narrative",
+    "negative": "an opposite wish was written for each aspect",
+    "answer": "an answer was written that is neither empty nor cut off",
+    "refusal": "the answer is not a refusal",
+    "wording": "the answer shares no run of words with rubric or narrative",
+    "aspects": "chosen meets every aspect (1 or 2) and rejected none (0), graded blind",
+    "length": "both answers have about the same length",
+    "form": "both answers are lists, or neither is",
+    "quality": "both answers are good and equally good, judged without rubric and profile, in both orders",
+    "blind-judge": "the accuracy of a user-blind judge on the set is within the limit",
+    "blind-learner": "the accuracy of a user-blind learner on the set is within the limit",
+    "endpoint": "the model's endpoint replied; running the same command again retries failed calls",
+}
+"""In the order in which a record meets them, each with what it requires."""
+SKIPPABLE = (
+    "duplicate",
+    "refusal",
+    "wording",
+    "aspects",
+    "length",
+    "form",
+    "quality",
+    "blind-judge",
+    "blind-learner",
+)
+MAX_ASPECTS = 12
+"""Longer rubrics cannot be met by one answer of usual length."""
+AspectCount = Annotated[int, Field(ge=1, le=MAX_ASPECTS)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildConfig:
-    """Build a personalized benchmark from people's records: rubrics, two good answers each, every pair verified."""
+@config
+class BuildConfig(OutputConfig, MaskingConfig):
+    """Build a personalized benchmark from users' records: a rubric and two good answers each, every pair verified."""
 
-    input: str
+    verb: ClassVar[str] = "build"
+    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | {
+        "max_usd",
+        "max_total_tokens",
+        "batch",
+        "until",
+        "redo",
+        "dry_run",
+    }
+
+    input: Name
     """Records: a .jsonl or .parquet file, a folder of them, or lampqa:FOLDER with LaMP-QA files as published."""
-    llm: str
-    """Language model for every role, e.g. `openai/gpt-5;usd_in=1.25;usd_out=10`."""
-    out: Path
-    """Folder of the build; the same command goes on where it stopped."""
-    write_llm: str | None = None
-    """Another one for rubrics and answers."""
-    grade_llm: str | None = None
-    """Another one that grades answers against the rubric."""
-    judge_llm: str | None = None
-    """Another one for general quality, couples and the user-blind check."""
+    llm: Name
+    """LLM for every role, e.g. `openai/gpt-5;usd_in=1.25;usd_out=10`."""
+    out: Path = field()
+    """Folder of the build; the same command resumes it."""
+    write_llm: Name | None = None
+    """LLM that writes rubrics and answers, instead of --llm."""
+    grade_llm: Name | None = None
+    """LLM that grades answers against the rubric, instead of --llm."""
+    judge_llm: Name | None = None
+    """LLM that judges general quality, couples and user-blind accuracy, instead of --llm."""
     mode: Literal["oppose", "avoid"] = "oppose"
-    """The rejected answer suits a person with opposite wishes, or leaves the wishes out (the paper's way)."""
+    """oppose: the rejected answer suits a user with opposite wishes; avoid: it ignores the wishes, as in the paper."""
     mirror: bool = True
-    """Pair records with similar questions and conflicting rubrics, and swap their labels."""
-    limit: int | None = None
+    """Turn records with similar questions and conflicting rubrics into mirror rows with swapped labels."""
+    limit: Count | None = None
     """Only the first N records."""
-    aspects: tuple[int, int] = (2, 6)
-    """Fewest and most aspects of a rubric."""
-    words: int = 120
-    """Length both answers aim at."""
-    candidates: int = 2
+    aspects: tuple[AspectCount, AspectCount] = (2, 6)
+    """Smallest and largest number of aspects of a rubric."""
+    words: Annotated[int, Field(ge=10)] = 120
+    """Target length of both answers."""
+    candidates: Count = 2
     """Answers written for each side of a pair."""
-    rounds: int = 3
-    """How often a pair is tried in all, if it fails or a user-blind model can tell it."""
-    temperature: float = 0.8
-    """Of the answers; everything else is asked for at 0."""
-    max_tokens: int = 1024
-    """The longest reply."""
-    max_gap: float = 0.15
-    """Largest difference in length (characters) of the two answers, as a share of the longer."""
-    shared_words: int = 5
-    """So many words in a row may not be shared with rubric or narrative."""
-    min_posts: int = 1
-    """People with fewer posts are left out: there is nothing to infer from."""
-    quality_floor: float = 3.5
-    """Both answers' mean rating (1-5), judged without rubric and profile."""
-    quality_margin: float = 0.5
-    """Largest difference of the two."""
-    blind_limit: float = 0.6
-    """A user-blind judge and a user-blind learner may not be right more often than this."""
-    duplicate: float = 0.95
-    """Cosine from which two records count as the same question."""
-    similar: float = 0.75
-    """Cosine from which two people's questions may become a mirror couple."""
-    skip_gate: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Do not apply a gate; repeat for several. Names: see docs/build.md."""
-    mask_pii: Literal["auto", "on", "off"] = "auto"
-    """Mask e-mails, phone numbers, IBANs and handles in all texts; auto: if a model runs elsewhere."""
+    rounds: Count = 3
+    """How often a pair is tried in all if it fails or a user-blind model can predict it."""
+    temperature: NonNegative = 0.8
+    """Of the answers; everything else is generated at 0."""
+    max_tokens: Annotated[int, Field(ge=16)] = 1024
+    """Length limit of a reply."""
+    max_gap: Share = 0.15
+    """Largest difference in length (characters) of the two answers, as a share of the longer one."""
+    shared_words: Annotated[int, Field(ge=2)] = 5
+    """Answers must not share this many consecutive words with rubric or narrative."""
+    min_posts: Size = 1
+    """Records with fewer posts are rejected: there is nothing to infer wishes from."""
+    quality_floor: Annotated[float, Field(ge=1, le=5)] = 3.5
+    """Smallest mean rating (1-5) of both answers, judged without rubric and profile."""
+    quality_margin: NonNegative = 0.5
+    """Largest difference of the two ratings."""
+    blind_limit: Share = 0.6
+    """Largest accuracy of a user-blind judge and of a user-blind learner."""
+    duplicate: Share = 0.95
+    """Cosine from which two records count as duplicates."""
+    similar: Share = 0.75
+    """Cosine from which the questions of two users may become mirror rows."""
+    skip_gate: Repeated[str] = ()
+    """Do not apply this gate; repeatable. docs/build.md lists the names."""
     skip_bad: bool = False
-    """Use the good records of a file with errors; the others go to the rejects."""
-    max_usd: float | None = None
-    """Stop before more is spent; needs prices (usd_in, usd_out) in the llm specs."""
-    max_total_tokens: int | None = None
-    """Stop before more tokens are read and written."""
-    batch: int = 64
-    """Requests sent at once; a crash costs at most one batch."""
-    seed: int = 0
+    """Use the good records of a file with errors; the others become rejects."""
+    max_usd: NonNegative | None = None
+    """Stop before this is exceeded; needs prices (usd_in, usd_out) in the LLM specs."""
+    max_total_tokens: Size | None = None
+    """Stop before more tokens than this are read and written."""
+    batch: Count = 64
+    """Requests per batch; a crash costs at most one batch."""
+    seed: Seed = 0
     """Fixes the sampling of answers."""
     until: Stage | None = None
     """Stop after this stage."""
     redo: Stage | None = None
-    """Ask this stage anew, and what depends on it; all else is taken from the log."""
+    """Ask this stage again, and what depends on it; everything else comes from the log."""
     dry_run: bool = False
-    """Only say how many calls, tokens and dollars it would take."""
-    json: bool = False
-    """Print the card as JSON."""
-    quiet: bool = False
-    """No progress."""
+    """Only estimate calls, tokens and dollars."""
+
+    @model_validator(mode="after")
+    def check_aspects_and_gates(self) -> Self:
+        if self.aspects[0] > self.aspects[1]:
+            raise BadInput(f"aspects {self.aspects[0]} {self.aspects[1]}: the first number must not exceed the second")
+        for name in self.skip_gate:
+            if name not in SKIPPABLE:
+                raise unknown("gate that can be skipped", name, SKIPPABLE)
+        return self
 
     def spec_of(self, role: Role) -> str:
-        own: str | None = getattr(self, f"{role}_llm")
-        return own or self.llm
-
-
-PASSING = frozenset({"out", "max_usd", "max_total_tokens", "batch", "until", "redo", "dry_run", "json", "quiet"})
-"""Settings that say nothing about the pairs; the others stand in the card."""
-
-
-def settings_of(config: BuildConfig) -> dict[str, Any]:
-    return {f.name: getattr(config, f.name) for f in fields(config) if f.name not in PASSING}
-
-
-def checked(config: BuildConfig) -> BuildConfig:
-    from prb.building.gates import SKIPPABLE
-    from prb.errors import unknown
-
-    for name in config.skip_gate:
-        if name not in SKIPPABLE:
-            raise unknown("gate that can be skipped", name, SKIPPABLE)
-    fewest, most = config.aspects
-    if not 1 <= fewest <= most <= 12:
-        raise BadInput(f"--aspects {fewest} {most}: wants 1 <= fewest <= most <= 12")
-    least = {"limit": 1, "words": 10, "candidates": 1, "rounds": 1, "max_tokens": 16, "shared_words": 2, "batch": 1}
-    least |= {"min_posts": 0, "temperature": 0, "max_usd": 0, "max_total_tokens": 0, "quality_margin": 0}
-    for name, low in least.items():
-        value = getattr(config, name)
-        if value is not None and value < low:
-            raise BadInput(f"--{name.replace('_', '-')} {value}: wants {low} or more")
-    if not 1 <= config.quality_floor <= 5:
-        raise BadInput(f"--quality-floor {config.quality_floor}: ratings are 1 to 5")
-    for name in ("max_gap", "blind_limit", "duplicate", "similar"):
-        if not 0 <= getattr(config, name) <= 1:
-            raise BadInput(f"--{name.replace('_', '-')} {getattr(config, name)}: wants 0 to 1")
-    return config
+        spec: str | None = getattr(self, f"{role}_llm")
+        return spec or self.llm

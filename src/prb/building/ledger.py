@@ -1,8 +1,8 @@
-"""Every call of a build, in a file: answered from it where it was made before, else made, paid and written down.
+"""What a build costs: the estimate before it begins, and a log of every call, which also answers repeated calls.
 
-A build is a function of its input and of what the models said. So the log of calls is all that has to be kept: a
-build that was stopped, by Ctrl-C, a crash, an endpoint or the budget, runs again from the beginning, finds its own
-words in the log and goes on where they end.
+A build is a function of its input and of the models' replies, so the log of calls is all that has to be kept. A build
+that was stopped, by Ctrl-C, a crash, an endpoint or the budget, runs again from the beginning and finds its calls in
+the log until it gets to where it was stopped.
 """
 
 from __future__ import annotations
@@ -11,29 +11,39 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from statistics import mean
+from typing import Any, get_args
 
-from prb.building.config import BuildConfig, Role, Stage
+from prb.building.config import PROMPTS, ROLES, STAGES, BuildConfig, Role, Stage
+from prb.building.records import Record
+from prb.building.stages import propose_couples
 from prb.errors import BadInput, PrbError
 from prb.hashing import digest
 from prb.llm import LLM, Completion, Request, make_llm, parse_llm
-from prb.llm.pacing import Prices
+from prb.llm.pacing import Prices, tokens_of
 from prb.progress import SILENT, Progress
+from prb.prompts import load
 from prb.runs import Journal
+from prb.text.encoders import ENCODERS
 from prb.types import Failure
 
-DOWN = ("endpoint failed", "budget used up", "HTTP 401", "HTTP 403", "HTTP 404")
-"""Failures of the back end rather than of the request: the same call may go through later."""
-DOWN_IN_A_ROW = 8
-"""So many of them without a reply in between end the build: going on would only make rejects."""
+TRANSIENT = ("endpoint failed", "budget used up", "HTTP 401", "HTTP 403", "HTTP 404")
+"""Failures of the endpoint rather than of the request: the same call may succeed later."""
+MAX_TRANSIENT = 8
+"""This many of them without a reply in between stop the build: continuing would only produce rejects."""
+BYTES_PER_TOKEN = 3
+"""Tokens rarely have fewer bytes, in any script; used for an upper bound of the tokens of a prompt."""
+RESUME = "finished calls are kept; run the same command again to resume"
 
 
 class Stopped(PrbError):
-    """The build ended early; what was paid for is in the log."""
+    """The build ended early. What was paid for is in the log."""
 
 
 @dataclass(kw_only=True)
-class Spent:
+class Usage:
+    """What the calls of one stage took."""
+
     calls: int = 0
     failed: int = 0
     prompt_tokens: int = 0
@@ -42,6 +52,8 @@ class Spent:
 
 
 class Ledger:
+    """Answers requests from the log, or sends them, in batches that fit the budget, and logs them."""
+
     def __init__(
         self,
         journal: Journal,
@@ -53,61 +65,65 @@ class Ledger:
     ) -> None:
         self._journal, self._batch, self._progress = journal, batch, progress
         self._max_usd, self._max_tokens = max_usd, max_tokens
-        self._said: dict[str, Completion | Failure] = {}
-        self._down = 0
-        self.spent: dict[Stage, Spent] = defaultdict(Spent)
+        self._known: dict[str, Completion | Failure] = {}
+        self._transient = 0
+        self.usage: dict[Stage, Usage] = defaultdict(Usage)
         for line in journal.lines():
             self._book(line)
 
     @property
     def usd(self) -> float:
-        return sum(spent.usd for spent in self.spent.values())
+        return sum(usage.usd for usage in self.usage.values())
 
     @property
     def tokens(self) -> int:
-        return sum(spent.prompt_tokens + spent.completion_tokens for spent in self.spent.values())
+        return sum(usage.prompt_tokens + usage.completion_tokens for usage in self.usage.values())
 
-    def answer(self, voice: Voice, requests: Sequence[Request]) -> list[Completion | Failure]:
-        keys = [_key(voice, request) for request in requests]
-        missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in self._said}
+    def complete(self, llm: LoggedLLM, requests: Sequence[Request]) -> list[Completion | Failure]:
+        keys = [
+            digest(llm.fingerprint, [list(message) for message in request.chat], asdict(request.sampling)).hex()
+            for request in requests
+        ]
+        missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in self._known}
         failed: dict[str, Failure] = {}
         todo = list(missing.items())
         if todo:
-            self._progress.begin(voice.stage, total=len(keys), done=len(keys) - len(todo))
+            self._progress.begin(llm.stage, total=len(keys), done=len(keys) - len(todo))
         while todo:
-            size = self._affordable(voice, [request for _, request in todo[: self._batch]])
-            failed |= self._send(voice, todo[:size])
+            size = self._affordable(llm, [request for _, request in todo[: self._batch]])
+            failed |= self._send(llm, todo[:size])
             todo = todo[size:]
             self._progress.advance(size)
             self._progress.status(f"${self.usd:.4f}" if self.usd else f"{self.tokens:,} tokens")
-        return [self._said[key] if key in self._said else failed[key] for key in keys]
+        return [self._known[key] if key in self._known else failed[key] for key in keys]
 
-    def _send(self, voice: Voice, batch: Sequence[tuple[str, Request]]) -> dict[str, Failure]:
-        replies = voice.llm.complete([request for _, request in batch])
-        lines = [_line(voice, key, request, reply) for (key, request), reply in zip(batch, replies, strict=True)]
+    def _send(self, llm: LoggedLLM, batch: Sequence[tuple[str, Request]]) -> dict[str, Failure]:
+        replies = llm.inner.complete([request for _, request in batch])
+        lines = [_line(llm, key, request, reply) for (key, request), reply in zip(batch, replies, strict=True)]
         self._journal.append(lines)
         for line in lines:
             self._book(line)
         failed = {key: reply for (key, _), reply in zip(batch, replies, strict=True) if isinstance(reply, Failure)}
-        down = [failure for failure in failed.values() if is_down(failure)]
-        self._down = self._down + len(down) if len(down) == len(batch) else 0
-        if self._down >= DOWN_IN_A_ROW:
-            raise Stopped(f"{voice.llm.fingerprint}: {down[0]}; {KEPT}")
+        transient = [failure for failure in failed.values() if is_transient(failure)]
+        self._transient = self._transient + len(transient) if len(transient) == len(batch) else 0
+        if self._transient >= MAX_TRANSIENT:
+            raise Stopped(f"{llm.fingerprint}: {transient[0]}; {RESUME}")
         return failed
 
     def _book(self, line: dict[str, Any]) -> None:
-        spent = self.spent[line["stage"]]
-        spent.calls += 1
-        spent.prompt_tokens += line["prompt_tokens"]
-        spent.completion_tokens += line["completion_tokens"]
-        spent.usd += line["usd"]
-        if failure := line.get("failure"):
-            spent.failed += 1
-            reason, _, detail = failure.partition(": ")
-            if not is_down(known := Failure(reason, detail)):  # the same request would fail again, and cost again
-                self._said[line["key"]] = known
+        usage = self.usage[line["stage"]]
+        usage.calls += 1
+        usage.prompt_tokens += line["prompt_tokens"]
+        usage.completion_tokens += line["completion_tokens"]
+        usage.usd += line["usd"]
+        if "failure" in line:
+            usage.failed += 1
+            reason, _, detail = line["failure"].partition(": ")
+            failure = Failure(reason, detail)
+            if not is_transient(failure):  # the same request would fail again, and be charged again
+                self._known[line["key"]] = failure
             return
-        self._said[line["key"]] = Completion(
+        self._known[line["key"]] = Completion(
             text=line["reply"],
             prompt_tokens=line["prompt_tokens"],
             completion_tokens=line["completion_tokens"],
@@ -115,65 +131,57 @@ class Ledger:
             truncated=line["truncated"],
         )
 
-    def _affordable(self, voice: Voice, requests: Sequence[Request]) -> int:
-        """How many of them fit the budget even if each takes all the tokens it may; none of them ends the build."""
+    def _affordable(self, llm: LoggedLLM, requests: Sequence[Request]) -> int:
+        """How many requests fit the budget even if each uses all its tokens; if not even one does, the build stops."""
         if self._max_usd is None and self._max_tokens is None:
             return len(requests)
         usd, tokens = self.usd, self.tokens
         for n, request in enumerate(requests):
-            prompt = sum(len(message.text.encode("utf-8", "replace")) for message in request.chat) // BYTES + 1
-            usd += voice.prices.cost(prompt, request.sampling.max_tokens)
+            size = sum(len(message.text.encode("utf-8", "replace")) for message in request.chat)
+            prompt = size // BYTES_PER_TOKEN + 1
+            usd += llm.prices.cost(prompt, request.sampling.max_tokens)
             tokens += prompt + request.sampling.max_tokens
-            if over := self._over(usd, tokens):
-                if n:
-                    return n
-                raise Stopped(f"the next call might pass {over}; {KEPT}, with a larger limit")
+            exceeded = ""
+            if self._max_usd is not None and usd > self._max_usd:
+                exceeded = f"${self._max_usd:g} (spent: ${self.usd:.4f})"
+            elif self._max_tokens is not None and tokens > self._max_tokens:
+                exceeded = f"{self._max_tokens:,} tokens (used: {self.tokens:,})"
+            if exceeded and n:
+                return n
+            if exceeded:
+                raise Stopped(f"the next call might exceed {exceeded}; {RESUME}, with a larger limit")
         return len(requests)
 
-    def _over(self, usd: float, tokens: int) -> str:
-        if self._max_usd is not None and usd > self._max_usd:
-            return f"${self._max_usd:g} (spent: ${self.usd:.4f})"
-        if self._max_tokens is not None and tokens > self._max_tokens:
-            return f"{self._max_tokens:,} tokens (used: {self.tokens:,})"
-        return ""
+
+def is_transient(failure: Failure) -> bool:
+    return failure.reason.startswith(TRANSIENT)
 
 
-BYTES = 3
-"""A token has seldom fewer bytes than this, in any script."""
-KEPT = "what is finished is kept, the same command goes on from there"
+class LoggedLLM:
+    """An LLM in one stage whose calls go through the ledger. It is an `LLM` itself."""
 
-
-def is_down(failure: Failure) -> bool:
-    return failure.reason.startswith(DOWN)
-
-
-class Voice:
-    """A language model in one role and stage, through the ledger. It is an `LLM` itself."""
-
-    def __init__(self, llm: LLM, stage: Stage, prices: Prices, ledger: Ledger) -> None:
-        self.llm, self.stage, self.prices, self.ledger = llm, stage, prices, ledger
-        self.fingerprint, self.remote = llm.fingerprint, llm.remote
+    def __init__(self, inner: LLM, stage: Stage, prices: Prices, ledger: Ledger) -> None:
+        self.inner, self.stage, self.prices, self.ledger = inner, stage, prices, ledger
+        self.fingerprint, self.remote = inner.fingerprint, inner.remote
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        return self.ledger.answer(self, requests)
+        return self.ledger.complete(self, requests)
 
 
-def _key(voice: Voice, request: Request) -> str:
-    return digest(voice.fingerprint, [list(message) for message in request.chat], asdict(request.sampling)).hex()
-
-
-def _line(voice: Voice, key: str, request: Request, reply: Completion | Failure) -> dict[str, Any]:
+def _line(llm: LoggedLLM, key: str, request: Request, reply: Completion | Failure) -> dict[str, Any]:
     line: dict[str, Any] = {
         "key": key,
-        "stage": voice.stage,
-        "llm": voice.fingerprint,
+        "stage": llm.stage,
+        "llm": llm.fingerprint,
         "sampling": asdict(request.sampling),
         "prompt": "\n\n".join(message.text for message in request.chat),
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "usd": reply.cost,
     }
-    line |= {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens, "usd": reply.cost}
     if isinstance(reply, Failure):
         return {**line, "failure": str(reply)}
-    text = reply.text.encode("utf-8", "replace").decode()  # half a character, as a token limit leaves it
+    text = reply.text.encode("utf-8", "replace").decode()  # a token limit can leave a lone surrogate
     return {**line, "reply": text, "truncated": reply.truncated}
 
 
@@ -184,22 +192,89 @@ def prices_of(spec: str) -> Prices:
     except ValueError:
         prices = (-1.0, -1.0)
     if not all(0 <= price < math.inf for price in prices):
-        raise BadInput(f"{spec!r}: usd_in and usd_out are dollars for a million tokens")
+        raise BadInput(f"{spec!r}: usd_in and usd_out must be dollars per million tokens")
     return Prices(prompt=prices[0], completion=prices[1])
 
 
-def make_roles(config: BuildConfig) -> dict[Role, LLM]:
-    """One model a role; roles with the same spec share it."""
-    made: dict[str, LLM] = {}
-    roles: tuple[Role, ...] = ("write", "grade", "judge")
-    for role in roles:
+def make_llms(config: BuildConfig) -> dict[Role, LLM]:
+    """One LLM per role; roles with the same spec share one."""
+    by_spec: dict[str, LLM] = {}
+    by_role: dict[Role, LLM] = {}
+    for role in get_args(Role):
         spec = config.spec_of(role)
-        if spec not in made:
-            made[spec] = make_llm(spec)
-        if (
-            config.max_usd is not None
-            and made[spec].remote
-            and not parse_llm(spec).options.keys() & {"usd_in", "usd_out"}
-        ):
-            raise BadInput(f"--max-usd needs the prices of {spec!r}: add ;usd_in=…;usd_out=… (for a million tokens)")
-    return {role: made[config.spec_of(role)] for role in roles}
+        llm = by_role[role] = by_spec.get(spec) or by_spec.setdefault(spec, make_llm(spec))
+        priced = parse_llm(spec).options.keys() & {"usd_in", "usd_out"}
+        if config.max_usd is not None and llm.remote and not priced:
+            raise BadInput(f"--max-usd needs the prices of {spec!r}: add ;usd_in=…;usd_out=… (per million tokens)")
+    return by_role
+
+
+# the estimate
+
+ASPECT_TOKENS, COMMENT_TOKENS, GRADE_TOKENS = 30, 80, 40
+"""Of one aspect, of what a judge writes before its verdict, and of the grade of one aspect with its reason."""
+TOKENS_PER_WORD = 1.4
+"""Of English answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageEstimate:
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    usd: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostEstimate:
+    """Of a build without a log in which every reply is readable and every pair passes in its first round."""
+
+    records: int
+    stages: dict[Stage, StageEstimate]
+
+    @property
+    def usd(self) -> float:
+        return sum(stage.usd for stage in self.stages.values())
+
+
+def estimate_cost(config: BuildConfig, records: Sequence[Record]) -> CostEstimate:
+    """The stages up to `config.until`; further rounds would cost as much again."""
+    n = len(records)
+    skipped = config.skip_gate
+    couples = propose_couples(records, ENCODERS.make("static"), config.similar) if config.mirror else []
+    calls: dict[Stage, int] = {
+        "rubric": sum(not record.rubric for record in records),
+        "couple": len(couples),
+        "negative": n if config.mode == "oppose" else 0,
+        "answer": 2 * config.candidates * n,
+        "grade": 2 * config.candidates * n if "aspects" not in skipped else 0,
+        "quality": 2 * n if "quality" not in skipped else 0,
+        "blind": 2 * n if "blind-judge" not in skipped else 0,
+    }
+    given = [len(record.rubric) for record in records if record.rubric]
+    aspects = round(mean(given)) if given else sum(config.aspects) // 2
+    rubric = aspects * ASPECT_TOKENS
+    question = _mean_tokens([record.question for record in records])
+    narrative = _mean_tokens([record.narrative for record in records])
+    answer = round(config.words * TOKENS_PER_WORD)
+    tokens: dict[Stage, tuple[int, int]] = {  # in a prompt beside its template, and in a reply
+        "rubric": (question + narrative, 3 * rubric),
+        "couple": (2 * (question + rubric), COMMENT_TOKENS),
+        "negative": (question + rubric, rubric),
+        "answer": (question + rubric, answer),
+        "grade": (question + 2 * rubric + answer, aspects * GRADE_TOKENS),
+        "quality": (question + 2 * answer, COMMENT_TOKENS),
+        "blind": (question + 2 * answer, COMMENT_TOKENS),
+    }
+    stages: dict[Stage, StageEstimate] = {}
+    for stage in STAGES[: STAGES.index(config.until) + 1 if config.until else None]:
+        template = tokens_of(load("material")) + tokens_of(load(PROMPTS[stage]))
+        total_in = calls[stage] * (template + tokens[stage][0])
+        total_out = calls[stage] * tokens[stage][1]
+        usd = prices_of(config.spec_of(ROLES[stage])).cost(total_in, total_out)
+        stages[stage] = StageEstimate(calls=calls[stage], tokens_in=total_in, tokens_out=total_out, usd=usd)
+    return CostEstimate(records=n, stages=stages)
+
+
+def _mean_tokens(texts: Sequence[str]) -> int:
+    return round(mean(map(tokens_of, texts))) if texts else 0

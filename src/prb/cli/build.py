@@ -10,19 +10,19 @@ from prb.cli.parse import parse
 from prb.cli.verbs import print_json
 
 if TYPE_CHECKING:
-    from prb.building.estimate import Estimated
+    from prb.building.ledger import CostEstimate
 
 
 def command(args: Sequence[str]) -> None:
     config = parse(BuildConfig, args, "build")
-    from prb.building.run import build, plan_build
+    from prb.building.run import build
     from prb.progress import watch
 
-    if config.dry_run:
-        _show_estimate(plan_build(config), config.json)
-        return
     with watch(config.quiet) as progress:
         result = build(config, progress=progress)
+    if result.estimate:
+        _show_estimate(result.estimate, config.json)
+        return
     if config.json:
         print_json(result.card)
         return
@@ -32,7 +32,7 @@ def command(args: Sequence[str]) -> None:
     print(f"build: {result.folder}" + (f"   try: prb evaluate --dataset {result.folder}/pairs.jsonl" if rows else ""))  # noqa: T201
 
 
-def _show_estimate(estimated: Estimated, as_json: bool) -> None:
+def _show_estimate(estimated: CostEstimate, as_json: bool) -> None:
     from dataclasses import asdict
 
     if as_json:

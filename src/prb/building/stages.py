@@ -1,0 +1,342 @@
+"""The stages that ask an LLM, with prompts and strict readers: rubrics, opposite wishes, couples, answers, quality.
+
+Every text by others is quoted. What cannot be read is asked for once more with a reminder, and then is a failure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import mean
+from typing import Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from prb.building.config import BuildConfig
+from prb.building.records import Record
+from prb.evaluation.planners.llm import entries
+from prb.grading import Grades
+from prb.hashing import draw
+from prb.llm import LLM, Completion, Message, Request, Sampling
+from prb.llm.asking import Reply, ask, without_reasoning
+from prb.prompts import load, quote, with_material
+from prb.text.encoders import Encoder
+from prb.text.overlap import BLOCK, similarity_blocks
+from prb.types import Aspect, Failure
+
+T = TypeVar("T")
+Rubric = tuple[Aspect, ...]
+Side = Literal["chosen", "rejected"]
+SIDES: tuple[Side, Side] = ("chosen", "rejected")
+
+
+class Partner(NamedTuple):
+    """The other user of a couple."""
+
+    record: Record
+    rubric: Rubric
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTask:
+    """A question that needs two answers: one that follows the rubric and one that goes against it."""
+
+    record: Record
+    rubric: Rubric
+    against: tuple[str, ...]
+    """What the rejected answer follows instead: an opposite wish per aspect, or the partner's wishes."""
+    partner: Partner | None = None
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def users(self) -> list[tuple[Record, Rubric]]:
+        """The user, and the partner if there is one."""
+        return [(self.record, self.rubric), *([self.partner] if self.partner else [])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """An answer written for one side of a pair."""
+
+    task: PairTask
+    side: Side
+    number: int
+    text: str
+    failure: Failure | None = None
+    grades: Grades | None = None
+    """Against the user's rubric, once it is graded."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.side} {self.number}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedPair:
+    """A pair that passed its gates."""
+
+    task: PairTask
+    chosen: str
+    rejected: str
+    grades: tuple[Grades, Grades] | None
+    """Of chosen and rejected against the rubric; `None` if that gate was skipped."""
+    quality: tuple[float, float] | None
+    round: int
+
+
+def _values(replies: Sequence[Reply[T] | Failure]) -> list[T | Failure]:
+    return [reply.value if isinstance(reply, Reply) else reply for reply in replies]
+
+
+def _numbered(texts: Sequence[str]) -> str:
+    return "\n".join(f"{n}. {text}" for n, text in enumerate(texts, 1))
+
+
+def wishes(rubric: Rubric) -> tuple[str, ...]:
+    return tuple(aspect.aspect for aspect in rubric)
+
+
+# rubrics
+
+REMIND_RUBRIC = (
+    "Your whole reply must be the numbered list with the lines Aspect:, Evidence: and Reason:. Every evidence must be "
+    "copied from the explanation, letter for letter."
+)
+MIN_EVIDENCE = 6
+"""Characters; a shorter quote is no evidence of anything."""
+_FIELD = re.compile(r"^[ \t*_#>-]*(?:\d{1,2}[.)][ \t*_]*)?(aspect|evidence|reason)[*_]*[ \t]*:[*_]*", re.I | re.M)
+_PLAIN_QUOTES = str.maketrans("“”„«»‘’‚`\u00a0", '"""""\'\'\'\' ')
+
+
+def write_rubrics(
+    llm: LLM, records: Sequence[Record], span: tuple[int, int], sampling: Sampling
+) -> list[Rubric | Failure]:
+    """Aspects with evidence from the narrative; `span` is the smallest and largest number of aspects."""
+    prompts = [
+        with_material(
+            load("build_rubric"),
+            fewest=str(span[0]),
+            most=str(span[1]),
+            question=quote("question", record.question),
+            narrative=quote("explanation", record.narrative),
+        )
+        for record in records
+    ]
+
+    def read(reply: Completion, narrative: str) -> Rubric | None:
+        return None if reply.truncated else read_rubric(reply.text, narrative, span)
+
+    readers = [partial(read, narrative=record.narrative) for record in records]
+    return _values(ask(llm, prompts, readers, sampling=sampling, reminder=REMIND_RUBRIC, missing="no rubric"))
+
+
+def read_rubric(text: str, narrative: str, span: tuple[int, int]) -> Rubric | None:
+    """The aspects, if the list is complete and every evidence is a quote; evidence is spelled as in the narrative."""
+    text = without_reasoning(text)
+    heads = list(_FIELD.finditer(text))
+    if not heads or [head[1].lower() for head in heads] != ["aspect", "evidence", "reason"] * (len(heads) // 3):
+        return None
+    ends = [*(head.start() for head in heads[1:]), len(text)]
+    fields = [" ".join(text[head.end() : end].split()).strip("*_ ") for head, end in zip(heads, ends, strict=True)]
+    aspects: list[Aspect] = []
+    for aspect, evidence, reason in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
+        quoted = find_quote(evidence, narrative)
+        if not aspect or quoted is None:
+            return None
+        aspects.append(Aspect(aspect, quoted, reason))
+    return tuple(aspects) if span[0] <= len(aspects) <= span[1] else None
+
+
+def find_quote(evidence: str, narrative: str) -> str | None:
+    """The passage of the narrative that is quoted; case, quotation marks and line breaks may differ."""
+    evidence = evidence.translate(_PLAIN_QUOTES).strip(" \t\n\"'.…")
+    if len(evidence) < MIN_EVIDENCE:
+        return None
+    pattern = r"\s+".join(map(re.escape, evidence.split()))
+    # translated character by character, so positions are those of the narrative
+    match = re.search(pattern, narrative.translate(_PLAIN_QUOTES), re.IGNORECASE)
+    return narrative[match.start() : match.end()] if match else None
+
+
+# opposite wishes
+
+REMIND_OPPOSE = "Your whole reply must be the numbered list, exactly one sentence for each wish."
+
+
+def write_opposites(
+    llm: LLM, records: Sequence[Record], rubrics: Sequence[Rubric], sampling: Sampling
+) -> list[tuple[str, ...] | Failure]:
+    """For each aspect, what a user with opposite needs would want from an answer to this question."""
+    prompts = [
+        with_material(
+            load("build_oppose"),
+            question=quote("question", record.question),
+            wishes=quote("wishes", _numbered(wishes(rubric))),
+            count="one entry" if len(rubric) == 1 else f"{len(rubric)} entries",
+        )
+        for record, rubric in zip(records, rubrics, strict=True)
+    ]
+
+    def read(reply: Completion, count: int) -> tuple[str, ...] | None:
+        found = () if reply.truncated else tuple(entries(reply.text))
+        return found if len(found) == count else None
+
+    readers = [partial(read, count=len(rubric)) for rubric in rubrics]
+    replies = ask(llm, prompts, readers, sampling=sampling, reminder=REMIND_OPPOSE, missing="no negative rubric")
+    return _values(replies)
+
+
+# couples: encoders propose, a judge confirms
+
+CoupleVerdict = Literal["conflict", "compatible", "different questions"]
+COUPLE_VERDICTS: tuple[CoupleVerdict, ...] = ("conflict", "compatible", "different questions")
+NEAREST = 5
+"""Possible partners considered for each record."""
+REMIND_COUPLE = (
+    "Your reply must finish with one line: Verdict: conflict, Verdict: compatible or Verdict: different questions."
+)
+_VERDICT = re.compile(r"verdict[\s*_`]*:[\s*_`]*(conflict|compatible|different questions)\b(?!\s*(?:or\b|[,/|]))", re.I)
+
+
+def propose_couples(
+    records: Sequence[Record], encoder: Encoder, similar: float, block: int = BLOCK
+) -> list[tuple[Record, Record]]:
+    """Different users of one split with similar questions, the most similar first, each record at most once."""
+    if len(records) < 2:
+        return []
+    rows = encoder.encode([record.question for record in records])
+    users = np.array([record.user for record in records])
+    splits = np.array([str(record.other.get("split")) for record in records])
+    near: set[tuple[float, int, int]] = set()
+    for start, cosines in similarity_blocks(rows, block):
+        here = slice(start, start + len(cosines))
+        cosines[(users[here, None] == users[None, :]) | (splits[here, None] != splits[None, :])] = -1
+        for number, of_one in enumerate(cosines, start):
+            for other in np.argsort(-of_one, kind="stable")[:NEAREST]:
+                if of_one[other] >= similar:
+                    first, second = sorted((number, int(other)))
+                    near.add((-float(of_one[other]), first, second))
+    taken: set[int] = set()
+    couples = []
+    for _, first, second in sorted(near):
+        if not taken & {first, second}:
+            taken |= {first, second}
+            couples.append((records[first], records[second]))
+    return couples
+
+
+def judge_couples(
+    llm: LLM, couples: Sequence[tuple[Partner, Partner]], sampling: Sampling
+) -> list[CoupleVerdict | Failure]:
+    """Whether the first question would do for both users, and no answer to it could please both."""
+    prompts = [
+        with_material(
+            load("build_couple"),
+            question_1=quote("first question", first.record.question),
+            wishes_1=quote("wishes of the first person", _numbered(wishes(first.rubric))),
+            question_2=quote("second question", second.record.question),
+            wishes_2=quote("wishes of the second person", _numbered(wishes(second.rubric))),
+        )
+        for first, second in couples
+    ]
+    replies: list[Reply[CoupleVerdict] | Failure] = ask(
+        llm, prompts, read_couple_verdict, sampling=sampling, reminder=REMIND_COUPLE, missing="no verdict on a couple"
+    )
+    return _values(replies)
+
+
+def read_couple_verdict(reply: Completion) -> CoupleVerdict | None:
+    """`None` unless there is exactly one verdict."""
+    verdicts = {match.lower() for match in _VERDICT.findall(without_reasoning(reply.text))}
+    return next((name for name in COUPLE_VERDICTS if verdicts == {name}), None)
+
+
+# answers: both sides come from one prompt, so that only the wishes differ
+
+
+def write_answers(
+    llm: LLM, tasks: Sequence[PairTask], config: BuildConfig, sampling: Sampling, round: int
+) -> list[Candidate]:
+    """`config.candidates` answers for each side of each task, in the order of the tasks; some may have failed."""
+    wanted = [(task, side, n) for task in tasks for side in SIDES for n in range(1, config.candidates + 1)]
+    requests = []
+    for task, side, number in wanted:
+        # fixed by what is written, so that a subset or another order gives the same answers
+        seed = draw((sampling.seed, task.id, side, number, round), bits=31)
+        prompt = Message("user", _answer_prompt(task, side, config))
+        requests.append(Request((prompt,), replace(sampling, seed=seed)))
+    candidates = []
+    for (task, side, number), reply in zip(wanted, llm.complete(requests), strict=True):
+        text = "" if isinstance(reply, Failure) else without_reasoning(reply.text).strip()
+        failure = reply if isinstance(reply, Failure) else None if text else Failure("empty answer")
+        if isinstance(reply, Completion) and reply.truncated:
+            failure = Failure("cut off at the token limit")
+        candidates.append(Candidate(task=task, side=side, number=number, text=text, failure=failure))
+    return candidates
+
+
+def _answer_prompt(task: PairTask, side: Side, config: BuildConfig) -> str:
+    avoids = side == "rejected" and config.mode == "avoid" and task.partner is None
+    followed = wishes(task.rubric) if side == "chosen" or avoids else task.against
+    return with_material(
+        load("build_avoid" if avoids else "build_answer"),
+        question=quote("question", task.record.question),
+        wishes=quote("matters" if avoids else "wishes", _numbered(followed)),
+        words=str(config.words),
+    )
+
+
+# general quality, rated side by side without rubric and profile, in both orders
+
+CRITERIA = ("correctness", "relevance", "helpfulness", "fluency")
+REMIND_QUALITY = (
+    "Your reply must finish with the two lines Answer A: … and Answer B: …, each with four whole numbers, 1 to 5."
+)
+_RATINGS = r"[\s,;]+".join(rf"{name}\W{{0,4}}([1-5])(?:\s*/\s*5)?" for name in CRITERIA)
+_RATING_LINES = [
+    re.compile(rf"answer\s+{name}[\s*_`]*:[\s*_`]*{_RATINGS}(?!\d|\.\d)", re.IGNORECASE) for name in ("a", "b")
+]
+
+
+class QualityAsk(NamedTuple):
+    question: str
+    first: str
+    second: str
+
+
+def rate_quality(llm: LLM, pairs: Sequence[QualityAsk], sampling: Sampling) -> list[tuple[float, float] | Failure]:
+    """Mean rating of both answers over the criteria and both orders; if one order fails, the pair fails."""
+    orders = [order for pair in pairs for order in (pair, pair._replace(first=pair.second, second=pair.first))]
+    prompts = [
+        with_material(
+            load("build_quality"),
+            question=quote("question", order.question),
+            answer_a=quote("answer A", order.first),
+            answer_b=quote("answer B", order.second),
+        )
+        for order in orders
+    ]
+    replies = ask(llm, prompts, read_ratings, sampling=sampling, reminder=REMIND_QUALITY, missing="no ratings")
+    ratings = _values(replies)
+    results: list[tuple[float, float] | Failure] = []
+    for forward, backward in zip(ratings[::2], ratings[1::2], strict=True):
+        if isinstance(forward, Failure) or isinstance(backward, Failure):
+            results.append(forward if isinstance(forward, Failure) else backward)
+        else:
+            results.append(((forward[0] + backward[1]) / 2, (forward[1] + backward[0]) / 2))
+    return results
+
+
+def read_ratings(reply: Completion) -> tuple[float, float] | None:
+    """The last rating of each answer; `None` unless both are rated."""
+    text = without_reasoning(reply.text)
+    matches = [list(pattern.finditer(text)) for pattern in _RATING_LINES]
+    if not all(matches):
+        return None
+    first, second = (mean(int(number) for number in of_one[-1].groups()) for of_one in matches)
+    return first, second

@@ -1,0 +1,59 @@
+"""The ledger: every call is paid once, failures are told apart, and the budget holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from prb.building.ledger import Ledger, LoggedLLM, Stopped
+from prb.llm import Completion, Message, Request, Sampling
+from prb.llm.pacing import Prices
+from prb.llm.scripted import ScriptedLLM
+from prb.runs import Journal
+from prb.types import Failure
+
+
+def ask(text: str) -> Request:
+    return Request((Message("user", text),), Sampling(max_tokens=10))
+
+
+def logged(tmp_path, llm, **settings) -> LoggedLLM:
+    return LoggedLLM(
+        llm, "rubric", Prices(prompt=1e6, completion=1e6), Ledger(Journal(tmp_path / "log.jsonl"), **settings)
+    )
+
+
+def test_the_same_question_is_paid_once_even_within_one_batch(tmp_path) -> None:
+    llm = ScriptedLLM("yes")
+    assert len(logged(tmp_path, llm).complete([ask("a"), ask("a"), ask("b")])) == 3
+    assert len(llm.requests) == 2
+
+
+def test_failures_of_the_endpoint_are_asked_again_and_others_are_not_paid_twice(tmp_path) -> None:
+    lost, refused = Failure("endpoint failed", "reset"), Failure("refused", "no", 3, 4, 0.5)
+    caller = logged(tmp_path, ScriptedLLM([lost, refused, "yes"]))
+    assert caller.complete([ask("a"), ask("b")]) == [lost, refused]
+    assert caller.complete([ask("a"), ask("b")]) == [Completion(text="yes"), refused]
+    spent = logged(tmp_path, ScriptedLLM("never asked")).ledger.usage["rubric"]
+    assert (spent.calls, spent.failed, spent.prompt_tokens, spent.completion_tokens, spent.usd) == (3, 2, 3, 4, 0.5)
+
+
+def test_a_request_the_endpoint_will_never_take_does_not_stop_the_others(tmp_path) -> None:
+    caller = logged(tmp_path, ScriptedLLM(Failure("HTTP 400", "content policy")), batch=1)
+    assert len(caller.complete([ask(str(n)) for n in range(20)])) == 20
+
+
+@pytest.mark.parametrize("limit", [{"max_usd": 24.0}, {"max_tokens": 24}])
+def test_a_batch_is_cut_to_what_the_budget_bears(tmp_path, limit) -> None:
+    """A request is one token in and ten out at most, a dollar each: two fit into 24, a third does not."""
+    said = Completion(text="yes", prompt_tokens=1, completion_tokens=10, cost=11.0)
+    llm = ScriptedLLM(said)
+    with pytest.raises(Stopped, match="might exceed"):
+        logged(tmp_path, llm, **limit).complete([ask(c) for c in "abc"])
+    assert len(llm.requests) == 2
+
+
+def test_what_was_spent_before_counts_against_the_budget(tmp_path) -> None:
+    said = Completion(text="yes", prompt_tokens=1, completion_tokens=10, cost=11.0)
+    logged(tmp_path, ScriptedLLM(said)).complete([ask("a"), ask("b")])
+    with pytest.raises(Stopped):
+        logged(tmp_path, ScriptedLLM(said), max_usd=24.0).complete([ask("c")])
