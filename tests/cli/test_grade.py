@@ -79,7 +79,7 @@ def test_a_saved_config_repeats_the_run(prb: Prb, answers: Path, tmp_path: Path)
         (["--validate", "--grader", "embeded"], "no grader named 'embeded'; did you mean 'embedded'?"),
         (["--validate", "--grader", "embedded?encoder=word"], "no encoder named 'word'"),
         (["--validate", "--grader", "llm"], "needs llm=…"),
-        (["--validate", "--grader", "llm?llm=gpt"], "is no llm spec"),
+        (["--validate", "--grader", "llm?llm=gpt"], "is not an llm spec"),
         (["--validate", "--dataset", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
         (["--validate", "--split", "dev"], "no rows in split 'dev'"),
         (["--validate", "--human", "nobody.jsonl"], "nobody.jsonl does not exist"),
