@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.llm.pacing import Again, Backoff, Budget, Limiter, Prices, Spent, again_after, retry_after, tokens_of
+from prb.llm.pacing import Backoff, Budget, Limiter, Prices, Retry, Spent, retry_after, retry_status, tokens_of
 
 NOW = 1_700_000_000.0
 
@@ -63,17 +63,17 @@ def test_retry_after_is_read_as_seconds_or_as_a_date(header: str | None, seconds
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
 def test_passing_troubles_are_worth_another_try(status: int) -> None:
-    assert again_after(status, "why", "2", NOW) == Again("why", 2.0, overloaded=status in (429, 503, 529))
+    assert retry_status(status, "why", "2", NOW) == Retry("why", 2.0, overloaded=status in (429, 503, 529))
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 413, 422])
 def test_lasting_troubles_are_not(status: int) -> None:
-    assert again_after(status, "why", None, NOW) is None
+    assert retry_status(status, "why", None, NOW) is None
 
 
 def test_nobody_waits_for_a_day() -> None:
-    assert not Again("quota", 60.0).too_long
-    assert Again("quota", 86_400.0).too_long == "asks to wait 86400 s: quota"
+    assert not Retry("quota", 60.0).too_long
+    assert Retry("quota", 86_400.0).too_long == "asks to wait 86400 s: quota"
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

@@ -100,7 +100,7 @@ def test_only_those_without_a_verdict_are_asked_again() -> None:
 def test_a_rating_outside_the_scale_is_a_failure_and_not_asked_again() -> None:
     llm = ScriptedLLM("Rating: [[11]]")
     (said,) = RatingJudge(llm, STYLES["rating"]).score([ASK])
-    assert said == Failure("rating outside the scale", "11, wanted 1 to 10")
+    assert said == Failure("rating outside the scale", "11, expected 1 to 10")
     assert len(llm.requests) == 1
 
 
@@ -347,12 +347,12 @@ def test_a_prompt_of_ones_own_is_filled_in_one_pass_after_the_word_on_material(t
     [
         ("style=pairwize", UnknownName, "no style of judge named 'pairwize'; did you mean 'pairwise'?"),
         ("logprobs=true", BadSpec, "needs style=pairwise-direct or style=rating-direct, not style=pairwise"),
-        ("max_tokens=0", BadSpec, "max_tokens=0"),
-        ("temperature=-1", BadSpec, "temperature=-1"),
+        ("max_tokens=0", BadSpec, "max_tokens='0': Input should be greater than or equal to 1"),
+        ("temperature=-1", BadSpec, "temperature='-1'"),
         ("prompt=nowhere.txt", BadSpec, "prompt nowhere.txt cannot be read"),
-        ("prompt={folder}/strange.txt", BadSpec, "nothing fills {aspects}, {user}; there are {answer_a}, {answer_b}"),
+        ("prompt={folder}/strange.txt", BadSpec, "unknown slots {aspects}, {user}; known are {answer_a}, {answer_b}"),
         ("prompt={folder}/blind.txt", BadSpec, "lacks {answer_b}, so the judge would not see it"),
-        ("prompt={folder}/pair.txt&style=rating", BadSpec, "nothing fills {answer_a}, {answer_b}"),
+        ("prompt={folder}/pair.txt&style=rating", BadSpec, "unknown slots {answer_a}, {answer_b}"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(options: str, kind: type[PrbError], says: str, tmp_path: Path) -> None:

@@ -79,4 +79,4 @@ def parse_llm(text: str) -> Spec:
     backend, slash, model = head.partition("/")
     if not backend or not slash or not model:
         raise BadSpec(f"{text!r} is not an llm spec such as openai/gpt-5 or llamacpp/smollm2;threads=1")
-    return Spec(backend, parse_options([f"model={model}", *options], text))
+    return Spec(backend, parse_options([f"model={model}", *options], head))

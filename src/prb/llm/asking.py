@@ -1,4 +1,4 @@
-"""Asking for a reply that can be read: one prompt, a strict reader, and one reminder if the reader finds nothing."""
+"""Asking an LLM for a reply that can be parsed: one prompt, a strict reader, and one reminder if it reads nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from prb.types import Failure
 
 T = TypeVar("T")
 Reader = Callable[[Completion], T | Failure | None]
-"""What a reply says; `None` if it cannot be read, a failure if asking again would not help."""
+"""The value of a reply; `None` if it cannot be read, a failure if asking again would not help."""
 
 TAIL = 200
+"""Characters of an unreadable reply that its failure quotes."""
 ASKED_AGAIN = "\n\n--- asked again ---\n\n"
 
 _TAG = re.compile(r"<(/?)(?:think|thinking|reasoning)>", re.IGNORECASE)
@@ -24,7 +25,7 @@ _TAG = re.compile(r"<(/?)(?:think|thinking|reasoning)>", re.IGNORECASE)
 class Reply(Generic[T]):
     value: T
     text: str
-    """All that was written, an unreadable first attempt included."""
+    """All that was written, including an unreadable first attempt."""
     tokens: int = 0
     """Read and written, over both attempts."""
     cost: float = 0.0
@@ -39,60 +40,59 @@ def ask(
     reminder: str,
     missing: str,
 ) -> list[Reply[T] | Failure]:
-    """One reply a prompt; what cannot be read is asked for once more, under another seed and with the reminder.
+    """One reply per prompt; what cannot be read is asked for once more, with another seed and the reminder.
 
-    `read` is one reader for all, or one a prompt. Unreadable again, it is a failure named `missing` with the end of the
-    text. Failures of the back end are passed on: retrying those is its own business.
+    `read` is one reader for all prompts, or one per prompt. If the second reply is unreadable too, the result is a
+    failure named `missing` with the end of the text. Failures of the backend are passed on: it has its own retries.
     """
     readers = [read] * len(prompts) if callable(read) else read
-    attempts = [[_sound(said)] for said in llm.complete([_request(prompt, sampling) for prompt in prompts])]
-    values = [_value(said, reader) for (said,), reader in zip(attempts, readers, strict=True)]
+    attempts = [[reply] for reply in _complete(llm, prompts, sampling)]
+    values = [_value(reply, reader) for (reply,), reader in zip(attempts, readers, strict=True)]
     again = [n for n, value in enumerate(values) if value is None]
     if again:
-        other = replace(sampling, seed=sampling.seed + 1)
-        second = llm.complete([_request(f"{prompts[n]}\n\n{reminder}", other) for n in again])
-        for n, said in zip(again, second, strict=True):
-            attempts[n].append(_sound(said))
-            values[n] = _value(attempts[n][-1], readers[n])
-    return [_settled(value, said, missing) for value, said in zip(values, attempts, strict=True)]
+        reminded = [f"{prompts[n]}\n\n{reminder}" for n in again]
+        second = _complete(llm, reminded, replace(sampling, seed=sampling.seed + 1))
+        for n, reply in zip(again, second, strict=True):
+            attempts[n].append(reply)
+            values[n] = _value(reply, readers[n])
+    return [_result(value, replies, missing) for value, replies in zip(values, attempts, strict=True)]
+
+
+def _complete(llm: LLM, prompts: Sequence[str], sampling: Sampling) -> list[Completion | Failure]:
+    """Replies that can be written to a file: a token limit may leave a lone surrogate."""
+    replies = llm.complete([Request((Message("user", prompt),), sampling) for prompt in prompts])
+    return [
+        reply if isinstance(reply, Failure) else replace(reply, text=reply.text.encode("utf-8", "replace").decode())
+        for reply in replies
+    ]
+
+
+def _value(reply: Completion | Failure, read: Reader[T]) -> T | Failure | None:
+    return reply if isinstance(reply, Failure) else read(reply)
+
+
+def _result(value: T | Failure | None, attempts: Sequence[Completion | Failure], missing: str) -> Reply[T] | Failure:
+    texts = [attempt.text for attempt in attempts if isinstance(attempt, Completion)]
+    prompt_tokens = sum(attempt.prompt_tokens for attempt in attempts)
+    completion_tokens = sum(attempt.completion_tokens for attempt in attempts)
+    cost = sum(attempt.cost for attempt in attempts)
+    if value is None:
+        value = Failure(missing, texts[-1].strip()[-TAIL:])
+    if isinstance(value, Failure):  # failed calls are charged too
+        return replace(value, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cost=cost)
+    return Reply(value, ASKED_AGAIN.join(texts), prompt_tokens + completion_tokens, cost)
 
 
 def without_reasoning(text: str) -> str:
-    """What a model says after thinking: blocks go, an unclosed one to the end, and all before a stray closing tag."""
-    said: list[str] = []
+    """The reply without its reasoning: tagged blocks, an unclosed one to the end, all before a stray closing tag."""
+    kept: list[str] = []
     since, thinking = 0, False
     for tag in _TAG.finditer(text):
         if tag[1]:
             if not thinking:
-                said.clear()
+                kept.clear()
             since, thinking = tag.end(), False
         elif not thinking:
-            said.append(text[since : tag.start()])
+            kept.append(text[since : tag.start()])
             thinking = True
-    return "".join(said if thinking else [*said, text[since:]])
-
-
-def _request(prompt: str, sampling: Sampling) -> Request:
-    return Request((Message("user", prompt),), sampling)
-
-
-def _sound(said: Completion | Failure) -> Completion | Failure:
-    """Half a character, as a token limit leaves it, cannot be written to a file."""
-    if isinstance(said, Failure):
-        return said
-    return replace(said, text=said.text.encode("utf-8", "replace").decode())
-
-
-def _value(said: Completion | Failure, read: Reader[T]) -> T | Failure | None:
-    return said if isinstance(said, Failure) else read(said)
-
-
-def _settled(value: T | Failure | None, attempts: Sequence[Completion | Failure], missing: str) -> Reply[T] | Failure:
-    said = [attempt for attempt in attempts if isinstance(attempt, Completion)]
-    read, written = (sum(getattr(a, f"{what}_tokens") for a in attempts) for what in ("prompt", "completion"))
-    cost = sum(attempt.cost for attempt in attempts)
-    if value is None:
-        value = Failure(missing, said[-1].text.strip()[-TAIL:])
-    if isinstance(value, Failure):  # what was charged was charged
-        return replace(value, prompt_tokens=read, completion_tokens=written, cost=cost)
-    return Reply(value, ASKED_AGAIN.join(c.text for c in said), read + written, cost)
+    return "".join(kept if thinking else [*kept, text[since:]])

@@ -1,7 +1,8 @@
 """Any endpoint that speaks the OpenAI chat protocol: vendors, vLLM, SGLang, llama.cpp, Ollama.
 
-The SDK speaks HTTP; when to ask again, how much at once and when to stop is decided here and in `pacing`. Every
-request ends as a completion or as a failure with its reason; one that failed never becomes an empty text.
+The SDK speaks HTTP. Retries, concurrency and budget are ours (here and in `pacing`): the SDK's own retries hold their
+slot while they wait, are not counted, and go on when the budget is used up. Every request ends as a completion or as a
+failure with its reason; a failed one never becomes an empty text.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+from pydantic import Field
+
+from prb.config import NonNegative, Positive, Size
 from prb.errors import BadInput, BadSpec, MissingExtra
 from prb.llm import LLM, LLMS, Completion, Request
-from prb.llm.pacing import BACKOFF, Again, Backoff, Budget, Limiter, Prices, Spent, again_after, tokens_of
+from prb.llm.pacing import BACKOFF, Backoff, Budget, Limiter, Prices, Retry, Spent, retry_status, tokens_of
 from prb.types import Failure
 
+Concurrency = Annotated[int, Field(ge=1, le=1000)]
 VENDOR = "https://api.openai.com/v1"
 ADAPTABLE = ("max_tokens", "temperature", "top_p", "seed", "logprobs", "top_logprobs")
-"""Parameters that some models do not take; a request is sent again without them, `max_tokens` under its newer name."""
-NOT_TAKEN = re.compile(
+"""Parameters that some models reject; the request is sent again without them, `max_tokens` under its newer name."""
+REJECTION = re.compile(
     r"unsupported|n[o']t support|unrecogni[sz]ed|unknown|unexpected|not allowed|not permitted|only the default", re.I
 )
 
@@ -40,24 +45,24 @@ def openai(
     model: str,
     base_url: str | None = None,
     key_env: str = "OPENAI_API_KEY",
-    concurrency: int = 64,
-    timeout: float = 120.0,
-    retries: int = 6,
-    max_usd: float | None = None,
-    max_tokens_total: int | None = None,
-    usd_in: float = 0.0,
-    usd_out: float = 0.0,
+    concurrency: Concurrency = 64,
+    timeout: Positive = 120.0,
+    retries: Size = 6,
+    max_usd: NonNegative | None = None,
+    max_tokens_total: Size | None = None,
+    usd_in: NonNegative = 0.0,
+    usd_out: NonNegative = 0.0,
 ) -> LLM:
     """Chat endpoint of OpenAI or of anything compatible.
 
-    Without `base_url` it is $OPENAI_BASE_URL, else OpenAI. The key comes from the environment variable `key_env` alone;
-    a server on this machine needs none. A server may be silent for `timeout` seconds, and take twice that in all.
-    `usd_in` and `usd_out` are dollars for a million tokens. Once `max_usd` or `max_tokens_total` is reached nothing
-    more is sent; up to `concurrency` requests under way are still paid. Tokens are those of the reply's `usage`; where
-    it has none, characters / 4.
+    `base_url` defaults to $OPENAI_BASE_URL, else OpenAI. The key comes only from the environment variable `key_env`; a
+    server on this machine needs none. A server may be silent for `timeout` seconds, and take twice that in total.
+    `usd_in` and `usd_out` are dollars per million tokens. Once `max_usd` or `max_tokens_total` is reached, nothing more
+    is sent; up to `concurrency` requests in flight are still paid. Tokens are those of the reply's `usage`; where it
+    has none, characters / 4.
     """
     if max_usd is not None and not (usd_in or usd_out):
-        raise BadSpec("openai: max_usd needs the prices usd_in and usd_out (dollars for a million tokens)")
+        raise BadSpec("openai: max_usd needs the prices usd_in and usd_out (dollars per million tokens)")
     budget = Budget(Prices(prompt=usd_in, completion=usd_out), max_usd, max_tokens_total)
     url = base_url or os.environ.get("OPENAI_BASE_URL") or VENDOR
     return Endpoint(
@@ -66,16 +71,16 @@ def openai(
 
 
 @dataclass(frozen=True)
-class NotTaken:
-    """The parameter a model does not take, and what to report if there is no way around it."""
+class Rejected:
+    """A parameter the model rejects, and what to report if leaving it out does not help."""
 
     parameter: str
     failure: Failure
 
 
 class Endpoint:
-    """Requests run on an event loop in a thread of its own, so connections last from call to call and `complete` works
-    inside other event loops (notebooks, servers) and from several threads."""
+    """Requests run on an event loop in its own thread, so that connections outlive a call and `complete` works inside
+    other event loops (notebooks, servers) and from several threads."""
 
     def __init__(
         self,
@@ -89,8 +94,6 @@ class Endpoint:
         budget: Budget | None = None,
         backoff: Backoff = BACKOFF,
     ) -> None:
-        if not (1 <= concurrency <= 1000 and timeout > 0 and retries >= 0):
-            raise BadSpec("openai: concurrency is 1 to 1000, timeout above 0, retries not below 0")
         host = host_of(url)
         self.remote = not is_loopback(host)
         self.fingerprint = f"openai-{model}@{host}"
@@ -98,11 +101,25 @@ class Endpoint:
         self._budget = budget or Budget()
         self._backoff, self._rng = backoff, random.Random(0)  # noqa: S311
         self._most = concurrency
-        self._not_taken: frozenset[str] = frozenset()
-        self._sdk = _import_sdk()
+        self._rejected: frozenset[str] = frozenset()
+        try:
+            import openai as sdk
+        except ImportError:
+            raise MissingExtra("an API endpoint", "api") from None
+        self._sdk: Any = sdk
         key = read_key(key_env, needed=self.remote)
         self._clean = cleaner(key)
-        self._connect = _connector(self._sdk, url, key, timeout, local=not self.remote)
+
+        local = not self.remote
+
+        def connect() -> Any:  # without a reference to self, so that the thread ends with its last user
+            # to this machine without proxies or redirects, so that texts do not leave it that way
+            http = sdk.DefaultAsyncHttpxClient(trust_env=False, follow_redirects=False) if local else None
+            return sdk.AsyncOpenAI(
+                api_key=key or "none", base_url=url, max_retries=0, timeout=timeout, http_client=http
+            )
+
+        self._connect = connect
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -119,12 +136,12 @@ class Endpoint:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # an interrupt does not wait for replies
+            future.cancel()  # an interrupt must not wait for replies
             raise
 
     def _start(self) -> None:
         with self._lock:
-            if self._thread and self._thread.is_alive():  # it is not in a forked child
+            if self._thread and self._thread.is_alive():  # it is dead in a forked child
                 return
             self._loop, self._client, self._limiter = asyncio.new_event_loop(), self._connect(), Limiter(self._most)
             self._thread = threading.Thread(
@@ -134,7 +151,7 @@ class Endpoint:
             weakref.finalize(self, _stop_loop, self._loop)
 
     async def _complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        """Twice as many workers as slots, since one that waits to try again leaves its slot to another."""
+        """Twice as many workers as slots, since one that waits to retry leaves its slot to another."""
         results: dict[int, Completion | Failure] = {}
         queue = enumerate(requests)
 
@@ -149,72 +166,71 @@ class Endpoint:
 
     async def _answer(self, request: Request) -> Completion | Failure:
         tries = 0
-        while isinstance(reply := await self._try(request, again=tries > 0), Again):
+        while isinstance(reply := await self._try(request, again=tries > 0), Retry):
             tries += 1
             if reply.too_long or tries > self._retries:
                 return Failure("endpoint failed", reply.too_long or f"after {tries} tries: {reply.why}")
             await asyncio.sleep(self._backoff.wait(tries, self._rng, reply.asked))
         return reply
 
-    async def _try(self, request: Request, again: bool) -> Completion | Failure | Again:
+    async def _try(self, request: Request, again: bool) -> Completion | Failure | Retry:
         ticket = await self._limiter.enter()
-        reply: Completion | Failure | Again | None = None
+        reply: Completion | Failure | Retry | None = None
         try:
             reply = await self._adapted(request, again)
         finally:
-            overloaded = isinstance(reply, Again) and reply.overloaded
+            overloaded = isinstance(reply, Retry) and reply.overloaded
             self._limiter.leave(ticket, ok=isinstance(reply, Completion), overloaded=overloaded)
         return reply
 
-    async def _adapted(self, request: Request, again: bool) -> Completion | Failure | Again:
-        """Send; where the model does not take a parameter, send without it, and remember that if it helps."""
-        not_taken = self._not_taken
+    async def _adapted(self, request: Request, again: bool) -> Completion | Failure | Retry:
+        """Send; where the model rejects a parameter, send without it, and remember that if it helps."""
+        rejected = self._rejected
         while True:
             if limit := self._budget.used_up():
                 return Failure("budget used up", limit)
             self._budget.sent(again=again)
-            body = wire(self._model, request, not_taken)
-            reply = await self._send(body)
-            if not isinstance(reply, NotTaken):
+            reply = await self._send(request_body(self._model, request, rejected))
+            if not isinstance(reply, Rejected):
                 break
-            if reply.parameter in not_taken:
+            if reply.parameter in rejected:
                 return reply.failure
-            not_taken, again = not_taken | {reply.parameter}, True
-        if isinstance(reply, Again | Failure):
+            rejected, again = rejected | {reply.parameter}, True
+        if isinstance(reply, Retry | Failure):
             return reply
-        self._not_taken |= not_taken
+        self._rejected |= rejected
         return self._read(request, reply)
 
-    async def _send(self, body: dict[str, Any]) -> bytes | Again | Failure | NotTaken:
+    async def _send(self, body: dict[str, Any]) -> bytes | Retry | Failure | Rejected:
         try:
-            async with asyncio.timeout(2 * self._timeout):  # the SDK's own is about silence alone
+            async with asyncio.timeout(2 * self._timeout):  # the SDK's own timeout only limits silence
                 return bytes(await self._client.post("/chat/completions", cast_to=bytes, body=body))
         except self._sdk.APITimeoutError:
-            return Again(f"no reply within {self._timeout:g} s", overloaded=True)
+            return Retry(f"no reply within {self._timeout:g} s", overloaded=True)
         except TimeoutError:
-            return Again(f"no whole reply within {2 * self._timeout:g} s", overloaded=True)
+            return Retry(f"no whole reply within {2 * self._timeout:g} s", overloaded=True)
         except self._sdk.APIConnectionError as error:
-            return Again(self._clean(f"connection: {error.__cause__ or error}"))
+            return Retry(self._clean(f"connection: {error.__cause__ or error}"))
         except self._sdk.APIStatusError as error:
             return self._refused(error, body)
-        except Exception as error:  # texts that cannot be sent, such as half a surrogate pair
+        except Exception as error:  # texts that cannot be sent, such as a lone surrogate
             return Failure("request cannot be sent", self._clean(f"{type(error).__name__}: {error}"))
 
-    def _refused(self, error: Any, body: Mapping[str, Any]) -> Again | Failure | NotTaken:
+    def _refused(self, error: Any, body: Mapping[str, Any]) -> Retry | Failure | Rejected:
         status, failure = error.status_code, Failure(f"HTTP {error.status_code}", self._clean(message_of(error.body)))
-        if again := again_after(status, str(failure), error.response.headers.get("retry-after"), time.time()):
+        if again := retry_status(status, str(failure), error.response.headers.get("retry-after"), time.time()):
             return again
-        parameter = parameter_not_taken(error.body, body) if status in (400, 422) else None
-        return NotTaken(parameter, failure) if parameter else failure
+        parameter = rejected_parameter(error.body, body) if status in (400, 422) else None
+        return Rejected(parameter, failure) if parameter else failure
 
-    def _read(self, request: Request, content: bytes) -> Completion | Failure | Again:
+    def _read(self, request: Request, content: bytes) -> Completion | Failure | Retry:
         data = parse(content)
         choice = first_choice(data)
         if choice is None:
             if usage := usage_of(data):
                 self._budget.charge(*usage)
-            said = message_of(data) if data else content[:200].decode("utf-8", "replace")
-            return Again(self._clean(f"no completion in the reply: {said}"))
+            message = message_of(data) if data else content[:200].decode("utf-8", "replace")
+            return Retry(self._clean(f"no completion in the reply: {message}"))
         text, why_empty = text_of(choice)
         usage = usage_of(data)
         prompt, completion = usage or (tokens_of(*(m.text for m in request.chat)), tokens_of(text))
@@ -232,8 +248,8 @@ class Endpoint:
         )
 
 
-def wire(model: str, request: Request, not_taken: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """The body of a request, without the parameters the model does not take."""
+def request_body(model: str, request: Request, rejected: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """As JSON, without the parameters the model rejects."""
     sampling = request.sampling
     body: dict[str, Any] = {
         "model": model,
@@ -246,15 +262,15 @@ def wire(model: str, request: Request, not_taken: frozenset[str] = frozenset()) 
         body["top_p"] = sampling.top_p
     if sampling.stop:
         body["stop"] = list(sampling.stop)
-    if sampling.top_logprobs > 0 and not not_taken & {"logprobs", "top_logprobs"}:
+    if sampling.top_logprobs > 0 and not rejected & {"logprobs", "top_logprobs"}:
         body |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
-    if "max_tokens" in not_taken:
+    if "max_tokens" in rejected:
         body["max_completion_tokens"] = sampling.max_tokens
-    return {key: value for key, value in body.items() if key not in not_taken}
+    return {key: value for key, value in body.items() if key not in rejected}
 
 
 def parse(content: bytes) -> Any:
-    """JSON, with the NaN and Infinity that some servers write as log-probabilities; `None` where it is none."""
+    """JSON, including the NaN and Infinity that some servers write as log-probabilities; `None` if it is not JSON."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -283,12 +299,12 @@ def first_token(choice: Mapping[str, Any]) -> dict[str, float]:
     """Log-probabilities of the first token; a token spelled twice keeps the likelier one."""
     match choice.get("logprobs"):
         case {"content": [{"top_logprobs": [*top]} as chosen, *_]}:
-            found: dict[str, float] = {}
+            first: dict[str, float] = {}
             for entry in (*top, chosen):
                 match entry:
                     case {"token": str(token), "logprob": int() | float() as logprob} if not math.isnan(logprob):
-                        found[token] = max(float(logprob), found.get(token, -math.inf))
-            return found
+                        first[token] = max(float(logprob), first.get(token, -math.inf))
+            return first
     return {}
 
 
@@ -300,7 +316,7 @@ def usage_of(data: Any) -> tuple[int, int] | None:
 
 
 def message_of(body: Any) -> str:
-    """What a server says is wrong, in whichever of the usual shapes."""
+    """A server's error message, in whichever of the usual shapes."""
     match body:
         case {"error": {"message": str(text)}} | {"message": str(text)} | {"error": str(text)} | {"detail": str(text)}:
             return text
@@ -309,10 +325,10 @@ def message_of(body: Any) -> str:
     return body if isinstance(body, str) else json.dumps(body)
 
 
-def parameter_not_taken(body: Any, sent: Mapping[str, Any]) -> str | None:
-    """Which of the parameters sent a refusal says the model does not take."""
+def rejected_parameter(body: Any, sent: Mapping[str, Any]) -> str | None:
+    """Which of the parameters sent an error message says the model rejects."""
     text = body if isinstance(body, str) else json.dumps(body)
-    if not NOT_TAKEN.search(text):
+    if not REJECTION.search(text):
         return None
     named = body.get("param") if isinstance(body, dict) else None
     mentioned = [name for name in ADAPTABLE if name in sent and re.search(rf"\b{name}\b", text)]
@@ -320,16 +336,18 @@ def parameter_not_taken(body: Any, sent: Mapping[str, Any]) -> str | None:
 
 
 def host_of(url: str) -> str:
-    """The host of a base_url; the URL itself is never repeated in an error, since it may hold a password."""
+    """The host of a base_url. Errors never repeat the URL itself, since it may hold a password."""
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port  # each raises on nonsense
+        host, _ = parts.hostname, parts.port  # both raise on nonsense
     except ValueError:
         host = None
     if not host or parts.scheme not in ("http", "https"):
         raise BadSpec("openai: base_url must be like http://localhost:8000/v1")
     if parts.username or parts.password or parts.query:
-        raise BadSpec("openai: base_url may not hold a user, a password or a query; a key goes into key_env")
+        raise BadSpec(
+            "openai: base_url must not contain a user, a password or a query; key_env names the key's variable"
+        )
     return host
 
 
@@ -343,14 +361,14 @@ def is_loopback(host: str) -> bool:
 def read_key(name: str, *, needed: bool) -> str:
     key = os.environ.get(name, "").strip()
     if needed and not key:
-        raise BadInput(f"openai: the environment variable {name} holds no key (any text will do if none is checked)")
+        raise BadInput(f"openai: {name} is not set; it must hold the key (any text if the server checks none)")
     if not re.fullmatch(r"[!-~]*", key):
-        raise BadInput(f"openai: the key in {name} has characters that no key has; copy it again")
+        raise BadInput(f"openai: the key in {name} contains invalid characters; copy it again")
     return key
 
 
 def cleaner(key: str) -> Callable[[str], str]:
-    """One line of at most 200 characters without the key, whole or shortened; its first characters give it away."""
+    """One line of at most 200 characters without the key, whole or truncated; its first characters give it away."""
     secret = re.compile(re.escape(key[:8]) + r"\S*" if len(key) > 8 else re.escape(key)) if key else None
 
     def clean(text: str) -> str:
@@ -358,24 +376,6 @@ def cleaner(key: str) -> Callable[[str], str]:
         return " ".join(text.split())[:200]
 
     return clean
-
-
-def _import_sdk() -> Any:
-    try:
-        import openai as sdk
-    except ImportError:
-        raise MissingExtra("an API endpoint", "api") from None
-    return sdk
-
-
-def _connector(sdk: Any, url: str, key: str, timeout: float, *, local: bool) -> Callable[[], Any]:
-    """Makes a client. To this machine without proxies or redirects, so that texts do not leave it that way."""
-
-    def connect() -> Any:
-        http = sdk.DefaultAsyncHttpxClient(trust_env=False, follow_redirects=False) if local else None
-        return sdk.AsyncOpenAI(api_key=key or "none", base_url=url, max_retries=0, timeout=timeout, http_client=http)
-
-    return connect
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop, client: Any) -> None:

@@ -1,4 +1,4 @@
-"""How an endpoint is asked: when to try again, how many requests at once, when the money is gone. No network here."""
+"""Retries, concurrency and budget of an endpoint. No network here."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 RETRIED = {408, 409, 429}
-"""HTTP statuses worth another try, besides all from 500 on."""
+"""HTTP statuses that are retried, besides all from 500 on."""
 OVERLOADED = {429, 503, 529}
 LONGEST_WAIT = 300.0
-"""Seconds; a server that asks for more (a daily quota, say) is not waited for."""
+"""Seconds; if a server asks for more (a daily quota, say), the request fails instead."""
 
 
 @dataclass(frozen=True)
-class Again:
-    """Why a try failed that is worth repeating."""
+class Retry:
+    """Why a request failed that is worth repeating."""
 
     why: str
     asked: float = 0.0
@@ -28,56 +28,52 @@ class Again:
 
     @property
     def too_long(self) -> str:
-        """What to say where the server asks for more patience than anybody has; else empty."""
+        """The error message if the server asks for a longer wait than we allow; else empty."""
         return f"asks to wait {self.asked:.0f} s: {self.why}" if self.asked > LONGEST_WAIT else ""
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Exponential with full jitter: a random wait below a bound that doubles, so that requests spread out."""
+    """Exponential with full jitter: a random wait below a bound that doubles, so that retries spread out."""
 
     first: float = 0.5
     longest: float = 30.0
 
     def wait(self, tries: int, rng: random.Random, asked: float = 0.0) -> float:
-        """Seconds to wait after so many failed tries; never less than the server asked for."""
+        """Seconds to wait after this many failed tries; never less than the server asked for."""
         return asked + rng.uniform(0, min(self.longest, self.first * 2.0 ** min(tries - 1, 60)))
 
 
 BACKOFF = Backoff()
 
 
-def again_after(status: int, why: str, header: str | None, now: float) -> Again | None:
-    """Whether an HTTP status is worth another try; `header` is its Retry-After."""
+def retry_status(status: int, why: str, header: str | None, now: float) -> Retry | None:
+    """Whether an HTTP status is retried; `header` is its Retry-After."""
     if status in RETRIED or status >= 500:
-        return Again(why, retry_after(header, now), overloaded=status in OVERLOADED)
+        return Retry(why, retry_after(header, now), overloaded=status in OVERLOADED)
     return None
 
 
 def retry_after(header: str | None, now: float) -> float:
-    """Seconds to wait by a Retry-After header, a number or a date; 0 where it says nothing that can be read."""
+    """Seconds to wait by a Retry-After header, a number or a date; 0 if it cannot be read."""
     if not header:
         return 0.0
     try:
         seconds = float(header)
     except ValueError:
-        seconds = _seconds_until(header, now)
+        try:
+            moment = parsedate_to_datetime(header)
+        except ValueError:
+            return 0.0
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now
     return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 
 
-def _seconds_until(date: str, now: float) -> float:
-    try:
-        moment = parsedate_to_datetime(date)
-    except ValueError:
-        return 0.0
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now
-
-
 class Limiter:
-    """How many requests may be under way: one more for each success, half as many on overload, within 1 and `most`.
+    """How many requests may be in flight: one more after each success, half as many on overload, from 1 to `most`.
 
-    It is halved once a round at most: requests sent before the halving, and the first ones after it, say nothing of the
-    new limit. Where overload comes again and again, growth is slower, so that a busy server is not hammered.
+    It is halved at most once per round: requests sent before the halving, and the first ones after it, say nothing
+    about the new limit. Where overload keeps coming back, growth is slower, so that a busy server is not hammered.
     """
 
     def __init__(self, most: int, start: int = 16) -> None:
@@ -88,7 +84,7 @@ class Limiter:
         """Share of overload among the last 64 or so requests."""
         self._sent = 0
         self._cut = 0
-        """The last request that says nothing of the limit since it was halved: a round's worth after that."""
+        """The last request that says nothing about the limit since it was halved: one round after the halving."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._admitting = False
 
@@ -125,7 +121,7 @@ class Limiter:
         self._admit()
 
     def _admit(self) -> None:
-        """One request a turn of the event loop: the first of many is on its way before the last is even written."""
+        """One request per turn of the event loop, so that the first of many is sent before the last is prepared."""
         if self._waiting and self.active < self.limit and not self._admitting:
             self._admitting = True
             asyncio.get_running_loop().call_soon(self._let_in)
@@ -143,23 +139,23 @@ class Limiter:
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What an endpoint has been asked and what it charged."""
+    """Requests sent to an endpoint and what they cost."""
 
     requests: int = 0
     """Sent at least once."""
     retries: int = 0
-    """Sent again, whatever the cause."""
+    """Sent again, for whatever reason."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     estimated: int = 0
-    """Replies that did not say their tokens and were counted as a token for each four characters."""
+    """Replies without token counts, counted as one token per four characters."""
     cost: float = 0.0
     """US dollars."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """US dollars for a million tokens."""
+    """US dollars per million tokens."""
 
     prompt: float = 0.0
     completion: float = 0.0
@@ -169,7 +165,7 @@ class Prices:
 
 
 class Budget:
-    """Counts what was spent and says when it is enough. Money is computed from total tokens, so no rounding adds up."""
+    """Counts spending against limits. Cost is computed from total tokens, so that no rounding adds up."""
 
     def __init__(
         self, prices: Prices | None = None, max_usd: float | None = None, max_tokens: int | None = None
@@ -180,7 +176,7 @@ class Budget:
         self._max_tokens = max_tokens
 
     def used_up(self) -> str:
-        """Which limit has been reached, in words; empty while there is something left."""
+        """Which limit has been reached, in words; empty while none has."""
         tokens = self.spent.prompt_tokens + self.spent.completion_tokens
         if self._max_tokens is not None and tokens >= self._max_tokens:
             return f"{tokens:,} of {self._max_tokens:,} tokens"
@@ -193,7 +189,7 @@ class Budget:
         self.spent = replace(now, retries=now.retries + 1) if again else replace(now, requests=now.requests + 1)
 
     def charge(self, prompt_tokens: int, completion_tokens: int, *, estimated: bool = False) -> float:
-        """Count one reply; what it cost."""
+        """Count one reply; returns what it cost."""
         now = self.spent
         prompt, completion = now.prompt_tokens + prompt_tokens, now.completion_tokens + completion_tokens
         self.spent = replace(
@@ -207,5 +203,5 @@ class Budget:
 
 
 def tokens_of(*texts: str) -> int:
-    """An estimate for endpoints that do not count: a token for each four characters."""
+    """An estimate for endpoints that return no counts: one token per four characters."""
     return math.ceil(sum(map(len, texts)) / 4)

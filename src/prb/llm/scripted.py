@@ -1,4 +1,4 @@
-"""A language model that says what it was told to say: for tests and plumbing, without weights or network."""
+"""An LLM with prepared replies, for tests and plumbing: no weights, no network."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Reply = str | Completion | Failure
 
 
 class ScriptedLLM:
-    """Replies one after the other (the last one again and again), or by a function of the request."""
+    """Prepared replies in order (the last one repeats), or a function of the request."""
 
     remote = False
 
     def __init__(self, replies: Reply | Iterable[Reply] | Callable[[Request], Reply]) -> None:
         self.fingerprint = "scripted"
         self.requests: list[Request] = []
-        """All that it was asked, for tests to look at."""
+        """All requests so far, for tests to inspect."""
         if callable(replies):
             self._reply = replies
         else:

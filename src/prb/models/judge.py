@@ -1,7 +1,7 @@
-"""A language model as reward model: asked which of two answers this person would prefer, or for a rating of one.
+"""An LLM as reward model: asked which of two answers this user would prefer, or for a rating of one.
 
-Only the reply is read, so nothing in an answer can be taken for a verdict; and every text by others stands between
-lines with a code that it cannot contain. Styles are data, in `judge_parse`.
+Only the reply is parsed, so nothing in an answer can be taken for a verdict; and every quoted text stands between lines
+with a code that it cannot contain. Styles are data, in `judge_parse`.
 """
 
 from __future__ import annotations
@@ -12,21 +12,31 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
+from prb.config import Count, NonNegative
 from prb.errors import BadSpec, unknown
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, Reply, T, ask
 from prb.models import MODELS
-from prb.models.judge_parse import STYLES, Judged, Style, read_choice, read_rating, weigh_choice, weigh_rating
+from prb.models.judge_parse import STYLES, Parsed, Style, read_choice, read_rating, weigh_choice, weigh_rating
 from prb.prompts import load, quote, slots, with_material
 from prb.types import Ask, Choice, Duel, Failure, Query, Reward, RewardModel, Verdict
 
 GREEDY = Sampling(max_tokens=1024)
 LIKELIEST = 20
-"""How many first tokens to ask for: as many as public endpoints give."""
+"""How many log-probabilities of the first token to ask for: as many as public endpoints return."""
+
+_NAMES = {
+    "posts": "earlier posts of this person, oldest first",
+    "plan": "what this person probably wants",
+    "answer": "answer",
+    "answer_a": "answer A",
+    "answer_b": "answer B",
+}
+"""How quoted texts are introduced."""
 
 
 class Judge:
-    """What judges share: a prompt, one reminder, and the books."""
+    """What judges share: the prompt, the LLM and its sampling."""
 
     def __init__(
         self,
@@ -41,11 +51,9 @@ class Judge:
         self._template = load(style.prompt) if template is None else template
         self._sampling = replace(sampling, max_tokens=1, top_logprobs=LIKELIEST) if logprobs else sampling
         self.remote = llm.remote
-        self.fingerprint = f"{style.prompt}-{self._digest()}-{llm.fingerprint}"
-
-    def _digest(self) -> str:
-        parts = (self._style, self._template, load("material"), self._sampling)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+        settings = (style, self._template, load("material"), self._sampling)
+        digest = hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
+        self.fingerprint = f"{style.prompt}-{digest}-{llm.fingerprint}"
 
     def _ask(self, prompts: Sequence[str], read: Reader[T]) -> list[Reply[T] | Failure]:
         reminder = self._style.reminder
@@ -55,23 +63,38 @@ class Judge:
 class PairwiseJudge(Judge):
     def prefer(self, duels: Sequence[Duel]) -> list[Verdict | Failure]:
         prompts = [judge_prompt(self._template, d.query, answer_a=d.first, answer_b=d.second) for d in duels]
-        return [_verdict(reply) for reply in self._ask(prompts, self._read)]
+        return [
+            reply
+            if isinstance(reply, Failure)
+            else Verdict(choice=reply.value.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
+            for reply in self._ask(prompts, self._read)
+        ]
 
-    def _read(self, said: Completion) -> Judged[Choice] | Failure | None:
-        return weigh_choice(said, self._style) if self._weighed else read_choice(said, self._style)
+    def _read(self, reply: Completion) -> Parsed[Choice] | Failure | None:
+        return weigh_choice(reply, self._style) if self._weighed else read_choice(reply, self._style)
 
 
 class RatingJudge(Judge):
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         prompts = [judge_prompt(self._template, a.query, answer=a.answer) for a in asks]
-        return [_reward(reply) for reply in self._ask(prompts, self._read)]
+        return [
+            reply
+            if isinstance(reply, Failure)
+            else Reward(reply.value.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
+            for reply in self._ask(prompts, self._read)
+        ]
 
-    def _read(self, said: Completion) -> Judged[float] | Failure | None:
-        return weigh_rating(said, self._style) if self._weighed else read_rating(said, self._style)
+    def _read(self, reply: Completion) -> Parsed[float] | Failure | None:
+        return weigh_rating(reply, self._style) if self._weighed else read_rating(reply, self._style)
+
+
+def _text(reply: Reply[Parsed[Choice]] | Reply[Parsed[float]]) -> str:
+    """The reply, and the log-probabilities it was read from if there are any."""
+    return "\n".join(filter(None, (reply.text, reply.value.weights)))
 
 
 def judge_prompt(template: str, query: Query, **answers: str) -> str:
-    """The prompt in one pass; of posts or a plan that are not there no trace is left."""
+    """The prompt, filled in one pass; missing posts or a missing plan leave no trace."""
     material = {"question": quote("question", query.question)}
     material |= {slot: quote(_NAMES[slot], text) for slot, text in answers.items()}
     if query.posts:
@@ -83,50 +106,23 @@ def judge_prompt(template: str, query: Query, **answers: str) -> str:
     return with_material(template, **material)
 
 
-_NAMES = {
-    "posts": "earlier posts of this person, oldest first",
-    "plan": "what this person probably wants",
-    "answer": "answer",
-    "answer_a": "answer A",
-    "answer_b": "answer B",
-}
-
-
-def _verdict(reply: Reply[Judged[Choice]] | Failure) -> Verdict | Failure:
-    if isinstance(reply, Failure):
-        return reply
-    return Verdict(choice=reply.value.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
-
-
-def _reward(reply: Reply[Judged[float]] | Failure) -> float | Failure:
-    if isinstance(reply, Failure):
-        return reply
-    return Reward(reply.value.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
-
-
-def _text(reply: Reply[Judged[Choice]] | Reply[Judged[float]]) -> str:
-    return "\n".join(filter(None, (reply.text, reply.value.weights)))
-
-
 @MODELS.register("judge")
 def judge(
     llm: str,
     style: str = "pairwise",
     logprobs: bool = False,
     prompt: Path | None = None,
-    max_tokens: int = 1024,
-    temperature: float = 0.0,
+    max_tokens: Count = 1024,
+    temperature: NonNegative = 0.0,
     seed: int = 0,
 ) -> RewardModel:
-    """A language model asked which answer this person would prefer, or (style=rating) to rate one."""
+    """An LLM asked which answer this user would prefer, or (style=rating) to rate one."""
     if style not in STYLES:
         raise unknown("style of judge", style, STYLES)
     chosen = STYLES[style]
     if logprobs and not chosen.direct:
         direct = " or ".join(f"style={name}" for name, other in STYLES.items() if other.direct)
-        raise BadSpec(f"logprobs=true weighs the first token of the reply, so it needs {direct}, not style={style}")
-    if max_tokens < 1 or temperature < 0:
-        raise BadSpec(f"max_tokens={max_tokens}, temperature={temperature}: wants 1 or more, 0 or more")
+        raise BadSpec(f"logprobs=true reads the first token of the reply, so it needs {direct}, not style={style}")
     template = None if prompt is None else read_template(prompt, chosen)
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens, seed=seed)
     make = PairwiseJudge if chosen.kind == "pairwise" else RatingJudge
@@ -134,16 +130,16 @@ def judge(
 
 
 def read_template(path: Path, style: Style) -> str:
-    """A prompt of the user's own: it must show what the style's own prompt shows, and nothing unheard of."""
+    """A custom prompt: it must have the slots of the style's own prompt, and no others."""
     try:
         template = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadSpec(f"prompt {path} cannot be read: {error}") from None
-    found = slots(template)
-    if found - style.slots:
-        raise BadSpec(f"prompt {path}: nothing fills {_braced(found - style.slots)}; there are {_braced(style.slots)}")
-    if style.slots - found:
-        raise BadSpec(f"prompt {path} lacks {_braced(style.slots - found)}, so the judge would not see it")
+    unknown_slots, missing_slots = slots(template) - style.slots, style.slots - slots(template)
+    if unknown_slots:
+        raise BadSpec(f"prompt {path}: unknown slots {_braced(unknown_slots)}; known are {_braced(style.slots)}")
+    if missing_slots:
+        raise BadSpec(f"prompt {path} lacks {_braced(missing_slots)}, so the judge would not see it")
     return template
 
 

@@ -1,8 +1,8 @@
-"""How judges are asked and how their replies are read: one table of styles, pure functions, no guessing.
+"""How judges are asked and how their replies are parsed: one table of styles, pure functions, no guessing.
 
-Reasoning is taken away first. Then code fences, since they quote, unless a fence holds the verdict and nothing else.
-Of what is left the last verdict counts; where verdicts that contradict each other stand side by side (on one line, or
-with no word between them) there is none, since that is the list of possibilities and not a choice from it.
+Reasoning is removed first. Then code fences, since they quote, unless a fence holds the verdict and nothing else. Of
+what is left the last verdict counts; where contradicting verdicts stand side by side (on one line, or with no word
+between them) there is none, since that is the list of options and not a choice from it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ GRADES: dict[str, Choice] = {"A>>B": "first", "A>B": "first", "A=B": "tie", "B>A
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """One manner of asking; a pairwise style has labels, a rating style has a scale."""
+    """One way of asking; a pairwise style has labels, a rating style has a scale."""
 
     prompt: str
     """Name of the prompt file."""
     verdict: str
-    """Regular expression of a verdict; its first group is a label or a number, a second one what it is out of."""
+    """Regular expression of a verdict; group 1 is a label or a number, group 2 the maximum it is out of."""
     reminder: str
-    """Put after the prompt when the first reply had no verdict."""
+    """Appended to the prompt if the first reply had no verdict."""
     labels: Mapping[str, Choice] = field(default_factory=dict)
     scale: tuple[int, int] = (0, 0)
     direct: bool = False
-    """Whether the reply begins with the label, so that its first token can be weighed."""
+    """Whether the reply begins with the label, so that its first token's log-probabilities can be used."""
 
     @property
     def kind(self) -> Literal["pairwise", "rating"]:
@@ -45,14 +45,14 @@ class Style:
 
     @property
     def slots(self) -> frozenset[str]:
-        """What a prompt of this style must show."""
+        """What a prompt of this style must contain."""
         answers = ("answer_a", "answer_b") if self.kind == "pairwise" else ("answer",)
         return frozenset({"posts", "plan", "question", *answers})
 
 
 _CLOSE = r"""[*_"'`”’\])}>]*"""
 _ANY = r"""[\s:=*_"'`“”‘’\[\](){}<>]*"""
-"""One class, not several in a row: those would make a reply of a thousand asterisks a matter of hours."""
+"""One class, not several in a row, which would backtrack for hours on a reply of a thousand asterisks."""
 _COLON = r"""[\s*_"'`”’\])}]*[:=]""" + _ANY
 _RESULT = rf"\[\s*result\s*\]{_ANY}"
 _NOUN = rf"(?:(?:answer|response|assistant|option)\b{_ANY})?"
@@ -60,7 +60,7 @@ _TIE = r"(?:an?\s+(?=tie|draw))?(tie|draw|[AB])"
 _REASON = r"because|since|due|between|wins|as\s+(?:it|the|this|that)|is\s+(?:the\s+)?(?:better|best|preferred)"
 _AFTER = rf",(?!\s*(?:or|and|[AB]|tie)\b)|\s*\((?!\s*or\b)|\s*[–—-](?!\s*[AB]\b)|\s+(?:{_REASON})\b"
 _END = rf"(?={_CLOSE}(?:\s*$|[.;:!]|{_AFTER}))"
-"""A letter counts as a label only if it ends there: `A careful reader`, `A or B`, `A/B`, `A > B` are no verdicts."""
+"""A letter is a label only if it ends there: `A careful reader`, `A or B`, `A/B`, `A > B` are not verdicts."""
 _NUMBER = (
     r"(-?[0-9]+(?:[.,][0-9]+)?)(?:\s*(?:/|out\s+of)\s*([0-9]+))?"
     r"(?![0-9%]|[.,][0-9]|\s*[-–—]\s*[0-9]|\s+(?:to|or)\s+[0-9])"
@@ -122,76 +122,77 @@ STYLES: dict[str, Style] = {
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 
 
-class Judged(NamedTuple, Generic[V]):
-    """What a reply says, and the numbers it was read from where they do not stand in its text."""
+class Parsed(NamedTuple, Generic[V]):
+    """The value of a reply, and the log-probabilities it was read from, which are not in its text."""
 
     value: V
     weights: str = ""
 
 
-def read_choice(said: Completion, style: Style) -> Judged[Choice] | None:
-    found = _verdict(said, style)
-    return None if found is None else Judged(style.labels[_label(found[0])])
+def read_choice(reply: Completion, style: Style) -> Parsed[Choice] | None:
+    verdict = _verdict(reply, style)
+    return None if verdict is None else Parsed(style.labels[_label(verdict[0])])
 
 
-def read_rating(said: Completion, style: Style) -> Judged[float] | Failure | None:
-    found = _verdict(said, style)
-    if found is None:
+def read_rating(reply: Completion, style: Style) -> Parsed[float] | Failure | None:
+    verdict = _verdict(reply, style)
+    if verdict is None:
         return None
+    number, out_of = verdict
     low, high = style.scale
-    value = float(found[0].replace(",", "."))
-    if not low <= value <= high or (found[1] and float(found[1]) != high):
-        shown = f"{found[0]}/{found[1]}" if found[1] else found[0]
-        return Failure("rating outside the scale", f"{shown[:20]}, wanted {low} to {high}")
-    return Judged(value)
+    value = float(number.replace(",", "."))
+    if not low <= value <= high or (out_of and float(out_of) != high):
+        shown = f"{number}/{out_of}" if out_of else number
+        return Failure("rating outside the scale", f"{shown[:20]}, expected {low} to {high}")
+    return Parsed(value)
 
 
-def weigh_choice(said: Completion, style: Style) -> Judged[Choice] | Failure:
-    """The label that is more likely to come first; equally likely ones tie."""
+def weigh_choice(reply: Completion, style: Style) -> Parsed[Choice] | Failure:
+    """The label more likely to come first; equally likely ones tie."""
     labels = list(style.labels)
-    found = _likelihoods(said.first, labels)
-    if isinstance(found, Failure):
-        return found
-    if len(found) < len(labels):
-        return _not_among(said.first, [label for label in labels if label not in found])
-    best = max(found.values())
-    leading = [label for label in labels if found[label] == best]
-    return Judged(style.labels[leading[0]] if len(leading) == 1 else "tie", _shown(found))
+    logprobs = _likelihoods(reply.first, labels)
+    if isinstance(logprobs, Failure):
+        return logprobs
+    if len(logprobs) < len(labels):
+        return _not_among(reply.first, [label for label in labels if label not in logprobs])
+    best = max(logprobs.values())
+    leading = [label for label in labels if logprobs[label] == best]
+    return Parsed(style.labels[leading[0]] if len(leading) == 1 else "tie", _shown(logprobs))
 
 
-def weigh_rating(said: Completion, style: Style) -> Judged[float] | Failure:
-    """The mean of the scale's digits, each weighed by how likely it is to come first."""
+def weigh_rating(reply: Completion, style: Style) -> Parsed[float] | Failure:
+    """The mean of the scale's digits, weighted by how likely each is to come first."""
     low, high = style.scale
     digits = [str(n) for n in range(low, high + 1)]
-    found = _likelihoods(said.first, digits)
-    if isinstance(found, Failure):
-        return found
-    if not found:
-        return _not_among(said.first, digits)
-    top = max(found.values())
-    weights = {int(digit): math.exp(value - top) for digit, value in found.items()}
+    logprobs = _likelihoods(reply.first, digits)
+    if isinstance(logprobs, Failure):
+        return logprobs
+    if not logprobs:
+        return _not_among(reply.first, digits)
+    top = max(logprobs.values())
+    weights = {int(digit): math.exp(value - top) for digit, value in logprobs.items()}
     mean = sum(digit * weight for digit, weight in weights.items()) / sum(weights.values())
-    return Judged(mean, _shown(found))
+    return Parsed(mean, _shown(logprobs))
 
 
-def _verdict(said: Completion, style: Style) -> tuple[str, str] | None:
-    """Label or number, and what a number is out of. A reply cut off by its limit has not come to its verdict."""
-    if said.truncated and not style.direct:
+def _verdict(reply: Completion, style: Style) -> tuple[str, str] | None:
+    """Label or number, and what a number is out of. A truncated reply has not reached its verdict."""
+    if reply.truncated and not style.direct:
         return None
     pattern = re.compile(style.verdict, re.IGNORECASE | re.MULTILINE)
-    text = _without_quotations(without_reasoning(said.text), pattern)
-    found = list(pattern.finditer(text))
-    if not found:
+    text = _without_quotations(without_reasoning(reply.text), pattern)
+    matches = list(pattern.finditer(text))
+    if not matches:
         return None
-    side_by_side = {_label(found[-1][1])}
-    for earlier, later in zip(found[-2::-1], found[:0:-1], strict=True):
+    side_by_side = {_label(matches[-1][1])}
+    for earlier, later in zip(matches[-2::-1], matches[:0:-1], strict=True):
         between = text[earlier.end() : later.start()]
         if "\n" in between and re.search(r"\w", between):
             break
         side_by_side.add(_label(earlier[1]))
     if len(side_by_side) > 1:
         return None
-    return found[-1][1], (found[-1][2] or "") if pattern.groups > 1 else ""
+    return matches[-1][1], (matches[-1][2] or "") if pattern.groups > 1 else ""
 
 
 def _without_quotations(text: str, verdict: re.Pattern[str]) -> str:
@@ -202,14 +203,14 @@ def _without_quotations(text: str, verdict: re.Pattern[str]) -> str:
     return _FENCE.sub(inside, text)
 
 
-def _label(found: str) -> str:
-    return re.sub(r"\s+", "", found).upper()
+def _label(text: str) -> str:
+    return re.sub(r"\s+", "", text).upper()
 
 
 def _likelihoods(first: Mapping[str, float], labels: list[str]) -> dict[str, float] | Failure:
-    """Log-probability of each label that is there, its spellings with and without a leading space together."""
+    """Log-probability of each label present, summed over its spellings with and without a leading space."""
     if not first:
-        return Failure("no log-probabilities", "the back end gave none for the first token")
+        return Failure("no log-probabilities", "the backend returned none for the first token")
     spellings = {label: [v for token, v in first.items() if token.strip(" \t\n▁Ġ") == label] for label in labels}
     return {label: _log_sum(values) for label, values in spellings.items() if values}
 
@@ -226,5 +227,5 @@ def _not_among(first: Mapping[str, float], labels: list[str]) -> Failure:
     )
 
 
-def _shown(found: Mapping[str, float]) -> str:
-    return "log-probabilities: " + ", ".join(f"{label} {value:.4f}" for label, value in found.items())
+def _shown(logprobs: Mapping[str, float]) -> str:
+    return "log-probabilities: " + ", ".join(f"{label} {value:.4f}" for label, value in logprobs.items())

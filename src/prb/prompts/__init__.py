@@ -23,16 +23,16 @@ def slots(template: str) -> set[str]:
 
 
 def quote(name: str, text: str) -> str:
-    """The text between two lines with a code made from it, so that nothing in it can pass for its own end.
+    """The text between two lines with a code derived from it, so that nothing in it can imitate its end.
 
-    The code depends on nothing else: texts before it are the same in every prompt, and servers can reuse them.
+    The code depends on nothing else, so equal beginnings of prompts stay equal and servers can reuse them.
     """
     code = _code(text)
     return f"<<{name} {code}>>\n{text}\n<<end of {name} {code}>>"
 
 
 def with_material(template: str, **fields: str) -> str:
-    """A prompt that quotes: first how quoted texts are to be taken, then the template, filled."""
+    """A prompt with quoted texts: first how to treat them, then the filled template."""
     return f"{load('material').strip()}\n\n{fill(template.strip(), **fields)}"
 
 
@@ -51,7 +51,7 @@ def load(name: str) -> str:
 
 
 def render(query: Query) -> str:
-    """A query as the text a language model reads; parts that are not there leave no trace."""
+    """A query as the text an LLM reads; missing parts leave no trace."""
     parts = [fill(load("question"), question=query.question)]
     if query.plan:
         parts.insert(0, fill(load("plan"), aspects="\n".join(f"- {aspect}" for aspect in query.plan)))
