@@ -1,4 +1,4 @@
-"""Files that are wrong in one way each, between two sound rows, with what a person should be told about them."""
+"""Files that are wrong in one way each, between two sound rows, with the messages they should give."""
 
 from __future__ import annotations
 

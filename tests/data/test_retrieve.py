@@ -134,7 +134,7 @@ def test_nothing_less_relevant_slips_in_behind_a_post_that_does_not_fit() -> Non
     assert top_posts("?", history, fixed(2, 1), k=2, budget=50) == ((), 2)  # type: ignore[arg-type]
 
 
-def test_a_person_without_posts_has_none_selected() -> None:
+def test_a_user_without_posts_has_none_selected() -> None:
     assert top_posts("?", (), bm25, k=5) == ((), 0)
 
 

@@ -43,7 +43,7 @@ def orders(draw: st.DrawFn, n: int) -> Ints:
 
 
 @st.composite
-def relabelled(draw: st.DrawFn, clusters: Ints) -> Ints:
+def relabeled(draw: st.DrawFn, clusters: Ints) -> Ints:
     """The same partition under other codes."""
     old = sorted(set(clusters.tolist()))
     new = draw(st.lists(st.integers(-50, 50), min_size=len(old), max_size=len(old), unique=True))

@@ -158,7 +158,7 @@ def test_a_curve_that_rises_does_not_overoptimization() -> None:
     assert (found["peak"], found["drop"], found["p"], found["down"]) == (4, 0.0, None, False)
 
 
-def test_a_fall_that_every_person_shares_is_called_one() -> None:
+def test_a_fall_that_every_user_shares_is_called_one() -> None:
     falls = np.array([[0.2, 0.5, 0.5 - d] for d in (0.1, 0.2, 0.1, 0.3, 0.1, 0.2, 0.1, 0.3)])
     found = overoptimization(falls, (1, 4, 16), np.arange(8))
     assert found is not None

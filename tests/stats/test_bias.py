@@ -319,12 +319,12 @@ def ece_by_loops(confidences: list[float], credits_: list[float]) -> float:
     return gap / len(confidences)
 
 
-def crowd(seed: int, *, people: int = 60, rows: int = 4, temperature: float = 2.0) -> tuple[Floats, Floats, Ints]:
+def crowd(seed: int, *, users: int = 60, rows: int = 4, temperature: float = 2.0) -> tuple[Floats, Floats, Ints]:
     """Margins whose σ(|m| / temperature) is by construction the chance of being right."""
     rng = np.random.default_rng(seed)
-    size = rng.exponential(2.0, people * rows)
-    right = rng.random(people * rows) < expit(size / temperature)
-    return np.where(right, size, -size), right.astype(np.float64), np.repeat(np.arange(people), rows)
+    size = rng.exponential(2.0, users * rows)
+    right = rng.random(users * rows) < expit(size / temperature)
+    return np.where(right, size, -size), right.astype(np.float64), np.repeat(np.arange(users), rows)
 
 
 # the temperature
@@ -386,7 +386,7 @@ def test_the_temperature_has_the_unit_of_the_margins(
 
 
 def test_a_model_right_three_times_in_four_everywhere_by_hand() -> None:
-    # five people, margin 2, each right 3 of 4: confidence ¾ for all, so no gap; Brier = ¾·(¼)² + ¼·(¾)²
+    # five users, margin 2, each right 3 of 4: confidence ¾ for all, so no gap; Brier = ¾·(¼)² + ¼·(¾)²
     won = np.tile([1.0, 1.0, 1.0, 0.0], 5)
     found = calibration(np.where(won == 1, 2.0, -2.0), won, np.repeat(np.arange(5), 4))
     assert found["n"] == 20
@@ -398,7 +398,7 @@ def test_a_model_right_three_times_in_four_everywhere_by_hand() -> None:
 
 
 def test_nobody_calibrates_themselves() -> None:
-    # the first person is always wrong, four others are right 3 of 4, all margins 1. The first is judged by the others
+    # the first user is always wrong, four others are right 3 of 4, all margins 1. The first is judged by the others
     # alone: confidence ¾, accuracy 0. Each other is judged by 9 right of 16: confidence 9/16, accuracy ¾
     won = np.concatenate([np.zeros(4), np.tile([1.0, 1.0, 1.0, 0.0], 4)])
     found = calibration(np.where(won == 1, 1.0, -1.0), won, np.repeat([7, 8, 9, 10, 11], 4))
@@ -424,17 +424,17 @@ def test_a_model_that_is_always_wrong_is_told_to_be_unsure() -> None:
 
 
 def test_where_there_is_nothing_to_fit_there_is_no_calibration() -> None:
-    few_people = FOLDS - 1
+    few_users = FOLDS - 1
     assert calibration(floats(), floats(), np.arange(0)) is None
     assert calibration(np.full(8, NAN), np.full(8, NAN), np.arange(8)) is None
-    assert calibration(np.ones(8), np.ones(8), np.arange(8) % few_people) is None
+    assert calibration(np.ones(8), np.ones(8), np.arange(8) % few_users) is None
     assert calibration(np.zeros(8), np.full(8, 0.5), np.arange(8)) is None
     alone = np.append(np.ones(FOLDS - 1), [NAN] * 3)
     assert calibration(alone, alone, np.arange(len(alone))) is None
 
 
 def test_the_scores_agree_with_scikit_learn_and_with_loops_on_a_crowd() -> None:
-    margin, won, clusters = crowd(5, people=15, rows=3)
+    margin, won, clusters = crowd(5, users=15, rows=3)
     confidences, credits_ = calibration_by_loops(margin, won, clusters)
     found = calibration(margin, won, clusters)
     assert found["brier"] == pytest.approx(brier_score_loss(np.array(credits_, dtype=int), confidences), abs=1e-4)
@@ -442,11 +442,11 @@ def test_the_scores_agree_with_scikit_learn_and_with_loops_on_a_crowd() -> None:
 
 
 def test_margins_that_mean_what_they_say_are_found_well_calibrated() -> None:
-    found = calibration(*crowd(9, people=2000, temperature=3.0))
+    found = calibration(*crowd(9, users=2000, temperature=3.0))
     assert found["temperature"] == pytest.approx(3.0, rel=0.06)
     # ten bins of about 800 rows: the mean gap from noise alone is near √(¼/800)·0.8 = 0.014
     assert found["ece"] < 0.03
-    squeezed = crowd(9, people=2000, temperature=3.0)
+    squeezed = crowd(9, users=2000, temperature=3.0)
     assert calibration(squeezed[0] ** 5, *squeezed[1:])["ece"] > found["ece"]
 
 

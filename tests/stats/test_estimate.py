@@ -39,7 +39,7 @@ from tests.stats.strategies import (
     floats,
     ints,
     orders,
-    relabelled,
+    relabeled,
     usual,
 )
 
@@ -173,7 +173,7 @@ def test_standard_error_ignores_the_order_of_rows_and_the_codes(
     table: tuple[Floats, Ints], data: st.DataObject
 ) -> None:
     values, clusters = table
-    order, codes_ = data.draw(orders(len(values))), data.draw(relabelled(clusters))
+    order, codes_ = data.draw(orders(len(values))), data.draw(relabeled(clusters))
     before, after = clustered_stderr(values, clusters), clustered_stderr(values[order], codes_[order])
     assert after == (None if before is None else pytest.approx(before, abs=1e-12))
 
@@ -310,7 +310,7 @@ def test_swapping_the_answers_mirrors_the_share(table: tuple[Floats, Ints]) -> N
 @given(columns(credit), st.data())
 def test_a_share_ignores_the_order_of_rows_and_the_codes(table: tuple[Floats, Ints], data: st.DataObject) -> None:
     values, clusters = table
-    order, other = data.draw(orders(len(values))), data.draw(relabelled(clusters))
+    order, other = data.draw(orders(len(values))), data.draw(relabeled(clusters))
     found, again = share(values, clusters), share(values[order], other[order])
     assert again.value == found.value
     assert (again.low, again.high) == pytest.approx((found.low, found.high), abs=1e-9)
@@ -353,7 +353,7 @@ def test_a_user_blind_column_on_twins_is_exactly_one_half_without_width(twins: l
     assert (found.low, found.high) == ((0.5, 0.5) if len(set(clusters.tolist())) > 1 else (0.0, 1.0))
 
 
-def test_twelve_equal_answers_of_each_person_are_worth_one() -> None:
+def test_twelve_equal_answers_of_each_user_are_worth_one() -> None:
     rng = np.random.default_rng(5)
     values = np.repeat(rng.integers(0, 2, 30), 12).astype(np.float64)
     together, apart = share(values, np.repeat(np.arange(30), 12)), share(values, np.arange(360))
@@ -473,7 +473,7 @@ labels = st.sampled_from(("art", "life", "society", "", None))
 
 
 @st.composite
-def labelled(draw: st.DrawFn) -> tuple[Floats, Ints, list[str | None]]:
+def labeled(draw: st.DrawFn) -> tuple[Floats, Ints, list[str | None]]:
     values, clusters = draw(columns(credit_or_failure))
     return values, clusters, draw(st.lists(labels, min_size=len(values), max_size=len(values)))
 
@@ -498,7 +498,7 @@ def test_rows_without_labels_have_no_table() -> None:
 
 
 @usual
-@given(labelled())
+@given(labeled())
 def test_accuracy_by_label_agrees_with_a_loop(table: tuple[Floats, Ints, list[str | None]]) -> None:
     values, clusters, names = table
     slow: dict[str, tuple[list[float], list[int], int]] = {}
@@ -514,7 +514,7 @@ def test_accuracy_by_label_agrees_with_a_loop(table: tuple[Floats, Ints, list[st
 
 
 @usual
-@given(labelled())
+@given(labeled())
 def test_labels_split_the_rows_without_loss(table: tuple[Floats, Ints, list[str | None]]) -> None:
     values, _, names = table
     found = by_label(*table)
@@ -526,7 +526,7 @@ def test_labels_split_the_rows_without_loss(table: tuple[Floats, Ints, list[str 
 
 
 @usual
-@given(labelled())
+@given(labeled())
 def test_failures_of_a_label_never_change_its_accuracy(table: tuple[Floats, Ints, list[str | None]]) -> None:
     values, clusters, names = table
     more = (np.append(values, NAN), np.append(clusters, 999), [*names, "art"])
@@ -559,7 +559,7 @@ def test_a_group_that_only_failed_is_neither_worst_nor_part_of_the_gap() -> None
     assert (nobody["worst"], nobody["gap"]) == (None, None)
 
 
-def test_people_without_attributes_have_no_groups() -> None:
+def test_users_without_attributes_have_no_groups() -> None:
     assert by_group(floats(1, 0), ints(0, 1), [{}, {}]) == {}
     assert by_group(floats(), ints(), []) == {}
 
@@ -569,7 +569,7 @@ def test_of_equally_served_groups_the_first_by_name_is_called_worst() -> None:
 
 
 @usual
-@given(labelled(), st.data())
+@given(labeled(), st.data())
 def test_accuracy_by_group_agrees_with_comparing_all_pairs_of_groups(
     table: tuple[Floats, Ints, list[str | None]], data: st.DataObject
 ) -> None:
@@ -625,7 +625,7 @@ def test_swapping_the_answers_mirrors_every_user(table: tuple[Floats, Ints]) -> 
 
 
 def test_spread_by_hand() -> None:
-    # mean ½, squared residuals ¼ + 0 + ¼ over 2: standard deviation ½; the worst third person is the decile of one
+    # mean ½, squared residuals ¼ + 0 + ¼ over 2: standard deviation ½; the worst of three users is the decile of one
     assert spread(floats(1, 0, 0.5)) == {"n": 3, "mean": 0.5, "spread": 0.5, "worst_decile": 0.0}
 
 
@@ -635,7 +635,7 @@ def test_the_worst_decile_of_twenty_is_the_mean_of_two() -> None:
     assert spread(means[:19])["worst_decile"] == pytest.approx(0.05)
 
 
-def test_nobody_has_no_spread_and_one_person_has_only_a_mean() -> None:
+def test_nobody_has_no_spread_and_one_user_has_only_a_mean() -> None:
     assert spread(floats()) == {"n": 0, "mean": None, "spread": None, "worst_decile": None}
     assert spread(floats(0.7)) == {"n": 1, "mean": 0.7, "spread": None, "worst_decile": 0.7}
 

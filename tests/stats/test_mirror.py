@@ -1,4 +1,4 @@
-"""What only mirror twins can tell: person effect, mirror accuracy, average-user share."""
+"""Statistics of mirror twins: person effect, mirror accuracy, average-user share."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_average_user_share_by_hand() -> None:
     assert average_user_share(floats(3, 1, 1, -1), two) == pytest.approx(2 / 6)
 
 
-def test_a_model_that_speaks_only_of_the_person_has_no_average_user() -> None:
+def test_a_model_that_speaks_only_of_the_user_has_no_average_user() -> None:
     assert average_user_share(floats(2, 2, -1, -1), Twins(ints(0, 2), ints(1, 3), ints(0, 1))) == 0.0
 
 
@@ -226,15 +226,15 @@ def test_a_model_that_says_nothing_has_no_average_user_share(margin: tuple[float
 @given(rows(), st.floats(0.01, 100))
 def test_average_user_share_agrees_with_a_loop_and_has_no_unit(table: Rows, unit: float) -> None:
     twins, _, answered, margin = table
-    general = person = 0.0
+    general = personal = 0.0
     for a, b in (tuple(c) for c in found_by_loops(twins, answered)):
         general += ((margin[a] - margin[b]) / 2) ** 2
-        person += ((margin[a] + margin[b]) / 2) ** 2
+        personal += ((margin[a] + margin[b]) / 2) ** 2
     found = average_user_share(margin, Twins.find(*table[:3]))
-    if general + person == 0:
+    if general + personal == 0:
         assert found is None
     else:
-        assert found == pytest.approx(general / (general + person), abs=1e-12)
+        assert found == pytest.approx(general / (general + personal), abs=1e-12)
         assert 0 <= found <= 1
         assert average_user_share(-unit * margin, Twins.find(*table[:3])) == pytest.approx(found, abs=1e-9)
 
@@ -280,7 +280,7 @@ def test_scores_that_cancel_only_up_to_rounding_still_count_as_user_blind() -> N
     assert average_user_share(margin, twins) == 1.0
 
 
-def test_a_small_but_real_effect_of_the_person_is_not_rounded_away() -> None:
+def test_a_small_but_real_effect_of_the_user_is_not_rounded_away() -> None:
     twins = Twins(ints(0, 2), ints(1, 3), ints(0, 1))
     effect, _ = person_effect(floats(100, -100 + 1e-6, 5, -5 + 1e-6), twins)
     assert effect.value == 1.0

@@ -37,7 +37,7 @@ from tests.stats.strategies import (
     floats,
     ints,
     orders,
-    relabelled,
+    relabeled,
     usual,
 )
 
@@ -446,7 +446,7 @@ def test_turning_a_difference_around_mirrors_its_interval() -> None:
 @given(columns(credit, credit, max_rows=14), st.data())
 def test_order_and_codes_do_not_change_a_difference(table: tuple[Floats, Floats, Ints], data: st.DataObject) -> None:
     a, b, clusters = table
-    order, other = data.draw(orders(len(a))), data.draw(relabelled(clusters))
+    order, other = data.draw(orders(len(a))), data.draw(relabeled(clusters))
     found, again = difference(a, b, clusters), difference(a[order], b[order], other[order])
     assert again.as_dict() == {
         **found.as_dict(),

@@ -1,4 +1,4 @@
-"""How well scores follow a person's own ratings."""
+"""How well scores follow a user's own ratings."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_concordance_mirrors_with_the_scores_and_sees_only_their_order(table: tu
     assert concordance(np.zeros(len(score)), rating) == 0.5
 
 
-# one person's five numbers
+# one user's five numbers
 
 
 def test_perfect_scores_by_hand() -> None:
@@ -158,7 +158,7 @@ def test_scores_in_the_wrong_order_by_hand() -> None:
     assert found == pytest.approx(expected)
 
 
-def test_people_with_fewer_than_three_answered_rows_are_left_out() -> None:
+def test_users_with_fewer_than_three_answered_rows_are_left_out() -> None:
     score = floats(1, 2, 3, NAN, 1, 2, 3)
     found = rating_metrics(score, floats(0, 0.5, 1, 0, 1, 0, 0.5), ints(7, 5, 7, 5, 5, 7, 2))
     assert {user: row["n"] for user, row in found.items()} == {7: 3}
@@ -172,7 +172,7 @@ def test_nothing_answered_gives_nobody_a_number(rows: int) -> None:
 
 @pytest.mark.parametrize("rating", [0.0, 0.1, 0.3, 0.7, 1.0])
 @pytest.mark.parametrize("rows", [3, 5, 7])
-def test_a_person_who_rates_all_alike_has_no_skill_and_no_order(rating: float, rows: int) -> None:
+def test_a_user_who_rates_all_alike_has_no_skill_and_no_order(rating: float, rows: int) -> None:
     found = rating_metrics(np.arange(rows) * 1.0, np.full(rows, rating), np.zeros(rows, dtype=np.int64))[0]
     assert (found["skill"], found["spearman"], found["concordance"]) == (None, None, None)
     assert found["mae"] == pytest.approx(0.0, abs=1e-12)
@@ -191,14 +191,14 @@ def test_constant_scores_have_no_skill_and_a_concordance_of_one_half(table: tupl
 @usual
 @given(columns(scores_or_failures, ratings, min_rows=3, groups=3))
 def test_the_five_numbers_agree_with_the_long_way(table: tuple[Floats, Floats, Ints]) -> None:
-    people: dict[int, list[tuple[float, float]]] = {}
+    by_user: dict[int, list[tuple[float, float]]] = {}
     for score, rating, user in zip(*(column.tolist() for column in table), strict=True):
         if not np.isnan(score):
-            people.setdefault(user, []).append((score, rating))
-    people = {user: rows for user, rows in people.items() if len(rows) >= MIN_ROWS}
+            by_user.setdefault(user, []).append((score, rating))
+    by_user = {user: rows for user, rows in by_user.items() if len(rows) >= MIN_ROWS}
     found = rating_metrics(*table)
-    assert set(found) == set(people)
-    for user, rows in people.items():
+    assert set(found) == set(by_user)
+    for user, rows in by_user.items():
         x, y = [row[0] for row in rows], [row[1] for row in rows]
         n = len(rows)
         error = sum(abs(p - r) for p, r in zip(line_by_polyfit(x, y), y, strict=True)) / n
@@ -250,24 +250,24 @@ def test_every_metric_stays_in_its_range(table: tuple[Floats, Floats, Ints]) -> 
     assert found["spearman"] is None or -1 - 1e-12 <= found["spearman"] <= 1 + 1e-12
 
 
-# over people
+# over users
 
 
-def test_the_mean_of_two_people_by_hand() -> None:
+def test_the_mean_of_two_users_by_hand() -> None:
     # mean ½, standard error (1/√2)/√2 = ½, t on one degree of freedom = tan(0.475π)
     half = math.tan(0.475 * math.pi) / 2
     found = mean_over_users([0.0, None, 1.0])
     assert found == {"value": 0.5, "low": pytest.approx(0.5 - half), "high": pytest.approx(0.5 + half), "n": 2}
 
 
-def test_nobody_has_no_mean_and_one_person_no_interval() -> None:
+def test_nobody_has_no_mean_and_one_user_no_interval() -> None:
     assert mean_over_users([]) == mean_over_users([None, None]) == {"value": None, "low": None, "high": None, "n": 0}
     assert mean_over_users([None, 0.3]) == {"value": 0.3, "low": None, "high": None, "n": 1}
 
 
 @usual
 @given(st.lists(st.one_of(st.none(), st.floats(-1, 1).map(lambda v: round(v, 6))), max_size=30), st.data())
-def test_the_mean_over_people_agrees_with_scipys_t_interval(values: list[float | None], data: st.DataObject) -> None:
+def test_the_mean_over_users_agrees_with_scipys_t_interval(values: list[float | None], data: st.DataObject) -> None:
     known = [v for v in values if v is not None]
     found = mean_over_users(data.draw(st.permutations(values)))
     assert found["n"] == len(known)
@@ -284,7 +284,7 @@ def test_the_mean_over_people_agrees_with_scipys_t_interval(values: list[float |
 
 @usual
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=30))
-def test_the_interval_over_people_agrees_with_plain_loops_and_mirrors(values: list[float]) -> None:
+def test_the_interval_over_users_agrees_with_plain_loops_and_mirrors(values: list[float]) -> None:
     n = len(values)
     mean = sum(values) / n
     squares = sum((v - mean) ** 2 for v in values)

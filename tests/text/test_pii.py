@@ -157,7 +157,7 @@ def test_finds_never_overlap_and_lie_within_the_text(text: str) -> None:
         end = hit.end
 
 
-def test_a_query_is_masked_in_all_the_person_wrote() -> None:
+def test_a_query_is_masked_in_all_the_user_wrote() -> None:
     query = Query(
         question="Is me@example.com fine?",
         user="u1",

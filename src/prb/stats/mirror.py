@@ -52,11 +52,11 @@ def person_effect(margin: Floats, twins: Twins, *, seed: int = 0) -> tuple[Estim
 
 
 def average_user_share(margin: Floats, twins: Twins) -> float | None:
-    """Σg² / (Σg² + Σp²): the share of the margins' energy that does not depend on the user."""
-    person = _margin_sums(margin, twins) / 2
-    general = (margin[twins.first] - margin[twins.second]) / 2
-    whole = float(np.square(general).sum() + np.square(person).sum())
-    return float(np.square(general).sum()) / whole if whole else None
+    """Σg² / (Σg² + Σp²): the share of the squared margins that does not depend on the user."""
+    personal = np.square(_margin_sums(margin, twins) / 2).sum()
+    general = np.square((margin[twins.first] - margin[twins.second]) / 2).sum()
+    whole = float(general + personal)
+    return float(general) / whole if whole else None
 
 
 def _margin_sums(margin: Floats, twins: Twins) -> Floats:

@@ -75,7 +75,7 @@ def test_the_answer_gone_on_with_meets_each_one_scored_lower(folder: Path) -> No
     assert [p.category for p in pairs] == ["values guided"] * 3
 
 
-def test_a_person_is_what_they_wrote_elsewhere_never_in_the_conversation_at_hand(folder: Path) -> None:
+def test_a_user_is_what_they_wrote_elsewhere_never_in_the_conversation_at_hand(folder: Path) -> None:
     first, second, third = load_pairs(f"prism?path={folder}")
     assert [post.text for post in first.profile] == ["I farm.", "Be plain with me.", "Who should govern?"]
     assert [post.text for post in second.profile][2:] == ["Is it right to eat meat?", "And fish?"]
@@ -109,7 +109,7 @@ def test_bad_rows_are_told_with_their_line(write_jsonl: Write, tmp_path: Path) -
         load(f"prism?path={tmp_path / 'empty'}/conversations.jsonl")
 
 
-def test_a_run_knows_the_right_person_from_another(folder: Path, tmp_path: Path) -> None:
+def test_a_run_knows_the_right_user_from_another(folder: Path, tmp_path: Path) -> None:
     config = EvaluateConfig(
         model=("lexical",), condition=("profile", "shuffled"), dataset=f"prism?path={folder}", out=tmp_path / "run"
     )

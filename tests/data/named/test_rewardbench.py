@@ -32,7 +32,7 @@ def spec(path: Path) -> str:
     return f"rewardbench?path={path}"
 
 
-def test_one_rejected_answer_is_one_pair_without_a_person(write_jsonl: Write) -> None:
+def test_one_rejected_answer_is_one_pair_without_a_user(write_jsonl: Write) -> None:
     (pair,) = load_pairs(spec(write_jsonl([FIRST])))
     assert (pair.id, pair.user, pair.category) == ("chat-0", "chat-0", "chat")
     assert (pair.question, pair.chosen, pair.rejected) == ("Name a fruit.", "An apple.", "A brick, of course.")

@@ -88,7 +88,7 @@ def test_a_row_depends_on_the_seed_and_its_index_alone() -> None:
     assert few != rows_of("simulate?persons=8&seed=1")
 
 
-def test_a_hundred_thousand_persons_stream_without_being_kept() -> None:
+def test_a_hundred_thousand_users_stream_without_being_kept() -> None:
     def peak(count: int) -> int:
         tracemalloc.start()
         for _ in islice(open_source("simulate?persons=100000&pairs=10").rows(), count):
@@ -127,7 +127,7 @@ def test_a_simulated_set_can_be_counted_and_looked_at() -> None:
     assert find_row(SMALL, "p000003-q002")["user"] == "p000003"
 
 
-# --- persons
+# --- users
 
 
 @pytest.mark.parametrize("groups", [2, 4, 6, 16])
@@ -169,7 +169,7 @@ def test_one_group_is_a_world_without_conflict() -> None:
     assert (tastes == tastes[0]).all()
 
 
-def test_posts_take_the_persons_side() -> None:
+def test_posts_take_the_users_side() -> None:
     for row in rows_of("simulate?persons=8&pairs=1&posts=12"):
         weights = taste(World(persons=8), int(row["user"][1:]))
         shown = Counter(_attribute(post["text"]) for post in row["profile"])
@@ -282,7 +282,7 @@ def test_by_persons_nobody_is_in_two_splits_and_groups_balance() -> None:
     }
 
 
-def test_seen_persons_get_new_topics_in_the_test_split() -> None:
+def test_seen_users_get_new_topics_in_the_test_split() -> None:
     rows = rows_of("simulate?persons=80&split=seen")
     counted = Counter((row["user"], row["split"]) for row in rows)
     assert {n for (_, split), n in counted.items() if split == "train"} == {5}
@@ -308,9 +308,9 @@ def test_static_vectors_see_every_attribute_and_posts_give_the_group_away() -> N
     error = ((centred[half:] @ ridge - values[half:]) ** 2).mean(axis=0) / values[half:].var(axis=0)
     assert dict(zip(ATTRIBUTES, error < 0.35, strict=True)) == dict.fromkeys(ATTRIBUTES, True)
 
-    people = {row["user"]: row for row in rows}
-    shown = np.stack([encode([p["text"] for p in row["profile"]]).mean(axis=0) for row in people.values()])
-    group = np.arange(len(people)) % 4
+    users = {row["user"]: row for row in rows}
+    shown = np.stack([encode([p["text"] for p in row["profile"]]).mean(axis=0) for row in users.values()])
+    group = np.arange(len(users)) % 4
     centers = np.stack([shown[:60][group[:60] == g].mean(axis=0) for g in range(4)])
     nearest = ((shown[60:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
     assert (nearest == group[60:]).mean() > 0.85

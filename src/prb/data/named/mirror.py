@@ -42,10 +42,10 @@ def mirror() -> Source:
 
 
 def unfold_couple(couple: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    profiles = {
-        user: [{"id": f"{user}-{n:02}", "category": p["category"], "text": p["text"]} for n, p in enumerate(posts, 1)]
-        for user, posts in ((user, content["posts"]) for user, content in couple["people"].items())
-    }
+    profiles: dict[str, list[dict[str, str]]] = {}
+    for user, content in couple["people"].items():
+        posts = enumerate(content["posts"], 1)
+        profiles[user] = [{"id": f"{user}-{n:02}", "category": p["category"], "text": p["text"]} for n, p in posts]
     first, second = couple["people"]
     for number, question in enumerate(couple["questions"], 1):
         name, wants = f"{couple['couple']}-q{number}", question["wants"]

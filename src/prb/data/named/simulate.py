@@ -3,7 +3,7 @@
 Every answer has a value of -1, 0 or 1 for each attribute, every user a weight for each; a user prefers the first of two
 answers with the Bradley-Terry probability `sigmoid(taste · (first - second) / noise)` (Bradley & Terry 1952). An answer
 gives the same few tips in the manner its attributes ask for, each attribute in one of many surface forms. Posts never
-state a taste: they praise or complain about how somebody wrote. Everything is a function of the settings and an index,
+state a taste: they praise or criticize how a text is written. Everything is a function of the settings and an index,
 so any row can be made without the rows before it, and a million rows stream in constant memory.
 """
 
