@@ -1,4 +1,4 @@
-"""A language model that does every job of a build by rule: wishes are made-up words, answers contain them or not."""
+"""An LLM that does every job of a build by rule: wishes are made-up words, answers contain them or not."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prb.building.ledger import Ledger, LoggedLLM, Stopped
+from prb.errors import BadInput
 from prb.llm import Completion, Message, Request, Sampling
 from prb.llm.pacing import Prices
 from prb.llm.scripted import ScriptedLLM
@@ -20,6 +21,15 @@ def logged(tmp_path, llm, **settings) -> LoggedLLM:
     return LoggedLLM(
         llm, "rubric", Prices(prompt=1e6, completion=1e6), Ledger(Journal(tmp_path / "log.jsonl"), **settings)
     )
+
+
+@pytest.mark.parametrize("line", ["{}", '{"stage": "rubric", "key": "k", "prompt_tokens": "many"}', '{"failure": 3}'])
+def test_a_line_that_is_not_a_call_is_refused_with_its_place(tmp_path, line) -> None:
+    logged(tmp_path, ScriptedLLM("yes")).complete([ask("a")])
+    path = tmp_path / "log.jsonl"
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(BadInput, match=r"log\.jsonl:2 is not a valid line"):
+        logged(tmp_path, ScriptedLLM("yes"))
 
 
 def test_the_same_question_is_paid_once_even_within_one_batch(tmp_path) -> None:

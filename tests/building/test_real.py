@@ -1,4 +1,4 @@
-"""The whole pipeline on a real language model: SmolLM2 is far too small for it, so what matters is how it fails."""
+"""The whole pipeline on a real LLM: SmolLM2 is far too small for it, so what matters is how it fails."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def test_a_build_can_stop_after_any_stage(records, tmp_path, stage) -> None:
     assert run(source, tmp_path / "out").card["counts"]["rows"] == 2
 
 
-def test_two_people_with_one_question_and_conflicting_wishes_become_mirror_rows(records, tmp_path) -> None:
+def test_two_users_with_one_question_and_conflicting_wishes_become_mirror_rows(records, tmp_path) -> None:
     same = "What should I know about balcony tomatoes before I begin?"
     source = records(make_record(1), make_record(2, question=same), make_record(3))
     first, second, third = rows_of(run(source, tmp_path / "out", mirror=True))
@@ -256,7 +256,7 @@ def test_two_people_with_one_question_and_conflicting_wishes_become_mirror_rows(
     assert check(open_source(str(tmp_path / "out" / "pairs.jsonl"))) == []
 
 
-def test_a_couple_for_which_no_answers_are_found_goes_on_as_two_people(records, tmp_path) -> None:
+def test_a_couple_for_which_no_answers_are_found_goes_on_as_two_users(records, tmp_path) -> None:
     same = "What should I know about balcony tomatoes before I begin?"
 
     def stubborn(request: Request) -> str:
@@ -315,7 +315,7 @@ def test_avoiding_leaves_the_matters_out_instead_of_opposing_them(records, tmp_p
 
 
 BAD_RECORDS = {
-    "a person without posts": ({"posts": []}, "input"),
+    "a user without posts": ({"posts": []}, "input"),
     "neither narrative nor rubric": ({"narrative": ""}, "input"),
     "nearly the same record": ({"id": "r9", "user": "u9"}, "duplicate"),
 }
@@ -411,7 +411,7 @@ def test_evidence_that_is_no_quote_is_asked_for_again(records, tmp_path) -> None
 
 
 def prefers(word: str) -> Callable[[Request], str]:
-    """A judge without any person in mind that always likes answers with this word in them."""
+    """A judge that knows no user that always likes answers with this word in them."""
 
     def reply(request: Request) -> str:
         quoted = material(request.chat[-1].text)
@@ -424,7 +424,7 @@ def prefers(word: str) -> Callable[[Request], str]:
 
 
 def test_pairs_that_a_blind_judge_can_tell_are_written_anew_and_then_dropped(records, tmp_path) -> None:
-    """Chosen answers never hold `zzun`, rejected ones always do: a judge who dislikes it needs no person."""
+    """Chosen answers never hold `zzun`, rejected ones always do: a judge who dislikes it needs no user."""
     quoted = prefers("zzun")
 
     def dislikes(request: Request) -> str:
@@ -479,8 +479,8 @@ def test_a_blind_learner_finds_the_word_that_gives_chosen_away(records, tmp_path
     llm.fingerprint = "author"
     result = run(records(*map(make_record, range(1, 21))), tmp_path / "out", llm, rounds=1, max_gap=0.2)
     assert result.card["counts"]["rejected_by_gate"]["blind-learner"] > 0
-    told = result.card["user_blind_accuracy"].get("blind-learner")
-    assert told is None or told <= 0.6
+    accuracy = result.card["user_blind_accuracy"].get("blind-learner")
+    assert accuracy is None or accuracy <= 0.6
 
 
 def test_personal_data_is_masked_before_anything_is_sent_elsewhere(records, tmp_path) -> None:

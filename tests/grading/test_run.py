@@ -196,7 +196,7 @@ def test_a_changed_file_or_grader_is_refused(data: str, answers: Path, tmp_path:
     ("remote", "mask_pii", "masked"),
     [(True, "auto", True), (True, "off", False), (False, "auto", False), (False, "on", True)],
 )
-def test_the_persons_words_are_masked_for_graders_elsewhere(
+def test_the_users_words_are_masked_for_graders_elsewhere(
     remote: bool, mask_pii: Any, masked: bool, write_jsonl: Write, answers: Path, tmp_path: Path
 ) -> None:
     mail = "me@example.org"
@@ -209,8 +209,8 @@ def test_the_persons_words_are_masked_for_graders_elsewhere(
         grader=grader,
     )
     for asked in grader.asked:
-        person = (asked.question, asked.narrative, asked.rubric[0].evidence, asked.rubric[0].reason)
-        assert [mail in text for text in person] == [not masked] * 4
+        texts = (asked.question, asked.narrative, asked.rubric[0].evidence, asked.rubric[0].reason)
+        assert [mail in text for text in texts] == [not masked] * 4
 
 
 def test_a_row_without_rubric_fails_and_the_others_are_graded(write_jsonl: Write, tmp_path: Path) -> None:
@@ -255,17 +255,17 @@ def test_a_retest_asks_again_under_another_seed(data: str, tmp_path: Path) -> No
     assert [line["round"] for line in lines(tmp_path / "run")] == [0] * 8 + [1] * 8
 
 
-def test_peoples_grades_are_compared_with_the_graders_own(data: str, tmp_path: Path, write_jsonl: Write) -> None:
+def test_human_grades_are_compared_with_the_graders_own(data: str, tmp_path: Path, write_jsonl: Write) -> None:
     rows = [make_row(n) for n in (1, 2, 5)]
     human = [{"pair": row["id"], "answer": row["chosen"], "grades": [2]} for row in rows]
     human += [{"pair": "r1", "answer": "Never seen before.", "grades": [0]}]
-    human += [{"pair": "r1", "answer": rows[0]["chosen"], "grades": [1]}]  # a second person
+    human += [{"pair": "r1", "answer": rows[0]["chosen"], "grades": [1]}]  # a second annotator
     path = write_jsonl(human, "human.jsonl")
     grader = Recording(lambda a: Grades(aspects=(2.0,) if a.answer.startswith("Once") else (0.0,)))
     config = GradeConfig(grader="mine", dataset=data, validate=True, human=path, limit=2, out=tmp_path / "run")
     summary = grade(config, grader=grader).summary
     assert (summary["human"]["answers"], summary["human"]["equal"]["value"]) == (5, 0.8)
-    assert summary["validation"]["accuracy"]["n"] == 2  # the limit is on rows, not on what people graded
+    assert summary["validation"]["accuracy"]["n"] == 2  # the limit is on rows, not on what annotators graded
     assert len(grader.asked) == 4 + 2
 
 
@@ -353,7 +353,7 @@ def test_no_file_and_an_empty_one_are_refused(rows: GradableRows, write_jsonl: W
     assert "unknown format" in refusal(read_answers, tmp_path / "a.txt", rows)
 
 
-def test_peoples_grades_are_read(rows: GradableRows, write_jsonl: Write) -> None:
+def test_human_grades_are_read(rows: GradableRows, write_jsonl: Write) -> None:
     path = write_jsonl([{"pair": "r1", "answer": "So.", "grades": [0, 2], "rater": "kim"}], "h.jsonl")
     (human,) = read_human(path, rows)
     assert (human.key, human.grades.aspects) == (GradeKey("r1", "So."), (0.0, 2.0))
@@ -371,7 +371,7 @@ def test_peoples_grades_are_read(rows: GradableRows, write_jsonl: Write) -> None
         ({"pair": "r9", "answer": "So.", "grades": [1, 1]}, "has the id 'r9'"),
     ],
 )
-def test_peoples_grades_must_fit_the_rubric(line: Any, says: str, rows: GradableRows, write_jsonl: Write) -> None:
+def test_human_grades_must_fit_the_rubric(line: Any, says: str, rows: GradableRows, write_jsonl: Write) -> None:
     assert says in refusal(read_human, write_jsonl([line], "h.jsonl"), rows)
 
 

@@ -39,6 +39,10 @@ class Check(NamedTuple):
     """Why it was not passed."""
 
 
+REDO_SEED_STEP = 1000
+"""How much higher the seed is when a stage is asked again; a reminder raises it by one."""
+
+
 class StageReached(Exception):
     """The stage after which the build should stop is done."""
 
@@ -64,7 +68,7 @@ class BuildContext:
         return Sampling(
             temperature=self.config.temperature if stage == "answer" or redone else 0.0,
             max_tokens=self.config.max_tokens,
-            seed=self.config.seed + 1000 * redone,
+            seed=self.config.seed + REDO_SEED_STEP * redone,
         )
 
     def check(self, record: str, round: int, what: str, gate: str, reason: str | None) -> bool:

@@ -68,8 +68,12 @@ class Ledger:
         self._known: dict[str, Completion | Failure] = {}
         self._transient = 0
         self.usage: dict[Stage, Usage] = defaultdict(Usage)
-        for line in journal.lines():
-            self._book(line)
+        for number, line in enumerate(journal.lines(), 1):
+            try:
+                self._book(line)
+            except (KeyError, TypeError, AttributeError):
+                advice = "delete the line and run again to repeat the call"
+                raise BadInput(f"{journal.path}:{number} is not a valid line; {advice}") from None
 
     @property
     def usd(self) -> float:

@@ -263,15 +263,15 @@ def write_answers(
     llm: LLM, tasks: Sequence[PairTask], config: BuildConfig, sampling: Sampling, round: int
 ) -> list[Candidate]:
     """`config.candidates` answers for each side of each task, in the order of the tasks; some may have failed."""
-    wanted = [(task, side, n) for task in tasks for side in SIDES for n in range(1, config.candidates + 1)]
+    planned = [(task, side, n) for task in tasks for side in SIDES for n in range(1, config.candidates + 1)]
     requests = []
-    for task, side, number in wanted:
+    for task, side, number in planned:
         # fixed by what is written, so that a subset or another order gives the same answers
         seed = draw((sampling.seed, task.id, side, number, round), bits=31)
         prompt = Message("user", _answer_prompt(task, side, config))
         requests.append(Request((prompt,), replace(sampling, seed=seed)))
     candidates = []
-    for (task, side, number), reply in zip(wanted, llm.complete(requests), strict=True):
+    for (task, side, number), reply in zip(planned, llm.complete(requests), strict=True):
         text = "" if isinstance(reply, Failure) else without_reasoning(reply.text).strip()
         failure = reply if isinstance(reply, Failure) else None if text else Failure("empty answer")
         if isinstance(reply, Completion) and reply.truncated:

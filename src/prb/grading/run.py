@@ -1,6 +1,6 @@
 """Grade answers in a run folder: each distinct answer once, appended to `grades.jsonl` batch by batch, then a summary.
 
-A line belongs to the answer it names (pair, answer, round), wherever it stands in the file. What has no line yet is
+A line belongs to the answer it names (pair, answer, round), wherever in the file it is. What has no line yet is
 graded, so an interrupted run resumes, and a line that is deleted is graded again.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -88,17 +88,6 @@ class GradeLine:
     cost: float
     text: tuple[str, ...]
 
-    @classmethod
-    def read(cls, content: Mapping[str, Any]) -> Self:
-        try:
-            line = TypeAdapter(cls).validate_python(content)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"`{first['loc'][0]}`: {first['msg']}") from None
-        if bool(line.aspects) == (line.failure is not None):
-            raise ValueError("it must have either `aspects` or `failure`")
-        return line
-
     @property
     def key(self) -> GradeKey:
         return GradeKey(self.pair, self.answer, self.round)
@@ -112,6 +101,19 @@ class GradeLine:
 
 
 Lines = Mapping[GradeKey, GradeLine]
+_LINE = TypeAdapter(GradeLine)
+
+
+def read_line(content: Mapping[str, Any]) -> GradeLine:
+    """Raises `ValueError` with what is wrong."""
+    try:
+        line = _LINE.validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"`{first['loc'][0]}`: {first['msg']}") from None
+    if bool(line.aspects) == (line.failure is not None):
+        raise ValueError("it must have either `aspects` or `failure`")
+    return line
 
 
 def grade(
@@ -188,7 +190,7 @@ def read_human(path: Path, rows: GradableRows) -> list[HumanGrades]:
     return _read_file(path, rows.human_grades)
 
 
-def _read_file(path: Path, read_line: Callable[[Mapping[str, Any]], T]) -> list[T]:
+def _read_file(path: Path, parse: Callable[[Mapping[str, Any]], T]) -> list[T]:
     """One item per line. All wrong lines are reported together, and then nothing of the file is used."""
     if not path.is_file():
         raise BadInput(f"{path} does not exist")
@@ -198,7 +200,7 @@ def _read_file(path: Path, read_line: Callable[[Mapping[str, Any]], T]) -> list[
         try:
             if row.problem or not isinstance(row.data, dict):
                 raise ValueError(row.problem or "a line must be a JSON object")
-            items.append(read_line(row.data))
+            items.append(parse(row.data))
         except ValueError as error:
             problems.append(Problem(row.place, row.line, str(error)))
     if problems:
@@ -232,9 +234,9 @@ class GradingJob:
 
     def keys(self, grader: Grader) -> list[GradeKey]:
         """Each answer once, in the order of the files; for a retest all labeled ones once more."""
-        labeled = [GradeKey(pair.id, answer) for pair in self._labeled for answer in pair.answers]
+        labeled = dict.fromkeys(GradeKey(pair.id, answer) for pair in self._labeled for answer in pair.answers)
         first = dict.fromkeys([*self._answers, *labeled, *(human.key for human in self._human)])
-        again = labeled if self._config.retest and isinstance(grader, Reseedable) else []
+        again = labeled if self._config.retest and isinstance(grader, Reseedable) else {}
         return [*first, *(key._replace(round=RETEST) for key in again)]
 
     def grade_missing(self, grader: Grader, journal: Journal, progress: Progress) -> Lines:
@@ -260,7 +262,7 @@ class GradingJob:
         lines: dict[GradeKey, GradeLine] = {}
         for number, content in enumerate(journal.lines(), 1):
             try:
-                line = GradeLine.read(content)
+                line = read_line(content)
                 if line.key not in keys or line.key in lines:
                     raise ValueError("its answer is not part of this run or has a line already")
                 if line.aspects and not fits_rubric(line.aspects, len(self._rows.pairs[line.pair].rubric)):
