@@ -40,7 +40,7 @@ BAD = {
     "no such gate": (["--skip-gate", "lenght"], "did you mean 'length'?"),
     "impossible aspects": (["--aspects", "5", "2"], "the first number must not exceed the second"),
     "no such back end": (["--llm", "opnai/x"], "did you mean 'openai'?"),
-    "prices that are none": (["--llm", "openai/x;usd_in=nan", "--dry-run"], "dollars per million tokens"),
+    "prices that are none": (["--llm", "openai/x;usd_in=nan", "--dry-run"], "usd_in='nan'"),
     "no such back end in a dry run": (["--llm", "opnai/x", "--dry-run"], "did you mean 'openai'?"),
     "a lampqa folder that is none": (["--input", "lampqa:nowhere"], "nowhere is not a folder"),
 }
