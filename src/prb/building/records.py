@@ -92,7 +92,9 @@ def parse_record(data: Any) -> Record:
     if not isinstance(posts, list) or not all(isinstance(_text_of(post), str) for post in posts):
         raise ValueError("`posts` must be a list of strings, or of objects with `text`")
     aspects = data.get("rubric_aspects") or []
-    if not isinstance(aspects, list) or not all(isinstance(a, dict) and _is_filled(a.get("aspect")) for a in aspects):
+    if not isinstance(aspects, list) or not all(
+        isinstance(a, dict) and isinstance(text := a.get("aspect"), str) and text.strip() for a in aspects
+    ):
         raise ValueError("`rubric_aspects` must be a list of objects with `aspect`")
     try:
         orjson.dumps(data)
@@ -110,10 +112,6 @@ def parse_record(data: Any) -> Record:
         rubric=tuple(Aspect(a["aspect"], str(a.get("evidence") or ""), str(a.get("reason") or "")) for a in aspects),
         other={key: value for key, value in data.items() if key not in READ + WRITTEN and value is not None},
     )
-
-
-def _is_filled(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
 
 
 def _text_of(post: Any) -> Any:

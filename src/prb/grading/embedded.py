@@ -56,7 +56,17 @@ class EmbeddedGrader:
         self.fingerprint = f"embedded-{encoder.fingerprint}-" + "_".join(f"{w:.4f}" for w in (bias, *weights))
 
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
-        return [self._grade_one(answered) for answered in answers]
+        results: list[Grades | Failure] = []
+        for answered in answers:
+            failure = ungradable(answered)
+            if not failure and not words(answered.answer):
+                failure = Failure("no words in the answer", answered.answer[:40])
+            if failure:
+                results.append(failure)
+                continue
+            met = self._fit.probability(self._similarities(answered.answer, answered.rubric))
+            results.append(Grades(aspects=tuple([round(TOP * float(p), 6) for p in met])))
+        return results
 
     @cached_property
     def validity(self) -> str:
@@ -67,13 +77,6 @@ class EmbeddedGrader:
             f"On the {accuracy['n']} rows of mirror's test split it grades the chosen answer above the rejected one in "
             f"{value:.1f} % [{low:.1f}, {high:.1f}]; a coin would in 50 %."
         )
-
-    def _grade_one(self, answered: Answered) -> Grades | Failure:
-        failure = ungradable(answered)
-        if failure or not words(answered.answer):
-            return failure or Failure("no words in the answer", answered.answer[:40])
-        met = self._fit.probability(self._similarities(answered.answer, answered.rubric))
-        return Grades(aspects=tuple([round(TOP * float(p), 6) for p in met]))
 
     def _remember(self, compute: Callable[[], Any], *depends: str) -> Any:
         """Computed once for this version of the code and of what it depends on."""
