@@ -9,7 +9,8 @@ from record import ROOT, write_between
 from prb.evaluation.config import DEFAULT_MODELS, EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.progress import watch
-from prb.reporting.table import leaderboard, markdown, show
+from prb.reporting.format import markdown, show
+from prb.reporting.tables import leaderboard
 
 MODELS = (*DEFAULT_MODELS, "embedding?encoder=minilm", "aspect-match?encoder=minilm")
 

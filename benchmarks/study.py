@@ -30,9 +30,9 @@ from prb.evaluation.run import evaluate
 from prb.models import MODELS
 from prb.models.scripted import Noisy
 from prb.progress import Progress, watch
-from prb.reporting.correlation import sentences, tables
+from prb.reporting.downstream_tables import correlation_sentences, correlation_tables
+from prb.reporting.format import markdown
 from prb.reporting.scatter import scatter
-from prb.reporting.table import markdown
 from prb.runs import write_json
 from prb.text.tokens import words
 from prb.training.config import TrainConfig
@@ -71,9 +71,11 @@ def main(args: Args) -> None:
         best = downstream(args, models, progress)
         config = CorrelateConfig(bench=tuple(map(str, runs)), downstream=(str(best),), constructed=CONSTRUCTED)
         result = correlate(config, progress=progress)
-    write_json(args.out / "correlation.json", {**result, "sentences": sentences(result)})
+    write_json(args.out / "correlation.json", {**result, "sentences": correlation_sentences(result)})
     scatter(result, args.out / "scatter.svg")
-    text = "\n".join([*map(markdown, tables(result)), *(f"- {sentence}" for sentence in sentences(result))])
+    text = "\n".join(
+        [*map(markdown, correlation_tables(result)), *(f"- {sentence}" for sentence in correlation_sentences(result))]
+    )
     print(text)
     if args.record:
         scatter(result, ROOT / "docs" / "correlation.svg")

@@ -25,8 +25,9 @@ from prb.models.personal.features import make_features
 from prb.models.personal.head import Head
 from prb.models.personal.method import METHODS
 from prb.progress import Progress, watch
+from prb.reporting.figures import learning_curve
+from prb.reporting.format import Table, interval, markdown, p_value, percent, show
 from prb.reporting.style import CONDITIONS, SOFT, drawing, whiskers
-from prb.reporting.table import Table, interval, markdown, p_value, percent, show
 from prb.runs import read_json, write_json
 from prb.stats.estimate import share
 from prb.stats.paired import difference
@@ -35,7 +36,7 @@ from prb.training.examples import Examples, Ints, open_training, prepare
 from prb.training.folds import fold_of, split_off
 from prb.training.judge import margins
 from prb.training.loop import Learned, Learning, learn
-from prb.training.protocols import curve, draw, seen_margins
+from prb.training.protocols import curve, seen_margins
 from prb.training.sweep import sweep
 
 PAGE = ROOT / "docs" / "training.md"
@@ -349,7 +350,7 @@ def curves(found: dict[str, dict[str, Any]], names: Sequence[str] = ("bt", "bili
     for part in ("simulate", "mirror"):
         lines = {name: found[part][name]["points"] for name in names if found[part].get(name)}
         if lines:
-            draw(lines, ROOT / "docs" / f"training-{part}.svg", title=f"{part}: unseen persons")
+            learning_curve(lines, ROOT / "docs" / f"training-{part}.svg", title=f"{part}: unseen persons")
 
 
 def who_is_needed(found: dict[str, dict[str, Any]]) -> None:

@@ -165,7 +165,7 @@ def test_stats_count_what_is_there(prb: Prb, write_jsonl: Write) -> None:
     shown = prb("data", "stats", data)
     assert shown.code == 0
     assert "posts per person" in shown.out
-    assert "2  (2 to 2)" in shown.out
+    assert "2 (2 to 2)" in shown.out
 
 
 def test_stats_without_a_name_are_those_of_the_embedded_set(prb: Prb) -> None:

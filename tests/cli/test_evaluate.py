@@ -29,7 +29,7 @@ def stored(folder: Path) -> dict[str, Any]:
 def test_a_run_prints_its_table_and_where_it_is(prb: Prb, data: Path, tmp_path: Path) -> None:
     said = prb("evaluate", "--dataset", data, "--model", "length", "--out", tmp_path / "run")
     assert said.code == 0
-    for part in ("5 rows, 5 people, 3 clusters", "length", "40.0", "person effect", f"prb report {tmp_path / 'run'}"):
+    for part in ("5 rows, 5 users, 3 clusters", "length", "40.0", "person effect", f"prb report {tmp_path / 'run'}"):
         assert part in said.out
     assert "length: 5 to go" in said.err
     assert names(tmp_path / "run") == [".lock", "config.json", "outcomes.jsonl", "summary.json", "users.json"]

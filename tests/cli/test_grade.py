@@ -38,7 +38,7 @@ def test_a_second_call_grades_nothing_and_prints_the_same(prb: Prb, answers: Pat
     first, second = prb(*words), prb(*words)
     assert (first.code, second.out) == (0, first.out)
     assert "resuming: 8 of 8 answers are graded" in second.err
-    assert "What that is worth: prb grade --validate" in first.out
+    assert "To validate it: prb grade --validate" in first.out
 
 
 def test_json_is_the_summary_and_nothing_else(prb: Prb, answers: Path, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_validation_prints_its_table(prb: Prb, write_jsonl: Write, tmp_path: P
     assert said.code == 0
     row = next(line.split() for line in said.out.splitlines() if line.strip().startswith("all "))
     assert row == ["all", "50.0", "[0.0,", "100.0]", "4", "4", "0"]  # all tied; one couple says nothing of the next
-    assert "Against people, 4 answers: 66.7" in said.out
+    assert "Against human grades, 4 answers: 66.7" in said.out
     assert "Graded again under another seed, 8 answers: 100.0" in said.out
 
 

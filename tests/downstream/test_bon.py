@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -49,9 +48,9 @@ def values(points: list[dict[str, Any]]) -> list[float | None]:
     return [point["value"] for point in points]
 
 
-def test_a_run_holds_its_lines_its_summary_and_its_plot(data: Path, tmp_path: Path) -> None:
+def test_a_run_holds_its_lines_and_its_summary(data: Path, tmp_path: Path) -> None:
     done = run(data, tmp_path / "run")
-    files = [".lock", "bon.svg", "config.json", "grades.jsonl", "samples.jsonl", "scores.jsonl", "summary.json"]
+    files = [".lock", "config.json", "grades.jsonl", "samples.jsonl", "scores.jsonl", "summary.json"]
     assert names(done.folder) == files
     assert len(lines(done.folder, "samples")) == 6 * 4
     assert len(lines(done.folder, "scores")) == 6 * 4 * 2
@@ -59,7 +58,6 @@ def test_a_run_holds_its_lines_its_summary_and_its_plot(data: Path, tmp_path: Pa
     assert "seconds" not in (done.folder / "summary.json").read_text("utf-8")
     assert set(done.summary["clusters"]) == {line["pair"] for line in lines(done.folder, "samples")}
     assert len(set(done.summary["clusters"].values())) == done.summary["queries"]["clusters"] < 6  # twins are one
-    assert "Right on 3 of 4" in (done.folder / "bon.svg").read_text("utf-8")
 
 
 def test_the_numbers_by_hand(write_jsonl: Write, tmp_path: Path) -> None:
@@ -116,7 +114,7 @@ def test_models_can_join_later_without_a_new_sample_or_grade(data: Path, tmp_pat
     grown = run(data, tmp_path / "grown", model=("errs",), models={"errs": models()["errs"]}, policy=idle, grader=marks)
     assert (idle.requests, marks.asked) == ([], [])
     assert grown.summary == whole.summary
-    for name in ("summary.json", "bon.svg", "scores.jsonl", "samples.jsonl", "grades.jsonl"):
+    for name in ("summary.json", "scores.jsonl", "samples.jsonl", "grades.jsonl"):
         assert (grown.folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
 
 
@@ -300,7 +298,6 @@ def test_nothing_usable_is_told_and_nothing_is_made_up(data: Path, tmp_path: Pat
     assert done.summary["queries"]["failures"] == {"empty answer": 6}
     assert values(done.summary["oracle"]) == [None] * 3
     assert values(result(done)["curve"]) == [None] * 3
-    assert (done.folder / "bon.svg").exists()
 
 
 def cut_copy(whole: Path, to: Path, sizes: dict[str, int]) -> None:
@@ -312,10 +309,7 @@ def cut_copy(whole: Path, to: Path, sizes: dict[str, int]) -> None:
         (to / f"{name}.jsonl").write_bytes((whole / f"{name}.jsonl").read_bytes()[: sizes[name]])
 
 
-def test_cut_anywhere_a_run_resumes_to_the_same_summary(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("prb.downstream.bon.plot", lambda *_: None)
+def test_cut_anywhere_a_run_resumes_to_the_same_summary(data: Path, tmp_path: Path) -> None:
     whole = run(data, tmp_path / "whole").folder
     size = {name: (whole / f"{name}.jsonl").stat().st_size for name in FILES}
     before = {"samples": {"scores": 0, "grades": 0}, "scores": {"grades": 0}, "grades": {}}
@@ -535,18 +529,6 @@ def test_personal_data_is_masked_for_what_sends_it_elsewhere(write_jsonl: Write,
         assert ["@example.com" in text for text in sent] == [not far] * 2
         assert ["[e-mail]" in text for text in sent] == [far] * 2
     assert all("z@example.com" in ask.query.question for ask in asked)  # the scorer stays on the machine
-
-
-def test_without_matplotlib_there_is_a_note_instead_of_a_plot(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    notes = Notes()
-    done = run(data, tmp_path / "run", progress=notes)
-    assert notes.notes == [
-        "no bon.svg: the plot needs the 'figures' extra: pip install 'personalized-rewardbench[figures]'"
-    ]
-    assert not (done.folder / "bon.svg").exists()
 
 
 class Length(Marks):

@@ -388,10 +388,3 @@ def test_held_out_answers_carry_reward_and_grade(policy: Path, data: Path, tmp_p
         assert line["grade"]["score"] == float(len(line["text"]) <= 8)
     assert run.summary["grader"]["validity"] == "validity: made up for tests"
     assert read_json(run.folder / "summary.json") == run.summary
-
-
-def test_the_plot_shows_the_four_curves(policy: Path, data: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs the figures extra")
-    run = ppo(config(policy, data, tmp_path / "run", steps=2), reward=scorer())
-    svg = (run.folder / "curves.svg").read_text()
-    assert all(f">{title}<" in svg for title in ("reward", "KL to the reference, nats an answer", "length", "entropy"))

@@ -86,7 +86,7 @@ def test_a_correlation_speaks_set_by_set(tmp_path: Path) -> None:
         ("all models", 6),
         ("without constructed models", 5),
     ]
-    assert found["said"][0]["sentences"][0].startswith("With 6 models mirror as a predictor of bon ")
+    assert found["said"][0]["sentences"][0].startswith("With 6 models, mirror does not predict bon ")
     assert found["name"] == "corr"
     assert len(found["tables"][0]["rows"]) == 2  # one couple of columns, two measures
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from prb.errors import BadInput
-from prb.training.protocols import curve, draw, last_rows, seen_margins
+from prb.training.protocols import curve, last_rows, seen_margins
 from tests.training.numeric import conflicting_people
 
 PEOPLE = conflicting_people(persons=40, pairs=20, size=6)
@@ -40,16 +38,6 @@ def test_labelled_pairs_help_a_method_that_reads_them_and_no_other() -> None:
     assert points["vpl"][1]["value"] > points["vpl"][0]["value"] + 0.15
     assert points["bt"][0] == points["bt"][1]
     assert points["bt"][0]["n"] == 100
-
-
-def test_a_curve_becomes_a_figure_that_is_the_same_each_time(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs the figures extra")
-    points = [{"m": m, "accuracy": {"value": 0.5 + m / 20, "low": 0.4, "high": 0.8}} for m in (0, 1, 4)]
-    for name in ("a.svg", "b.svg"):
-        draw({"vpl": points, "bt": points}, tmp_path / name, title="people")
-    drawn = (tmp_path / "a.svg").read_bytes()
-    assert drawn == (tmp_path / "b.svg").read_bytes()
-    assert drawn.count(b"LineCollection") == 4  # whiskers of each method, in the plot and in the legend
 
 
 @pytest.mark.parametrize("name", ["lore", "vpl"])

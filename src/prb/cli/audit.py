@@ -11,21 +11,17 @@ from prb.evaluation.audit import AuditConfig, audit
 
 def command(args: Sequence[str]) -> None:
     config = parse(AuditConfig, args, "audit")
-    from prb.errors import MissingExtra
     from prb.progress import watch
-    from prb.reporting.audit import plot, tables
-    from prb.reporting.table import show
+    from prb.reporting.figures import write_audit
+    from prb.reporting.format import show
+    from prb.reporting.tables import audit_tables
 
     with watch(config.quiet) as progress:
         finished = audit(config, progress=progress)
         result = finished.result
-        try:
-            plot(result, finished.folder / "audit.svg")
-        except MissingExtra as missing:
-            progress.note(f"no audit.svg: {missing}")
+        write_audit(result, finished.folder, progress)
     if config.json:
         print_json(result)
         return
-    for table in tables(result):
-        show(table)
+    show(*audit_tables(result))
     print(f"{result['verdict']}\nwritten: {finished.folder}")  # noqa: T201

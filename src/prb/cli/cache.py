@@ -32,7 +32,8 @@ def command(args: Sequence[str]) -> None:
 def show_stats(args: Sequence[str]) -> None:
     config = parse(CacheStatsConfig, args, "cache stats")
     from prb.cache import Cache
-    from prb.reporting.table import Table, show
+    from prb.reporting.format import show
+    from prb.reporting.tables import cache_table
 
     cache = Cache()
     found = cache.stats()
@@ -40,8 +41,7 @@ def show_stats(args: Sequence[str]) -> None:
     if config.json:
         print_json({"path": str(cache.path), "bytes": size, "entries": found})
         return
-    rows = tuple((model, f"{n:,}") for model, n in found.items())
-    show(Table(f"{cache.path}: {sum(found.values()):,} entries, {size / 1e6:.1f} MB", ("model", "entries"), rows, ()))
+    show(cache_table(cache.path, size, found))
 
 
 def clear(args: Sequence[str]) -> None:

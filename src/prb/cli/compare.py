@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from prb.cli.parse import parse
 from prb.cli.verbs import print_json
 from prb.evaluation.compare import CompareConfig, compare
-from prb.reporting.compare import comparison
-from prb.reporting.table import show
+from prb.reporting.format import show
+from prb.reporting.tables import comparison
 
 
 def command(args: Sequence[str]) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from prb.cli.parse import parse
 from prb.cli.verbs import choose, print_json
+
+if TYPE_CHECKING:
+    from prb.config import Condition
+    from prb.types import Pair
 
 Spec = Annotated[str, tyro.conf.Positional]
 
@@ -93,21 +97,70 @@ def check_data(args: Sequence[str]) -> None:
 def show_stats(args: Sequence[str]) -> None:
     config = parse(StatsConfig, args, "data stats")
     from prb.data.describe import describe
-    from prb.reporting.dataset import show_stats as show
+    from prb.reporting.format import show
+    from prb.reporting.tables import stats_table
 
     figures = describe(config.spec)
-    print_json(figures) if config.json else show(figures)
+    print_json(figures) if config.json else show(stats_table(figures, config.spec))
 
 
 def show_row(args: Sequence[str]) -> None:
     config = parse(ShowConfig, args, "data show")
-    from prb.reporting.dataset import show_pair, show_prompt
+    from prb.data.source import find_row
 
-    spec, wanted = (config.spec, config.id) if config.id else ("mirror", config.spec)
-    if config.condition:
-        show_prompt(spec, wanted, config.condition, as_json=config.json)
+    spec, id_ = (config.spec, config.id) if config.id else ("mirror", config.spec)
+    if config.condition is None and config.json:
+        print_json(find_row(spec, id_))
+        return
+    pair = _read_pair(spec, id_)
+    if config.condition is None:
+        from prb.reporting.tables import pair_text
+
+        print(pair_text(pair))  # noqa: T201
+        return
+    prompt = _prompt(spec, pair, config.condition)
+    if config.json:
+        print_json({"id": pair.id, "condition": config.condition, "prompt": prompt})
     else:
-        show_pair(spec, wanted, as_json=config.json)
+        print(prompt)  # noqa: T201
+
+
+def _read_pair(spec: str, id_: str) -> Pair:
+    from prb.data.source import find_row
+    from prb.data.schema import normalize, row_problems, to_pair
+    from prb.errors import BadData
+
+    row = normalize(find_row(spec, id_))
+    problems = row_problems(row, "pairs")
+    if problems:
+        raise BadData(f"{spec} {id_}", problems)
+    return to_pair(row)
+
+
+def _prompt(spec: str, pair: Pair, condition: Condition) -> str:
+    """What `prb evaluate` with default settings shows a model."""
+    from prb.data.load import load
+    from prb.data.retrieve import ranker
+    from prb.errors import PrbError
+    from prb.evaluation.conditions import Asker
+    from prb.evaluation.config import EvaluateConfig
+    from prb.evaluation.plan import PLANNERS
+    from prb.prompts import render
+    from prb.types import Failure
+
+    settings = EvaluateConfig()
+    asker = Asker(
+        rank=ranker(settings.ranker),
+        planner=PLANNERS.make(settings.planner),
+        people=load(spec, split=pair.split, donors=condition == "shuffled").people,
+        k=settings.k,
+        budget=settings.budget,
+        seed=settings.seed,
+    )
+    asked = asker.ask(pair, condition)
+    if isinstance(asked, Failure):
+        raise PrbError(f"{pair.id}: {asked}")
+    return render(asked.query)
 
 
 def convert_data(args: Sequence[str]) -> None:

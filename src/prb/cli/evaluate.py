@@ -16,7 +16,8 @@ def command(args: Sequence[str]) -> None:
     from prb.evaluation.gate import require
     from prb.evaluation.run import evaluate
     from prb.progress import watch
-    from prb.reporting.table import leaderboard, show
+    from prb.reporting.format import show
+    from prb.reporting.tables import leaderboard
 
     with watch(config.quiet) as progress:
         result = evaluate(config, progress=progress)

@@ -36,7 +36,8 @@ def list_models(args: Sequence[str]) -> None:
     config = parse(ListConfig, args, "models list")
     from prb.cli.verbs import print_json
     from prb.models import MODELS
-    from prb.reporting.table import Table, show
+    from prb.reporting.format import show
+    from prb.reporting.tables import models_tables
     from prb.weights import WEIGHTS, here
 
     models = [{"name": n, "options": MODELS.options(n), "what": MODELS.summary(n)} for n in MODELS]
@@ -47,12 +48,7 @@ def list_models(args: Sequence[str]) -> None:
     if config.json:
         print_json({"models": models, "weights": weights})
         return
-    rows = tuple((str(m["name"]), " ".join(m["options"]) or "–", str(m["what"])) for m in models)
-    show(Table("Models: name?option=value&…", ("name", "options", "what it is"), rows, ()), left=True)
-    held = tuple(
-        (str(w["name"]), f"{w['size_mb']} MB", str(w["licence"]), here(str(w["name"])), str(w["what"])) for w in weights
-    )
-    show(Table("Weights: prb models pull NAME", ("name", "size", "license", "here", "what it is"), held, ()), left=True)
+    show(*models_tables(models, weights))
 
 
 def pull_weights(args: Sequence[str]) -> None:

@@ -42,8 +42,9 @@ def command(args: Sequence[str]) -> None:
     if config.format == "site" and not config.json:
         print(f"report: {_site(config)}")  # noqa: T201
         return
+    from prb.reporting.format import as_csv, markdown
     from prb.reporting.gather import summary_of
-    from prb.reporting.table import as_csv, leaderboard, markdown
+    from prb.reporting.tables import leaderboard
 
     summaries = [summary_of(run) for run in config.runs]
     if config.json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from prb.cli.parse import parse
 from prb.cli.verbs import print_json
@@ -45,6 +44,7 @@ def _head(args: Sequence[str]) -> None:
 
     config = parse(TrainConfig, args, "train")
     from prb.progress import watch
+    from prb.reporting.tables import train_lines
     from prb.training.run import train
 
     with watch(config.quiet) as progress:
@@ -52,28 +52,8 @@ def _head(args: Sequence[str]) -> None:
     if config.json:
         print_json(card)
         return
-    for line in _lines(card):
-        print(line)  # noqa: T201
+    print("\n".join(train_lines(card)))  # noqa: T201
     print(f"evaluate: prb evaluate --model random --model 'personal?path={config.out}'")  # noqa: T201
-
-
-def _lines(card: dict[str, Any]) -> list[str]:
-    from prb.reporting.table import interval
-
-    fitted = card["fitted_on"]
-    lines = [f"{card['method']}: fitted on {fitted['rows']} rows of {fitted['persons']} persons"]
-    if card["validation"]:
-        found = card["validation"]
-        by = found["by_condition"]
-        lines.append(
-            f"validation, {found['persons']} other persons: {interval(by['profile'])} % right; "
-            f"gain {100 * found['gain']['value']:+.1f}, control {100 * found['control']['value']:+.1f} points"
-        )
-    if card["sweep"]:
-        best = card["sweep"][0]
-        lines.append(f"chosen by cross-validation: {interval(best['accuracy'])} % right on held-out persons")
-    lines += [f"{name}: {value}" for name, value in card["report"].items()]
-    return lines
 
 
 def _full(args: Sequence[str]) -> None:
@@ -98,15 +78,15 @@ def _curve(args: Sequence[str]) -> None:
 
     config = parse(CurveConfig, args, "train curve")
     from prb.progress import watch
+    from prb.reporting.figures import write_curve
+    from prb.reporting.format import show
+    from prb.reporting.tables import curve_table
     from prb.training.protocols import learning_curve
 
     with watch(config.quiet) as progress:
         result = learning_curve(config, progress=progress)
+        write_curve(result, config.path, progress)
     if config.json:
         print_json(result)
-        return
-    from prb.reporting.table import interval
-
-    for point in result["points"]:
-        effect = f", person effect {interval(point['person_effect'])}" if point["person_effect"] else ""
-        print(f"m = {point['m']:>2}: {interval(point['accuracy'])} % right{effect}")  # noqa: T201
+    else:
+        show(curve_table(result))

@@ -27,8 +27,8 @@ from prb.downstream.candidates import (
     sample_answers,
     score_candidates,
 )
-from prb.downstream.curves import Results, Row, plot, summarize
-from prb.errors import BadInput, MissingExtra
+from prb.downstream.curves import Results, Row, summarize
+from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS, Planner
 from prb.evaluation.run import chunks
@@ -160,10 +160,6 @@ def best_of_n(
         ks = tuple(sorted(set(config.best_of))) or powers(config.n)
         summary = {**summarize(stages.results(), about, ks=ks), "clusters": stages.clusters}
         run.finish({SUMMARY: summary})
-        try:
-            plot(summary, folder / "bon.svg")
-        except MissingExtra as missing:
-            progress.note(f"no bon.svg: {missing}")
     return BestOfN(folder, summary)
 
 

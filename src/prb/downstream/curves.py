@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from prb.reporting.style import INK, SOFT, drawing, series, whiskers
 from prb.stats.best_of import curves, headroom, kl_bound, overoptimization
 from prb.stats.estimate import Floats, Ints, average, codes
 from prb.stats.paired import difference, holm
@@ -118,53 +116,7 @@ def _contrasts(ends: Mapping[str, Floats], k: int, clusters: Ints, seed: int) ->
     return [{"p_holm": None, **row} for row in contrasts]
 
 
-def plot(summary: Mapping[str, Any], *paths: Path) -> None:
-    """Expected grade against k, with the KL bound below it and the grader's validity below that."""
-    alt = f"Expected graded score of best-of-k against k. {_title(summary)}. {trust(summary)}"
-    with drawing(*paths, width=7.5, height=4.8, alt=alt) as figure:
-        axes = figure.add_subplot()
-        axes.set_xscale("log", base=2)
-        _lines(axes, summary)
-        ks = summary["ks"]
-        axes.minorticks_off()
-        axes.set_xticks(ks, [f"{k}\n{bound:.2f}" for k, bound in zip(ks, summary["kl_bound"], strict=True)])
-        axes.set_xlabel("k of best-of-k; below it the bound of its KL to the policy, log k − (k−1)/k")
-        axes.set_ylabel("graded score, % of the rubric")
-        axes.grid(axis="y")
-        figure.suptitle(_title(summary), x=0.01, ha="left")
-        figure.legend(loc="outside right center")
-        figure.supxlabel(trust(summary), fontsize=7, color=SOFT, wrap=True)
-
-
 def trust(summary: Mapping[str, Any]) -> str:
     """Whose grades these are and how far they can be trusted; said wherever they are shown."""
     grader = summary["grader"]
     return f"Graded by {grader['spec']}. {grader['validity'] or 'Its validity has not been measured.'}"
-
-
-def _title(summary: Mapping[str, Any]) -> str:
-    queries = summary["queries"]
-    shown = f"{queries['used']} queries, {queries['clusters']} clusters, condition {summary['condition']}"
-    return f"{summary['policy']['spec']} on {summary['dataset']['name']}: {shown}"
-
-
-def _lines(axes: Any, summary: Mapping[str, Any]) -> None:
-    for name, colour, dash in (("oracle", INK, "--"), ("random", SOFT, ":")):
-        known = [point for point in summary[name] if point["value"] is not None]
-        axes.plot(
-            [p["k"] for p in known], [100 * p["value"] for p in known], dash, color=colour, label=f"({name} pick)"
-        )
-    for position, result in enumerate(summary["results"]):
-        known = [point for point in result["curve"] if point["value"] is not None]
-        beside = 2 ** (0.03 * (position - (len(summary["results"]) - 1) / 2))  # or the bars would hide each other
-        places, values = [p["k"] * beside for p in known], [100 * p["value"] for p in known]
-        axes.errorbar(places, values, whiskers(known), elinewidth=0.8, label=result["model"], **series(position))
-        _mark_bend(axes, dict(zip([p["k"] for p in known], zip(places, values, strict=True), strict=True)), result)
-
-
-def _mark_bend(axes: Any, spots: Mapping[int, tuple[float, float]], result: Mapping[str, Any]) -> None:
-    """A ring around the peak of a curve that then goes down by more than chance."""
-    if result["bend"] and result["bend"]["down"]:
-        at = spots[result["bend"]["peak"]]
-        axes.plot(*at, "o", ms=11, mfc="none", mec=INK, mew=1)
-        axes.annotate("then down", at, xytext=(0, 8), textcoords="offset points", ha="center", fontsize=7)

@@ -1,4 +1,4 @@
-"""What a PPO run leaves on disk as it goes: curves (CSV, SVG) and checkpoints (safetensors and JSON, no pickles)."""
+"""What a PPO run leaves on disk as it goes: curves (CSV) and checkpoints (safetensors and JSON, no pickles)."""
 
 from __future__ import annotations
 
@@ -10,22 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prb.reporting.style import SERIES, drawing
 from prb.runs import read_json, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-CURVES, PLOT, CHECKPOINTS, POLICY, ANSWERS = "curves.csv", "curves.svg", "checkpoints", "policy", "answers.jsonl"
+CURVES, CHECKPOINTS, POLICY, ANSWERS = "curves.csv", "checkpoints", "policy", "answers.jsonl"
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 
 CurveRow = Mapping[str, float]
-PANELS = {
-    "reward": "reward",
-    "kl": "KL to the reference, nats an answer",
-    "length": "length",
-    "entropy": "entropy",
-}
 
 
 def write_curves(path: Path, rows: Sequence[CurveRow]) -> None:
@@ -50,20 +43,6 @@ def read_curves(path: Path, up_to: int) -> list[dict[str, float]]:
 
 def _number(text: str) -> float:
     return float(text) if any(c in text for c in ".naife") else int(text)
-
-
-def plot_curves(rows: Sequence[CurveRow], *paths: Path, title: str = "") -> None:
-    """Reward, distance from the reference, length and entropy over the steps."""
-    alt = f"PPO, {len(rows)} steps: reward, KL, length and entropy. {title}".strip()
-    with drawing(*paths, width=7.5, height=4.4, alt=alt) as figure:
-        steps = [row["step"] for row in rows]
-        for axes, (name, said), colour in zip(figure.subplots(2, 2).flat, PANELS.items(), SERIES, strict=False):
-            axes.plot(steps, [row[name] for row in rows], color=colour)
-            axes.set_title(said)
-            axes.set_xlabel("step")
-            axes.grid(axis="y")
-        if title:
-            figure.suptitle(title, x=0.01, ha="left")
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,10 @@ from prb.downstream.ppo_files import (
     ANSWERS,
     CHECKPOINTS,
     CURVES,
-    PLOT,
     POLICY,
     Saved,
     latest_checkpoint,
     optimizer_tensors,
-    plot_curves,
     read_curves,
     restore,
     save_checkpoint,
@@ -271,10 +269,6 @@ class Work:
     def finish(self, summary: dict[str, Any]) -> None:
         """The summary last: where it is, the rest is complete."""
         self.learner.save(self.out / POLICY)
-        try:
-            plot_curves(self.curves, self.out / PLOT)
-        except MissingExtra as missing:
-            self.progress.note(f"no {PLOT}: {missing}")
         write_json(self.out / SUMMARY, summary)
         shutil.rmtree(self.out / CHECKPOINTS, ignore_errors=True)
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from prb.downstream.curves import trust
-from prb.downstream.ppo_files import CURVES, PANELS, read_curves
 from prb.errors import BadInput
-from prb.reporting import audit, correlation
-from prb.reporting.gather import FILES, Given
-from prb.runs import SUMMARY, read_json
+from prb.reporting.downstream_tables import PPO_PANELS, correlation_tables, set_sentences
+from prb.reporting.gather import Given, called, result_of
+from prb.reporting.tables import audit_estimates, audit_tables
 
 Data = dict[str, Any]
 Pages = Iterable[tuple[str, Any]] | None
@@ -49,21 +48,6 @@ def _sound(place: Path, tell: Callable[[Data], Data]) -> Data:
         raise BadInput(f"{place} is damaged or of another version of prb: {error!r}") from None
 
 
-def called(place: Path) -> str:
-    """A result by its own name, or by its folder's where all files of its kind are named alike."""
-    return place.parent.name if place.name in FILES.values() else place.stem if place.is_file() else place.name
-
-
-def result_of(place: Path) -> Data:
-    """A file as it is; of a run its summary, and of PPO the curves with it."""
-    if place.is_file():
-        return dict(read_json(place))
-    summary = dict(read_json(place / SUMMARY))
-    if "train" not in summary:
-        return summary
-    return {**summary, "curves": read_curves(place / CURVES, up_to=summary["train"]["steps"])}
-
-
 def bon(summary: Data) -> Data:
     kept = ("ks", "kl_bound", "random", "oracle", "results", "contrasts", "queries", "samples", "condition", "n")
     about = {"policy": summary["policy"]["spec"], "dataset": _dataset(summary), "trust": trust(summary)}
@@ -80,8 +64,8 @@ def ppo(summary: Data) -> Data:
         "trust": trust(summary) if summary["grader"] else None,
         "train": {key: train[key] for key in ("prompts", "steps", "stopped", "samples", "failed", "truncated")},
         "held_out": summary["held_out"],
-        "panels": list(PANELS.items()),
-        "curves": {name: [row[name] for row in rows] for name in ("step", *PANELS)},
+        "panels": list(PPO_PANELS.items()),
+        "curves": {name: [row[name] for row in rows] for name in ("step", *PPO_PANELS)},
         "thinned": len(summary["curves"]) > len(rows),
     }
 
@@ -95,14 +79,9 @@ def thinned(rows: Sequence[Mapping[str, float]], most: int = MOST_STEPS) -> list
 
 def correlated(result: Data) -> Data:
     kept = ("models", "constructed", "left_out", "bench", "downstream", "sets")
-    tables = [table._asdict() for table in correlation.tables(result)]
-    said = [{"set": s["set"], "n": s["n"], "sentences": _sentences(result, s)} for s in result["sets"]]
+    tables = [table._asdict() for table in correlation_tables(result)]
+    said = [{"set": s["set"], "n": s["n"], "sentences": list(set_sentences(s))} for s in result["sets"]]
     return {**{key: result[key] for key in kept}, "said": said, "tables": tables}
-
-
-def _sentences(result: Data, part: Data) -> list[str]:
-    """Of one set, which a heading names."""
-    return correlation.sentences({**result, "sets": [part]})
 
 
 def study(result: Data) -> Data:
@@ -115,8 +94,8 @@ def study(result: Data) -> Data:
 
 
 def audited(result: Data) -> Data:
-    rows = [{"name": name, **estimate} for name, estimate in audit.rows_of(result)]
-    tables = [table._asdict() for table in audit.tables(result)]
+    rows = [{"name": name, **estimate} for name, estimate in audit_estimates(result)]
+    tables = [table._asdict() for table in audit_tables(result)]
     return {"verdict": result["verdict"], "dataset": _dataset(result), "rows": rows, "tables": tables}
 
 

@@ -1,4 +1,8 @@
-"""Figures for papers: each as SVG and PDF, in the look of `prb.reporting.style`, from the same files as the site."""
+"""Every figure except the scatter plot, in the look of `prb.reporting.style`, made from the same files as the site.
+
+A function draws to all the paths it is given, as SVG or PDF. `write_*` is what a verb calls when it has finished: it
+puts the verb's figure into the run folder, or notes that matplotlib is missing.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,16 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from prb.downstream.curves import plot as best_of_n
-from prb.downstream.ppo_files import plot_curves
-from prb.reporting.audit import plot as audit
-from prb.reporting.evidence import called, result_of
-from prb.reporting.gather import FLOORS, Given, Group
+from prb.downstream.curves import trust
+from prb.downstream.ppo_files import CURVES, read_curves
+from prb.errors import MissingExtra
+from prb.progress import SILENT, Progress
+from prb.reporting.downstream_tables import PPO_PANELS
+from prb.reporting.format import number, percent, shortened, stars
+from prb.reporting.gather import FLOORS, Given, Group, called, result_of
 from prb.reporting.scatter import scatter
-from prb.reporting.style import CONDITIONS, LINE, MARKS, PAPER, SOFT, drawing, whiskers
-from prb.reporting.table import stars
+from prb.reporting.style import CONDITIONS, INK, LINE, MARKS, PAPER, SERIES, SOFT, drawing, series, whiskers
+from prb.reporting.tables import audit_estimates, shown_condition
 from prb.stats.paired import holm
 
 Summary = Mapping[str, Any]
@@ -27,6 +33,37 @@ ACROSS = 4
 LEVEL = 0.05
 
 
+# --- into run folders ---
+def write_bon(summary: Summary, folder: Path, progress: Progress = SILENT) -> None:
+    _write(partial(best_of_n, summary), folder / "bon.svg", progress)
+
+
+def write_ppo(summary: Summary, folder: Path, progress: Progress = SILENT) -> None:
+    rows = read_curves(folder / CURVES, up_to=summary["train"]["steps"])
+    _write(partial(ppo, {**summary, "curves": rows}), folder / "curves.svg", progress)
+
+
+def write_curve(result: Summary, folder: Path, progress: Progress = SILENT) -> None:
+    draw = partial(learning_curve, {result["method"]: result["points"]}, title=result["dataset"])
+    _write(draw, folder / "curve.svg", progress)
+
+
+def write_audit(result: Summary, folder: Path, progress: Progress = SILENT) -> None:
+    _write(partial(audit, result), folder / "audit.svg", progress)
+
+
+def write_correlation(result: Summary, folder: Path, progress: Progress = SILENT) -> None:
+    _write(partial(scatter, result), folder / "scatter.svg", progress)
+
+
+def _write(draw: Draw, path: Path, progress: Progress) -> None:
+    try:
+        draw(path)
+    except MissingExtra as missing:
+        progress.note(f"no {path.name}: {missing}")
+
+
+# --- of a site ---
 def write_figures(given: Given, folder: Path) -> list[Path]:
     """All figures of what was given, as .svg and .pdf; the paths written."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +80,7 @@ def figures(given: Given) -> Iterator[tuple[str, str, Draw]]:
     for group in given.groups:
         of = Path(group.about["name"]).stem
         yield from ((kind, of, draw) for kind, draw in of_summary(joined(group)))
-    kinds = {"bon": ("best-of-n", best_of_n), "ppo": ("ppo", _ppo), "correlation": ("correlation", scatter)}
+    kinds = {"bon": ("best-of-n", best_of_n), "ppo": ("ppo", ppo), "correlation": ("correlation", scatter)}
     for kind, (name, draw) in {**kinds, "audit": ("audit", audit)}.items():
         for place in given.others.get(kind, ()):
             yield name, called(place), partial(draw, result_of(place))
@@ -59,11 +96,6 @@ def _named(found: Sequence[tuple[str, str, Draw]]) -> Iterator[tuple[str, Draw]]
         name = next(n for n in (wanted, *(f"{wanted}-{k}" for k in range(2, 10_000))) if n not in taken)
         taken.add(name)
         yield name, draw
-
-
-def _ppo(summary: Summary, *paths: Path) -> None:
-    title = f"{summary['policy']['spec']} against {summary['model']['spec']}"
-    plot_curves(summary["curves"], *paths, title=_short(title, 100))
 
 
 def joined(group: Group) -> Summary:
@@ -94,15 +126,9 @@ def of_summary(summary: Summary) -> Iterator[tuple[str, Draw]]:
         yield "calibration", partial(calibration, summary)
 
 
-def shown_condition(summary: Summary) -> str:
-    """The condition people would use, if it was run."""
-    names = [row["condition"] for row in summary["results"]]
-    return "profile" if "profile" in names else str(names[0])
-
-
 def of_condition(summary: Summary) -> list[Mapping[str, Any]]:
     """Its results, the most accurate model first; models that never answered last."""
-    shown = shown_condition(summary)
+    shown = _shown(summary)
     rows = [row for row in summary["results"] if row["condition"] == shown]
     return sorted(rows, key=lambda row: (row["accuracy"]["value"] is None, -(row["accuracy"]["value"] or 0)))
 
@@ -180,7 +206,7 @@ def by_label(summary: Summary, field: str, *paths: Path) -> None:
             counts[label] = max(counts.get(label, 0), estimate["n"])
     labels = sorted(counts, key=lambda label: -counts[label])[:MOST_PANELS]
     left = f"; {len(counts) - len(labels)} smaller ones left out" if len(counts) > len(labels) else ""
-    title = f"{_about(summary)}; condition {shown_condition(summary)}{left}"
+    title = f"{_about(summary)}; condition {_shown(summary)}{left}"
     down, across = ceil(len(labels) / ACROSS), min(len(labels), ACROSS)
     height = 0.5 + down * _height(len(rows), 1)
     alt = f"Accuracy of {len(rows)} models {field.replace('_', ' ')}. {title}"
@@ -189,7 +215,7 @@ def by_label(summary: Summary, field: str, *paths: Path) -> None:
         for axes, label in zip(panels.flat, labels, strict=False):
             at = [n for n, row in enumerate(rows) if _value(row[field].get(label)) is not None]
             axes.axvline(50, color=SOFT, lw=0.9, ls=":")
-            _dots(axes, [rows[n][field][label] for n in at], at, _look(shown_condition(summary)))
+            _dots(axes, [rows[n][field][label] for n in at], at, _look(_shown(summary)))
             axes.set_title(fill(f"{label.replace('_', ' ')} ({counts[label]})", 26), fontsize=8)
             axes.grid()
         for axes in list(panels.flat)[len(labels) :]:
@@ -203,7 +229,7 @@ def calibration(summary: Summary, *paths: Path) -> None:
     """How often a model is right against how sure it is; a dot's area is the share of pairs in its bin."""
     rows = [row for row in of_condition(summary) if row["biases"]["calibration"]]
     down, across = ceil(len(rows) / ACROSS), min(len(rows), ACROSS)
-    title = f"{_about(summary)}; condition {shown_condition(summary)}"
+    title = f"{_about(summary)}; condition {_shown(summary)}"
     alt = f"Calibration of {len(rows)} models: share right against confidence. {title}"
     with drawing(*paths, width=max(4.0, 0.6 + 1.9 * across), height=0.9 + 1.95 * down, alt=alt) as figure:
         panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
@@ -213,7 +239,7 @@ def calibration(summary: Summary, *paths: Path) -> None:
             x, y = ([100 * bin_[key] for bin_ in found["curve"]] for key in ("confidence", "accuracy"))
             axes.plot(x, y, color=LINE, lw=0.9)
             axes.scatter(x, y, s=[8 + 120 * bin_["n"] / found["n"] for bin_ in found["curve"]], c=CONDITIONS["profile"])
-            axes.set_title(f"{_short(row['model'], 26)}\nECE {100 * found['ece']:.1f}", fontsize=7.5)
+            axes.set_title(f"{shortened(row['model'], 26)}\nECE {percent(found['ece'])}", fontsize=7.5)
             axes.grid()
             axes.set(xlim=(46, 104), ylim=(-4, 104))
         for axes in list(panels.flat)[len(rows) :]:
@@ -241,14 +267,10 @@ def _look(condition: str) -> dict[str, Any]:
 
 
 def _rows(axes: Any, models: Sequence[str]) -> None:
-    axes.set_yticks(range(len(models)), [_short(model) for model in models])
+    axes.set_yticks(range(len(models)), [shortened(model) for model in models])
     axes.set_ylim(len(models) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid()
-
-
-def _short(name: str, most: int = 40) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _height(models: int, lanes: int) -> float:
@@ -258,11 +280,104 @@ def _height(models: int, lanes: int) -> float:
 def _about(summary: Summary) -> str:
     data = summary["dataset"]
     split = f", split {data['split']}" if data["split"] else ""
-    return f"{_short(Path(data['name']).name)}{split}: {data['rows']} pairs, {data['clusters']} clusters"
+    return f"{shortened(Path(data['name']).name)}{split}: {data['rows']} pairs, {data['clusters']} clusters"
 
 
 def _leader(summary: Summary) -> str:
     first = of_condition(summary)[0]
     value = first["accuracy"]["value"]
-    told = "nothing was answered" if value is None else f"first is {first['model']} with {100 * value:.1f} %"
+    told = "nothing was answered" if value is None else f"first is {first['model']} with {percent(value)} %"
     return f"Accuracy of the models under each condition; under {first['condition']} {told}. {_about(summary)}"
+
+
+def _shown(summary: Summary) -> str:
+    return shown_condition([row["condition"] for row in summary["results"]])
+
+
+# --- downstream, training, audit ---
+def best_of_n(summary: Summary, *paths: Path) -> None:
+    """Expected grade against k, with the KL bound below it and the grader's validity below that."""
+    queries, ks = summary["queries"], summary["ks"]
+    size = f"{queries['used']} queries, {queries['clusters']} clusters, condition {summary['condition']}"
+    title = f"{summary['policy']['spec']} on {summary['dataset']['name']}: {size}"
+    alt = f"Expected graded score of best-of-k against k. {title}. {trust(summary)}"
+    with drawing(*paths, width=7.5, height=4.8, alt=alt) as figure:
+        axes = figure.add_subplot()
+        axes.set_xscale("log", base=2)
+        for name, color, dash in (("oracle", INK, "--"), ("random", SOFT, ":")):
+            known = [point for point in summary[name] if point["value"] is not None]
+            values = [100 * point["value"] for point in known]
+            axes.plot([point["k"] for point in known], values, dash, color=color, label=f"({name} pick)")
+        for position, result in enumerate(summary["results"]):
+            _best_of_n_line(axes, result, position, len(summary["results"]))
+        axes.minorticks_off()
+        axes.set_xticks(ks, [f"{k}\n{number(bound, 2)}" for k, bound in zip(ks, summary["kl_bound"], strict=True)])
+        axes.set_xlabel("k of best-of-k; below it the bound on its KL to the policy, log k − (k−1)/k")
+        axes.set_ylabel("graded score, % of the rubric")
+        axes.grid(axis="y")
+        figure.suptitle(title, x=0.01, ha="left")
+        figure.legend(loc="outside right center")
+        figure.supxlabel(trust(summary), fontsize=7, color=SOFT, wrap=True)
+
+
+def _best_of_n_line(axes: Any, result: Summary, position: int, lines: int) -> None:
+    """A curve, with a ring around its peak if it then goes down significantly."""
+    known = [point for point in result["curve"] if point["value"] is not None]
+    beside = 2 ** (0.03 * (position - (lines - 1) / 2))  # or the error bars would hide each other
+    spots = {point["k"]: (point["k"] * beside, 100 * point["value"]) for point in known}
+    x, y = [spot[0] for spot in spots.values()], [spot[1] for spot in spots.values()]
+    axes.errorbar(x, y, whiskers(known), elinewidth=0.8, label=result["model"], **series(position))
+    if result["bend"] and result["bend"]["down"]:
+        peak = spots[result["bend"]["peak"]]
+        axes.plot(*peak, "o", ms=11, mfc="none", mec=INK, mew=1)
+        axes.annotate("then down", peak, xytext=(0, 8), textcoords="offset points", ha="center", fontsize=7)
+
+
+def ppo(summary: Summary, *paths: Path) -> None:
+    """Reward, KL to the reference, length and entropy over the steps, from the summary with its `curves`."""
+    rows = summary["curves"]
+    title = shortened(f"{summary['policy']['spec']} against {summary['model']['spec']}", 100)
+    alt = f"PPO, {len(rows)} steps: reward, KL, length and entropy. {title}"
+    with drawing(*paths, width=7.5, height=4.4, alt=alt) as figure:
+        for axes, (name, label), color in zip(figure.subplots(2, 2).flat, PPO_PANELS.items(), SERIES, strict=False):
+            axes.plot([row["step"] for row in rows], [row[name] for row in rows], color=color)
+            axes.set_title(label)
+            axes.set_xlabel("step")
+            axes.grid(axis="y")
+        figure.suptitle(title, x=0.01, ha="left")
+
+
+def learning_curve(curves: Mapping[str, Sequence[Summary]], *paths: Path, title: str) -> None:
+    """Accuracy against the number of labeled pairs of a user, one line per method."""
+    with drawing(*paths, width=6, height=4, alt=f"Accuracy against labeled pairs of the user. {title}") as figure:
+        axes = figure.add_subplot()
+        for n, (name, points) in enumerate(curves.items()):
+            estimates = [point["accuracy"] for point in points]
+            places = [place + 0.06 * (n - (len(curves) - 1) / 2) for place in range(len(points))]
+            values = [100 * estimate["value"] for estimate in estimates]
+            axes.errorbar(places, values, yerr=whiskers(estimates), label=name, elinewidth=0.8, **series(n))
+        axes.axhline(50, color=SOFT, linewidth=0.8, linestyle=":")
+        first = next(iter(curves.values()))
+        axes.set_xticks(range(len(first)), [str(point["m"]) for point in first])
+        axes.set(xlabel="labeled pairs of the user", ylabel="accuracy, %", title=title)
+        figure.legend(loc="outside right upper")
+
+
+def audit(result: Summary, *paths: Path) -> None:
+    """Accuracies with their intervals, from the floors to the ceiling."""
+    rows = [(name, e) for name, e in audit_estimates(result) if e["value"] is not None]
+    with drawing(*paths, width=7.5, height=1.4 + 0.35 * len(rows), alt=result["verdict"]) as figure:
+        axes = figure.add_subplot()
+        axes.axvline(50, color=SOFT, lw=0.8, ls=":")
+        for place, (name, estimate) in enumerate(rows):
+            value = 100 * estimate["value"]
+            color = CONDITIONS["shuffled" if "blind" in name else "profile" if "rubric" in name else "none"]
+            axes.errorbar([value], [-place], xerr=whiskers([estimate]), fmt="o", ms=5, color=color, capsize=2)
+            above = {"xytext": (0, 6), "textcoords": "offset points", "fontsize": 7, "ha": "center"}
+            axes.annotate(percent(estimate["value"]), (value, -place), **above)
+        axes.set_yticks([-n for n in range(len(rows))], [name for name, _ in rows])
+        axes.set_ylim(-len(rows) + 0.4, 0.7)
+        lowest = [e["value"] if e["low"] is None else e["low"] for _, e in rows]
+        axes.set_xlim(min([35, *(100 * low - 3 for low in lowest)]), 102)
+        axes.set_xlabel("accuracy in %, 95 % interval; dotted: chance")
+        axes.set_title(result["dataset"]["name"])

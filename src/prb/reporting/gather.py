@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prb.data.load import Dataset, load
+from prb.downstream.ppo_files import CURVES, read_curves
 from prb.errors import BadInput, PrbError
 from prb.evaluation.config import CONDITIONS
 from prb.progress import SILENT, Progress
@@ -311,3 +312,18 @@ def columns(group: Group, condition: str) -> Iterator[tuple[Entry, Lines]]:
     for entry in group.entries:
         if (entry.name, condition) in group.lines:
             yield entry, group.lines[entry.name, condition]
+
+
+def called(place: Path) -> str:
+    """A result by its own name, or by its folder's where all files of its kind are named alike."""
+    return place.parent.name if place.name in FILES.values() else place.stem if place.is_file() else place.name
+
+
+def result_of(place: Path) -> dict[str, Any]:
+    """A file as it is; of a run its summary, and of PPO the curves with it."""
+    if place.is_file():
+        return dict(read_json(place))
+    summary = dict(read_json(place / SUMMARY))
+    if "train" not in summary:
+        return summary
+    return {**summary, "curves": read_curves(place / CURVES, up_to=summary["train"]["steps"])}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from prb.reporting.format import number, p_equals, shortened
 from prb.reporting.style import PAPER, SERIES, drawing
 
 DIRECT, SHORT = 12, 24
@@ -37,11 +38,7 @@ def _labels(models: Sequence[str]) -> tuple[list[str], list[str]]:
     if len(models) <= DIRECT and max(map(len, models)) <= SHORT:
         return list(models), []
     numbers = [str(n) for n in range(1, len(models) + 1)]
-    return numbers, [f"{n}  {_short(model)}" for n, model in zip(numbers, models, strict=True)]
-
-
-def _short(name: str, most: int = 44) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    return numbers, [f"{n}  {shortened(model, 44)}" for n, model in zip(numbers, models, strict=True)]
 
 
 def _panel(
@@ -106,8 +103,8 @@ def _claim(sets: Sequence[Mapping[str, Any]], bench: str, downstream: str) -> st
         for cell in part["correlations"][:1]:
             wanted = (bench, downstream, cell["measure"])
             found = next(c for c in part["correlations"] if (c["bench"], c["downstream"], c["measure"]) == wanted)
-            p = "p < 0.001" if found["p"] < 0.001 else f"p = {found['p']:.2g}"
-            lines.append(f"{part['set']}, n = {part['n']}: {found['measure']} {found['value']:.2f}, {p}")
+            evidence = f"{found['measure']} {number(found['value'], 2)}, {p_equals(found['p'])}"
+            lines.append(f"{part['set']}, n = {part['n']}: {evidence}")
     return "\n".join(lines)
 
 

@@ -21,8 +21,9 @@ from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.reporting import board, evidence, pairs, person
 from prb.reporting.figures import write_figures
+from prb.reporting.format import as_csv, markdown
 from prb.reporting.gather import Given, gather
-from prb.reporting.table import as_csv, leaderboard, markdown
+from prb.reporting.tables import leaderboard
 
 DataFile = tuple[str, Any]
 """Name without suffix, such as `d0/board`, and what it holds."""

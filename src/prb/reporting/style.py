@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from prb.errors import MissingExtra
+from prb.runs import write_bytes
 
 INK, SOFT, LINE, PAPER = "#1c2330", "#5a6474", "#d9dee6", "#ffffff"
 CONDITIONS = {
@@ -83,7 +84,7 @@ def drawing(*paths: Path, width: float, height: float, alt: str = "") -> Iterato
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         for path in paths:
-            path.write_bytes(_bytes(figure, path.suffix[1:], alt))
+            write_bytes(path, _bytes(figure, path.suffix[1:], alt))
 
 
 def _bytes(figure: Any, kind: str, alt: str) -> bytes:

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import tyro
 
-from prb.errors import BadInput, MissingExtra
+from prb.errors import BadInput
 from prb.models.personal.features import make_features
 from prb.models.personal.head import Head, read
 from prb.models.personal.method import Floats
 from prb.progress import SILENT, Progress
-from prb.reporting.style import SOFT, drawing, series, whiskers
 from prb.runs import write_json
 from prb.training.card import results
 from prb.training.examples import Examples, Ints, prepare
@@ -60,10 +59,6 @@ def learning_curve(config: CurveConfig, *, progress: Progress = SILENT) -> dict[
     points = curve(head, examples, examples.readable, config.m, config.held)
     result = {"method": head.spec, "dataset": dataset.name, "fingerprint": dataset.fingerprint, "points": points}
     write_json(config.path / "curve.json", result)
-    try:
-        draw({head.spec: points}, config.path / "curve.svg", title=dataset.name)
-    except MissingExtra as error:
-        progress.note(f"no curve.svg: {error}")
     return result
 
 
@@ -99,19 +94,3 @@ def seen_margins(head: Head, examples: Examples, rows: Ints) -> Floats:
     """New questions of persons who were trained on, by what the head knows of them."""
     known = {n: head.codes[user] for n, user in enumerate(examples.users) if user in head.codes}
     return margins(head, examples, rows, known)
-
-
-def draw(curves: dict[str, list[dict[str, Any]]], path: Path, *, title: str) -> None:
-    """Accuracy against m, a line a method, intervals as whiskers."""
-    with drawing(path, width=6, height=4, alt=f"Accuracy against labelled pairs of the person. {title}") as figure:
-        axes = figure.add_subplot()
-        for shift, (name, points) in enumerate(curves.items()):
-            found = [point["accuracy"] for point in points]
-            places = np.arange(len(points)) + 0.06 * (shift - (len(curves) - 1) / 2)
-            values = [100 * e["value"] for e in found]
-            axes.errorbar(places, values, yerr=whiskers(found), label=name, elinewidth=0.8, **series(shift))
-        axes.axhline(50, color=SOFT, linewidth=0.8, linestyle=":")
-        first = next(iter(curves.values()))
-        axes.set_xticks(range(len(first)), [str(point["m"]) for point in first])
-        axes.set(xlabel="labelled pairs of the person", ylabel="accuracy, %", title=title)
-        figure.legend(loc="outside right upper")

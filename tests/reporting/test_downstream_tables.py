@@ -1,18 +1,18 @@
-"""What may be said of a correlation, and how its tables and its plot carry it."""
+"""What downstream results print: tables, the sentences a correlation allows, its scatter plot."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
 import pytest
 
-from prb.errors import MissingExtra
-from prb.reporting.correlation import latex, sentences, tables
+from prb.reporting.downstream_tables import bon_tables, correlation_sentences, correlation_tables, ppo_lines, ppo_tables
+from prb.reporting.format import latex, markdown
 from prb.reporting.scatter import scatter
-from prb.reporting.table import markdown
+from prb.runs import read_json
+from tests.reporting.results import bon_run, ppo_run
 
 POWER = {"rho": 0.5, "power": 0.107, "wanted": 0.8, "needed": 31}
 
@@ -39,63 +39,73 @@ def result(*parts: dict[str, Any], models: int = 6, **changes: Any) -> dict[str,
         "constructed": [],
         "left_out": [],
         "bench": [{"name": "B", "values": values, "errors": None}],
-        "downstream": [{"name": "D", "values": values[::-1], "errors": [0.1] * models}],
+        "downstream": [{"name": "D", "values": values[::-1], "errors": [0.1] * models, "note": ""}],
     }
     return {**base, "sets": parts, **changes}
 
 
-def test_six_models_cannot_be_told_from_chance_and_the_sentence_says_how_many_could() -> None:
-    assert sentences(result(part(cell()))) == [
-        "With 6 models B as a predictor of D cannot be told from chance (Spearman's ρ 0.26, p = 0.66).",
-        "A true ρ of 0.5 would be seen in 11 % of studies with 6 models; 31 models would be needed for 80 %.",
+def test_six_models_are_too_few_and_the_sentence_says_how_many_are_needed() -> None:
+    assert correlation_sentences(result(part(cell()))) == [
+        "With 6 models, B does not predict D significantly better than chance (Spearman's ρ 0.26, p = 0.66).",
+        "A true ρ of 0.5 would be detected in 11 % of studies with 6 models; 31 models would be needed for 80 %.",
     ]
 
 
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        (cell(value=0.9, p_holm=0.0004), "is better than chance (Spearman's ρ 0.90, p < 0.001)."),
-        (cell(value=-0.9, p_holm=0.01), "is worse than chance: it ranks them the other way round"),
-        (cell(measure="regret", value=0.0, p_holm=0.01), "is better than chance (top-1 regret 0.00, p = 0.01)."),
-        (cell(value=0.9, p=0.03, p_holm=0.06), "cannot be told from chance"),
+        (cell(value=0.9, p_holm=0.0004), "B predicts D better than chance (Spearman's ρ 0.90, p < 0.001)."),
+        (cell(value=-0.9, p_holm=0.01), "B predicts D worse than chance: it reverses their order"),
+        (
+            cell(measure="regret", value=0.0, p_holm=0.01),
+            "B predicts D better than chance (top-1 regret 0.00, p = 0.01).",
+        ),
+        (cell(value=0.9, p=0.03, p_holm=0.06), "does not predict D significantly better than chance"),
     ],
 )
 def test_a_claim_follows_the_corrected_p_and_the_sign(found: dict[str, Any], says: str) -> None:
-    assert says in sentences(result(part(found)))[0]
+    assert says in correlation_sentences(result(part(found)))[0]
 
 
 def test_a_correction_is_told() -> None:
-    said = sentences(result(part(cell(p_holm=0.04, value=0.9), cell(bench="C", p_holm=0.9))))
+    said = correlation_sentences(result(part(cell(p_holm=0.04, value=0.9), cell(bench="C", p_holm=0.9))))
     assert "p = 0.04 corrected for 2 tests" in said[0]
 
 
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        (contrast(), "B predicts D better than C (Spearman's ρ differs by 0.30, p = 0.02)."),
-        (contrast(difference=-0.3), "C predicts D better than B"),
-        (contrast(measure="spearman", p_holm=0.2), "That B predicts D better than C cannot be told from chance with 6"),
+        (contrast(), "With 6 models, B predicts D better than C (Spearman's ρ differs by 0.30, p = 0.02)."),
+        (contrast(difference=-0.3), "With 6 models, C predicts D better than B"),
+        (contrast(measure="spearman", p_holm=0.2), "With 6 models, B does not predict D significantly better than C ("),
     ],
 )
 def test_two_benchmarks_are_told_apart_or_not(row: dict[str, Any], says: str) -> None:
-    assert sentences(result(part(cell(), comparisons=(row,))))[1].startswith(says)
+    assert correlation_sentences(result(part(cell(), comparisons=(row,))))[1].startswith(says)
 
 
 def test_less_regret_is_better() -> None:
-    said = sentences(result(part(cell(measure="regret"), comparisons=(contrast(measure="regret"),))))
-    assert said[1].startswith("C predicts D better than B")
+    said = correlation_sentences(result(part(cell(measure="regret"), comparisons=(contrast(measure="regret"),))))
+    assert said[1].startswith("With 6 models, C predicts D better than B")
 
 
 def test_several_sets_are_told_by_name_and_one_that_is_too_small_says_so() -> None:
     small = part(set="without constructed models", n=2, problem="2 models with all scores: too few", power=None)
-    said = sentences(result(part(cell()), small))
-    assert said[0].startswith("All models: With 6 models")
+    said = correlation_sentences(result(part(cell()), small))
+    assert said[0].startswith("All models: With 6 models, B")
     assert said[-1] == "Without constructed models: 2 models with all scores: too few."
+
+
+def test_how_far_grades_can_be_trusted_is_said_with_the_rest() -> None:
+    column = {"name": "best of 4", "note": "Graded by marks. Right on 3 of 4."}
+    assert correlation_sentences({"sets": [], "downstream": [column, {"name": "x", "note": ""}]}) == [
+        "best of 4: Graded by marks. Right on 3 of 4."
+    ]
 
 
 def test_a_table_holds_value_intervals_and_both_ps() -> None:
     drawn = cell(exact=False, p=0.0001, p_holm=0.0002, value=0.5, interval=(0.1, 0.8), noise=(0.2, 0.7))
-    first, second = tables(result(part(cell(), drawn, comparisons=(contrast(),)), left_out=["x"]))
+    first, second = correlation_tables(result(part(cell(), drawn, comparisons=(contrast(),)), left_out=["x"]))
     assert first.title == "All models: 6 (1 with missing scores left out)"
     assert first.rows[0] == ("B", "D", "Spearman's ρ", "0.257", "–", "–", "0.658", "0.658")
     assert first.rows[1][3:] == ("0.500***", "[0.10, 0.80]", "[0.20, 0.70]", "≈ <0.001", "<0.001")
@@ -104,7 +114,7 @@ def test_a_table_holds_value_intervals_and_both_ps() -> None:
 
 
 def test_latex_escapes_names_that_would_be_commands() -> None:
-    (table,) = tables(result(part(cell(bench=r"50%_a&b\x{1}$", p_holm=0.0001))))
+    (table,) = correlation_tables(result(part(cell(bench=r"50%_a&b\x{1}$", p_holm=0.0001))))
     text = latex(table)
     assert r"50\%\_a\&b\textbackslash{}x\{1\}\$ & D & Spearman's $\rho$ & 0.257***" in text
     assert text.count(r"\\") == 2
@@ -131,7 +141,20 @@ def test_many_models_are_numbered_with_a_key_and_constructed_ones_are_marked(tmp
     assert set(said) >= {"1  model-0", "29  model-28", "30  $x_1$ & <b>", "constructed", "17"}
 
 
-def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match="figures"):
-        scatter(result(part(cell())), tmp_path / "s.svg")
+def test_best_of_n_prints_its_curves_its_differences_and_its_grader_with_both(tmp_path: Path) -> None:
+    curves, paired = bon_tables(read_json(bon_run(tmp_path / "bon") / "summary.json"))
+    assert curves.columns == ("model", "best of 1", "best of 2", "best of 4", "headroom", "peak", "failed")
+    assert [row[0] for row in curves.rows][-2:] == ["(random pick)", "(oracle pick)"]
+    assert [row[-3:] for row in curves.rows][-2:] == [("0", "–", "–"), ("100", "–", "–")]
+    assert paired.columns == ("models", "difference", "95 %", "p", "p (Holm)", "queries")
+    assert len(paired.rows) == 1
+    assert {table.notes[-1] for table in (curves, paired)} == {"Graded by marks. Right on 3 of 4 known pairs."}
+
+
+def test_ppo_prints_the_held_out_prompts_before_and_after(tmp_path: Path) -> None:
+    summary = read_json(ppo_run(tmp_path / "ppo", stopped="KL 9.0") / "summary.json")
+    (table,) = ppo_tables(summary)
+    assert table.rows[0] == ("reward", "0.100", "0.900", "+0.800", "[+0.010, +0.400]", "0.020", "1")
+    assert [row[0] for row in table.rows] == ["reward", "grade"]
+    assert list(ppo_lines(summary)) == ["Graded by marks. Right on 3 of 4 known pairs.", "Stopped early: KL 9.0"]
+    assert list(ppo_tables({**summary, "held_out": {"prompts": 0}})) == []

@@ -1,9 +1,7 @@
-"""The leaderboard as text: what each cell says, and how the formats carry it."""
+"""What the cells and notes of each table say."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,64 +10,12 @@ import pytest
 
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.reporting.compare import comparison
-from prb.reporting.table import Table, as_csv, interval, leaderboard, markdown, p_value, percent, show, signed, stars
+from prb.reporting.tables import comparison, leaderboard
 from prb.types import Failure
 from tests.conftest import make_row, make_twins
 from tests.runs import by_length, settings
 
 Write = Callable[..., Path]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.5, "50.0"), (0.6334, "63.3"), (1.0, "100.0"), (0.0, "0.0"), (None, "–")]
-)
-def test_shares_are_shown_in_percent(value: float | None, text: str) -> None:
-    assert percent(value) == text
-
-
-@pytest.mark.parametrize(
-    ("estimate", "text"),
-    [
-        ({"value": 0.633, "low": 0.57, "high": 0.692}, "63.3 [57.0, 69.2]"),
-        ({"value": 0.633, "low": None, "high": None}, "63.3"),
-        ({"value": None, "low": None, "high": None}, "–"),
-        (None, "–"),
-    ],
-)
-def test_an_estimate_shows_its_interval(estimate: dict[str, Any] | None, text: str) -> None:
-    assert interval(estimate) == text
-
-
-@pytest.mark.parametrize(
-    ("contrast", "text"),
-    [
-        ({"value": 0.133, "p_holm": 0.0005}, "+13.3***"),
-        ({"value": -0.02, "p_holm": 0.03}, "-2.0*"),
-        ({"value": 0.0, "p_holm": 1.0}, "+0.0"),
-        ({"value": 0.1, "p_holm": None}, "+10.0"),
-        ({"value": None, "p_holm": None}, "–"),
-        (None, "–"),
-    ],
-)
-def test_a_contrast_shows_its_sign_and_stars(contrast: dict[str, Any] | None, text: str) -> None:
-    assert signed(contrast) == text
-
-
-@pytest.mark.parametrize(
-    ("p", "star", "text"),
-    [
-        (0.0009, "***", "<0.001"),
-        (0.001, "**", "0.001"),
-        (0.0099, "**", "0.010"),
-        (0.01, "*", "0.010"),
-        (0.049, "*", "0.049"),
-        (0.05, "", "0.050"),
-        (None, "", "–"),
-    ],
-)
-def test_stars_and_p_values(p: float | None, star: str, text: str) -> None:
-    assert (stars(p), p_value(p)) == (star, text)
 
 
 @pytest.fixture
@@ -84,7 +30,7 @@ def summary(write_jsonl: Write, tmp_path: Path) -> dict[str, Any]:
     return evaluate(settings(data, tmp_path / "run", model=("long", "shy")), models=models).summary
 
 
-def test_the_leaderboard_has_a_row_a_model_and_a_column_a_condition(summary: dict[str, Any]) -> None:
+def test_the_leaderboard_has_a_row_per_model_and_a_column_per_condition(summary: dict[str, Any]) -> None:
     table = leaderboard(summary)
     assert table.columns == (
         "model", "none", "profile", "shuffled", "gain", "control", "person effect", "mirror", "failed"
@@ -94,13 +40,13 @@ def test_the_leaderboard_has_a_row_a_model_and_a_column_a_condition(summary: dic
         ("long", *["50.0 [50.0, 50.0]"] * 3, "+0.0", "+0.0", "50.0", "0.0", "0"),
         ("shy", *["50.0 [0.0, 100.0]"] * 3, "+0.0", "+0.0", "50.0", "0.0", "6"),
     )
-    assert table.title.endswith("set.jsonl: 4 rows, 4 people, 2 clusters")
+    assert table.title.endswith("set.jsonl: 4 rows, 4 users, 2 clusters")
 
 
 def test_notes_say_how_to_read_it_and_name_the_user_blind_values(summary: dict[str, Any]) -> None:
     notes = " ".join(leaderboard(summary).notes)
     for part in (
-        "a failure not at all",
+        "failures are left out",
         "gain = profile − none",
         "control = profile − shuffled",
         "user-blind: exactly 50",
@@ -125,7 +71,7 @@ def test_split_and_rows_left_out_are_in_the_title(write_jsonl: Write, tmp_path: 
     rows = [make_row(1, split="dev"), make_row(2, split="dev", chosen=None)]
     config = settings(write_jsonl(rows), tmp_path / "run", split="dev", skip_bad=True, condition=("none",))
     table = leaderboard(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
-    assert table.title.endswith("split dev: 1 rows, 1 people, 1 clusters; 1 rows with errors left out")
+    assert table.title.endswith("split dev: 1 rows, 1 users, 1 clusters; 1 rows with errors left out")
 
 
 def test_ratings_have_their_own_table(write_jsonl: Write, tmp_path: Path) -> None:
@@ -135,36 +81,8 @@ def test_ratings_have_their_own_table(write_jsonl: Write, tmp_path: Path) -> Non
     config = settings(write_jsonl(rows), tmp_path / "run", task="ratings", condition=("none",))
     table = leaderboard(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
     assert table.columns[:3] == ("model", "condition", "alignment")
-    # one person gives no interval
+    # one user gives no interval
     assert table.rows == (("mine", "none", "1.000", "0.000", "1.000", "1.000", "1.000", "1", "0"),)
-
-
-AWKWARD = Table("Title", ("model", "none"), (("a|b*c", "50.0*"), ('say "hi", you', "–")), ("A note.",))
-
-
-def test_markdown_cells_cannot_break_the_table() -> None:
-    lines = markdown(AWKWARD).splitlines()
-    assert lines == [
-        "Title",
-        "",
-        "| model | none |",
-        "| --- | ---: |",
-        "| a\\|b\\*c | 50.0\\* |",
-        '| say "hi", you | – |',
-        "",
-        "A note.",
-    ]
-
-
-def test_csv_reads_back_as_it_was() -> None:
-    assert list(csv.reader(io.StringIO(as_csv(AWKWARD)))) == [list(AWKWARD.columns), *map(list, AWKWARD.rows)]
-
-
-def test_the_terminal_shows_every_cell_even_if_it_looks_like_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Table("A [bold]title[/bold]", ("model", "none"), (("[red]m[/red]", "x" * 150),), ("[/] note",)))
-    out = capsys.readouterr().out
-    for part in ("A [bold]title[/bold]", "[red]m[/red]", "x" * 150, "[/] note"):
-        assert part in out
 
 
 def comparison_row(**changes: Any) -> dict[str, Any]:
@@ -183,7 +101,7 @@ def test_a_comparison_is_a_table_with_its_doubts() -> None:
     )  # fmt: skip
     assert table.rows[1][5:9] == ("–", "–", "–", "–")
     notes = " ".join(table.notes)
-    for part in ("p by sign-flip", "below about 12.0 points", "did not use the same data file", "Up to 7 rows"):
+    for part in ("p by sign-flip", "about 12.0 points", "did not use the same data file", "Up to 7 rows"):
         assert part in notes
 
 

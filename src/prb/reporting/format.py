@@ -1,0 +1,266 @@
+"""Numbers and tables as text: how every table of the terminal, Markdown, CSV, LaTeX and the site writes its cells."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+MISSING = "–"
+Estimate = Mapping[str, Any]
+"""What JSON holds of a number with uncertainty: value, low, high; a contrast also has p and p_holm."""
+
+
+class Table(NamedTuple):
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+# --- numbers ---
+def number(value: float | None, digits: int = 1, *, scale: float = 1, sign: bool = False) -> str:
+    return MISSING if value is None else f"{scale * value:{'+' if sign else ''}.{digits}f}"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """`63.3`; the heading or the sentence says that it is in %."""
+    return number(value, digits, scale=100)
+
+
+def bounds(estimate: Estimate, digits: int = 1, *, scale: float = 100, sign: bool = False) -> str:
+    """`[57.0, 69.2]`"""
+    if estimate["low"] is None:
+        return MISSING
+    low, high = (number(estimate[end], digits, scale=scale, sign=sign) for end in ("low", "high"))
+    return f"[{low}, {high}]"
+
+
+def interval(estimate: Estimate | None, digits: int = 1, *, scale: float = 100, sign: bool = False) -> str:
+    """`63.3 [57.0, 69.2]`, in percent unless another scale is given."""
+    if estimate is None or estimate["value"] is None:
+        return MISSING
+    value = number(estimate["value"], digits, scale=scale, sign=sign)
+    return value if estimate["low"] is None else f"{value} {bounds(estimate, digits, scale=scale, sign=sign)}"
+
+
+def points(contrast: Estimate | None) -> str:
+    """`+13.3***`, in percentage points; stars are Holm-corrected."""
+    if contrast is None or contrast["value"] is None:
+        return MISSING
+    return number(contrast["value"], scale=100, sign=True) + stars(contrast["p_holm"])
+
+
+def stars(p: float | None) -> str:
+    return "" if p is None else "***" if p < 0.001 else "**" if p < 0.01 else "*" if p < 0.05 else ""
+
+
+def p_value(p: float | None) -> str:
+    return MISSING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def p_equals(p: float) -> str:
+    """`p = 0.02`, as sentences have it."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def dollars(amount: float) -> str:
+    return f"${amount:,.4f}"
+
+
+def shortened(name: str, most: int = 40) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+# --- files ---
+def markdown(table: Table) -> str:
+    head = ["| " + " | ".join(table.columns) + " |", "| --- |" + " ---: |" * (len(table.columns) - 1)]
+    body = [
+        "| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in row) + " |" for row in table.rows
+    ]
+    return "\n".join([table.title, "", *head, *body, "", *table.notes]) + "\n"
+
+
+def as_csv(table: Table) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows(table.rows)
+    return out.getvalue()
+
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "ρ": r"$\rho$",
+    "τ": r"$\tau$",
+    "≈": r"$\approx$",
+    "−": r"$-$",
+    "–": "--",
+    **{mark: "\\" + mark for mark in "&%$#_{}"},
+}
+
+
+def latex(table: Table) -> str:
+    """A booktabs table; its title and notes are comments."""
+    escape = str.maketrans(LATEX)
+    head, *body = [" & ".join(cell.translate(escape) for cell in row) + r" \\" for row in (table.columns, *table.rows)]
+    aligned = "".join("r" if numeric else "l" for numeric in _numeric_columns(table))
+    comments = [f"% {line}" for line in (table.title, *table.notes)]
+    lines = [
+        rf"\begin{{tabular}}{{{aligned}}}",
+        r"\toprule",
+        head,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join([*comments, *lines]) + "\n"
+
+
+# --- the terminal ---
+GAP = "  "
+NARROWEST = 12
+"""Characters to which a name or a text may be wrapped before the table is cut into blocks of columns."""
+UNIT = re.compile(r"\[[-+\d., ]+\]\S*|\S+")
+"""What is never broken in a column of numbers: a number, an interval."""
+NUMERIC = re.compile(r"[-+−–<>≈~%$…*\d.,\[\]\s]*(\d[-+eE\d]*)?")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def show(*tables: Table) -> None:
+    """Tables on standard output: fitted to a terminal; in a file or a pipe every line at its natural length."""
+    from rich.console import Console
+    from rich.text import Text
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    console = Console(soft_wrap=True, highlight=False)
+    sections = []
+    for table in tables:
+        sections.append(Text("\n".join(_fitted([table.title], width)), style="bold"))
+        sections.append(Text("\n".join(layout(table, width))))
+        if table.notes:
+            sections.append(Text("\n".join(_fitted(table.notes, width)), style="dim"))
+    for position, section in enumerate(sections):
+        console.print(*([""] if position else []), section, sep="\n")
+
+
+def _fitted(lines: Sequence[str], width: int | None) -> list[str]:
+    return list(lines) if width is None else [part for line in lines for part in wrap(line, width)]
+
+
+def layout(table: Table, width: int | None) -> list[str]:
+    """The lines of a table, at most `width` columns wide; no number is ever cut.
+
+    What gives way, in this order: intervals go below their values, texts and model names are wrapped, and at last the
+    table is cut into blocks of columns, each with the first column again.
+    """
+    columns = [
+        Column([CONTROL.sub(" ", cell) for cell in cells], numeric)
+        for cells, numeric in zip(zip(table.columns, *table.rows, strict=True), _numeric_columns(table), strict=True)
+    ]
+    lines: list[str] = []
+    for block in _blocks(columns, width):
+        lines += ["", *_draw(block, _widths(block, width))] if lines else _draw(block, _widths(block, width))
+    return lines
+
+
+def wrap(text: str, width: int, *, fold: bool = True) -> list[str]:
+    """Lines of whole words; a longer word is folded, after punctuation if there is some, or sticks out."""
+    from rich.cells import cell_len
+
+    lines = [""]
+    for word in UNIT.findall(text):
+        joined = f"{lines[-1]} {word}".lstrip()
+        if cell_len(joined) <= width:
+            lines[-1] = joined
+            continue
+        if lines[-1]:
+            lines.append("")
+        rest = word
+        while fold and cell_len(rest) > width:
+            end = max(n for n in range(1, len(rest)) if n == 1 or cell_len(rest[:n]) <= width)
+            end = max((n for n in range(end // 2 + 1, end + 1) if rest[n - 1] in "?&=/-_.,"), default=end)
+            lines[-1], rest = rest[:end], rest[end:]
+            lines.append("")
+        lines[-1] = rest
+    return lines
+
+
+class Column:
+    """Cells of a table, the heading first, and how narrow they may become."""
+
+    def __init__(self, cells: Sequence[str], numeric: bool) -> None:
+        from rich.cells import cell_len
+
+        self.cells, self.numeric = cells, numeric
+        self.natural = max(map(cell_len, cells))
+        words = max((cell_len(word) for cell in cells for word in UNIT.findall(cell)), default=0)
+        self.least = words if numeric else min(words, NARROWEST)
+
+    def lines(self, row: int, width: int) -> list[str]:
+        return wrap(self.cells[row], width, fold=not self.numeric)
+
+
+def _numeric_columns(table: Table) -> list[bool]:
+    """The first column names the row; another is of numbers if all of its cells are."""
+    cells = zip(*table.rows, strict=True) if table.rows else [()] * len(table.columns)
+    return [n > 0 and all(NUMERIC.fullmatch(cell) for cell in column) for n, column in enumerate(cells)]
+
+
+def _blocks(columns: Sequence[Column], width: int | None) -> list[list[Column]]:
+    first, *others = columns
+    blocks: list[list[Column]] = [[first]]
+    for column in others:
+        needed = sum(c.least for c in (*blocks[-1], column)) + len(GAP) * len(blocks[-1])
+        if width is not None and needed > width and len(blocks[-1]) > 1:
+            blocks.append([first])
+        blocks[-1].append(column)
+    return blocks
+
+
+def _widths(block: Sequence[Column], width: int | None) -> list[int]:
+    """Natural widths if they fit. Else texts share the room that numbers leave, then numbers take what is left."""
+    natural = [column.natural for column in block]
+    if width is None or sum(natural) + len(GAP) * (len(block) - 1) <= width:
+        return natural
+    widths = [column.least for column in block]
+    room = max(0, width - sum(widths) - len(GAP) * (len(block) - 1))
+    texts = [n for n, column in enumerate(block) if not column.numeric]
+    for position, n in enumerate(texts):
+        rest = sum(block[m].natural - block[m].least for m in texts[position:])
+        own = block[n].natural - block[n].least
+        taken = min(own, room * own // rest) if rest else 0
+        widths[n] += taken
+        room -= taken
+    for n, column in enumerate(block):
+        if column.numeric and column.natural - column.least <= room:
+            room -= column.natural - column.least
+            widths[n] = column.natural
+    return widths
+
+
+def _draw(block: Sequence[Column], widths: Sequence[int]) -> list[str]:
+    from rich.cells import cell_len
+
+    lines = []
+    for row in range(len(block[0].cells)):
+        cells = [column.lines(row, width) for column, width in zip(block, widths, strict=True)]
+        for n in range(max(map(len, cells))):
+            padded = []
+            for column, width, cell in zip(block, widths, cells, strict=True):
+                text = cell[n] if n < len(cell) else ""
+                space = " " * (width - cell_len(text))
+                padded.append(space + text if column.numeric else text + space)
+            lines.append(GAP.join(padded).rstrip())
+        if row == 0:
+            lines.append("─" * (sum(widths) + len(GAP) * (len(block) - 1)))
+    return lines

@@ -1,0 +1,332 @@
+"""What each verb prints, made from its result: tables and sentences. Downstream verbs have their own file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prb.reporting.format import MISSING, Table, bounds, dollars, interval, number, p_value, percent, points, stars
+from prb.types import Pair
+from prb.weights import here
+
+Result = Mapping[str, Any]
+
+
+# --- evaluate ---
+def leaderboard(summary: Result) -> Table:
+    return _ratings(summary) if summary["task"] == "ratings" else _pairs(summary)
+
+
+def _pairs(summary: Result) -> Table:
+    results, contrasts = summary["results"], summary["contrasts"]
+    conditions = list(dict.fromkeys(row["condition"] for row in results))
+    shown = shown_condition(conditions)
+    cell = {(row["model"], row["condition"]): row for row in results}
+    change = {(row["model"], row["kind"]): row for row in contrasts}
+    kinds = [kind for kind in ("gain", "control") if any(row["kind"] == kind for row in contrasts)]
+    mirrored = any(row["person_effect"] for row in results)
+    rows = []
+    for model in dict.fromkeys(row["model"] for row in results):
+        row, failed = cell[model, shown], sum(cell[model, c]["accuracy"]["failed"] for c in conditions)
+        values = [interval(cell[model, c]["accuracy"]) for c in conditions]
+        values += [points(change.get((model, kind))) for kind in kinds]
+        if mirrored:
+            effect = row["person_effect"]
+            values.append(percent(effect["value"]) + stars(effect["p"]) if effect else MISSING)
+            values.append(percent((row["mirror_accuracy"] or {}).get("value")))
+        rows.append((model, *values, str(failed)))
+    notes = ["Accuracy in % with a 95 % interval clustered by user; a tie counts half, failures are left out."]
+    if kinds:
+        meanings = {"gain": "gain = profile − none", "control": "control = profile − shuffled (another user's posts)"}
+        notes.append("; ".join(meanings[k] for k in kinds) + ". Stars: sign-flip p < .05, .01, .001 after Holm.")
+    if mirrored:
+        notes.append(
+            f"person effect and mirror under {shown}: share of twins ordered by the user (user-blind: exactly 50) "
+            "and share with both twins right (coin: 25, user-blind: 0)."
+        )
+    extra = ("person effect", "mirror") if mirrored else ()
+    return Table(_title(summary), ("model", *conditions, *kinds, *extra, "failed"), tuple(rows), tuple(notes))
+
+
+def _ratings(summary: Result) -> Table:
+    metrics = ("alignment", "mae", "skill", "spearman", "concordance")
+    rows = tuple(
+        (
+            row["model"],
+            row["condition"],
+            *(interval(row[metric], 3, scale=1) for metric in metrics),
+            str(row["users"]),
+            str(row["failed"]),
+        )
+        for row in summary["results"]
+    )
+    note = "Means over users with 95 % intervals; scores are mapped to each user's scale, fitted on their other rows."
+    return Table(_title(summary), ("model", "condition", *metrics, "users", "failed"), rows, (note,))
+
+
+def _title(summary: Result) -> str:
+    data = summary["dataset"]
+    left = f"; {data['left_out']} rows with errors left out" if data["left_out"] else ""
+    paper = "; procedure of the paper's scripts" if summary.get("protocol") == "paper" else ""
+    size = f"{data['rows']} rows, {data['users']} users, {data['clusters']} clusters"
+    return f"{dataset_name(data)}: {size}{left}{paper}"
+
+
+def dataset_name(data: Result) -> str:
+    return f"{data['name']}, split {data['split']}" if data["split"] else str(data["name"])
+
+
+def shown_condition(conditions: Sequence[str]) -> str:
+    """The condition a reader asks for first: the user's own history, if it was run."""
+    return "profile" if "profile" in conditions else conditions[0]
+
+
+# --- compare ---
+def comparison(result: Result) -> Table:
+    columns = ("condition", "A", "B", "acc. A", "acc. B", "A − B", "95 %", "p", "p (Holm)", "changed", "n", "dropped")
+    rows = tuple(
+        (
+            row["condition"],
+            row["model_a"],
+            row["model_b"],
+            percent(row["accuracy_a"]),
+            percent(row["accuracy_b"]),
+            points(row),
+            bounds(row, sign=True),
+            p_value(row["p"]),
+            p_value(row["p_holm"]),
+            percent(row["changed_sides"]),
+            str(row["n"]),
+            str(row["dropped"]),
+        )
+        for row in result["comparisons"]
+    )
+    tests = sorted({row["test"] for row in result["comparisons"]})
+    notes = [f"Paired on rows both answered; interval by resampling clusters, p by {', '.join(tests)}."]
+    smallest = [row["smallest_detectable"] for row in result["comparisons"] if row["smallest_detectable"]]
+    if smallest:
+        notes.append(f"Smallest detectable difference (80 % power): about {percent(max(smallest))} points.")
+    if result["same_data"] is False:
+        notes.append("The two runs did not use the same data file; only rows with the same id are compared.")
+    only = max(row["only_in_one"] for row in result["comparisons"])
+    if only:
+        notes.append(f"Up to {only} rows are in one run only and were left out.")
+    return Table(f"A = {result['a']}, B = {result['b']}", columns, rows, tuple(notes))
+
+
+# --- audit ---
+def audit_estimates(result: Result) -> Iterator[tuple[str, Result]]:
+    """Accuracies from knowing nothing to knowing the rubric."""
+    for floor in result["floors"]:
+        yield f"floor: {floor['model']}", floor["accuracy"]
+    if result["blind"]:
+        yield "user-blind learner: answer alone", result["blind"]["answer"]
+        yield "user-blind learner: question and answer", result["blind"]["question_and_answer"]
+    if result["ceiling"]:
+        yield f"reading the rubric: {result['ceiling']['model']}", result["ceiling"]["accuracy"]
+
+
+def audit_tables(result: Result) -> Iterator[Table]:
+    data, blind, giveaways = result["dataset"], result["blind"], result["giveaways"]
+    size = f"{data['rows']} pairs, {data['clusters']} clusters, {data['mirror_rows']} mirror rows"
+    rows = tuple((name, interval(estimate), str(estimate["failed"])) for name, estimate in audit_estimates(result))
+    notes = ["Accuracy in % with a 95 % interval by cluster; a tie counts half, failures are left out."]
+    if blind:
+        notes.append(
+            f"Learner: linear Bradley-Terry on {blind['features']}, out of fold; {blind['groups']} groups kept whole "
+            f"(by {blind['grouped_by']}, near-duplicate questions together)."
+        )
+    yield Table(f"{dataset_name(data)}: {size}", ("scorer", "accuracy", "failed"), rows, tuple(notes))
+    yield Table("What to look at", ("finding", "result"), tuple(_findings(result)))
+    if giveaways["words"]:
+        words = tuple((w["word"], str(w["chosen"]), str(w["rejected"]), p_value(w["p"])) for w in giveaways["words"])
+        title = f"Giveaway words: {giveaways['more_than_chance']} of {giveaways['looked_at']} tested"
+        note = "Pairs in which only one answer has the word; sign test by cluster, Holm over all words tested."
+        yield Table(title, ("word", "only chosen", "only rejected", "p"), words, (note,))
+
+
+def _findings(result: Result) -> Iterator[tuple[str, str]]:
+    length, repeats, leaks, splits = result["length"], result["repeats"], result["leaks"], result["splits"]
+    ratio = number(length["median_ratio"], 2)
+    yield "chosen is the longer answer", f"{interval(length['chosen_longer'])} %; median ratio {ratio}"
+    yield "answers within 10 % of each other's length", f"{percent(length['within_a_tenth'], 0)} %"
+    several = f"{repeats['under_several_questions']} of {repeats['answers']}"
+    one_sided = f"{repeats['of_these_always_on_one_side']} always on one side"
+    yield "answers under several questions", f"{several}, {one_sided}; in {repeats['rows_with_such_an_answer']} rows"
+    yield "duplicate rows", str(repeats["rows_twice"])
+    places = ", ".join(f"{place} {leaks[place]}" for place in ("question", "posts", "chosen", "rejected"))
+    yield f"rows that leak {leaks['words']} consecutive hidden words to the model", places
+    if splits:
+        repeated = f"{splits['questions_elsewhere_too']} the same, {splits['questions_nearly_elsewhere']} nearly"
+        yield "questions also in other splits", f"{repeated}, of {splits['questions']}"
+        yield (
+            "answers and users also in other splits",
+            f"{splits['answers_elsewhere_too']}, {splits['people_elsewhere_too']}",
+        )
+
+
+# --- grade ---
+def grade_table(summary: Result) -> Table:
+    """The mean score; of a validation, how often the grader prefers the chosen answer."""
+    if summary.get("validation"):
+        return _validation(summary)
+    score, answers = summary["score"], summary["answers"]
+    row = (summary["grader"]["spec"], interval(score), str(score["n"]), str(answers["distinct"]), str(score["failed"]))
+    note = "Mean score in % of the rubric (Σ grades / 2n) with a 95 % interval clustered by user."
+    notes = (note, *_failures(summary["failures"]), *_grader_trust(summary))
+    return Table(dataset_name(summary["dataset"]), ("grader", "score", "graded", "distinct", "failed"), (row,), notes)
+
+
+def _validation(summary: Result) -> Table:
+    checked = summary["validation"]
+    tiers = {f"tier {name}": estimate for name, estimate in checked["by_tier"].items()}
+    parts = {"all": checked["accuracy"], **checked["by_category"], **tiers}
+    rows = tuple((name, interval(e), str(e["n"]), str(e["ties"]), str(e["failed"])) for name, e in parts.items())
+    chosen, rejected = (percent(checked[side]["value"]) for side in ("score_chosen", "score_rejected"))
+    notes = [
+        "How often the chosen answer is graded above the rejected one, in % with a 95 % interval clustered by user;",
+        f"a tie counts half (as a loss: {percent(checked['strict_accuracy']['value'])}), failures are left out.",
+        f"Mean score: chosen {chosen}, rejected {rejected}, gap {interval(checked['gap'], sign=True)}.",
+    ]
+    human, retest = summary["human"], summary["retest"]
+    if human:
+        notes.append(
+            f"Against human grades, {human['answers']} answers: {_agreement(human)}, Spearman of scores "
+            f"{interval(human['spearman'], 2, scale=1)}; {human['failed']} failed."
+        )
+    if retest and retest["deterministic"]:
+        notes.append("Test-retest: this grader is deterministic.")
+    elif retest:
+        again = f"Graded again under another seed, {retest['answers']} answers"
+        notes.append(f"{again}: {_agreement(retest)}; {retest['failed']} failed.")
+    notes += [*_failures(checked["failures"]), *_grader_trust(summary)]
+    title = f"{summary['grader']['spec']} on {dataset_name(summary['dataset'])}"
+    return Table(title, ("rows", "chosen > rejected", "n", "ties", "failed"), rows, tuple(notes))
+
+
+def _agreement(result: Result) -> str:
+    kappa = interval(result["kappa"], 2, scale=1)
+    return f"{interval(result['equal'])} % of aspect grades equal, quadratic kappa {kappa}"
+
+
+def _failures(reasons: Mapping[str, int]) -> Iterator[str]:
+    if reasons:
+        yield "Failed: " + ", ".join(f"{count} {reason}" for reason, count in reasons.items()) + "."
+
+
+def _grader_trust(summary: Result) -> Iterator[str]:
+    grader = summary["grader"]
+    if grader["validity"]:
+        yield f"Graded by {grader['spec']}. {grader['validity']}"
+    elif "score" in summary:
+        yield f"Graded by {grader['spec']}. To validate it: prb grade --validate --grader '{grader['spec']}'"
+    if summary["tokens"]:
+        yield f"{summary['tokens']:,} tokens, {dollars(summary['cost'])}."
+
+
+# --- build ---
+def build_estimate(estimate: Result) -> Table:
+    rows = [
+        (stage, f"{cost['calls']:,}", f"{cost['tokens_in']:,}", f"{cost['tokens_out']:,}", dollars(cost["usd"]))
+        for stage, cost in estimate["stages"].items()
+    ]
+    rows.append(("total", "", "", "", dollars(estimate["usd"])))
+    title = f"{estimate['records']} records, if every reply can be parsed and every pair passes in its first round"
+    note = "Pairs that fail a gate are rewritten and cost more."
+    return Table(title, ("stage", "calls", "tokens in", "tokens out", "cost"), tuple(rows), (note,))
+
+
+def build_lines(card: Result) -> list[str]:
+    counts = card["counts"]
+    paid = f"{sum(cost['calls'] for cost in card['cost'].values()):,} calls, {dollars(card['usd'])}"
+    if card["stopped_after"]:
+        return [
+            f"stopped after stage {card['stopped_after']!r}: {paid}; run the same command without --until to resume"
+        ]
+    lines = [f"{counts['rows']} rows of {counts['people']} users ({counts['mirror_rows']} mirror rows)"]
+    if counts["rejected"]:
+        by_gate = ", ".join(f"{gate} {n}" for gate, n in counts["rejected_by_gate"].items())
+        lines.append(f"{counts['rejected']} rejected: {by_gate} (reasons in rejects.jsonl)")
+    for name, value in card["user_blind_accuracy"].items():
+        right = "not measured, too few pairs" if value is None else f"{percent(value)} % right without the user"
+        lines.append(f"{name}: {right}")
+    lines.append(paid)
+    if counts["rejected_by_gate"].get("endpoint"):
+        lines.append("some calls failed at the endpoint; run the same command again to retry them")
+    return lines
+
+
+# --- train ---
+def train_lines(card: Result) -> list[str]:
+    fitted, checked = card["fitted_on"], card["validation"]
+    lines = [f"{card['method']}: fitted on {fitted['rows']} rows of {fitted['persons']} users"]
+    if checked:
+        gain, control = (number(checked[kind]["value"], scale=100, sign=True) for kind in ("gain", "control"))
+        accuracy = interval(checked["by_condition"]["profile"])
+        lines.append(
+            f"validation, {checked['persons']} other users: {accuracy} % right; gain {gain}, control {control} points"
+        )
+    if card["sweep"]:
+        lines.append(f"best in cross-validation: {interval(card['sweep'][0]['accuracy'])} % right on held-out users")
+    return lines + [f"{name}: {value}" for name, value in card["report"].items()]
+
+
+def curve_table(result: Result) -> Table:
+    rows = tuple((str(p["m"]), interval(p["accuracy"]), interval(p["person_effect"])) for p in result["points"])
+    title = f"{result['method']} on {result['dataset']}"
+    return Table(title, ("labeled pairs per user", "accuracy", "person effect"), rows, ("In % with 95 % intervals.",))
+
+
+# --- data, models, cache ---
+def stats_table(stats: Result, name: str) -> Table:
+    return Table(name, ("what", "value"), tuple((what.replace("_", " "), _figure(v)) for what, v in _flat(stats)))
+
+
+def _flat(stats: Result) -> Iterator[tuple[str, Any]]:
+    """Groups of groups become one line per group."""
+    for name, value in stats.items():
+        if isinstance(value, Mapping) and all(isinstance(v, Mapping) for v in value.values()):
+            yield from ((f"{name}: {key}", item) for key, item in value.items())
+        elif name == "review":
+            yield from _flat(value)
+        else:
+            yield name, value
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, Mapping):
+        if set(value) == {"min", "median", "max"}:
+            return f"{_figure(value['median'])} ({_figure(value['min'])} to {_figure(value['max'])})"
+        return ", ".join(f"{key} {_figure(item)}" for key, item in value.items())
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def pair_text(pair: Pair) -> str:
+    """A row to read."""
+    about = [pair.category, pair.tier, pair.topic, pair.split, f"mirror of {pair.mirror}" if pair.mirror else None]
+    sections = {
+        "question": [pair.question],
+        "chosen": [pair.chosen],
+        "rejected": [pair.rejected],
+        f"{pair.user}: {len(pair.profile)} posts, oldest first": [f"{post.id}  {post.text}" for post in pair.profile],
+        "hidden from reward models": [
+            pair.narrative,
+            *(f"- {aspect.aspect}  “{aspect.evidence}”  {aspect.reason}" for aspect in pair.rubric),
+        ],
+    }
+    parts = ["\n".join([f"== {name} ==", *texts]) for name, texts in sections.items()]
+    return "\n\n".join(["  ·  ".join(filter(None, [pair.id, *about])), *parts])
+
+
+def models_tables(models: Sequence[Result], weights: Sequence[Result]) -> Iterator[Table]:
+    rows = tuple((m["name"], " ".join(m["options"]) or MISSING, m["what"]) for m in models)
+    yield Table("Models: name?option=value&…", ("name", "options", "description"), rows)
+    weight_rows = tuple((w["name"], f"{w['size_mb']} MB", w["licence"], here(w["name"]), w["what"]) for w in weights)
+    yield Table("Weights: prb models pull NAME", ("name", "size", "license", "here", "description"), weight_rows)
+
+
+def cache_table(path: Path, size: int, entries: Mapping[str, int]) -> Table:
+    rows = tuple((model, f"{n:,}") for model, n in entries.items())
+    title = f"{path}: {sum(entries.values()):,} entries, {number(size, scale=1e-6)} MB"
+    return Table(title, ("model", "entries"), rows)

@@ -1,0 +1,227 @@
+"""Numbers as text, and how Markdown, CSV, LaTeX and terminals of any width carry a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from prb.reporting.format import (
+    Table,
+    as_csv,
+    bounds,
+    interval,
+    latex,
+    layout,
+    markdown,
+    number,
+    p_equals,
+    p_value,
+    percent,
+    points,
+    show,
+    stars,
+)
+
+WIDTHS = (40, 60, 80, 100, 120, 200)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.5, "50.0"), (0.6334, "63.3"), (1.0, "100.0"), (0.0, "0.0"), (None, "–")]
+)
+def test_shares_are_shown_in_percent(value: float | None, text: str) -> None:
+    assert percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("estimate", "text"),
+    [
+        ({"value": 0.633, "low": 0.57, "high": 0.692}, "63.3 [57.0, 69.2]"),
+        ({"value": 0.633, "low": None, "high": None}, "63.3"),
+        ({"value": None, "low": None, "high": None}, "–"),
+        (None, "–"),
+    ],
+)
+def test_an_estimate_shows_its_interval(estimate: dict[str, Any] | None, text: str) -> None:
+    assert interval(estimate) == text
+
+
+def test_other_scales_digits_and_signs() -> None:
+    estimate = {"value": 0.1234, "low": -0.2, "high": 0.5}
+    assert interval(estimate, 2, scale=1, sign=True) == "+0.12 [-0.20, +0.50]"
+    assert bounds(estimate, sign=True) == "[-20.0, +50.0]"
+    assert (number(None), bounds({"value": 1, "low": None, "high": None})) == ("–", "–")
+
+
+@pytest.mark.parametrize(("p", "text"), [(0.0004, "p < 0.001"), (0.0234, "p = 0.023"), (0.66, "p = 0.66")])
+def test_p_in_a_sentence(p: float, text: str) -> None:
+    assert p_equals(p) == text
+
+
+@pytest.mark.parametrize(
+    ("contrast", "text"),
+    [
+        ({"value": 0.133, "p_holm": 0.0005}, "+13.3***"),
+        ({"value": -0.02, "p_holm": 0.03}, "-2.0*"),
+        ({"value": 0.0, "p_holm": 1.0}, "+0.0"),
+        ({"value": 0.1, "p_holm": None}, "+10.0"),
+        ({"value": None, "p_holm": None}, "–"),
+        (None, "–"),
+    ],
+)
+def test_a_contrast_shows_its_sign_and_stars(contrast: dict[str, Any] | None, text: str) -> None:
+    assert points(contrast) == text
+
+
+@pytest.mark.parametrize(
+    ("p", "star", "text"),
+    [
+        (0.0009, "***", "<0.001"),
+        (0.001, "**", "0.001"),
+        (0.0099, "**", "0.010"),
+        (0.01, "*", "0.010"),
+        (0.049, "*", "0.049"),
+        (0.05, "", "0.050"),
+        (None, "", "–"),
+    ],
+)
+def test_stars_and_p_values(p: float | None, star: str, text: str) -> None:
+    assert (stars(p), p_value(p)) == (star, text)
+
+
+AWKWARD = Table("Title", ("model", "none"), (("a|b*c", "50.0*"), ('say "hi", you', "–")), ("A note.",))
+
+
+def test_markdown_cells_cannot_break_the_table() -> None:
+    lines = markdown(AWKWARD).splitlines()
+    assert lines == [
+        "Title",
+        "",
+        "| model | none |",
+        "| --- | ---: |",
+        "| a\\|b\\*c | 50.0\\* |",
+        '| say "hi", you | – |',
+        "",
+        "A note.",
+    ]
+
+
+def test_csv_reads_back_as_it_was() -> None:
+    assert list(csv.reader(io.StringIO(as_csv(AWKWARD)))) == [list(AWKWARD.columns), *map(list, AWKWARD.rows)]
+
+
+def test_latex_escapes_what_would_be_commands() -> None:
+    text = latex(Table("T", ("name", "p"), ((r"50%_a&b\x{1}$", "<0.001"),), ("n",)))
+    assert r"50\%\_a\&b\textbackslash{}x\{1\}\$ & \textless{}0.001 \\" in text
+    assert text.startswith("% T\n% n\n\\begin{tabular}{lr}\n")
+
+
+# --- terminals ---
+def leaderboard_of(names: list[str], conditions: int = 3) -> Table:
+    """Cells that differ from each other, so that one that is lost is missed."""
+    rows = [
+        (
+            name,
+            *(f"{10 * r + c}.{c} [{10 * r + c - 1}.1, {10 * r + c + 1}.9]" for c in range(conditions)),
+            f"+{r}.5***",
+            "<0.001",
+            f"{1000 + r}",
+        )
+        for r, name in enumerate(names)
+    ]
+    heads = (
+        "model",
+        *("none", "profile", "plan", "shuffled", "oracle")[:conditions],
+        "person effect",
+        "p (Holm)",
+        "failed",
+    )
+    return Table("Title", heads, tuple(rows), ("A note.",))
+
+
+NAMES = ["random", "embedding?encoder=minilm&k=10", "personal?path=/a/long/path/" + "x" * 50, "模型" * 20]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("conditions", [1, 3, 5])
+def test_every_number_is_shown_whole_at_every_width(width: int, conditions: int) -> None:
+    table = leaderboard_of(NAMES, conditions)
+    lines = layout(table, width)
+    assert max(map(cell_len, lines)) <= width
+    text = "\n".join(lines)
+    assert "…" not in text
+    shown = re.findall(r"\[[^\]]*\]|\S+", text)
+    for row in table.rows:
+        for cell in row[1:]:
+            for part in re.findall(r"\[[^\]]*\]|\S+", cell):
+                assert part in shown, (part, width)
+    for name in NAMES:
+        pieces = [line.split("  ")[0].strip() for line in lines]
+        assert name in "".join(pieces)  # wrapped at most, never shortened
+
+
+@given(
+    st.integers(16, 200),
+    st.lists(
+        st.lists(st.sampled_from(["–", "50.0 [45.0, 55.0]", "+13.3***", "7"]), min_size=4, max_size=4), max_size=4
+    ),
+)
+def test_any_table_keeps_its_numbers_and_its_width(width: int, cells: list[list[str]]) -> None:
+    table = Table("T", ("model", "a", "b", "person effect", "d"), tuple((f"m{n}", *row) for n, row in enumerate(cells)))
+    lines = layout(table, width)
+    # a heading and an interval are the longest things that cannot be wrapped; beside them stands a short name
+    assert max(map(len, lines)) <= max(width, len("model") + 2 + len("[45.0, 55.0]"))
+    for part in ("50.0", "[45.0, 55.0]", "+13.3***"):
+        expected = sum(cell.split(" ", 1).count(part) for row in cells for cell in row)
+        assert "\n".join(lines).count(part) == expected
+
+
+def test_what_gives_way_first() -> None:
+    table = leaderboard_of(["random", "embedding?encoder=minilm"])
+    natural = max(map(len, layout(table, None)))
+    assert layout(table, natural) == layout(table, None)
+    narrower = layout(table, natural - 15)
+    assert len([line for line in narrower if line.startswith("model")]) == 1  # still one block,
+    assert any(re.fullmatch(r" +(\[[^\]]*\] *)+", line) for line in narrower)  # intervals below their values
+    assert any(line.startswith("embedding?encoder=minilm ") for line in narrower)  # and names whole
+    assert len([line for line in layout(table, 60) if line.startswith("model")]) == 2
+
+
+def test_texts_are_wrapped_at_words() -> None:
+    table = Table("T", ("name", "what"), (("a", "Floor: a number drawn by hash of question and answer."),))
+    assert layout(table, 30)[2:] == ["a     Floor: a number drawn by", "      hash of question and", "      answer."]
+
+
+def test_a_pipe_gets_natural_lines_whatever_the_environment_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    table = leaderboard_of(NAMES[:3], 5)._replace(title="t" * 150 + " end", notes=("[/] a note " * 20,))
+    show(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [table.title, "", *layout(table, None), "", table.notes[0]]
+    assert [line for line in layout(table, None) if line != line.rstrip()] == []
+    assert max(map(len, lines)) > 150
+
+
+def test_a_terminal_gets_lines_that_fit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((50, 20)))
+    show(leaderboard_of(NAMES)._replace(title="words " * 30))
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert max(map(cell_len, plain.splitlines())) <= 50
+
+
+def test_cells_that_look_like_markup_or_escapes_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Table("A [bold]title[/bold]", ("model", "none"), (("[red]m[/red]\x1b[2J\n", "x" * 150),), ("[/] note",)))
+    out = capsys.readouterr().out
+    for part in ("A [bold]title[/bold]", "[red]m[/red] [2J", "x" * 150, "[/] note"):
+        assert part in out
+    assert "\x1b" not in out
