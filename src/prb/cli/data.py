@@ -126,8 +126,8 @@ def show_row(args: Sequence[str]) -> None:
 
 
 def _read_pair(spec: str, id_: str) -> Pair:
-    from prb.data.source import find_row
     from prb.data.schema import normalize, row_problems, to_pair
+    from prb.data.source import find_row
     from prb.errors import BadData
 
     row = normalize(find_row(spec, id_))
@@ -140,27 +140,21 @@ def _read_pair(spec: str, id_: str) -> Pair:
 def _prompt(spec: str, pair: Pair, condition: Condition) -> str:
     """What `prb evaluate` with default settings shows a model."""
     from prb.data.load import load
-    from prb.data.retrieve import ranker
     from prb.errors import PrbError
-    from prb.evaluation.conditions import Asker
+    from prb.evaluation.conditions import QueryBuilder
     from prb.evaluation.config import EvaluateConfig
-    from prb.evaluation.plan import PLANNERS
+    from prb.evaluation.planners import PLANNERS
     from prb.prompts import render
     from prb.types import Failure
 
     settings = EvaluateConfig()
-    asker = Asker(
-        rank=ranker(settings.ranker),
-        planner=PLANNERS.make(settings.planner),
-        people=load(spec, split=pair.split, donors=condition == "shuffled").people,
-        k=settings.k,
-        budget=settings.budget,
-        seed=settings.seed,
-    )
-    asked = asker.ask(pair, condition)
-    if isinstance(asked, Failure):
-        raise PrbError(f"{pair.id}: {asked}")
-    return render(asked.query)
+    dataset = load(spec, split=pair.split, donors=condition == "shuffled")
+    planner = PLANNERS.make(settings.planner)
+    builder = QueryBuilder.of(settings, dataset, planner, reader=None, seed=settings.seed)
+    built = builder.build(pair, condition)
+    if isinstance(built, Failure):
+        raise PrbError(f"{pair.id}: {built}")
+    return render(built.query)
 
 
 def convert_data(args: Sequence[str]) -> None:
