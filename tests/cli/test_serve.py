@@ -12,8 +12,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from prb.models import MODELS
-from prb.serving.config import ServeConfig
-from prb.serving.run import check, masking, token_of
+from prb.serving.server import ServeConfig, masked, read_token
 from prb.types import Ask, Post, Query
 from tests.cli.conftest import Prb
 from tests.serving.process import running
@@ -28,7 +27,7 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 def served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Needs the extra; and nothing here may get as far as listening."""
     pytest.importorskip("fastapi", reason="needs the serve extra")
-    monkeypatch.setattr("prb.serving.run._run", lambda *_, **__: pytest.fail("it listens"))
+    monkeypatch.setattr("prb.serving.http.serve_until_signal", lambda *_, **__: pytest.fail("it listens"))
 
 
 @pytest.mark.usefixtures("served")
@@ -43,15 +42,15 @@ def served(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             ["--model", "length", "--host", "0.0.0.0"],
-            "prb: --host 0.0.0.0 can be reached from elsewhere: set PRB_SERVE_TOKEN or --token-file\n",
+            "prb: --host 0.0.0.0 can be reached from other machines: set PRB_SERVE_TOKEN or --token-file\n",
         ),
-        (["--model", "length", "--port", "99999"], "prb: --port 99999: wants 0 to 65535\n"),
+        (["--model", "length", "--port", "99999"], "prb: port must be at most 65535, not 99999\n"),
         (["--model", "length", "--host", "no.such.host.invalid"], "prb: cannot listen on no.such.host.invalid:8300: "),
-        (["--model", "length", "--batch", "0"], "prb: --batch 0: wants 1 or more\n"),
-        (["--model", "length", "--window-ms", "-1"], "prb: --window-ms -1.0: wants 0 or more\n"),
+        (["--model", "length", "--batch", "0"], "prb: batch must be at least 1, not 0\n"),
+        (["--model", "length", "--window-ms", "-1"], "prb: window_ms must be at least 0.0, not -1.0\n"),
         (
             ["--model", "length", "--queue", "9"],
-            "prb: --queue 9 has no room for one request of --max-answers 256\n",
+            "prb: --queue 9 cannot hold one request of --max-answers 256\n",
         ),
         (
             ["--model", "length", "--token-file", "absent"],
@@ -85,11 +84,11 @@ def test_without_the_extra_it_says_what_to_install(prb: Prb, monkeypatch: pytest
 
 def test_the_token_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = ServeConfig(model="length")
-    assert check(config) is None
+    assert read_token(config) is None
     monkeypatch.setenv("PRB_SERVE_TOKEN", " from the environment\n")
-    assert token_of(config) == "from the environment"
+    assert read_token(config) == "from the environment"
     (tmp_path / "token").write_text("from-the-file\n")
-    assert token_of(ServeConfig(model="length", token_file=tmp_path / "token")) == "from-the-file"
+    assert read_token(ServeConfig(model="length", token_file=tmp_path / "token")) == "from-the-file"
 
 
 @pytest.mark.usefixtures("served")
@@ -97,7 +96,7 @@ def test_the_token_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypa
 def test_a_file_without_one_token_is_refused(content: str, prb: Prb, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(content)
     said = prb("serve", "--model", "length", "--token-file", tmp_path / "token")
-    assert (said.code, said.err) == (2, f"prb: --token-file {tmp_path / 'token'} does not hold one token\n")
+    assert (said.code, said.err) == (2, f"prb: --token-file {tmp_path / 'token'} must hold exactly one token\n")
 
 
 def test_personal_data_in_a_query_is_masked_and_answers_are_left_alone() -> None:
@@ -110,7 +109,7 @@ def test_personal_data_in_a_query_is_masked_and_answers_are_left_alone() -> None
 
     seen: list[Ask] = []
     query = Query(question="Write to eve@example.org", posts=(Post("1", "", "I am @eve_online"),), plan=("eve@b.com",))
-    masking(Seeing())([Ask(query, "eve@example.org"), Ask(query, "b")])
+    masked(Seeing())([Ask(query, "eve@example.org"), Ask(query, "b")])
     assert [(s.query.question, s.query.posts[0].text, s.query.plan) for s in seen] == [
         ("Write to [e-mail]", "I am [handle]", ("[e-mail]",))
     ] * 2
@@ -129,7 +128,7 @@ def test_a_server_from_the_first_line_to_the_last() -> None:
         code, err = server.stop(signal.SIGINT)
     assert code == 0
     assert err == (
-        f"length at {server.url}; Ctrl-C answers what was accepted and stops\nstopped; 2 answers scored, 0 failed\n"
+        f"length at {server.url}; Ctrl-C answers accepted requests and stops\nstopped; 2 answers scored, 0 failed\n"
     )
 
 

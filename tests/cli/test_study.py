@@ -25,7 +25,7 @@ def test_a_study_is_made_exported_and_judged(prb: Prb, data: Path, tmp_path: Pat
     study = tmp_path / "s.db"
     said = prb("study", "new", "--dataset", data, "--annotators", 3, "--overlap", 2, "--out", study)
     assert said.code == 0
-    assert "6 items, 12 judgements by 3 annotators" in said.out
+    assert "6 items, 12 judgments by 3 annotators" in said.out
     assert len(set(re.findall(r"/join/[\w-]{43}", said.out))) == 3
     assert re.search(r"admin password: \S{16}\n", said.out)
     assert prb("study", "export", study, "--out", tmp_path / "out", "--json").json == {"judgements.jsonl": 0}
@@ -91,7 +91,7 @@ def test_a_server_serves_until_ctrl_c_and_a_taken_port_is_said(prb: Prb, data: P
         server.send_signal(signal.SIGINT)
         out, err = server.communicate(timeout=30)
     assert (server.returncode, err) == (0, "")
-    assert "everything that was acknowledged is kept" in out
+    assert "everything that was saved is kept" in out
     assert not (tmp_path / "s.db-wal").exists()  # closed properly: one file again
 
 

@@ -11,10 +11,10 @@ from prb.downstream.bon import best_of_n
 from prb.downstream.correlate import CorrelateConfig, correlate
 from prb.downstream.ppo_files import write_curves
 from prb.runs import write_json
-from prb.study.agree import report
+from prb.study.agreement import summarize
 from tests.conftest import make_row
 from tests.downstream.fakes import Marks, errs, knows, policy, settings
-from tests.study.test_agree import rated, row
+from tests.study.test_agreement import rated, row
 
 EVIL = "<img src=x onerror=alert(1)>"
 CRITERIA = ("correctness", "relevance", "helpfulness")
@@ -90,7 +90,7 @@ def judgements() -> list[dict[str, Any]]:
 
 def agreement(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, report(judgements(), draws=50))
+    write_json(path, summarize(judgements(), draws=50))
     return path
 
 

@@ -1,4 +1,4 @@
-"""A reward model whose every call is seen and can be held up, and what it says of an answer."""
+"""A reward model whose every call is seen and can be held up, and the score it gives an answer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ UNSCORABLE = "unscorable"
 
 def worth(ask: Ask) -> float:
     """A number that only this query and this answer have."""
-    told = "\0".join([ask.query.question, *(post.text for post in ask.query.posts), *ask.query.plan, ask.answer])
-    return int.from_bytes(hashlib.sha256(told.encode()).digest()[:6]) / 2**48
+    content = "\0".join([ask.query.question, *(post.text for post in ask.query.posts), *ask.query.plan, ask.answer])
+    return int.from_bytes(hashlib.sha256(content.encode()).digest()[:6]) / 2**48
 
 
 class Recorder:

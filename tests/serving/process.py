@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @dataclass(frozen=True)
 class Args:
     seconds: float = 0.0
-    """What a batch takes, however large."""
+    """How long a batch takes, whatever its size."""
     queue: int = 1024
     batch: int = 256
 
@@ -32,7 +32,7 @@ class Running:
     url: str
 
     def stop(self, signal: int) -> tuple[int, str]:
-        """Its exit code and what it said on stderr."""
+        """Its exit code and its stderr."""
         self.process.send_signal(signal)
         _, err = self.process.communicate(timeout=60)
         return self.process.returncode, err
@@ -53,8 +53,7 @@ def running(*words: str) -> Iterator[Running]:
 
 
 def main(args: Args) -> None:
-    from prb.serving.config import ServeConfig
-    from prb.serving.run import serve
+    from prb.serving.server import ServeConfig, serve
     from tests.serving.fakes import Recorder
 
     config = ServeConfig(model="recorder", port=0, queue=args.queue, batch=args.batch, max_answers=8, window_ms=2)

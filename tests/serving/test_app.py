@@ -15,6 +15,7 @@ httpx = pytest.importorskip("httpx", reason="needs httpx")
 pytest.importorskip("fastapi", reason="needs the serve extra")
 
 from prb.serving import app as app_module  # noqa: E402
+from prb.serving import http  # noqa: E402
 from prb.serving.app import Metrics, Service, make_app  # noqa: E402
 from prb.serving.batching import Batcher, Limits  # noqa: E402
 from tests.serving.fakes import POISON, UNSCORABLE, Recorder, ask, worth  # noqa: E402
@@ -31,12 +32,12 @@ class Server:
         *,
         token: str | None = None,
         max_body: int = 10_000,
-        at_once: int = 100,
+        max_requests: int = 100,
         docs: bool = False,
         **limits: Any,
     ) -> None:
         self.model, self.metrics = Recorder(), Metrics()
-        self.batcher = Batcher(self.model.score, Limits(**{"window": 0.02, **limits}), self.metrics.batch)
+        self.batcher = Batcher(self.model.score, Limits(**{"window": 0.02, **limits}), self.metrics.count_batch)
         service = Service(
             model="recorder",
             fingerprint="recorder-1",
@@ -45,7 +46,7 @@ class Server:
             max_answers=8,
             max_chars=1000,
         )
-        self.app = make_app(service, token=token, max_body=max_body, at_once=at_once, docs=docs)
+        self.app = make_app(service, token=token, max_body=max_body, max_requests=max_requests, docs=docs)
 
     def run(self, talk: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
         async def conversation() -> Any:
@@ -162,7 +163,7 @@ def test_only_who_has_the_token_comes_in(header: str | None, status: int, method
 @pytest.mark.parametrize("path", ["/get_reward", "/nowhere", "/docs"])
 def test_without_the_token_nobody_learns_what_there_is(path: str) -> None:
     said = Server(token=TOKEN, docs=True).send("POST", path)
-    assert (said.status_code, said.json()) == (401, {"error": "a bearer token is needed"})
+    assert (said.status_code, said.json()) == (401, {"error": "a bearer token is required"})
     assert said.headers["WWW-Authenticate"] == "Bearer"
 
 
@@ -203,18 +204,18 @@ def test_a_body_that_does_not_tell_its_size_is_counted() -> None:
 
     server = Server()
     said = server.send("POST", "/v1/score", content=endless(), headers={"Content-Type": "application/json"})
-    assert (said.status_code, said.json()) == (413, {"error": "a body of more than 10000 bytes"})
+    assert (said.status_code, said.json()) == (413, {"error": "the body has more than 10000 bytes"})
 
 
 def test_a_body_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(http, "BODY_SECONDS", 0.05)
 
     async def stuck() -> AsyncIterator[bytes]:
         yield b'{"query": "'
         await asyncio.sleep(30)
 
     said = Server().send("POST", "/v1/score", content=stuck(), headers={"Content-Type": "application/json"})
-    assert (said.status_code, said.json()) == (408, {"error": "the body did not come in time"})
+    assert (said.status_code, said.json()) == (408, {"error": "the body did not arrive in time"})
 
 
 def test_when_too_much_waits_clients_are_told_when_to_come_back() -> None:
@@ -242,7 +243,7 @@ def test_when_too_much_waits_clients_are_told_when_to_come_back() -> None:
 
 
 def test_when_too_many_bodies_are_still_coming_others_are_told_to_come_back() -> None:
-    server, go_on = Server(at_once=2), asyncio.Event()
+    server, go_on = Server(max_requests=2), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:
         yield b'{"query": {"question": "q"}, '
@@ -363,7 +364,7 @@ def test_an_error_of_our_own_is_a_500_whose_text_stays_out_of_the_log(
     def broken(*_: Any, **__: Any) -> Awaitable[Any]:
         raise RuntimeError("a secret text")
 
-    monkeypatch.setattr(app_module, "reply", broken)
+    monkeypatch.setattr(app_module, "score_reply", broken)
     with caplog.at_level(logging.DEBUG):
         said = Server().send("POST", "/v1/score", json=body("q", "a secret text"))
     assert (said.status_code, said.json()) == (500, {"error": "internal error"})

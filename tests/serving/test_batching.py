@@ -13,7 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.serving.batching import BROKEN, Batch, Batcher, Closing, Limits, Overloaded, Waiting, chosen, length, scored
+from prb.serving.batching import (
+    MODEL_ERROR,
+    Batcher,
+    BatchReport,
+    Closing,
+    Limits,
+    Overloaded,
+    Waiting,
+    query_length,
+    score_isolated,
+    select_batch,
+)
 from prb.types import Ask, Failure
 from tests.serving.fakes import POISON, UNSCORABLE, Recorder, ask, worth
 
@@ -119,12 +130,12 @@ def test_everybody_gets_a_turn_the_longest_waiting_first(asks: list[Ask], size: 
     waiting = {n: Waiting(one, 0.0, Future()) for n, one in enumerate(asks)}
     limits = Limits(batch=size, tokens=tokens)
     while waiting:
-        batch = list(chosen(waiting, limits))
+        batch = list(select_batch(waiting, limits))
         assert batch[0] == min(waiting)
         assert 1 <= len(batch) <= size
         groups = [waiting[n].ask.query for n in batch]
         assert len(dict.fromkeys(groups)) == sum(a != b for a, b in zip([None, *groups], groups, strict=False))
-        cost = sum(length(q) // 4 for q in set(groups)) + sum(len(waiting[n].ask.answer) // 4 + 1 for n in batch)
+        cost = sum(query_length(q) // 4 for q in set(groups)) + sum(len(waiting[n].ask.answer) // 4 + 1 for n in batch)
         assert cost <= tokens or len(batch) == 1
         for number in batch:
             del waiting[number]
@@ -168,22 +179,22 @@ def test_when_all_leave_the_next_one_is_served_as_ever() -> None:
 @given(st.lists(st.sampled_from(["good", POISON, UNSCORABLE]), min_size=1, max_size=24))
 def test_an_exception_costs_only_the_answer_that_raised_it(kinds: list[str]) -> None:
     asks = [ask(f"q{n % 3}", f"{kind} {n}") for n, kind in enumerate(kinds)]
-    for kind, one, result in zip(kinds, asks, scored(Recorder().score, asks), strict=True):
+    for kind, one, result in zip(kinds, asks, score_isolated(Recorder().score, asks), strict=True):
         if kind == POISON:
-            assert result == Failure(BROKEN, "ValueError")
+            assert result == Failure(MODEL_ERROR, "ValueError")
         else:
             assert result == (Failure("no verdict") if kind == UNSCORABLE else worth(one))
 
 
 def test_one_poisoned_answer_among_many_costs_few_calls() -> None:
     model = Recorder()
-    scored(model.score, [ask("q", POISON if n == 37 else str(n)) for n in range(64)])
+    score_isolated(model.score, [ask("q", POISON if n == 37 else str(n)) for n in range(64)])
     assert len(model.batches) == 1 + 2 * math.log2(64)
 
 
 def test_the_log_tells_where_a_model_failed_and_not_on_what(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        scored(Recorder().score, [ask("q", f"{POISON} my secret")])
+        score_isolated(Recorder().score, [ask("q", f"{POISON} my secret")])
     assert "ValueError at " in caplog.text
     assert "fakes.py" in caplog.text
     assert "secret" not in caplog.text
@@ -191,7 +202,7 @@ def test_the_log_tells_where_a_model_failed_and_not_on_what(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_a_failure(number: float) -> None:
-    assert scored(lambda _: [number, 1.0], [ask("q", "1"), ask("q", "2")]) == [
+    assert score_isolated(lambda _: [number, 1.0], [ask("q", "1"), ask("q", "2")]) == [
         Failure("not a finite number", str(number)),
         1.0,
     ]
@@ -199,8 +210,8 @@ def test_what_is_no_number_is_a_failure(number: float) -> None:
 
 def test_a_model_that_miscounts_is_broken() -> None:
     assert (
-        scored(lambda asks: [1.0] * (len(asks) + 1), [ask("q", "1"), ask("q", "2")])
-        == [Failure(BROKEN, "RuntimeError")] * 2
+        score_isolated(lambda asks: [1.0] * (len(asks) + 1), [ask("q", "1"), ask("q", "2")])
+        == [Failure(MODEL_ERROR, "RuntimeError")] * 2
     )
 
 
@@ -208,7 +219,7 @@ def test_a_model_that_would_end_the_program_is_broken() -> None:
     def leaving(_: Sequence[Ask]) -> list[float]:
         raise SystemExit(3)
 
-    assert scored(leaving, [ask("q", "1")]) == [Failure(BROKEN, "SystemExit")]
+    assert score_isolated(leaving, [ask("q", "1")]) == [Failure(MODEL_ERROR, "SystemExit")]
 
 
 def test_closing_answers_what_was_accepted_and_refuses_the_rest() -> None:
@@ -235,7 +246,7 @@ def test_closing_does_not_wait_for_company() -> None:
 
 
 def test_every_batch_is_reported() -> None:
-    model, seen = Recorder(), list[Batch]()
+    model, seen = Recorder(), list[BatchReport]()
     batcher = Batcher(model.score, Limits(window=0.0), seen.append)
     [f.result(SOON) for f in batcher.submit([ask("a", "1"), ask("a", UNSCORABLE), ask("b", "2"), ask("b", "2")])]
     assert [(batch.answers, batch.queries, batch.failed) for batch in seen] == [(4, 2, 1)]

@@ -21,7 +21,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the serve extra")
 
 from prb.serving import clients
-from prb.serving.clients import NoScore, compute_score, plain, score, trl_reward
+from prb.serving.clients import NoScore, compute_score, normalize, score, trl_reward
 from tests.serving.fakes import POISON, UNSCORABLE, ask, worth
 from tests.serving.process import running
 
@@ -194,11 +194,11 @@ def test_address_and_token_come_from_the_environment(scripted: Any, monkeypatch:
 
 
 def test_what_is_no_address_is_refused_at_once() -> None:
-    with pytest.raises(NoScore, match="localhost:8300/v1/score is no address"):
+    with pytest.raises(NoScore, match="localhost:8300/v1/score is not a URL"):
         score(QUERY, ["a"], url="localhost:8300")
 
 
 @pytest.mark.parametrize("query", ["[1]", [1], "null"])
 def test_a_query_that_is_no_map_is_refused_at_once(query: Any) -> None:
-    with pytest.raises(NoScore, match="a query is a map"):
-        plain(query)
+    with pytest.raises(NoScore, match="a query must be a dict"):
+        normalize(query)

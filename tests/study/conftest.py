@@ -1,4 +1,4 @@
-"""Small studies, people who use them through HTTP, a real PostgreSQL."""
+"""Small studies, annotators who use them through HTTP, a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from starlette.testclient import TestClient
 from prb.study.app import make_app
 from prb.study.config import NewConfig
 from prb.study.database import Database, open_study
-from prb.study.desk import Desk
-from prb.study.new import Made, new_study
+from prb.study.design import NewStudy, new_study
+from prb.study.pages import Site
 from tests.conftest import make_row, make_twins
 
 Row = dict[str, Any]
@@ -32,10 +32,10 @@ AFTER = {"prefer": "B", "sure": "2", "difference": "preference"}
 class Study:
     """A study in the test's own folder, served in this process."""
 
-    def __init__(self, made: Made, *, rate: int = 0) -> None:
+    def __init__(self, made: NewStudy, *, rate: int = 0) -> None:
         self.made = made
         self.database: Database = open_study(made.where)
-        self.app = make_app(Desk(self.database, rate=rate), ["testserver"])
+        self.app = make_app(Site(self.database, rate=rate), ["testserver"])
         self.tokens = [link.rpartition("/")[2] for link in made.links.values()]
 
     def person(self, number: int = 0, *, join: bool = True) -> Person:
@@ -111,7 +111,7 @@ Make = Callable[..., Study]
 
 @pytest.fixture
 def rows() -> list[Row]:
-    """Two questions of single people and two mirrored ones: six items."""
+    """Two questions of single users and two mirrored ones: six items."""
     return [make_row(1), make_row(2), *make_twins(3), *make_twins(4)]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from prb.study.config import NewConfig
-from prb.study.new import new_study
+from prb.study.design import new_study
 
 Key = tuple[int, int]
 PATIENCE = 120.0
@@ -23,7 +23,7 @@ PATIENCE = 120.0
 
 @dataclass
 class Crowd:
-    """What the crowd was told is saved, and how long it waited for each reply."""
+    """What the crowd was told had been saved, and how long it waited for each reply."""
 
     acknowledged: dict[Key, dict[str, str]] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
@@ -164,8 +164,7 @@ def run_storm(
     """The crowd's own account, and what the database holds afterwards."""
     import sqlalchemy as sa
 
-    from prb.study.database import open_study
-    from prb.study.tables import ANSWER
+    from prb.study.database import ANSWER, open_study
 
     tokens = make_study(folder, where, annotators=annotators, judgements=judgements)
     server = Server(where)

@@ -8,7 +8,7 @@ from typing import Any
 from prb.study.admin import flags
 from prb.study.demo import fill
 from tests.study.conftest import AFTER, BEFORE, Make
-from tests.study.test_agree import rated, row
+from tests.study.test_agreement import rated, row
 
 
 def test_progress_and_agreement_are_live(make: Make) -> None:
@@ -30,12 +30,12 @@ def test_people_who_need_a_look_are_flagged() -> None:
     sides = [said(f, f) for f in ("chosen", "rejected") * 4]
     assert flags(sides, [30.0] * 8, 30.0, (2, 2)) == [
         "nearly always picks the same side",
-        "gives one and the same rating",
+        "always gives the same rating",
     ]
     fair = [said(f, "chosen", ratings=rated(4, 3)) for f in ("chosen", "rejected") * 4]
     assert flags(fair, [30.0] * 8, 30.0, (2, 2)) == []
     assert flags(fair, [5.0] * 8, 30.0, (0, 2)) == ["missed 2 of 2 checks", "much faster than the others"]
-    assert flags([row(1, 1, skipped="other", before=None)] * 6, [], 30.0, None) == ["skips a lot"]
+    assert flags([row(1, 1, skipped="other", before=None)] * 6, [], 30.0, None) == ["skips many items"]
     assert flags(sides[:3], [1.0] * 3, 30.0, None) == []  # too little to say anything
 
 
@@ -57,7 +57,7 @@ def test_the_demo_is_filled_and_leaves_the_last_place_free(make: Make) -> None:
     fill(study.database, "validate")
     text = study.admin().open("/admin")
     assert "missed" in text
-    assert "What this person" in study.person(5).open("/task")
+    assert "What this user" in study.person(5).open("/task")
     collect = make(kind="collect", annotators=6)
     fill(collect.database, "collect")
     assert "Participant 6" in collect.admin().open("/admin")

@@ -1,4 +1,4 @@
-"""Both kinds of study in a real browser: by keyboard alone, on a phone and a desk, without scripts, in both colours."""
+"""Both kinds of study in a real browser: by keyboard alone, on phone and desktop, without scripts, light and dark."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from prb.study.config import ExportConfig
+from prb.study.database import ANSWER
 from prb.study.demo import fill
-from prb.study.export import export, judgements
-from prb.study.tables import ANSWER
+from prb.study.export import export, judgments
 from tests.conftest import make_row
 from tests.study.conftest import PASSWORD, Make, Study
 from tests.study.test_security import EVIL, evil_row
@@ -109,7 +109,7 @@ def test_a_person_validates_by_keyboard_alone(browser: Any, make: Make, window: 
     with study.serving() as address:
         visit = Visit(browser, window)
         visit.page.goto(link(address, study))
-        visit.enter("text=Which answer would this person prefer?")
+        visit.enter("text=Which answer would this user prefer?")
         visit.keys("5", "4", "3", "2", "1", "5")
         visit.enter(".ask.missing")  # one is missing: it is pointed at, nothing is sent
         visit.keys("b")
@@ -122,10 +122,10 @@ def test_a_person_validates_by_keyboard_alone(browser: Any, make: Make, window: 
         visit.enter("text=1 of 2")
         visit.arrive(".ratings")
         visit.keys("s", "ArrowDown", "ArrowDown")
-        visit.enter("text=That was the last one")
+        visit.enter("text=That was the last item")
         assert visit.troubles == []
     with study.database.read() as connection:
-        done = {row["skipped"]: row for row in judgements(connection)}
+        done = {row["skipped"]: row for row in judgments(connection)}
     first = done[None]
     second = "rejected" if first["first"] == "chosen" else "chosen"
     assert list(first["ratings"][first["first"]].values()) == [5, 4, 3]
@@ -184,13 +184,13 @@ def test_the_way_through_needs_no_scripts(browser: Any, make: Make) -> None:
         page.click("text=Continue")
         for name, value in (("prefer", "B"), ("sure", "2"), ("difference", "quality")):
             page.locator(f"input[name={name}][value='{value}']").check(force=True)
-        page.click("text=Save, next item")
-        page.click("text=Undo the last one")
+        page.click("text=Save and continue")
+        page.click("text=Undo the last item")
         assert page.locator("input[name=prefer][value=B]").is_checked()
         page.click("summary:has-text('Skip')")
         page.locator("input[name=reason]").first.check()
-        page.click("text=Skip it")
-        assert page.locator("h1").inner_text() == "That was the last one"
+        page.click("text=Skip this item")
+        assert page.locator("h1").inner_text() == "That was the last item"
 
 
 def test_taking_part_needs_no_scripts(browser: Any, make: Make) -> None:
@@ -210,7 +210,7 @@ def test_taking_part_needs_no_scripts(browser: Any, make: Make) -> None:
         page.click("text=Continue")
         for name, value in (("A-rating", "1"), ("B-rating", "5"), ("best", "B")):
             page.locator(f"input[name={name}][value='{value}']").check(force=True)
-        page.click("text=Save, next question")
+        page.click("text=Save and continue")
         page.click("text=My data")
         page.check("input[name=sure]")
         page.click("button:has-text('Delete my data')")
@@ -241,7 +241,7 @@ def test_every_page_fits_its_window_and_can_be_read(browser: Any, make: Make, wi
             visit.sound()
         page.fill("#password", PASSWORD)
         page.click("text=Sign in")
-        visit.arrive("text=How the study is going")
+        visit.arrive("text=Study progress")
         visit.sound()
         page.goto(link(other, collect, 5))
         visit.enter("text=Before we begin")
@@ -271,7 +271,7 @@ def test_hostile_texts_do_nothing_in_a_browser(browser: Any, make: Make) -> None
             visit.keys(*"444444a")
             visit.enter(".wishes")
             visit.keys("b", "2", "t")
-            visit.enter("text=That was the last one" if n == len(rows) - 1 else ".ratings")
+            visit.enter("text=That was the last item" if n == len(rows) - 1 else ".ratings")
         assert visit.troubles == []
 
 

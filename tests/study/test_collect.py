@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from prb.building.records import read_records
 from prb.data.load import load
 from prb.study.config import ExportConfig
+from prb.study.database import ANNOTATOR, ASSIGNMENT, METADATA, POST
 from prb.study.export import export
-from prb.study.forms import MAX_TEXT
-from prb.study.tables import ANNOTATOR, ASSIGNMENT, META, POST
+from prb.study.judgments import MAX_TEXT
 from prb.types import Pair, Rating
 from tests.conftest import make_row
 from tests.study.conftest import Make, Person, Study
@@ -71,7 +71,7 @@ def test_posts_are_wanted_first_and_a_second_click_adds_none(make: Make) -> None
     assert "write or paste something" in person.follow("/posts", {"text": "  "})
     person.follow("/posts", {"text": "two"})
     person.follow("/posts", {"text": "three"})
-    assert "3 posts are plenty" in person.follow("/posts", {"text": "four"})
+    assert "3 posts are enough" in person.follow("/posts", {"text": "four"})
     first = re.search(r"/posts/(\d+)/remove", person.text)
     assert first
     assert SECRET not in person.follow(first[0])
@@ -124,7 +124,7 @@ def test_with_more_than_two_answers_best_and_worst_make_pairs(make: Make, tmp_pa
     shown = re.findall(r'<div class="text " dir="auto">(\w+)</div>', person.text)
     assert sorted(shown) == ["coffee", "mate", "tea", "water"]
     said = {f"{n}-rating": "3" for n in "ABCD"} | {"best": "C", "worst": "C"}
-    assert "cannot be the worst one too" in person.follow(person.action, said)
+    assert "cannot also be the worst one" in person.follow(person.action, said)
     person.follow(person.action, {**said, "worst": "A"})
     export(ExportConfig(study=study.made.where, out=tmp_path / "out"))
     pairs = [p for p in load(str(tmp_path / "out" / "pairs.jsonl")) if isinstance(p, Pair)]
@@ -171,7 +171,7 @@ def test_texts_that_are_too_long_are_refused_and_never_cut(make: Make) -> None:
     study = make(kind="collect")
     person = take_part(study)
     text = person.follow(person.action, {"narrative": "x" * (MAX_TEXT + 1)})
-    assert "20,001 characters long; 20,000 is the most" in text
+    assert "This text has 20,001 characters; at most 20,000 are allowed" in text
     assert person.send(person.action, {"narrative": "x" * 1_000_000}).status_code == 413
 
 
@@ -198,7 +198,9 @@ def test_delete_my_data_leaves_nothing_anywhere(make: Make, request: pytest.Fixt
     assert "Tick the box first" in person.follow("/data/delete")
     assert "Your data is deleted" in person.follow("/data/delete", {"sure": "yes"})
     with study.database.read() as connection:
-        dump = "\n".join(repr(row) for table in META.tables.values() for row in connection.execute(sa.select(table)))
+        dump = "\n".join(
+            repr(row) for table in METADATA.tables.values() for row in connection.execute(sa.select(table))
+        )
     for trace in (SECRET, WISH, str(pseudonym)):
         assert trace not in dump
     assert "mine stays" in dump

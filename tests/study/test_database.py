@@ -12,9 +12,8 @@ import sqlalchemy as sa
 
 from prb.errors import BadInput, RunConflict
 from prb.study.config import NewConfig
-from prb.study.database import Database, open_study, shown
-from prb.study.new import new_study
-from prb.study.tables import ANNOTATOR, ANSWER, META, STUDY
+from prb.study.database import ANNOTATOR, ANSWER, METADATA, STUDY, Database, open_study, without_password
+from prb.study.design import new_study
 from tests.conftest import make_row
 from tests.study.conftest import BEFORE, Make
 
@@ -39,9 +38,9 @@ def test_migrations_make_exactly_the_tables_that_queries_use(where: str) -> None
     database = Database(where)
     database.upgrade()
     found = sa.inspect(database.engine)
-    for table in META.tables.values():
+    for table in METADATA.tables.values():
         assert {c["name"] for c in found.get_columns(table.name)} == set(table.c.keys()), table.name
-    assert set(found.get_table_names()) == {*META.tables, "alembic_version"}
+    assert set(found.get_table_names()) == {*METADATA.tables, "alembic_version"}
     database.upgrade()  # a second time changes nothing
     database.close()
 
@@ -151,7 +150,7 @@ def test_other_databases_and_broken_addresses_are_refused() -> None:
     with pytest.raises(BadInput, match="cannot be opened") as raised:
         open_study("postgresql://user:geheim@127.0.0.1:1/x")
     assert "geheim" not in str(raised.value)
-    assert "geheim" not in shown("postgresql://user:geheim@host/x")
+    assert "geheim" not in without_password("postgresql://user:geheim@host/x")
 
 
 def test_bad_input_leaves_no_file(tmp_path: Path, write_jsonl: Callable[..., Path]) -> None:

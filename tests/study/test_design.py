@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prb.errors import BadInput
-from prb.study.design import assign, orders, plan, spread
-from prb.study.new import drawn
+from prb.study.design import assign, balance_loads, balance_orders, sample_groups, spread_checks
 
 SIZES = st.tuples(st.integers(1, 30), st.integers(1, 8), st.integers(1, 8), st.integers(0, 5)).filter(
     lambda s: s[2] <= s[1]
@@ -21,7 +20,7 @@ SIZES = st.tuples(st.integers(1, 30), st.integers(1, 8), st.integers(1, 8), st.i
 @given(SIZES)
 def test_every_item_has_its_annotators_and_loads_differ_by_at_most_one(size: tuple[int, int, int, int]) -> None:
     items, annotators, overlap, seed = size
-    edges = assign([str(n) for n in range(items)], annotators=annotators, overlap=overlap, quota=None, seed=seed)
+    edges = balance_loads([str(n) for n in range(items)], annotators=annotators, overlap=overlap, quota=None, seed=seed)
     assert len(set(edges)) == len(edges) == items * overlap
     assert set(Counter(item for _, item in edges).values()) == {overlap}
     load = Counter(dict.fromkeys(range(annotators), 0))
@@ -32,7 +31,7 @@ def test_every_item_has_its_annotators_and_loads_differ_by_at_most_one(size: tup
 @settings(max_examples=80, deadline=None)
 @given(st.sets(st.tuples(st.integers(0, 6), st.integers(0, 12)), min_size=1), st.integers(0, 3))
 def test_both_orders_are_balanced_for_every_annotator_and_every_item(edges: set[tuple[int, int]], seed: int) -> None:
-    flipped = orders(sorted(edges), seed=seed)
+    flipped = balance_orders(sorted(edges), seed=seed)
     for side in (0, 1):
         for node in {edge[side] for edge in edges}:
             sides = [1 if flipped[e] else -1 for e in edges if e[side] == node]
@@ -41,8 +40,8 @@ def test_both_orders_are_balanced_for_every_annotator_and_every_item(edges: set[
 
 def test_orders_look_like_coins_and_differ_with_the_seed() -> None:
     edges = [(a, i) for a in range(4) for i in range(50)]
-    one, two = orders(edges, seed=1), orders(edges, seed=2)
-    assert orders(edges, seed=1) == one
+    one, two = balance_orders(edges, seed=1), balance_orders(edges, seed=2)
+    assert balance_orders(edges, seed=1) == one
     assert 0.3 < sum(one[e] != two[e] for e in edges) / len(edges) < 0.7
     runs = sum(one[0, i] != one[0, i + 1] for i in range(49))
     assert 10 < runs < 40  # neither blocks nor strict alternation
@@ -50,28 +49,28 @@ def test_orders_look_like_coins_and_differ_with_the_seed() -> None:
 
 def test_twins_go_to_different_annotators_while_there_are_enough() -> None:
     groups = [str(n // 2) for n in range(40)]
-    edges = assign(groups, annotators=6, overlap=2, quota=None, seed=0)
+    edges = balance_loads(groups, annotators=6, overlap=2, quota=None, seed=0)
     seen = Counter((a, groups[i]) for a, i in edges)
     assert sum(n > 1 for n in seen.values()) <= 4  # balance of loads comes first
 
 
-def test_couples_of_annotators_meet_about_equally_often() -> None:
-    edges = assign([str(n) for n in range(100)], annotators=5, overlap=2, quota=None, seed=0)
+def test_annotator_pairs_share_about_equally_many_items() -> None:
+    edges = balance_loads([str(n) for n in range(100)], annotators=5, overlap=2, quota=None, seed=0)
     who = [sorted(a for a, i in edges if i == item) for item in range(100)]
     met = Counter(map(tuple, who))
     assert len(met) == 10
-    assert max(met.values()) - min(met.values()) <= 3  # a hundred items, ten couples
+    assert max(met.values()) - min(met.values()) <= 3  # a hundred items, ten annotator pairs
 
 
 def test_a_quota_that_cannot_hold_the_items_says_what_would_fit() -> None:
-    with pytest.raises(BadInput, match=r"10 items × 3 are 30 judgements, 5 annotators × 4 give 20; use --limit 6"):
-        assign(["x"] * 10, annotators=5, overlap=3, quota=4, seed=0)
+    with pytest.raises(BadInput, match=r"10 items × 3 are 30 judgments, 5 annotators × 4 give 20; use --limit 6"):
+        balance_loads(["x"] * 10, annotators=5, overlap=3, quota=4, seed=0)
     with pytest.raises(BadInput, match="--overlap 3 needs at least 3 annotators"):
-        assign(["x"], annotators=2, overlap=3, quota=None, seed=0)
+        balance_loads(["x"], annotators=2, overlap=3, quota=None, seed=0)
 
 
 def test_everybody_meets_every_check_in_the_middle_of_the_work() -> None:
-    tasks = plan([str(n) for n in range(30)], annotators=5, overlap=2, quota=12, checks=2, seed=3)
+    tasks = assign([str(n) for n in range(30)], annotators=5, overlap=2, quota=12, checks=2, seed=3)
     for annotator in range(5):
         own = sorted((t for t in tasks if t.annotator == annotator), key=lambda t: t.position)
         assert [t.position for t in own] == list(range(14))
@@ -82,15 +81,15 @@ def test_everybody_meets_every_check_in_the_middle_of_the_work() -> None:
 
 
 def test_checks_are_spread_evenly() -> None:
-    assert spread([1, 2, 3, 4, 5, 6], [90, 91]) == [1, 2, 90, 3, 4, 91, 5, 6]
-    assert spread([], [90]) == [90]
+    assert spread_checks([1, 2, 3, 4, 5, 6], [90, 91]) == [1, 2, 90, 3, 4, 91, 5, 6]
+    assert spread_checks([], [90]) == [90]
 
 
 def test_a_sample_keeps_twins_together_and_depends_only_on_the_seed() -> None:
     groups = ["a", "a", "b", "c", "c", "d"]
-    kept = drawn(groups, 3, seed=5)
-    assert kept == drawn(groups, 3, seed=5)
+    kept = sample_groups(groups, 3, seed=5)
+    assert kept == sample_groups(groups, 3, seed=5)
     assert len(kept) <= 3
     assert all((0 in kept) == (1 in kept) and (3 in kept) == (4 in kept) for _ in [0])
-    assert drawn(groups, None, seed=5) == set(range(6))
-    assert len({frozenset(drawn(groups, 3, seed=s)) for s in range(20)}) > 2
+    assert sample_groups(groups, None, seed=5) == set(range(6))
+    assert len({frozenset(sample_groups(groups, 3, seed=s)) for s in range(20)}) > 2

@@ -13,9 +13,8 @@ from prb.errors import BadInput
 from prb.study import access
 from prb.study.app import serve
 from prb.study.config import ServeConfig
-from prb.study.desk import visible
-from prb.study.new import new_password
-from prb.study.tables import ANNOTATOR, ANSWER, AUDIT, SESSION, STUDY
+from prb.study.database import ANNOTATOR, ANSWER, AUDIT, SESSION, STUDY
+from prb.study.pages import visible
 from tests.conftest import make_row
 from tests.study.conftest import AFTER, BEFORE, PASSWORD, Make
 
@@ -210,12 +209,12 @@ def test_one_session_cannot_flood_the_server_and_others_do_not_notice(make: Make
 def test_a_rate_fills_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(access.time, "monotonic", lambda: now[0])
-    rate = access.Rate(60)
+    rate = access.RateLimit(60)
     assert sum(rate.allows("a") for _ in range(100)) == 60
     now[0] += 2.0
     assert sum(rate.allows("a") for _ in range(100)) == 2
     assert rate.allows("b")
-    assert all(access.Rate(0).allows("a") for _ in range(1000))
+    assert all(access.RateLimit(0).allows("a") for _ in range(1000))
 
 
 def test_sessions_end(make: Make) -> None:
@@ -239,7 +238,7 @@ def test_the_pages_of_the_administrator_need_the_password(make: Make) -> None:
     assert annotator.client.get("/admin").status_code == 401
     assert annotator.send("/admin/login", {"password": "guess"}).status_code == 403
     admin = study.admin()
-    assert "How the study is going" in admin.open("/admin")
+    assert "Study progress" in admin.open("/admin")
     admin.client.cookies.set("prb_study", admin.client.cookies["prb_study_admin"])
     assert admin.client.get("/task").status_code == 401
 
@@ -247,7 +246,7 @@ def test_the_pages_of_the_administrator_need_the_password(make: Make) -> None:
 def test_a_new_password_replaces_the_old_one_and_its_sessions(make: Make) -> None:
     study = make()
     admin = study.admin()
-    password = new_password(study.made.where)
+    password = access.replace_password(study.database)
     assert admin.client.get("/admin").status_code == 401
     assert admin.send("/admin/login", {"password": PASSWORD}).status_code == 403
     assert admin.send("/admin/login", {"password": password}).status_code == 303
@@ -287,7 +286,7 @@ def test_listening_to_everybody_needs_a_public_address(make: Make) -> None:
     where = make().made.where
     with pytest.raises(BadInput, match=r"--host 0\.0\.0\.0 needs --url"):
         serve(ServeConfig(study=where, host="0.0.0.0"), print)
-    with pytest.raises(BadInput, match=r"is not like https://study\.example\.org"):
+    with pytest.raises(BadInput, match=r"is not a URL like https://study\.example\.org"):
         serve(ServeConfig(study=where, url="study.example.org"), print)
 
 

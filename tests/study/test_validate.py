@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import sqlalchemy as sa
 
-from prb.study.export import judgements
-from prb.study.forms import unblind
-from prb.study.tables import ANSWER, ASSIGNMENT, AUDIT, ITEM
+from prb.study.database import ANSWER, ASSIGNMENT, AUDIT, ITEM
+from prb.study.export import judgments
+from prb.study.judgments import unblind
 from tests.conftest import make_row
 from tests.study.conftest import AFTER, BEFORE, Make, Study
 
@@ -27,7 +27,7 @@ def test_the_wishes_are_shown_only_after_the_ratings(make: Make) -> None:
     assert "keep it short" not in first
     assert "on the bus" not in first
     second = person.follow(person.action, BEFORE)
-    assert "What this person wants" in second
+    assert "What this user wants" in second
     assert "I read on the bus" in second
     assert "brevity" in second
 
@@ -49,7 +49,7 @@ def test_a_judgement_is_kept_in_all_its_parts(make: Make) -> None:
     before = {**BEFORE, "A-correctness": "2", "B-helpfulness": "5", "prefer": "neither"}
     study.person().judge(before, {"prefer": "A", "sure": "3", "difference": "quality"})
     with study.database.read() as connection:
-        row = judgements(connection)[0]
+        row = judgments(connection)[0]
         flipped = connection.scalar(sa.select(ASSIGNMENT.c.flipped))
     first, second = ("rejected", "chosen") if flipped else ("chosen", "rejected")
     assert row["ratings"][first] == {"correctness": 2, "relevance": 4, "helpfulness": 4}
@@ -89,7 +89,7 @@ def test_missing_replies_are_asked_for_and_nothing_is_stored(make: Make) -> None
     person.open("/task")
     text = person.follow(person.action, {k: v for k, v in BEFORE.items() if k not in ("prefer", "B-relevance")})
     assert person.status == 422
-    assert "2 questions are still open" in text
+    assert "2 fields are missing or invalid" in text
     assert text.count("Please choose") == 2
     assert text.count(" checked") == 5  # what was given stands
     assert person.follow(person.action, {**BEFORE, "A-relevance": "9"}).count("Please choose one of these") == 1
@@ -136,11 +136,11 @@ def test_undo_takes_one_step_back_and_starts_from_what_was_said(make: Make) -> N
     text = person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
     assert "Taken back" in text
     assert re.search(r'value="B" data-key="b" required checked', text)
-    assert "What this person wants" in text
+    assert "What this user wants" in text
     person.follow(person.action, {**AFTER, "prefer": "A"})
     assert re.search(r"plant number \d", person.text) == item or item
     with study.database.read() as connection:
-        row = judgements(connection)[0]
+        row = judgments(connection)[0]
         undone = connection.scalars(sa.select(AUDIT.c.detail).where(AUDIT.c.what == "undone")).all()
     assert row["revised"] is False
     assert undone[0]["said"] == AFTER
@@ -155,7 +155,7 @@ def test_ratings_changed_after_the_wishes_were_seen_are_marked(make: Make) -> No
     assert person.action.endswith("/1")
     person.follow(person.action, {**BEFORE, "prefer": "neither"})
     with study.database.read() as connection:
-        row = judgements(connection)[0]
+        row = judgments(connection)[0]
     assert (row["before"], row["revised"]) == ("neither", True)
 
 
@@ -178,7 +178,7 @@ def test_skipping_needs_a_reason_and_can_be_undone(make: Make) -> None:
     assert person.send(skip, {"reason": "bored"}).status_code == 422
     person.follow(skip, {"reason": "unknown", "words": "never kept plants"})
     with study.database.read() as connection:
-        row = judgements(connection)[0]
+        row = judgments(connection)[0]
     assert (row["skipped"], row["skipped_words"], row["before"]) == ("unknown", "never kept plants", None)
     person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
     assert answers(study) == 0
@@ -188,7 +188,7 @@ def test_skipping_needs_a_reason_and_can_be_undone(make: Make) -> None:
 
 def test_after_the_last_item_there_are_thanks_and_a_way_back(make: Make) -> None:
     person = make([make_row(1)], annotators=1, overlap=1, checks=0).person()
-    assert "That was the last one" in person.judge()
+    assert "That was the last item" in person.judge()
     assert "Taken back" in person.follow("/undo", {"from": "end"})
 
 

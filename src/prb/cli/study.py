@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from prb.cli.parse import parse
 from prb.cli.verbs import choose, print_json
 from prb.study.config import AgreeConfig, DemoConfig, ExportConfig, NewConfig, ServeConfig
+
+if TYPE_CHECKING:
+    from prb.study.app import Ready
+    from prb.study.demo import DemoReady
 
 
 def command(args: Sequence[str]) -> None:
@@ -22,35 +27,34 @@ def command(args: Sequence[str]) -> None:
 
 def new(args: Sequence[str]) -> None:
     config = parse(NewConfig, args, "study new")
-    from prb.study.new import PASSWORD, new_study
+    from prb.study.design import PASSWORD_VARIABLE, new_study
 
-    made = new_study(config)
+    study = new_study(config)
     if config.json:
-        print_json(made._asdict())
+        print_json(study._asdict())
         return
-    work = f"{made.judgements} judgements by {len(made.links)} annotators" if made.judgements else "questions to pick"
-    print(f"{made.where}: {made.items} items, {work}\n\ninvitations (shown once, only hashes are kept):")  # noqa: T201
-    for name, link in made.links.items():
+    what = f"{study.judgements} judgments by {len(study.links)} annotators" if study.judgements else "to choose from"
+    print(f"{study.where}: {study.items} items, {what}\n\ninvitations (shown once, only hashes are stored):")  # noqa: T201
+    for name, link in study.links.items():
         print(f"  {name:<14} {link}")  # noqa: T201
-    print(f"\nadmin password: {made.password or f'as in {PASSWORD}'}\nnext: prb study serve {config.out}")  # noqa: T201
+    password = study.password or f"as in {PASSWORD_VARIABLE}"
+    print(f"\nadmin password: {password}\nnext: prb study serve {config.out}")  # noqa: T201
 
 
 def serve(args: Sequence[str]) -> None:
     config = parse(ServeConfig, args, "study serve")
     from prb.study.app import serve as run
 
-    if config.new_password:
-        from prb.study.new import new_password
-
-        print(f"admin password: {new_password(config.study)}", flush=True)  # noqa: T201
-
-    def say(url: str) -> None:
+    def ready(server: Ready) -> None:
         if not config.quiet:
-            print(f"study: {url}   administration: {url.rstrip('/')}/admin   Ctrl-C ends it", flush=True)  # noqa: T201
+            admin = f"{server.url.rstrip('/')}/admin"
+            print(f"study: {server.url}   administration: {admin}   Ctrl-C stops it", flush=True)  # noqa: T201
+        if server.password:
+            print(f"admin password: {server.password}", flush=True)  # noqa: T201
 
-    run(config, say)
+    run(config, ready)
     if not config.quiet:
-        print("stopped; everything that was acknowledged is kept")  # noqa: T201
+        print("stopped; everything that was saved is kept")  # noqa: T201
 
 
 def export(args: Sequence[str]) -> None:
@@ -66,24 +70,25 @@ def export(args: Sequence[str]) -> None:
 
 def agree(args: Sequence[str]) -> None:
     config = parse(AgreeConfig, args, "study agree")
-    from prb.runs import write_json
-    from prb.study.agree import agree as judge
-    from prb.study.agree import check_names, require
-    from prb.study.sentences import verdict
+    from prb.study.agreement import agree as run
+    from prb.study.verdict import verdict
 
-    check_names(config.require)
-    result = judge(config)
-    if config.out:
-        write_json(config.out, result)
-    if config.json:
-        print_json(result)
-    else:
-        print("\n".join(verdict(result)))  # noqa: T201
-    require(config.require, result)
+    def show(summary: dict[str, Any]) -> None:
+        if config.json:
+            print_json(summary)
+        else:
+            print("\n".join(verdict(summary)))  # noqa: T201
+
+    run(config, show=show)
 
 
 def demo(args: Sequence[str]) -> None:
     config = parse(DemoConfig, args, "study demo")
     from prb.study.demo import run_demo
 
-    run_demo(config)
+    def ready(server: DemoReady) -> None:
+        print(f"take part        {server.link}", flush=True)  # noqa: T201
+        print(f"administration   {server.admin}   password: {server.password or 'yours'}", flush=True)  # noqa: T201
+        print("Ctrl-C stops it", flush=True)  # noqa: T201
+
+    run_demo(config, ready)

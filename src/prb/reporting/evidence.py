@@ -86,7 +86,7 @@ def correlated(result: Data) -> Data:
 
 def study(result: Data) -> Data:
     """All of it, with the verdicts in words."""
-    from prb.study.sentences import SENTENCES, verdict
+    from prb.study.verdict import SENTENCES, verdict
 
     said = verdict(result)
     gates = [{"name": name, "holds": result["verdicts"][name], "says": say(result)} for name, say in SENTENCES.items()]

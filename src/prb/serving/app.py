@@ -1,51 +1,212 @@
-"""The HTTP side: routes, the guard before them, and numbers about both."""
+"""The reward server's HTTP interface: requests, replies, routes, refusals and metrics.
+
+Two contracts: ours (`/v1/score`) and OpenRLHF's (`/get_reward`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hmac
 import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from starlette.exceptions import HTTPException as AnyHTTPException
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prb import __version__
-from prb.serving.batching import Batch, Batcher, Closing, Overloaded, where
-from prb.serving.contracts import (
-    Refused,
-    RewardReply,
-    RewardRequest,
-    ScoreReply,
-    ScoreRequest,
-    explained,
-    reply,
-    reward_reply,
-    within,
-)
-from prb.types import Ask, Failure
+from prb.serving.batching import MODEL_ERROR, Batcher, BatchReport, Closing, Overloaded, place_of, query_length
+from prb.serving.http import BodyLimit, SecurityHeaders, has_token
+from prb.types import Ask, Failure, Post, Query, Reward
 
 log = logging.getLogger("prb.serving")
 
-GONE = 499
-"""Nobody reads it: the client has left."""
-BODY_SECONDS = 60.0
+END_MARKERS = (
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "<eos>",
+    "<|end|>",
+    "</s>",
+)
+"""What a policy's tokenizer leaves after an answer; OpenRLHF sends texts with them."""
+CLIENT_LEFT = 499
+"""Nobody reads this status; metrics count it."""
 ROUTES = ("/v1/score", "/get_reward", "/healthz", "/metrics")
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
-class Gone(Exception):
+class Refused(Exception):
+    """A request that gets no score: status and reason."""
+
+    def __init__(self, status: int, reason: str, failures: Sequence[str | None] | None = None) -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.failures = status, reason, failures
+
+
+class ClientLeft(Exception):
     pass
+
+
+def _check_unicode(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("contains a lone surrogate") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_check_unicode)]
+"""JSON can spell lone surrogates, which no tokenizer accepts."""
+
+
+class Strict(BaseModel):
+    """A misspelled field would silently hide the user from the model. No field holds a rubric or narrative."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class PostIn(Strict):
+    text: Text
+    id: Text | None = None
+    category: Text = ""
+
+
+class QueryIn(Strict):
+    """All that the model may see."""
+
+    question: Text
+    user: Text | None = None
+    posts: list[PostIn | Text] = Field(default=[], max_length=10_000)
+    """The user's past posts, oldest first, as strings or as objects with a `text`."""
+    plan: list[Text] = Field(default=[], max_length=1_000)
+    """What this user probably wants, one aspect per entry."""
+
+    def query(self) -> Query:
+        posts = [PostIn(text=post) if isinstance(post, str) else post for post in self.posts]
+        numbered = tuple(Post(str(n) if p.id is None else p.id, p.category, p.text) for n, p in enumerate(posts, 1))
+        return Query(question=self.question, user=self.user, posts=numbered, plan=tuple(self.plan))
+
+
+class ScoreRequest(Strict):
+    query: QueryIn
+    answers: Annotated[list[Text], Field(min_length=1)]
+    partial: bool = False
+    """Return the scores there are, with a reason where one is missing; otherwise one failure fails the request."""
+
+    def asks(self) -> list[Ask]:
+        query = self.query.query()
+        return [Ask(query, answer) for answer in self.answers]
+
+
+class ScoreReply(BaseModel):
+    scores: list[float | None]
+    failures: list[str | None]
+    """Why there is no score; null where there is one."""
+    cut: list[int]
+    """How many posts were left out because they did not fit the model's context."""
+    model: str
+    fingerprint: str
+
+
+class RewardRequest(BaseModel):
+    """OpenRLHF's: whole texts, the prompts they begin with, and the dataset's label column."""
+
+    query: Annotated[list[Text], Field(min_length=1)]
+    prompts: list[Text]
+    labels: list[str | dict[str, Any] | None] | None = None
+    """A query of `/v1/score`, as JSON text or an object. Empty or null: the prompt is the question of no known user."""
+
+    def asks(self) -> list[Ask]:
+        labels = self.labels or [None] * len(self.query)
+        if not len(self.query) == len(self.prompts) == len(labels):
+            raise Refused(422, "query, prompts and labels must have the same length")
+        asks = []
+        for n, (text, prompt, label) in enumerate(zip(self.query, self.prompts, labels, strict=True)):
+            if not text.startswith(prompt):
+                raise Refused(422, f"query.{n} does not begin with prompts.{n}, so the answer cannot be separated")
+            answer = text.removeprefix(prompt).rstrip()
+            while marker := next((end for end in END_MARKERS if answer.endswith(end)), None):
+                answer = answer.removesuffix(marker).rstrip()
+            asks.append(Ask(_label_query(n, prompt, label), answer))
+        return asks
+
+
+class RewardReply(BaseModel):
+    rewards: list[float]
+    scores: list[float]
+    extra_logs: dict[str, list[float]]
+
+
+def _label_query(n: int, prompt: str, label: str | dict[str, Any] | None) -> Query:
+    """A label that cannot be parsed is an error: scoring without the user would answer a different question."""
+    if label is None or (isinstance(label, str) and not label.strip()):
+        return Query(question=prompt)
+    try:
+        query = QueryIn.model_validate_json(label) if isinstance(label, str) else QueryIn.model_validate(label)
+    except ValidationError as error:
+        raise Refused(422, f"labels.{n} is not a query: {first_problem(error.errors())}") from None
+    return query.query()
+
+
+def first_problem(errors: Sequence[Any]) -> str:
+    """What is wrong with a body, without repeating its content."""
+    first = errors[0]
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    if first["type"] == "json_invalid":
+        return f"not JSON: {first['ctx']['error']} at {place}".removesuffix(" at ")
+    return f"{place or 'body'}: {first['msg']}"
+
+
+def check_size(asks: Sequence[Ask], *, max_answers: int, max_chars: int) -> None:
+    if len(asks) > max_answers:
+        raise Refused(413, f"{len(asks)} answers in one request; at most {max_answers}")
+    longest = max(query_length(query) for query in {ask.query for ask in asks})
+    if longest > max_chars:
+        raise Refused(413, f"a query of {longest} characters; at most {max_chars}")
+    longest = max(len(ask.answer) for ask in asks)
+    if longest > max_chars:
+        raise Refused(413, f"an answer of {longest} characters; at most {max_chars}")
+
+
+def all_scores(results: Sequence[float | Failure]) -> list[float]:
+    """The scores, if none is missing. 422: the model has no score for this text. 502: the model raised."""
+    failures = [result for result in results if isinstance(result, Failure)]
+    if failures:
+        status = 502 if any(failure.reason == MODEL_ERROR for failure in failures) else 422
+        reason = f"no score for {len(failures)} of {len(results)} answers: {failures[0]}"
+        raise Refused(status, reason, [str(r) if isinstance(r, Failure) else None for r in results])
+    return [float(result) for result in results if not isinstance(result, Failure)]
+
+
+def cuts(results: Sequence[float | Failure]) -> list[int]:
+    return [result.cut if isinstance(result, Reward) else 0 for result in results]
+
+
+def score_reply(results: Sequence[float | Failure], *, partial: bool, model: str, fingerprint: str) -> ScoreReply:
+    if not partial:
+        all_scores(results)
+    return ScoreReply(
+        scores=[None if isinstance(result, Failure) else float(result) for result in results],
+        failures=[str(result) if isinstance(result, Failure) else None for result in results],
+        cut=cuts(results),
+        model=model,
+        fingerprint=fingerprint,
+    )
+
+
+def reward_reply(results: Sequence[float | Failure]) -> RewardReply:
+    scores = all_scores(results)
+    return RewardReply(rewards=scores, scores=scores, extra_logs={"cut": [float(cut) for cut in cuts(results)]})
 
 
 class Metrics:
@@ -55,18 +216,22 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("prb_requests", "Requests by route and status", ["route", "status"], registry=registry)
         self.request_seconds = Histogram(
-            "prb_request_seconds", "From first byte to reply", ["route"], buckets=SECONDS, registry=registry
+            "prb_request_seconds", "From first byte to reply", ["route"], buckets=SECONDS_BUCKETS, registry=registry
         )
         self.answers = Counter("prb_answers", "Answers that went through the model", ["result"], registry=registry)
-        self.batch_answers = Histogram("prb_batch_answers", "Answers a batch", buckets=SIZES, registry=registry)
-        self.batch_queries = Histogram("prb_batch_queries", "Queries a batch", buckets=SIZES, registry=registry)
+        self.batch_answers = Histogram(
+            "prb_batch_answers", "Answers per batch", buckets=SIZE_BUCKETS, registry=registry
+        )
+        self.batch_queries = Histogram(
+            "prb_batch_queries", "Queries per batch", buckets=SIZE_BUCKETS, registry=registry
+        )
         self.batch_seconds = Histogram(
-            "prb_batch_seconds", "The model's time a batch", buckets=SECONDS, registry=registry
+            "prb_batch_seconds", "The model's time per batch", buckets=SECONDS_BUCKETS, registry=registry
         )
         self.waiting = Gauge("prb_waiting_answers", "Answers in the queue", registry=registry)
         self.scored = self.failed = 0
 
-    def batch(self, batch: Batch) -> None:
+    def count_batch(self, batch: BatchReport) -> None:
         self.scored += batch.answers - batch.failed
         self.failed += batch.failed
         self.answers.labels("scored").inc(batch.answers - batch.failed)
@@ -75,7 +240,7 @@ class Metrics:
         self.batch_queries.observe(batch.queries)
         self.batch_seconds.observe(batch.seconds)
 
-    def request(self, path: str, status: int, seconds: float) -> None:
+    def count_request(self, path: str, status: int, seconds: float) -> None:
         route = path if path in ROUTES else "other"
         self.requests.labels(route, status).inc()
         self.request_seconds.labels(route).observe(seconds)
@@ -92,15 +257,20 @@ class Service:
     max_answers: int
     max_chars: int
 
-    async def said(self, asks: Sequence[Ask], request: Request) -> list[float | Failure]:
-        """The model's word, unless the client leaves before; then what still waits is taken out."""
-        asks = within(asks, answers=self.max_answers, chars=self.max_chars)
+    async def score(self, asks: Sequence[Ask], request: Request) -> list[float | Failure]:
+        """The model's results. If the client leaves first, what still waits is removed from the queue."""
+        check_size(asks, max_answers=self.max_answers, max_chars=self.max_chars)
+
+        async def until_client_leaves() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+
         scoring = asyncio.ensure_future(self.batcher.score(asks))
-        leaving = asyncio.ensure_future(_left(request))
+        leaving = asyncio.ensure_future(until_client_leaves())
         try:
             await asyncio.wait({scoring, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not scoring.done():
-                raise Gone
+                raise ClientLeft
             return scoring.result()
         except asyncio.CancelledError:  # the server ends without waiting
             raise Closing from None
@@ -109,30 +279,20 @@ class Service:
             scoring.cancel()
 
 
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def make_app(service: Service, *, token: str | None, max_body: int, max_requests: int, docs: bool = False) -> ASGIApp:
+    hidden: dict[str, Any] = {} if docs else {"docs_url": None, "openapi_url": None}
+    app = FastAPI(title="prb serve", version=__version__, redoc_url=None, **hidden)
 
-
-def make_app(service: Service, *, token: str | None, max_body: int, at_once: int, docs: bool = False) -> ASGIApp:
-    shown: dict[str, Any] = {} if docs else {"docs_url": None, "openapi_url": None}
-    app = FastAPI(title="prb serve", version=__version__, redoc_url=None, **shown)
-    _add_routes(app, service)
-    _add_errors(app)
-    return Guard(app, service, token=token, max_body=max_body, at_once=at_once)
-
-
-def _add_routes(app: FastAPI, service: Service) -> None:
     @app.post("/v1/score")
     async def score(body: ScoreRequest, request: Request) -> ScoreReply:
-        """How good each answer is for this person: higher is better, null and a reason where there is no score."""
-        said = await service.said(body.asks(), request)
-        return reply(said, partial=body.partial, model=service.model, fingerprint=service.fingerprint)
+        """How good each answer is for this user: higher is better; null and a reason where there is no score."""
+        results = await service.score(body.asks(), request)
+        return score_reply(results, partial=body.partial, model=service.model, fingerprint=service.fingerprint)
 
     @app.post("/get_reward")
     async def get_reward(body: RewardRequest, request: Request) -> RewardReply:
         """The same for OpenRLHF's `--remote_rm_url`."""
-        return reward_reply(await service.said(body.asks(), request))
+        return reward_reply(await service.score(body.asks(), request))
 
     @app.get("/healthz")
     async def healthz() -> Response:
@@ -144,38 +304,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         service.metrics.waiting.set(service.batcher.waiting)
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-
-def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(Refused)
-    async def refused(_: Request, error: Refused) -> Response:
-        return problem(error.status, error.reason, failures=error.failures)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        if "json" not in request.headers.get("content-type", ""):
-            return problem(415, "send JSON, with the header Content-Type: application/json")
-        unreadable = error.errors()[0]["type"] == "json_invalid"
-        return problem(400 if unreadable else 422, explained(error.errors()))
-
-    @app.exception_handler(Overloaded)
-    async def overloaded(_: Request, error: Overloaded) -> Response:
-        return problem(429, str(error), {"Retry-After": str(error.seconds)})
-
-    @app.exception_handler(Closing)
-    async def closing(_: Request, error: Closing) -> Response:
-        return problem(503, str(error), {"Retry-After": "5", "Connection": "close"})
-
-    @app.exception_handler(Gone)
-    async def gone(_: Request, __: Gone) -> Response:
-        return Response(status_code=GONE)
-
-    @app.exception_handler(Exception)
-    async def unexpected(_: Request, __: Exception) -> Response:
-        return problem(500, "internal error")
-
-    @app.exception_handler(AnyHTTPException)
-    async def other(_: Request, error: AnyHTTPException) -> Response:
-        return problem(error.status_code, str(error.detail), dict(error.headers or {}))
+    for kind in (Refused, RequestValidationError, Overloaded, Closing, ClientLeft, HTTPException, Exception):
+        app.add_exception_handler(kind, explain)
+    return SecurityHeaders(Guard(app, service, token=token, max_body=max_body, max_requests=max_requests))
 
 
 def problem(
@@ -184,12 +315,35 @@ def problem(
     return JSONResponse({"error": reason} | ({"failures": failures} if failures else {}), status, headers)
 
 
-class Guard:
-    """Before every route: the token, a free place, a body of bearable size that comes in time; after it: the count."""
+async def explain(request: Request | None, error: Exception) -> Response:  # noqa: PLR0911 - one per kind of error
+    """Every error as a reply that says what is wrong and, where it helps, when to try again."""
+    match error:
+        case Refused():
+            return problem(error.status, error.reason, failures=error.failures)
+        case RequestValidationError():
+            if request is not None and "json" not in request.headers.get("content-type", ""):
+                return problem(415, "send JSON, with the header Content-Type: application/json")
+            unreadable = error.errors()[0]["type"] == "json_invalid"
+            return problem(400 if unreadable else 422, first_problem(error.errors()))
+        case Overloaded():
+            return problem(429, str(error), {"Retry-After": str(error.seconds)})
+        case Closing():
+            return problem(503, str(error), {"Retry-After": "5", "Connection": "close"})
+        case ClientLeft():
+            return Response(status_code=CLIENT_LEFT)
+        case HTTPException():
+            return problem(error.status_code, str(error.detail), dict(error.headers or {}))
+        case _:
+            return problem(500, "internal error")
 
-    def __init__(self, app: ASGIApp, service: Service, *, token: str | None, max_body: int, at_once: int) -> None:
-        self._app, self._service, self._max_body = app, service, max_body
-        self._at_once, self._under_way = at_once, 0  # bodies that are still coming are in no queue yet
+
+class Guard:
+    """Before every route: the token, room in the queue, a body within limits. After it: metrics."""
+
+    def __init__(self, app: ASGIApp, service: Service, *, token: str | None, max_body: int, max_requests: int) -> None:
+        self._app, self._service = BodyLimit(app, max_bytes=max_body), service
+        self._max_body = max_body
+        self._max_requests, self._requests = max_requests, 0  # bodies still arriving are in no queue yet
         self._token = token.encode() if token else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -197,75 +351,35 @@ class Guard:
             return
         started, status = time.perf_counter(), 500
 
-        async def noting(message: Message) -> None:
+        async def note_status(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
 
-        self._under_way += 1
+        self._requests += 1
         try:
-            app = self._refusal(scope) or self._app
-            await app(scope, Body(receive, self._max_body), noting)
+            app = await self._refusal(scope) or self._app
+            await app(scope, receive, note_status)
         except Exception as error:
             # the reply is already made; the message may hold texts and stays out of the log
-            log.error("a request failed: %s", where(error))
+            log.error("a request failed: %s", place_of(error))
         finally:
-            self._under_way -= 1
-            self._service.metrics.request(scope["path"], status, time.perf_counter() - started)
+            self._requests -= 1
+            self._service.metrics.count_request(scope["path"], status, time.perf_counter() - started)
 
-    def _refusal(self, scope: Scope) -> Response | None:
-        """Why this request is not even read."""
+    async def _refusal(self, scope: Scope) -> Response | None:
+        """The reply to a request that is not even read."""
         headers = dict(scope["headers"])
-        if scope["path"] != "/healthz" and not authorized(headers.get(b"authorization", b""), self._token):
-            return problem(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
+        if scope["path"] != "/healthz" and not has_token(headers.get(b"authorization", b""), self._token):
+            return problem(401, "a bearer token is required", {"WWW-Authenticate": "Bearer"})
         size = headers.get(b"content-length", b"0")
         if size.isdigit() and int(size) > self._max_body:
             return problem(413, f"a body of {int(size)} bytes; at most {self._max_body}")
         if scope["method"] == "POST":
             try:
-                self._service.batcher.check(1)
-                if self._under_way > self._at_once:
+                self._service.batcher.check_room(1)
+                if self._requests > self._max_requests:
                     raise Overloaded(1)
-            except Overloaded as error:
-                return problem(429, str(error), {"Retry-After": str(error.seconds)})
-            except Closing as error:
-                return problem(503, str(error), {"Retry-After": "5", "Connection": "close"})
+            except (Overloaded, Closing) as error:
+                return await explain(None, error)
         return None
-
-
-class Body:
-    """The receiving end of a request that counts what comes and does not wait forever."""
-
-    def __init__(self, receive: Receive, limit: int) -> None:
-        self._receive, self._limit = receive, limit
-        self._size, self._complete = 0, False
-        self._end = asyncio.get_running_loop().time() + BODY_SECONDS
-
-    async def __call__(self) -> Message:
-        if self._complete:  # what comes now is that the client leaves
-            return await self._receive()
-        try:
-            async with asyncio.timeout_at(self._end):
-                message = await self._receive()
-        except TimeoutError:
-            raise HTTPException(408, "the body did not come in time", {"Connection": "close"}) from None
-        self._size += len(message.get("body", b""))
-        self._complete = not message.get("more_body", False)
-        if self._size > self._limit:
-            raise HTTPException(413, f"a body of more than {self._limit} bytes", {"Connection": "close"})
-        return message
-
-
-def authorized(header: bytes, token: bytes | None) -> bool:
-    """`Bearer TOKEN`, or Basic with the token as password: what clients send whose URL is `http://prb:TOKEN@host`."""
-    if token is None:
-        return True
-    kind, _, value = header.partition(b" ")
-    if kind.lower() == b"basic":
-        try:
-            value = base64.b64decode(value, validate=True).partition(b":")[2]
-        except binascii.Error:
-            return False
-    elif kind.lower() != b"bearer":
-        return False
-    return hmac.compare_digest(value.strip(), token)

@@ -1,12 +1,12 @@
-"""Reward functions for trainers that ask a `prb serve` process. One file, standard library only: copy it anywhere.
+"""Reward functions for trainers that ask a `prb serve` process. Standard library only, so importing it costs nothing.
 
-verl    custom_reward_function.path=…/clients.py, custom_reward_function.name=compute_score; each row's
-        `extra_info["query"]` is what the model may see, `{"question", "user", "posts", "plan"}`, as JSON text or a map
-trl     GRPOTrainer(reward_funcs=trl_reward, …); the dataset's column `query` holds the same, else the prompt is asked
+verl    custom_reward_function.path=pkg://prb.serving.clients, custom_reward_function.name=compute_score; each row's
+        `extra_info["query"]` is what the model may see, `{"question", "user", "posts", "plan"}`, as JSON text or a dict
+trl     GRPOTrainer(reward_funcs=trl_reward, …); the dataset's column `query` holds the same, else the prompt is used
 
-`PRB_SERVE_URL` (default http://127.0.0.1:8300) and `PRB_SERVE_TOKEN` say where and with which token. A server that is
-busy, restarting or out of reach is asked again for `patience` seconds; then, and on every other error, these raise. An
-answer without a score never gets one: `compute_score` raises, `trl_reward` returns None for it, which trl leaves out.
+`PRB_SERVE_URL` (default http://127.0.0.1:8300) and `PRB_SERVE_TOKEN` set address and token. A server that is busy,
+restarting or unreachable is retried for `patience` seconds; then, and on every other error, these functions raise. An
+answer without a score never gets a number: `compute_score` raises, `trl_reward` returns None, which trl leaves out.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from urllib.request import ProxyHandler, Request, build_opener
 URL = "http://127.0.0.1:8300"
 PATIENCE = 600.0
 TIMEOUT = 600.0
-AGAIN = frozenset({429, 503})
-"""Statuses that mean: later. Any other error would come back the same."""
-LONGEST_PAUSE = 30.0
+RETRIED = frozenset({429, 503})
+"""Any other status would come back the same."""
+MAX_PAUSE = 30.0
+MAX_CONNECTIONS = 32
 
-_JITTER = random.SystemRandom()  # not the trainer's random state
-_DIRECT = build_opener(ProxyHandler({}))  # texts of people go to this server and through no proxy
+_JITTER = random.SystemRandom()  # leaves the trainer's random state alone
+_DIRECT = build_opener(ProxyHandler({}))  # users' texts go to this server directly, never through a proxy
 
 
 class NoScore(RuntimeError):
-    """The server gave no score, and why."""
+    """The server gave no score; the message says why."""
 
 
 def compute_score(
     data_source: str,
     solution_str: str,
-    ground_truth: Any,  # noqa: ARG001 - verl passes it; what is right for a person is the model's to say
+    ground_truth: Any,  # noqa: ARG001 - verl passes it; there is no one right answer here
     extra_info: Mapping[str, Any] | None = None,
     *,
     url: str | None = None,
@@ -49,7 +50,7 @@ def compute_score(
     """verl's custom reward function; `url` and `patience` may come from `custom_reward_function.reward_kwargs`."""
     query = (extra_info or {}).get("query")
     if query is None:
-        raise NoScore(f"a row of {data_source!r} has no extra_info['query']: whose preference, and of what?")
+        raise NoScore(f"a row of {data_source!r} has no extra_info['query'], which holds the question and the user")
     return float(score(query, [solution_str], url=url, patience=patience)["scores"][0])
 
 
@@ -62,19 +63,19 @@ def trl_reward(
     patience: float = PATIENCE,
     **_: Any,
 ) -> list[float | None]:
-    """trl's reward function; answers to the same query travel together, different queries at the same time."""
-    queries = [{"question": _conversation(p)} for p in prompts] if query is None else query
+    """trl's reward function; answers to the same query are sent together, different queries concurrently."""
+    queries = [{"question": _question(p)} for p in prompts] if query is None else query
     groups: dict[str, list[int]] = {}
-    for position, one in enumerate(queries):
-        groups.setdefault(json.dumps(plain(one)), []).append(position)
+    for position, each in enumerate(queries):
+        groups.setdefault(json.dumps(normalize(each)), []).append(position)
 
     def ask(group: tuple[str, list[int]]) -> list[float | None]:
-        answers = [_last(completions[position]) for position in group[1]]
+        answers = [_answer(completions[position]) for position in group[1]]
         scores: list[float | None] = score(group[0], answers, partial=True, url=url, patience=patience)["scores"]
         return scores
 
     rewards: list[float | None] = [None] * len(completions)
-    with ThreadPoolExecutor(min(32, len(groups) or 1)) as pool:
+    with ThreadPoolExecutor(min(MAX_CONNECTIONS, len(groups) or 1)) as pool:
         for positions, scores in zip(groups.values(), pool.map(ask, groups.items()), strict=True):
             for position, reward in zip(positions, scores, strict=True):
                 rewards[position] = reward
@@ -90,24 +91,24 @@ def score(
     token: str | None = None,
     patience: float = PATIENCE,
 ) -> dict[str, Any]:
-    """`POST /v1/score`: its reply, or NoScore."""
-    body = json.dumps({"query": plain(query), "answers": list(answers), "partial": partial}).encode()
+    """`POST /v1/score`: the reply, or NoScore."""
+    body = json.dumps({"query": normalize(query), "answers": list(answers), "partial": partial}).encode()
     address = (url or os.environ.get("PRB_SERVE_URL") or URL).rstrip("/") + "/v1/score"
     headers = {"Content-Type": "application/json"}
     if not address.startswith(("http://", "https://")):
-        raise NoScore(f"{address} is no address: it wants http:// or https:// before it")
+        raise NoScore(f"{address} is not a URL: it must begin with http:// or https://")
     token = (token or os.environ.get("PRB_SERVE_TOKEN") or "").strip()
     if token:
         headers["Authorization"] = f"Bearer {token}"
     return _post(Request(address, body, headers), patience)  # noqa: S310 - the user's own setting
 
 
-def plain(query: Any) -> dict[str, Any]:
-    """A query as a map without empty fields: tables fill what a row lacks with nulls, and lists may be arrays."""
-    made = json.loads(query) if isinstance(query, str) else json.loads(json.dumps(query, default=_array))
-    if not isinstance(made, dict):
-        raise NoScore(f"a query is a map with a question, not {type(made).__name__}")
-    return {key: _without_nulls(value) for key, value in made.items() if value is not None}
+def normalize(query: Any) -> dict[str, Any]:
+    """A query as a dict without empty fields: tables fill missing values with nulls, and lists may be arrays."""
+    parsed = json.loads(query) if isinstance(query, str) else json.loads(json.dumps(query, default=_array))
+    if not isinstance(parsed, dict):
+        raise NoScore(f"a query must be a dict with a question, not {type(parsed).__name__}")
+    return {key: _without_nulls(value) for key, value in parsed.items() if value is not None}
 
 
 def _post(request: Request, patience: float) -> dict[str, Any]:
@@ -116,16 +117,16 @@ def _post(request: Request, patience: float) -> dict[str, Any]:
     while True:
         try:
             with _DIRECT.open(request, timeout=TIMEOUT) as reply:
-                said: dict[str, Any] = json.load(reply)
-                return said
+                result: dict[str, Any] = json.load(reply)
+                return result
         except HTTPError as error:
             with error:
-                reason = f"{error.code} {_reason(error)}"
-            if error.code not in AGAIN:
+                reason = f"{error.code} {_error_text(error)}"
+            if error.code not in RETRIED:
                 raise NoScore(f"{request.full_url}: {reason}") from None
-            pause = _seconds(error.headers.get("Retry-After"))
-        except (OSError, ValueError) as error:  # refused, reset, timed out, or half a reply
-            reason, pause = str(error) or type(error).__name__, min(LONGEST_PAUSE, 0.25 * 2**attempt)
+            pause = _retry_after(error.headers.get("Retry-After"))
+        except (OSError, ValueError) as error:  # refused, reset, timed out, or cut short
+            reason, pause = str(error) or type(error).__name__, min(MAX_PAUSE, 0.25 * 2**attempt)
         pause *= 0.75 + _JITTER.random() / 2
         if time.monotonic() + pause > end:
             raise NoScore(f"{request.full_url}: {reason} (tried for {patience:g} s)")
@@ -133,16 +134,16 @@ def _post(request: Request, patience: float) -> dict[str, Any]:
         attempt = min(attempt + 1, 8)
 
 
-def _reason(error: HTTPError) -> str:
+def _error_text(error: HTTPError) -> str:
     try:
         return str(json.load(error)["error"])
     except (OSError, ValueError, KeyError, TypeError):
         return str(error.reason)
 
 
-def _seconds(text: str | None) -> float:
+def _retry_after(text: str | None) -> float:
     try:
-        return min(LONGEST_PAUSE, max(0.1, float(text or 1)))
+        return min(MAX_PAUSE, max(0.1, float(text or 1)))
     except ValueError:
         return 1.0
 
@@ -161,8 +162,8 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _conversation(prompt: Any) -> str:
-    """A prompt as a question: the text itself, the one user turn, or all turns with who speaks."""
+def _question(prompt: Any) -> str:
+    """A prompt as a question: the text itself, the single user turn, or all turns with their roles."""
     if isinstance(prompt, str):
         return prompt
     turns = [turn for turn in prompt if turn["role"] != "system"]
@@ -171,7 +172,7 @@ def _conversation(prompt: Any) -> str:
     return "\n\n".join(f"{turn['role']}: {_content(turn)}" for turn in turns)
 
 
-def _last(completion: Any) -> str:
+def _answer(completion: Any) -> str:
     return completion if isinstance(completion, str) else _content(completion[-1])
 
 

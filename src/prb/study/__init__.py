@@ -1,1 +1,1 @@
-"""Human evaluation: people check pairs (`validate`) or give preferences of their own (`collect`) in a browser."""
+"""Human evaluation in a browser: annotators check pairs (`validate`) or participants give preferences (`collect`)."""

@@ -1,4 +1,4 @@
-"""The administrator's page: how far it is, whether people agree, how long it takes, what to look at."""
+"""The administrator's pages: progress, agreement so far, time per item, and what to look at."""
 
 from __future__ import annotations
 
@@ -6,211 +6,192 @@ import statistics
 import time
 from collections.abc import Sequence
 from threading import Lock
-from typing import Annotated, Any
+from typing import Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from sqlalchemy import Connection
 
-from prb.study.access import (
-    Visitor,
-    close_session,
-    digest,
-    new_pseudonym,
-    new_token,
-    open_session,
-    password_fits,
-    renew_link,
-)
-from prb.study.agree import attention, report
-from prb.study.database import log, study_row
-from prb.study.desk import COOKIES, Desk, Form, Refused, form, go
-from prb.study.export import judgements
-from prb.study.tables import ANNOTATOR, ANSWER, ASSIGNMENT, AUDIT, POST
+from prb.study.access import Visitor, new_pseudonym, new_token, password_matches, renew_link, sha256
+from prb.study.agreement import attention, summarize
+from prb.study.database import ANNOTATOR, ANSWER, ASSIGNMENT, AUDIT, POST, log, study_row
+from prb.study.export import judgments
+from prb.study.pages import ADMIN_COOKIE, Posted, Refused, Site, redirect
 
-Posted = Annotated[Form, Depends(form)]
-LIVE_SECONDS = 20.0
-FAST, SKIPS, ONE_SIDED, ENOUGH = 1 / 3, 0.3, 0.85, 5
+REFRESH_SECONDS = 20.0
+LIVE_DRAWS = 200
+EVENTS = 12
+MIN_ITEMS = 5
+"""Annotators with fewer finished items are not flagged."""
+FAST = 1 / 3
+"""Share of the typical time per item below which an annotator is fast."""
+MANY_SKIPS = 0.3
+ONE_SIDED = 0.85
 
 
-def routes(desk: Desk) -> APIRouter:
+def admin_routes(site: Site) -> APIRouter:
     router = APIRouter(prefix="/admin")
-    live = Live(desk)
+    live = LiveAgreement(site)
+
+    def overview_page(visitor: Visitor, *, link: tuple[str, str] | None = None) -> Response:
+        with site.database.read() as connection:
+            annotators = annotator_table(connection, site.kind)
+            events = connection.execute(sa.select(AUDIT).order_by(AUDIT.c.id.desc()).limit(EVENTS)).all()
+        seconds = [a["seconds"] for a in annotators if a["seconds"]]
+        return site.page(
+            "admin.html",
+            visitor,
+            annotators=annotators,
+            done=sum(a["done"] for a in annotators),
+            total=sum(a["total"] for a in annotators),
+            typical=statistics.median(seconds) if seconds else None,
+            agreement=live.summary(),
+            events=events,
+            clock=lambda at: time.strftime("%d %b %H:%M", time.gmtime(at)),
+            link=link,
+        )
 
     @router.get("/login")
     def login_page() -> Response:
-        return desk.page("login.html", wrong="")
+        return site.page("login.html", wrong="")
 
     @router.post("/login")
-    def login(request: Request, posted: Posted) -> Response:
-        desk.slow_down(request)
-        with desk.database.read() as connection:
+    def login(request: Request, form: Posted) -> Response:
+        site.limit_sign_ins(request)
+        with site.database.read() as connection:
             stored = study_row(connection)["admin_hash"]
-        if not password_fits(stored, posted.get("password", "")):
-            with desk.database.write() as connection:
+        if not password_matches(stored, form.get("password", "")):
+            with site.database.write() as connection:
                 log(connection, "wrong password")
-            return desk.page("login.html", status=403, wrong="This is not the password.")
-        with desk.database.write() as connection:
-            secret, seconds = open_session(connection, None)
-        return desk.sign_in(go("/admin"), secret, seconds, admin=True)
+            return site.page("login.html", status=403, wrong="Wrong password.")
+        return site.sign_in("/admin", None)
 
     @router.post("/leave")
-    def leave(request: Request, posted: Posted) -> Response:
-        who = desk.visitor(request, admin=True)
-        desk.age(who, posted)
-        with desk.database.write() as connection:
-            close_session(connection, who.session)
-        return desk.sign_out(go("/admin/login"), admin=True)
+    def leave(request: Request, form: Posted) -> Response:
+        visitor = site.visitor(request, admin=True)
+        site.check_form(visitor, form)
+        return site.sign_out("/admin/login", visitor)
 
     @router.get("")
     def overview(request: Request) -> Response:
-        if not request.cookies.get(COOKIES[True]):
-            return go("/admin/login")
-        return _page(desk, desk.visitor(request, admin=True), live)
+        if not request.cookies.get(ADMIN_COOKIE):
+            return redirect("/admin/login")
+        return overview_page(site.visitor(request, admin=True))
 
     @router.post("/renew")
-    def renew(request: Request, posted: Posted) -> Response:
-        who = desk.visitor(request, admin=True)
-        desk.age(who, posted)
-        number = posted.get("annotator", "")
-        with desk.database.write() as connection:
-            found = select_person(connection, int(number) if number.isdecimal() and len(number) < 10 else -1)
-            if found is None or found.withdrawn:
-                raise Refused(404, "There is no such person")
-            token = renew_link(connection, found.id)
-        return _page(desk, who, live, link=(found.name, f"{request.base_url}join/{token}"))
+    def renew(request: Request, form: Posted) -> Response:
+        visitor = site.visitor(request, admin=True)
+        site.check_form(visitor, form)
+        number = form.get("annotator", "")
+        annotator = int(number) if number.isdecimal() and len(number) < 10 else -1
+        with site.database.write() as connection:
+            row = connection.execute(sa.select(ANNOTATOR).where(ANNOTATOR.c.id == annotator)).first()
+            if row is None or row.withdrawn:
+                raise Refused(404, "There is no such annotator")
+            token = renew_link(connection, row.id)
+        return overview_page(visitor, link=(row.name, f"{request.base_url}join/{token}"))
 
     @router.post("/add")
-    def add(request: Request, posted: Posted) -> Response:
-        who = desk.visitor(request, admin=True)
-        desk.age(who, posted)
-        if desk.kind != "collect":
-            raise Refused(
-                400, "Assignments are fixed", "A validation study is balanced for the annotators it began with."
-            )
+    def add(request: Request, form: Posted) -> Response:
+        visitor = site.visitor(request, admin=True)
+        site.check_form(visitor, form)
+        if site.kind != "collect":
+            text = "A validation study is balanced for the annotators it began with."
+            raise Refused(400, "Assignments are fixed", text)
         token = new_token()
-        with desk.database.write() as connection:
+        with site.database.write() as connection:
             count = connection.scalar(sa.select(sa.func.count()).select_from(ANNOTATOR)) or 0
-            row = {"name": f"Participant {count + 1}", "pseudonym": new_pseudonym(), "token_hash": digest(token)}
+            row = {"name": f"Participant {count + 1}", "pseudonym": new_pseudonym(), "token_hash": sha256(token)}
             connection.execute(sa.insert(ANNOTATOR).values(**row, created=time.time()))
             log(connection, "participant added")
-        return _page(desk, who, live, link=(row["name"], f"{request.base_url}join/{token}"))
+        return overview_page(visitor, link=(row["name"], f"{request.base_url}join/{token}"))
 
     return router
 
 
-class Live:
-    """Agreement is worked out at most every few seconds, however often the page is loaded."""
+class LiveAgreement:
+    """The summary of a running study, recomputed at most every few seconds however often the page is loaded."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, site: Site) -> None:
+        self.site = site
         self._lock = Lock()
-        self._made, self._value = -LIVE_SECONDS, None  # type: float, dict[str, Any] | None
+        self._computed, self._summary = -REFRESH_SECONDS, None  # type: float, dict[str, Any] | None
 
-    def agreement(self) -> dict[str, Any] | None:
-        if self.desk.kind != "validate":
+    def summary(self) -> dict[str, Any] | None:
+        if self.site.kind != "validate":
             return None
         with self._lock:
-            if time.monotonic() - self._made >= LIVE_SECONDS:
-                with self.desk.database.read() as connection:
-                    rows = judgements(connection)
-                self._value, self._made = report(rows, draws=200), time.monotonic()
-            return self._value
+            if time.monotonic() - self._computed >= REFRESH_SECONDS:
+                with self.site.database.read() as connection:
+                    rows = judgments(connection)
+                self._summary, self._computed = summarize(rows, draws=LIVE_DRAWS), time.monotonic()
+            return self._summary
 
 
-def select_person(connection: Connection, annotator: int) -> Any:
-    return connection.execute(sa.select(ANNOTATOR).where(ANNOTATOR.c.id == annotator)).first()
-
-
-def _page(desk: Desk, who: Visitor, live: Live, *, link: tuple[str, str] | None = None) -> Response:
-    with desk.database.read() as connection:
-        people = table(connection, desk.kind)
-        recent = connection.execute(sa.select(AUDIT).order_by(AUDIT.c.id.desc()).limit(12)).all()
-    spent = [p["seconds"] for p in people if p["seconds"]]
-    return desk.page(
-        "admin.html",
-        who,
-        people=people,
-        done=sum(p["done"] for p in people),
-        total=sum(p["total"] for p in people),
-        typical=statistics.median(spent) if spent else None,
-        agreement=live.agreement(),
-        recent=recent,
-        clock=lambda at: time.strftime("%d %b %H:%M", time.gmtime(at)),
-        link=link,
-    )
-
-
-def table(connection: Connection, kind: str) -> list[dict[str, Any]]:
-    """One row a person: progress, median seconds an item, attention checks, flags."""
-    rows = judgements(connection) if kind == "validate" else []
-    passed = attention(rows)
-    counts = {
-        r.annotator: (r.done or 0, r.total)
-        for r in connection.execute(
-            sa.select(
-                ASSIGNMENT.c.annotator,
-                sa.func.sum(sa.cast(ASSIGNMENT.c.done, sa.Integer)).label("done"),
-                sa.func.count().label("total"),
-            ).group_by(ASSIGNMENT.c.annotator)
-        )
-    }
-    times = _times(connection)
-    typical = statistics.median(t for ts in times.values() for t in ts) if times else 0.0
-    given = sa.select(POST.c.annotator, sa.func.count()).group_by(POST.c.annotator)
-    posts = {row[0]: row[1] for row in connection.execute(given)}
-    people = []
-    for p in connection.execute(sa.select(ANNOTATOR).order_by(ANNOTATOR.c.id)):
-        done, total = counts.get(p.id, (0, 0))
-        own, spent = [r for r in rows if r["annotator"] == p.pseudonym], times.get(p.id, [])
-        people.append(
+def annotator_table(connection: Connection, kind: str) -> list[dict[str, Any]]:
+    """One row per annotator: progress, median seconds per item, attention checks, flags."""
+    rows = judgments(connection) if kind == "validate" else []
+    checks = attention(rows)
+    done = sa.func.sum(sa.cast(ASSIGNMENT.c.done, sa.Integer)).label("done")
+    totals = sa.select(ASSIGNMENT.c.annotator, done, sa.func.count().label("total")).group_by(ASSIGNMENT.c.annotator)
+    counts = {r.annotator: (r.done or 0, r.total) for r in connection.execute(totals)}
+    post_counts = sa.select(POST.c.annotator, sa.func.count()).group_by(POST.c.annotator)
+    posts = {row[0]: row[1] for row in connection.execute(post_counts)}
+    times = item_seconds(connection)
+    typical = statistics.median(t for seconds in times.values() for t in seconds) if times else 0.0
+    table = []
+    for a in connection.execute(sa.select(ANNOTATOR).order_by(ANNOTATOR.c.id)):
+        finished, total = counts.get(a.id, (0, 0))
+        seconds = times.get(a.id, [])
+        passed = checks.get(a.pseudonym)
+        table.append(
             {
-                "id": p.id,
-                "name": p.name,
-                "pseudonym": p.pseudonym,
-                "withdrawn": p.withdrawn is not None,
-                "done": done,
+                "id": a.id,
+                "name": a.name,
+                "pseudonym": a.pseudonym,
+                "withdrawn": a.withdrawn is not None,
+                "done": finished,
                 "total": total,
-                "posts": posts.get(p.id, 0),
-                "seconds": statistics.median(spent) if spent else None,
-                "checks": passed.get(p.pseudonym),
-                "flags": flags(own, spent, typical, passed.get(p.pseudonym)),
+                "posts": posts.get(a.id, 0),
+                "seconds": statistics.median(seconds) if seconds else None,
+                "checks": passed,
+                "flags": flags([r for r in rows if r["annotator"] == a.pseudonym], seconds, typical, passed),
             }
         )
-    return people
+    return table
 
 
-def _times(connection: Connection) -> dict[int, list[float]]:
-    """Seconds each person spent on each finished item, in view where the browser said so."""
+def item_seconds(connection: Connection) -> dict[int, list[float]]:
+    """Seconds each annotator spent per finished item: time in view where the browser measured it."""
     spent = sa.func.sum(sa.func.coalesce(ANSWER.c.active, ANSWER.c.seconds))
-    found: dict[int, list[float]] = {}
-    for annotator, seconds in connection.execute(
+    seconds: dict[int, list[float]] = {}
+    for annotator, total in connection.execute(
         sa.select(ASSIGNMENT.c.annotator, spent)
         .join_from(ASSIGNMENT, ANSWER, ANSWER.c.assignment == ASSIGNMENT.c.id)
         .where(ASSIGNMENT.c.done)
         .group_by(ASSIGNMENT.c.id, ASSIGNMENT.c.annotator)
     ):
-        found.setdefault(annotator, []).append(seconds)
-    return found
+        seconds.setdefault(annotator, []).append(total)
+    return seconds
 
 
 def flags(
-    rows: Sequence[dict[str, Any]], spent: Sequence[float], typical: float, checks: tuple[int, int] | None
+    rows: Sequence[dict[str, Any]], seconds: Sequence[float], typical: float, checks: tuple[int, int] | None
 ) -> list[str]:
-    """Reasons to look closer, never to drop somebody unseen."""
-    found = []
+    """Reasons to look closer; nobody is dropped because of them."""
+    reasons = []
     if checks and checks[0] * 2 < checks[1]:
-        found.append(f"missed {checks[1] - checks[0]} of {checks[1]} checks")
-    if len(spent) >= ENOUGH and statistics.median(spent) < FAST * typical:
-        found.append("much faster than the others")
+        reasons.append(f"missed {checks[1] - checks[0]} of {checks[1]} checks")
+    if len(seconds) >= MIN_ITEMS and statistics.median(seconds) < FAST * typical:
+        reasons.append("much faster than the others")
     judged = [r for r in rows if r["before"]]
-    if len(judged) >= ENOUGH:
-        first = [(r["before"] == r["first"]) for r in judged if r["before"] != "neither"]
-        if first and not 1 - ONE_SIDED <= sum(first) / len(first) <= ONE_SIDED:
-            found.append("nearly always picks the same side")
-        if len({v for r in judged for answer in r["ratings"].values() for v in answer.values()}) == 1:
-            found.append("gives one and the same rating")
-    if rows and sum(bool(r["skipped"]) for r in rows) > SKIPS * len(rows) and len(rows) >= ENOUGH:
-        found.append("skips a lot")
-    return found
+    if len(judged) >= MIN_ITEMS:
+        picked_first = [r["before"] == r["first"] for r in judged if r["before"] != "neither"]
+        if picked_first and not 1 - ONE_SIDED <= sum(picked_first) / len(picked_first) <= ONE_SIDED:
+            reasons.append("nearly always picks the same side")
+        if len({v for r in judged for ratings in r["ratings"].values() for v in ratings.values()}) == 1:
+            reasons.append("always gives the same rating")
+    if len(rows) >= MIN_ITEMS and sum(bool(r["skipped"]) for r in rows) > MANY_SKIPS * len(rows):
+        reasons.append("skips many items")
+    return reasons

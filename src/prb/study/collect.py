@@ -1,148 +1,204 @@
-"""Collecting preferences: consent, a few posts, questions to pick or to ask, wishes, then ratings and a choice."""
+"""The participant's pages: consent, a few posts, questions to pick or ask, wishes, then ratings and a choice."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from sqlalchemy import Connection
 
-from prb.study.access import Visitor, digest
-from prb.study.database import log
-from prb.study.design import draw
-from prb.study.desk import Desk, Form, Refused, form, go
-from prb.study.forms import MAX_TEXT, SKIP, collect_fields, read, too_long
-from prb.study.tables import ANNOTATOR, ASSIGNMENT, ITEM, POST
-from prb.study.validate import NOTICES, add_steps, finished, save, taken_back, where
-from prb.study.work import Current, content_of, current
+from prb.hashing import draw
+from prb.study.access import Visitor, sha256
+from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, POST, log
+from prb.study.judgments import (
+    LETTERS,
+    MAX_TEXT,
+    SKIP_REASONS,
+    CurrentStep,
+    assigned_content,
+    check_reply,
+    collect_fields,
+    current_step,
+    too_long,
+    undone_reply,
+)
+from prb.study.pages import NOTICES, Posted, Refused, Site, redirect
 
-Posted = Annotated[Form, Depends(form)]
 OFFERED = 12
 """Questions shown to choose from, those with the fewest takers first."""
+NO_QUOTA = 1000
+"""Most questions per participant where the study sets no quota: no person answers more, programs might."""
 
 
-def routes(desk: Desk) -> APIRouter:
+def collect_routes(site: Site) -> APIRouter:
     router = APIRouter()
-    _add_person(router, desk)
-    _add_questions(router, desk)
+    add_post_routes(router, site)
+    add_question_routes(router, site)
+
+    def page(visitor: Visitor, now: CurrentStep, values: Mapping[str, Any], status: int = 200, **more: Any) -> Response:
+        fields = collect_fields(now.step, len(now.content["answers"]))
+        shown = [now.content["answers"][n] for n in shown_order(visitor, now.content)] if now.step == 2 else []
+        texts = dict(zip(LETTERS, shown, strict=False))
+        context = {
+            "now": now,
+            "item": now.content,
+            "texts": texts,
+            "rate": {letter: [f for f in fields if f.name == f"{letter}-rating"] for letter in texts},
+            "ask": [f for f in fields if "-" not in f.name],
+            "values": values,
+            "wrong": {},
+            "skips": SKIP_REASONS,
+        }
+        return site.page("collect.html", visitor, status, **context | more)
 
     @router.get("/task")
     def task(request: Request, notice: str = "") -> Response:
-        who, annotator = desk.annotator(request)
-        if not who.consented:
-            return desk.page("consent.html", who, text=desk.settings["consent"], wrong="")
-        with desk.database.read() as connection:
-            if len(posts_of(connection, annotator)) < desk.settings["min_posts"]:
-                return go("/posts")
-            now = current(connection, annotator)
-            if now is None and not _picked(connection, annotator):
-                return go("/questions")
+        visitor, annotator = site.annotator(request)
+        if not visitor.consented:
+            return site.page("consent.html", visitor, text=site.settings["consent"], wrong="")
+        with site.database.read() as connection:
+            if len(posts_of(connection, annotator)) < site.settings["min_posts"]:
+                return redirect("/posts")
+            now = current_step(connection, annotator)
+            if now is None and not count_taken(connection, annotator):
+                return redirect("/questions")
             if now is None:
-                return finished(desk, connection, who, annotator, notice)
-            again = taken_back(connection, annotator, now) if notice == "undone" else {}
-        return _page(desk, who, now, values=again, notice=NOTICES.get(notice, ""))
+                return site.finished_page(connection, visitor, notice)
+            undone = undone_reply(connection, annotator, now) if notice == "undone" else {}
+        return page(visitor, now, letter_reply(undone, visitor, now.content), notice=NOTICES.get(notice, ""))
 
     @router.post("/task/{assignment}/{step}")
-    def reply(request: Request, assignment: int, step: int, posted: Posted) -> Response:
-        who, annotator = _consented(desk, request)
-        with desk.database.read() as connection:
-            content = content_of(connection, annotator, assignment)
-            now = current(connection, annotator)
+    def reply(request: Request, assignment: int, step: int, form: Posted) -> Response:
+        visitor, annotator = consented(site, request)
+        with site.database.read() as connection:
+            content = assigned_content(connection, annotator, assignment)
+            now = current_step(connection, annotator)
         if content is None:
             raise Refused(404, "There is nothing here")
-        said, wrong = read(collect_fields(step, len(content["answers"])), posted)
-        if wrong:
-            if now is None or (now.assignment, now.step) != (assignment, step):
-                return go("/task")
-            return _page(desk, who, now, values=posted, wrong=wrong, status=422)
-        last = step == 2 or not content["answers"]
-        return save(desk, who, annotator, (assignment, step), by_text(said, who, content), posted, last=last)
+        given, wrong = check_reply(collect_fields(step, len(content["answers"])), form)
+        if not wrong:
+            last = step == 2 or not content["answers"]
+            return site.save(visitor, (assignment, step), numbered_reply(given, visitor, content), form, last=last)
+        if now is None or (now.assignment, now.step) != (assignment, step):
+            return redirect("/task")
+        return page(visitor, now, form, 422, wrong=wrong)
 
-    add_steps(router, desk)
     return router
 
 
-def _add_person(router: APIRouter, desk: Desk) -> None:
+def add_post_routes(router: APIRouter, site: Site) -> None:
+    def page(visitor: Visitor, annotator: int, *, text: str = "", wrong: str = "") -> Response:
+        with site.database.read() as connection:
+            posts = posts_of(connection, annotator)
+        limits = {"least": site.settings["min_posts"], "most": site.settings["posts"]}
+        return site.page("posts.html", visitor, 422 if wrong else 200, posts=posts, draft=text, wrong=wrong, **limits)
+
     @router.post("/consent")
-    def consent(request: Request, posted: Posted) -> Response:
-        who, annotator = desk.annotator(request)
-        desk.age(who, posted)
-        if posted.get("agree") != "yes":
-            wrong = "To take part, tick the box. If you would rather not, just close this page: nothing is stored."
-            return desk.page("consent.html", who, 422, text=desk.settings["consent"], wrong=wrong)
-        with desk.database.write() as connection:
+    def consent(request: Request, form: Posted) -> Response:
+        visitor, annotator = site.annotator(request)
+        site.check_form(visitor, form)
+        if form.get("agree") != "yes":
+            wrong = "To take part, tick the box. If you prefer not to, close this page: nothing is stored."
+            return site.page("consent.html", visitor, 422, text=site.settings["consent"], wrong=wrong)
+        with site.database.write() as connection:
             connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(consented=time.time()))
             log(connection, "consented", annotator=annotator)
-        return go("/task")
+        return redirect("/task")
 
     @router.get("/posts")
     def posts(request: Request) -> Response:
-        who, annotator = _consented(desk, request)
-        return _posts_page(desk, who, annotator)
+        return page(*consented(site, request))
 
     @router.post("/posts")
-    def add_post(request: Request, posted: Posted) -> Response:
-        who, annotator = _consented(desk, request)
-        desk.age(who, posted)
-        text = posted.get("text", "").strip()
-        with desk.database.write() as connection:
-            _one_at_a_time(connection, annotator)
-            have = posts_of(connection, annotator)
-            wrong = _post_problem(text, len(have), desk.settings["posts"])
-            if not wrong and all(p.text != text for p in have):  # a second click adds nothing
-                row = {"annotator": annotator, "digest": digest(text), "text": text, "at": time.time()}
+    def add_post(request: Request, form: Posted) -> Response:
+        visitor, annotator = consented(site, request)
+        site.check_form(visitor, form)
+        text, most = form.get("text", "").strip(), site.settings["posts"]
+        with site.database.write() as connection:
+            lock_annotator(connection, annotator)
+            posts = posts_of(connection, annotator)
+            wrong = ""
+            if not text:
+                wrong = "Please write or paste something first."
+            elif len(text) > MAX_TEXT:
+                wrong = too_long(text)
+            elif len(posts) >= most:
+                wrong = f"{most} posts are enough; remove one to add another."
+            elif all(post.text != text for post in posts):  # a second click adds nothing
+                row = {"annotator": annotator, "digest": sha256(text), "text": text, "at": time.time()}
                 connection.execute(sa.insert(POST).values(**row))
                 log(connection, "post added", annotator=annotator)
-        return _posts_page(desk, who, annotator, text=text, wrong=wrong) if wrong else go("/posts")
+        return page(visitor, annotator, text=text, wrong=wrong) if wrong else redirect("/posts")
 
     @router.post("/posts/{post}/remove")
-    def remove_post(request: Request, post: int, posted: Posted) -> Response:
-        who, annotator = _consented(desk, request)
-        desk.age(who, posted)
-        with desk.database.write() as connection:
+    def remove_post(request: Request, post: int, form: Posted) -> Response:
+        visitor, annotator = consented(site, request)
+        site.check_form(visitor, form)
+        with site.database.write() as connection:
             connection.execute(sa.delete(POST).where(POST.c.id == post, POST.c.annotator == annotator))
             log(connection, "post removed", annotator=annotator)
-        return go("/posts")
+        return redirect("/posts")
 
 
-def _add_questions(router: APIRouter, desk: Desk) -> None:
+def add_question_routes(router: APIRouter, site: Site) -> None:
+    quota = site.settings.get("quota")
+
+    def page(visitor: Visitor, annotator: int, *, own: str = "", wrong: str = "") -> Response:
+        with site.database.read() as connection:
+            offered, taken = offered_questions(connection, annotator)[:OFFERED], count_taken(connection, annotator)
+        room = None if quota is None else max(0, quota - taken)
+        status = 422 if wrong else 200
+        return site.page(
+            "questions.html", visitor, status, offered=offered, taken=taken, room=room, own=own, wrong=wrong
+        )
+
     @router.get("/questions")
     def questions(request: Request) -> Response:
-        who, annotator = _consented(desk, request)
-        return _questions_page(desk, who, annotator)
+        return page(*consented(site, request))
 
     @router.post("/questions")
-    def choose(request: Request, posted: Posted) -> Response:
-        who, annotator = _consented(desk, request)
-        desk.age(who, posted)
-        own = posted.get("own", "").strip()
-        with desk.database.write() as connection:
-            _one_at_a_time(connection, annotator)
-            offered = {row.id for row in _offer(connection, annotator, None)}
-            wanted = [n for n in (_number(key) for key in posted if key.startswith("pick-")) if n in offered]
-            room = (desk.settings["quota"] or 1000) - _picked(connection, annotator)
-            wrong = _choice_problem(own, len(wanted), room)
-            if not wrong:
+    def take_questions(request: Request, form: Posted) -> Response:
+        visitor, annotator = consented(site, request)
+        site.check_form(visitor, form)
+        own = form.get("own", "").strip()
+        with site.database.write() as connection:
+            lock_annotator(connection, annotator)
+            items = [row.id for row in offered_questions(connection, annotator) if f"pick-{row.id}" in form]
+            taken = count_taken(connection, annotator)
+            room = max(0, (quota or NO_QUOTA) - taken)
+            wrong = ""
+            if len(own) > MAX_TEXT:
+                wrong = too_long(own)
+            elif not items and not own:
+                wrong = "Pick at least one question, or ask one of your own."
+            elif len(items) + bool(own) > room:
+                wrong = f"You can take {room} more in this study."
+            else:
                 if own:
-                    wanted.append(_ask(connection, annotator, own))
-                _take(connection, annotator, wanted)
-        return _questions_page(desk, who, annotator, own=own, wrong=wrong) if wrong else go("/task")
+                    items.append(ask_question(connection, annotator, own))
+                rows = [
+                    {"annotator": annotator, "item": item, "position": taken + n, "flipped": False}
+                    for n, item in enumerate(items)
+                ]
+                connection.execute(sa.insert(ASSIGNMENT), rows)
+                log(connection, "questions taken", annotator=annotator, items=items)
+        return page(visitor, annotator, own=own, wrong=wrong) if wrong else redirect("/task")
 
 
-def _consented(desk: Desk, request: Request) -> tuple[Visitor, int]:
-    who, annotator = desk.annotator(request)
-    if not who.consented:
+def consented(site: Site, request: Request) -> tuple[Visitor, int]:
+    visitor, annotator = site.annotator(request)
+    if not visitor.consented:
         raise Refused(403, "Please give your consent first")
-    return who, annotator
+    return visitor, annotator
 
 
-def _one_at_a_time(connection: Connection, annotator: int) -> None:
-    """A double click waits for the first one and then finds its work done."""
+def lock_annotator(connection: Connection, annotator: int) -> None:
+    """A double click waits for the first one and then sees what it did."""
     connection.execute(sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.id == annotator).with_for_update())
 
 
@@ -150,128 +206,52 @@ def posts_of(connection: Connection, annotator: int) -> list[Any]:
     return list(connection.execute(sa.select(POST).where(POST.c.annotator == annotator).order_by(POST.c.id)).all())
 
 
-def _post_problem(text: str, have: int, most: int) -> str:
-    if not text:
-        return "Please write or paste something first."
-    if len(text) > MAX_TEXT:
-        return too_long(text)
-    return f"{most} posts are plenty; remove one to add another." if have >= most else ""
-
-
-def _choice_problem(own: str, wanted: int, room: int) -> str:
-    if len(own) > MAX_TEXT:
-        return too_long(own)
-    if not wanted and not own:
-        return "Pick at least one question, or ask one of your own."
-    return f"You can take {max(0, room)} more in this study." if wanted + bool(own) > room else ""
-
-
-def _number(key: str) -> int:
-    digits = key.removeprefix("pick-")
-    return int(digits) if digits.isdecimal() and len(digits) < 10 else -1
-
-
-def _offer(connection: Connection, annotator: int, limit: int | None) -> list[Any]:
-    """Questions this person has not taken, the least taken first, equal ones in an order of their own."""
-    taken = sa.select(ASSIGNMENT.c.item).where(ASSIGNMENT.c.annotator == annotator)
-    takers = sa.select(sa.func.count()).where(ASSIGNMENT.c.item == ITEM.c.id).scalar_subquery().label("takers")
-    free = sa.select(ITEM.c.id, ITEM.c.content, takers).where(ITEM.c.owner.is_(None), ITEM.c.id.not_in(taken))
-    rows = connection.execute(free).all()
-    return sorted(rows, key=lambda r: (r.takers, draw(0, "offer", annotator, r.id)))[:limit]
-
-
-def _picked(connection: Connection, annotator: int) -> int:
+def count_taken(connection: Connection, annotator: int) -> int:
     return connection.scalar(sa.select(sa.func.count()).where(ASSIGNMENT.c.annotator == annotator)) or 0
 
 
-def _ask(connection: Connection, annotator: int, question: str) -> int:
-    """A question of one's own: it has no answers yet, so only the wish is asked for."""
+def offered_questions(connection: Connection, annotator: int) -> list[Any]:
+    """Questions this participant has not taken, the least taken first, ties in an order of their own."""
+    taken = sa.select(ASSIGNMENT.c.item).where(ASSIGNMENT.c.annotator == annotator)
+    takers = sa.select(sa.func.count()).where(ASSIGNMENT.c.item == ITEM.c.id).scalar_subquery().label("takers")
+    free = sa.select(ITEM.c.id, ITEM.c.content, takers).where(ITEM.c.owner.is_(None), ITEM.c.id.not_in(taken))
+    return sorted(connection.execute(free).all(), key=lambda r: (r.takers, draw(0, "offer", annotator, r.id)))
+
+
+def ask_question(connection: Connection, annotator: int, question: str) -> int:
+    """A participant's own question: it has no answers, so only the wish is asked for."""
     content = {"question": question, "answers": [], "category": ""}
     key = f"own-{secrets.token_hex(8)}"
     row = {"key": key, "cluster": key, "is_check": False, "owner": annotator, "content": content}
-    made = connection.execute(sa.insert(ITEM).values(**row)).inserted_primary_key
-    assert made is not None
-    return int(made[0])
+    inserted = connection.execute(sa.insert(ITEM).values(**row)).inserted_primary_key
+    assert inserted is not None
+    return int(inserted[0])
 
 
-def _take(connection: Connection, annotator: int, items: list[int]) -> None:
-    after = _picked(connection, annotator)
-    rows = [{"annotator": annotator, "item": i, "position": after + n, "flipped": False} for n, i in enumerate(items)]
-    connection.execute(sa.insert(ASSIGNMENT), rows)
-    log(connection, "questions taken", annotator=annotator, items=items)
+def shown_order(visitor: Visitor, content: Mapping[str, Any]) -> list[int]:
+    """The order of the answers for one participant: random, and always the same for them."""
+    numbers = range(len(content["answers"]))
+    return sorted(numbers, key=lambda n: draw(0, "shown", visitor.pseudonym, content["question"], n))
 
 
-def shown_order(who: Visitor, content: Mapping[str, Any]) -> list[int]:
-    """The order of the answers for one person: random, and always the same for them."""
-    return sorted(range(len(content["answers"])), key=lambda n: draw(0, "shown", who.pseudonym, content["question"], n))
-
-
-def by_text(said: Mapping[str, str], who: Visitor, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Letters as numbers of answers, so that what is stored does not depend on the order shown."""
-    order = shown_order(who, content)
-    number = dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", order, strict=False))
-    out: dict[str, Any] = {}
-    for key, value in said.items():
+def numbered_reply(reply: Mapping[str, str], visitor: Visitor, content: Mapping[str, Any]) -> dict[str, Any]:
+    """A reply with letters as answer numbers, so that what is stored does not depend on the order shown."""
+    order = shown_order(visitor, content)
+    number = dict(zip(LETTERS, order, strict=False))
+    numbered: dict[str, Any] = {}
+    for key, value in reply.items():
         letter, dash, _ = key.partition("-")
         if dash:
-            out.setdefault("ratings", [None] * len(order))[number[letter]] = int(value)
+            numbered.setdefault("ratings", [None] * len(order))[number[letter]] = int(value)
         else:
-            out[key] = number.get(value) if key in ("best", "worst") else value
-    return out
+            numbered[key] = number.get(value) if key in ("best", "worst") else value
+    return numbered
 
 
-def by_letter(said: Mapping[str, Any], who: Visitor, content: Mapping[str, Any]) -> dict[str, str]:
-    """`by_text` backwards, for a form that is filled in again."""
-    letter = {n: x for x, n in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", shown_order(who, content), strict=False)}
-    out = {key: str(value) for key, value in said.items() if key not in ("best", "worst", "ratings")}
-    out |= {key: letter.get(said[key], "neither") for key in ("best", "worst") if key in said}
-    out |= {f"{letter[n]}-rating": str(value) for n, value in enumerate(said.get("ratings", ()))}
-    return out
-
-
-def _posts_page(desk: Desk, who: Visitor, annotator: int, *, text: str = "", wrong: str = "") -> Response:
-    with desk.database.read() as connection:
-        have = posts_of(connection, annotator)
-    least, most = desk.settings["min_posts"], desk.settings["posts"]
-    return desk.page(
-        "posts.html", who, 422 if wrong else 200, posts=have, least=least, most=most, draft=text, wrong=wrong
-    )
-
-
-def _questions_page(desk: Desk, who: Visitor, annotator: int, *, own: str = "", wrong: str = "") -> Response:
-    with desk.database.read() as connection:
-        offered, picked = _offer(connection, annotator, OFFERED), _picked(connection, annotator)
-    quota = desk.settings["quota"]
-    room = None if quota is None else max(0, quota - picked)
-    status = 422 if wrong else 200
-    return desk.page("questions.html", who, status, offered=offered, picked=picked, room=room, own=own, wrong=wrong)
-
-
-def _page(
-    desk: Desk,
-    who: Visitor,
-    now: Current,
-    *,
-    values: Mapping[str, Any],
-    wrong: Mapping[str, str] | None = None,
-    notice: str = "",
-    status: int = 200,
-) -> Response:
-    fields = collect_fields(now.step, len(now.content["answers"]))
-    order = shown_order(who, now.content)
-    texts = {f.name[0]: now.content["answers"][n] for f, n in zip(fields, order, strict=False)} if now.step == 2 else {}
-    return desk.page(
-        "collect.html",
-        who,
-        status,
-        now=now,
-        at=where(now),
-        item=now.content,
-        texts=texts,
-        rate={name: [f for f in fields if f.name == f"{name}-rating"] for name in texts},
-        ask=[f for f in fields if "-" not in f.name],
-        values=values if wrong else by_letter(values, who, now.content),
-        wrong=wrong or {},
-        skips=SKIP,
-        notice=notice,
-    )
+def letter_reply(reply: Mapping[str, Any], visitor: Visitor, content: Mapping[str, Any]) -> dict[str, str]:
+    """The inverse of `numbered_reply`, for a form that is filled in again."""
+    letter = {n: x for x, n in zip(LETTERS, shown_order(visitor, content), strict=False)}
+    values = {key: str(value) for key, value in reply.items() if key not in ("best", "worst", "ratings")}
+    values |= {key: letter.get(reply[key], "neither") for key in ("best", "worst") if key in reply}
+    values |= {f"{letter[n]}-rating": str(value) for n, value in enumerate(reply.get("ratings", ()))}
+    return values

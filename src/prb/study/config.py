@@ -1,122 +1,148 @@
-"""Everything `prb study` can be told: one class a verb is the Python API and the flags."""
+"""Settings of `prb study …`: one class per verb."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import tyro
+from pydantic import model_validator
+
+from prb.config import Count, Name, Positive, Seed, Settings, Share, Size, config
+from prb.errors import BadInput
+from prb.serving.server import Port
 
 Kind = Literal["validate", "collect"]
-PORT = 8600
-URL = f"http://127.0.0.1:{PORT}"
-Where = Annotated[str, tyro.conf.Positional]
+DEFAULT_PORT = 8600
+StudyPath = Annotated[str, tyro.conf.Positional]
+CRITERIA = {
+    "correctness": "Is what it says right?",
+    "relevance": "Does it answer the question?",
+    "helpfulness": "Can one act on it?",
+}
+"""What answers are rated for, and how annotators are asked."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewConfig:
-    """Make a study: items, balanced assignments, invitation links. Links and password are shown once, here."""
+@config
+class NewConfig(Settings):
+    """Create a study: items, balanced assignments, invitation links. Links and password are shown once, here."""
 
-    dataset: str = "mirror"
-    """A name, a file, a folder, or hub:owner/name."""
+    verb: ClassVar[str] = "study new"
+    presentation: ClassVar[frozenset[str]] = frozenset({"out", "url", "json"})
+
+    dataset: Name = "mirror"
+    """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
     kind: Kind = "validate"
     """validate: annotators check pairs. collect: participants give posts, questions and preferences of their own."""
-    annotators: int = 5
-    """How many invitation links to make."""
-    overlap: int = 3
-    """How many annotators judge each item (collect: how many are wanted for each question)."""
-    quota: int | None = None
-    """At most so many items for one annotator."""
-    checks: int = 2
-    """Attention checks for each annotator: one of the answers belongs to another question."""
-    posts: int = 10
-    """validate: posts shown with an item, those nearest to the question. collect: most a participant may give."""
-    min_posts: int = 2
-    """collect: posts a participant has to give."""
-    out: str = "study.db"
-    """SQLite file to make, or postgresql://user@host/name."""
+    annotators: Count = 5
+    """Number of invitation links."""
+    overlap: Count = 3
+    """validate: annotators per item."""
+    quota: Count | None = None
+    """Most items per annotator."""
+    checks: Size = 2
+    """Attention checks per annotator: one of the two answers belongs to another question."""
+    posts: Count = 10
+    """validate: posts shown per item, those closest to the question. collect: most posts per participant."""
+    min_posts: Size = 2
+    """collect: posts each participant must give."""
+    out: Name = "study.db"
+    """SQLite file to create, or postgresql://user@host/name."""
     title: str = ""
-    """What annotators read at the top."""
+    """Title at the top of every page."""
     consent: Path | None = None
-    """collect: text file a participant has to agree to; a plain default is shipped."""
+    """collect: text file that participants must agree to. Default: a short text that comes with prb."""
     task: Literal["pairs", "ratings"] = "pairs"
-    """What the rows of the dataset are (ratings: collect only; rows of one question are its answers)."""
+    """Kind of rows in the dataset (ratings: only for collect; rows with the same question are its answers)."""
     split: str | None = None
-    """Split to use; `test` where the set has splits."""
-    limit: int | None = None
-    """At most so many rows, drawn by the seed; mirror twins stay together."""
-    url: str = URL
-    """Where annotators will find the study; invitation links begin with it."""
-    seed: int = 0
-    """Fixes assignments and orders."""
+    """Which split; `test` where rows carry one, else all rows."""
+    limit: Count | None = None
+    """Most rows, drawn at random; mirror twins stay together."""
+    url: str = f"http://127.0.0.1:{DEFAULT_PORT}"
+    """Address of the study; invitation links begin with it."""
+    seed: Seed = 0
+    """Determines assignments and orders."""
     json: bool = False
-    """Print as JSON."""
+    """Print JSON."""
+
+    @model_validator(mode="after")
+    def check_task(self) -> Self:
+        if self.kind == "validate" and self.task == "ratings":
+            raise BadInput("--kind validate needs pairs; --task ratings is for --kind collect")
+        return self
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeConfig:
-    """Serve a study on this machine. Put a TLS reverse proxy in front of it for anybody else."""
+@config
+class ServeConfig(Settings):
+    """Serve a study on this machine. For access from elsewhere, put a reverse proxy with TLS in front of it."""
 
-    study: Where = "study.db"
+    verb: ClassVar[str] = "study serve"
+
+    study: StudyPath = "study.db"
     """SQLite file or PostgreSQL URL."""
     host: str = "127.0.0.1"
     """Address to listen on."""
-    port: int = PORT
-    """0 takes a free one."""
+    port: Port = DEFAULT_PORT
+    """Port to listen on; 0 picks a free one."""
     url: str = ""
-    """The public address behind a proxy, such as https://study.example.org: cookies become Secure."""
-    rate: int = 120
-    """Requests a minute for one session; 0 is no limit. Signing in is always held at 10 a minute for one address."""
+    """Public address behind a proxy, such as https://study.example.org; with https, cookies are Secure."""
+    rate: Size = 120
+    """Requests per minute and session; 0 means no limit. Sign-ins are always limited to 10 per minute and address."""
     new_password: bool = False
-    """Give the administrator a new password and print it."""
+    """Replace the administrator's password and print the new one."""
     quiet: bool = False
-    """Say nothing but errors."""
+    """Print nothing except errors and a new password."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportConfig:
-    """Write what a study holds so far: judgements (validate), or a dataset of pairs and ratings (collect)."""
+@config
+class ExportConfig(Settings):
+    """Write what a study holds so far: judgments (validate), or a dataset of pairs and ratings (collect)."""
 
-    study: Where = "study.db"
+    verb: ClassVar[str] = "study export"
+
+    study: StudyPath = "study.db"
     """SQLite file or PostgreSQL URL."""
     out: Path = Path("study-export")
     """Folder to write to."""
     json: bool = False
-    """Print the counts as JSON."""
+    """Print the row counts as JSON."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AgreeConfig:
-    """Do people agree, are the answers equally good, do they prefer the labelled one? A verdict in sentences."""
+@config
+class AgreeConfig(Settings):
+    """Do annotators agree, are both answers equally good, is the labeled one preferred? A verdict in sentences."""
 
-    study: Where = "study.db"
-    """A study (file or URL), or judgements.jsonl of an export."""
-    margin: float = 0.5
-    """Two answers count as equally good if their ratings (1 to 5) differ by less."""
-    min_checks: float = 0.5
+    verb: ClassVar[str] = "study agree"
+
+    study: StudyPath = "study.db"
+    """A study (file or URL), or the judgements.jsonl of an export."""
+    margin: Positive = 0.5
+    """Two answers count as equally good if their ratings (1 to 5) differ by less than this."""
+    min_checks: Share = 0.5
     """Annotators who pass a smaller share of their attention checks are left out."""
-    draws: int = 1000
-    """Bootstrap resamples of questions."""
+    draws: Size = 1000
+    """Bootstrap samples of questions."""
     require: str = ""
-    """Exit 1 unless these hold: any of parity, preference, personal, agreement; comma between."""
+    """Exit with 1 unless these hold; any of parity, preference, personal, agreement, separated by commas."""
     out: Path | None = None
-    """Also write everything as JSON."""
-    seed: int = 0
-    """Fixes the resamples."""
+    """Also write the result to this JSON file."""
+    seed: Seed = 0
+    """Seed of the bootstrap."""
     json: bool = False
-    """Print as JSON."""
+    """Print JSON."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoConfig:
-    """A filled example in one command: made-up annotators have judged most of it, the rest is yours."""
+@config
+class DemoConfig(Settings):
+    """A filled example in one command: simulated annotators have judged most of it, the rest is yours."""
+
+    verb: ClassVar[str] = "study demo"
 
     kind: Kind = "validate"
-    """Which of the two kinds to show."""
+    """Kind of study."""
     out: str = ""
-    """Where to keep it; a temporary file that goes away if absent."""
-    port: int = PORT
-    """0 takes a free one."""
+    """Where to keep it. Default: a temporary file that is deleted at the end."""
+    port: Port = DEFAULT_PORT
+    """Port to listen on; 0 picks a free one."""
     quiet: bool = False
-    """Say nothing but the links."""
+    """Print nothing except the links."""

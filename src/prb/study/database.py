@@ -13,51 +13,83 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, event
 
-from prb.errors import BadInput
-from prb.study.tables import AUDIT, STUDY
+from prb.errors import BadInput, MissingExtra
 
 BUSY_SECONDS = 30.0
+METADATA = sa.MetaData()
+
+
+def _table(name: str, /, *keys: str, **columns: Any) -> sa.Table:
+    """A table as queries see it; `migrations/` creates it with its constraints."""
+    return sa.Table(name, METADATA, *(sa.Column(c, kind, primary_key=c in keys) for c, kind in columns.items()))
+
+
+INT, REAL, TEXT, BOOL, JSON = sa.Integer, sa.Float, sa.Text, sa.Boolean, sa.JSON
+STUDY = _table("study", "id", id=INT, kind=TEXT, title=TEXT, settings=JSON, admin_hash=TEXT, created=REAL)
+ANNOTATOR = _table(
+    "annotator",
+    "id",
+    id=INT,
+    name=TEXT,
+    pseudonym=TEXT,
+    token_hash=TEXT,
+    created=REAL,
+    consented=REAL,
+    withdrawn=REAL,
+)
+ITEM = _table("item", "id", id=INT, key=TEXT, cluster=TEXT, is_check=BOOL, owner=INT, content=JSON)
+"""`owner`: the participant who asked this question; it is shown to nobody else."""
+ASSIGNMENT = _table(
+    "assignment", "id", id=INT, annotator=INT, item=INT, position=INT, flipped=BOOL, revised=BOOL, done=BOOL
+)
+"""`flipped`: the rejected answer is shown as A. `revised`: step 1 was repeated after the rubric had been shown."""
+ANSWER = _table("answer", "assignment", "step", assignment=INT, step=INT, said=JSON, seconds=REAL, active=REAL, at=REAL)
+"""One reply; its primary key makes a second vote impossible."""
+POST = _table("post", "id", id=INT, annotator=INT, digest=TEXT, text=TEXT, at=REAL)
+SESSION = _table("session", "hash", hash=TEXT, annotator=INT, expires=REAL)
+"""Without an annotator: the administrator's."""
+AUDIT = _table("audit", "id", id=INT, at=REAL, annotator=INT, what=TEXT, detail=JSON)
 
 
 class Database:
     def __init__(self, where: str) -> None:
         self.where = where
         self.sqlite = "://" not in where
-        self.engine = _sqlite(Path(where)) if self.sqlite else _server(where)
+        self.engine = _sqlite_engine(Path(where)) if self.sqlite else _postgres_engine(where)
         # SQLite has one writer at a time; waiting here is fair, waiting inside SQLite is polling
-        self._turn = Lock() if self.sqlite else nullcontext()
+        self._writer = Lock() if self.sqlite else nullcontext()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One snapshot: everything read inside is of the same moment, however many people are writing."""
+        """One snapshot, whatever is written meanwhile."""
         options = {} if self.sqlite else {"isolation_level": "REPEATABLE READ"}
         with self.engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """All of it or nothing; when the block has ended, it is on the disk."""
+        """All of it or nothing; it is on disk when the block has ended."""
         options = {"prb_begin": "IMMEDIATE"} if self.sqlite else {}
-        with self._turn, self.engine.connect().execution_options(**options) as connection, connection.begin():
+        with self._writer, self.engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
     def upgrade(self) -> None:
-        """Take the migrations that this database has not seen."""
-        logging.getLogger("alembic").setLevel(logging.WARNING)  # some libraries turn everybody's chatter on
+        """Apply the migrations that this database has not seen."""
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # some libraries enable everybody's info messages
         from alembic import command
         from alembic.config import Config
 
-        config = Config()
-        config.set_main_option("script_location", "prb.study:migrations")
+        settings = Config()
+        settings.set_main_option("script_location", "prb.study:migrations")
         with self.write() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            settings.attributes["connection"] = connection
+            command.upgrade(settings, "head")
 
     def scrub(self) -> None:
-        """After a deletion: nothing of it stays in the write-ahead log (freed pages are overwritten anyway)."""
+        """After a deletion: empty the write-ahead log (SQLite overwrites freed pages by itself)."""
         if self.sqlite:
-            connection = self.engine.raw_connection()  # a checkpoint cannot stand inside a transaction
-            with self._turn, closing(connection):
+            connection = self.engine.raw_connection()  # a checkpoint cannot run inside a transaction
+            with self._writer, closing(connection):
                 connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
@@ -65,28 +97,27 @@ class Database:
 
 
 def open_study(where: str) -> Database:
-    """An existing study, brought up to this version's schema."""
+    """An existing study, upgraded to this version's schema."""
     if "://" not in where and not Path(where).is_file():
-        raise BadInput(f"{where} does not exist; `prb study new --out {where}` makes a study")
+        raise BadInput(f"{where} does not exist; `prb study new --out {where}` creates a study")
     database = Database(where)
     try:
         if not sa.inspect(database.engine).has_table("study"):
-            raise BadInput(f"{shown(where)} is not a study")
+            raise BadInput(f"{without_password(where)} is not a study")
         database.upgrade()
     except sa.exc.DBAPIError as error:
-        raise BadInput(f"{shown(where)} cannot be opened as a study: {error.orig}".strip()) from None
+        raise BadInput(f"{without_password(where)} cannot be opened as a study: {error.orig}".strip()) from None
     return database
 
 
-def shown(where: str) -> str:
-    """A database URL without its password."""
+def without_password(where: str) -> str:
     return sa.make_url(where).render_as_string(hide_password=True) if "://" in where else where
 
 
 def study_row(connection: Connection) -> Mapping[str, Any]:
     row = connection.execute(sa.select(STUDY)).mappings().first()
     if row is None:
-        raise BadInput("the database holds no study; it may still be in the making")
+        raise BadInput("the database holds no study; it may still be being created")
     return dict(row)
 
 
@@ -94,23 +125,21 @@ def log(connection: Connection, what: str, *, annotator: int | None = None, **de
     connection.execute(sa.insert(AUDIT).values(at=time.time(), annotator=annotator, what=what, detail=detail))
 
 
-def _server(url: str) -> Engine:
+def _postgres_engine(url: str) -> Engine:
     try:
         parsed = sa.make_url(url)
         if parsed.drivername in ("postgres", "postgresql"):
             parsed = parsed.set(drivername="postgresql+psycopg")
         if not parsed.drivername.startswith("postgresql"):
-            raise BadInput(f"a study lives in a SQLite file or in PostgreSQL, not in {parsed.drivername}")
+            raise BadInput(f"a study is stored in a SQLite file or in PostgreSQL, not in {parsed.drivername}")
         return sa.create_engine(parsed, pool_size=20, max_overflow=20, pool_pre_ping=True)
     except (sa.exc.ArgumentError, ValueError):
         raise BadInput(f"{url.rpartition('@')[2]} is not a database URL") from None
     except ModuleNotFoundError:
-        from prb.errors import MissingExtra
-
         raise MissingExtra("PostgreSQL", "postgres") from None
 
 
-def _sqlite(path: Path) -> Engine:
+def _sqlite_engine(path: Path) -> Engine:
     engine = sa.create_engine(
         f"sqlite:///{path}", pool_size=40, max_overflow=20, connect_args={"timeout": BUSY_SECONDS}
     )

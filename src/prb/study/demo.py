@@ -1,24 +1,24 @@
-"""A filled example: made-up annotators, drawn from a fixed seed, have judged most of a small study."""
+"""A filled example: simulated annotators, drawn from a fixed seed, have judged most of a small study."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from prb.study.access import Visitor
+from prb.hashing import draw
+from prb.study.access import Visitor, sha256
 from prb.study.app import serve
-from prb.study.collect import by_text
-from prb.study.config import DemoConfig, NewConfig, ServeConfig
-from prb.study.database import Database, open_study
-from prb.study.design import draw
-from prb.study.forms import CRITERIA
-from prb.study.new import Made, new_study
-from prb.study.tables import ANNOTATOR, ASSIGNMENT, ITEM, POST
-from prb.study.work import submit
+from prb.study.collect import numbered_reply
+from prb.study.config import CRITERIA, DemoConfig, NewConfig, ServeConfig
+from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, POST, Database, open_study
+from prb.study.design import new_study
+from prb.study.judgments import store_reply
 
 POSTS = (
     "I have stopped finishing books out of duty. If page forty has not got me, it goes to the charity shop.",
@@ -29,92 +29,89 @@ WISHES = (
     "Short, and no lecture. One thing I can do today.",
     "Give me the reasons, not just the advice, and be honest.",
 )
+CARELESS = 3
+"""Position of the annotator who clicks through, so that the demo has something to flag."""
 
 
-def run_demo(config: DemoConfig) -> None:
-    """Make, fill, serve; the temporary file goes when the server does."""
+class DemoReady(NamedTuple):
+    link: str
+    """Invitation of the annotator whose items are still open."""
+    admin: str
+    password: str | None
+
+
+def run_demo(config: DemoConfig, ready: Callable[[DemoReady], None]) -> None:
+    """Create, fill, serve; a temporary file is deleted when the server stops."""
     with tempfile.TemporaryDirectory() as folder:
         where = config.out or str(Path(folder) / "demo.db")
-        made = new_study(NewConfig(kind=config.kind, out=where, limit=24, annotators=6, posts=6, quota=None))
-        database = open_study(where)
-        fill(database, config.kind)
-        database.close()
-
-        def say(url: str) -> None:
-            _introduce(made, url)
-
-        serve(ServeConfig(study=where, port=config.port, quiet=config.quiet), say)
-
-
-def _introduce(made: Made, url: str) -> None:
-    path = list(made.links.values())[-1].partition("/join/")[2]
-    lines = [
-        f"take part        {url}/join/{path}",
-        f"administration   {url}/admin   password: {made.password or 'yours'}",
-        "Ctrl-C ends it",
-    ]
-    print("\n".join(lines), flush=True)  # noqa: T201
+        study = new_study(NewConfig(kind=config.kind, out=where, limit=24, annotators=6, posts=6))
+        with closing(open_study(where)) as database:
+            fill(database, config.kind)
+        token = list(study.links.values())[-1].rpartition("/")[2]
+        serve(
+            ServeConfig(study=where, port=config.port, quiet=config.quiet),
+            lambda server: ready(DemoReady(f"{server.url}/join/{token}", f"{server.url}/admin", study.password)),
+        )
 
 
 def fill(database: Database, kind: str) -> None:
-    """All but the last annotator have worked; the first were the most diligent, the fourth is careless."""
+    """All but the last annotator have worked, the first ones most."""
     with database.write() as connection:
-        people = connection.execute(sa.select(ANNOTATOR).order_by(ANNOTATOR.c.id)).all()
-        for n, person in enumerate(people[:-1]):
-            _validate(connection, person, n) if kind == "validate" else _collect(connection, person, n)
+        annotators = connection.execute(sa.select(ANNOTATOR).order_by(ANNOTATOR.c.id)).all()
+        for n, annotator in enumerate(annotators[:-1]):
+            if kind == "validate":
+                _judge(connection, annotator, n)
+            else:
+                _take_part(connection, annotator, n)
 
 
-def _validate(connection: Connection, person: Any, n: int) -> None:
+def _judge(connection: Connection, annotator: Any, n: int) -> None:
     rows = connection.execute(
         sa.select(ASSIGNMENT.c.id, ASSIGNMENT.c.flipped, ITEM.c.key, ITEM.c.is_check)
         .join_from(ASSIGNMENT, ITEM, ASSIGNMENT.c.item == ITEM.c.id)
-        .where(ASSIGNMENT.c.annotator == person.id)
+        .where(ASSIGNMENT.c.annotator == annotator.id)
         .order_by(ASSIGNMENT.c.position)
     ).all()
-    careless = n == 3
+    careless = n == CARELESS
     for row in rows[: len(rows) - 2 * n]:
         dice = [draw(n, row.key, what) % 100 for what in range(12)]
-        labelled, other = ("B", "A") if row.flipped else ("A", "B")
+        labeled, other = ("B", "A") if row.flipped else ("A", "B")
         easy = draw(0, "easy", row.key) % 4 > 0
         chances = (55, 55) if careless else (92 if easy else 40, 96)
-        before, after = (labelled if dice[k] < chance else other for k, chance in enumerate(chances))
-        said = {f"{a}-{c}": _rating(row.key, c, dice[2 + k]) for k, (a, c) in enumerate(_ratings())}
+        before, after = (labeled if dice[k] < chance else other for k, chance in enumerate(chances))
+        fields = [(answer, criterion) for answer in "AB" for criterion in CRITERIA]
+        ratings = {f"{a}-{c}": _rating(row.key, c, dice[2 + k]) for k, (a, c) in enumerate(fields)}
         if row.is_check and not careless:
-            before, said[f"{other}-relevance"] = labelled, "1"
+            before, ratings[f"{other}-relevance"] = labeled, "1"
         sure = "3" if dice[8] > 40 else "2"
         uneven = draw(0, "uneven", row.key) % 12 == 0  # a few items do differ in quality, and most notice
         difference = ("quality" if uneven else "preference") if dice[9] < 88 else "unclear"
         spent = (9.0 if careless else 48.0) + dice[10] / 2
-        steps = ({**said, "prefer": before}, {"prefer": after, "sure": sure, "difference": difference})
+        steps = ({**ratings, "prefer": before}, {"prefer": after, "sure": sure, "difference": difference})
         for step, reply in enumerate(steps, 1):
-            submit(connection, person.id, row.id, step, reply, last=step == 2, seconds=spent, active=spent * 0.9)
+            last = step == 2
+            store_reply(connection, annotator.id, row.id, step, reply, last=last, seconds=spent, active=spent * 0.9)
 
 
 def _rating(item: str, criterion: str, dice: int) -> str:
-    """Both answers of an item are about equally good; most people notice how good."""
+    """Both answers of an item are about equally good, and most annotators see how good."""
     return str(min(5, 3 + draw(0, "good", item, criterion) % 3 + (dice > 88) - (dice < 12)))
 
 
-def _ratings() -> list[tuple[str, str]]:
-    return [(answer, criterion) for answer in "AB" for criterion in CRITERIA]
-
-
-def _collect(connection: Connection, person: Any, n: int) -> None:
-    from prb.study.access import digest
-
-    connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == person.id).values(consented=person.created))
+def _take_part(connection: Connection, annotator: Any, n: int) -> None:
+    connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator.id).values(consented=annotator.created))
     for text in POSTS[: 2 + n % 2]:
-        own = f"{text} ({n + 1})" if n else text
-        row = {"annotator": person.id, "digest": digest(own), "text": own, "at": person.created}
+        post = f"{text} ({n + 1})" if n else text
+        row = {"annotator": annotator.id, "digest": sha256(post), "text": post, "at": annotator.created}
         connection.execute(sa.insert(POST).values(**row))
     items = connection.execute(sa.select(ITEM).where(ITEM.c.owner.is_(None)).order_by(ITEM.c.id)).all()
-    who = Visitor("", person.id, person.name, person.pseudonym, True)
+    visitor = Visitor("", annotator.id, annotator.name, annotator.pseudonym, True)
     for position, item in enumerate(sorted(items, key=lambda i: draw(n, "take", i.key))[: 5 - n]):
-        values = {"annotator": person.id, "item": item.id, "position": position, "flipped": False}
-        made = connection.execute(sa.insert(ASSIGNMENT).values(**values)).inserted_primary_key
-        assert made is not None
+        values = {"annotator": annotator.id, "item": item.id, "position": position, "flipped": False}
+        inserted = connection.execute(sa.insert(ASSIGNMENT).values(**values)).inserted_primary_key
+        assert inserted is not None
         dice = [draw(n, item.key, k) % 3 for k in range(3)]
-        ratings = {"A-rating": str(3 + dice[0]), "B-rating": str(3 + dice[1])}
-        compared = by_text({**ratings, "best": "A" if dice[0] > dice[1] else "B"}, who, item.content)
-        for step, said in enumerate(({"narrative": WISHES[n % 2]}, compared), 1):
-            submit(connection, person.id, made[0], step, said, last=step == 2, seconds=60.0, active=50.0)
+        compared = {"A-rating": str(3 + dice[0]), "B-rating": str(3 + dice[1]), "best": "AB"[dice[0] <= dice[1]]}
+        steps = ({"narrative": WISHES[n % 2]}, numbered_reply(compared, visitor, item.content))
+        for step, reply in enumerate(steps, 1):
+            store_reply(connection, annotator.id, inserted[0], step, reply, last=step == 2, seconds=60.0, active=50.0)

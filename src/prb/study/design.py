@@ -1,74 +1,259 @@
-"""Who judges what, in which order: balanced by construction and fixed by the seed. Pure functions."""
+"""The design of a study: which items, who judges which of them, in which order; all stored in one transaction.
+
+Assignments are balanced by construction and determined by the seed.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import os
+import time
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from prb.errors import BadInput
+import sqlalchemy as sa
 
+from prb.data.load import load
+from prb.data.retrieve import ranker, top_posts
+from prb.errors import BadInput, RunConflict
+from prb.hashing import draw
+from prb.study.access import hash_password, new_password, new_pseudonym, new_token, sha256
+from prb.study.config import NewConfig
+from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, STUDY, Database, log, without_password
+from prb.text.tokens import words
+from prb.types import Item, Pair
+
+PASSWORD_VARIABLE = "PRB_STUDY_PASSWORD"  # noqa: S105 - the name of a variable
+TITLES = {"validate": "Which answer suits this user?", "collect": "Your preferences"}
+CONSENT = (
+    "Your posts, questions, wishes and ratings are stored under a random pseudonym and used for research on how "
+    "well language models follow individual preferences. They may be published in that form, so leave out names, "
+    "addresses and anything you do not want others to read. Taking part is voluntary. You can stop at any time "
+    "and delete everything you gave, on the page “My data”."
+)
+Row = dict[str, Any]
 Edge = tuple[int, int]
 """An annotator and an item, both by position."""
 
 
-class Task(NamedTuple):
+class Assignment(NamedTuple):
     annotator: int
     item: int
     position: int
     flipped: bool
-    """The rejected answer stands as A."""
+    """The rejected answer is shown as A."""
 
 
-def plan(
+class NewStudy(NamedTuple):
+    where: str
+    items: int
+    judgements: int
+    links: dict[str, str]
+    """Annotator to invitation link; the study stores only hashes."""
+    password: str | None
+    """The administrator's, if it was generated here."""
+
+
+def new_study(config: NewConfig) -> NewStudy:
+    try:
+        consent = config.consent.read_text("utf-8") if config.consent else CONSENT
+    except OSError as error:
+        raise BadInput(f"--consent {config.consent}: {error.strerror}") from None
+    items = collect_items(config) if config.kind == "collect" else validate_items(config)
+    if not items:
+        raise BadInput(f"{config.dataset} has no question with at least two answers, or --limit leaves none")
+    assignments = []
+    groups = [item["content"]["group"] for item in items if not item["is_check"]] if config.kind == "validate" else []
+    if config.kind == "validate":
+        assignments = assign(
+            groups,
+            annotators=config.annotators,
+            overlap=config.overlap,
+            quota=config.quota,
+            checks=len(items) - len(groups),
+            seed=config.seed,
+        )
+    given_password = os.environ.get(PASSWORD_VARIABLE) or None
+    password = given_password or new_password()
+    tokens = [new_token() for _ in range(config.annotators)]
+    noun = "Annotator" if config.kind == "validate" else "Participant"
+    now = time.time()
+    study = {
+        "kind": config.kind,
+        "title": config.title or TITLES[config.kind],
+        "settings": {**config.saved(), "consent": consent},
+        "admin_hash": hash_password(password),
+        "created": now,
+    }
+    annotators: list[Row] = [
+        {"name": f"{noun} {n}", "token_hash": sha256(token), "pseudonym": new_pseudonym(), "created": now}
+        for n, token in enumerate(tokens, 1)
+    ]
+    store(config.out, study, items, annotators, assignments)
+    url = config.url.rstrip("/")
+    return NewStudy(
+        where=config.out,
+        items=sum(not item["is_check"] for item in items),
+        judgements=sum(not items[a.item]["is_check"] for a in assignments),
+        links={a["name"]: f"{url}/join/{token}" for a, token in zip(annotators, tokens, strict=True)},
+        password=None if given_password else password,
+    )
+
+
+def validate_items(config: NewConfig) -> list[Row]:
+    """One item per pair, and attention checks at the end."""
+    dataset = load(config.dataset, split=config.split)
+    rank, index = ranker("embedding"), dataset.index
+    groups = [min(id_, index.ids[twin]) if twin >= 0 else id_ for id_, twin in zip(index.ids, index.twins, strict=True)]
+    sample, items = sample_groups(groups, config.limit, config.seed), []
+    for n, pair in enumerate(dataset):
+        assert isinstance(pair, Pair)
+        if n not in sample:
+            continue
+        twin = index.twins[n]
+        content = {
+            "user": pair.user,
+            "question": pair.question,
+            "posts": [p.text for p in top_posts(pair.question, pair.profile, rank, k=config.posts).posts],
+            "answers": [pair.chosen, pair.rejected],
+            "rubric": [aspect._asdict() for aspect in pair.rubric],
+            "narrative": pair.narrative,
+            "twin": index.ids[twin] if twin >= 0 else None,
+            "group": groups[n],
+        }
+        items.append({"key": pair.id, "cluster": index.clusters[n], "is_check": False, "content": content})
+    return items + attention_checks(items, config.checks, config.seed)
+
+
+def attention_checks(items: Sequence[Row], count: int, seed: int) -> list[Row]:
+    """Real questions with their own answer and one to the question they have least in common with."""
+    checks: list[Row] = []
+    for item in sorted(items, key=lambda item: draw(seed, "check", item["key"])):
+        others = [o["content"] for o in items if o["content"]["group"] != item["content"]["group"]]
+        if len(checks) == count or not others:
+            break
+        vocabulary = set(words(item["content"]["question"]))
+        stray = min(others, key=lambda o: len(vocabulary & set(words(o["question"] + o["answers"][0]))))
+        answers = [item["content"]["answers"][0], stray["answers"][0]]
+        key = f"check-{len(checks) + 1}"
+        content = {**item["content"], "twin": None, "answers": answers, "group": key}
+        checks.append({"key": key, "cluster": key, "is_check": True, "content": content})
+    return checks
+
+
+def collect_items(config: NewConfig) -> list[Row]:
+    """One item per question, with all distinct answers that the dataset has to it."""
+    dataset = load(config.dataset, task=config.task, split=config.split)
+    sample = sample_groups([item.question for item in dataset], config.limit, config.seed)
+    answers: dict[str, dict[str, None]] = {}
+    first: dict[str, Item] = {}
+    for n, item in enumerate(dataset):
+        if n in sample:
+            answers.setdefault(item.question, {}).update(dict.fromkeys(item.answers))
+            first.setdefault(item.question, item)
+    return [
+        {
+            "key": first[question].id,
+            "cluster": first[question].id,
+            "is_check": False,
+            "content": {"question": question, "answers": list(texts), "category": first[question].category},
+        }
+        for question, texts in answers.items()
+        if len(texts) > 1
+    ]
+
+
+def sample_groups(groups: Sequence[str], limit: int | None, seed: int) -> set[int]:
+    """Which rows are used: whole groups in random order, as many as fit."""
+    if limit is None:
+        return set(range(len(groups)))
+    members: dict[str, list[int]] = {}
+    for n, group in enumerate(groups):
+        members.setdefault(group, []).append(n)
+    sample: set[int] = set()
+    for group in sorted(members, key=lambda g: draw(seed, "sample", g)):
+        if len(sample) + len(members[group]) <= limit:
+            sample.update(members[group])
+    return sample
+
+
+def store(where: str, study: Row, items: list[Row], annotators: list[Row], assignments: Sequence[Assignment]) -> None:
+    path = None if "://" in where else Path(where)
+    if path and not path.parent.exists():
+        raise BadInput(f"{path.parent} does not exist")
+    keep = path is None or path.exists()
+    database = Database(where)
+    try:
+        database.upgrade()
+        with database.write() as connection:
+            if connection.scalar(sa.select(STUDY.c.id)) is not None:
+                keep = True  # somebody else's, even if the file was not there a moment ago
+                raise RunConflict(f"{without_password(where)} already holds a study; choose another --out")
+            connection.execute(sa.insert(STUDY).values(id=1, **study))
+            connection.execute(sa.insert(ITEM), items)
+            connection.execute(sa.insert(ANNOTATOR), annotators)
+            if assignments:
+                item_ids = connection.scalars(sa.select(ITEM.c.id).order_by(ITEM.c.id)).all()
+                ids = connection.scalars(sa.select(ANNOTATOR.c.id).order_by(ANNOTATOR.c.id)).all()
+                rows = [{**a._asdict(), "annotator": ids[a.annotator], "item": item_ids[a.item]} for a in assignments]
+                connection.execute(sa.insert(ASSIGNMENT), rows)
+            log(connection, "study made", items=len(items), annotators=len(annotators))
+        keep = True
+    except sa.exc.DBAPIError as error:
+        raise BadInput(f"{without_password(where)} cannot hold a study: {error.orig}".strip()) from None
+    finally:
+        database.close()
+        if path and not keep:
+            path.unlink(missing_ok=True)
+
+
+def assign(
     groups: Sequence[str], *, annotators: int, overlap: int, quota: int | None, checks: int, seed: int
-) -> list[Task]:
-    """Items 0..n−1 go to `overlap` annotators each; items n, n+1, … are the checks, all for everybody."""
-    edges = assign(groups, annotators=annotators, overlap=overlap, quota=quota, seed=seed)
+) -> list[Assignment]:
+    """Items 0..n−1 go to `overlap` annotators each; items n, n+1, … are the checks and go to everybody."""
+    edges = balance_loads(groups, annotators=annotators, overlap=overlap, quota=quota, seed=seed)
     edges += [(a, len(groups) + c) for a in range(annotators) for c in range(checks)]
-    flipped = orders(edges, seed=seed)
-    tasks = []
+    flipped = balance_orders(edges, seed=seed)
+    assignments = []
     for annotator in range(annotators):
-        own = [item for a, item in edges if a == annotator]
-        queue = sorted(own, key=lambda item: draw(seed, "queue", annotator, item))
-        queue = spread([i for i in queue if i < len(groups)], [i for i in queue if i >= len(groups)])
-        tasks += [Task(annotator, item, n, flipped[annotator, item]) for n, item in enumerate(queue)]
-    return tasks
+        items = sorted((i for a, i in edges if a == annotator), key=lambda i: draw(seed, "queue", annotator, i))
+        queue = spread_checks([i for i in items if i < len(groups)], [i for i in items if i >= len(groups)])
+        assignments += [Assignment(annotator, item, n, flipped[annotator, item]) for n, item in enumerate(queue)]
+    return assignments
 
 
-def assign(groups: Sequence[str], *, annotators: int, overlap: int, quota: int | None, seed: int) -> list[Edge]:
-    """Loads differ by at most one; then twins are kept apart, then every couple of annotators meets equally often."""
+def balance_loads(groups: Sequence[str], *, annotators: int, overlap: int, quota: int | None, seed: int) -> list[Edge]:
+    """Loads differ by at most one; then twins are kept apart; then all annotator pairs share equally many items."""
     if overlap > annotators:
         raise BadInput(f"--overlap {overlap} needs at least {overlap} annotators; there are {annotators}")
-    wanted = len(groups) * overlap
-    if quota is not None and wanted > quota * annotators:
-        fits = quota * annotators // overlap
+    needed = len(groups) * overlap
+    if quota is not None and needed > quota * annotators:
         raise BadInput(
-            f"{len(groups)} items × {overlap} are {wanted} judgements, {annotators} annotators × {quota} give "
-            f"{quota * annotators}; use --limit {fits}, more annotators or a higher --quota"
+            f"{len(groups)} items × {overlap} are {needed} judgments, {annotators} annotators × {quota} give "
+            f"{quota * annotators}; use --limit {quota * annotators // overlap}, more annotators or a higher --quota"
         )
-    load, met = [0] * annotators, [[0] * annotators for _ in range(annotators)]
+    load, shared = [0] * annotators, [[0] * annotators for _ in range(annotators)]
     seen: set[tuple[int, str]] = set()
     edges: list[Edge] = []
     for item in sorted(range(len(groups)), key=lambda i: draw(seed, "item", i)):
-        chance = [draw(seed, "who", item, a) for a in range(annotators)]
+        tie_break = [draw(seed, "who", item, a) for a in range(annotators)]
         together, chosen = [0] * annotators, list[int]()
         for _ in range(overlap):
             free = [a for a in range(annotators) if a not in chosen]
-            best = min(free, key=lambda a: (load[a], (a, groups[item]) in seen, together[a], chance[a]))
-            together = [have + more for have, more in zip(together, met[best], strict=True)]
+            best = min(free, key=lambda a: (load[a], (a, groups[item]) in seen, together[a], tie_break[a]))
+            together = [count + more for count, more in zip(together, shared[best], strict=True)]
             chosen.append(best)
         for a in chosen:
             load[a] += 1
             seen.add((a, groups[item]))
             edges.append((a, item))
             for b in chosen:
-                met[a][b] += 1
+                shared[a][b] += 1
     return edges
 
 
-def orders(edges: Sequence[Edge], *, seed: int) -> dict[Edge, bool]:
+def balance_orders(edges: Sequence[Edge], *, seed: int) -> dict[Edge, bool]:
     """Which answer comes first, random but balanced: for every annotator and every item the two orders differ by ≤ 1.
 
     Annotators and items are a bipartite graph. Odd nodes get an edge to a dummy node of the other side, so every
@@ -84,41 +269,35 @@ def orders(edges: Sequence[Edge], *, seed: int) -> dict[Edge, bool]:
     ends += [(node, ("i", -1)) if node[0] == "a" else (("a", -1), node) for node in odd]  # type: ignore[index]
     if sum(node[0] == "a" for node in odd) % 2:  # type: ignore[index]
         ends.append((("a", -1), ("i", -1)))
-    colours = _alternate(ends, seed)
-    return {edge: colours[n] for n, edge in enumerate(shuffled)}
+    colors = _color_trails(ends, seed)
+    return {edge: colors[n] for n, edge in enumerate(shuffled)}
 
 
-def _alternate(ends: Sequence[tuple[Hashable, Hashable]], seed: int) -> list[bool]:
-    """Colours along closed trails; every node has even degree, so each trail ends where it began."""
+def _color_trails(ends: Sequence[tuple[Hashable, Hashable]], seed: int) -> list[bool]:
+    """Alternate along closed trails; every node has even degree, so each trail ends where it began."""
     touching = defaultdict[Hashable, list[int]](list)
     for n, (left, right) in enumerate(ends):
         touching[left].append(n)
         touching[right].append(n)
-    colour: list[bool | None] = [None] * len(ends)
+    color: list[bool | None] = [None] * len(ends)
     for start in list(touching):
         node, turn = start, draw(seed, "trail", start) % 2 == 0
         while True:
             free = touching[node]
-            while free and colour[free[-1]] is not None:
+            while free and color[free[-1]] is not None:
                 free.pop()
             if not free:
                 break
             edge = free.pop()
-            colour[edge], turn = turn, not turn
+            color[edge], turn = turn, not turn
             left, right = ends[edge]
             node = right if node == left else left
-    return [bool(c) for c in colour]
+    return [bool(c) for c in color]
 
 
-def spread(items: list[int], checks: list[int]) -> list[int]:
+def spread_checks(items: list[int], checks: list[int]) -> list[int]:
     """Checks at even distances among the items, never first."""
     queue = list(items)
     for n, check in enumerate(checks):
         queue.insert(max(1, round((n + 1) * len(items) / (len(checks) + 1))) + n, check)
     return queue
-
-
-def draw(seed: int, *what: object) -> int:
-    """A number fixed by the seed and what it is for, so that nothing depends on the order of drawing."""
-    text = ":".join(map(str, (seed, *what)))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

@@ -1,74 +1,53 @@
-"""What a study holds, as files: one snapshot, however many people are writing."""
+"""What a study holds, as files: one snapshot, whatever is written meanwhile."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
-import orjson
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from prb.errors import BadInput
-from prb.runs import read_json, write_json
+from prb.runs import read_json, write_json, write_lines
 from prb.study.config import ExportConfig
-from prb.study.database import open_study, study_row
-from prb.study.forms import unblind
-from prb.study.tables import ANNOTATOR, ANSWER, ASSIGNMENT, ITEM, POST
+from prb.study.database import ANNOTATOR, ANSWER, ASSIGNMENT, ITEM, POST, open_study, study_row
+from prb.study.judgments import unblind
 
-ABOUT = "study.json"
+STUDY_FILE, JUDGMENTS_FILE = "study.json", "judgements.jsonl"
 Row = dict[str, Any]
 
 
 def export(config: ExportConfig) -> dict[str, int]:
-    """Write the files; how many rows each got."""
-    database = open_study(config.study)
-    try:
-        with database.read() as connection:
-            study = study_row(connection)
-            make = judgement_files if study["kind"] == "validate" else collected_files
-            tables = make(connection)
-    finally:
-        database.close()
-    about = {"kind": study["kind"], "title": study["title"], "created": study["created"], "settings": study["settings"]}
-    _prepare(config.out, about)
-    for name, rows in tables.items():
-        _write(config.out / name, rows)
-    counts = {name: len(rows) for name, rows in tables.items()}
-    write_json(config.out / ABOUT, {**about, "exported": time.time(), "rows": counts})
-    return counts
-
-
-def _prepare(folder: Path, about: Mapping[str, Any]) -> None:
+    """Write the files; the number of rows in each."""
+    with closing(open_study(config.study)) as database, database.read() as connection:
+        study = study_row(connection)
+        if study["kind"] == "validate":
+            tables = {JUDGMENTS_FILE: judgments(connection)}
+        else:
+            tables = collected_tables(connection)
+    about = {key: study[key] for key in ("kind", "title", "created", "settings")}
+    folder = config.out
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        known = read_json(folder / ABOUT) if (folder / ABOUT).is_file() else {}
-        if known.get("created") != about["created"]:
-            raise BadInput(f"{folder} exists and is no export of this study; choose another --out")
+        previous = read_json(folder / STUDY_FILE) if (folder / STUDY_FILE).is_file() else {}
+        if previous.get("created") != about["created"]:
+            raise BadInput(f"{folder} exists and is not an export of this study; choose another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"{folder} cannot be made: {error.strerror}") from None
+        raise BadInput(f"{folder} cannot be created: {error.strerror}") from None
+    for name, rows in tables.items():
+        write_lines(folder / name, rows)
+    counts = {name: len(rows) for name, rows in tables.items()}
+    write_json(folder / STUDY_FILE, {**about, "exported": time.time(), "rows": counts})
+    return counts
 
 
-def _write(path: Path, rows: Iterable[Row]) -> None:
-    draft = path.with_name(path.name + ".part")
-    with draft.open("wb") as file:
-        file.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-
-
-def judgement_files(connection: Connection) -> dict[str, list[Row]]:
-    return {"judgements.jsonl": judgements(connection)}
-
-
-def _replies(connection: Connection) -> Iterable[tuple[int, list[Any]]]:
-    """All replies with their item and person, by assignment."""
+def _replies(connection: Connection) -> Iterable[list[Any]]:
+    """The replies of each assignment, by step, with their annotator and item."""
     rows = connection.execute(
         sa.select(
             ASSIGNMENT.c.id,
@@ -89,25 +68,23 @@ def _replies(connection: Connection) -> Iterable[tuple[int, list[Any]]]:
         )
         .order_by(ASSIGNMENT.c.id, ANSWER.c.step)
     ).all()
-    for assignment, steps in groupby(rows, key=lambda r: r.id):
-        yield assignment, list(steps)
+    return (list(steps) for _, steps in groupby(rows, key=lambda r: r.id))
 
 
 def _items(connection: Connection) -> dict[int, Any]:
     return {row.id: row for row in connection.execute(sa.select(ITEM))}
 
 
-def judgements(connection: Connection) -> list[Row]:
-    """One line for each annotator × item, unblinded: A and B are chosen and rejected again."""
+def judgments(connection: Connection) -> list[Row]:
+    """One row per annotator × item, unblinded: A and B are chosen and rejected again."""
     items = _items(connection)
-    return [_judgement(items[steps[0].item], steps) for _, steps in _replies(connection)]
+    return [_judgment(items[steps[0].item], steps) for steps in _replies(connection)]
 
 
-def _judgement(item: Any, steps: list[Any]) -> Row:
+def _judgment(item: Any, steps: list[Any]) -> Row:
     first = steps[0]
-    said = {step.step: unblind(step.said, first.flipped) for step in steps}
-    before, after = said.get(1, {}), said.get(2, {})
-    skipped = before.get("skip") or after.get("skip")
+    replies = {step.step: unblind(step.said, first.flipped) for step in steps}
+    before, after = replies.get(1, {}), replies.get(2, {})
     return {
         "item": item.key,
         "user": item.content["user"],
@@ -122,7 +99,7 @@ def _judgement(item: Any, steps: list[Any]) -> Row:
         "after": after.get("prefer"),
         "sure": int(after["sure"]) if "sure" in after else None,
         "difference": after.get("difference"),
-        "skipped": skipped,
+        "skipped": before.get("skip") or after.get("skip"),
         "skipped_words": before.get("words") or after.get("words") or None,
         "revised": first.revised,
         "seconds": [step.seconds for step in steps],
@@ -131,7 +108,7 @@ def _judgement(item: Any, steps: list[Any]) -> Row:
     }
 
 
-def collected_files(connection: Connection) -> dict[str, list[Row]]:
+def collected_tables(connection: Connection) -> dict[str, list[Row]]:
     """A dataset: `pairs.jsonl` and `ratings.jsonl`; `records.jsonl` holds questions with wishes, for `prb build`."""
     posts: dict[str, list[Row]] = {}
     for pseudonym, text in connection.execute(
@@ -139,15 +116,16 @@ def collected_files(connection: Connection) -> dict[str, list[Row]]:
         .join_from(POST, ANNOTATOR, POST.c.annotator == ANNOTATOR.c.id)
         .order_by(POST.c.id)
     ):
-        own = posts.setdefault(pseudonym, [])
-        own.append({"id": f"{pseudonym}-{len(own) + 1}", "category": "", "text": text})
+        profile = posts.setdefault(pseudonym, [])
+        profile.append({"id": f"{pseudonym}-{len(profile) + 1}", "category": "", "text": text})
     items = _items(connection)
-    files: dict[str, list[Row]] = {"pairs.jsonl": [], "ratings.jsonl": [], "records.jsonl": []}
-    for _, steps in _replies(connection):
+    pairs, ratings, records = list[Row](), list[Row](), list[Row]()
+    for steps in _replies(connection):
         wish = steps[0].said.get("narrative")
         if wish is None:
             continue
         item, user = items[steps[0].item], steps[0].pseudonym
+        key = f"{user}-{item.key}"
         common = {
             "user": user,
             "question": item.content["question"],
@@ -155,26 +133,23 @@ def collected_files(connection: Connection) -> dict[str, list[Row]]:
             "narrative": wish,
             "category": item.content["category"] or "other",
         }
-        files["records.jsonl"].append({"id": f"{user}-{item.key}", **common})
+        records.append({"id": key, **common})
         if len(steps) == 2 and "skip" not in steps[1].said:
-            files["pairs.jsonl"] += _pairs(f"{user}-{item.key}", common, item.content["answers"], steps[1].said)
-            files["ratings.jsonl"] += _ratings(f"{user}-{item.key}", common, item.content["answers"], steps[1].said)
-    return files
+            reply, answers = steps[1].said, item.content["answers"]
+            pairs += [
+                {"id": f"{key}-{a}-{b}", **common, "rubric_aspects": [], "chosen": answers[a], "rejected": answers[b]}
+                for a, b in preferences(reply, len(answers))
+            ]
+            ratings += [
+                {"id": f"{key}-{n}", **common, "answer": answers[n], "rating": (rating - 1) / 4}  # 1..5 as 0..1
+                for n, rating in enumerate(reply["ratings"])
+            ]
+    return {"pairs.jsonl": pairs, "ratings.jsonl": ratings, "records.jsonl": records}
 
 
-def _pairs(key: str, common: Row, answers: list[str], said: Mapping[str, Any]) -> list[Row]:
+def preferences(reply: Mapping[str, Any], answers: int) -> list[tuple[int, int]]:
     """The best answer above every other one, and every other one above the worst."""
-    best, worst = said.get("best"), said.get("worst")
-    numbers = range(len(answers))
-    wins = [(best, n) for n in numbers if n != best] if best is not None else []
-    wins += [(n, worst) for n in numbers if n not in (best, worst)] if worst is not None else []
-    rows = {f"{key}-{a}-{b}": (answers[a], answers[b]) for a, b in wins}
-    return [{"id": i, **common, "rubric_aspects": [], "chosen": a, "rejected": b} for i, (a, b) in rows.items()]
-
-
-def _ratings(key: str, common: Row, answers: list[str], said: Mapping[str, Any]) -> list[Row]:
-    """1 to 5 as 0 to 1."""
-    return [
-        {"id": f"{key}-{n}", **common, "answer": answers[n], "rating": (rating - 1) / 4}
-        for n, rating in enumerate(said["ratings"])
-    ]
+    best, worst = reply.get("best"), reply.get("worst")
+    wins = [(best, n) for n in range(answers) if n != best] if best is not None else []
+    wins += [(n, worst) for n in range(answers) if n not in (best, worst)] if worst is not None else []
+    return wins

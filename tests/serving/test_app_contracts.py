@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from prb.serving.batching import BROKEN
-from prb.serving.contracts import ENDS, Refused, RewardRequest, ScoreRequest, explained, reply, reward_reply, within
+from prb.serving.app import (
+    END_MARKERS,
+    Refused,
+    RewardRequest,
+    ScoreRequest,
+    check_size,
+    first_problem,
+    reward_reply,
+    score_reply,
+)
+from prb.serving.batching import MODEL_ERROR
 from prb.types import Ask, Failure, Post, Query, Reward
 from tests.serving.fakes import ask
 
@@ -17,7 +26,7 @@ from tests.serving.fakes import ask
 def refused(**body: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         ScoreRequest.model_validate(body)
-    return explained(caught.value.errors())
+    return first_problem(caught.value.errors())
 
 
 def rewards(query: list[str], prompts: list[str], labels: list[Any] | None = None) -> list[Ask]:
@@ -65,7 +74,7 @@ def test_openrlhf_sends_whole_texts_and_the_answer_is_what_follows_the_prompt() 
     assert rewards([prompt + "Hello."], [prompt], ["  "]) == [Ask(Query(question=prompt), "Hello.")]
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", END_MARKERS)
 def test_markers_of_the_end_are_no_part_of_an_answer(end: str) -> None:
     (one,) = rewards([f"p: Use {end} here.{end}\n{end}"], ["p: "])
     assert one.answer == f"Use {end} here."
@@ -82,7 +91,7 @@ def test_a_label_carries_the_person_as_json_or_as_a_map() -> None:
 
 @pytest.mark.parametrize("label", ["42", "the right answer", "[]", '{"posts": []}', '{"question": "q", "rubric": []}'])
 def test_a_label_that_is_no_query_is_refused_rather_than_scored_for_nobody(label: str) -> None:
-    with pytest.raises(Refused, match=r"labels\.1 is no query") as caught:
+    with pytest.raises(Refused, match=r"labels\.1 is not a query") as caught:
         rewards(["p a", "p b"], ["p ", "p "], [None, label])
     assert caught.value.status == 422
 
@@ -94,7 +103,7 @@ def test_a_text_that_does_not_begin_with_its_prompt_is_refused() -> None:
 
 @pytest.mark.parametrize(("prompts", "labels"), [(["p "], None), (["p ", "p "], ["", "", ""])])
 def test_lists_of_different_lengths_are_refused(prompts: list[str], labels: list[str] | None) -> None:
-    with pytest.raises(Refused, match="not equally long"):
+    with pytest.raises(Refused, match="must have the same length"):
         rewards(["p a", "p b"], prompts, labels)
 
 
@@ -108,17 +117,17 @@ def test_lists_of_different_lengths_are_refused(prompts: list[str], labels: list
 )
 def test_what_is_too_large_is_refused_with_its_size(asks: list[Ask], why: str) -> None:
     with pytest.raises(Refused, match=why) as caught:
-        within(asks, answers=3, chars=100)
+        check_size(asks, max_answers=3, max_chars=100)
     assert caught.value.status == 413
 
 
 def test_what_just_fits_is_accepted() -> None:
     asks = [ask("q", "a" * 100, "x" * 59, "y" * 40)] * 3
-    assert within(asks, answers=3, chars=100) == asks
+    check_size(asks, max_answers=3, max_chars=100)
 
 
 def test_a_reply_has_a_score_and_what_was_cut_for_each_answer() -> None:
-    made = reply([Reward(1.5, cut=2), -3.0], partial=False, model="m", fingerprint="f")
+    made = score_reply([Reward(1.5, cut=2), -3.0], partial=False, model="m", fingerprint="f")
     assert made.model_dump() == {
         "scores": [1.5, -3.0],
         "failures": [None, None],
@@ -129,13 +138,15 @@ def test_a_reply_has_a_score_and_what_was_cut_for_each_answer() -> None:
 
 
 def test_a_partial_reply_has_a_reason_in_place_of_a_score() -> None:
-    made = reply([1.0, Failure("too long", "by far")], partial=True, model="m", fingerprint="f")
+    made = score_reply([1.0, Failure("too long", "by far")], partial=True, model="m", fingerprint="f")
     assert (made.scores, made.failures) == ([1.0, None], [None, "too long: by far"])
 
 
-@pytest.mark.parametrize(("failure", "status"), [(Failure("no verdict"), 422), (Failure(BROKEN, "ValueError"), 502)])
+@pytest.mark.parametrize(
+    ("failure", "status"), [(Failure("no verdict"), 422), (Failure(MODEL_ERROR, "ValueError"), 502)]
+)
 def test_one_failure_fails_a_request_that_did_not_ask_for_parts(failure: Failure, status: int) -> None:
-    for make in (reward_reply, lambda said: reply(said, partial=False, model="m", fingerprint="f")):
+    for make in (reward_reply, lambda said: score_reply(said, partial=False, model="m", fingerprint="f")):
         with pytest.raises(Refused, match="no score for 1 of 2 answers") as caught:
             make([1.0, failure])
         assert (caught.value.status, caught.value.failures) == (status, [None, str(failure)])

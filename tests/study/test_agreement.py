@@ -1,4 +1,4 @@
-"""From judgements to a verdict, its sentences and its gate."""
+"""From judgments to a verdict, its sentences and its gate."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from prb.errors import BadInput, GateFailed, UnknownName
-from prb.study.agree import agree, attention, items_to_drop, majority, report, require
+from prb.study.agreement import agree, attention, items_to_drop, majority, require, summarize
 from prb.study.config import AgreeConfig, ExportConfig
 from prb.study.export import export
-from prb.study.sentences import verdict
+from prb.study.verdict import verdict
 from tests.study.conftest import Make
 
 Row = dict[str, Any]
@@ -57,23 +57,23 @@ def test_a_good_study_passes_every_gate() -> None:
     rows = study(ratings=rated(4, 4))
     for n, r in enumerate(rows):  # a little honest noise, the same for both answers
         r["ratings"] = rated(4 + n % 2, 4 + (n // 2) % 2)
-    result = report(rows, draws=100)
+    result = summarize(rows, draws=100)
     assert result["verdicts"] == {"parity": True, "preference": True, "personal": True, "agreement": True}
-    require("parity, preference,personal,agreement", result)
+    require(["parity", "preference", "personal", "agreement"], result)
     text = "\n".join(verdict(result))
-    assert "90 judgements of 30 items by 3 annotators." in text
-    assert "✓ Knowing the wishes, people prefer the labelled answer 100.0 %" in text
+    assert "90 judgments of 30 items by 3 annotators." in text
+    assert "✓ With the rubric shown, annotators prefer the labeled answer 100.0 %" in text
     assert "✓ The answers are equally good within ±0.5 points" in text
     assert "α 1.00" in text  # agreement on which answer, though the label is always the same
     assert "No item has to be dropped." in text
 
 
 def test_answers_of_different_quality_fail_parity_with_the_figures() -> None:
-    result = report(study(ratings=rated(5, 4)), draws=0)
+    result = summarize(study(ratings=rated(5, 4)), draws=0)
     assert result["quality"]["correctness"]["parity"]["mean"] == 1.0
     assert result["verdicts"]["parity"] is False
     with pytest.raises(GateFailed, match=r"parity does not hold: The answers are not shown to be equally good"):
-        require("parity,preference", result)
+        require(["parity", "preference"], result)
 
 
 def test_of_mirror_rows_the_size_of_the_difference_counts_not_its_sign() -> None:
@@ -82,7 +82,7 @@ def test_of_mirror_rows_the_size_of_the_difference_counts_not_its_sign() -> None
         twins = {"group": f"i{i}", "cluster": f"c{i}"}
         rows += [row(i, a, ratings=rated(5, 3), mirror=f"t{i}", **twins) for a in range(2)]
         rows += [row(i, a, ratings=rated(3, 5), mirror=f"i{i}", **twins) | {"item": f"t{i}"} for a in range(2, 4)]
-    result = report(rows, draws=0)
+    result = summarize(rows, draws=0)
     quality = result["quality"]["correctness"]
     assert quality["parity"] is None
     assert quality["mirror_size"]["value"] == 2.0
@@ -95,7 +95,7 @@ def test_preference_counts_neither_as_half_and_knows_before_from_after() -> None
     rows = study(items=4, annotators=2)
     rows[0]["before"] = rows[1]["before"] = "neither"
     rows[2]["before"] = rows[2]["after"] = "rejected"
-    result = report(rows, draws=0)
+    result = summarize(rows, draws=0)
     assert result["preference"]["before"]["value"] == pytest.approx((2 * 0.5 + 5) / 8)
     assert result["preference"]["after"]["value"] == pytest.approx(7 / 8)
     assert result["preference"]["before"]["ties"] == 2
@@ -106,7 +106,7 @@ def test_checks_skips_and_revised_ratings_stay_out_of_the_figures() -> None:
     rows.append(row(90, 0, check=True, before="chosen", ratings=rated(5, 1)))
     rows.append(row(91, 0, skipped="unclear", before=None, after=None, ratings={}, difference=None))
     rows[0] |= {"revised": True, "before": "rejected", "ratings": rated(1, 5)}
-    result = report(rows, draws=0)
+    result = summarize(rows, draws=0)
     counts = result["counts"]
     assert (counts["items"], counts["judgements"], counts["skipped"], counts["revised"]) == (5, 10, 1, 1)
     assert result["preference"]["before"] | {"low": 0, "high": 0} == {
@@ -126,11 +126,11 @@ def test_whoever_misses_the_checks_is_left_out_and_named() -> None:
     for a, good in ((0, True), (1, True), (2, False)):
         rows += [row(90 + n, a, check=True, ratings=rated(5, 1 if good else 5)) for n in range(2)]
     assert attention(rows) == {"p-0": (2, 2), "p-1": (2, 2), "p-2": (0, 2)}
-    result = report(rows, draws=0)
+    result = summarize(rows, draws=0)
     assert result["counts"]["left_out"] == ["p-2"]
     assert result["counts"]["annotators"] == 2
     assert "left out for failed attention checks: p-2" in verdict(result)[0]
-    assert report(rows, draws=0, min_checks=0.0)["counts"]["annotators"] == 3
+    assert summarize(rows, draws=0, min_checks=0.0)["counts"]["annotators"] == 3
 
 
 def test_preferring_the_stray_answer_fails_the_check_whatever_its_rating() -> None:
@@ -154,7 +154,7 @@ def test_items_are_dropped_for_reasons() -> None:
         "i2": ["most say the answers differ in quality"],
         "i3": [f"{c} of the rejected answer is poor" for c in ("correctness", "relevance", "helpfulness")],
     }
-    assert "4 items should be dropped or repaired: i0, i1, i2, i3." in verdict(report(rows, draws=0))
+    assert "4 items should be dropped or repaired: i0, i1, i2, i3." in verdict(summarize(rows, draws=0))
 
 
 def test_a_majority_is_more_than_half() -> None:
@@ -168,23 +168,23 @@ def test_unreliable_annotators_stand_out() -> None:
     for r in rows:
         if r["annotator"] == "p-3" and int(r["item"][1:]) % 2:
             r["after"] = "rejected"
-    people = {p["annotator"]: p for p in report(rows, draws=0)["annotators"]}
+    people = {p["annotator"]: p for p in summarize(rows, draws=0)["annotators"]}
     assert people["p-3"]["reliability"] < 0.7
     assert people["p-0"]["reliability"] > 0.95
     assert (people["p-3"]["with_label"], people["p-0"]["with_label"]) == (0.5, 1.0)
 
 
 def test_an_empty_study_says_so_and_fails_every_gate() -> None:
-    result = report([], draws=10)
+    result = summarize([], draws=10)
     assert set(result["verdicts"].values()) == {False}
-    assert "0 judgements" in verdict(result)[0]
+    assert "0 judgments" in verdict(result)[0]
     with pytest.raises(GateFailed, match="Nothing has been rated yet"):
-        require("parity", result)
+        require(["parity"], result)
 
 
 def test_unknown_gates_are_named() -> None:
     with pytest.raises(UnknownName, match="did you mean 'parity'"):
-        require("partiy", report([], draws=0))
+        agree(AgreeConfig(study="absent.db", require="preference, partiy"))
 
 
 def test_a_study_and_its_export_give_the_same_verdict(make: Make, tmp_path: Path) -> None:
@@ -197,11 +197,16 @@ def test_a_study_and_its_export_give_the_same_verdict(make: Make, tmp_path: Path
     exported = agree(AgreeConfig(study=str(tmp_path / "out" / "judgements.jsonl"), draws=50))
     assert exported == agree(AgreeConfig(study=made.made.where, draws=50))
     assert exported["counts"]["judgements"] == 9
+    seen: list[Row] = []
+    config = AgreeConfig(study=made.made.where, draws=0, require="agreement, parity", out=tmp_path / "agree.json")
+    with pytest.raises(GateFailed, match="agreement does not hold"):
+        agree(config, show=seen.append)
+    assert orjson.loads((tmp_path / "agree.json").read_bytes())["counts"] == seen[0]["counts"]
 
 
 def test_what_holds_no_judgements_is_refused(make: Make, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(orjson.dumps({"id": 1}) + b"\n")
-    with pytest.raises(BadInput, match="holds no judgements"):
+    with pytest.raises(BadInput, match="does not hold judgments"):
         agree(AgreeConfig(study=str(tmp_path / "x.jsonl")))
     with pytest.raises(BadInput, match="does not exist"):
         agree(AgreeConfig(study=str(tmp_path / "absent.jsonl")))
@@ -220,7 +225,7 @@ def test_an_export_goes_only_into_its_own_folder(make: Make, tmp_path: Path) -> 
     assert not {"admin_hash", "out", "url"} & {*about, *about["settings"]}
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("x")
-    with pytest.raises(BadInput, match="is no export of this study"):
+    with pytest.raises(BadInput, match="is not an export of this study"):
         export(ExportConfig(study=study_.made.where, out=tmp_path / "full"))
-    with pytest.raises(BadInput, match="is no export of this study"):
+    with pytest.raises(BadInput, match="is not an export of this study"):
         export(ExportConfig(study=make().made.where, out=tmp_path / "out"))

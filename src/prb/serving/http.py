@@ -1,0 +1,154 @@
+"""What every HTTP server of this project shares: the listener, the token, body limits, headers, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import ipaddress
+import socket
+from collections.abc import Callable, Mapping
+from types import FrameType
+
+import uvicorn
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from prb.errors import BadInput
+
+BODY_SECONDS = 60.0
+"""A body that takes longer is refused: slow clients must not hold places forever."""
+KEEP_ALIVE_SECONDS = 75
+"""Longer than the idle timeout of common proxies (60 s), so that the proxy closes first."""
+LAST_REPLIES_SECONDS = 10
+"""Time that clients have to take the last replies."""
+HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that holds its port and does not listen yet, so a taken port is reported before any slow work."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise BadInput(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; --port 0 picks a free port"
+        ) from None
+    return listener
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def has_token(authorization: bytes, token: bytes | None) -> bool:
+    """`Bearer TOKEN`, or Basic with the token as password: what clients send whose URL is `http://prb:TOKEN@host`."""
+    if token is None:
+        return True
+    kind, _, value = authorization.partition(b" ")
+    if kind.lower() == b"basic":
+        try:
+            value = base64.b64decode(value, validate=True).partition(b":")[2]
+        except binascii.Error:
+            return False
+    elif kind.lower() != b"bearer":
+        return False
+    return hmac.compare_digest(value.strip(), token)
+
+
+class BodyLimit:
+    """Refuses bodies that are too large or too slow. It counts what arrives: a stated length proves nothing."""
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+        self.app, self.max_bytes = app, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size, complete = 0, False
+        deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+
+        async def limited() -> Message:
+            nonlocal size, complete
+            if complete:  # the next message says that the client has left
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, "the body did not arrive in time", {"Connection": "close"}) from None
+            size += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            if size > self.max_bytes:
+                reason = f"the body has more than {self.max_bytes} bytes"
+                raise HTTPException(413, reason, {"Connection": "close"})
+            return message
+
+        await self.app(scope, limited, send)
+
+
+class SecurityHeaders:
+    """Sets headers on every reply; a route's own cache policy wins."""
+
+    def __init__(self, app: ASGIApp, *, headers: Mapping[str, str] = HEADERS) -> None:
+        self.app, self.headers = app, headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self.headers.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self.app(scope, receive, with_headers)
+
+
+class Server(uvicorn.Server):
+    """Stops in two steps: after a signal it serves until `drained()` is true; a second signal does not wait."""
+
+    def __init__(self, app: ASGIApp, *, ready: Callable[[], None], drained: Callable[[], bool]) -> None:
+        settings = uvicorn.Config(
+            app,
+            access_log=False,  # paths and queries may hold secrets
+            log_config=None,
+            log_level="warning",
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=LAST_REPLIES_SECONDS,
+        )
+        super().__init__(settings)
+        self.ready, self.drained = ready, drained
+        self.stopping = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready()  # it listens, and a signal from now on is handled
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self.stopping:
+            self.force_exit = self.should_exit = True
+        self.stopping = True
+
+    async def on_tick(self, counter: int) -> bool:
+        if self.stopping:
+            self.should_exit = self.drained() or self.should_exit
+        return await super().on_tick(counter)
+
+
+def serve_until_signal(
+    app: ASGIApp, listener: socket.socket, *, ready: Callable[[], None], drained: Callable[[], bool] = lambda: True
+) -> bool:
+    """Serve until SIGINT or SIGTERM. `False`: a second signal ended it before it had drained."""
+    server = Server(app, ready=ready, drained=drained)
+    server.run(sockets=[listener])
+    return not server.force_exit or drained()

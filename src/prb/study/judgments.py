@@ -1,0 +1,251 @@
+"""Judging an item step by step: what is asked, which replies are valid, how they are stored and taken back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from prb.study.config import CRITERIA
+from prb.study.database import ANSWER, ASSIGNMENT, AUDIT, ITEM, log
+
+SKIP_REASONS = {
+    "unclear": "The question or an answer makes no sense",
+    "unknown": "I know too little about the topic",
+    "upsetting": "It is offensive or upsetting",
+    "technical": "It is not displayed properly",
+    "other": "Another reason",
+}
+MAX_TEXT = 20_000
+"""Characters of a post, a question or a wish; longer ones are refused, never cut."""
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class FormOption(NamedTuple):
+    value: str
+    label: str
+    key: str
+    """The key that picks it."""
+
+
+class FormField(NamedTuple):
+    name: str
+    label: str
+    options: tuple[FormOption, ...] = ()
+    """Without options: free text."""
+    hint: str = ""
+    ends: tuple[str, str] = ("", "")
+    """What the two ends of a scale mean."""
+
+
+SCALE = tuple(FormOption(str(n), str(n), str(n)) for n in range(1, 6))
+PREFERENCE = (
+    FormOption("A", "Answer A", "a"),
+    FormOption("B", "Answer B", "b"),
+    FormOption("neither", "Neither", "n"),
+)
+SURE = (FormOption("1", "A guess", "1"), FormOption("2", "Fairly sure", "2"), FormOption("3", "Certain", "3"))
+DIFFERENCE = (
+    FormOption("preference", "Personal preference", "p"),
+    FormOption("quality", "Quality", "q"),
+    FormOption("unclear", "Can’t tell", "t"),
+)
+
+
+def validate_fields(step: int) -> list[FormField]:
+    """Step 1: quality and preference from the posts alone. Step 2: the preference again, with the rubric shown."""
+    if step == 1:
+        ratings = [
+            FormField(f"{answer}-{name}", name.capitalize(), SCALE, hint, ("poor", "excellent"))
+            for answer in "AB"
+            for name, hint in CRITERIA.items()
+        ]
+        return [*ratings, FormField("prefer", "Which answer would this user prefer?", PREFERENCE)]
+    return [
+        FormField("prefer", "Now that you know this: which answer would this user prefer?", PREFERENCE),
+        FormField("sure", "How sure are you?", SURE),
+        FormField("difference", "What is the main difference between the answers?", DIFFERENCE),
+    ]
+
+
+def collect_fields(step: int, answers: int) -> list[FormField]:
+    """Step 1: what the participant wants. Step 2: ratings and a choice among the answers."""
+    if step == 1:
+        hint = "What should it contain, how should it sound, what should it leave out, and why?"
+        return [FormField("narrative", "What would make an answer a good one for you?", hint=hint)]
+    letters = LETTERS[:answers]
+    ratings = [
+        FormField(f"{n}-rating", "How well does it suit you?", SCALE, ends=("not at all", "perfectly")) for n in letters
+    ]
+    each = tuple(FormOption(n, f"Answer {n}", n.lower()) for n in letters)
+    choices = [FormField("best", "Which one do you prefer?", (*each, FormOption("neither", "No preference", "n")))]
+    if answers > 2:
+        none = FormOption("neither", "Can’t say", "n")
+        choices.append(FormField("worst", "Which one suits you least?", (*each, none)))
+    return ratings + choices
+
+
+def check_reply(fields: Sequence[FormField], form: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The valid values, and for each other field what is missing or wrong."""
+    reply: dict[str, str] = {}
+    wrong: dict[str, str] = {}
+    for field in fields:
+        value = form.get(field.name, "").strip()
+        if not value:
+            wrong[field.name] = "Please write something here" if not field.options else "Please choose"
+        elif field.options and value not in {option.value for option in field.options}:
+            wrong[field.name] = "Please choose one of these"
+        elif len(value) > MAX_TEXT:
+            wrong[field.name] = too_long(value)
+        else:
+            reply[field.name] = value
+    if reply.get("best") not in (None, "neither") and reply.get("best") == reply.get("worst"):
+        wrong["worst"] = "The best answer cannot also be the worst one"
+    return reply, wrong
+
+
+def too_long(text: str, limit: int = MAX_TEXT) -> str:
+    return f"This text has {len(text):,} characters; at most {limit:,} are allowed"
+
+
+def unblind(reply: Mapping[str, Any], flipped: bool) -> dict[str, Any]:
+    """A reply about A and B as one about chosen and rejected."""
+    names = {"A": "rejected" if flipped else "chosen", "B": "chosen" if flipped else "rejected", "neither": "neither"}
+    unblinded: dict[str, Any] = {}
+    for key, value in reply.items():
+        answer, dash, criterion = key.partition("-")
+        if dash:
+            unblinded.setdefault("ratings", {}).setdefault(names[answer], {})[criterion] = int(value)
+        else:
+            unblinded[key] = names[value] if key == "prefer" else value
+    return unblinded
+
+
+class CurrentStep(NamedTuple):
+    """The step an annotator is at."""
+
+    assignment: int
+    step: int
+    content: dict[str, Any]
+    flipped: bool
+    done: int
+    total: int
+    can_undo: bool
+
+    @property
+    def place(self) -> str:
+        return f"{self.assignment}-{self.step}"
+
+
+END = "end"
+"""The place after the last item."""
+
+
+def current_step(connection: Connection, annotator: int) -> CurrentStep | None:
+    """The next step of the first unfinished item; `None` when all are finished."""
+    done, total = progress(connection, annotator)
+    row = connection.execute(
+        sa.select(ASSIGNMENT.c.id, ASSIGNMENT.c.flipped, ITEM.c.content)
+        .join_from(ASSIGNMENT, ITEM, ASSIGNMENT.c.item == ITEM.c.id)
+        .where(ASSIGNMENT.c.annotator == annotator, ASSIGNMENT.c.done.is_(False))
+        .order_by(ASSIGNMENT.c.position)
+        .limit(1)
+    ).first()
+    if row is None:
+        return None
+    steps = connection.scalar(sa.select(sa.func.count()).where(ANSWER.c.assignment == row.id)) or 0
+    return CurrentStep(row.id, steps + 1, row.content, row.flipped, done, total, bool(done or steps))
+
+
+def progress(connection: Connection, annotator: int) -> tuple[int, int]:
+    """Finished and assigned items."""
+    done, total = connection.execute(
+        sa.select(sa.func.sum(sa.cast(ASSIGNMENT.c.done, sa.Integer)), sa.func.count()).where(
+            ASSIGNMENT.c.annotator == annotator
+        )
+    ).one()
+    return done or 0, total
+
+
+def assigned_content(connection: Connection, annotator: int, assignment: int) -> dict[str, Any] | None:
+    """The item of an assignment, if it is this annotator's."""
+    content = connection.scalar(
+        sa.select(ITEM.c.content)
+        .join_from(ASSIGNMENT, ITEM, ASSIGNMENT.c.item == ITEM.c.id)
+        .where(ASSIGNMENT.c.id == assignment, ASSIGNMENT.c.annotator == annotator)
+    )
+    return None if content is None else dict(content)
+
+
+Stored = Literal["saved", "repeated", "kept", "missing"]
+"""Saved; saved before with the same content; an earlier reply is kept; there is no such assignment."""
+
+
+def store_reply(
+    connection: Connection,
+    annotator: int,
+    assignment: int,
+    step: int,
+    reply: Mapping[str, Any],
+    *,
+    last: bool,
+    seconds: float,
+    active: float | None,
+) -> Stored:
+    """Store one reply. The row's key is (assignment, step), so it is stored once however often it is sent."""
+    row = connection.execute(
+        sa.select(ASSIGNMENT.c.done)
+        .where(ASSIGNMENT.c.id == assignment, ASSIGNMENT.c.annotator == annotator)
+        .with_for_update()
+    ).first()
+    if row is None:
+        return "missing"
+    replies = connection.execute(sa.select(ANSWER).where(ANSWER.c.assignment == assignment)).all()
+    stored = {r.step: r.said for r in replies}
+    if step in stored:
+        return "repeated" if stored[step] == reply else "kept"
+    if row.done or step != len(stored) + 1:
+        return "kept"
+    values = {"assignment": assignment, "step": step, "said": dict(reply), "seconds": seconds, "active": active}
+    connection.execute(sa.insert(ANSWER).values(**values, at=time.time()))
+    if last:
+        connection.execute(sa.update(ASSIGNMENT).where(ASSIGNMENT.c.id == assignment).values(done=True))
+    log(connection, "skipped" if "skip" in reply else "replied", annotator=annotator, assignment=assignment, step=step)
+    return "saved"
+
+
+def undo_reply(connection: Connection, annotator: int) -> bool:
+    """Take back the latest reply. Step 1 taken back after step 2 was shown marks the assignment as revised."""
+    row = connection.execute(
+        sa.select(ANSWER.c.assignment, ANSWER.c.step, ANSWER.c.said, ASSIGNMENT.c.revised)
+        .join_from(ANSWER, ASSIGNMENT, ANSWER.c.assignment == ASSIGNMENT.c.id)
+        .where(ASSIGNMENT.c.annotator == annotator)
+        .order_by(ANSWER.c.at.desc(), ANSWER.c.step.desc())
+        .limit(1)
+        .with_for_update()
+    ).first()
+    if row is None:
+        return False
+    connection.execute(sa.delete(ANSWER).where(ANSWER.c.assignment == row.assignment, ANSWER.c.step == row.step))
+    revised = row.revised or (row.step == 1 and "skip" not in row.said)
+    connection.execute(
+        sa.update(ASSIGNMENT).where(ASSIGNMENT.c.id == row.assignment).values(done=False, revised=revised)
+    )
+    log(connection, "undone", annotator=annotator, assignment=row.assignment, step=row.step, said=row.said)
+    return True
+
+
+def undone_reply(connection: Connection, annotator: int, now: CurrentStep) -> dict[str, Any]:
+    """The reply that was just taken back, to fill in the form again."""
+    detail = connection.scalar(
+        sa.select(AUDIT.c.detail)
+        .where(AUDIT.c.annotator == annotator, AUDIT.c.what == "undone")
+        .order_by(AUDIT.c.id.desc())
+        .limit(1)
+    )
+    if detail is None or (detail["assignment"], detail["step"]) != (now.assignment, now.step):
+        return {}
+    return dict(detail["said"])

@@ -1,1 +1,0 @@
-"""Numbered steps of the schema; `prb study` takes them when it opens a database."""

@@ -1,0 +1,336 @@
+"""The annotator's pages: joining, judging pairs, leaving, and their own data. `Site` is what every page needs."""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import parse_qsl
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from sqlalchemy import Connection
+
+from prb.study import access
+from prb.study.access import RateLimit, Visitor
+from prb.study.database import ANNOTATOR, ANSWER, ASSIGNMENT, AUDIT, ITEM, POST, SESSION, Database, log, study_row
+from prb.study.judgments import (
+    END,
+    SKIP_REASONS,
+    CurrentStep,
+    check_reply,
+    current_step,
+    progress,
+    store_reply,
+    too_long,
+    undo_reply,
+    undone_reply,
+    validate_fields,
+)
+
+MAX_FIELDS = 200
+MAX_SKIP_WORDS = 1000
+SIGN_INS_PER_MINUTE = 10
+COOKIE, ADMIN_COOKIE = "prb_study", "prb_study_admin"
+BIDI_CONTROLS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
+NOTICES = {
+    "kept": "This item had already been answered, perhaps in another tab. The first answer was kept; use Undo to "
+    "change it.",
+    "undone": "Taken back. Change what you like and save it again.",
+    "nothing": "There is nothing to undo.",
+}
+Form = dict[str, str]
+
+
+class Refused(Exception):
+    """Ends a request with a page that says why."""
+
+    def __init__(self, status: int, title: str, text: str = "") -> None:
+        super().__init__(title)
+        self.status, self.title, self.text = status, title, text
+
+
+class Site:
+    """A study being served: its database and templates, who is asking, and whether a form is genuine."""
+
+    def __init__(self, database: Database, *, rate: int = 120, secure: bool = False) -> None:
+        self.database = database
+        self.secure = secure
+        self.requests, self.sign_ins = RateLimit(rate), RateLimit(SIGN_INS_PER_MINUTE)
+        with database.read() as connection:
+            study = study_row(connection)
+        self.kind: str = study["kind"]
+        self.title: str = study["title"]
+        self.settings: Mapping[str, Any] = study["settings"]
+        self.templates = Environment(
+            loader=PackageLoader("prb.study"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self.templates.filters["visible"] = visible
+
+    def page(self, name: str, visitor: Visitor | None = None, status: int = 200, **fields: Any) -> HTMLResponse:
+        token = access.form_token(visitor.session) if visitor else ""
+        common = {"title": self.title, "kind": self.kind, "token": token, "notice": ""}
+        return HTMLResponse(self.templates.get_template(name).render(**{**common, **fields}), status)
+
+    def visitor(self, request: Request, *, admin: bool = False) -> Visitor:
+        """Whoever is signed in; each request counts against the session's rate."""
+        with self.database.read() as connection:
+            visitor = access.session_visitor(connection, request.cookies.get(ADMIN_COOKIE if admin else COOKIE))
+        if visitor is None or (visitor.annotator is None) != admin:
+            raise Refused(401, "Please sign in" if admin else "Please open your invitation link")
+        if not self.requests.allows(visitor.session):
+            raise Refused(429, "Too many requests", "Wait a moment, then try again. Everything you saved is kept.")
+        return visitor
+
+    def annotator(self, request: Request) -> tuple[Visitor, int]:
+        visitor = self.visitor(request)
+        assert visitor.annotator is not None
+        return visitor, visitor.annotator
+
+    def check_form(self, visitor: Visitor, form: Form) -> float:
+        """Seconds since the page of this form was made; refuses a form that is not from our page."""
+        age = access.form_age(visitor.session, form.get("token", ""))
+        if age is None:
+            raise Refused(403, "This form has expired", "Go back, reload the page and send it again.")
+        return age
+
+    def limit_sign_ins(self, request: Request) -> None:
+        """Passwords and links can be guessed, so attempts are limited per address."""
+        if not self.sign_ins.allows(request.client.host if request.client else ""):
+            raise Refused(429, "Too many attempts", "Wait a minute, then try again.")
+
+    def sign_in(self, to: str, annotator: int | None) -> Response:
+        with self.database.write() as connection:
+            secret, seconds = access.open_session(connection, annotator)
+        response = redirect(to)
+        name = ADMIN_COOKIE if annotator is None else COOKIE
+        response.set_cookie(name, secret, max_age=seconds, httponly=True, samesite="lax", secure=self.secure, path="/")
+        return response
+
+    def sign_out(self, to: str, visitor: Visitor) -> Response:
+        with self.database.write() as connection:
+            access.close_session(connection, visitor.session)
+        response = redirect(to)
+        response.delete_cookie(ADMIN_COOKIE if visitor.annotator is None else COOKIE, path="/")
+        return response
+
+    def save(
+        self, visitor: Visitor, place: tuple[int, int], reply: Mapping[str, Any], form: Form, *, last: bool
+    ) -> Response:
+        """Store a reply to (assignment, step) and go on."""
+        assert visitor.annotator is not None
+        age = self.check_form(visitor, form)
+        try:
+            active = max(0.0, min(float(form.get("active", "")), age))  # as the browser counted it
+        except ValueError:
+            active = None
+        with self.database.write() as connection:
+            stored = store_reply(connection, visitor.annotator, *place, reply, last=last, seconds=age, active=active)
+        if stored == "missing":
+            raise Refused(404, "There is nothing here")
+        return redirect("/task?notice=kept" if stored == "kept" else "/task")
+
+    def finished_page(self, connection: Connection, visitor: Visitor, notice: str) -> Response:
+        assert visitor.annotator is not None
+        done, total = progress(connection, visitor.annotator)
+        return self.page("finished.html", visitor, done=done, total=total, place=END, notice=NOTICES.get(notice, ""))
+
+
+def redirect(path: str) -> RedirectResponse:
+    return RedirectResponse(path, 303)
+
+
+async def read_form(request: Request) -> Form:
+    """A posted form from our own pages; anything else is refused before it is read."""
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Refused(403, "This form came from another site")
+    try:
+        body = (await request.body()).decode()
+        pairs = parse_qsl(body, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="replace")
+    except (UnicodeDecodeError, ValueError):
+        raise Refused(400, "This form cannot be read") from None
+    # no database text may hold a NUL; browsers send line ends as CRLF
+    return {key: value.replace("\0", "\ufffd").replace("\r\n", "\n") for key, value in pairs}
+
+
+Posted = Annotated[Form, Depends(read_form)]
+
+
+def visible(text: str) -> str:
+    """Control and direction characters as their code, so that no text can hide or reorder what is on the page."""
+    if text.isprintable():
+        return text
+
+    def hidden(c: str) -> bool:
+        return c not in "\n\t" and (unicodedata.category(c) == "Cc" or c in BIDI_CONTROLS)
+
+    return "".join(f"⟨U+{ord(c):04X}⟩" if hidden(c) else c for c in text)
+
+
+def account_routes(site: Site) -> APIRouter:
+    """Joining by an invitation, leaving, and one's own data: what is stored, and deleting it."""
+    router = APIRouter()
+
+    def invited(request: Request, token: str) -> int:
+        with site.database.read() as connection:
+            annotator = access.invited_annotator(connection, token)
+        if annotator is None:
+            site.limit_sign_ins(request)
+            raise Refused(404, "This invitation is not known", "Ask whoever sent it for a new link.")
+        return annotator
+
+    @router.get("/")
+    def home(request: Request) -> Response:
+        if request.cookies.get(COOKIE):
+            return redirect("/task")
+        text = "You received a personal link from whoever runs this study. It signs you in and brings you back to "
+        text += "where you left off."
+        return site.page("message.html", heading="Please open your invitation link", text=text)
+
+    @router.get("/join/{token}")
+    def welcome(request: Request, token: str) -> Response:
+        """A page with a button, not a redirect: programs that preview links must not sign anybody in."""
+        annotator = invited(request, token)
+        with site.database.read() as connection:
+            done, total = progress(connection, annotator)
+        return site.page("welcome.html", invitation=token, done=done, total=total)
+
+    @router.post("/join")
+    def join(request: Request, form: Posted) -> Response:
+        return site.sign_in("/task", invited(request, form.get("invitation", "")))
+
+    @router.post("/leave")
+    def leave(request: Request, form: Posted) -> Response:
+        visitor = site.visitor(request)
+        site.check_form(visitor, form)
+        return site.sign_out("/", visitor)
+
+    @router.get("/data")
+    def data(request: Request) -> Response:
+        visitor, annotator = site.annotator(request)
+        with site.database.read() as connection:
+            return site.page("data.html", visitor, stored=stored_data(connection, annotator), wrong="")
+
+    @router.post("/data/delete")
+    def delete(request: Request, form: Posted) -> Response:
+        visitor, annotator = site.annotator(request)
+        site.check_form(visitor, form)
+        if form.get("sure") != "yes":
+            with site.database.read() as connection:
+                wrong = "Tick the box first: this cannot be undone."
+                return site.page("data.html", visitor, 422, stored=stored_data(connection, annotator), wrong=wrong)
+        with site.database.write() as connection:
+            delete_data(connection, annotator)
+        site.database.scrub()
+        text = "Everything you gave has been removed, and your link no longer works. Thank you for your time."
+        response = site.page("message.html", heading="Your data is deleted", text=text)
+        response.delete_cookie(COOKIE, path="/")
+        return response
+
+    return router
+
+
+def stored_data(connection: Connection, annotator: int) -> dict[str, Any]:
+    """What is stored of one annotator, for them to read."""
+    replies = connection.scalar(
+        sa.select(sa.func.count())
+        .select_from(ANSWER.join(ASSIGNMENT, ANSWER.c.assignment == ASSIGNMENT.c.id))
+        .where(ASSIGNMENT.c.annotator == annotator)
+    )
+    posts = connection.scalars(sa.select(POST.c.text).where(POST.c.annotator == annotator).order_by(POST.c.id)).all()
+    asked = connection.scalars(sa.select(ITEM.c.content).where(ITEM.c.owner == annotator)).all()
+    pseudonym = connection.scalar(sa.select(ANNOTATOR.c.pseudonym).where(ANNOTATOR.c.id == annotator))
+    questions = [content["question"] for content in asked]
+    return {"replies": replies, "posts": posts, "questions": questions, "pseudonym": pseudonym}
+
+
+def delete_data(connection: Connection, annotator: int) -> None:
+    """Remove all an annotator gave; an empty row and the fact that somebody withdrew remain."""
+    assignments = sa.select(ASSIGNMENT.c.id).where(ASSIGNMENT.c.annotator == annotator)
+    connection.execute(sa.delete(ANSWER).where(ANSWER.c.assignment.in_(assignments)))
+    connection.execute(sa.delete(ASSIGNMENT).where(ASSIGNMENT.c.annotator == annotator))
+    for table, column in ((ITEM, ITEM.c.owner), (POST, POST.c.annotator), (SESSION, SESSION.c.annotator)):
+        connection.execute(sa.delete(table).where(column == annotator))
+    connection.execute(sa.delete(AUDIT).where(AUDIT.c.annotator == annotator))
+    emptied = {"name": "withdrawn", "token_hash": None, "pseudonym": f"gone-{annotator}", "consented": None}
+    connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(**emptied, withdrawn=time.time()))
+    log(connection, "data deleted on request")
+
+
+def step_routes(site: Site) -> APIRouter:
+    """What both kinds of study have: skip with a reason, and one step back."""
+    router = APIRouter()
+
+    @router.post("/skip/{assignment}/{step}")
+    def skip(request: Request, assignment: int, step: int, form: Posted) -> Response:
+        visitor = site.visitor(request)
+        reason, words = form.get("reason", ""), form.get("words", "").strip()
+        if reason not in SKIP_REASONS:
+            raise Refused(422, "Why skip it?", "Go back and choose a reason.")
+        if len(words) > MAX_SKIP_WORDS:
+            raise Refused(422, "Your explanation is too long", too_long(words, MAX_SKIP_WORDS))
+        return site.save(visitor, (assignment, step), {"skip": reason, "words": words}, form, last=True)
+
+    @router.post("/undo")
+    def undo(request: Request, form: Posted) -> Response:
+        visitor, annotator = site.annotator(request)
+        site.check_form(visitor, form)
+        with site.database.write() as connection:
+            now = current_step(connection, annotator)
+            if form.get("from") != (now.place if now else END):  # a second click, or another tab
+                return redirect("/task")
+            undone = undo_reply(connection, annotator)
+        return redirect(f"/task?notice={'undone' if undone else 'nothing'}")
+
+    return router
+
+
+def validate_routes(site: Site) -> APIRouter:
+    """Validating pairs: quality and preference first, then the rubric, then the preference again."""
+    router = APIRouter()
+
+    def page(visitor: Visitor, now: CurrentStep, values: Mapping[str, str], status: int = 200, **more: Any) -> Response:
+        chosen, rejected = now.content["answers"]
+        fields = validate_fields(now.step)
+        context = {
+            "now": now,
+            "item": now.content,
+            "texts": {"A": rejected if now.flipped else chosen, "B": chosen if now.flipped else rejected},
+            "rate": {letter: [f for f in fields if f.name.startswith(f"{letter}-")] for letter in "AB"},
+            "ask": [f for f in fields if "-" not in f.name],
+            "values": values,
+            "wrong": {},
+            "skips": SKIP_REASONS,
+        }
+        return site.page("validate.html", visitor, status, **context | more)
+
+    @router.get("/task")
+    def task(request: Request, notice: str = "") -> Response:
+        visitor, annotator = site.annotator(request)
+        with site.database.read() as connection:
+            now = current_step(connection, annotator)
+            if now is None:
+                return site.finished_page(connection, visitor, notice)
+            values = undone_reply(connection, annotator, now) if notice == "undone" else {}
+        return page(visitor, now, values, notice=NOTICES.get(notice, ""))
+
+    @router.post("/task/{assignment}/{step}")
+    def reply(request: Request, assignment: int, step: int, form: Posted) -> Response:
+        visitor, annotator = site.annotator(request)
+        given, wrong = check_reply(validate_fields(step), form)
+        if not wrong:
+            return site.save(visitor, (assignment, step), given, form, last=step == 2)
+        with site.database.read() as connection:
+            now = current_step(connection, annotator)
+        if now is None or (now.assignment, now.step) != (assignment, step):
+            return redirect("/task")
+        return page(visitor, now, form, 422, wrong=wrong)
+
+    return router
