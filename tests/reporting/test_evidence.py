@@ -101,7 +101,7 @@ def test_a_study_says_its_verdicts_in_words(tmp_path: Path) -> None:
     (found,) = only(study_page(gather([agreement(tmp_path / "people.json")])))
     assert found["name"] == "people"
     assert {gate["name"] for gate in found["gates"]} == {"preference", "parity", "personal", "agreement"}
-    assert found["basis"].startswith("24 judgements of 8 items by 3 annotators; 1 skipped")
+    assert found["basis"].startswith("24 judgments of 8 items by 3 annotators; 1 skipped")
     assert EVIL in found["basis"]
     assert found["drop"][0]["item"] == "i0"
 
