@@ -1,7 +1,7 @@
-"""All methods on simulate, mirror and prefeval: one table in docs/training.md, and the curves beside it.
+"""All methods on simulate, mirror and prefeval: the table in docs/training.md and its figures.
 
-python benchmarks/training.py            (`make training`; finished cells are kept in runs/training)
-python benchmarks/training.py --million  a million simulated pairs through the loop, and the memory it took
+python benchmarks/training.py            (`make training`; finished cells stay in runs/training)
+python benchmarks/training.py --million  a million simulated pairs through the loop, and the memory it takes
 """
 
 from __future__ import annotations
@@ -31,25 +31,22 @@ from prb.reporting.style import CONDITIONS, SOFT, drawing, whiskers
 from prb.runs import read_json, write_json
 from prb.stats.estimate import share
 from prb.stats.paired import difference
-from prb.training.card import credits_of, results
-from prb.training.examples import Examples, Ints, open_training, prepare
-from prb.training.folds import fold_of, split_off
-from prb.training.judge import margins
+from prb.training.examples import Examples, Ints, fold_of, open_training, prepare, split_off
 from prb.training.loop import Learned, Learning, learn
-from prb.training.protocols import curve, seen_margins
-from prb.training.sweep import sweep
+from prb.training.margins import credits_of, curve, margins, results, seen_margins
+from prb.training.run import sweep
 
 PAGE = ROOT / "docs" / "training.md"
 PREFEVAL = ROOT.parent / "shared" / "data" / "prefeval" / "pairs.jsonl"
 FEATURES = "static"
 HIDDEN = "hidden?lm=smollm2&layer=22&pool=mean"
-"""States of SmolLM2-135M at layer 22 of 30, over the answer's tokens."""
+"""States of SmolLM2-135M at layer 22 of 30, averaged over the answer's tokens."""
 READERS = ("bt", "bt-profile")
-"""What hidden states are tried with: the same head on answers read without the posts, and after them."""
+"""Heads tried on hidden states: the same one on answers encoded without the posts, and after them."""
 PENALTIES = (0.01, 0.03, 0.1, 0.3)
-PASSES = 150
+EPOCHS = 150
 SIMULATE = "simulate?persons=8000&pairs=16&seed=3"
-"""A world of its own: methods and defaults were chosen while looking at the test persons of seeds 0 to 2."""
+"""A seed of its own: methods and defaults were chosen while looking at the test users of seeds 0 to 2."""
 SEEN = "simulate?persons=400&pairs=32&split=seen"
 SETTINGS = {
     "light": "light?sharp=5",
@@ -62,8 +59,8 @@ SETTINGS = {
     "pal": "pal?prototypes=4",
     "vpl": "vpl?beta=0.1",
 }
-"""What is not fixed here is swept on mirror; elsewhere it is the default. `bt-profile` is meant for hidden states; with
-word vectors it is tried on mirror only."""
+"""Settings that are not fixed here are swept on mirror and have their default elsewhere. `bt-profile` is for hidden
+states; with word vectors it is tried on mirror only."""
 BLIND = "bt"
 PREFEVALS = {
     "prefeval": "word vectors",
@@ -75,29 +72,29 @@ PREFEVALS = {
 @dataclass(frozen=True)
 class Args:
     only: tuple[str, ...] = ()
-    """Some of simulate, seen, mirror, prefeval, speed; the table is written from all cells that are there."""
+    """Parts to compute, e.g. simulate, seen, mirror, prefeval, speed; the table is written from all finished cells."""
     million: bool = False
     out: Path = ROOT / "runs" / "training"
 
 
 def rows_of(spec: str, part: str, features: str, progress: Progress, method: str = "") -> Examples:
-    """`part`: train, or the test rows."""
+    """`part`: train or test."""
     dataset = open_training(spec, None) if part == "train" else load(spec, split=part)
     return read(dataset, features, progress, method)
 
 
 def read(dataset: Dataset, features: str, progress: Progress, method: str = "") -> Examples:
-    """As this method wants it read; word vectors are so cheap that all methods but the joint one share one folder."""
+    """Encoded as this method needs it; word vectors are cheap, so all methods but the joint one share a folder."""
     known = METHODS.make(SETTINGS[method]) if method else None
     joint = bool(known and known.joint)
-    posts = joint or features == FEATURES or bool(known and known.looks_at_posts)
+    posts = joint or features == FEATURES or bool(known and known.uses_posts)
     return prepare(
         dataset, make_features(features), joint=joint, k=10 if posts else 0, rank="embedding", progress=progress
     )
 
 
 def fitted(method: str, examples: Examples) -> Learned:
-    """With the l2 that did better on held-out training persons."""
+    """With the l2 that is better on held-out training users."""
     fit, held = split_off(examples.cluster, 0.2, 0)
     tried = [learn(METHODS_AT[method], examples, fit, held, Learning(l2=l2)) for l2 in (0.003, 0.01)]
     return max(tried, key=lambda one: one.curve[one.best - 1]["held_accuracy"] if one.curve else 0.0)
@@ -107,7 +104,7 @@ METHODS_AT = {**SETTINGS, "light": "light"}
 
 
 def simulate(method: str, progress: Progress) -> dict[str, Any]:
-    """Strangers, with their posts and 0 to 8 labelled pairs; eight more of their rows are judged."""
+    """New users, with their posts and 0 to 8 labeled pairs; eight more of their rows are scored."""
     train, test = (rows_of(SIMULATE, part, FEATURES, progress) for part in ("train", "test"))
     head = fitted(method, train).head
     points = curve(head, test, test.readable, (0, 1, 2, 4, 8), 8)
@@ -115,9 +112,9 @@ def simulate(method: str, progress: Progress) -> dict[str, Any]:
 
 
 def seen(method: str, progress: Progress) -> dict[str, Any]:
-    """The same persons, new questions on new topics."""
+    """The same users, new questions on new topics."""
     train, test = (rows_of(SEEN, part, FEATURES, progress) for part in ("train", "test"))
-    # nobody can be held out here: all passes are made, as many as were best for strangers
+    # no user can be held out here, so the number of epochs is the one that was best for new users
     learned = learn(METHODS_AT[method], train, train.readable, train.readable[:0], Learning(epochs=20))
     rows = test.readable
     return results(seen_margins(learned.head, test, rows), test, rows)
@@ -138,7 +135,7 @@ def mirror(method: str, progress: Progress) -> dict[str, Any]:
 
 def prefeval(method: str, progress: Progress) -> dict[str, Any] | None:
     if METHODS.make(SETTINGS[method]).needs_pairs:
-        return None  # a person is one question here: there is no other labelled pair to learn from
+        return None  # a user has one question here, so there is no other labeled pair to learn from
     return by_topic(method, FEATURES, (0.03,), progress)
 
 
@@ -147,24 +144,24 @@ def prefeval_hidden(method: str, progress: Progress) -> dict[str, Any]:
 
 
 def prefeval_shift(method: str, progress: Progress) -> dict[str, Any]:
-    """What everybody likes and what the posts change, side by side."""
+    """States without the posts and what the posts change, side by side."""
     return by_topic(method, f"{HIDDEN}&shift=true", PENALTIES, progress)
 
 
 def by_topic(method: str, features: str, penalties: Sequence[float], progress: Progress) -> dict[str, Any]:
-    """Five folds by topic, each row three times, once a rejected answer; l2 is chosen inside the training folds."""
+    """Five folds by topic, each row three times, once per rejected answer; l2 is chosen inside the training folds."""
     dataset = load(str(unfolded()))
     examples = read(dataset, features, progress, method)
     topics = np.unique(dataset.index.categories, return_inverse=True)[1]
     fold = fold_of(topics, 5, 0)
-    found = np.zeros(len(examples))
+    all_margins = np.zeros(len(examples))
     inner = []
     for number in range(5):
         fit, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         head, inside = chosen_inside(method, examples, fit, fold, penalties)
-        found[held] = margins(head, examples, held)
+        all_margins[held] = margins(head, examples, held)
         inner.append(inside)
-    credit = credits_of(found)
+    credit = credits_of(all_margins)
     return {
         "accuracy": share(credit, topics).as_dict(),
         "credit": credit.tolist(),
@@ -177,7 +174,7 @@ def by_topic(method: str, features: str, penalties: Sequence[float], progress: P
 def chosen_inside(
     method: str, examples: Examples, fit: Ints, fold: Ints, penalties: Sequence[float]
 ) -> tuple[Head, float]:
-    """A head with the l2 and the passes that did best by cross-validation over the training folds, and how well."""
+    """A head with the best l2 and number of epochs by cross-validation over the training folds, and its accuracy."""
     tried = [inside(method, examples, fit, fold, l2) for l2 in penalties]
     (credit, epochs), l2 = max(zip(tried, penalties, strict=True), key=lambda one: one[0][0])
     learning = Learning(l2=l2, epochs=max(1, epochs))
@@ -185,18 +182,18 @@ def chosen_inside(
 
 
 def inside(method: str, examples: Examples, fit: Ints, fold: Ints, l2: float) -> tuple[float, int]:
-    """Share right on the training folds, each judged by a head of the others, and the median of the best passes."""
+    """Accuracy on the training folds, each scored by a head of the others, and the median of the best epochs."""
     right, best = [], []
     for number in np.unique(fold[fit]):
         rest, stop = fit[fold[fit] != number], fit[fold[fit] == number]
-        made = learn(METHODS_AT[method], examples, rest, stop, Learning(l2=l2, epochs=PASSES))
+        made = learn(METHODS_AT[method], examples, rest, stop, Learning(l2=l2, epochs=EPOCHS))
         right.append(credits_of(margins(made.head, examples, stop)))
         best.append(made.best)
     return float(np.concatenate(right).mean()), int(np.median(best))
 
 
 def unfolded() -> Path:
-    """PrefEval rows in our schema, one for each of the three rejected answers; never shipped."""
+    """PrefEval rows in our schema, one per rejected answer; never shipped."""
     path = ROOT / "runs" / "training" / "prefeval.jsonl"
     if not path.exists():
         lines = []
@@ -209,7 +206,7 @@ def unfolded() -> Path:
 
 
 def speed(method: str, progress: Progress) -> dict[str, Any]:
-    """Seconds of CPU to train on 10,000 cached pairs."""
+    """CPU seconds to train on 10,000 cached pairs."""
     examples = rows_of(SIMULATE, "train", FEATURES, progress)
     rows = np.arange(10_000)
     fit, held = split_off(examples.cluster[rows], 0.2, 0)
@@ -229,12 +226,12 @@ PARTS: dict[str, Callable[[str, Progress], dict[str, Any] | None]] = {
 }
 
 
-def cells(args: Args, progress: Progress) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+def compute_cells(args: Args, progress: Progress) -> dict[str, dict[str, Any]]:
+    cells: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
     args.out.mkdir(parents=True, exist_ok=True)
     for part, work in PARTS.items():
         if part.startswith("prefeval") and not PREFEVAL.exists():
-            progress.note(f"{part} is left out: {PREFEVAL.name} is not there")
+            progress.note(f"{part} is skipped: {PREFEVAL.name} does not exist")
             continue
         for method in SETTINGS:
             path = args.out / f"{part}-{method}.json"
@@ -242,20 +239,20 @@ def cells(args: Args, progress: Progress) -> dict[str, dict[str, Any]]:
                 progress.note(f"{part}: {method}")
                 write_json(path, work(method, progress) if applies(part, method) else None)
             if path.exists():
-                found[part][method] = read_json(path)
-    return found
+                cells[part][method] = read_json(path)
+    return cells
 
 
 def applies(part: str, method: str) -> bool:
-    """Whether a method is tried there at all."""
+    """Whether a method is tried on a part."""
     if part == "prefeval-shift":
         return method == "bt-profile"
     return method in READERS if part == "prefeval-hidden" else method != "bt-profile" or part == "mirror"
 
 
-def table(found: dict[str, dict[str, Any]]) -> Table:
+def table(cells: dict[str, dict[str, Any]]) -> Table:
     def at(part: str, method: str, *keys: Any) -> Any:
-        value = found[part].get(method)
+        value = cells[part].get(method)
         for key in keys:
             value = value[key] if value is not None else None
         return value
@@ -282,7 +279,7 @@ def table(found: dict[str, dict[str, Any]]) -> Table:
         "prefeval, hidden", "prefeval, shift", "s",
     )  # fmt: skip
     return Table(
-        "Accuracy in %, 95 % intervals clustered by person (prefeval: topic)", columns, tuple(rows), notes(found)
+        "Accuracy in %, 95 % intervals clustered by user (prefeval: topic)", columns, tuple(rows), notes(cells)
     )
 
 
@@ -290,91 +287,91 @@ def seconds(cell: dict[str, Any] | None) -> str:
     return f"{cell['seconds']:.0f}" if cell else "–"
 
 
-def notes(found: dict[str, dict[str, Any]]) -> tuple[str, ...]:
-    said = [
-        "simulate: strangers, posts only, then with 8 labelled pairs; seen: new questions of the training persons; "
-        "mirror: strangers of the test split, posts only, person effect, then with 4 labelled pairs on two fixed rows; "
-        "mirror CV: train couples, by which the settings were chosen; hidden: states of SmolLM2-135M instead of word "
-        "vectors; shift: these without the posts, and what the posts change; s: seconds of CPU to train on 10,000 "
+def notes(cells: dict[str, dict[str, Any]]) -> tuple[str, ...]:
+    lines = [
+        "simulate: new users, posts only, then with 8 labeled pairs; seen: new questions of the training users; "
+        "mirror: new users of the test split, posts only, person effect, then with 4 labeled pairs on two fixed rows; "
+        "mirror CV: train couples, on which the settings were chosen; hidden: states of SmolLM2-135M instead of word "
+        "vectors; shift: states without the posts, and what the posts change; s: CPU seconds to train on 10,000 "
         f"pairs ({platform.machine()})."
     ]
-    best = next((cell["best"] for cell in found["simulate"].values() if cell), None)
+    best = next((cell["best"] for cell in cells["simulate"].values() if cell), None)
     if best:
-        said.append(f"Nobody can expect more than {percent(best)} % on simulate.")
-    said += [text for text in (picked_on_mirror(found["mirror"], by) for by in ("posts", "pairs")) if text]
-    heads = {(part, m): c for part in PREFEVALS for m, c in found[part].items() if c}
+        lines.append(f"The highest possible expected accuracy on simulate is {percent(best)} %.")
+    lines += [text for text in (picked_on_mirror(cells["mirror"], by) for by in ("posts", "pairs")) if text]
+    heads = {(part, m): c for part in PREFEVALS for m, c in cells[part].items() if c}
     if heads:
-        said.append(prefeval_contrast(heads))
-    return tuple(said)
+        lines.append(prefeval_contrast(heads))
+    return tuple(lines)
 
 
-def picked_on_mirror(found: dict[str, Any], by: str) -> str:
-    """The method chosen over train couples, and what it did on the test couples: by posts alone, or by pairs."""
-    needs = {m: METHODS.make(SETTINGS[m]).needs_pairs for m in found if m != BLIND}
-    among = {m: found[m]["cv"]["accuracy"]["value"] for m in needs if needs[m] == (by == "pairs")}
+def picked_on_mirror(cells: dict[str, Any], by: str) -> str:
+    """The method selected on the train couples, and its result on the test couples: from posts alone, or from pairs."""
+    needs = {m: METHODS.make(SETTINGS[m]).needs_pairs for m in cells if m != BLIND}
+    among = {m: cells[m]["cv"]["accuracy"]["value"] for m in needs if needs[m] == (by == "pairs")}
     if not among:
         return ""
     best = max(among, key=lambda m: among[m])
-    tested = found[best]["zero"] if by == "posts" else found[best]["points"][-1]
+    tested = cells[best]["zero"] if by == "posts" else cells[best]["points"][-1]
     effect = tested["person_effect"]
-    told = "posts alone" if by == "posts" else "4 labelled pairs"
+    source = "posts alone" if by == "posts" else "4 labeled pairs"
     return (
-        f"mirror, picked by cross-validation over train couples among methods that know a person by {told}: {best}; "
-        f"test person effect {interval(effect)} %, p {p_value(effect['p'])}."
+        f"mirror, selected by cross-validation over train couples among methods that know a user from {source}: "
+        f"{best}; test person effect {interval(effect)} %, p {p_value(effect['p'])}."
     )
 
 
-def prefeval_contrast(found: dict[tuple[str, str], Any]) -> str:
-    """In each fold the head that did best inside the training folds, against the best user-blind one of all."""
-    personal = [head for head in found if head[1] != BLIND]
-    blind = max((head for head in found if head[1] == BLIND), key=lambda head: found[head]["accuracy"]["value"])
-    fold = np.array(found[blind]["fold"])
-    picked = [max(personal, key=lambda head: found[head]["inner"][n]) for n in range(5)]
-    credit = np.array([found[picked[f]]["credit"][n] for n, f in enumerate(fold)])
-    other = np.array(found[blind]["credit"])
-    gap = difference(credit, other, np.array(found[blind]["topic"]))
-    names = ", ".join(sorted({said_of(head) for head in picked}))
+def prefeval_contrast(cells: dict[tuple[str, str], Any]) -> str:
+    """In each fold the head that was best inside the training folds, against the best user-blind head."""
+    personal = [head for head in cells if head[1] != BLIND]
+    blind = max((head for head in cells if head[1] == BLIND), key=lambda head: cells[head]["accuracy"]["value"])
+    fold = np.array(cells[blind]["fold"])
+    picked = [max(personal, key=lambda head: cells[head]["inner"][n]) for n in range(5)]
+    credit = np.array([cells[picked[f]]["credit"][n] for n, f in enumerate(fold)])
+    other = np.array(cells[blind]["credit"])
+    gap = difference(credit, other, np.array(cells[blind]["topic"]))
+    names = ", ".join(sorted({label(head) for head in picked}))
     ours, theirs = (percent(float(c.mean())) for c in (credit, other))
     return (
-        f"prefeval, picked inside the training folds ({names}): {ours} %; the best user-blind head, {said_of(blind)}: "
+        f"prefeval, selected inside the training folds ({names}): {ours} %; the best user-blind head, {label(blind)}: "
         f"{theirs} %; difference {100 * (gap.value or 0):+.1f} points, p {p_value(gap.p)} over topics."
     )
 
 
-def said_of(head: tuple[str, str]) -> str:
+def label(head: tuple[str, str]) -> str:
     part, method = head
     return f"{method} on {PREFEVALS[part]}"
 
 
-def curves(found: dict[str, dict[str, Any]], names: Sequence[str] = ("bt", "bilinear", "lore", "pal", "vpl")) -> None:
+def curves(cells: dict[str, dict[str, Any]], names: Sequence[str] = ("bt", "bilinear", "lore", "pal", "vpl")) -> None:
     for part in ("simulate", "mirror"):
-        lines = {name: found[part][name]["points"] for name in names if found[part].get(name)}
+        lines = {name: cells[part][name]["points"] for name in names if cells[part].get(name)}
         if lines:
-            learning_curve(lines, ROOT / "docs" / f"training-{part}.svg", title=f"{part}: unseen persons")
+            learning_curve(lines, ROOT / "docs" / f"training-{part}.svg", title=f"{part}: unseen users")
 
 
-def who_is_needed(found: dict[str, dict[str, Any]]) -> None:
-    """The same linear head on answers read without the person and after the posts: two benchmarks."""
+def what_posts_add(cells: dict[str, dict[str, Any]]) -> None:
+    """The same linear head on answers encoded without and after the posts: two benchmarks."""
     rows = [
-        ("PrefEval, hidden states: nobody known", accuracy_of(found["prefeval-hidden"].get("bt")), "none"),
-        ("PrefEval, hidden states: posts read", accuracy_of(found["prefeval-hidden"].get("bt-profile")), "profile"),
-        ("PrefEval, shifted: posts read", accuracy_of(found["prefeval-shift"].get("bt-profile")), "profile"),
-        ("mirror, word vectors: nobody known", accuracy_of(found["mirror"].get("bt")), "none"),
-        ("mirror, word vectors: posts read", accuracy_of(found["mirror"].get("bt-profile")), "profile"),
+        ("PrefEval, hidden states: no user", accuracy_of(cells["prefeval-hidden"].get("bt")), "none"),
+        ("PrefEval, hidden states: posts shown", accuracy_of(cells["prefeval-hidden"].get("bt-profile")), "profile"),
+        ("PrefEval, shifted: posts shown", accuracy_of(cells["prefeval-shift"].get("bt-profile")), "profile"),
+        ("mirror, word vectors: no user", accuracy_of(cells["mirror"].get("bt")), "none"),
+        ("mirror, word vectors: posts shown", accuracy_of(cells["mirror"].get("bt-profile")), "profile"),
     ]
     shown = [row for row in rows if row[1]]
     alt = "; ".join(f"{name}: {interval(estimate)} %" for name, estimate, _ in shown)
     with drawing(ROOT / "docs" / "training-person.svg", width=6.5, height=2.4, alt=alt) as figure:
         axes = figure.add_subplot()
         axes.axvline(50, color=SOFT, lw=0.8, ls=":")
-        for place, (_, estimate, colour) in enumerate(shown):
+        for place, (_, estimate, condition) in enumerate(shown):
             value, at = 100 * estimate["value"], -place
-            axes.errorbar([value], [at], xerr=whiskers([estimate]), fmt="o", color=CONDITIONS[colour], capsize=2)
+            axes.errorbar([value], [at], xerr=whiskers([estimate]), fmt="o", color=CONDITIONS[condition], capsize=2)
             axes.annotate(
                 f"{value:.1f}", (value, at), xytext=(0, 5), textcoords="offset points", fontsize=7, ha="center"
             )
         axes.set_yticks([-n for n in range(len(shown))], [name for name, _, _ in shown])
-        axes.set(xlim=(35, 100), ylim=(0.6 - len(shown), 0.6), xlabel="accuracy in %, 95 % interval; dotted: a coin")
+        axes.set(xlim=(35, 100), ylim=(0.6 - len(shown), 0.6), xlabel="accuracy in %, 95 % interval; dotted: chance")
 
 
 def accuracy_of(cell: dict[str, Any] | None) -> Any:
@@ -382,9 +379,9 @@ def accuracy_of(cell: dict[str, Any] | None) -> Any:
 
 
 def million() -> None:
-    """Peak memory of the process, maps of files included, after features and one pass over a million pairs."""
+    """Peak memory of the process, memory-mapped files included, after features and one epoch over a million pairs."""
     with watch() as progress:
-        spec = "simulate?persons=90000&pairs=16&posts=0"  # seven tenths are train; the head does not look at posts
+        spec = "simulate?persons=90000&pairs=16&posts=0"  # 70 % are train; the head uses no posts
         start = time.perf_counter()
         examples = rows_of(spec, "train", "static", progress)
         read = time.perf_counter() - start
@@ -403,10 +400,10 @@ def main() -> None:
         million()
         return
     with watch() as progress:
-        found = cells(args, progress)
-    curves(found)
-    who_is_needed(found)
-    made = table(found)
+        cells = compute_cells(args, progress)
+    curves(cells)
+    what_posts_add(cells)
+    made = table(cells)
     write_between("training", markdown(made), PAGE)
     show(made)
 

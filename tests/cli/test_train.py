@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Prb
-from tests.training.test_run import rows_of_twelve
+from tests.training.synthetic import rows_of_twelve
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_the_line_it_ends_with_evaluates_what_was_trained(prb: Prb, data: Path, 
 
 def test_json_is_the_card_and_nothing_else(prb: Prb, data: Path, tmp_path: Path) -> None:
     said = prb("train", "light", "--dataset", data, "--out", tmp_path / "head", "--json", "--quiet")
-    assert said.json["fitted_on"]["persons"] + said.json["validation"]["persons"] == 12
+    assert said.json["fitted_on"]["users"] + said.json["validation"]["users"] == 12
     assert said.err == ""
 
 
@@ -58,6 +58,8 @@ def test_a_finished_head_is_not_trained_again_and_another_is_refused(prb: Prb, d
     [
         (("lihgt",), "did you mean 'light'"),
         (("light?rnak=3",), "rnak"),
+        (("bilinear?rank=-3",), "rank='-3'"),
+        (("light", "--folds", "1"), "folds must be at least 2"),
         (("light", "--features", "statics"), "did you mean 'static'"),
         (("light", "--dataset", "nowhere.jsonl"), "nowhere.jsonl"),
         (("light", "--split", "test"), "cannot be tested"),

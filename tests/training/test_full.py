@@ -1,9 +1,10 @@
-"""Full fine-tuning on tiny models: what trl is given, what comes out, and what happens when it is disturbed."""
+"""Full fine-tuning of tiny models: what trl is given, what comes out, and what happens when it is interrupted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,26 @@ import orjson
 import pytest
 
 from prb.data.load import load
-from prb.data.retrieve import ranker
 from prb.engine.chat import Chat
 from prb.errors import BadInput, PrbError, RunConflict
-from prb.evaluation.conditions import Asked, Asker
-from prb.evaluation.plan import PLANNERS
+from prb.evaluation.conditions import Built, QueryBuilder
+from prb.evaluation.planners import PLANNERS
 from prb.models import MODELS
 from prb.progress import Silent
 from prb.prompts import render
-from prb.training.full import FullConfig, check, copy_rows, finetune, model_spec
+from prb.runs import read_json
+from prb.training import Trained
+from prb.training.config import FullConfig
+from prb.training.full import (
+    ABOUT,
+    copy_rows,
+    finetune,
+    texts_of,
+    token_columns,
+    tokenized,
+    write_rows,
+)
+from prb.training.run import train
 from prb.types import Ask, Failure, Pair, Post, Query
 from tests import tiny
 from tests.conftest import make_row, make_twins
@@ -27,8 +39,7 @@ from tests.tiny import transformers
 
 trl = pytest.importorskip("trl", reason="needs the train extra")
 
-from prb.training.full_tokens import texts_of, token_columns, tokenized  # noqa: E402
-from prb.training.full_trainer import Watch, checkpoints  # noqa: E402
+from prb.training.trainer import Watch, checkpoints  # noqa: E402
 
 GOOD, BAD = "early early morning", "late late long"
 
@@ -60,33 +71,36 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def tokenizer(base: Path) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(base)
+
+
+@pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("data") / "set.jsonl", rows())
 
 
+def settings_for(method: Any = "reward-model", **changes: Any) -> FullConfig:
+    quick = {"lr": 2e-3, "batch": 4, "epochs": 3, "validation": 0, "warmup": 0, "device": "cpu"}
+    return FullConfig(method=method, **{**quick, **changes})
+
+
 @pytest.fixture
 def settings(base: Path, data: Path, tmp_path: Path) -> Callable[..., FullConfig]:
-    def make(method: Any = "reward-model", **changes: Any) -> FullConfig:
-        quick = FullConfig(
-            method=method,
-            base=str(base),
-            out=tmp_path / "out",
-            dataset=str(data),
-            lr=2e-3,
-            batch=4,
-            epochs=3,
-            validation=0,
-            warmup=0,
-            device="cpu",
-        )
-        return replace(quick, **changes)
-
-    return make
+    return partial(settings_for, base=base, dataset=data, out=tmp_path / "out")
 
 
-def read_card(folder: Path) -> dict[str, Any]:
-    card: dict[str, Any] = orjson.loads((folder / "card.json").read_bytes())
-    return card
+RECIPE = {"validation": 0.25, "epochs": 4, "save_every": 2}
+
+
+@pytest.fixture(scope="module")
+def reward_model(base: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[FullConfig, Trained]:
+    """One undisturbed training that several tests look at."""
+    folder = tmp_path_factory.mktemp("reward-model")
+    config = settings_for(base=base, dataset=data, out=folder / "out", **RECIPE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prb.cache.cache_path", lambda: folder / "cache.sqlite")
+        return config, finetune(config)
 
 
 def credit(spec: str, dataset: str) -> float:
@@ -101,39 +115,36 @@ def credit(spec: str, dataset: str) -> float:
 # --- what trl is given
 
 
-def test_training_reads_the_tokens_an_evaluation_would_read(settings: Callable[..., FullConfig]) -> None:
+def test_training_reads_the_tokens_an_evaluation_would_read(
+    settings: Callable[..., FullConfig], tokenizer: Any
+) -> None:
     config = settings(k=1)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(config.base)
     dataset = load(config.dataset, split="train")
-    rank, planner = ranker("embedding"), PLANNERS.make("extractive")
-    asker = Asker(rank=rank, planner=planner, people=dataset.people, k=1, budget=None, seed=0)
+    builder = QueryBuilder.of(config, dataset, PLANNERS.make("extractive"), reader=None, seed=0)
     for pair, texts in tokenized(config, dataset, Chat(tokenizer), 512):
-        asked = asker.ask(pair, "profile")
-        assert isinstance(asked, Asked)
+        built = builder.build(pair, "profile")
+        assert isinstance(built, Built)
         assert not isinstance(texts, Failure)
         for answer, text in zip(pair.answers, (texts.chosen, texts.rejected), strict=True):
             # by hand: the template's own text, without the tokenizer's special tokens
-            whole = f"<s><|user|>\n{render(asked.query)}<|end|>\n<|assistant|>\n{answer}<|end|>\n"
+            whole = f"<s><|user|>\n{render(built.query)}<|end|>\n<|assistant|>\n{answer}<|end|>\n"
             assert list(text.ids) == tokenizer(whole, add_special_tokens=False)["input_ids"]
             assert list(text.ids).count(tokenizer.bos_token_id) == 1
 
 
-@pytest.mark.parametrize(("condition", "told"), [("none", False), ("profile", True), ("plan", True)])
-def test_the_condition_decides_what_the_prompt_tells(
-    condition: str, told: bool, settings: Callable[..., FullConfig]
+@pytest.mark.parametrize(("condition", "shown"), [("none", False), ("profile", True), ("plan", True)])
+def test_the_condition_decides_what_the_prompt_shows(
+    condition: str, shown: bool, settings: Callable[..., FullConfig], tokenizer: Any
 ) -> None:
     config = settings(condition=condition)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(config.base)
     _, texts = next(tokenized(config, load(config.dataset, split="train"), Chat(tokenizer), 512))
     assert not isinstance(texts, Failure)
-    assert ("a book 0" in tokenizer.decode(texts.chosen.ids)) is told
+    assert ("a book 0" in tokenizer.decode(texts.chosen.ids)) is shown
 
 
-def test_what_is_too_long_loses_its_oldest_posts_and_never_the_answer(base: Path) -> None:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
-    reader = Chat(tokenizer)
+def test_what_is_too_long_loses_its_oldest_posts_and_never_the_answer(tokenizer: Any) -> None:
     posts = tuple(Post(str(n), "", f"post {n} " + "city " * 20) for n in range(8))
-    texts = texts_of(reader, Query(question="best bread?", posts=posts), (GOOD, BAD + " day" * 30), 250)
+    texts = texts_of(Chat(tokenizer), Query(question="best bread?", posts=posts), (GOOD, BAD + " day" * 30), 250)
     assert not isinstance(texts, Failure)
     assert 0 < texts.cut < 8
     for text, answer in ((texts.chosen, GOOD), (texts.rejected, BAD + " day" * 30)):
@@ -144,8 +155,7 @@ def test_what_is_too_long_loses_its_oldest_posts_and_never_the_answer(base: Path
         assert shown.endswith("<|end|>\n")
 
 
-def test_dpo_learns_from_the_answers_own_tokens(base: Path) -> None:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+def test_dpo_learns_from_the_answers_own_tokens(tokenizer: Any) -> None:
     texts = texts_of(Chat(tokenizer), Query(question="best bread?"), (GOOD, GOOD + " day"), 512)
     assert not isinstance(texts, Failure)
     row = token_columns("dpo", texts)
@@ -157,18 +167,16 @@ def test_dpo_learns_from_the_answers_own_tokens(base: Path) -> None:
 # --- what comes out
 
 
-def test_a_reward_model_is_trained_saved_and_read_by_the_classifier(settings: Callable[..., FullConfig]) -> None:
-    config = settings(validation=0.25, epochs=4)
-    out = finetune(config)
-    card = read_card(out)
-    assert card["model"] == f"classifier?path={out}" == model_spec(config)
+def test_a_reward_model_is_trained_saved_and_read_by_the_classifier(reward_model: tuple[FullConfig, Trained]) -> None:
+    config, trained = reward_model
+    out, card = trained.folder, trained.card
+    assert card == read_json(out / "card.json")
+    assert card["model"] == f"classifier?path={out}" == trained.model
     assert credit(card["model"], config.dataset) == 1.0
     assert card["curve"][-1]["loss"] < 0.5 < card["curve"][0]["loss"]
     assert card["data"]["fingerprint"] == load(config.dataset, split="train").fingerprint
     assert card["data"]["split"] == "train"
-    assert (
-        card["data"] | {"rows": 16, "persons": 8, "fitted": 12, "held_out": 4, "cut": 0, "failed": {}} == card["data"]
-    )
+    assert card["data"] | {"rows": 16, "users": 8, "fitted": 12, "held_out": 4, "cut": 0, "failed": {}} == card["data"]
     assert (card["seed"], card["steps"], len(card["held_out"])) == (0, 12, 4)
     results = {result["condition"]: result["accuracy"] for result in card["validation"]["results"]}
     assert set(results) == {"none", "profile", "shuffled"}
@@ -180,23 +188,22 @@ def test_a_reward_model_is_trained_saved_and_read_by_the_classifier(settings: Ca
 
 def test_dpo_makes_a_policy_that_the_implicit_reward_reads(settings: Callable[..., FullConfig]) -> None:
     config = settings("dpo", beta=0.5)
-    out = finetune(config)
-    spec = read_card(out)["model"]
-    assert spec == f"implicit?policy={out}&reference={config.base}&beta=0.5"
-    assert credit(spec, config.dataset) == 1.0
+    trained = train(config)
+    assert trained.model == f"implicit?policy={trained.folder}&reference={config.base}&beta=0.5"
+    assert credit(trained.model, config.dataset) == 1.0
     # before the first step policy and reference are the same, and the loss is that of a coin: ln 2
-    assert read_card(out)["curve"][0]["loss"] == pytest.approx(0.693147, abs=1e-5)
+    assert trained.card["curve"][0]["loss"] == pytest.approx(0.693147, abs=1e-5)
 
 
-def test_lora_is_written_as_one_model_and_as_an_adapter_that_say_the_same(
+def test_lora_is_written_as_one_model_and_as_an_adapter_that_give_the_same_rewards(
     settings: Callable[..., FullConfig], tmp_path: Path
 ) -> None:
     headed = tiny.save(tmp_path / "headed", "llama", labels=1)
     config = settings(base=str(headed), lora=4, epochs=1)
-    out = finetune(config)
+    out = finetune(config).folder
     asks = [Ask(Query(question="best day?"), answer) for answer in (GOOD, BAD)]
     whole = MODELS.make(f"classifier?path={out}").score(asks)  # type: ignore[union-attr]
-    apart = MODELS.make(model_spec(replace(config, merge=False))).score(asks)  # type: ignore[union-attr]
+    apart = MODELS.make(replace(config, merge=False).model_spec).score(asks)  # type: ignore[union-attr]
     before = MODELS.make(f"classifier?path={headed}").score(asks)  # type: ignore[union-attr]
     assert whole == pytest.approx(apart, abs=1e-4)
     assert whole != pytest.approx(before, abs=1e-3)
@@ -204,22 +211,25 @@ def test_lora_is_written_as_one_model_and_as_an_adapter_that_say_the_same(
 
 def test_an_adapter_alone_is_enough_for_dpo(settings: Callable[..., FullConfig]) -> None:
     config = settings("dpo", lora=4, merge=False, lr=1e-2)
-    out = finetune(config)
-    assert not list(out.glob("*.safetensors"))
-    assert read_card(out)["model"] == (
-        f"implicit?policy={config.base}&reference={config.base}&beta=0.1&adapter={out}/adapter"
+    trained = finetune(config)
+    assert not list(trained.folder.glob("*.safetensors"))
+    assert trained.model == (
+        f"implicit?policy={config.base}&reference={config.base}&beta=0.1&adapter={trained.folder}/adapter"
     )
-    assert credit(read_card(out)["model"], config.dataset) == 1.0
+    assert credit(trained.model, config.dataset) == 1.0
 
 
-def test_what_cannot_be_read_is_counted_and_not_trained_on(settings: Callable[..., FullConfig], tmp_path: Path) -> None:
+def test_pairs_that_do_not_fit_are_counted_and_not_trained_on(
+    settings: Callable[..., FullConfig], tokenizer: Any, tmp_path: Path
+) -> None:
     long = [{**row, "chosen": "city " * 900} if n < 3 else row for n, row in enumerate(rows())]
-    out = finetune(settings(dataset=str(write(tmp_path / "long.jsonl", long)), epochs=1))
-    assert read_card(out)["data"]["failed"] == {"too long": 3}
-    assert read_card(out)["data"]["fitted"] == 13
+    config = settings(dataset=str(write(tmp_path / "long.jsonl", long)))
+    write_rows(config, load(config.dataset, split="train"), Chat(tokenizer), 512, tmp_path, Silent())
+    counts = read_json(tmp_path / ABOUT)["counts"]
+    assert counts == {"fitted": 13, "held_out": 0, "cut": 0, "failed": {"too long": 3}}
 
 
-def test_held_out_rows_are_a_sound_set_even_where_a_twin_is_missing(tmp_path: Path) -> None:
+def test_held_out_rows_are_a_valid_set_even_where_a_twin_is_missing(tmp_path: Path) -> None:
     twins = [row for n in (1, 2) for row in make_twins(n, split="train")]
     dataset = load(str(write(tmp_path / "all.jsonl", twins)), split="train")
     copy_rows(dataset, {"t1a", "t1b", "t2a"}, tmp_path / "held.jsonl")
@@ -227,7 +237,7 @@ def test_held_out_rows_are_a_sound_set_even_where_a_twin_is_missing(tmp_path: Pa
     assert (copied.split, copied.index.ids, list(copied.index.twins)) == (None, ["t1a", "t1b", "t2a"], [1, 0, -1])
 
 
-# --- disturbed
+# --- interrupted
 
 
 class Interrupts(Silent):
@@ -245,37 +255,41 @@ class Interrupts(Silent):
 
 
 def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
-    settings: Callable[..., FullConfig], tmp_path: Path
+    settings: Callable[..., FullConfig], reward_model: tuple[FullConfig, Trained]
 ) -> None:
-    undisturbed = finetune(settings(save_every=2, out=tmp_path / "whole"))
-    config = settings(save_every=2, out=tmp_path / "torn")
+    config = settings(**RECIPE)
     with pytest.raises(KeyboardInterrupt):
         finetune(config, progress=Interrupts(after=7))
-    assert [path.name for path in checkpoints(config.out / "training")] == ["checkpoint-4", "checkpoint-6"]
-    (config.out / "training" / "checkpoint-6" / "trainer_state.json").write_text('{"torn')  # as kill -9 may leave it
-    resumed = finetune(config)
-    assert (resumed / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
-    assert read_card(resumed)["curve"] == read_card(undisturbed)["curve"]
+    assert [path.name for path in checkpoints(config.target / "training")] == ["checkpoint-4", "checkpoint-6"]
+    torn = config.target / "training" / "checkpoint-6" / "trainer_state.json"
+    torn.write_text('{"torn')  # as kill -9 may leave it
+    undisturbed, resumed = reward_model[1], finetune(config)
+    first, second = ((run.folder / "model.safetensors").read_bytes() for run in (undisturbed, resumed))
+    assert first == second
+    assert resumed.card["curve"] == undisturbed.card["curve"]
 
 
-def test_a_finished_folder_is_left_alone_and_other_settings_want_another(settings: Callable[..., FullConfig]) -> None:
-    config = settings(epochs=1)
-    out = finetune(config)
-    written = {path: path.stat().st_mtime_ns for path in out.glob("*.*")}
-    assert finetune(config) == out
-    assert {path: path.stat().st_mtime_ns for path in out.glob("*.*")} == written
+def test_a_finished_folder_is_left_alone_and_other_settings_need_another(
+    reward_model: tuple[FullConfig, Trained],
+) -> None:
+    config, trained = reward_model
+    (trained.folder / "training" / "checkpoint-12").mkdir()  # of a run that was killed while it removed them
+    written = {path: path.stat().st_mtime_ns for path in trained.folder.glob("*.*")}
+    assert finetune(config) == trained
+    assert {path: path.stat().st_mtime_ns for path in trained.folder.glob("*.*")} == written
+    assert not (trained.folder / "training" / "checkpoint-12").exists()
     with pytest.raises(RunConflict, match=r"train\.lr"):
         finetune(replace(config, lr=1e-4))
 
 
-def test_a_loss_that_is_no_number_stops_with_advice(settings: Callable[..., FullConfig]) -> None:
+def test_a_loss_that_is_not_finite_stops_with_advice(settings: Callable[..., FullConfig]) -> None:
     config = settings(lr=1e30)
     with pytest.raises(PrbError, match=r"at step \d+: lower --lr"):
         finetune(config)
-    assert not (config.out / "card.json").exists()
+    assert not (config.target / "card.json").exists()
 
 
-def test_the_watch_lets_numbers_pass_and_stops_at_the_rest() -> None:
+def test_the_watch_lets_finite_losses_pass_and_stops_at_others() -> None:
     state = type("State", (), {"global_step": 3})
     watch = Watch(Silent())
     watch.on_log(None, state, None, logs={"loss": 0.1, "grad_norm": 2.0})
@@ -297,52 +311,51 @@ def test_wrong_input_ends_with_one_line_and_leaves_nothing(
         "no pair can be trained on": settings(max_length=8),
         "has no reward head": settings(lora=2, merge=False),
     }
-    for says, config in wrong.items():
-        with pytest.raises(BadInput, match=says) as caught:
+    for message, config in wrong.items():
+        with pytest.raises(BadInput, match=message) as caught:
             finetune(config)
         assert len(str(caught.value).splitlines()) == 1
-        assert not config.out.exists()
+        assert not config.target.exists()
 
 
 def test_a_folder_of_something_else_is_not_touched(settings: Callable[..., FullConfig]) -> None:
     config = settings()
-    config.out.mkdir()
-    (config.out / "thesis.txt").write_text("mine")
+    config.target.mkdir()
+    (config.target / "thesis.txt").write_text("mine")
     with pytest.raises(RunConflict, match="not a training folder"):
         finetune(config)
-    assert [path.name for path in config.out.iterdir()] == ["thesis.txt"]
+    assert [path.name for path in config.target.iterdir()] == ["thesis.txt"]
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
-        ({"batch": 0}, "--batch 0: wants 1"),
-        ({"max_length": 2}, "--max-length 2"),
-        ({"lora": -1}, "--lora -1"),
-        ({"lr": 0.0}, "--lr 0.0: wants a positive"),
-        ({"epochs": float("nan")}, "--epochs nan"),
-        ({"validation": 1.0}, "--validation 1.0"),
-        ({"merge": False}, "give --lora"),
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"max_length": 2}, "max_length must be at least 8"),
+        ({"lora": -1}, "lora must be at least 0"),
+        ({"lr": 0.0}, "lr must be greater than 0"),
+        ({"epochs": float("nan")}, "epochs"),
+        ({"validation": 1.0}, "validation must be less than 1"),
+        ({"merge": False}, "add --lora"),
     ],
 )
 def test_settings_are_checked_before_anything_is_loaded(
-    changes: dict[str, Any], says: str, settings: Callable[..., FullConfig]
+    changes: dict[str, Any], message: str, settings: Callable[..., FullConfig]
 ) -> None:
-    with pytest.raises(BadInput, match=says):
-        check(settings(**changes))
+    with pytest.raises(BadInput, match=message):
+        settings(**changes)
 
 
-def test_twins_and_persons_never_stand_on_both_sides(settings: Callable[..., FullConfig], tmp_path: Path) -> None:
-    from prb.training.full_tokens import read_about, write_rows
-
+def test_twins_and_users_are_never_on_both_sides(
+    settings: Callable[..., FullConfig], tokenizer: Any, tmp_path: Path
+) -> None:
     config = settings(dataset="simulate?persons=40&pairs=2&posts=1&mirror=true", validation=0.3)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(config.base)
     dataset = load(config.dataset, split="train")
     write_rows(config, dataset, Chat(tokenizer), 4096, tmp_path, Silent())
-    about = read_about(tmp_path)
+    about = read_json(tmp_path / ABOUT)
     cluster = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
-    outside = {cluster[own] for own in about["held"]}
-    inside = {cluster[own] for own in dataset.index.ids if own not in about["held"]}
+    outside = {cluster[pair] for pair in about["held"]}
+    inside = {cluster[pair] for pair in dataset.index.ids if pair not in about["held"]}
     assert outside
     assert not outside & inside
     assert about["counts"]["held_out"] == len(about["held"]) == 4 * len(outside)

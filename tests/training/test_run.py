@@ -1,4 +1,4 @@
-"""`prb train` as a newcomer meets it: from rows to a folder, and every way it can be refused."""
+"""`train`: from rows to a folder, and every way it can be refused."""
 
 from __future__ import annotations
 
@@ -13,30 +13,17 @@ import pytest
 from prb.cli import run
 from prb.data.load import load
 from prb.errors import BadInput, RunConflict, UnknownName
+from prb.models import MODELS
 from prb.models.personal.features import make_features
 from prb.models.personal.method import METHODS
-from prb.models.personal.scorer import load_personal
+from prb.models.personal.scorer import load_personal, query_of
 from prb.runs import read_json
 from prb.training.config import TrainConfig
 from prb.training.examples import open_training, prepare
-from prb.training.judge import margins
+from prb.training.margins import margins
 from prb.training.run import train
 from prb.types import Ask, Pair
-from tests.conftest import make_row
-
-TASTES = (("Rye bread, short.", "A long train ride."), ("A long train ride.", "Rye bread, short."))
-
-
-def rows_of_twelve() -> list[dict[str, Any]]:
-    """Twelve persons, four questions each, two opposite tastes that their posts tell."""
-    made = []
-    for person in range(12):
-        chosen, rejected = TASTES[person % 2]
-        profile = [{"id": str(n), "text": f"I enjoyed {chosen.lower()} {n}"} for n in range(3)]
-        for n in range(4):
-            texts = {"chosen": f"{chosen} {n}", "rejected": f"{rejected} {n}", "profile": profile, "split": "train"}
-            made.append(make_row(10 * person + n, user=f"u{person}", question=f"What now, {n}?", **texts))
-    return made
+from tests.training.synthetic import rows_of_twelve
 
 
 @pytest.fixture
@@ -45,11 +32,13 @@ def data(write_jsonl: Callable[..., Path]) -> str:
 
 
 def test_a_light_head_is_trained_and_its_card_tells_all(data: str, tmp_path: Path) -> None:
-    card = train(TrainConfig(method="light", dataset=data, out=tmp_path / "head"))
+    trained = train(TrainConfig(method="light", dataset=data, out=tmp_path / "head"))
+    card = trained.card
     assert card == read_json(tmp_path / "head" / "card.json")
+    assert (trained.folder, trained.model) == (tmp_path / "head", f"personal?path={tmp_path / 'head'}")
     assert card["data"]["rows"] == 48
     assert card["data"]["fingerprint"] == load(data, split="train").fingerprint
-    assert card["fitted_on"]["persons"] + card["validation"]["persons"] == 12
+    assert card["fitted_on"]["users"] + card["validation"]["users"] == 12
     assert card["validation"]["by_condition"]["profile"]["value"] == 1.0
     assert card["validation"]["gain"]["value"] == 0.5
     assert sorted(p.name for p in (tmp_path / "head").iterdir()) == [
@@ -63,8 +52,6 @@ def test_scores_from_disk_are_the_margins_training_saw(data: str, tmp_path: Path
     features = make_features("static")
     examples = prepare(open_training(data, None), features, joint=False, k=10, rank="embedding")
     pairs = [pair for pair in load(data, split="train") if isinstance(pair, Pair)]
-    from prb.models.personal.scorer import query_of
-
     scores = np.array(model.score([Ask(query_of(p, None, 10), a) for p in pairs for a in p.answers]))
     np.testing.assert_allclose(scores[::2] - scores[1::2], margins(model.head, examples, np.arange(48)), atol=1e-9)
 
@@ -79,46 +66,48 @@ def test_a_finished_folder_is_left_alone_and_another_setting_refused(data: str, 
         train(TrainConfig(method="light", dataset=data, out=out, k=3))
 
 
+def test_without_out_the_folder_is_named_after_the_settings(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, other = (train(method="light?c=0.1", dataset=data, k=k) for k in (10, 3))
+    assert first.folder.parent == other.folder.parent == Path("runs")
+    assert first.folder.name.startswith("train-light-c-0-1-")
+    assert first.folder != other.folder
+    assert MODELS.make(first.model).fingerprint.startswith("personal-")
+
+
+def test_a_checkpoint_that_a_crash_left_beside_the_card_is_removed(data: str, tmp_path: Path) -> None:
+    config = TrainConfig(method="light", dataset=data, out=tmp_path / "head")
+    train(config)
+    (tmp_path / "head" / "checkpoint.safetensors").write_bytes(b"of the last epoch")
+    train(config)
+    assert not (tmp_path / "head" / "checkpoint.safetensors").exists()
+
+
 def test_bad_input_leaves_nothing_behind(data: str, tmp_path: Path) -> None:
     out = tmp_path / "head"
     with pytest.raises(UnknownName, match="did you mean 'bilinear'"):
-        train(TrainConfig(method="bilinea", dataset=data, out=out))
+        train(method="bilinea", dataset=data, out=out)
+    with pytest.raises(BadInput, match=r"rank='-3'.* greater than or equal to 1"):
+        train(method="bilinear?rank=-3", dataset=data, out=out)
     with pytest.raises(BadInput, match="cannot be tested"):
         train(TrainConfig(method="light", dataset=data, split="test", out=out))
-    with pytest.raises(BadInput, match="--validation"):
+    with pytest.raises(BadInput, match="validation must be less than 1"):
         train(TrainConfig(method="light", dataset=data, validation=1.0, out=out))
-    with pytest.raises(BadInput, match="cannot be cut into 20 folds"):
+    with pytest.raises(BadInput, match="cannot be split into 20 folds"):
         train(TrainConfig(method="light", dataset=data, sweep=True, folds=20, out=out))
     assert not out.exists()
 
 
-def test_training_never_falls_back_to_test_rows(write_jsonl: Callable[..., Path]) -> None:
-    path = write_jsonl([make_row(1, split="test"), make_row(2, split="test")])
-    with pytest.raises(BadInput, match="no rows in split 'train'"):
-        open_training(str(path), None)
-
-
 def test_a_sweep_tries_the_grid_and_trains_on_everybody(data: str, tmp_path: Path) -> None:
-    card = train(TrainConfig(method="light?sharp=5", dataset=data, out=tmp_path / "head", sweep=True, folds=3))
+    card = train(method="light?sharp=5", dataset=data, out=tmp_path / "head", sweep=True, folds=3).card
     assert [t["method"].startswith("light?sharp=5&c=") for t in card["sweep"]] == [True] * 4
     values = [t["accuracy"]["value"] for t in card["sweep"]]
     assert values == sorted(values, reverse=True)
     assert card["method"] == card["sweep"][0]["method"]
-    assert card["fitted_on"]["persons"] == 12
+    assert card["fitted_on"]["users"] == 12
     assert card["validation"] is None
-
-
-def test_features_are_read_once_for_all_methods(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset, features = open_training(data, None), make_features("static")
-    first = prepare(dataset, features, joint=False, k=10, rank="embedding")
-    monkeypatch.setattr(type(features), "texts", lambda *_: pytest.fail("read again"))
-    again = prepare(dataset, features, joint=False, k=10, rank="embedding")
-    np.testing.assert_array_equal(first.vectors, again.vectors)
-    np.testing.assert_array_equal(first.rows, again.rows)
-    assert len(first.vectors) == 4 + 6 + 8  # questions, posts and answers, each text once
-    pairs = first.pairs(np.array([5, 0]), METHODS.make("light"), np.zeros((2, 0)))
-    assert pairs.view.mask.sum() == 6
-    assert pairs.person.tolist() == [0, 1]
 
 
 def test_the_command_line_trains_evaluates_and_draws_a_curve(
@@ -174,7 +163,7 @@ def test_ctrl_c_keeps_the_checkpoint_and_the_same_command_ends_like_an_undisturb
     assert command(tmp_path / "whole") == 0
     monkeypatch.setattr(Training, "epoch", interrupted)
     assert command(tmp_path / "cut") == 130
-    assert "goes on from there" in capsys.readouterr().err
+    assert "interrupted" in capsys.readouterr().err
     assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
     monkeypatch.setattr(Training, "epoch", epoch)
     assert command(tmp_path / "cut") == 0

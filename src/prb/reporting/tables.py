@@ -260,12 +260,12 @@ def build_lines(card: Result) -> list[str]:
 # --- train ---
 def train_lines(card: Result) -> list[str]:
     fitted, checked = card["fitted_on"], card["validation"]
-    lines = [f"{card['method']}: fitted on {fitted['rows']} rows of {fitted['persons']} users"]
+    lines = [f"{card['method']}: fitted on {fitted['rows']} rows of {fitted['users']} users"]
     if checked:
         gain, control = (number(checked[kind]["value"], scale=100, sign=True) for kind in ("gain", "control"))
         accuracy = interval(checked["by_condition"]["profile"])
         lines.append(
-            f"validation, {checked['persons']} other users: {accuracy} % right; gain {gain}, control {control} points"
+            f"validation, {checked['users']} other users: {accuracy} % right; gain {gain}, control {control} points"
         )
     if card["sweep"]:
         lines.append(f"best in cross-validation: {interval(card['sweep'][0]['accuracy'])} % right on held-out users")

@@ -1,13 +1,12 @@
-"""Pairs as numbers, on disk: every text's vector once, and rows that say where they stand.
+"""Pairs as numbers, on disk: every text's vector once, and rows that point to them.
 
-A folder of the cache holds `vectors.f4` and `rows.i4`, read through the operating system's memory map, so a million
-pairs take no more memory than a batch. Its name is a hash of the data and the features: methods share it.
+A folder of the cache holds `vectors.f4` and `rows.i4`. Both are memory-mapped, so a million pairs take no more memory
+than a batch. The folder's name is a hash of the data and the features: methods share it.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,18 +20,19 @@ from prb.data.load import Dataset, load
 from prb.data.retrieve import ranker
 from prb.data.source import open_source
 from prb.errors import BadInput
-from prb.hashing import digest
+from prb.hashing import digest, draw
 from prb.models.personal.features import Features
 from prb.models.personal.method import Method, Pairs, View
-from prb.models.personal.scorer import query_of, read_answers
+from prb.models.personal.scorer import encode_answers, query_of
 from prb.progress import SILENT, Progress
-from prb.runs import read_json, write_json
+from prb.runs import draft, read_json, write_json
 from prb.stats.estimate import codes
-from prb.types import Ask, Failure, Pair, Query
+from prb.types import Ask, Failure, Pair
 
 CHUNK = 256
-REMEMBERED = 300_000
-"""How many recent texts are recognised when they come again; older ones are written twice rather than kept in mind."""
+"""Pairs whose texts are encoded together."""
+RECENT = 300_000
+"""How many recent texts are recognized when they occur again; older ones are written twice to bound memory."""
 Ints = NDArray[np.int64]
 
 
@@ -40,13 +40,13 @@ Ints = NDArray[np.int64]
 class Examples:
     vectors: NDArray[np.float32]
     rows: NDArray[np.int32]
-    """question, chosen, rejected, posts …: places in `vectors`, -1 for nothing"""
+    """question, chosen, rejected, posts …: positions in `vectors`, -1 for none"""
     users: list[str]
-    """Of every person, by number."""
-    person: Ints
+    """Names of the users, by number."""
+    user: Ints
+    """The number of each row's user."""
     cluster: Ints
     twins: Ints
-    fingerprint: str
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -57,35 +57,57 @@ class Examples:
 
     @property
     def readable(self) -> Ints:
-        """Rows whose answers could both be read."""
+        """Rows whose two answers could be encoded."""
         return np.flatnonzero((self.rows[:, 1] >= 0) & (self.rows[:, 2] >= 0))
 
     def pairs(self, positions: Ints, method: Method, code: Any) -> Pairs:
-        """Some rows with all their vectors; posts only for methods that look at them."""
+        """Some rows with all their vectors; posts only for methods that use them."""
         rows = np.asarray(self.rows[positions])
-        most = max(1, int((rows[:, 3:] >= 0).sum(axis=1).max(initial=0))) if method.looks_at_posts else 1
-        wanted = rows[:, 3 : 3 + most] if rows.shape[1] > 3 else np.full((len(rows), 1), -1)
-        shown = (wanted >= 0) & method.looks_at_posts
-        posts = np.where(shown[:, :, None], self.vectors[np.maximum(wanted, 0)], np.float32(0))
+        most = max(1, int((rows[:, 3:] >= 0).sum(axis=1).max(initial=0))) if method.uses_posts else 1
+        places = rows[:, 3 : 3 + most] if rows.shape[1] > 3 else np.full((len(rows), 1), -1)
+        shown = (places >= 0) & method.uses_posts
+        posts = np.where(shown[:, :, None], self.vectors[np.maximum(places, 0)], np.float32(0))
         view = View(self.vectors[rows[:, 0]], posts, shown.astype(np.float32), code)
-        return Pairs(view, self.vectors[rows[:, 1]], self.vectors[rows[:, 2]], codes_of(self.person[positions]))
+        _, first, inverse = np.unique(self.user[positions], return_index=True, return_inverse=True)
+        number = np.argsort(np.argsort(first, kind="stable"))  # users as 0, 1, 2 … by first appearance
+        return Pairs(view, self.vectors[rows[:, 1]], self.vectors[rows[:, 2]], number[inverse])
 
 
-def codes_of(people: Ints) -> Ints:
-    """The same people as 0, 1, 2 … by first appearance."""
-    _, first, inverse = np.unique(people, return_index=True, return_inverse=True)
-    place = np.empty(len(first), dtype=np.int64)
-    place[np.argsort(first, kind="stable")] = np.arange(len(first))
-    return np.asarray(place[inverse])
+def fold_of(clusters: Ints, folds: int, seed: int) -> Ints:
+    """A fold for each row. Clusters are dealt out in an order drawn by hash, each to the smallest fold so far.
+
+    Whole clusters, so that neither a user nor a user's mirror twin is on both sides of a split.
+    """
+    names, sizes = np.unique(clusters, return_counts=True)
+    if len(names) < folds:
+        raise BadInput(f"{len(names)} independent users cannot be split into {folds} folds")
+    filled = np.zeros(folds, dtype=np.int64)
+    fold = np.empty(len(names), dtype=np.int64)
+    for n in sorted(range(len(names)), key=lambda n: draw(seed, names[n], bits=256)):
+        fold[n] = int(np.argmin(filled))
+        filled[fold[n]] += sizes[n]
+    return np.asarray(fold[np.searchsorted(names, clusters)])
 
 
-def open_training(spec: str, split: str | None, limit: int | None = None) -> Dataset:
+def split_off(clusters: Ints, share: float, seed: int) -> tuple[Ints, Ints]:
+    """Rows to fit on and rows of held-out clusters: about `share` of all clusters, but at least one."""
+    if share == 0:
+        return np.arange(len(clusters)), np.empty(0, dtype=np.int64)
+    names = np.unique(clusters)
+    if len(names) < 2:
+        raise BadInput("a single user cannot be split into training and validation; use --validation 0")
+    order = sorted(names.tolist(), key=lambda name: draw(seed, name, bits=256))
+    held = np.isin(clusters, order[: min(len(names) - 1, max(1, round(share * len(names))))])
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def open_training(spec: str, split: str | None, limit: int | None = None, *, skip_bad: bool = False) -> Dataset:
     """Unlike an evaluation, training never falls back to the test rows."""
-    first = next(iter(open_source(spec).rows()), None)
-    carried = first is not None and isinstance(first.data, dict) and "split" in first.data
     if split == "test":
-        raise BadInput("--split test: what is trained on the test rows cannot be tested on them")
-    return load(spec, split=split or ("train" if carried else None), limit=limit)
+        raise BadInput("--split test: a model that is trained on the test rows cannot be tested on them")
+    first = next(iter(open_source(spec).rows()), None)
+    has_splits = first is not None and isinstance(first.data, dict) and "split" in first.data
+    return load(spec, split=split or ("train" if has_splits else None), limit=limit, skip_bad=skip_bad)
 
 
 def prepare(
@@ -96,95 +118,79 @@ def prepare(
     folder = prb.cache.cache_path().parent / "features" / digest(*parts).hex()
     if not folder.exists():
         progress.begin(f"features of {dataset.name}", total=len(dataset))
-        _write(folder, dataset, features, joint=joint, k=k, rank=rank, progress=progress)
-    about = read_json(folder / "about.json")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with draft(folder) as part:
+            _write(part, dataset, features, joint=joint, k=k, rank=rank, progress=progress)
     index = dataset.index
-    vectors = np.memmap(folder / "vectors.f4", dtype="<f4", mode="r").reshape(-1, about["size"])
-    rows = np.memmap(folder / "rows.i4", dtype="<i4", mode="r").reshape(-1, 3 + k)
+    size = read_json(folder / "about.json")["size"]
     return Examples(
-        vectors=vectors,
-        rows=rows,
+        vectors=np.memmap(folder / "vectors.f4", dtype="<f4", mode="r").reshape(-1, size),
+        rows=np.memmap(folder / "rows.i4", dtype="<i4", mode="r").reshape(-1, 3 + k),
         users=list(dict.fromkeys(index.users)),
-        person=codes(index.users),
+        user=codes(index.users),
         cluster=codes(index.clusters),
         twins=np.asarray(index.twins, dtype=np.int64),
-        fingerprint=dataset.fingerprint,
     )
 
 
 def _write(
     folder: Path, dataset: Dataset, features: Features, *, joint: bool, k: int, rank: str, progress: Progress
 ) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
+    folder.mkdir()
     order = ranker(rank)
-    with (draft / "vectors.f4").open("wb") as vectors, (draft / "rows.i4").open("wb") as rows:
-        writer = Writer(features, vectors, joint=joint)
-        for chunk in _chunks(dataset):
-            asks = [(query_of(pair, order, k), pair) for pair in chunk]
-            rows.write(_places(writer, asks, k, posts=not joint).tobytes())
-            progress.advance(len(chunk))
-    write_json(draft / "about.json", {"size": writer.size, "features": features.fingerprint, "data": dataset.name})
-    draft.replace(folder)  # last of all, so that a folder that exists is complete
-
-
-def _chunks(dataset: Dataset) -> Iterator[list[Pair]]:
     stream = (item for item in dataset if isinstance(item, Pair))
-    while chunk := list(islice(stream, CHUNK)):
-        yield chunk
+    with (folder / "vectors.f4").open("wb") as vectors, (folder / "rows.i4").open("wb") as rows:
+        writer = VectorFile(features, vectors, joint=joint)
+        while chunk := list(islice(stream, CHUNK)):
+            queries = [query_of(pair, order, k) for pair in chunk]
+            # posts that are encoded with the answers are not encoded alone as well
+            alone = [[] if joint else [post.text for post in query.posts] for query in queries]
+            texts = iter(
+                writer.texts([t for query, posts in zip(queries, alone, strict=True) for t in (query.question, *posts)])
+            )
+            answers = writer.answers([Ask(q, a) for q, pair in zip(queries, chunk, strict=True) for a in pair.answers])
+            places = np.full((len(chunk), 3 + k), -1, dtype="<i4")
+            for n, posts in enumerate(alone):
+                places[n, 0], places[n, 1:3] = next(texts), answers[2 * n : 2 * n + 2]
+                places[n, 3 : 3 + len(posts)] = list(islice(texts, len(posts)))
+            rows.write(places.tobytes())
+            progress.advance(len(chunk))
+    write_json(folder / "about.json", {"size": writer.size, "features": features.fingerprint, "data": dataset.name})
 
 
-def _places(writer: Writer, asks: Sequence[tuple[Query, Pair]], k: int, *, posts: bool) -> NDArray[np.int32]:
-    """The rows of one chunk; posts that were read with the answers are not read alone as well."""
-    apart = [[post.text for post in query.posts] if posts else [] for query, _ in asks]
-    texts = writer.texts([text for (query, _), own in zip(asks, apart, strict=True) for text in (query.question, *own)])
-    answers = writer.answers([Ask(query, answer) for query, pair in asks for answer in pair.answers])
-    rows = np.full((len(asks), 3 + k), -1, dtype="<i4")
-    at = 0
-    for n, own in enumerate(apart):
-        count = len(own)
-        rows[n, 0], rows[n, 1:3] = texts[at], answers[2 * n : 2 * n + 2]
-        rows[n, 3 : 3 + count] = texts[at + 1 : at + 1 + count]
-        at += 1 + count
-    return rows
-
-
-class Writer:
-    """Appends vectors that are not there yet, and tells where each stands."""
+class VectorFile:
+    """Appends the vectors of new texts to a file, and returns the position of each."""
 
     def __init__(self, features: Features, file: BinaryIO, *, joint: bool) -> None:
         self.size = 0
         self._features, self._file, self._joint = features, file, joint
-        self._places: dict[bytes, int] = {}
+        self._positions: dict[bytes, int] = {}
         self._written = 0
 
     def texts(self, texts: Sequence[str]) -> list[int]:
         keys = [digest("text", text) for text in texts]
-        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._places}
-        rows = list(self._features.texts(list(new.values()))) if new else []
-        return self._placed(keys, dict(zip(new, rows, strict=True)))
+        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._positions}
+        vectors = list(self._features.texts(list(new.values()))) if new else []
+        return self._append(keys, dict(zip(new, vectors, strict=True)))
 
     def answers(self, asks: Sequence[Ask]) -> list[int]:
-        keys = [self._answer_key(ask) for ask in asks]
-        new = {key: ask for key, ask in zip(keys, asks, strict=True) if key not in self._places}
-        rows = read_answers(self._features, list(new.values()), joint=self._joint) if new else []
-        return self._placed(keys, dict(zip(new, rows, strict=True)))
+        keys = [
+            digest("answer", query.question, [post.text for post in query.posts] if self._joint else [], answer)
+            for query, answer in asks
+        ]
+        new = {key: ask for key, ask in zip(keys, asks, strict=True) if key not in self._positions}
+        vectors = encode_answers(self._features, list(new.values()), joint=self._joint) if new else []
+        return self._append(keys, dict(zip(new, vectors, strict=True)))
 
-    def _answer_key(self, ask: Ask) -> bytes:
-        told = [post.text for post in ask.query.posts] if self._joint else []
-        return digest("answer", ask.query.question, told, ask.answer)
-
-    def _placed(self, keys: Sequence[bytes], rows: dict[bytes, Any]) -> list[int]:
-        for key, row in rows.items():
-            if isinstance(row, Failure):
-                self._places[key] = -1
+    def _append(self, keys: Sequence[bytes], vectors: dict[bytes, Any]) -> list[int]:
+        for key, vector in vectors.items():
+            if isinstance(vector, Failure):
+                self._positions[key] = -1
                 continue
-            self._file.write(np.asarray(row, dtype="<f4").tobytes())
-            self._places[key], self.size = self._written, len(row)
+            self._file.write(np.asarray(vector, dtype="<f4").tobytes())
+            self._positions[key], self.size = self._written, len(vector)
             self._written += 1
-        places = [self._places[key] for key in keys]
-        while len(self._places) > REMEMBERED:
-            self._places.pop(next(iter(self._places)))
-        return places
+        positions = [self._positions[key] for key in keys]
+        while len(self._positions) > RECENT:
+            self._positions.pop(next(iter(self._positions)))
+        return positions

@@ -1,236 +1,244 @@
-"""Whole language models as reward models, through trl: `reward-model` trains a head with the Bradley-Terry loss,
-`dpo` a policy whose log-probabilities are the reward (Rafailov et al. 2023, arXiv 2305.18290).
+"""Whole LLMs as reward models, through trl: `reward-model` trains a head with the Bradley-Terry loss, `dpo` a policy
+whose log-probabilities are the reward (Rafailov et al. 2023, arXiv 2305.18290).
 
-Prompts are tokenized here, by the code that scores them later, and trl gets token ids: the same template, one BOS,
-oldest posts cut first, answers whole. What `prb evaluate` shows the finished model is what it was trained on.
+Prompts are tokenized here, by the code that scores them later, and trl gets token ids: the same queries, the same
+template, one BOS, oldest posts cut first, answers whole. So a model is evaluated on what it was trained on.
 
-`out` is the model, as transformers reads it, with a card; `out/training` holds settings, checkpoints while it lasts,
-and the evaluation on held-out persons. Left out: quantised bases, packing, trl's other losses. Several GPUs go by
-`accelerate launch -m prb train …`; that way was tried with two processes on a CPU, nothing more.
+The target folder is the model, as transformers reads it, with a card; its subfolder `training` holds settings, rows,
+checkpoints until training is finished, and the evaluation on held-out users. Not supported: quantized bases, packing,
+trl's other losses. For several GPUs use `accelerate launch -m prb train …`; tested with two CPU processes.
 """
 
 from __future__ import annotations
 
-import math
 import shutil
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
-from urllib.parse import quote
-
-import orjson
-import tyro
+from typing import Any, NamedTuple, Self
 
 from prb import __version__
 from prb.config import Condition
 from prb.data.load import Dataset
+from prb.engine.chat import Chat, Text, common_prefix, fit
 from prb.errors import BadInput, MissingExtra, RunConflict
+from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.planners import PLANNERS
 from prb.progress import SILENT, Progress
-from prb.runs import Folder, write_json
-from prb.training.examples import open_training
+from prb.prompts import render
+from prb.runs import RunFolder, draft, read_json, write_json, write_lines
+from prb.stats.estimate import codes
+from prb.training import Trained
+from prb.training.config import FullConfig
+from prb.training.examples import open_training, split_off
+from prb.types import Failure, Pair, Query
 
-CARD, ADAPTER, WORK = "card.json", "adapter", "training"
+CARD, WORK = "card.json", "training"
+FORMAT = 1
+FITTED, HELD, ABOUT = "fit.arrow", "held.arrow", "rows.json"
+COLUMNS = {"reward-model": ("chosen_ids", "rejected_ids"), "dpo": ("prompt_ids", "chosen_ids", "rejected_ids")}
+"""What trl reads of a row that is already tokenized."""
+CHUNK = 64
+"""Pairs whose plans are inferred together."""
+TABLE_ROWS = 1_000
+"""Rows per Arrow record batch."""
 CURVE = 500
 """Points of the loss curve that a card keeps, at most."""
-JUDGED = 2_000
+VALIDATION_ROWS = 2_000
 """Held-out rows that are evaluated for the card, at most."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FullConfig:
-    """Fine-tune a language model, or a LoRA adapter on it, into a reward model. Wants a GPU for real sizes."""
-
-    method: tyro.conf.Positional[Literal["reward-model", "dpo"]]
-    """A classification head read by `classifier?path=`, or a policy read by `implicit?policy=`."""
-    base: str
-    """Folder, hub id or pulled name of the model to start from."""
-    out: Path
-    """Folder of the trained model; the same command resumes it."""
-    dataset: str = "mirror"
-    """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
-    split: str | None = None
-    """Which split to learn from; `train` where rows carry one, else all rows."""
-    limit: int | None = None
-    """Only the first N rows of the split."""
-    condition: Literal["none", "profile", "plan"] = "profile"
-    """What the prompt tells of the person; evaluate under the same one."""
-    k: int = 10
-    """How many posts of the history the prompt shows."""
-    budget: int | None = None
-    """At most this many tokens of posts, estimated as characters / 4."""
-    ranker: Literal["embedding", "bm25", "recency"] = "embedding"
-    """How the k posts are picked."""
-    planner: str = "extractive"
-    """How condition `plan` infers what the person wants."""
-    max_length: int | None = None
-    """Longest input in tokens; over it the oldest posts go first. Default: what model and tokenizer say."""
-    lora: int = 0
-    """Rank of a LoRA adapter on all linear layers; 0 trains every weight."""
-    merge: bool = True
-    """Write base and adapter as one model; without it only the adapter is written."""
-    epochs: float = 1.0
-    """Passes over the rows."""
-    lr: float | None = None
-    """Highest step size of AdamW; default 1e-5, with LoRA 1e-4."""
-    batch: int = 8
-    """Pairs a step and device."""
-    accumulate: int = 1
-    """Steps whose gradients are summed before the weights move."""
-    warmup: float = 0.05
-    """Share of the steps in which the step size rises; then it falls linearly to 0."""
-    beta: float = 0.1
-    """Of DPO: how dear it is to leave the base."""
-    validation: float = 0.1
-    """Share of persons held out to report on; 0 trains on all of them."""
-    save_every: int = 200
-    """Steps between checkpoints; an interrupted run loses at most these."""
-    dtype: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto: fp32 weights, on a GPU computed in bf16. bf16: the weights too, for LoRA on a large base."""
-    device: Literal["auto", "cpu"] = "auto"
-    """cpu: even if there is a GPU."""
-    gradient_checkpointing: bool = False
-    """Less memory, more time."""
-    revision: str | None = None
-    """Commit or tag of a hub repository."""
-    trust_remote_code: bool = False
-    """Run code that comes with the weights. Only for repositories you trust."""
-    seed: int = 0
-    """Fixes a fresh head, the adapter, the order of rows and who is held out."""
-    json: bool = False
-    """Print card.json to stdout instead of a few lines."""
-    quiet: bool = False
-    """No progress."""
-
-
-PRESENTATION = frozenset({"out", "json", "quiet"})
-
-
-def settings_of(config: FullConfig) -> dict[str, Any]:
-    return {key: value for key, value in asdict(config).items() if key not in PRESENTATION}
-
-
-def check(config: FullConfig) -> None:
-    """Every setting, before anything expensive happens."""
-    least = {"limit": 1, "k": 0, "max_length": 8, "lora": 0, "batch": 1, "accumulate": 1, "save_every": 1}
-    for setting, low in least.items():
-        value = getattr(config, setting)
-        if value is not None and value < low:
-            raise BadInput(f"--{setting.replace('_', '-')} {value}: wants {low} or more")
-    for setting in ("epochs", "lr", "beta"):
-        value = getattr(config, setting)
-        if value is not None and not 0 < value < math.inf:
-            raise BadInput(f"--{setting} {value}: wants a positive number")
-    for setting in ("validation", "warmup"):
-        if not 0 <= getattr(config, setting) < 1:
-            raise BadInput(f"--{setting} {getattr(config, setting)}: wants a share from 0 to below 1")
-    if not config.merge and not config.lora:
-        raise BadInput("--no-merge is for LoRA: give --lora RANK")
-
-
-def finetune(config: FullConfig, *, progress: Progress = SILENT) -> Path:
+def finetune(config: FullConfig, *, progress: Progress = SILENT) -> Trained:
     """Train or resume; the folder of the finished model, with its card."""
-    check(config)
-    _libraries()
-    from prb.engine.chat import Chat
-    from prb.training.full_tokens import read_about, write_rows
-    from prb.training.full_trainer import fit, load_base, make_trainer, save
-
-    progress.begin(f"checking {config.dataset}")
-    dataset = open_training(config.dataset, config.split, config.limit)
-    with Workplace(config, dataset) as place:
-        if (config.out / CARD).exists():
-            progress.note(f"{config.out} is finished")
-            return config.out
-        base = load_base(config)
-        if place.main:
-            write_rows(config, dataset, Chat(base.tokenizer), base.limit, place.folder, progress)
-        place.wait()
-        trainer = make_trainer(config, base, place.folder, progress)
-        history = fit(trainer, place.folder)
-        save(config, trainer, config.out / ADAPTER)
-        about = read_about(place.folder)
-        made = card(config, dataset, base.fingerprint, about["counts"], history)
-        del trainer, base  # the evaluation loads the finished model
-        place.wait()
-        if place.main:
-            made["validation"] = judge(config, dataset, about["held"], progress)
-            write_json(config.out / CARD, made)
-            place.clean()
-        place.wait()
-    return config.out
-
-
-def _libraries() -> None:
     try:
         import peft  # noqa: F401
         import trl  # noqa: F401
     except ImportError:
         raise MissingExtra("training a whole model", "train") from None
+    from prb.training.trainer import load_base, make_trainer, save_model, train_from_last_checkpoint
+
+    progress.begin(f"checking {config.dataset}")
+    dataset = open_training(config.dataset, config.split, config.limit, skip_bad=config.skip_bad)
+    with Workplace(config, dataset) as place:
+        if (config.target / CARD).exists():
+            progress.note(f"{config.target} is finished")
+        else:
+            base = load_base(config)
+            if place.main:
+                write_rows(config, dataset, Chat(base.tokenizer), base.max_length, place.folder, progress)
+            place.wait()
+            trainer = make_trainer(config, base, place.folder, progress)
+            history = train_from_last_checkpoint(trainer, place.folder)
+            save_model(config, trainer)
+            rows = read_json(place.folder / ABOUT)
+            card = describe(config, dataset, base.fingerprint, rows["counts"], history)
+            del trainer, base  # the evaluation loads the finished model
+            place.wait()
+            if place.main:
+                card["validation"] = validate(config, dataset, rows["held"], progress)
+                write_json(config.target / CARD, card)
+        place.clean()
+    return Trained(config.target, config.model_spec, read_json(config.target / CARD))
 
 
 class Workplace:
-    """The folder of a training run. Of several processes the first one owns it, the others wait for what it writes."""
+    """The folder of a training run. Of several processes the first one owns it; the others wait for what it writes."""
 
     def __init__(self, config: FullConfig, dataset: Dataset) -> None:
         from accelerate import PartialState
 
-        self.folder = config.out / WORK
+        self.folder = config.target / WORK
         self._state = PartialState(cpu=config.device == "cpu")
         self.main = bool(self._state.is_main_process)
-        self._folder = Folder(self.folder, {"train": settings_of(config), "data": dataset.fingerprint})
+        self._run = RunFolder(self.folder, {"train": config.saved(), "data": dataset.fingerprint})
 
     def __enter__(self) -> Self:
-        out = self.folder.parent
+        target = self.folder.parent
         if self.main:
-            if out.exists() and not self.folder.exists() and (not out.is_dir() or any(out.iterdir())):
-                raise RunConflict(f"{out} exists and is not a training folder; choose another --out")
-            self._folder.open()
+            if target.exists() and not self.folder.exists() and (not target.is_dir() or any(target.iterdir())):
+                raise RunConflict(f"{target} exists and is not a training folder; choose another --out")
+            self._run.__enter__()
         self.wait()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if not self.main:
             return
-        self._folder.close()
-        if isinstance(error, BadInput) and not any(self.folder.glob("checkpoint-*")):  # as if it never happened
-            shutil.rmtree(self.folder)
-            if not any(self.folder.parent.iterdir()):
+        self._run.__exit__(kind, error, tb)
+        if not self.folder.exists():
+            with suppress(OSError):  # it holds something else
                 self.folder.parent.rmdir()
 
     def wait(self) -> None:
         self._state.wait_for_everyone()
 
     def clean(self) -> None:
-        """Checkpoints hold the optimizer's state, twice the model: nobody needs them any more."""
-        for path in self.folder.glob("checkpoint-*"):
-            shutil.rmtree(path)
-        for path in [*self.folder.glob("*.arrow"), self.folder / "README.md"]:
-            path.unlink(missing_ok=True)
+        """Remove what only an unfinished run needs: tokens, and checkpoints with the optimizer's state."""
+        self.wait()
+        if self.main:
+            for path in self.folder.glob("checkpoint-*"):
+                shutil.rmtree(path)
+            for path in (self.folder / FITTED, self.folder / HELD, self.folder / "README.md"):
+                path.unlink(missing_ok=True)
+        self.wait()
 
 
-def model_spec(config: FullConfig) -> str:
-    """What to give to `prb evaluate --model`."""
-    base, out, adapter = (quote(str(p), safe="/:") for p in (config.base, config.out, config.out / ADAPTER))
-    model, more = (out, "") if config.merge else (base, f"&adapter={adapter}")
-    more += f"&max_length={config.max_length}" if config.max_length else ""
-    if config.method == "reward-model":
-        return f"classifier?path={model}{more}"
-    return f"implicit?policy={model}&reference={base}&beta={config.beta}{more}"
+class Texts(NamedTuple):
+    """Both answers after the same prompt."""
+
+    chosen: Text
+    rejected: Text
+    cut: int
+    """How many posts did not fit, plus one if the question was cut too."""
 
 
-def card(
+def write_rows(config: FullConfig, dataset: Dataset, chat: Chat, limit: int, folder: Path, progress: Progress) -> None:
+    """Tokens of the rows to fit on and of the rows of held-out users; a resumed run finds them there."""
+    if (folder / ABOUT).exists():
+        return
+    held = set(split_off(codes(dataset.index.clusters), config.validation, config.seed)[1].tolist())
+    failed: Counter[str] = Counter()
+    held_ids, cut = [], 0
+    progress.begin(f"tokens of {dataset.name}", total=len(dataset))
+    with ExitStack() as stack:
+        fitted, outside = (
+            stack.enter_context(TokenTable(stack.enter_context(draft(folder / name)), config.method))
+            for name in (FITTED, HELD)
+        )
+        for position, (pair, texts) in enumerate(tokenized(config, dataset, chat, limit)):
+            progress.advance()
+            if isinstance(texts, Failure):
+                failed[texts.reason] += 1
+                continue
+            (outside if position in held else fitted).add(token_columns(config.method, texts))
+            held_ids += [pair.id] if position in held else []
+            cut += texts.cut > 0
+        if not fitted.rows:
+            raise BadInput(f"{config.dataset}: no pair can be trained on: {dict(failed)}")
+    counts = {"fitted": fitted.rows, "held_out": outside.rows, "cut": cut, "failed": dict(failed)}
+    write_json(folder / ABOUT, {"counts": counts, "held": held_ids})  # last: its presence means the rows are there
+
+
+def tokenized(config: FullConfig, dataset: Dataset, chat: Chat, limit: int) -> Iterator[tuple[Pair, Texts | Failure]]:
+    """Every pair as tokens of the query that an evaluation would make of it."""
+    builder = QueryBuilder.of(config, dataset, PLANNERS.make(config.planner), reader=None, seed=config.seed)
+    stream = (item for item in dataset if isinstance(item, Pair))
+    while chunk := list(islice(stream, CHUNK)):
+        plans = builder.plans(chunk) if config.condition == "plan" else {}
+        for pair in chunk:
+            built = builder.build(pair, config.condition, plans.get(pair.id))
+            yield pair, built if isinstance(built, Failure) else texts_of(chat, built.query, pair.answers, limit)
+
+
+def texts_of(chat: Chat, query: Query, answers: Sequence[str], limit: int) -> Texts | Failure:
+    """What is too long loses its oldest posts first; an answer is never cut."""
+    fitting = fit(query, answers, chat.tokens, limit)
+    if isinstance(fitting, Failure):
+        return fitting
+    shown, cut = fitting
+    chosen, rejected = (chat.text(render(shown), answer) for answer in answers)
+    return Texts(chosen, rejected, cut)
+
+
+def token_columns(method: str, texts: Texts) -> dict[str, list[int]]:
+    """DPO gets exactly the tokens whose log-probabilities `implicit` adds up later: the answer's own."""
+    chosen, rejected = texts.chosen, texts.rejected
+    if method == "reward-model":
+        return {"chosen_ids": list(chosen.ids), "rejected_ids": list(rejected.ids)}
+    shared = min(common_prefix([chosen.ids, rejected.ids]), chosen.start, rejected.start)
+    return {
+        "prompt_ids": list(chosen.ids[:shared]),
+        "chosen_ids": list(chosen.ids[shared : chosen.end]),
+        "rejected_ids": list(rejected.ids[shared : rejected.end]),
+    }
+
+
+class TokenTable:
+    """An Arrow file written in batches; `datasets` memory-maps it, whatever its size."""
+
+    def __init__(self, path: Path, method: str) -> None:
+        import pyarrow as pa
+
+        self.rows = 0
+        self._schema = pa.schema([(name, pa.list_(pa.int32())) for name in COLUMNS[method]])
+        self._writer = pa.ipc.new_stream(str(path), self._schema)
+        self._buffer: list[dict[str, list[int]]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._flush()
+        self._writer.close()
+
+    def add(self, row: dict[str, list[int]]) -> None:
+        self._buffer.append(row)
+        self.rows += 1
+        if len(self._buffer) >= TABLE_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        self._writer.write_table(pa.Table.from_pylist(self._buffer, schema=self._schema))
+        self._buffer = []
+
+
+def describe(
     config: FullConfig, dataset: Dataset, base: str, counts: dict[str, Any], history: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """What the model tells of itself: data, settings, curves."""
+    """The card without its validation: data, settings, curves."""
     losses = [{"step": entry["step"], "loss": float(entry["loss"])} for entry in history if "loss" in entry]
     held_out = [entry for entry in history if "eval_loss" in entry]
     return {
-        "format": 1,
+        "format": FORMAT,
         "prb": __version__,
         "method": config.method,
-        "model": model_spec(config),
+        "model": config.model_spec,
         "base": config.base,
         "base_fingerprint": base,
         "data": {
@@ -238,10 +246,10 @@ def card(
             "fingerprint": dataset.fingerprint,
             "split": dataset.split,
             "rows": len(dataset),
-            "persons": len(set(dataset.index.users)),
+            "users": len(set(dataset.index.users)),
             **counts,
         },
-        "train": settings_of(config),
+        "train": config.saved(),
         "seed": config.seed,
         "steps": losses[-1]["step"] if losses else 0,
         "curve": losses[:: 1 + len(losses) // CURVE],
@@ -249,36 +257,39 @@ def card(
     }
 
 
-def judge(config: FullConfig, dataset: Dataset, held: list[str], progress: Progress) -> dict[str, Any] | None:
-    """An evaluation of the finished model on the held-out persons: with the person, without, with somebody else's."""
+def validate(config: FullConfig, dataset: Dataset, held: list[str], progress: Progress) -> dict[str, Any] | None:
+    """An evaluation of the finished model on the held-out users: without history, with theirs, with a donor's."""
     if not held:
         return None
     from prb.evaluation.run import evaluate
 
-    rows = config.out / WORK / "held.jsonl"
-    copy_rows(dataset, set(held[:JUDGED]), rows)
-    shutil.rmtree(config.out / WORK / "validation", ignore_errors=True)  # of an attempt that did not end
+    rows, folder = config.target / WORK / "held.jsonl", config.target / WORK / "validation"
+    copy_rows(dataset, set(held[:VALIDATION_ROWS]), rows)
+    shutil.rmtree(folder, ignore_errors=True)  # of an attempt that did not finish
     conditions: tuple[Condition, ...] = ("none", config.condition, "shuffled")
     settings = EvaluateConfig(
-        model=(model_spec(config),),
+        model=(config.model_spec,),
         condition=tuple(dict.fromkeys(conditions)),
         dataset=str(rows),
         k=config.k,
         budget=config.budget,
         ranker=config.ranker,
         planner=config.planner,
+        mask_pii=config.mask_pii,
         seed=config.seed,
-        out=config.out / WORK / "validation",
+        out=folder,
     )
     return evaluate(settings, progress=progress).summary
 
 
-def copy_rows(dataset: Dataset, wanted: set[str], target: Path) -> None:
-    """These rows as they came, without their split (what is held out of `train` is a test set of its own), and
-    without a twin that is not among them."""
-    with target.open("wb") as file:
+def copy_rows(dataset: Dataset, ids: set[str], target: Path) -> None:
+    """These rows without their split (held-out rows of `train` are a test set of their own), and without the link to
+    a twin that is not among them."""
+
+    def rows() -> Iterator[dict[str, Any]]:
         for row in dataset.source.rows():
-            if isinstance(row.data, dict) and str(row.data.get("id")) in wanted:
-                drop = {"split"} if str(row.data.get("mirror")) in wanted else {"split", "mirror"}
-                kept = {key: value for key, value in row.data.items() if key not in drop}
-                file.write(orjson.dumps(kept, option=orjson.OPT_APPEND_NEWLINE))
+            if isinstance(row.data, dict) and str(row.data.get("id")) in ids:
+                drop = {"split"} if str(row.data.get("mirror")) in ids else {"split", "mirror"}
+                yield {key: value for key, value in row.data.items() if key not in drop}
+
+    write_lines(target, rows())

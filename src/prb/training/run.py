@@ -1,49 +1,67 @@
-"""`prb train`: from pairs to a folder that `personal?path=` reads."""
+"""`prb train`: from pairs to a folder that `personal?path=` reads, with a card that describes it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from prb.data.load import Dataset
+from prb import __version__
+from prb.config import Condition, UserConfig
+from prb.data.load import Dataset, load
 from prb.errors import BadInput
-from prb.models.personal.features import make_features
-from prb.models.personal.head import CARD, FORMAT, save
-from prb.models.personal.method import METHODS
+from prb.evaluation.conditions import Built, QueryBuilder
+from prb.evaluation.planners import PLANNERS
+from prb.models.personal.features import Features, make_features
+from prb.models.personal.head import CARD, Head, save
+from prb.models.personal.method import METHODS, Floats
+from prb.models.personal.scorer import Personal, codes_from
 from prb.progress import SILENT, Progress
-from prb.runs import Folder, read_json
-from prb.training.card import describe, validated
-from prb.training.checkpoint import Checkpoint
-from prb.training.config import TrainConfig, check, settings_of
-from prb.training.examples import open_training, prepare
-from prb.training.folds import split_off
+from prb.registry import Spec
+from prb.runs import RunFolder, read_json, write_json
+from prb.stats.estimate import share
+from prb.stats.paired import difference
+from prb.training import Trained
+from prb.training.config import WHOLE_MODELS, FullConfig, TrainConfig
+from prb.training.examples import Examples, Ints, fold_of, open_training, prepare, split_off
 from prb.training.loop import Learning, learn
-from prb.training.sweep import sweep
+from prb.training.margins import credits_of, held_out_margins, results, support_and_scored
+from prb.types import Ask, Failure, Pair
 
 CHECKPOINT, SWEEP = "checkpoint.safetensors", "sweep.json"
+CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled")
+VALIDATION_ROWS = 2_000
+"""Held-out rows that are scored under every condition for the card, at most."""
+L2 = (0.001, 0.01, 0.1, 1.0)
+"""What a sweep tries."""
 
 
-def train(config: TrainConfig, *, progress: Progress = SILENT) -> dict[str, Any]:
-    """Train or resume; the card of the head in `config.out`."""
-    check(config)
+def train(config: TrainConfig | FullConfig | None = None, *, progress: Progress = SILENT, **changes: Any) -> Trained:
+    """Train a head or a whole model, or resume its training.
+
+    Settings are a config, or its fields as keywords: `train(method="bilinear", dataset="mirror")`.
+    """
+    if isinstance(config, FullConfig) or (config is None and changes.get("method") in WHOLE_MODELS):
+        from prb.training.full import finetune
+
+        return finetune(FullConfig.of(config, changes), progress=progress)
+    config = TrainConfig.of(config, changes)
     progress.begin(f"checking {config.dataset}")
-    dataset = open_training(config.dataset, config.split, config.limit)
-    place = Folder(config.out, {"train": settings_of(config), "data": dataset.fingerprint})
-    place.open()
-    try:
-        if (config.out / CARD).exists():
-            progress.note(f"{config.out} is finished")
-            card: dict[str, Any] = read_json(config.out / CARD)
-            return card
-        return _train(config, dataset, progress)
-    except BaseException:
-        if not any((config.out / name).exists() for name in (CHECKPOINT, SWEEP, CARD)):
-            place.leave_no_trace()
-        raise
-    finally:
-        place.close()
+    dataset = open_training(config.dataset, config.split, config.limit, skip_bad=config.skip_bad)
+    folder = config.target
+    with RunFolder(folder, {"train": config.saved(), "data": dataset.fingerprint}):
+        if (folder / CARD).exists():
+            progress.note(f"{folder} is finished")
+            card: dict[str, Any] = read_json(folder / CARD)
+        else:
+            card = _train(config, dataset, progress)
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+    return Trained(folder, str(Spec("personal", {"path": str(folder)})), card)
 
 
 def _train(config: TrainConfig, dataset: Dataset, progress: Progress) -> dict[str, Any]:
@@ -52,32 +70,10 @@ def _train(config: TrainConfig, dataset: Dataset, progress: Progress) -> dict[st
     examples = prepare(dataset, features, joint=joint, k=config.k, rank=config.ranker, progress=progress)
     rows = examples.readable
     if not len(rows):
-        raise BadInput(f"{config.dataset}: no answer could be read by features {config.features!r}")
+        raise BadInput(f"{config.dataset}: no answer could be encoded by features {config.features!r}")
     fit, held = (rows[part] for part in split_off(examples.cluster[rows], config.validation, config.seed))
-    spec, learning, tried = config.method, learning_of(config), None
-    if config.sweep:
-        kept = config.out / SWEEP
-        tried = sweep([spec], examples, rows, learning, config.folds, kept=kept, progress=progress)
-        spec, learning = tried[0]["method"], replace(learning, l2=tried[0]["l2"], epochs=max(1, tried[0]["epochs"]))
-        fit, held = rows, rows[:0]  # chosen without anybody held back, so everybody may teach the final head
-    learned = learn(spec, examples, fit, held, learning, checkpoint=config.out / CHECKPOINT, progress=progress)
-    about = describe(config, dataset, features, examples) | {
-        "seed": config.seed,
-        "l2": learning.l2,
-        "fitted_on": {"rows": len(fit), "persons": len(np.unique(examples.person[fit]))},
-        "best_epoch": learned.best,
-        "curve": learned.curve,
-        "report": learned.report,
-        "validation": validated(learned.head, features, dataset, examples, held, config),
-        "sweep": tried,
-    }
-    save(learned.head, config.out, about)
-    Checkpoint(config.out / CHECKPOINT).remove()
-    return {"format": FORMAT, "method": spec, **about}
-
-
-def learning_of(config: TrainConfig) -> Learning:
-    return Learning(
+    spec, tried = config.method, None
+    learning = Learning(
         l2=config.l2,
         lr=config.lr,
         epochs=config.epochs,
@@ -85,3 +81,133 @@ def learning_of(config: TrainConfig) -> Learning:
         batch=config.batch,
         seed=config.seed,
     )
+    if config.sweep:
+        kept = config.target / SWEEP
+        tried = sweep([spec], examples, rows, learning, config.folds, kept=kept, progress=progress)
+        spec, learning = tried[0]["method"], replace(learning, l2=tried[0]["l2"], epochs=max(1, tried[0]["epochs"]))
+        fit, held = rows, rows[:0]  # the folds have chosen the settings; nobody needs to be held out any more
+    learned = learn(spec, examples, fit, held, learning, checkpoint=config.target / CHECKPOINT, progress=progress)
+    card = {
+        "prb": __version__,
+        "features": config.features,
+        "features_fingerprint": features.fingerprint,
+        "size": examples.size,
+        "data": {
+            "name": dataset.name,
+            "fingerprint": dataset.fingerprint,
+            "split": dataset.split,
+            "rows": len(dataset),
+            "unreadable": len(dataset) - len(rows),
+            "users": len(examples.users),
+            "clusters": len(set(dataset.index.clusters)),
+        },
+        "train": config.saved(),
+        "seed": config.seed,
+        "l2": learning.l2,
+        "fitted_on": {"rows": len(fit), "users": len(np.unique(examples.user[fit]))},
+        "best_epoch": learned.best,
+        "curve": learned.curve,
+        "report": learned.report,
+        "validation": validate(learned.head, features, dataset, examples, held, config) if len(held) else None,
+        "sweep": tried,
+    }
+    return save(learned.head, config.target, card)
+
+
+def validate(
+    head: Head, features: Features, dataset: Dataset, examples: Examples, held: Ints, config: TrainConfig
+) -> dict[str, Any]:
+    """Gain and control on the validation users, by the same queries that an evaluation makes."""
+    support, scored = support_and_scored(head, examples, held[:VALIDATION_ROWS])
+    needed = {int(row) for row in (*support, *scored)}
+    pairs = {n: item for n, item in enumerate(dataset) if n in needed and isinstance(item, Pair)}
+    codes = codes_from(head, features, [pairs[int(row)] for row in support], config.saved())
+    model = Personal(head, features, "validation", codes)
+    donors = load(dataset.source, split=dataset.split, skip_bad=config.skip_bad, donors=True)
+    shown = UserConfig(k=config.k, ranker=config.ranker)
+    builder = QueryBuilder.of(shown, donors, PLANNERS.make(shown.planner), reader=model, seed=config.seed)
+    rows = np.sort(scored)
+    margins = {c: _margins(model, builder, [pairs[int(row)] for row in rows], c) for c in CONDITIONS}
+    credit = {c: np.where(np.isnan(m), np.nan, credits_of(m)) for c, m in margins.items()}
+    clusters = examples.cluster[rows]
+    answered = ~np.isnan(margins["profile"])
+    return {
+        "users": len(set(examples.user[rows].tolist())),
+        "labelled_pairs_shown": len(support),
+        "by_condition": {c: share(v[~np.isnan(v)], clusters[~np.isnan(v)]).as_dict() for c, v in credit.items()},
+        "gain": difference(credit["profile"], credit["none"], clusters).as_dict(),
+        "control": difference(credit["profile"], credit["shuffled"], clusters).as_dict(),
+        **results(margins["profile"][answered], examples, rows[answered]),
+    }
+
+
+def _margins(model: Personal, builder: QueryBuilder, pairs: Sequence[Pair], condition: Condition) -> Floats:
+    """Reward of chosen minus reward of rejected, NaN where there is none."""
+    built = {n: query for n, pair in enumerate(pairs) if isinstance(query := builder.build(pair, condition), Built)}
+    asks = [Ask(query.query, answer) for n, query in built.items() for answer in pairs[n].answers]
+    scores = np.array([np.nan if isinstance(s, Failure) else float(s) for s in model.score(asks)])
+    margins = np.full(len(pairs), np.nan)
+    margins[list(built)] = scores[::2] - scores[1::2]
+    return margins
+
+
+def candidates(spec: str, learning: Learning) -> Iterator[tuple[str, Learning]]:
+    """Values of l2, and of the settings in the method's grid that the spec does not fix."""
+    method, parsed = METHODS.make(spec), Spec.parse(spec)
+    open_options = {k: v for k, v in method.grid.items() if k not in parsed.options}
+    penalties = (learning.l2,) if method.closed_form else L2
+    for values in product(*open_options.values()):
+        options = {**parsed.options, **{k: str(v) for k, v in zip(open_options, values, strict=True)}}
+        for l2 in penalties:
+            yield str(Spec(parsed.name, options)), replace(learning, l2=l2)
+
+
+def sweep(
+    specs: Sequence[str],
+    examples: Examples,
+    rows: Ints,
+    learning: Learning,
+    folds: int,
+    *,
+    kept: Path | None = None,
+    progress: Progress = SILENT,
+) -> list[dict[str, Any]]:
+    """All candidates, the best first: by held-out accuracy, then by held-out loss. `kept` survives an interruption.
+
+    Settings are chosen by cross-validation over the training users and by nothing else.
+    """
+    todo = [candidate for spec in specs for candidate in candidates(spec, learning)]
+    done = {(t["method"], t["l2"]): t for t in (read_json(kept) if kept and kept.exists() else [])}
+    progress.begin(f"cross-validating {len(todo)} settings", total=len(todo), done=len(done))
+    for spec, setting in todo:
+        if (spec, setting.l2) in done:
+            continue
+        done[spec, setting.l2] = cross_validate(spec, examples, rows, setting, folds)
+        if kept:
+            write_json(kept, list(done.values()))
+        progress.advance()
+    return sorted(done.values(), key=lambda t: (-t["accuracy"]["value"], t["loss"]))
+
+
+def cross_validate(spec: str, examples: Examples, rows: Ints, learning: Learning, folds: int) -> dict[str, Any]:
+    """Every row is scored by a head that was trained without its user; `epochs` is the best of the median fold."""
+    clusters = examples.cluster[rows]
+    fold = fold_of(clusters, folds, learning.seed)
+    margins, scored, epochs = [], [], []
+    for number in range(folds):
+        fit, held = rows[fold != number], rows[fold == number]
+        inner_clusters = clusters[fold != number]
+        inner = fold_of(inner_clusters, min(folds, len(np.unique(inner_clusters))), learning.seed)
+        learned = learn(spec, examples, fit[inner != 0], fit[inner == 0], learning)
+        fold_margins, fold_rows = held_out_margins(learned.head, examples, held)
+        margins.append(fold_margins)
+        scored.append(fold_rows)
+        epochs.append(learned.best)
+    at = np.concatenate(scored)
+    order = np.argsort(at)
+    return {
+        "method": spec,
+        "l2": learning.l2,
+        "epochs": int(median(epochs)),
+        **results(np.concatenate(margins)[order], examples, at[order]),
+    }

@@ -1,24 +1,83 @@
-"""What each method promises: its reward's shape by property, its taste by recovery on people with a known one."""
+"""What each method promises: its loss by hand, its reward by property, its taste by recovery on synthetic users."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from prb.models.personal.method import METHODS, Pairs, View
-from tests.training.numeric import People, conflicting_people, cosine, implied_taste
+from tests.training.synthetic import Users, conflicting_users, cosine, implied_taste
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 
 from prb.models.personal.head import tensors  # noqa: E402
-from prb.models.personal.method import Step  # noqa: E402
-from prb.training.judge import first_rows, fitted_codes, margins  # noqa: E402
+from prb.models.personal.method import Step, bradley_terry  # noqa: E402
+from prb.models.personal.methods.vpl import active_units, gaussian_kl, warm_up  # noqa: E402
 from prb.training.loop import Learned, Learning, learn  # noqa: E402
+from prb.training.margins import first_rows, fitted_codes, margins  # noqa: E402
 
 GRADUAL = [name for name in METHODS if not METHODS.make(name).closed_form]
 BLIND = ["bt", "lore", "pal", "vpl"]
+MARGINS = st.lists(st.floats(-20, 20), min_size=1, max_size=8)
+
+
+def test_the_loss_of_a_coin_is_ln_2() -> None:
+    assert float(bradley_terry(torch.zeros(3))) == pytest.approx(math.log(2))
+
+
+def test_the_loss_of_one_margin_is_minus_log_sigmoid() -> None:
+    assert float(bradley_terry(torch.tensor([1.5]))) == pytest.approx(-math.log(1 / (1 + math.exp(-1.5))))
+
+
+@settings(deadline=None, max_examples=30)
+@given(MARGINS)
+def test_larger_margins_always_lower_the_loss(margins: list[float]) -> None:
+    given_margins = torch.tensor(margins, dtype=torch.float64, requires_grad=True)
+    bradley_terry(given_margins).backward()
+    assert bool((given_margins.grad < 0).all())
+
+
+@settings(deadline=None, max_examples=30)
+@given(MARGINS)
+def test_swapping_the_labels_costs_the_margin(margins: list[float]) -> None:
+    m = torch.tensor(margins, dtype=torch.float64)
+    assert float(bradley_terry(-m) - bradley_terry(m)) == pytest.approx(float(m.mean()), abs=1e-9)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3)), min_size=1, max_size=5))
+def test_a_kl_is_never_negative(latents: list[tuple[float, float]]) -> None:
+    mean, log_variance = torch.tensor(latents, dtype=torch.float64).T
+    assert float(gaussian_kl(mean, log_variance)) >= -1e-12
+
+
+def test_the_kl_of_the_prior_is_zero_and_of_a_shifted_one_half_its_square() -> None:
+    assert float(gaussian_kl(torch.zeros(4), torch.zeros(4))) == 0
+    assert float(gaussian_kl(torch.tensor([2.0]), torch.zeros(1))) == pytest.approx(2.0)
+
+
+def test_a_kl_agrees_with_torch_distributions() -> None:
+    from torch.distributions import Normal, kl_divergence
+
+    mean, log_variance = torch.tensor([0.3, -1.2]), torch.tensor([0.5, -0.7])
+    other = kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(0.0, 1.0)).sum()
+    assert float(gaussian_kl(mean, log_variance)) == pytest.approx(float(other), rel=1e-5)
+
+
+def test_a_warm_up_starts_at_nothing_and_ends_at_all() -> None:
+    assert [warm_up(p, 0.4) for p in (0.0, 0.2, 0.4, 1.0)] == [0.0, 0.5, 1.0, 1.0]
+    assert warm_up(0.0, 0.0) == 1.0
+
+
+def test_a_latent_that_is_the_same_for_all_users_counts_as_collapsed() -> None:
+    means = torch.tensor([[0.0, 1.0, 5.0], [0.0, -1.0, 5.0]])
+    assert active_units(means) == 1
+    assert active_units(means[:1]) == 0
 
 
 def some_pairs(method: Any, rows: int = 6, size: int = 5, seed: int = 0) -> Pairs:
@@ -37,7 +96,7 @@ def some_params(method: Any, size: int = 5, seed: int = 1) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", GRADUAL)
-def test_a_reward_does_not_depend_on_its_neighbours(name: str) -> None:
+def test_a_reward_does_not_depend_on_its_neighbors(name: str) -> None:
     method = METHODS.make(name)
     pairs, params = tensors(some_pairs(method)), some_params(method)
     whole = method.reward(params, pairs.view, pairs.chosen)
@@ -55,7 +114,7 @@ def test_swapping_the_answers_turns_the_margin_round(name: str) -> None:
     assert torch.allclose(method.margins(params, pairs), -method.margins(params, turned), atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [n for n in METHODS if METHODS.make(n).looks_at_posts])
+@pytest.mark.parametrize("name", [n for n in METHODS if METHODS.make(n).uses_posts])
 def test_the_order_of_the_posts_and_empty_places_make_no_difference(name: str) -> None:
     method = METHODS.make(name)
     raw = some_pairs(method)
@@ -120,28 +179,28 @@ def test_pal_is_highest_at_the_ideal_point() -> None:
     assert rewards.tolist() == pytest.approx([0.0, -5.0])
 
 
-def test_a_strangers_mixture_is_the_mean_of_known_peoples_by_likelihood() -> None:
+def test_a_new_users_mixture_is_the_mean_of_known_users_weighted_by_likelihood() -> None:
     method = METHODS.make("lore?rank=2")
     log = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]], dtype=torch.float64).log()
     params = {"basis": torch.tensor([[2.0, -2.0]], dtype=torch.float64), "people": log}
     none = torch.zeros(2, 1, dtype=torch.float64)
     view = View(none, none[:, None], none, torch.zeros(2, 2, dtype=torch.float64))
-    # one feature; both pairs of the first person have a difference of +1, nobody is the second
+    # one feature; both pairs of the first user have a difference of +1, the second has no pairs
     pairs = Pairs(view, none + 1, none, torch.tensor([0, 0]))
-    told, untold = method.infer(params, pairs, 2, torch.zeros(2, dtype=torch.float64)).softmax(-1).tolist()
+    with_pairs, without = method.infer(params, pairs, 2, torch.zeros(2, dtype=torch.float64)).softmax(-1).tolist()
     # margins 2·0.9 − 2·0.1 = 1.6, 0 and −1.2; each likelihood counts twice
     weight = [(1 / (1 + np.exp(-m))) ** 2 for m in (1.6, 0.0, -1.2)]
-    assert told[0] == pytest.approx(np.dot(weight, [0.9, 0.5, 0.2]) / sum(weight))
-    assert untold == pytest.approx([1.6 / 3, 1.4 / 3])
+    assert with_pairs[0] == pytest.approx(np.dot(weight, [0.9, 0.5, 0.2]) / sum(weight))
+    assert without == pytest.approx([1.6 / 3, 1.4 / 3])
 
 
 def test_vpl_without_pairs_is_the_prior_and_never_sees_its_own_label() -> None:
     method = METHODS.make("vpl")
     pairs, params = tensors(some_pairs(method, rows=2)), some_params(method)
-    codes = method.infer(params, pairs._replace(person=torch.tensor([0, 0])), 2, None)
+    codes = method.infer(params, pairs._replace(user=torch.tensor([0, 0])), 2, None)
     assert torch.equal(codes[1], torch.zeros(4, dtype=torch.float64))
-    # two persons with one pair each: nothing may be inferred, so the expected fit is that of the prior
-    alone = pairs._replace(person=torch.tensor([0, 1]))
+    # two users with one pair each: nothing may be inferred, so the expected fit is that of the prior
+    alone = pairs._replace(user=torch.tensor([0, 1]))
     turned = alone._replace(chosen=alone.rejected, rejected=alone.chosen)
     params["taste"] = torch.zeros(5, dtype=torch.float64)
     losses = [
@@ -167,8 +226,8 @@ def test_a_closed_form_method_equals_a_second_solver() -> None:
 
 
 @pytest.fixture(scope="module")
-def people() -> People:
-    return conflicting_people()
+def users() -> Users:
+    return conflicting_users()
 
 
 LEARNED: dict[str, Learned] = {}
@@ -176,62 +235,62 @@ LEARNED: dict[str, Learned] = {}
 FIT = Learning(l2=1e-4, lr=0.02, epochs=25, batch=256)
 
 
-def trained(people: People, spec: str) -> tuple[Learned, Any, Any]:
-    """Fitted on the first 90 persons; labelled and judged rows of the others."""
-    person = people.examples.person
-    rows = np.arange(len(person))
+def trained(users: Users, spec: str) -> tuple[Learned, Any, Any]:
+    """Fitted on the first 90 users; labeled and scored rows of the others."""
+    user = users.examples.user
+    rows = np.arange(len(user))
     if spec not in LEARNED:
-        LEARNED[spec] = learn(spec, people.examples, rows[person < 90], rows[:0], FIT)
+        LEARNED[spec] = learn(spec, users.examples, rows[user < 90], rows[:0], FIT)
     learned = LEARNED[spec]
-    strangers = rows[person >= 90]
-    shown, judged = first_rows(person[strangers], 8)
-    return learned, strangers[shown], strangers[judged]
+    new_users = rows[user >= 90]
+    shown, scored = first_rows(user[new_users], 8)
+    return learned, new_users[shown], new_users[scored]
 
 
-def accuracy(people: People, learned: Learned, shown: Any, judged: Any) -> float:
-    codes = fitted_codes(learned.head, people.examples, shown) if learned.head.method.code_size else {}
-    return float((margins(learned.head, people.examples, judged, codes) > 0).mean())
+def accuracy(users: Users, learned: Learned, shown: Any, scored: Any) -> float:
+    codes = fitted_codes(learned.head, users.examples, shown) if learned.head.method.code_size else {}
+    return float((margins(learned.head, users.examples, scored, codes) > 0).mean())
 
 
 @pytest.mark.parametrize("name", ["bilinear", "attention", "lore", "pal", "vpl"])
-def test_strangers_of_conflicting_groups_are_judged_nearly_as_well_as_can_be(people: People, name: str) -> None:
-    learned, shown, judged = trained(people, name)
-    assert accuracy(people, learned, shown, judged) > 0.9 * people.best
+def test_new_users_of_conflicting_groups_are_scored_nearly_as_well_as_possible(users: Users, name: str) -> None:
+    learned, shown, scored = trained(users, name)
+    assert accuracy(users, learned, shown, scored) > 0.9 * users.best
 
 
 @pytest.mark.parametrize("name", ["profile-mlp", "light"])
-def test_plain_heads_learn_something_of_the_person_from_posts(people: People, name: str) -> None:
-    learned, shown, judged = trained(people, name)
-    assert accuracy(people, learned, shown, judged) > 0.65
+def test_plain_heads_learn_something_about_the_user_from_posts(users: Users, name: str) -> None:
+    learned, shown, scored = trained(users, name)
+    assert accuracy(users, learned, shown, scored) > 0.65
 
 
-def test_a_user_blind_model_stays_at_chance_on_conflicting_groups(people: People) -> None:
-    learned, shown, judged = trained(people, "bt")
-    assert accuracy(people, learned, shown, judged) == pytest.approx(0.5, abs=0.06)
+def test_a_user_blind_model_stays_at_chance_on_conflicting_groups(users: Users) -> None:
+    learned, shown, scored = trained(users, "bt")
+    assert accuracy(users, learned, shown, scored) == pytest.approx(0.5, abs=0.06)
 
 
 @pytest.mark.parametrize("name", ["lore", "pal", "vpl"])
-def test_without_labelled_pairs_a_stranger_is_nobody_in_particular(people: People, name: str) -> None:
-    learned, _, judged = trained(people, name)
-    assert accuracy(people, learned, judged[:0], judged) == pytest.approx(0.5, abs=0.06)
+def test_without_labeled_pairs_new_users_are_all_the_same(users: Users, name: str) -> None:
+    learned, _, scored = trained(users, name)
+    assert accuracy(users, learned, scored[:0], scored) == pytest.approx(0.5, abs=0.06)
 
 
 @pytest.mark.parametrize("name", ["bilinear?sharp=0", "lore", "pal"])
-def test_the_implied_taste_of_a_person_is_the_true_one(people: People, name: str) -> None:
-    learned, _, _ = trained(people, name)
-    examples, person = people.examples, people.examples.person
+def test_the_implied_taste_of_a_user_is_the_true_one(users: Users, name: str) -> None:
+    learned, _, _ = trained(users, name)
+    examples, user = users.examples, users.examples.user
     found = []
-    for n in range(90):  # persons whose pairs were trained on
-        row = int(np.flatnonzero(person == n)[0])
+    for n in range(90):  # users whose pairs were trained on
+        row = int(np.flatnonzero(user == n)[0])
         code = learned.head.codes.get(f"u{n}")
-        found.append(cosine(implied_taste(learned.head, examples, row, code), people.taste[n]))
+        found.append(cosine(implied_taste(learned.head, examples, row, code), users.taste[n]))
     assert np.mean(found) > 0.9
 
 
-def test_vpl_latents_separate_the_groups_and_all_units_are_counted(people: People) -> None:
-    learned, shown, _ = trained(people, "vpl")
-    codes = fitted_codes(learned.head, people.examples, shown)
-    group = people.group[list(codes)]
+def test_vpl_latents_separate_the_groups_and_all_units_are_counted(users: Users) -> None:
+    learned, shown, _ = trained(users, "vpl")
+    codes = fitted_codes(learned.head, users.examples, shown)
+    group = users.group[list(codes)]
     points = np.stack(list(codes.values()))
     centres = np.stack([points[group == g].mean(axis=0) for g in range(4)])
     nearest = np.argmin(((points[:, None] - centres) ** 2).sum(axis=2), axis=1)
@@ -239,9 +298,9 @@ def test_vpl_latents_separate_the_groups_and_all_units_are_counted(people: Peopl
     assert learned.report["active_units"] >= 2
 
 
-def test_nobody_elses_pairs_change_a_persons_code(people: People) -> None:
-    learned, shown, _ = trained(people, "lore")
-    person = people.examples.person
-    together = fitted_codes(learned.head, people.examples, shown)
-    alone = fitted_codes(learned.head, people.examples, shown[person[shown] == 95])
+def test_the_code_of_a_user_depends_on_no_other_users_pairs(users: Users) -> None:
+    learned, shown, _ = trained(users, "lore")
+    user = users.examples.user
+    together = fitted_codes(learned.head, users.examples, shown)
+    alone = fitted_codes(learned.head, users.examples, shown[user[shown] == 95])
     np.testing.assert_allclose(together[95], alone[95], atol=1e-6)

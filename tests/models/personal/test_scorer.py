@@ -1,4 +1,4 @@
-"""A trained head as a reward model: what it sees, what it must not see, and that it comes back from disk the same."""
+"""A trained head as a reward model: what it sees, what it must not see, and that saving does not change it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from prb.errors import BadInput, UnknownName
 from prb.models import MODELS
 from prb.models.personal.features import check_features, make_features
-from prb.models.personal.head import Head, Scaler, read, save
-from prb.models.personal.scorer import LABELLED, Personal
+from prb.models.personal.head import Head, Scaler, fingerprint, read, save
+from prb.models.personal.scorer import LABELED, Personal
 from prb.types import Ask, Failure, Post, Query
 from tests.conftest import make_row
 
@@ -58,6 +58,17 @@ def saved_other(tmp_path: Path) -> Path:
     return tmp_path / "other"
 
 
+def test_the_fingerprint_covers_every_file_of_a_head(tmp_path: Path) -> None:
+    save(lore_head(), tmp_path, CARD)
+    before = fingerprint(tmp_path)
+    for name in ("weights.safetensors", "card.json", "users.json"):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content.replace(b"ann", b"bob") + b" ")
+        assert fingerprint(tmp_path) != before
+        (tmp_path / name).write_bytes(content)
+    assert fingerprint(tmp_path) == before
+
+
 def test_posts_matter_to_a_head_that_looks_at_them() -> None:
     alone, told = scorer(light_head()).score([Ask(Query(question=ASK.query.question), ASK.answer), ASK])
     assert alone != told
@@ -69,15 +80,15 @@ def test_a_plan_is_read_in_the_place_of_posts() -> None:
     assert posts == planned
 
 
-def test_known_persons_differ_and_strangers_are_all_the_same() -> None:
+def test_known_users_differ_and_new_users_are_all_the_same() -> None:
     pytest.importorskip("torch", reason="needs the torch extra")
     queries = [Query(question="q", user=user, posts=POSTS[:n]) for user, n in (("ann", 0), ("bob", 1), (None, 0))]
     known, stranger, nobody = scorer(lore_head()).score([Ask(query, "An answer") for query in queries])
     assert known != stranger
-    assert stranger == nobody  # bit for bit: posts of a person are no business of this method
+    assert stranger == nobody  # bit for bit: this method does not use posts
 
 
-def test_codes_from_labelled_pairs_replace_what_training_knew() -> None:
+def test_codes_from_labeled_pairs_replace_what_training_knew() -> None:
     pytest.importorskip("torch", reason="needs the torch extra")
     swapped = scorer(lore_head(), codes={"bob": np.array([3.0, -3.0])})
     ann, bob = (swapped.score([Ask(Query(question="q", user=user), "An answer")])[0] for user in ("ann", "bob"))
@@ -98,10 +109,10 @@ def test_support_is_read_from_a_file_and_says_what_it_cannot_do(
     assert after > before
     assert plain.fingerprint != told.fingerprint
     given_away = Ask(Query(question=rows[0]["question"], user="bob"), "Bake rye bread.")
-    assert told.score([given_away, asks[0]]) == [LABELLED, told.score(asks)[0]]  # type: ignore[union-attr]
-    assert plain.score([given_away]) != [LABELLED]  # type: ignore[union-attr]
+    assert told.score([given_away, asks[0]]) == [LABELED, told.score(asks)[0]]  # type: ignore[union-attr]
+    assert plain.score([given_away]) != [LABELED]  # type: ignore[union-attr]
     save(light_head(), tmp_path / "light", CARD)
-    with pytest.raises(BadInput, match="learns nothing from labelled pairs"):
+    with pytest.raises(BadInput, match="learns nothing from labeled pairs"):
         MODELS.make(f"personal?path={tmp_path / 'light'}&support={support}")
 
 

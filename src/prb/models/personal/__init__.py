@@ -1,7 +1,7 @@
 """Trained personal heads: small reward models on frozen features that know whose preference they judge.
 
-`prb train` makes a folder; `personal?path=FOLDER` is the reward model in it. Everything a head needs at scoring time
-is here; how it is trained is in `prb.training`.
+`prb train` writes a folder; `personal?path=FOLDER` is the reward model in it. Everything a head needs for scoring is
+here; `prb.training` trains it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from prb.types import Scorer
 def personal(path: str, support: str | None = None, support_split: str | None = None) -> Scorer:
     """A head trained with `prb train` (path=FOLDER).
 
-    support: a dataset with labelled pairs of the persons to be judged (a file or a spec); what a person chose there
-    tells about them, for methods that can use it. Do not evaluate on the same rows.
+    support: a dataset with labeled pairs of the users to be scored (a file or a spec), for methods that can use them.
+    Rows that are given as support get no score.
     """
     from prb.models.personal.scorer import load_personal
 

@@ -1,10 +1,11 @@
-"""A trained head: a method, its numbers, how features were scaled, what is known of persons. Saved as safetensors."""
+"""A trained head: a method, its parameters, the scaling of features, what is known of users. Saved as safetensors."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,20 @@ from numpy.typing import NDArray
 
 from prb.errors import BadInput, MissingExtra
 from prb.models.personal.method import METHODS, Floats, Method, Pairs, View
-from prb.runs import read_json, write_json
+from prb.runs import draft, read_json, write_json
 
 CARD, WEIGHTS, USERS = "card.json", "weights.safetensors", "users.json"
 FORMAT = 1
+FLAT = 1e-8
+"""A feature that varies less than this is not scaled."""
 
 
 @dataclass(frozen=True)
 class Scaler:
-    """Means and spreads of the training persons' answers and texts, and of nobody else's."""
+    """Means and standard deviations of the training users' answers and texts, and of nobody else's."""
 
     answer: Floats
-    """(2, size): mean, spread"""
+    """(2, size): mean, standard deviation"""
     text: Floats
 
     @classmethod
@@ -37,7 +40,7 @@ class Scaler:
         return cls(_moments(answers), _moments(texts))
 
     def pairs(self, raw: Pairs, dtype: str = "float64") -> Pairs:
-        """Everything scaled; the place of a missing post stays zero."""
+        """Everything scaled; missing posts stay zero."""
         posts = _scaled(raw.view.posts, self.text, dtype) * raw.view.mask[:, :, None].astype(dtype)
         view = raw.view._replace(question=_scaled(raw.view.question, self.text, dtype), posts=posts)
         chosen, rejected = (_scaled(side, self.answer, dtype) for side in (raw.chosen, raw.rejected))
@@ -45,13 +48,13 @@ class Scaler:
 
 
 def _scaled(rows: Any, moments: Floats, dtype: str) -> Any:
-    mean, spread = moments.astype(dtype)
-    return (rows - mean) / spread
+    mean, deviation = moments.astype(dtype)
+    return (rows - mean) / deviation
 
 
 def _moments(rows: Any) -> Floats:
-    spread = np.std(rows, axis=0, dtype=np.float64)
-    return np.stack([np.mean(rows, axis=0, dtype=np.float64), np.where(spread > 1e-8, spread, 1.0)])
+    deviation = np.std(rows, axis=0, dtype=np.float64)
+    return np.stack([np.mean(rows, axis=0, dtype=np.float64), np.where(deviation > FLAT, deviation, 1.0)])
 
 
 @dataclass(frozen=True)
@@ -61,16 +64,16 @@ class Head:
     params: Mapping[str, Floats]
     scaler: Scaler
     nobody: Floats
-    """The code of a person about whom nothing is known."""
+    """The code of a user about whom nothing is known."""
     codes: Mapping[str, Floats] = field(default_factory=dict)
-    """Persons seen in training, for methods that keep a code of each."""
+    """By user seen in training, for methods that keep a code of each."""
 
-    @property
+    @cached_property
     def method(self) -> Method:
         return METHODS.make(self.spec)
 
     def rewards(self, view: View, answers: Any) -> Floats:
-        """In double precision: equal inputs differ by rounding at most in the last bits, whatever their batch."""
+        """In double precision: the rewards of equal inputs in different batches differ in the last bits at most."""
         scaled = self.scaler.pairs(Pairs(view, answers, answers, np.zeros(len(answers), dtype=np.int64)))
         if self.method.closed_form:
             return np.asarray(self.method.reward(dict(self.params), scaled.view, scaled.chosen))
@@ -78,21 +81,21 @@ class Head:
 
         with torch.inference_mode():
             made = tensors(scaled)
-            rewards = self.method.reward(self._tensors(), made.view, made.chosen)
+            rewards = self.method.reward(self.tensors(), made.view, made.chosen)
         return np.asarray(rewards.numpy())
 
-    def infer(self, support: Pairs, persons: int) -> Floats:
-        """A code for each person from their labelled pairs."""
+    def infer(self, support: Pairs, users: int) -> Floats:
+        """A code for each user from their labeled pairs."""
         if not self.method.code_size:
-            return np.zeros((persons, 0))
+            return np.zeros((users, 0))
         import torch
 
-        codes = self.method.infer(
-            self._tensors(), tensors(self.scaler.pairs(support)), persons, torch.from_numpy(self.nobody)
-        )
+        pairs = tensors(self.scaler.pairs(support))
+        codes = self.method.infer(self.tensors(), pairs, users, torch.from_numpy(self.nobody))
         return np.asarray(codes.detach().numpy())
 
-    def _tensors(self) -> dict[str, Any]:
+    def tensors(self) -> dict[str, Any]:
+        """The parameters for torch, in double precision."""
         import torch
 
         return {name: torch.from_numpy(np.array(value, dtype=np.float64)) for name, value in self.params.items()}
@@ -106,7 +109,7 @@ def tensors(pairs: Pairs, dtype: str = "float64") -> Pairs:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=dtype))
 
     view = View(*(real(part) for part in pairs.view))
-    return Pairs(view, real(pairs.chosen), real(pairs.rejected), torch.from_numpy(np.asarray(pairs.person)).long())
+    return Pairs(view, real(pairs.chosen), real(pairs.rejected), torch.from_numpy(np.asarray(pairs.user)).long())
 
 
 def require_torch() -> Any:
@@ -117,30 +120,33 @@ def require_torch() -> Any:
     return torch
 
 
-def save(head: Head, folder: Path, card: Mapping[str, Any]) -> None:
-    """The card last: where it is, the head is complete."""
+def save(head: Head, folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the files of a head, the card last: where it is, the head is complete. Returns the whole card."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    codes = np.stack(list(head.codes.values())) if head.codes else np.zeros((0, len(head.nobody)))
-    arrays = {f"param.{name}": value for name, value in head.params.items()}
-    arrays |= {"scaler.answer": head.scaler.answer, "scaler.text": head.scaler.text, "nobody": head.nobody}
-    draft = folder / f"{WEIGHTS}.part"
-    save_file(
-        {name: np.ascontiguousarray(a, dtype=np.float32) for name, a in {**arrays, "codes": codes}.items()}, draft
-    )
-    draft.replace(folder / WEIGHTS)
+    arrays = {f"param.{name}": value for name, value in head.params.items()} | {
+        "scaler.answer": head.scaler.answer,
+        "scaler.text": head.scaler.text,
+        "nobody": head.nobody,
+        "codes": np.stack(list(head.codes.values())) if head.codes else np.zeros((0, len(head.nobody))),
+    }
+    with draft(folder / WEIGHTS) as part:
+        save_file({name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}, part)
     write_json(folder / USERS, list(head.codes))
-    write_json(folder / CARD, {"format": FORMAT, "method": head.spec, **card})
+    whole = {"format": FORMAT, "method": head.spec, **card}
+    write_json(folder / CARD, whole)
+    return whole
 
 
 def read(folder: Path) -> tuple[Head, dict[str, Any]]:
     """A head and its card."""
     if not (folder / CARD).exists():
-        raise BadInput(f"{folder} holds no trained head: it has no {CARD}; `prb train` makes one")
+        raise BadInput(f"{folder} holds no trained head: it has no {CARD}; `prb train` writes one")
     card = read_json(folder / CARD)
     if not isinstance(card, dict) or card.get("format") != FORMAT:
-        raise BadInput(f"{folder / CARD} is not a card this version reads")
+        version = card.get("format") if isinstance(card, dict) else "unknown"
+        raise BadInput(f"{folder / CARD} has format {version}; this version of prb reads format {FORMAT}")
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -155,5 +161,8 @@ def read(folder: Path) -> tuple[Head, dict[str, Any]]:
 
 
 def fingerprint(folder: Path) -> str:
-    digest = hashlib.sha256((folder / WEIGHTS).read_bytes() + (folder / CARD).read_bytes())
-    return digest.hexdigest()[:16]
+    """A hash of everything a score can depend on: weights, card, and which code belongs to which user."""
+    whole = hashlib.sha256()
+    for name in (WEIGHTS, CARD, USERS):
+        whole.update(hashlib.sha256((folder / name).read_bytes()).digest())
+    return whole.hexdigest()[:16]

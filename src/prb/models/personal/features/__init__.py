@@ -1,4 +1,4 @@
-"""Vectors of texts, and of answers in their context: computed once, remembered on disk by content.
+"""Vectors of texts, and of answers in their context, cached on disk by content.
 
 `make_features("static")`, `"minilm"` or any other encoder; further kinds are files here (`hidden?lm=smollm2`).
 """
@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prb.cache import Cache
+from prb.cache import Cache, Memo
 from prb.errors import unknown
 from prb.hashing import digest
 from prb.prompts import render
@@ -21,24 +21,23 @@ from prb.text.encoders import ENCODERS, Encoder, Matrix
 from prb.types import Ask, Failure, Query
 
 Vector = NDArray[np.float32]
-T = TypeVar("T")
 
 
 class Features(Protocol):
     fingerprint: str
 
     def texts(self, texts: Sequence[str]) -> Matrix:
-        """A row for each question or post, read on its own."""
+        """One row per question or post, each encoded by itself."""
         ...
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        """Each answer in its context; with posts in the query, in theirs too."""
+        """Each answer after its question, and after the posts if the query has some."""
         ...
 
 
 FEATURES: Registry[Features] = Registry("features", package="prb.models.personal.features", group="prb.features")
-QUICK = ("static",)
-"""Encoders that are as fast as a look into the cache."""
+UNCACHED = ("static",)
+"""Encoders that are as fast as a cache lookup."""
 
 
 def make_features(spec: str) -> Features:
@@ -46,9 +45,9 @@ def make_features(spec: str) -> Features:
     name = Spec.parse(spec).name
     if name in FEATURES:
         made = FEATURES.make(spec)
-        return made if isinstance(made, Shifted) else Remembered(made)
+        return made if isinstance(made, Shifted) else Cached(made)
     encoded = Encoded(ENCODERS.make(spec))
-    return encoded if name in QUICK else Remembered(encoded)
+    return encoded if name in UNCACHED else Cached(encoded)
 
 
 def check_features(spec: str) -> None:
@@ -60,7 +59,7 @@ def check_features(spec: str) -> None:
 
 
 class Encoded:
-    """A sentence encoder: answers stand alone, unless the posts are to be read with them."""
+    """A sentence encoder: answers are encoded alone, or after the rendered query if it tells of the user."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.fingerprint = encoder.fingerprint
@@ -70,71 +69,57 @@ class Encoded:
         return self._encoder.encode(texts)
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        return list(self._encoder.encode([_in_context(ask) for ask in asks]))
+        return list(
+            self._encoder.encode(
+                [f"{render(query)}\n\n{answer}" if query.posts or query.plan else answer for query, answer in asks]
+            )
+        )
 
 
-def _in_context(ask: Ask) -> str:
-    told = ask.query.posts or ask.query.plan
-    return f"{render(ask.query)}\n\n{ask.answer}" if told else ask.answer
-
-
-class Remembered:
-    """Looks into the cache of what models have said before it computes; failures are never kept."""
+class Cached:
+    """Vectors from the cache on disk where they are there."""
 
     def __init__(self, inner: Features) -> None:
         self.fingerprint = inner.fingerprint
         self._inner = inner
-        self._cache = Cache()
+        self._memo: Memo[Vector] = Memo(
+            capacity=0,
+            cache=Cache(),
+            model=self.fingerprint,
+            pack=lambda vector: b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode(),
+            unpack=lambda text: np.frombuffer(b64decode(text), dtype="<f4"),
+        )
 
     def texts(self, texts: Sequence[str]) -> Matrix:
         keys = [digest(self.fingerprint, "text", text) for text in texts]
-        rows = self._through(keys, texts, lambda missing: list(self._inner.texts(missing)))
+        rows = self._memo.map(self._inner.texts, texts, keys)
         return np.stack([row for row in rows if not isinstance(row, Failure)]) if rows else self._inner.texts(texts)
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
         keys = [digest(self.fingerprint, "answer", render(ask.query), ask.answer) for ask in asks]
-        return self._through(keys, asks, self._inner.answers)
-
-    def _through(
-        self, keys: list[bytes], items: Sequence[T], compute: Callable[[list[T]], list[Vector | Failure]]
-    ) -> list[Vector | Failure]:
-        known: dict[bytes, Vector | Failure] = {key: _unpacked(text) for key, text in self._cache.get(keys).items()}
-        missing = {key: item for key, item in zip(keys, items, strict=True) if key not in known}
-        if missing:
-            fresh = dict(zip(missing, compute(list(missing.values())), strict=True))
-            self._cache.put(self.fingerprint, {k: _packed(v) for k, v in fresh.items() if not isinstance(v, Failure)})
-            known.update(fresh)
-        return [known[key] for key in keys]
+        return self._memo.map(self._inner.answers, asks, keys)
 
 
 class Shifted:
-    """An answer as it reads when nobody is known, and what the posts change in it: twice as many numbers.
+    """An answer encoded without posts, and what the posts change in it: twice as many numbers.
 
-    A head on these can weigh what suits everybody and what suits this person apart. Without posts nothing changes.
+    A head on these can weigh what suits everybody and what suits this user separately.
     """
 
     def __init__(self, inner: Features) -> None:
         self.fingerprint = f"shifted-{inner.fingerprint}"
-        self._inner = Remembered(inner)
+        self._inner = Cached(inner)
 
     def texts(self, texts: Sequence[str]) -> Matrix:
-        alone = self._inner.texts(texts)
-        return np.hstack([alone, np.zeros_like(alone)])
+        vectors = self._inner.texts(texts)
+        return np.hstack([vectors, np.zeros_like(vectors)])
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        plain = self._inner.answers([Ask(Query(question=query.question), answer) for query, answer in asks])
-        return [_shifted(*both) for both in zip(plain, self._inner.answers(asks), strict=True)]
-
-
-def _shifted(plain: Vector | Failure, told: Vector | Failure) -> Vector | Failure:
-    if isinstance(plain, Failure) or isinstance(told, Failure):
-        return plain if isinstance(plain, Failure) else told
-    return np.concatenate([plain, told - plain])
-
-
-def _packed(vector: Vector) -> str:
-    return b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode()
-
-
-def _unpacked(text: str) -> Vector:
-    return np.frombuffer(b64decode(text), dtype="<f4")
+        without = self._inner.answers([Ask(Query(question=query.question), answer) for query, answer in asks])
+        results: list[Vector | Failure] = []
+        for plain, shown in zip(without, self._inner.answers(asks), strict=True):
+            if isinstance(plain, Failure):
+                results.append(plain)
+            else:
+                results.append(shown if isinstance(shown, Failure) else np.concatenate([plain, shown - plain]))
+        return results

@@ -1,4 +1,4 @@
-"""Hidden states of a causal language model: what it makes of an answer after the question, and the posts if shown."""
+"""Hidden states of a causal LLM over an answer, after the question and, if shown, the posts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def hidden(
     shift: bool = False,
     loading: Loading = DEFAULT_LOADING,
 ) -> Features:
-    """Hidden states of a language model (lm=folder, hub id or pulled name), pooled over the answer's tokens.
+    """Hidden states of an LLM (lm=folder, hub id or pulled name), pooled over the answer's tokens.
 
     shift: the states without the posts, and beside them what the posts change.
     """

@@ -1,1 +1,1 @@
-"""Methods, one file each; see `prb.models.personal.method` for how to add one."""
+"""Methods by family; `prb.models.personal.method` says how to add one."""
