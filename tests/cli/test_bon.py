@@ -122,7 +122,7 @@ def test_without_out_the_folder_is_the_same_for_further_models(
     [
         (["--best-of", "5"], "best_of must be at most n = 4, not 5"),
         (["--model", "lenght"], "no model named 'lenght'; did you mean 'length'?"),
-        (["--policy", "smollm2"], "'smollm2' is no llm spec"),
+        (["--policy", "smollm2"], "'smollm2' is not an llm spec"),
         (["--policy", "lamacpp/x"], "no llm named 'lamacpp'; did you mean 'llamacpp'?"),
         (["--grader", "mark"], "no grader named 'mark'; did you mean 'marks'?"),
         (["--model", "scripted-judge", "--n", "17"], "only compares answers"),

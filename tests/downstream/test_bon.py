@@ -461,7 +461,7 @@ def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], says: s
 
 def test_wrong_specs_are_refused_before_the_first_sample(data: Path, tmp_path: Path) -> None:
     config, own = settings(data, tmp_path / "run"), models()
-    with pytest.raises(BadSpec, match="'mine' is no llm spec"):
+    with pytest.raises(BadSpec, match="'mine' is not an llm spec"):
         best_of_n(config, models=own, grader=Marks())
     with pytest.raises(UnknownName, match="no model named 'knows'"):
         best_of_n(config, policy=policy(), grader=Marks())

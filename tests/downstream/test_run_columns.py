@@ -69,7 +69,14 @@ def ppo(folder: Path, model: str, grades: dict[str, float | None], lr: float = 1
     write_json(folder / "config.json", {"ppo": {"model": model, "lr": lr}})
     write_json(folder / "summary.json", summary)
     lines = [
-        {"stage": stage, "cluster": cluster, "grade": {"score": score if stage == "after" else 0.0}}
+        {
+            "stage": stage,
+            "pair": cluster,
+            "cluster": cluster,
+            "reward": None,
+            "grade": {"score": score if stage == "after" else 0.0},
+            "failure": None,
+        }
         for stage in ("before", "after")
         for cluster, score in grades.items()
     ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from prb.cli import run
-from prb.downstream.ppo_config import PpoConfig
-from prb.downstream.verl import command, verl
+from prb.downstream.ppo import PpoConfig, ppo
+from prb.downstream.verl import launch_command
 from prb.errors import BadInput
+from prb.models.scripted import ScriptedScorer
 from prb.prompts import render
+from prb.serving.clients import compute_score
 from prb.types import Post, Query
 from tests.conftest import make_row
 from tests.llm.tiny import tokenizer
@@ -46,7 +51,7 @@ def tree(work: Path) -> dict[str, Any]:
 
 
 def test_each_row_has_the_prompt_and_what_the_reward_model_may_see(work: Path) -> None:
-    verl(settings(work))
+    ppo(settings(work))
     rows = pq.read_table(work / "run" / "train.parquet").to_pylist()
     assert len(rows) == 20
     assert len(pq.read_table(work / "run" / "held_out.parquet")) == 4
@@ -61,7 +66,7 @@ def test_each_row_has_the_prompt_and_what_the_reward_model_may_see(work: Path) -
 
 
 def test_a_long_prompt_is_cut_for_the_policy_and_whole_for_the_reward_model(work: Path) -> None:
-    verl(settings(work, max_prompt=120))
+    ppo(settings(work, max_prompt=120))
     words = tokenizer()
     for row in pq.read_table(work / "run" / "train.parquet").to_pylist():
         chat = words.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
@@ -72,7 +77,7 @@ def test_a_long_prompt_is_cut_for_the_policy_and_whole_for_the_reward_model(work
 
 
 def test_settings_are_said_in_verls_words(work: Path) -> None:
-    verl(settings(work, lr=2e-6, kl=0.2, kl_target=4.0, gpus=2, nodes=2, minibatch=8, lora=8, steps=5, tracker="wandb"))
+    ppo(settings(work, lr=2e-6, kl=0.2, kl_target=4.0, gpus=2, nodes=2, minibatch=8, lora=8, steps=5, tracker="wandb"))
     told = tree(work)
     assert told["defaults"] == ["ppo_trainer", "_self_"]
     assert float(told["actor_rollout_ref"]["actor"]["optim"]["lr"]) == 2e-6
@@ -85,38 +90,55 @@ def test_settings_are_said_in_verls_words(work: Path) -> None:
     assert told["reward"]["custom_reward_function"]["reward_kwargs"] == {"url": "http://127.0.0.1:8300"}
 
 
-def test_the_reward_function_is_one_file_that_needs_nothing_of_ours(work: Path) -> None:
-    verl(settings(work))
-    text = (work / "run" / "reward.py").read_text()
-    assert "def compute_score(" in text
-    assert "import prb" not in text
-    assert "from prb" not in text
+def test_the_reward_file_gives_verl_the_client_of_the_server(work: Path) -> None:
+    ppo(settings(work))
+    spec = importlib.util.spec_from_file_location("reward", work / "run" / "reward.py")
+    assert spec is not None
+    assert spec.loader is not None
+    reward = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reward)  # as verl loads it
+    assert reward.compute_score is compute_score
+
+
+def test_the_reward_file_needs_only_the_standard_library_and_this_package() -> None:
+    code = "import sys; import prb.serving.clients; print(sorted({m.split('.')[0] for m in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(ast.literal_eval(done.stdout))
+    assert not loaded & {"pydantic", "tyro", "orjson", "numpy", "pyarrow", "torch", "fastapi"}
+
+
+def test_python_and_the_command_line_choose_the_same_engine(work: Path) -> None:
+    done = ppo(settings(work))
+    assert done.message.startswith(f"files: {work / 'run'}")
+    assert not (work / "run" / "curves.csv").exists()
+    with pytest.raises(BadInput, match="engine verl takes its rewards from reward_url"):
+        ppo(settings(work), reward=ScriptedScorer(lambda _: 0.0))
 
 
 def test_no_token_stands_in_any_file(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRB_SERVE_TOKEN", "very-secret")
-    verl(settings(work))
+    ppo(settings(work))
     assert all(b"very-secret" not in path.read_bytes() for path in (work / "run").rglob("*") if path.is_file())
 
 
 def test_the_launch_is_verls_own_command_with_overrides_at_its_end(work: Path) -> None:
     config = settings(work, override=("trainer.device=cpu",))
-    told = verl(config)
-    assert command(config)[1:3] == ["-m", "verl.trainer.main_ppo"]
+    told = ppo(config).message
+    assert launch_command(config, work / "run")[1:3] == ["-m", "verl.trainer.main_ppo"]
     assert told.endswith("--config-name prb trainer.device=cpu")
 
 
 def test_a_second_call_writes_no_row_again(work: Path) -> None:
-    verl(settings(work))
+    ppo(settings(work))
     before = (work / "run" / "train.parquet").stat().st_mtime_ns
-    verl(settings(work, tracker="trackio"))
+    ppo(settings(work, tracker="trackio"))
     assert (work / "run" / "train.parquet").stat().st_mtime_ns == before
     assert tree(work)["trainer"]["logger"] == ["console", "trackio"]
 
 
 def test_a_server_that_has_moved_needs_no_other_folder(work: Path) -> None:
-    verl(settings(work))
-    verl(settings(work, reward_url="http://elsewhere:8300"))
+    ppo(settings(work))
+    ppo(settings(work, reward_url="http://elsewhere:8300"))
     assert tree(work)["reward"]["custom_reward_function"]["reward_kwargs"] == {"url": "http://elsewhere:8300"}
 
 
@@ -136,7 +158,7 @@ def test_where_verl_is_not_installed_the_command_for_where_it_is_is_told(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"gpus": 3}, "cannot be cut into 3 GPUs"),
+        ({"gpus": 3}, "cannot be split into 3 GPUs"),
         ({"batch": 32}, "there are only 20 prompts"),
         ({"override": ("nonsense",)}, "is not key=value"),
         ({"dataset": "nowhere"}, "nowhere"),
@@ -149,11 +171,11 @@ def test_what_verl_could_not_do_is_told_before_anything_is_written(
 ) -> None:
     monkeypatch.chdir(work)
     with pytest.raises(BadInput, match=why):
-        verl(settings(work, **changes))
+        ppo(settings(work, **changes))
     assert not (work / "run").exists()
 
 
 def test_a_launch_without_a_server_is_refused(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prb.downstream.verl.find_spec", lambda _: object())
     with pytest.raises(BadInput, match="no reward from `prb serve --model length`"):
-        verl(settings(work, launch=True, reward_url="http://127.0.0.1:9"))
+        ppo(settings(work, launch=True, reward_url="http://127.0.0.1:9"))

@@ -9,7 +9,7 @@ import orjson
 
 from prb.downstream.bon import best_of_n
 from prb.downstream.correlate import CorrelateConfig, correlate
-from prb.downstream.ppo_files import write_curves
+from prb.downstream.ppo.checkpoints import write_curves
 from prb.runs import write_json
 from prb.study.agreement import summarize
 from tests.conftest import make_row

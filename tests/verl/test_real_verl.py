@@ -18,8 +18,7 @@ pytest.importorskip("verl", reason="verl lives in an environment of its own: mak
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from prb.downstream.ppo_config import PpoConfig
-from prb.downstream.verl import verl
+from prb.downstream.ppo import PpoConfig, ppo
 from prb.errors import BadInput, PrbError
 from tests.conftest import make_row
 from tests.llm.tiny import llama
@@ -61,7 +60,7 @@ def composed(out: Path) -> Any:
 
 
 def test_verls_own_command_composes_the_config(work: Path) -> None:
-    told = verl(settings(work, "command"))
+    told = ppo(settings(work, "command")).message
     words = told.split("launch: ")[1].split()
     done = subprocess.run([*words, "--cfg", "job"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -73,7 +72,7 @@ def test_verls_own_command_composes_the_config(work: Path) -> None:
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "adaptive": {"kl_target": 3.0, "steps": 7, "epochs": 3, "lr": 2e-6},
-    "no price, no clip of values": {"kl": 0.0, "value_clip": None, "holdout": 0},
+    "no KL penalty, no clipping of values": {"kl": 0.0, "value_clip": None, "holdout": 0},
     "lora": {"lora": 8, "rollout": "sglang"},
 }
 
@@ -85,7 +84,7 @@ def test_verl_finds_nothing_wrong_with_it(work: Path, variant: str) -> None:
 
     changes = VARIANTS[variant]
     name = variant.replace(" ", "-").replace(",", "")
-    verl(settings(work, name, **changes))
+    ppo(settings(work, name, **changes))
     config = composed(work / name)
     assert need_critic(config)
     assert need_reference_policy(config) == (changes.get("kl") != 0.0)
@@ -108,7 +107,7 @@ def dataset(config: Any) -> Any:
 
 
 def test_verls_dataset_reads_the_prompts_with_the_persons_posts(work: Path) -> None:
-    verl(settings(work, "data"))
+    ppo(settings(work, "data"))
     config = composed(work / "data")
     rows, tokenizer = dataset(config)
     assert len(rows) == 20
@@ -151,13 +150,13 @@ def _objects(columns: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def test_verl_gets_its_rewards_from_a_running_server(work: Path, server: str) -> None:
-    verl(settings(work, "reward", reward_url=server))
+    ppo(settings(work, "reward", reward_url=server))
     config = composed(work / "reward")
     assert rewarded(config, ANSWER)["reward_score"] == len(ANSWER)
 
 
 def test_without_a_server_verl_gets_an_error_and_no_number(work: Path) -> None:
-    verl(settings(work, "nobody", reward_url="http://127.0.0.1:9"))
+    ppo(settings(work, "nobody", reward_url="http://127.0.0.1:9"))
     config = composed(work / "nobody")
     config.reward.custom_reward_function.reward_kwargs = {"url": "http://127.0.0.1:9", "patience": 0.1}
     with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:9"):
@@ -165,13 +164,13 @@ def test_without_a_server_verl_gets_an_error_and_no_number(work: Path) -> None:
 
 
 def test_a_launch_asks_the_server_first(work: Path, server: str) -> None:
-    with pytest.raises(BadInput, match="serves 'length', not --model 'random'"):
-        verl(settings(work, "other", reward_url=server, model="random", launch=True))
+    with pytest.raises(BadInput, match="serves 'length', not model 'random'"):
+        ppo(settings(work, "other", reward_url=server, model="random", launch=True))
 
 
 def test_a_launch_reaches_verl_and_tells_that_it_failed(
     work: Path, server: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(PrbError, match="verl ended with code 1"):
-        verl(settings(work, "launched", reward_url=server, launch=True, override=("trainer.nonsense=1",)))
+        ppo(settings(work, "launched", reward_url=server, launch=True, override=("trainer.nonsense=1",)))
     assert "nonsense" in capfd.readouterr().err

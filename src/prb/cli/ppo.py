@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prb.cli.parse import parse_or_repeat
+from prb.cli.parse import parse_or_repeat, refuse_repeated
 from prb.cli.verbs import print_json
-from prb.downstream.ppo_config import PpoConfig
-from prb.errors import MissingExtra
+from prb.downstream.ppo import PpoConfig, ppo
 
 
 def command(args: Sequence[str]) -> None:
+    refuse_repeated(args, "--condition")
     config = parse_or_repeat(PpoConfig, args, "ppo")
     from prb.progress import watch
     from prb.reporting.downstream_tables import ppo_lines, ppo_tables
@@ -18,19 +18,13 @@ def command(args: Sequence[str]) -> None:
     from prb.reporting.format import show
 
     with watch(config.quiet) as progress:
-        if config.engine == "verl":
-            from prb.downstream.verl import verl
-
-            print(verl(config, progress=progress))  # noqa: T201
-            return
-        try:
-            from prb.downstream.ppo_run import ppo
-        except ModuleNotFoundError as missing:
-            if missing.name != "torch":
-                raise
-            raise MissingExtra("PPO", "torch") from None
         done = ppo(config, progress=progress)
-        write_ppo(done.summary, done.folder, progress)
+        if config.engine == "local" and done.main_process:
+            write_ppo(done.summary, done.folder, progress)
+    if config.engine == "verl" or not done.main_process:
+        print(done.message, end="
+" if done.message else "")  # noqa: T201
+        return
     if config.json:
         print_json(done.summary)
         return

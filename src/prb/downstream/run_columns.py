@@ -18,10 +18,11 @@ import numpy as np
 from prb.downstream.bon import GRADES, SAMPLES, SCORES, STAGES
 from prb.downstream.candidates import read_stage
 from prb.downstream.curves import trust
+from prb.downstream.ppo.checkpoints import ANSWER_LINES, ANSWERS
 from prb.downstream.tables import Column, Scores
 from prb.errors import BadInput
 from prb.evaluation.outcomes import read_outcomes
-from prb.runs import CONFIG, SUMMARY, read_json, read_lines
+from prb.runs import CONFIG, SUMMARY, read_json
 from prb.stats.best_of import curves
 from prb.stats.estimate import Floats
 
@@ -167,9 +168,9 @@ def _ppo_cells(folder: Path, summary: Mapping[str, Any]) -> Cells:
     if not held_out["prompts"] or "grade" not in held_out:
         raise BadInput(f"{folder} has no graded held-out answers")
     cells: dict[str, list[float]] = {}
-    for line in read_lines(_require(folder, "answers.jsonl")):
+    for (stage, _), line in read_stage(_require(folder, ANSWERS), *ANSWER_LINES).items():
         score = (line["grade"] or {}).get("score")
-        if line["stage"] == "after" and score is not None:
+        if stage == "after" and score is not None:
             cells.setdefault(line["cluster"], []).append(score)
     return {summary["model"]["spec"]: cells}
 

@@ -1,75 +1,87 @@
 """PPO at scale: the files with which verl (arXiv 2409.19256) trains on a Ray cluster, and its launch.
 
-`train.parquet` and `held_out.parquet` hold the prompts as the local engine would show them, and in `extra_info` all
-that the reward model may see; `reward.py` is verl's custom reward function, which asks `prb serve`; `prb.yaml` stands
-on verl's own `ppo_trainer`. The files are all that verl needs of this package, so each may have its own environment.
+`train.parquet` and `held_out.parquet` hold the prompts as the local engine would show them and, in `extra_info`, what
+the reward model may see. `reward.py` is verl's custom reward function: the client of `prb serve`, which needs this
+package and the standard library. `prb.yaml` extends verl's own `ppo_trainer`.
 
-Not as in the local engine, because verl decides it: the critic is a model of its own, advantages are whitened but
-rewards are not, and there is no early stop on KL. An answer that gets no reward is an error in verl, never a number.
+verl differs from the local engine: the critic is a model of its own, advantages are whitened but rewards are not, and
+there is no early stop on KL. An answer that gets no reward is an error in verl, never a number.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
 from prb import __version__
-from prb.downstream.ppo_config import PpoConfig, complete, settings_of
-from prb.downstream.ppo_prompts import Prompt, Prompts, Shown, load_prompts
-from prb.engine.chat import fit, one_bos
-from prb.engine.chat import write_prompt as chat_text
+from prb.downstream.ppo import Ppo, PpoConfig
+from prb.downstream.ppo.prompts import Prompt, Prompts, load_prompts
+from prb.engine.chat import fit, one_bos, write_prompt
 from prb.errors import BadInput, MissingExtra, PrbError
 from prb.llm import Message, parse_llm
-from prb.progress import SILENT, Progress
+from prb.progress import Progress
 from prb.prompts import render
-from prb.runs import Folder
+from prb.runs import RunFolder, draft, write_bytes
 from prb.types import Failure, Query
 from prb.weights import resolve_weights
 
 TRAIN, HELD_OUT, REWARD, NAME = "train.parquet", "held_out.parquet", "reward.py", "prb"
 TESTED = "0.9.1"
+REWARD_FUNCTION = b'''"""Written by `prb ppo --engine verl`: rewards come from `prb serve`."""
+
+from prb.serving.clients import compute_score
+
+__all__ = ["compute_score"]
+'''
+NOT_CLIPPED = 1e9
+"""verl always clips values; this range never does."""
+SERVER_TIMEOUT = 60.0
 
 
-def verl(config: PpoConfig, *, progress: Progress = SILENT) -> str:
-    """Write verl's files and, unless told not to, launch it; what was done, in a few lines."""
-    config = complete(config)
-    assert config.out is not None
-    _check(config)
-    progress.begin(f"checking {config.dataset}")
-    prompts = load_prompts(config, model=None)  # the server masks what its model may not see
-    if len(prompts.train) < config.batch:
-        raise BadInput(f"--batch {config.batch}: there are only {len(prompts.train)} prompts to train on")
-    tokenizer = _tokenizer(config)
-    data = {"name": prompts.dataset.name, "fingerprint": prompts.dataset.fingerprint}
-    folder = Folder(config.out, {"prb": __version__, "ppo": settings_of(config), "dataset": data})
-    folder.open()
-    try:
-        write_files(config, prompts, tokenizer, progress)
-        return _launched(config) if config.launch else f"files: {config.out}\nlaunch: {shlex.join(command(config))}"
-    finally:
-        folder.close()
-
-
-def _check(config: PpoConfig) -> None:
+def run_verl(config: PpoConfig, *, progress: Progress) -> Ppo:
+    """Write verl's files and, if `launch` is set, run it."""
     gpus = config.nodes * config.gpus
     if config.minibatch % (gpus * config.accumulate):
         raise BadInput(
-            f"--minibatch {config.minibatch} cannot be cut into {gpus} GPUs × --accumulate {config.accumulate}"
+            f"minibatch {config.minibatch} cannot be split into {gpus} GPUs × accumulate {config.accumulate}"
         )
     if "adapter" in parse_llm(config.policy).options:
-        raise BadInput(f"--policy {config.policy}: verl starts from whole weights; merge the adapter first")
+        raise BadInput(f"policy {config.policy}: verl starts from whole weights; merge the adapter first")
     for line in config.override:
         if "=" not in line:
             raise BadInput(f"--override {line!r} is not key=value")
+    progress.begin(f"checking {config.dataset}")
+    prompts = load_prompts(config, model=None)  # the server masks what its model must not see
+    if len(prompts.train) < config.batch:
+        raise BadInput(f"batch {config.batch}: there are only {len(prompts.train)} prompts to train on")
+    tokenizer = _tokenizer(config)
+    out = config.folder("ppo")
+    data = {"name": prompts.dataset.name, "fingerprint": prompts.dataset.fingerprint}
+    with RunFolder(out, {"prb": __version__, "ppo": config.saved(), "dataset": data}):
+        for name, selected in ((TRAIN, prompts.train), (HELD_OUT, prompts.held_out)):
+            if not (out / name).exists():
+                progress.begin(f"writing {name}", total=len(selected))
+                write_parquet(out / name, list(_rows(config, prompts, selected, tokenizer, progress)))
+        write_bytes(out / REWARD, REWARD_FUNCTION)
+        # what follows a key is JSON, which YAML reads
+        branches = verl_settings(config, len(prompts.train), out.resolve()).items()
+        lines = [f"{name}: {json.dumps(branch, indent=2)}\n" for name, branch in branches]
+        head = "# Written by `prb ppo --engine verl`.\ndefaults:\n  - ppo_trainer\n  - _self_\n"
+        write_bytes(out / f"{NAME}.yaml", (head + "".join(lines)).encode())
+        if not config.launch:
+            return Ppo(out, {}, f"files: {out}\nlaunch: {shlex.join(launch_command(config, out))}")
+        _launch(config, out)
+        return Ppo(out, {}, f"checkpoints: {out / 'checkpoints'}")
 
 
 def _tokenizer(config: PpoConfig) -> Any:
@@ -83,57 +95,38 @@ def _tokenizer(config: PpoConfig) -> Any:
     except (OSError, ValueError, KeyError) as error:
         raise BadInput(f"cannot load the tokenizer of {config.policy!r}: {str(error).splitlines()[0]}") from None
     if not tokenizer.chat_template:
-        raise BadInput(f"--policy {config.policy}: verl needs a chat template, and this tokenizer has none")
+        raise BadInput(f"policy {config.policy}: verl needs a chat template, and this tokenizer has none")
     return tokenizer
 
 
-def write_files(config: PpoConfig, prompts: Prompts, tokenizer: Any, progress: Progress) -> None:
-    assert config.out is not None
-    for name, chosen in ((TRAIN, prompts.train), (HELD_OUT, prompts.held_out)):
-        if (config.out / name).exists():  # whole, or it would not be there
-            continue
-        progress.begin(f"writing {name}", total=len(chosen))
-        write_parquet(config.out / name, list(_rows(config, prompts, chosen, tokenizer, progress)))
-    shutil.copyfile(str(files("prb") / "serving" / "clients.py"), config.out / REWARD)
-    draft = config.out / f"{NAME}.yaml.part"
-    draft.write_text(_yaml(settings(config, len(prompts.train))), "utf-8")
-    draft.replace(config.out / f"{NAME}.yaml")
-
-
 def _rows(
-    config: PpoConfig, prompts: Prompts, chosen: Sequence[Prompt], tokenizer: Any, progress: Progress
+    config: PpoConfig, prompts: Prompts, selected: Sequence[Prompt], tokenizer: Any, progress: Progress
 ) -> Iterator[dict[str, Any]]:
-    for prompt in chosen:
-        (shown,) = prompts.show([prompt])
-        fitted = shown if isinstance(shown, Failure) else _fitted(shown, tokenizer, config.max_prompt)
-        if isinstance(fitted, Failure) or isinstance(shown, Failure):
-            progress.note(f"{prompt.item.id} is left out: {fitted}")
-        else:
-            yield row(prompt, shown, fitted, prompts.dataset.name)
-        progress.advance()
+    """Rows as verl's RLHFDataset reads them; there is no right answer, so the ground truth is empty."""
 
-
-def _fitted(shown: Shown, tokenizer: Any, limit: int) -> Query | Failure:
     def tokens(text: str, _: str) -> list[int]:
-        made = tokenizer(chat_text(tokenizer, (Message("user", text),)), add_special_tokens=False)["input_ids"]
-        return one_bos(tokenizer, made)
+        chat = write_prompt(tokenizer, (Message("user", text),))
+        return one_bos(tokenizer, tokenizer(chat, add_special_tokens=False)["input_ids"])
 
-    found = fit(shown.policy, [""], tokens, limit)
-    return found if isinstance(found, Failure) else found[0]
+    for prompt in selected:
+        (views,) = prompts.views([prompt])
+        fitted = views if isinstance(views, Failure) else fit(views.policy, [""], tokens, config.max_prompt)
+        progress.advance()
+        if isinstance(views, Failure) or isinstance(fitted, Failure):
+            progress.note(f"{prompt.item.id} is left out: {fitted}")
+            continue
+        yield {
+            "data_source": prompts.dataset.name,
+            "prompt": [{"role": "user", "content": render(fitted[0])}],
+            "ability": "personalization",
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": prompt.item.id, "user": prompt.item.user, "query": _query_json(views.reward)},
+        }
 
 
-def row(prompt: Prompt, shown: Shown, fitted: Query, source: str) -> dict[str, Any]:
-    """A row as verl's RLHFDataset reads it; there is no right answer, so ground truth is empty."""
-    asked = shown.reward
-    posts = [post._asdict() for post in asked.posts]
-    query = {"question": asked.question, "user": asked.user, "posts": posts, "plan": asked.plan}
-    return {
-        "data_source": source,
-        "prompt": [{"role": "user", "content": render(fitted)}],
-        "ability": "personalization",
-        "reward_model": {"style": "rule", "ground_truth": ""},
-        "extra_info": {"index": prompt.item.id, "user": prompt.item.user, "query": json.dumps(query)},
-    }
+def _query_json(query: Query) -> str:
+    posts = [post._asdict() for post in query.posts]
+    return json.dumps({"question": query.question, "user": query.user, "posts": posts, "plan": query.plan})
 
 
 def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -145,16 +138,23 @@ def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     answer = pa.struct({"style": pa.string(), "ground_truth": pa.string()})
     extra = pa.struct({"index": pa.string(), "user": pa.string(), "query": pa.string()})
     schema = pa.schema({**texts, "prompt": pa.list_(message), "reward_model": answer, "extra_info": extra})
-    draft = path.with_name(path.name + ".part")
-    pq.write_table(pa.Table.from_pylist(list(rows), schema), draft)
-    draft.replace(path)
+    with draft(path) as part:
+        pq.write_table(pa.Table.from_pylist(list(rows), schema), part)
 
 
-def settings(config: PpoConfig, prompts: int) -> dict[str, Any]:
-    """Ours in verl's words."""
-    assert config.out is not None
-    out = config.out.resolve()
-    url = {"url": config.reward_url}
+def verl_settings(config: PpoConfig, prompts: int, out: Path) -> dict[str, Any]:
+    """Our settings under verl's names."""
+    options = parse_llm(config.policy).options
+    weights = resolve_weights(options["model"])
+    model = {
+        "path": str(Path(weights).resolve()) if Path(weights).exists() else weights,
+        "trust_remote_code": options.get("trust_remote_code", "").lower() in ("true", "1", "yes"),
+        "lora_rank": config.lora,
+        "lora_alpha": 2 * config.lora or 16,
+        "target_modules": "all-linear",
+    }
+    per_pass = config.minibatch // (config.nodes * config.gpus * config.accumulate)
+    epochs = 1 if config.steps is None else math.ceil(config.steps * config.batch / prompts) + 1
     return {
         "data": {
             "train_files": str(out / TRAIN),
@@ -164,12 +164,33 @@ def settings(config: PpoConfig, prompts: int) -> dict[str, Any]:
             "max_response_length": config.max_new_tokens,
             "seed": config.seed,
         },
-        "actor_rollout_ref": _policy(config),
+        "actor_rollout_ref": {
+            "model": model,
+            "actor": {
+                "optim": {"lr": config.lr, "weight_decay": 0.0},
+                "ppo_mini_batch_size": config.minibatch,
+                "ppo_micro_batch_size_per_gpu": per_pass,
+                "ppo_epochs": config.epochs,
+                **dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), config.clip),
+                "grad_clip": config.max_grad_norm,
+                "data_loader_seed": config.seed,
+            },
+            "ref": {"log_prob_micro_batch_size_per_gpu": per_pass},
+            "rollout": {
+                "name": config.rollout,
+                "temperature": config.temperature,
+                "seed": config.seed,
+                "tensor_model_parallel_size": 1,
+                "log_prob_micro_batch_size_per_gpu": per_pass,
+                "load_format": "safetensors" if config.lora else "dummy",
+                "val_kwargs": {"do_sample": True, "temperature": config.temperature},
+            },
+        },
         "critic": {
-            "model": _model(config),
-            "optim": {"lr": config.critic_lr, "weight_decay": 0.0},
-            "ppo_micro_batch_size_per_gpu": _piece(config),
-            "cliprange_value": 1e9 if config.value_clip is None else config.value_clip,
+            "model": model,
+            "optim": {"lr": config.critic_rate, "weight_decay": 0.0},
+            "ppo_micro_batch_size_per_gpu": per_pass,
+            "cliprange_value": NOT_CLIPPED if config.value_clip is None else config.value_clip,
             "grad_clip": config.max_grad_norm,
             "data_loader_seed": config.seed,
         },
@@ -186,111 +207,60 @@ def settings(config: PpoConfig, prompts: int) -> dict[str, Any]:
             },
         },
         "reward": {
-            "custom_reward_function": {"path": str(out / REWARD), "name": "compute_score", "reward_kwargs": url}
+            "custom_reward_function": {
+                "path": str(out / REWARD),
+                "name": "compute_score",
+                "reward_kwargs": {"url": config.reward_url},
+            }
         },
-        "trainer": _trainer(config, prompts, out),
-    }
-
-
-def _policy(config: PpoConfig) -> dict[str, Any]:
-    return {
-        "model": _model(config),
-        "actor": {
-            "optim": {"lr": config.lr, "weight_decay": 0.0},
-            "ppo_mini_batch_size": config.minibatch,
-            "ppo_micro_batch_size_per_gpu": _piece(config),
-            "ppo_epochs": config.epochs,
-            **dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), config.clip),
-            "grad_clip": config.max_grad_norm,
-            "data_loader_seed": config.seed,
-        },
-        "ref": {"log_prob_micro_batch_size_per_gpu": _piece(config)},
-        "rollout": {
-            "name": config.rollout,
-            "temperature": config.temperature,
-            "seed": config.seed,
-            "tensor_model_parallel_size": 1,
-            "log_prob_micro_batch_size_per_gpu": _piece(config),
-            "load_format": "safetensors" if config.lora else "dummy",
-            "val_kwargs": {"do_sample": True, "temperature": config.temperature},
+        "trainer": {
+            "project_name": "prb-ppo",
+            "experiment_name": out.name,
+            "logger": ["console", *([] if config.tracker == "none" else [config.tracker])],
+            "nnodes": config.nodes,
+            "n_gpus_per_node": config.gpus,
+            "total_epochs": epochs,
+            "total_training_steps": config.steps,
+            "save_freq": config.checkpoint_every,
+            "test_freq": config.checkpoint_every,
+            "val_before_train": config.holdout > 0,
+            "default_local_dir": str(out / "checkpoints"),
+            "resume_mode": "auto",
         },
     }
 
 
-def _piece(config: PpoConfig) -> int:
-    """Answers a forward pass."""
-    return config.minibatch // (config.nodes * config.gpus * config.accumulate)
-
-
-def _model(config: PpoConfig) -> dict[str, Any]:
-    options = parse_llm(config.policy).options
-    where = resolve_weights(options["model"])
-    return {
-        "path": str(Path(where).resolve()) if Path(where).exists() else where,
-        "trust_remote_code": options.get("trust_remote_code", "").lower() in ("true", "1", "yes"),
-        "lora_rank": config.lora,
-        "lora_alpha": 2 * config.lora or 16,
-        "target_modules": "all-linear",
-    }
-
-
-def _trainer(config: PpoConfig, prompts: int, out: Path) -> dict[str, Any]:
-    epochs = 1 if config.steps is None else math.ceil(config.steps * config.batch / prompts) + 1
-    return {
-        "project_name": "prb-ppo",
-        "experiment_name": out.name,
-        "logger": ["console", *([] if config.tracker == "none" else [config.tracker])],
-        "nnodes": config.nodes,
-        "n_gpus_per_node": config.gpus,
-        "total_epochs": epochs,
-        "total_training_steps": config.steps,
-        "save_freq": config.checkpoint_every,
-        "test_freq": config.checkpoint_every,
-        "val_before_train": config.holdout > 0,
-        "default_local_dir": str(out / "checkpoints"),
-        "resume_mode": "auto",
-    }
-
-
-def _yaml(tree: Mapping[str, Any]) -> str:
-    """On top of verl's own defaults; what stands in braces is JSON, which YAML reads."""
-    head = "# Written by `prb ppo --engine verl`.\ndefaults:\n  - ppo_trainer\n  - _self_\n"
-    return head + "".join(f"{name}: {json.dumps(branch, indent=2)}\n" for name, branch in tree.items())
-
-
-def command(config: PpoConfig) -> list[str]:
-    assert config.out is not None
-    where = ["--config-dir", str(config.out.resolve()), "--config-name", NAME]
+def launch_command(config: PpoConfig, out: Path) -> list[str]:
+    where = ["--config-dir", str(out.resolve()), "--config-name", NAME]
     return [sys.executable, "-m", "verl.trainer.main_ppo", *where, *config.override]
 
 
-def _launched(config: PpoConfig) -> str:
-    assert config.out is not None
-    words = command(config)
+def _launch(config: PpoConfig, out: Path) -> None:
+    words = launch_command(config, out)
     if find_spec("verl") is None:
-        there = shlex.join(["python", *words[1:]])
-        raise BadInput(f"verl is not installed here (tested with {TESTED}); where it is, run: {there}")
-    _ask_once(config)
+        elsewhere = shlex.join(["python", *words[1:]])
+        raise BadInput(f"verl is not installed here (tested with {TESTED}); where it is, run: {elsewhere}")
+    _check_server(config, out)
     code = subprocess.run(words, check=False).returncode  # noqa: S603 - our own words
     if code:
-        raise PrbError(f"verl ended with code {code}; the same command goes on from its last checkpoint")
-    return f"checkpoints: {config.out / 'checkpoints'}"
+        raise PrbError(f"verl ended with code {code}; run the same command again to resume from its last checkpoint")
 
 
-def _ask_once(config: PpoConfig) -> None:
-    """The very function that verl will call, once: is there a server, and does it serve this model?"""
-    assert config.out is not None
+def _check_server(config: PpoConfig, out: Path) -> None:
+    """Ask for one reward before hours of training: is there a server, and does it serve this model?"""
     import pyarrow.parquet as pq
 
-    found = spec_from_file_location("prb_reward", config.out / REWARD)
-    assert found is not None
-    assert found.loader is not None
-    client = module_from_spec(found)
-    found.loader.exec_module(client)
-    query = pq.read_table(config.out / TRAIN).slice(0, 1).to_pylist()[0]["extra_info"]["query"]
+    query = pq.read_table(out / TRAIN).slice(0, 1).to_pylist()[0]["extra_info"]["query"]
+    body = json.dumps({"query": {k: v for k, v in json.loads(query).items() if v is not None}, "answers": ["Yes."]})
+    headers = {"Content-Type": "application/json"}
+    if token := os.environ.get("PRB_SERVE_TOKEN", "").strip():
+        headers["Authorization"] = f"Bearer {token}"
     try:
-        reply = client.score(query, ["Yes."], url=config.reward_url, patience=2)
-    except RuntimeError as error:
-        raise BadInput(f"no reward from `prb serve --model {config.model}`: {error}") from None
-    if reply["model"] != config.model:
-        raise BadInput(f"{config.reward_url} serves {reply['model']!r}, not --model {config.model!r}")
+        request = Request(config.reward_url.rstrip("/") + "/v1/score", body.encode(), headers)  # noqa: S310 - a setting
+        with build_opener(ProxyHandler({})).open(request, timeout=SERVER_TIMEOUT) as reply:
+            served = json.load(reply)["model"]
+    except (OSError, ValueError, KeyError) as error:
+        detail = error.read().decode("utf-8", "replace") if isinstance(error, HTTPError) else ""
+        raise BadInput(f"no reward from `prb serve --model {config.model}`: {error} {detail}".rstrip()) from None
+    if served != config.model:
+        raise BadInput(f"{config.reward_url} serves {served!r}, not model {config.model!r}")

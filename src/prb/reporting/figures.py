@@ -14,7 +14,7 @@ from textwrap import fill
 from typing import Any
 
 from prb.downstream.curves import trust
-from prb.downstream.ppo_files import CURVES, read_curves
+from prb.downstream.ppo.checkpoints import CURVES, read_curves
 from prb.errors import MissingExtra
 from prb.progress import SILENT, Progress
 from prb.reporting.downstream_tables import PPO_PANELS

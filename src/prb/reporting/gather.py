@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prb.data.load import Dataset, load
-from prb.downstream.ppo_files import CURVES, read_curves
+from prb.downstream.ppo.checkpoints import CURVES, read_curves
 from prb.errors import BadInput, PrbError
 from prb.evaluation.config import CONDITIONS
 from prb.progress import SILENT, Progress

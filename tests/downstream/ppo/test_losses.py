@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 
-from prb.downstream.ppo_losses import (  # noqa: E402
+from prb.downstream.ppo.losses import (  # noqa: E402
     advantages,
     clipped,
     moments,
@@ -133,7 +133,7 @@ def test_equal_rewards_whiten_to_nothing_instead_of_a_division_by_zero() -> None
     assert whiten(same, torch.ones(3), moments(same, torch.ones(3))).tolist() == [0, 0, 0]
 
 
-def test_the_price_of_distance_follows_the_published_controller() -> None:
+def test_the_kl_penalty_coefficient_follows_the_published_controller() -> None:
     told = {"target": 6.0, "samples": 100, "horizon": 1000}
     assert next_kl(0.2, 6.0, **told) == 0.2
     assert next_kl(0.2, 6.6, **told) == pytest.approx(0.2 * (1 + 0.1 * 0.1))

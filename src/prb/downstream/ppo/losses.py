@@ -1,7 +1,7 @@
-"""The arithmetic of PPO over answer tokens: pure functions of tensors [answers, tokens], a mask where a token is real.
+"""The arithmetic of PPO over answer tokens: pure functions of tensors [answers, tokens], with a mask of real tokens.
 
-Losses are one number a token; who averages decides over what, so that a batch cut into pieces (gradient accumulation,
-several processes) gives the gradient of the whole.
+Losses are per token. The caller averages, so that a batch in pieces (gradient accumulation, several processes) gives
+the gradient of the whole.
 """
 
 from __future__ import annotations
@@ -10,30 +10,31 @@ import torch
 from torch import Tensor
 
 EPSILON = 1e-8
+MAX_KL_ERROR = 0.2
+"""How far one batch may move the KL penalty coefficient, as in Ziegler et al."""
 
 
 def token_rewards(scores: Tensor, logp: Tensor, reference: Tensor, mask: Tensor, *, kl: float) -> Tensor:
-    """The reward model's word on the last token; on every token what leaving the reference costs
-    (Ziegler et al. 2019, arXiv 1909.08593)."""
+    """The reward on the last token, and the KL penalty on every token (Ziegler et al. 2019, arXiv 1909.08593)."""
     rewards = -kl * (logp - reference) * mask
     last = mask.sum(1).long() - 1
-    there = last >= 0  # an answer without a reward has no tokens left to put it on
-    rewards[there, last[there]] += scores[there]
+    answered = last >= 0  # an answer without a reward has no tokens left to put it on
+    rewards[answered, last[answered]] += scores[answered]
     return rewards
 
 
 def advantages(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: float) -> Tensor:
-    """Generalised advantage estimation (Schulman et al. 2015, arXiv 1506.02438); after the last token there is
-    nothing, so its next value is 0."""
+    """Generalized advantage estimation (Schulman et al. 2015, arXiv 1506.02438); the value after the last token is
+    0."""
     values = values * mask
-    found = torch.zeros_like(rewards)
+    result = torch.zeros_like(rewards)
     following = rewards.new_zeros(len(rewards))
     for t in reversed(range(rewards.shape[1])):
         next_value = values[:, t + 1] if t + 1 < rewards.shape[1] else torch.zeros_like(following)
         delta = rewards[:, t] + gamma * next_value - values[:, t]
         following = (delta + gamma * lam * following) * mask[:, t]
-        found[:, t] = following
-    return found
+        result[:, t] = following
+    return result
 
 
 def policy_loss(logp: Tensor, old_logp: Tensor, advantage: Tensor, *, clip: float) -> Tensor:
@@ -43,7 +44,7 @@ def policy_loss(logp: Tensor, old_logp: Tensor, advantage: Tensor, *, clip: floa
 
 
 def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, *, clip: float | None) -> Tensor:
-    """Half the squared error; with a clip, the worse of it and of one that may move only so far from the old value."""
+    """Half the squared error; with a clip, the larger of it and that of a value clipped around the old one."""
     error = (value - returns).square()
     if clip is not None:
         near = old_value + (value - old_value).clamp(-clip, clip)
@@ -52,12 +53,12 @@ def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, *, clip: float
 
 
 def clipped(logp: Tensor, old_logp: Tensor, *, clip: float) -> Tensor:
-    """1 where the ratio has left the range in which it may still be pushed."""
+    """1 where the probability ratio is outside the clip range."""
     return ((logp - old_logp).exp() - 1).abs().gt(clip).float()
 
 
 def update_kl(logp: Tensor, old_logp: Tensor) -> Tensor:
-    """How far the update has moved from where the answers were sampled: r − 1 − log r, never negative."""
+    """Estimated KL between the policy that sampled and the updated one: r − 1 − log r, never negative."""
     log_ratio = logp - old_logp
     return log_ratio.exp() - 1 - log_ratio
 
@@ -69,14 +70,15 @@ def moments(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def whiten(values: Tensor, mask: Tensor, sums: Tensor) -> Tensor:
-    """Mean 0 and variance 1 over all that `sums` (see `moments`) were taken of."""
+    """Mean 0 and variance 1 over everything that `sums` (see `moments`) covers."""
     count, total, squares = sums.tolist()
     mean = total / max(count, 1)
     variance = max(squares / max(count, 1) - mean * mean, 0.0)
     return values.sub(mean).div(variance**0.5 + EPSILON).mul(mask)
 
 
-def next_kl(kl: float, seen: float, *, target: float, samples: int, horizon: int) -> float:
-    """The proportional controller of Ziegler et al. 2019 (arXiv 1909.08593): dearer when too far, cheaper when near."""
-    error = min(max(seen / target - 1, -0.2), 0.2)
+def next_kl(kl: float, measured: float, *, target: float, samples: int, horizon: int) -> float:
+    """The proportional controller of Ziegler et al. 2019 (arXiv 1909.08593): the coefficient grows while answers are
+    further than `target` from the reference, and shrinks while they are nearer."""
+    error = min(max(measured / target - 1, -MAX_KL_ERROR), MAX_KL_ERROR)
     return kl * (1 + error * samples / horizon)

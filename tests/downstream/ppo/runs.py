@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from prb.downstream.ppo_config import PpoConfig
+from prb.downstream.ppo import PpoConfig
 from prb.grading import Answered, Grades
 from prb.models.scripted import ScriptedScorer
 from prb.types import Ask, Failure

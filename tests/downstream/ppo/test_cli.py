@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from prb.cli import run
-from tests.downstream.ppo_runs import BRIEF, people, writer
+from tests.downstream.ppo.runs import BRIEF, people, writer
 
 pytest.importorskip("torch", reason="needs the torch extra")
 pytest.importorskip("accelerate", reason="needs the torch extra")
@@ -57,41 +57,54 @@ def wait_for_steps(process: subprocess.Popen[bytes], folder: Path, steps: int) -
     assert process.poll() is None, process.stderr.read() if process.stderr else ""
 
 
-def test_a_run_stopped_twice_from_outside_goes_on_to_the_same_bytes(words: list[str], tmp_path: Path) -> None:
-    words, out = [*words, "--steps", "12"], tmp_path / "killed"
-    for how, after in ((signal.SIGINT, 3), (signal.SIGKILL, 5)):
+def stop_and_resume(words: list[str], tmp_path: Path, signals: list[signal.Signals]) -> None:
+    """Stop a run from outside, a few steps further each time; resumed, it must end with the bytes of a whole one."""
+    out = tmp_path / "stopped"
+    for n, stop in enumerate(signals):
         process = start(words, out)
-        wait_for_steps(process, out, after)
-        process.send_signal(how)
-        _, told = process.communicate()
-        if how == signal.SIGINT:
+        wait_for_steps(process, out, 2 * n + 3)
+        process.send_signal(stop)
+        _, printed = process.communicate()
+        if stop == signal.SIGINT:
             assert process.returncode == 130
-            assert b"the same command goes on from there" in told
-        assert after <= len(curve(out)) < 12
+            assert b"interrupted" in printed
+        assert len(curve(out)) < 12
     assert run([*words, "--out", str(out)]) == 0
     assert run([*words, "--out", str(tmp_path / "whole")]) == 0
     assert finished(out) == finished(tmp_path / "whole")
 
 
-def test_the_table_names_what_changed(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*words, "--out", str(tmp_path / "run")]) == 0
+def test_a_run_killed_from_outside_resumes_to_the_same_bytes(words: list[str], tmp_path: Path) -> None:
+    stop_and_resume([*words, "--steps", "12"], tmp_path, [signal.SIGKILL])
+
+
+@pytest.mark.slow
+def test_a_run_stopped_twice_resumes_to_the_same_bytes(words: list[str], tmp_path: Path) -> None:
+    stop_and_resume([*words, "--steps", "12"], tmp_path, [signal.SIGINT, signal.SIGKILL])
+
+
+def test_a_run_is_shown_as_table_and_json_and_repeated_from_its_config(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words, "--out", str(tmp_path / "one")]) == 0
     printed = capsys.readouterr().out
     assert "4 held-out prompts, one answer each, before and after 6 steps" in printed
     assert "reward" in printed
-    assert f"policy: transformers/{tmp_path / 'run' / 'policy'}" in printed
-    assert run([*words, "--out", str(tmp_path / "run"), "--json"]) == 0
-    told = orjson.loads(capsys.readouterr().out)
-    assert told == orjson.loads((tmp_path / "run" / "summary.json").read_bytes())
-    assert told["train"]["steps"] == 6
-
-
-def test_a_saved_config_repeats_a_run(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run([*words, "--out", str(tmp_path / "one")])
+    assert f"policy: transformers/{tmp_path / 'one' / 'policy'}" in printed
+    assert run([*words, "--out", str(tmp_path / "one"), "--json"]) == 0
+    summary = orjson.loads(capsys.readouterr().out)
+    assert summary == orjson.loads((tmp_path / "one" / "summary.json").read_bytes())
+    assert summary["train"]["steps"] == 6
     again = ["ppo", "--config", str(tmp_path / "one" / "config.json"), "--out", str(tmp_path / "two"), "--quiet"]
     assert run(again) == 0
     assert finished(tmp_path / "one") == finished(tmp_path / "two")
     assert run(["ppo", "--config", str(tmp_path / "people.jsonl")]) == 2
     assert "is not JSON" in capsys.readouterr().err
+
+
+def test_a_second_condition_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words, "--condition", "none", "--condition", "profile"]) == 2
+    assert "--condition takes one value" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -101,7 +114,7 @@ def test_a_saved_config_repeats_a_run(words: list[str], tmp_path: Path, capsys: 
         (["--model", "scripted-judge"], "only compares answers"),
         (["--grader", "professor", "--holdout", "4"], "no grader named 'professor'"),
         (["--dataset", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["--batch", "7"], "--batch 7 is no multiple of --minibatch"),
+        (["--batch", "7"], "batch must be a multiple of minibatch (4), not 7"),
     ],
 )
 def test_wrong_words_end_with_one_line_and_leave_nothing(

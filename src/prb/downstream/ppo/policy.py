@@ -1,7 +1,7 @@
-"""A policy that can be trained: weights, adapters, a value head, answers as the tokens that were drawn.
+"""A policy in training: weights, adapters, a value head, and answers as the tokens that were sampled.
 
-The library's own forward pass is used throughout; prompts are padded on the left and answers on the right, so that
-all answers of a batch begin in the same column.
+The model's own forward pass is used throughout. Prompts are padded on the left and answers on the right, so that all
+answers of a batch begin in the same column.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from prb.llm.transformers import NEVER, Row, Tokens, Transformers, generation
 from prb.prompts import render
 from prb.types import Failure, Query
 
+FORBIDDEN = -1e9
+"""A logit far below any other; unlike −∞, it times a probability of 0 is a number."""
+
 
 @dataclass(frozen=True)
 class Answer:
-    """What the policy wrote, as text and as the very tokens it drew."""
+    """What the policy wrote, as text and as the tokens it sampled."""
 
     prompt: Tokens
     tokens: Tokens
@@ -37,33 +40,33 @@ class Answer:
 
 
 class Policy(Transformers):
-    """A language model in training: `complete` as any other, and `write`, which keeps the tokens.
+    """An LLM in training: `complete` as any other, and `write`, which keeps the tokens.
 
-    What is written to learn from does not end before it began. An empty answer gets no reward, so nothing would teach a
-    policy that is rewarded for brevity to stop before it; `ActorCritic` counts probabilities in the same way.
+    Answers to learn from have at least one token. An empty answer gets no reward, so a policy rewarded for brevity
+    would never learn to stop short of it. `ActorCritic` computes probabilities accordingly.
     """
 
-    _must_begin = False
+    _forbid_empty = False
 
     def write(self, requests: Sequence[Request]) -> list[Answer | Failure]:
         rows = [self._row(request) for request in requests]
         waiting = {n: row for n, row in enumerate(rows) if isinstance(row, Row)}
-        self._must_begin = True
+        self._forbid_empty = True
         try:
             for group in self._groups(waiting):
                 self._generate([waiting[n] for n in group])
         finally:
-            self._must_begin = False
+            self._forbid_empty = False
         return [row if isinstance(row, Failure) else self._answer(row) for row in rows]
 
     def _write(self, row: Row, logits: Tensor) -> None:
-        super()._write(row, self._begun(row, logits))
+        super()._write(row, self._without_end(row, logits))
 
     def _logits_alone(self, row: Row) -> Tensor:
-        return self._begun(row, super()._logits_alone(row))
+        return self._without_end(row, super()._logits_alone(row))
 
-    def _begun(self, row: Row, logits: Tensor) -> Tensor:
-        if row.written or not self._must_begin:
+    def _without_end(self, row: Row, logits: Tensor) -> Tensor:
+        if row.written or not self._forbid_empty:
             return logits
         return logits.index_fill(0, torch.tensor(sorted(self._ends), device=logits.device), NEVER)
 
@@ -74,7 +77,8 @@ class Policy(Transformers):
         return Answer(row.prompt, row.written, text, row.ended == "length")
 
     def fitted(self, query: Query, *, prompt: int, answer: int) -> tuple[Query, int] | Failure:
-        """The query as far as `prompt` tokens and this model's context beside the answer hold it; what was cut."""
+        """The query cut to `prompt` tokens and to the room this model's context leaves beside the answer, and how many
+        posts were cut."""
         first = self._prompt(chat(query))
         if isinstance(first, Failure):
             return first
@@ -91,38 +95,40 @@ def chat(query: Query) -> tuple[Message, ...]:
     return (Message("user", render(query)),)
 
 
-class Texts(NamedTuple):
-    """Prompts with answers as a rectangle: prompts end, and answers begin, in the same column."""
+class TokenBatch(NamedTuple):
+    """Prompts with their answers, padded: prompts end, and answers begin, in the same column."""
 
     ids: Tensor
     attention: Tensor
     mask: Tensor
-    """Which columns of the answers' part are real."""
+    """1 for the tokens of answers, 0 for padding; only the columns of answers."""
 
     @property
     def answers(self) -> Tensor:
         return self.ids[:, -self.mask.shape[1] :]
 
-    def rows(self, rows: Tensor) -> Texts:
+    def rows(self, rows: Tensor) -> TokenBatch:
         """Some of the rows, without columns that are padding in all of them."""
         width, longest = self.mask.shape[1], max(1, int(self.mask[rows].sum(1).max()))
         prompts = self.attention[rows][:, : self.ids.shape[1] - width]
         first, last = int(prompts.shape[1] - prompts.sum(1).max()), self.ids.shape[1] - width + longest
-        return Texts(self.ids[rows][:, first:last], self.attention[rows][:, first:last], self.mask[rows][:, :longest])
+        return TokenBatch(
+            self.ids[rows][:, first:last], self.attention[rows][:, first:last], self.mask[rows][:, :longest]
+        )
 
 
-def rectangle(prompts: Sequence[Tokens], answers: Sequence[Tokens], pad: int = 0) -> Texts:
-    """What stands in padding does not matter: attention and masks leave it out."""
+def pad_batch(prompts: Sequence[Tokens], answers: Sequence[Tokens], pad: int = 0) -> TokenBatch:
+    """The padding token does not matter: attention and mask leave it out."""
     left, right = max(map(len, prompts)), max(map(len, answers))
     pairs = list(zip(prompts, answers, strict=True))
     ids = [[pad] * (left - len(p)) + [*p, *a] + [pad] * (right - len(a)) for p, a in pairs]
-    seen = [[0] * (left - len(p)) + [1] * (len(p) + len(a)) + [0] * (right - len(a)) for p, a in pairs]
-    real = [[1.0] * len(a) + [0.0] * (right - len(a)) for a in answers]
-    return Texts(torch.tensor(ids), torch.tensor(seen), torch.tensor(real))
+    attention = [[0] * (left - len(p)) + [1] * (len(p) + len(a)) + [0] * (right - len(a)) for p, a in pairs]
+    mask = [[1.0] * len(a) + [0.0] * (right - len(a)) for a in answers]
+    return TokenBatch(torch.tensor(ids), torch.tensor(attention), torch.tensor(mask))
 
 
-class Seen(NamedTuple):
-    """Of each answer token: its log-probability, the entropy of the choice, the value before it."""
+class TokenStats(NamedTuple):
+    """For each answer token: its log-probability, the entropy of its distribution, and the value before it."""
 
     logp: Tensor
     entropy: Tensor
@@ -130,62 +136,57 @@ class Seen(NamedTuple):
 
 
 class ActorCritic(torch.nn.Module):
-    """The language model and what predicts its reward: a head on its last layer, or on a trunk of its own."""
+    """The LLM, and a value head on its last layer or on a trunk of its own."""
 
     def __init__(self, lm: Any, trunk: Any, *, temperature: float, ends: frozenset[int]) -> None:
         super().__init__()
         self.lm, self.trunk, self.temperature, self.ends = lm, trunk, temperature, sorted(ends)
         self.head = torch.nn.Linear(lm.config.get_text_config().hidden_size, 1)
-        torch.nn.init.zeros_(self.head.weight)  # knows nothing yet, and says so
+        torch.nn.init.zeros_(self.head.weight)  # all values start at 0
         torch.nn.init.zeros_(self.head.bias)
 
-    def forward(self, texts: Texts) -> Seen:
-        width = texts.mask.shape[1]
-        logits, states = run(self.lm, texts, states=self.trunk is None)
+    def forward(self, batch: TokenBatch) -> TokenStats:
+        width = batch.mask.shape[1]
+        logits, states = run(self.lm, batch, states=self.trunk is None)
         if self.trunk is not None:
-            states = run_trunk(self.trunk, texts)
+            states = self.trunk(**inputs(self.trunk, batch), use_cache=False).last_hidden_state
         value = self.head(states[:, -width - 1 : -1].float()).squeeze(-1)
-        return Seen(*self.spoken(logits, texts), value)
+        return TokenStats(*self.answer_logp(logits, batch), value)
 
-    def spoken(self, logits: Tensor, texts: Texts) -> tuple[Tensor, Tensor]:
-        """Of each answer token its log-probability and the entropy of the choice, just as it was drawn."""
+    def answer_logp(self, logits: Tensor, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of each answer token, under the distribution it was sampled from."""
         logits = logits.float() / self.temperature
-        logits[:, 0, self.ends] = -1e9  # far below any logit, and 0 · −1e9 is still a number
+        logits[:, 0, self.ends] = FORBIDDEN
         logp = torch.log_softmax(logits, dim=-1)
         with torch.no_grad():
             entropy = -(logp.exp() * logp).sum(-1)
-        return logp.gather(2, texts.answers[..., None]).squeeze(-1), entropy
+        return logp.gather(2, batch.answers[..., None]).squeeze(-1), entropy
 
 
-def run(lm: Any, texts: Texts, *, states: bool = False) -> tuple[Tensor, Any]:
-    """Logits of the answers' tokens, and the last layer's states of all."""
-    takes, width = inspect.signature(lm.forward).parameters, texts.mask.shape[1]
-    less = {"logits_to_keep": width + 1} if "logits_to_keep" in takes else {}
-    out = lm(**inputs(lm, texts), output_hidden_states=states, use_cache=False, **less)
+def run(lm: Any, batch: TokenBatch, *, states: bool = False) -> tuple[Tensor, Any]:
+    """Logits of the answer tokens and, if asked for, the last layer's states of all tokens."""
+    width = batch.mask.shape[1]
+    options = {"logits_to_keep": width + 1} if "logits_to_keep" in inspect.signature(lm.forward).parameters else {}
+    out = lm(**inputs(lm, batch), output_hidden_states=states, use_cache=False, **options)
     return out.logits[:, -width - 1 : -1], out.hidden_states[-1] if states else None
 
 
-def run_trunk(trunk: Any, texts: Texts) -> Tensor:
-    states: Tensor = trunk(**inputs(trunk, texts), use_cache=False).last_hidden_state
-    return states
-
-
-def inputs(model: Any, texts: Texts) -> dict[str, Tensor]:
-    found = {"input_ids": texts.ids, "attention_mask": texts.attention}
+def inputs(model: Any, batch: TokenBatch) -> dict[str, Tensor]:
+    tensors = {"input_ids": batch.ids, "attention_mask": batch.attention}
     if "position_ids" in inspect.signature(model.forward).parameters:
-        found["position_ids"] = (texts.attention.cumsum(1) - 1).clamp(min=0)
-    return found
+        tensors["position_ids"] = (batch.attention.cumsum(1) - 1).clamp(min=0)
+    return tensors
 
 
 @dataclass
 class Learner:
-    """A policy with all that its training needs."""
+    """A policy with everything its training needs."""
 
     checkpoint: Checkpoint
     policy: Policy
     net: ActorCritic
     reference: Any
-    """A frozen copy, or the model with LoRA, whose adapters are switched off for it."""
+    """A frozen copy; with LoRA, the model itself, whose adapters are switched off to act as the reference."""
 
     @contextmanager
     def as_reference(self) -> Iterator[Any]:
@@ -196,7 +197,7 @@ class Learner:
             yield self.reference
 
     def save(self, folder: Any) -> None:
-        """As any transformers checkpoint; with LoRA the adapters alone."""
+        """As a transformers checkpoint; with LoRA only the adapters."""
         weights = self.reference if hasattr(self.reference, "disable_adapter") else self.net.lm
         self.net.lm.generation_config = generation(eos_token_id=sorted(self.checkpoint.ends))
         weights.save_pretrained(folder, safe_serialization=True)
@@ -206,11 +207,11 @@ class Learner:
 def load_learner(spec: str, *, lora: int, separate: bool, temperature: float, seed: int) -> Learner:
     options = dict(parse_llm(spec).options)
     if lora and "adapter" in options:
-        raise BadInput(f"--policy {spec}: --lora would put adapters on top of an adapter; merge that one first")
+        raise BadInput(f"policy {spec}: lora would put adapters on top of an adapter; merge that one first")
     if options.get("dtype", "auto") not in ("auto", "fp32"):
-        raise BadInput(f"--policy {spec}: weights in training stay in 32 bits; GPUs compute in bf16 all the same")
+        raise BadInput(f"policy {spec}: weights stay in 32 bits in training; GPUs compute in bf16 anyway")
     if options.get("device", "auto") not in ("auto", "cpu"):
-        raise BadInput(f"--policy {spec}: accelerate places the model; device is auto or cpu")
+        raise BadInput(f"policy {spec}: accelerate places the model; device is auto or cpu")
     loading = Loading(
         device="cpu",
         dtype="fp32",
@@ -218,7 +219,7 @@ def load_learner(spec: str, *, lora: int, separate: bool, temperature: float, se
         trust_remote_code=options.get("trust_remote_code", "").lower() in ("true", "1", "yes"),
         revision=options.get("revision"),
     )
-    # not the shared copy: a judge of the same run may use these weights, and ours will change
+    # not the shared copy: a reward model of the same run may use these weights, and training changes ours
     checkpoint = load(options["model"], "causal", loading)
     lm = checkpoint.model
     policy = Policy(checkpoint, batch=int(options.get("batch", 8)))

@@ -12,16 +12,16 @@ from prb.errors import BadInput
 from prb.llm import Request, Sampling
 from prb.types import Failure, Post, Query
 from tests import tiny
-from tests.downstream.ppo_runs import writer
+from tests.downstream.ppo.runs import writer
 from tests.llm.tiny import llama
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 
-from prb.downstream.policy import (  # noqa: E402
+from prb.downstream.ppo.policy import (  # noqa: E402
     Learner,
     chat,
     load_learner,
-    rectangle,
+    pad_batch,
     run,
 )
 
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_answers_of_a_batch_begin_in_the_same_column() -> None:
-    texts = rectangle(PROMPTS, ANSWERS, pad=0)
+    texts = pad_batch(PROMPTS, ANSWERS, pad=0)
     assert texts.ids.tolist() == [
         [5, 6, 7, 8, 9, 21, 22, 0, 0],
         [0, 0, 0, 11, 12, 23, 24, 25, 26],
@@ -52,9 +52,9 @@ def test_answers_of_a_batch_begin_in_the_same_column() -> None:
 
 
 def test_some_rows_lose_the_columns_that_only_others_need() -> None:
-    part = rectangle(PROMPTS, ANSWERS, pad=0).rows(torch.tensor([2, 0]))
+    part = pad_batch(PROMPTS, ANSWERS, pad=0).rows(torch.tensor([2, 0]))
     assert part.ids.tolist() == [[0, 0, 0, 0, 13, 27, 0], [5, 6, 7, 8, 9, 21, 22]]
-    alone = rectangle(PROMPTS, ANSWERS, pad=0).rows(torch.tensor([2]))
+    alone = pad_batch(PROMPTS, ANSWERS, pad=0).rows(torch.tensor([2]))
     assert (alone.ids.tolist(), alone.mask.tolist()) == ([[13, 27]], [[1]])
 
 
@@ -63,9 +63,9 @@ def test_padding_changes_no_log_probability_and_no_value(tmp_path: Path, archite
     net = learner(tiny.save(tmp_path / "model", architecture)).net
     with torch.no_grad():
         torch.nn.init.normal_(net.head.weight)
-        together = net(rectangle(PROMPTS, ANSWERS))
+        together = net(pad_batch(PROMPTS, ANSWERS))
         for n, (prompt, answer) in enumerate(zip(PROMPTS, ANSWERS, strict=True)):
-            alone = net(rectangle([prompt], [answer]))
+            alone = net(pad_batch([prompt], [answer]))
             for column, own in zip(together, alone, strict=True):
                 torch.testing.assert_close(column[n, : len(answer)], own[0], rtol=1e-4, atol=1e-4)
 
@@ -77,7 +77,7 @@ def test_log_probabilities_are_those_of_the_model_itself(folder: Path) -> None:
     logits[at - 1, 2] = -float("inf")  # an answer that is learnt from does not end before it began
     steps = torch.log_softmax(logits, -1)
     expected = [float(steps[at - 1 + n, token]) for n, token in enumerate(ANSWERS[0])]
-    seen = own.net(rectangle(PROMPTS[:1], ANSWERS[:1]))
+    seen = own.net(pad_batch(PROMPTS[:1], ANSWERS[:1]))
     assert seen.logp[0].tolist() == pytest.approx(expected, abs=1e-5)
     entropy = torch.distributions.Categorical(logits=steps[at : at + 1]).entropy()
     assert float(seen.entropy[0, 1]) == pytest.approx(float(entropy), abs=1e-5)
@@ -111,10 +111,10 @@ def test_probabilities_are_counted_as_answers_are_drawn(folder: Path) -> None:
     own = learner(folder)
     words = range(own.net.lm.config.vocab_size)
     with torch.no_grad():
-        chances = own.net(rectangle([[5, 6]] * len(words), [[word, word] for word in words])).logp.exp()
+        chances = own.net(pad_batch([[5, 6]] * len(words), [[word, word] for word in words])).logp.exp()
         assert float(chances[2, 0]) == 0
         assert float(chances[:, 0].sum()) == pytest.approx(1, abs=1e-4)
-        second = own.net(rectangle([[5, 6]] * len(words), [[7, word] for word in words])).logp.exp()
+        second = own.net(pad_batch([[5, 6]] * len(words), [[7, word] for word in words])).logp.exp()
         assert float(second[2, 1]) > 0
         assert float(second[:, 1].sum()) == pytest.approx(1, abs=1e-4)
 
@@ -144,11 +144,11 @@ def test_a_long_prompt_loses_its_oldest_posts_and_leaves_room_for_the_answer(fol
 def test_the_reference_stays_what_the_policy_was(folder: Path, lora: int) -> None:
     if lora:
         pytest.importorskip("peft", reason="needs the train extra")
-    own, texts = learner(folder, lora=lora), rectangle(PROMPTS, ANSWERS)
+    own, texts = learner(folder, lora=lora), pad_batch(PROMPTS, ANSWERS)
 
     def logp(lm: Any) -> Any:
         with torch.no_grad():
-            return own.net.spoken(run(lm, texts)[0], texts)[0]
+            return own.net.answer_logp(run(lm, texts)[0], texts)[0]
 
     before = logp(own.net.lm)
     with torch.no_grad():
@@ -162,7 +162,7 @@ def test_the_reference_stays_what_the_policy_was(folder: Path, lora: int) -> Non
 
 def test_adapters_are_all_that_lora_trains_and_they_depend_on_the_seed_alone(folder: Path) -> None:
     pytest.importorskip("peft", reason="needs the train extra")
-    from prb.downstream.ppo_files import trainable
+    from prb.downstream.ppo.checkpoints import trainable
 
     one, same, other = (trainable(learner(folder, lora=2, seed=seed).net) for seed in (1, 1, 2))
     assert all("lora" in name or name.startswith("head.") for name in one)
@@ -171,7 +171,7 @@ def test_adapters_are_all_that_lora_trains_and_they_depend_on_the_seed_alone(fol
 
 
 def test_a_critic_of_its_own_leaves_the_policy_alone(folder: Path) -> None:
-    texts = rectangle(PROMPTS, ANSWERS)
+    texts = pad_batch(PROMPTS, ANSWERS)
     for separate in (False, True):
         net = learner(folder, separate=separate).net
         torch.nn.init.normal_(net.head.weight)

@@ -1,0 +1,178 @@
+"""PPO: train a policy against a reward model, here or by verl, then grade held-out answers.
+
+The loop is in `loop`, its arithmetic in `losses`, the networks in `policy`, the run folder in `run`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from prb.config import (
+    Condition,
+    Count,
+    Masking,
+    Name,
+    NonNegative,
+    OutputConfig,
+    Positive,
+    Repeated,
+    Seed,
+    Share,
+    Size,
+    UserConfig,
+    config,
+)
+from prb.errors import BadInput, MissingExtra
+from prb.grading import Grader
+from prb.llm import check_llm, parse_llm
+from prb.progress import SILENT, Progress
+from prb.types import Scorer
+
+
+@config
+class PpoConfig(OutputConfig, UserConfig):
+    """Train a policy against a reward model, then grade what comes out on held-out prompts."""
+
+    verb: ClassVar[str] = "ppo"
+    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | {"tracker", "launch", "reward_url"}
+
+    policy: Name
+    """What is trained: `transformers/smollm2`, `transformers/FOLDER` or a hub id after the slash."""
+    model: Name
+    """Reward model spec, as in `prb evaluate`; it must score answers, not only compare them."""
+    dataset: Name = "mirror"
+    """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
+    split: str | None = None
+    """Prompts to train on; `train` where rows carry a split, else all rows but the held-out ones."""
+    limit: Count | None = None
+    """Only the first N rows of the split."""
+    condition: Condition = "profile"
+    """What policy and reward model are shown of the user."""
+    mask_pii: Masking = "auto"
+    """Mask personal data in what reward model and grader read; auto: only if they are on other machines."""
+    steps: Count | None = None
+    """Batches of answers to learn from; default: one pass over the prompts."""
+    batch: Annotated[int, Field(ge=2)] = 32
+    """Answers per step, one per prompt."""
+    minibatch: Count = 8
+    """Answers per update of the weights."""
+    accumulate: Count = 1
+    """Forward passes that a minibatch is split into; the gradient is that of the whole."""
+    epochs: Count = 2
+    """Passes over each batch."""
+    lr: NonNegative = 1e-5
+    """Learning rate of the policy."""
+    critic_lr: NonNegative | None = None
+    """Learning rate of the value head (and of its own trunk); default: ten times --lr."""
+    max_grad_norm: Positive = 1.0
+    """Gradients are clipped to this norm."""
+    kl: NonNegative = 0.05
+    """KL penalty coefficient: reward lost per nat away from the reference policy; 0: no penalty."""
+    kl_target: Positive | None = None
+    """Adapt the KL penalty coefficient so that answers stay about this many nats away; default: it is fixed."""
+    kl_horizon: Count = 10_000
+    """Answers over which an adaptive coefficient may change by its own size."""
+    stop_kl: Positive | None = 50.0
+    """Stop when answers are on average this many nats away from the reference."""
+    gamma: Share = 1.0
+    """Discount factor per token."""
+    lam: Share = 0.95
+    """λ of generalized advantage estimation."""
+    clip: Positive = 0.2
+    """Clip range of a token's probability ratio."""
+    value_clip: Positive | None = 0.2
+    """Clip range of a value in one update; `None`: not clipped."""
+    value_weight: NonNegative = 0.1
+    """Weight of the value loss."""
+    critic: Literal["trunk", "separate"] = "trunk"
+    """Value head on the policy's own last layer, or on a second copy of the model."""
+    whiten: Literal["both", "advantages", "rewards", "none"] = "both"
+    """Normalize rewards (over the answers of a batch) and advantages (over its tokens) to mean 0 and variance 1."""
+    lora: Size = 0
+    """Rank of LoRA adapters on all linear layers; 0: train all weights."""
+    max_new_tokens: Count = 128
+    """Longest answer in tokens."""
+    max_prompt: Annotated[int, Field(ge=8)] = 1024
+    """Longest prompt of the policy in tokens; a longer one loses its oldest posts first."""
+    temperature: Positive = 1.0
+    """Sampling temperature, in training and on held-out prompts."""
+    seed: Seed = 0
+    """Fixes the order of prompts, the noise of every answer, minibatches, adapters and resampling."""
+    holdout: Size = 64
+    """Held-out prompts (of split `test` where there is one) answered before and after training; 0: none."""
+    grader: str | None = "embedded"
+    """Grades held-out answers against the rubric; `None`: only the reward model scores them."""
+    checkpoint_every: Count = 10
+    """Steps between checkpoints; a crash costs at most these."""
+    tracker: Literal["none", "trackio", "wandb"] = "none"
+    """Also send curves to an experiment tracker. wandb sends them to its server."""
+    engine: Literal["local", "verl"] = "local"
+    """Train in this process (`accelerate launch -m prb ppo …` for several GPUs), or by verl on a Ray cluster."""
+    reward_url: str = "http://127.0.0.1:8300"
+    """With --engine verl: the `prb serve` that gives the rewards; PRB_SERVE_TOKEN is its token."""
+    nodes: Count = 1
+    """With --engine verl: number of machines."""
+    gpus: Count = 1
+    """With --engine verl: GPUs per machine."""
+    rollout: Literal["vllm", "sglang"] = "vllm"
+    """With --engine verl: the inference engine that samples answers."""
+    override: Repeated[str] = ()
+    """With --engine verl: a setting of verl itself, `key=value`; repeat for several."""
+    launch: bool = True
+    """With --engine verl: start it; else only write its files."""
+
+    @model_validator(mode="after")
+    def check_sizes(self) -> Self:
+        for outer, inner in (("batch", "minibatch"), ("minibatch", "accumulate")):
+            if getattr(self, outer) % getattr(self, inner):
+                raise BadInput(
+                    f"{outer} must be a multiple of {inner} ({getattr(self, inner)}), not {getattr(self, outer)}"
+                )
+        if self.kl_target is not None and not self.kl:
+            raise BadInput("kl_target adapts kl, and a kl of 0 stays 0: start from a kl greater than 0")
+        return self
+
+    @property
+    def critic_rate(self) -> float:
+        return 10 * self.lr if self.critic_lr is None else self.critic_lr
+
+    def saved(self) -> dict[str, Any]:
+        return {**super().saved(), "critic_lr": self.critic_rate}
+
+
+@dataclass(frozen=True)
+class Ppo:
+    """A finished run: its folder and the content of its `summary.json`. verl writes no summary; `message` says what it
+    was given and did."""
+
+    folder: Path
+    summary: dict[str, Any]
+    message: str = ""
+    main_process: bool = True
+    """False in all but one of several processes: those write and print nothing."""
+
+
+def ppo(
+    config: PpoConfig, *, reward: Scorer | None = None, grader: Grader | None = None, progress: Progress = SILENT
+) -> Ppo:
+    """Run or resume, by the engine of `config`. `reward` and `grader` take the place of what the config names."""
+    check_llm(config.policy)
+    if parse_llm(config.policy).name != "transformers":
+        raise BadInput(f"policy {config.policy}: only weights that transformers loads can be trained: transformers/…")
+    if config.engine == "verl":
+        from prb.downstream.verl import run_verl
+
+        if reward is not None or grader is not None:
+            raise BadInput("engine verl takes its rewards from reward_url and grades nothing: give no objects")
+        return run_verl(config, progress=progress)
+    try:
+        from prb.downstream.ppo.run import train
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        raise MissingExtra("PPO", "torch") from None
+    return train(config, reward=reward, grader=grader, progress=progress)

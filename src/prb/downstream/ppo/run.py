@@ -1,0 +1,349 @@
+"""A local PPO run: a folder that the same command resumes.
+
+`config.json`, `answers.jsonl` (held-out prompts before and after training) and `curves.csv` grow with the run,
+`checkpoints/` exists while it trains, `policy/` and `summary.json` when it is done.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from prb import __version__
+from prb.downstream.candidates import Candidates, Sample, read_stage, sample_answers, score_candidates
+from prb.downstream.ppo import Ppo, PpoConfig
+from prb.downstream.ppo.checkpoints import (
+    ANSWER_LINES,
+    ANSWERS,
+    CHECKPOINTS,
+    CURVES,
+    POLICY,
+    Checkpoint,
+    latest_checkpoint,
+    optimizer_tensors,
+    read_curves,
+    restore,
+    save_checkpoint,
+    trainable,
+    write_curves,
+)
+from prb.downstream.ppo.loop import Rollout, Trainer
+from prb.downstream.ppo.policy import Policy, load_learner
+from prb.downstream.ppo.prompts import Prompt, Prompts, Views, load_prompts
+from prb.errors import BadInput, MissingExtra, PrbError
+from prb.evaluation.run import chunks
+from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
+from prb.llm import Sampling
+from prb.models import MODELS
+from prb.progress import SILENT, Progress
+from prb.registry import Spec
+from prb.runs import SUMMARY, Journal, RunFolder, read_json
+from prb.stats.estimate import Floats, Ints, codes, totals
+from prb.stats.paired import bootstrap_interval, difference
+from prb.types import Failure, Pair, Query, Scorer
+
+MAX_FAILED = 0.05
+"""A larger share of answers without a reward stops the run …"""
+MIN_COUNTED = 20
+"""… once there are this many answers …"""
+RECENT = 200
+"""… in the latest steps that together have this many."""
+HELD_OUT_BATCH = 8
+"""Held-out prompts whose lines are written together; a crash costs at most these."""
+
+Row = dict[str, float]
+
+
+def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, progress: Progress) -> Ppo:
+    tracker = _tracker(config)
+    if reward is None:
+        MODELS.check(Spec.parse(config.model))
+    model = MODELS.make(config.model) if reward is None else reward
+    if not isinstance(model, Scorer):
+        raise BadInput(f"{config.model!r} only compares answers; PPO needs a model that scores them")
+    if grader is None and config.grader and config.holdout:
+        grader = GRADERS.make(config.grader)
+    accelerator = make_accelerator(config)
+    main = accelerator.is_main_process  # the one process that writes and reports progress
+    progress = progress if main else SILENT
+    progress.begin(f"checking {config.dataset}")
+    prompts = load_prompts(config, model)
+    data, out = prompts.dataset, config.folder("ppo")
+    identity = {
+        "prb": __version__,
+        "ppo": config.saved(),
+        "dataset": {"name": data.name, "split": data.split, "fingerprint": data.fingerprint},
+        "planner": prompts.policy.planner.fingerprint,
+    }
+    with RunFolder(out, identity, journals=(ANSWERS,)) if main else nullcontext() as folder:
+        accelerator.wait_for_everyone()
+        if (out / SUMMARY).exists():
+            return Ppo(out, read_json(out / SUMMARY), main_process=main)
+        progress.begin(f"loading {config.policy}")
+        run = LocalRun(config, prompts, model, grader, accelerator, out, folder, progress)
+        return Ppo(out, run.run(tracker), main_process=main)
+
+
+def _tracker(config: PpoConfig) -> Any:
+    if config.tracker == "none":
+        return None
+    try:
+        return import_module(config.tracker)
+    except ImportError:
+        raise BadInput(f"--tracker {config.tracker} needs its package: pip install {config.tracker}") from None
+
+
+def make_accelerator(config: PpoConfig) -> Any:
+    try:
+        from accelerate import Accelerator, InitProcessGroupKwargs
+    except ImportError:
+        raise MissingExtra("PPO", "torch") from None
+    cpu = "device=cpu" in config.policy.split(";") or not torch.cuda.is_available()
+    timeout = InitProcessGroupKwargs(timeout=timedelta(days=1))  # others wait while one process answers and grades
+    accelerator = Accelerator(cpu=cpu, mixed_precision="no" if cpu else "bf16", kwargs_handlers=[timeout])
+    if config.minibatch % (accelerator.num_processes * config.accumulate):
+        pieces = f"{accelerator.num_processes} processes × accumulate {config.accumulate}"
+        raise BadInput(f"minibatch {config.minibatch} cannot be split into {pieces}")
+    return accelerator
+
+
+class LocalRun:
+    """Held-out answers, training, held-out answers again, summary."""
+
+    def __init__(
+        self,
+        config: PpoConfig,
+        prompts: Prompts,
+        model: Scorer,
+        grader: Grader | None,
+        accelerator: Any,
+        out: Path,
+        folder: RunFolder | None,
+        progress: Progress,
+    ) -> None:
+        self.config, self.prompts, self.model, self.grader = config, prompts, model, grader
+        self.accelerator, self.out, self.folder, self.progress = accelerator, out, folder, progress
+        self.learner = load_learner(
+            config.policy,
+            lora=config.lora,
+            separate=config.critic == "separate",
+            temperature=config.temperature,
+            seed=config.seed,
+        )
+        if folder is not None:
+            folder.confirm_model(f"policy: {config.policy}", self.learner.policy.fingerprint)
+            folder.confirm_model(config.model, model.fingerprint)
+            if grader is not None:
+                folder.confirm_model(f"grader: {config.grader}", grader.fingerprint)
+        steps = config.steps or math.ceil(len(prompts.train) / config.batch)
+        self.trainer = Trainer(config, prompts, model, self.learner, accelerator, steps)
+        self.held_out = HeldOut(config, prompts, model, grader, self.learner.policy)
+        self.curves: list[Row] = []
+
+    def run(self, tracker: Any) -> dict[str, Any]:
+        checkpoint = latest_checkpoint(self.out / CHECKPOINTS)
+        if checkpoint is not None:
+            restore(self.learner.net, self.trainer.optimizer, checkpoint)
+            self.trainer.done, self.trainer.kl = checkpoint.step, checkpoint.kl
+            self.curves = read_curves(self.out / CURVES, up_to=checkpoint.step)
+            self.progress.note(f"resuming after step {checkpoint.step}")
+        else:
+            self.answer_held_out("before")
+        with self.tracked(tracker) as log:
+            stopped = self.train(log)
+        self.answer_held_out("after")
+        summary = self.summary(stopped)
+        if self.folder is not None:
+            self.learner.save(self.out / POLICY)
+            self.folder.finish({SUMMARY: summary})
+            shutil.rmtree(self.out / CHECKPOINTS, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        return summary
+
+    def answer_held_out(self, stage: str) -> None:
+        if self.folder is not None:
+            self.held_out.answer(stage, self.folder[ANSWERS], self.progress)
+        self.accelerator.wait_for_everyone()
+
+    def train(self, log: Callable[[Row], None]) -> str | None:
+        """All steps; the reason, if it stops before the last one."""
+        trainer = self.trainer
+        self.progress.begin("PPO", total=trainer.steps, done=trainer.done)
+        stopped = diverged(self.curves, self.config.stop_kl)
+        while stopped is None and trainer.done < trainer.steps:
+            rollout = trainer.collect()
+            refuse_failures(self.curves, rollout)
+            self.curves.append(trainer.step(rollout))
+            stopped = diverged(self.curves, self.config.stop_kl)
+            if self.folder is not None:
+                log(self.curves[-1])
+                self.save(last=stopped is not None or trainer.done == trainer.steps)
+            self.progress.advance()
+        if stopped:
+            self.progress.note(f"stopped early: {stopped}")
+        return stopped
+
+    def save(self, *, last: bool) -> None:
+        write_curves(self.out / CURVES, self.curves)
+        if last or self.trainer.done % self.config.checkpoint_every == 0:
+            weights, state = trainable(self.learner.net), optimizer_tensors(self.trainer.optimizer)
+            save_checkpoint(self.out / CHECKPOINTS, Checkpoint(self.trainer.done, self.trainer.kl, weights, state))
+            row = self.curves[-1]
+            measured = f"reward {row['reward']:.3f}, KL {row['kl']:.2f}, {row['length']:.0f} tokens"
+            self.progress.note(f"step {self.trainer.done} of {self.trainer.steps}: {measured}")
+
+    @contextmanager
+    def tracked(self, tracker: Any) -> Iterator[Callable[[Row], None]]:
+        if tracker is None or self.folder is None:
+            yield lambda _: None
+            return
+        tracker.init(project="prb-ppo", name=self.out.name, config=self.config.saved(), resume="allow")
+        try:
+            yield lambda row: tracker.log(dict(row), step=int(row["step"]))
+        finally:
+            tracker.finish()
+
+    def summary(self, stopped: str | None) -> dict[str, Any]:
+        data, counts = self.prompts.dataset, ("samples", "failed", "truncated", "cut")
+        return {
+            "prb": __version__,
+            "dataset": {"name": data.name, "split": data.split, "fingerprint": data.fingerprint},
+            "condition": self.config.condition,
+            "policy": {"spec": self.config.policy, "fingerprint": self.learner.policy.fingerprint},
+            "model": {"spec": self.config.model, "fingerprint": self.model.fingerprint},
+            "grader": None if self.grader is None else about_grader(self.config.grader, self.grader),
+            "train": {
+                "prompts": len(self.prompts.train),
+                "steps": self.trainer.done,
+                "stopped": stopped,
+                **{name: int(sum(row[name] for row in self.curves)) for name in counts},
+                "first": self.curves[0],
+                "last": self.curves[-1],
+            },
+            "held_out": self.held_out.summary(self.out / ANSWERS),
+        }
+
+
+def diverged(curves: list[Row], limit: float | None) -> str | None:
+    if not curves or limit is None or curves[-1]["kl"] <= limit:
+        return None
+    return f"KL {curves[-1]['kl']:.1f} nats per answer at step {curves[-1]['step']}, more than --stop-kl {limit:g}"
+
+
+def refuse_failures(curves: list[Row], rollout: Rollout) -> None:
+    """Answers without a reward are dropped; too many of them mean that something is wrong with the reward model."""
+    samples, failed = rollout.counts["samples"], rollout.counts["failed"]
+    if samples > failed:
+        for row in reversed(curves):
+            if samples >= RECENT:
+                break
+            samples, failed = samples + row["samples"], failed + row["failed"]
+        if samples < MIN_COUNTED or failed <= MAX_FAILED * samples:
+            return
+    raise PrbError(
+        f"{failed:.0f} of the last {samples:.0f} answers got no reward, more than {MAX_FAILED:.0%}; "
+        f"the first reason in this step: {rollout.first_failure}"
+    )
+
+
+class HeldOut:
+    """What training did to answers on held-out prompts: one line of `answers.jsonl` per prompt and stage (before,
+    after), and their comparison."""
+
+    def __init__(
+        self, config: PpoConfig, prompts: Prompts, model: Scorer, grader: Grader | None, policy: Policy
+    ) -> None:
+        self.config, self.prompts, self.model = config, prompts, model
+        self.grader, self.policy = grader, policy
+
+    def answer(self, stage: str, journal: Journal, progress: Progress) -> None:
+        """Add the lines of a stage that are missing."""
+        done = {line["pair"] for line in journal.lines() if line["stage"] == stage}
+        missing = [prompt for prompt in self.prompts.held_out if prompt.item.id not in done]
+        progress.begin(f"held-out answers {stage} training", total=len(done) + len(missing), done=len(done))
+        for batch in chunks(missing, HELD_OUT_BATCH):
+            journal.append([{"stage": stage, **line} for line in self._lines(batch)])
+            progress.advance(len(batch))
+
+    def _lines(self, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
+        config = self.config
+        views = dict(zip([p.item.id for p in prompts], self.prompts.views(prompts), strict=True))
+        queries: dict[str, Query | Failure] = {}
+        for pair, view in views.items():
+            fitted: Any = view
+            if not isinstance(view, Failure):
+                fitted = self.policy.fitted(view.policy, prompt=config.max_prompt, answer=config.max_new_tokens)
+            queries[pair] = fitted if isinstance(fitted, Failure) else fitted[0]
+        sampling = Sampling(temperature=config.temperature, max_tokens=config.max_new_tokens, seed=config.seed)
+        places = [(pair, 0) for pair in views]
+        samples = {sample.pair: sample for sample in sample_answers(self.policy, places, queries, sampling)}
+        rewards, grades = self._rewards(views, samples), self._grades(prompts, samples)
+        return [
+            {
+                **asdict(samples[p.item.id]),
+                "cluster": p.cluster,
+                "reward": rewards.get(p.item.id),
+                "grade": grades.get(p.item.id),
+            }
+            for p in prompts
+        ]
+
+    def _rewards(self, views: dict[str, Views | Failure], samples: dict[str, Sample]) -> dict[str, Any]:
+        candidates = [
+            Candidates(pair, view.reward, [text])
+            for pair, view in views.items()
+            if isinstance(view, Views) and (text := samples[pair].text) is not None
+        ]
+        lines = score_candidates(self.config.model, self.model, candidates) if candidates else []
+        return {line.pair: {"score": line.score, "failure": line.failure} for line in lines}
+
+    def _grades(self, prompts: Sequence[Prompt], samples: dict[str, Sample]) -> dict[str, Any]:
+        if self.grader is None:
+            return {}
+        masked = self.config.masks(self.grader)
+        texts = {p.item.id: text for p in prompts if (text := samples[p.item.id].text) is not None}
+        items = {p.item.id: p.item for p in prompts if p.item.id in texts}
+        pairs = {id_: item for id_, item in items.items() if isinstance(item, Pair) and item.rubric}
+        asked = [answered(pair, texts[id_], masked=masked) for id_, pair in pairs.items()]
+        grades = dict(zip(pairs, grade_all(self.grader, asked) if asked else [], strict=True))
+        return {id_: as_line(grades.get(id_, Failure("no rubric to grade by"))) for id_ in texts}
+
+    def summary(self, path: Path) -> dict[str, Any]:
+        held_out, seed = self.prompts.held_out, self.config.seed
+        if not held_out:
+            return {"prompts": 0}
+        lines = read_stage(path, *ANSWER_LINES)
+        clusters = codes([prompt.cluster for prompt in held_out])
+
+        def column(stage: str, name: str) -> Floats:
+            scores = [(lines[stage, prompt.item.id][name] or {}).get("score") for prompt in held_out]
+            return np.array([np.nan if score is None else score for score in scores], dtype=np.float64)
+
+        summary: dict[str, Any] = {"prompts": len(held_out)}
+        for name in ("reward", "grade") if self.grader is not None else ("reward",):
+            before, after = column("before", name), column("after", name)
+            summary[name] = {
+                "before": _mean(before, clusters, seed),
+                "after": _mean(after, clusters, seed),
+                "difference": difference(after, before, clusters, seed=seed).as_dict(),
+            }
+        return summary
+
+
+def _mean(values: Floats, clusters: Ints, seed: int) -> dict[str, Any]:
+    known = ~np.isnan(values)
+    counts = {"n": int(known.sum()), "failed": int((~known).sum())}
+    if not known.any():
+        return {"value": None, "low": None, "high": None, **counts}
+    low, high = bootstrap_interval(totals(values[known], clusters[known]), seed=seed)
+    return {"value": float(values[known].mean()), "low": low, "high": high, **counts}
