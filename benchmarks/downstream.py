@@ -1,7 +1,7 @@
-"""What scoring adds to sampling in best-of-16, one reward model after the other; results go to docs/benchmarks.md.
+"""What scoring adds to sampling in best-of-16, for each reward model; results go to docs/benchmarks.md.
 
-Both are measured in one run, on the same queries, with nothing remembered, on one thread, and in seconds of CPU,
-which say the same on a busy machine: python benchmarks/downstream.py
+Both are measured in one run, on the same queries, without caches, on one thread, and in CPU seconds, which do not
+depend on how busy the machine is: python benchmarks/downstream.py
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from prb.llm import LLM, Sampling, make_llm
 from prb.models import MODELS
 from prb.types import Query
 
-MODELS_HERE = (
+MEASURED = (
     "random",
     "length",
     "lexical",
@@ -30,7 +30,7 @@ MODELS_HERE = (
     "embedding?encoder=minilm",
     "likelihood?lm=smollm2&cache=false",
 )
-WANTED = 0.25
+TARGET = 0.25
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ def main(args: Args) -> None:
         drawn = sample(llm, name, query, args)
         sampling += time.process_time() - start
         batches.append(Candidates(name, query, [line.text or "" for line in drawn]))
-    lines = ["| reward model | scoring | of sampling | wanted |", "| --- | ---: | ---: | ---: |"]
-    for spec in MODELS_HERE:
+    lines = ["| reward model | scoring | of sampling | target |", "| --- | ---: | ---: | ---: |"]
+    for spec in MEASURED:
         seconds = scoring(spec, batches)
-        lines.append(f"| `{spec}` | {seconds:.2f} s | {seconds / sampling:.1%} | < {WANTED:.0%} |")
+        lines.append(f"| `{spec}` | {seconds:.2f} s | {seconds / sampling:.1%} | < {TARGET:.0%} |")
         print(lines[-1], flush=True)
     about = f"{platform.machine()}; {args.policy} answers {args.queries} queries "
     about += (
-        f"with {args.posts} posts {args.n} times each, in at most {args.max_tokens} tokens: {sampling:.0f} s of CPU."
+        f"with {args.posts} posts {args.n} times each, in at most {args.max_tokens} tokens: {sampling:.0f} CPU seconds."
     )
     write_between("downstream", f"{about}\n\n" + "\n".join(lines))
 
@@ -80,7 +80,7 @@ def sample(llm: LLM, name: str, query: Query, args: Args) -> list[Sample]:
 
 
 def scoring(spec: str, batches: Sequence[Candidates]) -> float:
-    """One call a query, as `prb bon` does; loading the model is not part of it."""
+    """One call per query, as `prb bon` does; loading the model is not included."""
     model = MODELS.make(spec)
     score_candidates(spec, model, [Candidates("warm-up", Query(question="Hello?"), ["Hello."])])
     start = time.process_time()

@@ -1,11 +1,11 @@
 """Does `mirror` predict best-of-N better than a user-blind benchmark does? Over 30 reward models on one machine.
 
-Reward models of graded quality, each scored on `mirror` (test), on a general-quality benchmark without persons, and by
-best-of-N on mirror's questions; then the correlations, into docs/correlation.md and docs/correlation.svg. Everything
-goes to runs/study and resumes there: python benchmarks/study.py
+Reward models of graded quality, each scored on `mirror` (test), on a general-quality benchmark without users, and by
+best-of-N on mirror's questions; then the correlations, into docs/correlation.md and docs/correlation.svg. Everything is
+in runs/study and resumes there: python benchmarks/study.py
 
 The reward models read MiniLM vectors, the grader static ones. Constructed models (the true rubric read with noise, or
-somebody else's rubric) correlate by construction: they are named as such, and everything is told without them too.
+another user's rubric) correlate by construction: they are named as such, and all results are given without them too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import orjson
 import tyro
 from record import ROOT, write_between
 
+from prb.config import Condition, UserConfig
 from prb.data.load import Dataset, load
-from prb.data.retrieve import ranker
 from prb.downstream.bon import BonConfig, best_of_n
 from prb.downstream.correlate import CorrelateConfig, correlate
-from prb.evaluation.conditions import Asked, Asker, pick_donor, true_plan
-from prb.evaluation.config import Condition, EvaluateConfig
-from prb.evaluation.plan import PLANNERS
+from prb.evaluation.conditions import Built, QueryBuilder, pick_donor, true_plan
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.planners import PLANNERS
 from prb.evaluation.run import evaluate
 from prb.models import MODELS
 from prb.models.scripted import Noisy
@@ -83,7 +83,7 @@ def main(args: Args) -> None:
 
 
 def about(args: Args, models: dict[str, Scorer]) -> str:
-    asked = f"`{args.policy}`, N = {args.n}, questions a person: {args.per_user}, at most {args.max_tokens} tokens"
+    asked = f"`{args.policy}`, N = {args.n}, questions per user: {args.per_user}, at most {args.max_tokens} tokens"
     return f"{len(models)} reward models; best-of-N by {asked}; graded by `{args.grader}`."
 
 
@@ -112,17 +112,17 @@ def downstream(args: Args, models: dict[str, Scorer], progress: Progress) -> Pat
     return best_of_n(config, models=models, progress=progress).folder
 
 
-class Shown:
-    """A scorer that is shown something else of the person than the run shows, question by question."""
+class OtherQueries:
+    """A scorer with other queries than those of the run, question by question."""
 
     def __init__(self, inner: Scorer, what: str, queries: dict[tuple[str | None, str], Query]) -> None:
         self.fingerprint = f"{inner.fingerprint} shown {what}"
         self._inner, self._queries = inner, queries
 
     def score(self, asks: Sequence[Ask]) -> Sequence[float | Failure]:
-        return self._inner.score([Ask(self._other(ask.query), ask.answer) for ask in asks])
+        return self._inner.score([Ask(self._replace(ask.query), ask.answer) for ask in asks])
 
-    def _other(self, query: Query) -> Query:
+    def _replace(self, query: Query) -> Query:
         return self._queries.get((query.user, query.question), query)
 
 
@@ -133,13 +133,13 @@ def reward_models(args: Args, progress: Progress) -> dict[str, Scorer]:
     reads, feels = scorer("aspect-match?encoder=minilm"), scorer("embedding?encoder=minilm")
     models: dict[str, Scorer] = {}
     for n, sd in enumerate(NOISE):
-        models[f"noisy oracle sd={sd:g}"] = Shown(Noisy(reads, sd, n), "oracle", asked["oracle"])
+        models[f"noisy oracle sd={sd:g}"] = OtherQueries(Noisy(reads, sd, n), "oracle", asked["oracle"])
     for sd in (0.0, 0.1):
-        models[f"wrong rubric sd={sd:g}"] = Shown(Noisy(reads, sd, 50), "wrong rubric", asked["wrong rubric"])
+        models[f"wrong rubric sd={sd:g}"] = OtherQueries(Noisy(reads, sd, 50), "wrong rubric", asked["wrong rubric"])
     models |= {name: scorer(name) for name in ("random", "random?seed=1", "length", "constant", "lexical")}
     models |= {f"embedding nearest={n}": scorer(f"embedding?encoder=minilm&nearest={n}") for n in (1, 3, 10)}
-    models["embedding, wrong person"] = Shown(feels, "shuffled", asked["shuffled"])
-    models["aspect-match, inferred plan"] = Shown(reads, "plan", asked["plan"])
+    models["embedding, wrong person"] = OtherQueries(feels, "shuffled", asked["shuffled"])
+    models["aspect-match, inferred plan"] = OtherQueries(reads, "plan", asked["plan"])
     return models | (dict(trained(args, progress)) if args.heads else {})
 
 
@@ -150,7 +150,7 @@ def scorer(spec: str) -> Scorer:
 
 
 def trained(args: Args, progress: Progress) -> Iterator[tuple[str, Scorer]]:
-    """Heads on MiniLM vectors, fitted on mirror's train split; `bt` never sees the person."""
+    """Heads on MiniLM vectors, fitted on mirror's train split; `bt` never sees the user."""
     for method in HEADS:
         for seed in HEAD_SEEDS:
             folder = args.out / "heads" / f"{method}-{seed}"
@@ -159,31 +159,31 @@ def trained(args: Args, progress: Progress) -> Iterator[tuple[str, Scorer]]:
 
 
 def queries(dataset: Dataset, condition: Condition) -> dict[tuple[str | None, str], Query]:
-    """What each row's person and question are shown as under a condition, by what they are shown as under `profile`."""
+    """The query of each row under a condition, by the user and question it has under `profile`."""
     planner = PLANNERS.make("extractive")
-    asker = Asker(rank=ranker("embedding"), planner=planner, people=dataset.people, k=K, budget=None, seed=0)
-    found = {(pair.user, pair.question): asker.ask(pair, condition) for pair in dataset}
-    return {key: asked.query for key, asked in found.items() if isinstance(asked, Asked)}
+    builder = QueryBuilder.of(UserConfig(k=K), dataset, planner, reader=None, seed=0)
+    built = {(pair.user, pair.question): builder.build(pair, condition) for pair in dataset}
+    return {key: made.query for key, made in built.items() if isinstance(made, Built)}
 
 
 def wrong_rubrics(dataset: Dataset) -> Iterator[tuple[tuple[str | None, str], Query]]:
-    """Somebody else's wishes, about another question."""
+    """Another user's rubric, for another question."""
     pairs = [pair for pair in dataset if isinstance(pair, Pair)]
-    wishes = {pair.user: true_plan(pair) for pair in pairs}
+    rubrics = {pair.user: true_plan(pair) for pair in pairs}
     for pair in pairs:
         donor = pick_donor(pair.id, pair.user, dataset.people, seed=0)
         assert donor is not None
-        yield (pair.user, pair.question), Query(question=pair.question, user=donor, plan=wishes[donor])
+        yield (pair.user, pair.question), Query(question=pair.question, user=donor, plan=rubrics[donor])
 
 
 def general_rows() -> Iterator[dict[str, object]]:
-    """Good answers of mirror against spoilt ones in RewardBench's format: off the topic, mixed up, broken off."""
+    """Good answers of mirror against corrupted ones in RewardBench's format: off topic, shuffled words, truncated."""
     pairs = [pair for pair in load("mirror") if isinstance(pair, Pair)]
     for n, pair in enumerate(pairs):
         elsewhere = pairs[(n + len(pairs) // 2) % len(pairs)].chosen
         mixed = sorted(words(pair.chosen), key=lambda word: hashlib.sha256(f"{pair.id}{word}".encode()).digest())
-        spoilt = {"off-topic": elsewhere, "mixed": " ".join(mixed), "cut": pair.chosen[: len(pair.chosen) // 3]}
-        for subset, rejected in spoilt.items():
+        corrupted = {"off-topic": elsewhere, "mixed": " ".join(mixed), "cut": pair.chosen[: len(pair.chosen) // 3]}
+        for subset, rejected in corrupted.items():
             row = {"id": f"{subset}-{pair.id}", "prompt": pair.question, "subset": subset}
             yield {**row, "chosen": pair.chosen, "rejected": rejected}
 

@@ -19,11 +19,12 @@ def command(args: Sequence[str]) -> None:
 
     with watch(config.quiet) as progress:
         done = ppo(config, progress=progress)
-        if config.engine == "local" and done.main_process:
+        if not done.main_process:  # of several, started by accelerate
+            return
+        if config.engine == "local":
             write_ppo(done.summary, done.folder, progress)
-    if config.engine == "verl" or not done.main_process:
-        print(done.message, end="
-" if done.message else "")  # noqa: T201
+    if config.engine == "verl":
+        print(done.message)  # noqa: T201
         return
     if config.json:
         print_json(done.summary)
