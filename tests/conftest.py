@@ -16,7 +16,9 @@ from hypothesis import settings
 
 Row = dict[str, Any]
 
-# set before numpy is first imported: the workers of pytest-xdist share the cores, and small matrices gain nothing
+# before numpy and torch are imported: the workers of pytest-xdist share the cores, small matrices gain nothing from
+# threads, and threads that wait for a busy core make torch tests ten times slower
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # how long an example takes depends on what else the machine does
