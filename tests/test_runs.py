@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -18,6 +20,7 @@ from prb.runs import (
     draft,
     read_json,
     read_outcomes,
+    read_result,
     write_json,
     write_lines,
 )
@@ -334,3 +337,33 @@ def test_a_folder_of_another_format_is_refused_by_its_version(folder: Path) -> N
         RunFolder(folder, CONFIGURED),
     ):
         pass
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_changed_byte_is_refused_or_changes_nothing(seed: int, folder: Path) -> None:
+    whole = written(folder, 3)
+    rows = list(read_outcomes(folder))
+    draws = random.Random(seed)
+    for _ in range(50):
+        damaged = bytearray(whole)
+        damaged[draws.randrange(len(damaged) - 1)] = draws.randrange(256)
+        (folder / OUTCOMES).write_bytes(damaged)
+        with suppress(BadInput):
+            assert list(read_outcomes(folder)) == rows
+
+
+def test_lines_written_before_there_were_checksums_stay_readable(folder: Path) -> None:
+    written(folder)
+    rows = list(read_outcomes(folder))
+    write_lines(folder / OUTCOMES, rows)
+    assert list(read_outcomes(folder)) == rows
+
+
+def test_a_result_that_was_changed_after_the_run_is_refused(folder: Path) -> None:
+    with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
+        run[OUTCOMES].append([outcome(1)])
+        run.finish({SUMMARY: {"accuracy": 0.5}})
+    assert read_result(folder, SUMMARY) == {"accuracy": 0.5}
+    write_json(folder / SUMMARY, {"accuracy": 0.9})
+    with pytest.raises(BadInput, match="was changed after the run wrote it"):
+        read_result(folder, SUMMARY)

@@ -7,8 +7,10 @@ first result leaves nothing behind.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +28,7 @@ FORMAT = 1
 """Of run folders; a folder without the field is of format 1."""
 _PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 _TAIL = 1 << 16
+_SEAL = b',"crc":'
 
 
 def read_json(path: Path) -> Any:
@@ -76,17 +79,32 @@ def write_lines(path: Path, rows: Iterable[Any]) -> None:
         os.fsync(file.fileno())
 
 
+def sealed(row: Any) -> bytes:
+    """A row as a line that carries its checksum, so that a changed line is noticed and never counted."""
+    body = orjson.dumps(row)[:-1]
+    return b"%b%b%d}\n" % (body, _SEAL, zlib.crc32(body))
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a JSONL file; one that its writer has not finished is left out."""
+    """The whole lines of a JSONL file; one that its writer has not finished is left out.
+
+    Checksums are verified. A file whose first line has none was written without them.
+    """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
+            seal = line.rfind(_SEAL)
+            if number == 1:
+                has_seals = seal >= 0
             try:
                 row = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                row = None
-            if not isinstance(row, dict):
+                intact = isinstance(row, dict) and has_seals == (seal >= 0)
+                if intact and has_seals:
+                    intact = row.pop("crc") == zlib.crc32(line[:seal]) and line.endswith(b"}\n")
+            except (orjson.JSONDecodeError, KeyError):
+                intact = False
+            if not intact:
                 raise BadInput(f"{path} is damaged at line {number}; remove the folder and run again")
             yield row
 
@@ -125,7 +143,7 @@ class Journal:
 
     def append(self, rows: Iterable[Any]) -> None:
         """One write for all rows, handed to the operating system before anyone is told that they are done."""
-        self._file.write(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+        self._file.write(b"".join(map(sealed, rows)))
         self._file.flush()
 
     def sync(self) -> None:
@@ -221,6 +239,9 @@ class RunFolder:
             journal.sync()
         for name, value in results.items():
             write_json(self.folder / name, value)
+        content = read_json(self.folder / CONFIG)
+        content["digests"] = {name: _sha256(self.folder / name) for name in results}
+        write_json(self.folder / CONFIG, content)
 
     def has_results(self) -> bool:
         empty_journals = {name for name in self._names if not (self.folder / name).stat().st_size}
@@ -248,13 +269,29 @@ class RunFolder:
         if not isinstance(stored, dict) or stored.get("format", FORMAT) != FORMAT:
             version = stored.get("format") if isinstance(stored, dict) else "unknown"
             raise RunConflict(f"{self.folder} has run format {version}; this version of prb reads format {FORMAT}")
-        stored = {key: value for key, value in stored.items() if key != "models"}
+        stored = {key: value for key, value in stored.items() if key not in ("models", "digests")}
         differing = _differences(stored, orjson.loads(orjson.dumps(self.identity)))
         if differing:
             raise RunConflict(
                 f"{self.folder} was made with other settings; choose another --out or change these back:\n  "
                 + "\n  ".join(differing)
             )
+
+
+def read_result(folder: Path, name: str) -> Any:
+    """A result file of a finished run; one that was changed since is refused."""
+    path = folder / name
+    if not path.exists():
+        raise BadInput(f"{folder} is not finished: it has no {name}; run its command again to resume")
+    content = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
+    expected = content.get("digests", {}).get(name) if isinstance(content, dict) else None
+    if expected is not None and expected != _sha256(path):
+        raise BadInput(f"{path} was changed after the run wrote it; run its command again to write it anew")
+    return read_json(path)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _is_draft(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from functools import cache
@@ -108,7 +109,9 @@ def exports(prb: Shell) -> Json:
     return {
         "same results": made.summary["results"] == expected["results"],
         "fields": {
-            cls.__name__: list(getattr(cls, "__dataclass_fields__", None) or cls._fields)
+            cls.__name__: sorted(f.name for f in dataclasses.fields(cls))
+            if dataclasses.is_dataclass(cls)
+            else list(cls._fields)
             for cls in (package.EvaluateConfig, package.Pair, package.Query, package.Post, package.Verdict)
         },
         "pairs": [

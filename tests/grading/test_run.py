@@ -16,6 +16,7 @@ from prb.grading.config import GradeConfig
 from prb.grading.llm import LLMGrader
 from prb.grading.run import SHOWN, GradableRows, GradeKey, grade, read_answers, read_human
 from prb.llm.scripted import ScriptedLLM
+from prb.runs import read_lines, write_lines
 from prb.types import Failure
 from tests.conftest import make_row, make_twins
 
@@ -59,7 +60,7 @@ def answers(write_jsonl: Write) -> Path:
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in (folder / "grades.jsonl").read_bytes().splitlines()]
+    return list(read_lines(folder / "grades.jsonl"))
 
 
 def test_each_distinct_answer_is_graded_once_and_every_given_one_counts(
@@ -159,7 +160,8 @@ def test_a_line_that_lacks_a_field_is_refused_with_its_place(data: str, answers:
     config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
     grade(config, grader=Recording())
     path = tmp_path / "run" / "grades.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"failure":', b'"faliure":', 1))
+    first, *others = lines(tmp_path / "run")
+    write_lines(path, [{("faliure" if name == "failure" else name): first[name] for name in first}, *others])
     with pytest.raises(BadInput, match=f"{path}:1 is not a valid line: `failure`"):
         grade(config, grader=Recording())
 
