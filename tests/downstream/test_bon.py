@@ -292,7 +292,7 @@ def test_a_grader_that_returns_nonsense_has_failed(aspects: tuple[float, ...], d
     assert (done.summary["queries"]["used"], done.summary["queries"]["failures"]) == (0, {"no grades": 6})
 
 
-def test_nothing_usable_is_told_and_nothing_is_made_up(data: Path, tmp_path: Path) -> None:
+def test_a_run_without_any_usable_query_reports_that(data: Path, tmp_path: Path) -> None:
     done = run(data, tmp_path / "run", policy=policy(lambda _: ""))
     assert done.summary["queries"]["used"] == 0
     assert done.summary["queries"]["failures"] == {"empty answer": 6}
@@ -488,7 +488,7 @@ def test_bad_rows_are_refused_or_left_out_and_counted(write_jsonl: Write, tmp_pa
     assert notes.notes == ["left out 1 rows with errors"]
 
 
-def test_people_can_be_spread(write_jsonl: Write, tmp_path: Path) -> None:
+def test_rows_can_be_limited_per_user(write_jsonl: Write, tmp_path: Path) -> None:
     rows = [make_row(n, user=f"u{n // 3}") for n in range(9)]
     done = run(write_jsonl(rows), tmp_path / "run", per_user=1, limit=2)
     assert list(dict.fromkeys(line["pair"] for line in lines(done.folder, "samples"))) == ["r0", "r3"]

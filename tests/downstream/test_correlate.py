@@ -136,7 +136,7 @@ def test_results_are_the_same_each_time_and_are_plain_json(tmp_path: Path) -> No
         ({"bench": ("runs/a",)}, "give a table, or run folders"),
     ],
 )
-def test_bad_settings_are_told(changes: dict[str, Any], says: str) -> None:
+def test_bad_settings_are_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         correlate(CorrelateConfig(**changes))
 

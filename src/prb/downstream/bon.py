@@ -296,8 +296,8 @@ class Stages:
             grades.append([self.grades[pair.id][first[text]] for text in self._texts(pair)] or None)
         scores: dict[str, list[Row]] = {}
         for spec in self.models():
-            found = [self.scores[spec].get(pair.id) for pair in self.pairs]
-            scores[spec] = [None if lines is None else [lines[n] for n in numbers] for lines in found]
+            rows = [self.scores[spec].get(pair.id) for pair in self.pairs]
+            scores[spec] = [None if lines is None else [lines[n] for n in numbers] for lines in rows]
         return Results(
             clusters=list(self.clusters.values()),
             samples=[[self.samples[pair.id][n] for n in numbers] for pair in self.pairs],

@@ -117,6 +117,6 @@ def _contrasts(ends: Mapping[str, Floats], k: int, clusters: Ints, seed: int) ->
 
 
 def trust(summary: Mapping[str, Any]) -> str:
-    """Whose grades these are and how far they can be trusted; said wherever they are shown."""
+    """Whose grades these are and how far they can be trusted; printed wherever they are shown."""
     grader = summary["grader"]
     return f"Graded by {grader['spec']}. {grader['validity'] or 'Its validity has not been measured.'}"
