@@ -1,6 +1,6 @@
 """Reward functions for trainers that ask a `prb serve` process. Standard library only, so importing it costs nothing.
 
-verl    custom_reward_function.path=pkg://prb.serving.clients, custom_reward_function.name=compute_score; each row's
+verl    custom_reward_function.path is the path of this file, custom_reward_function.name=compute_score; each row's
         `extra_info["query"]` is what the model may see, `{"question", "user", "posts", "plan"}`, as JSON text or a dict
 trl     GRPOTrainer(reward_funcs=trl_reward, …); the dataset's column `query` holds the same, else the prompt is used
 
