@@ -30,9 +30,9 @@ from prb.evaluation.run import evaluate
 from prb.models import MODELS
 from prb.models.scripted import Noisy
 from prb.progress import Progress, watch
+from prb.reporting.downstream_figures import scatter
 from prb.reporting.downstream_tables import correlation_sentences, correlation_tables
 from prb.reporting.format import markdown
-from prb.reporting.scatter import scatter
 from prb.runs import write_json
 from prb.text.tokens import words
 from prb.training.config import TrainConfig

@@ -25,7 +25,7 @@ from prb.models.personal.features import make_features
 from prb.models.personal.head import Head
 from prb.models.personal.method import METHODS
 from prb.progress import Progress, watch
-from prb.reporting.figures import learning_curve
+from prb.reporting.downstream_figures import learning_curve
 from prb.reporting.format import Table, interval, markdown, p_value, percent, show
 from prb.reporting.style import CONDITIONS, SOFT, drawing, whiskers
 from prb.runs import read_json, write_json

@@ -91,7 +91,7 @@ def test_json_is_the_summaries_and_nothing_else(prb: Prb, run: Path) -> None:
 def test_an_unfinished_run_says_what_to_do(words: list[str], prb: Prb, run: Path) -> None:
     (run / "summary.json").unlink()
     said = prb("report", run, *words)
-    assert said == (2, "", f"prb: {run} is not finished; run the same `prb evaluate` again\n")
+    assert said == (2, "", f"prb: {run} is not finished; run the same `prb evaluate` again to resume it\n")
     assert not (run / "report").exists()
 
 
@@ -105,7 +105,7 @@ def test_what_is_not_a_run_is_refused(prb: Prb, tmp_path: Path) -> None:
 
 def test_a_folder_with_other_things_is_not_overwritten(prb: Prb, run: Path, tmp_path: Path) -> None:
     said = prb("report", run, "--out", tmp_path, "--quiet")
-    assert said == (2, "", f"prb: {tmp_path} holds other things than a report; choose another --out\n")
+    assert said == (2, "", f"prb: {tmp_path} is not empty and not a report; choose another --out\n")
 
 
 def test_a_damaged_summary_is_refused(prb: Prb, run: Path) -> None:

@@ -8,9 +8,9 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
+from prb.reporting.downstream_figures import scatter
 from prb.reporting.downstream_tables import bon_tables, correlation_sentences, correlation_tables, ppo_lines, ppo_tables
 from prb.reporting.format import latex, markdown
-from prb.reporting.scatter import scatter
 from prb.runs import read_json
 from tests.reporting.results import bon_run, ppo_run
 

@@ -17,18 +17,8 @@ import pytest
 from prb.errors import MissingExtra
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.figures import (
-    by_label,
-    joined,
-    leaderboard,
-    learning_curve,
-    write_audit,
-    write_bon,
-    write_correlation,
-    write_curve,
-    write_figures,
-    write_ppo,
-)
+from prb.reporting.downstream_figures import learning_curve, write_bon, write_correlation, write_curve, write_ppo
+from prb.reporting.figures import by_label, joined, leaderboard, write_audit, write_figures
 from prb.reporting.gather import gather
 from prb.reporting.style import CONDITIONS, DARK, PAPER, SERIES, drawing, series, whiskers
 from prb.runs import read_json

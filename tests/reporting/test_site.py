@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,8 @@ from prb.evaluation.compare import CompareConfig, compare
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.gather import gather, kind_of
-from prb.reporting.person import bins
-from prb.reporting.site import PAGES, script_json, write_site
+from prb.reporting.pages.model import bins
+from prb.reporting.site import PAGES, ReportConfig, report, report_tables, script_json, write_site
 from tests.conftest import make_row
 from tests.reporting.sites import CONDITIONS, EVIL, data_of, make_run, rows
 from tests.runs import by_length, names, settings
@@ -216,7 +218,7 @@ def test_a_dataset_that_is_gone_or_changed_costs_only_what_it_held(change: str, 
     site = write_site([run], tmp_path / "site").parent
     index = data_of(site, "d0/pairs")
     assert (index["heads"], index["texts"]) == (None, False)
-    assert index["note"].startswith("The dataset cannot be read" if change == "gone" else f"{data} is not the file")
+    assert index["note"].startswith("The dataset cannot be read anymore" if change == "gone" else f"{data} has changed")
     pair = data_of(site, "d0/pairs-0")["pairs"][0]
     assert "question" not in pair
     assert pair["said"]["profile"]["models"]["1"]["t"]
@@ -285,16 +287,16 @@ def test_what_is_unfinished_or_unknown_is_refused_and_nothing_is_written(run: Pa
     (run / "summary.json").rename(run / "later.json")
     for places, says in [
         ([], "name at least one run folder"),
-        ([run], "is not finished; run the same `prb evaluate` again"),
+        ([run], "is not finished; run the same `prb evaluate` again to resume it"),
         ([tmp_path], "is not a run"),
         ([tmp_path / "nowhere"], "does not exist"),
-        ([tmp_path / "odd.json"], "is no result that prb wrote"),
+        ([tmp_path / "odd.json"], "is not a result of prb"),
     ]:
         with pytest.raises(BadInput, match=says):
             write_site(places, tmp_path / "site")
     (run / "later.json").rename(run / "summary.json")
     lines = (run / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
-    for broken, says in [(lines[:-1], "not one for each pair"), ([b"{}\n", *lines], "not as `prb evaluate` writes it")]:
+    for broken, says in [(lines[:-1], "does not have one outcome per pair"), ([b"{}\n", *lines], "an outcome without")]:
         (run / "outcomes.jsonl").write_bytes(b"".join(broken))
         with pytest.raises(BadInput, match=says):
             write_site([run], tmp_path / "site")
@@ -305,8 +307,16 @@ def test_only_a_report_is_ever_overwritten(run: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.tex").write_text("years of work")
-    with pytest.raises(BadInput, match="holds other things than a report"):
+    with pytest.raises(BadInput, match="is not empty and not a report"):
         write_site([run], mine)
+    web = tmp_path / "web"
+    (web / "data").mkdir(parents=True)
+    (web / "index.html").write_text("my own page")
+    for marker in ("", "var site = {};"):  # a page of one's own, even one with a data/site.js
+        (web / "data" / "site.js").write_text(marker)
+        with pytest.raises(BadInput, match="is not empty and not a report"):
+            write_site([run], web)
+    assert (web / "index.html").read_text() == "my own page"
     with pytest.raises(BadInput, match="is a file"):
         write_site([run], mine / "thesis.tex")
     assert names(mine) == ["thesis.tex"]
@@ -314,6 +324,44 @@ def test_only_a_report_is_ever_overwritten(run: Path, tmp_path: Path) -> None:
     (site / "data" / "d0" / "old.js").write_text("")
     write_site([run], site)
     assert not (site / "data" / "d0" / "old.js").exists()
+    (site / ".git").mkdir()  # a report that was published: what was added to it is not ours to delete
+    with pytest.raises(BadInput, match=r"also holds .git, which a new report would delete"):
+        write_site([run], site)
+    (site / ".git").rmdir()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert write_site([run], empty).exists()
+
+
+def test_reports_into_one_folder_at_the_same_time_do_not_break_each_other(run: Path, tmp_path: Path) -> None:
+    code = "from pathlib import Path; from sys import argv; from prb.reporting.site import write_site; "
+    code += "write_site([Path(argv[1])], Path(argv[2]))"
+    command = [sys.executable, "-c", code, str(run), str(tmp_path / "site")]
+    writers = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
+    assert [(writer.communicate()[1], writer.returncode) for writer in writers] == [(b"", 0)] * 3
+    alone = write_site([run], tmp_path / "alone").parent
+    files = sorted(path.relative_to(alone) for path in alone.rglob("*") if path.is_file())
+    assert files == sorted(
+        path.relative_to(tmp_path / "site") for path in (tmp_path / "site").rglob("*") if path.is_file()
+    )
+    assert all((alone / name).read_bytes() == (tmp_path / "site" / name).read_bytes() for name in files)
+    assert [name for name in names(tmp_path) if name.startswith(".")] == []
+
+
+def test_a_symbolic_link_to_a_report_is_followed(run: Path, site: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(site)
+    (site / "index.html").write_text("old")
+    assert write_site([run], tmp_path / "link") == tmp_path / "link" / "index.html"
+    assert (tmp_path / "link").is_symlink()
+    assert (site / "index.html").read_text("utf-8") != "old"
+
+
+def test_python_and_the_command_line_do_the_same(run: Path, tmp_path: Path) -> None:
+    assert report(ReportConfig(runs=run)) == run / "report" / "index.html"
+    assert report(ReportConfig(runs=[run], out=tmp_path / "site", texts=False)) == tmp_path / "site" / "index.html"
+    assert report_tables(ReportConfig(runs=run, format="csv")).startswith("model,none,profile")
+    with pytest.raises(BadInput, match="at least one run"):
+        report(ReportConfig(runs=()))
 
 
 def test_a_site_that_fails_leaves_the_old_one_as_it_was(
@@ -331,7 +379,7 @@ def test_a_site_that_fails_leaves_the_old_one_as_it_was(
     assert ".site.part" not in names(tmp_path)
 
 
-def test_kinds_are_recognised_by_what_is_inside(run: Path, tmp_path: Path) -> None:
+def test_kinds_are_recognized_by_what_is_inside(run: Path, tmp_path: Path) -> None:
     assert kind_of(run) == "evaluate"
     for kind in ("bon", "ppo"):
         folder = tmp_path / kind
@@ -349,6 +397,6 @@ def test_columns_agree_with_the_outcomes(run: Path) -> None:
     (group,) = gather([run]).groups
     for line in map(orjson.loads, (run / "outcomes.jsonl").read_bytes().splitlines()):
         at = group.pairs.index(line["pair"])
-        credit = group.lines[line["model"], line["condition"]].credits[at]
+        credit = group.columns[line["model"], line["condition"]].credit[at]
         assert np.isnan(credit) if line["credit"] is None else credit == line["credit"]
     assert group.conditions == CONDITIONS

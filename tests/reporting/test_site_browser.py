@@ -315,7 +315,7 @@ def test_without_the_dataset_the_explorer_shows_ids_and_numbers_and_says_why(vis
     data.unlink()
     window = visit(write_site([run], tmp_path / "site").parent, "pairs.html")
     assert window.texts(".detail h2") == ["t1a"]
-    assert window.texts(".detail .note")[0].startswith("The dataset cannot be read again")
+    assert window.texts(".detail .note")[0].startswith("The dataset cannot be read anymore")
     assert "u1-1, u1-2" in window.page.locator(".detail").inner_text()  # which posts were shown, by their ids
     assert "✓ +31" in window.page.locator(".detail").inner_text()
     for page in ("index.html#tier=hard", "model.html", "compare.html"):

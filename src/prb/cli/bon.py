@@ -16,8 +16,8 @@ def command(args: Sequence[str]) -> None:
     config = _config(args)
     from prb.downstream.bon import best_of_n
     from prb.progress import watch
+    from prb.reporting.downstream_figures import write_bon
     from prb.reporting.downstream_tables import bon_tables
-    from prb.reporting.figures import write_bon
     from prb.reporting.format import show
 
     with watch(config.quiet) as progress:

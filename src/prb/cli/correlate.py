@@ -39,8 +39,8 @@ def command(args: Sequence[str]) -> None:
 
 def _write(folder: Path, result: Mapping[str, Any], progress: Progress) -> None:
     from prb.errors import BadInput
+    from prb.reporting.downstream_figures import write_correlation
     from prb.reporting.downstream_tables import correlation_sentences, correlation_tables
-    from prb.reporting.figures import write_correlation
     from prb.reporting.format import latex, markdown
     from prb.runs import write_json
 

@@ -13,8 +13,8 @@ def command(args: Sequence[str]) -> None:
     refuse_repeated(args, "--condition")
     config = parse_or_repeat(PpoConfig, args, "ppo")
     from prb.progress import watch
+    from prb.reporting.downstream_figures import write_ppo
     from prb.reporting.downstream_tables import ppo_lines, ppo_tables
-    from prb.reporting.figures import write_ppo
     from prb.reporting.format import show
 
     with watch(config.quiet) as progress:

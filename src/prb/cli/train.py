@@ -59,7 +59,7 @@ def _curve(args: Sequence[str]) -> None:
 
     config = parse(CurveConfig, args, "train curve")
     from prb.progress import watch
-    from prb.reporting.figures import write_curve
+    from prb.reporting.downstream_figures import write_curve
     from prb.reporting.format import show
     from prb.reporting.tables import curve_table
     from prb.training.margins import learning_curve

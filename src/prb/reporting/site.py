@@ -1,33 +1,63 @@
 """`prb report`: finished runs as a static site that opens from disk. No server, no network, nothing to install.
 
 A page is a template, its script under `site/assets/` and its data: files `data/NAME.js`, each one call
-`prb.data("NAME", …)`, because a page on disk may load scripts but not fetch. A page whose `build` finds nothing in what
-was given is left out of the site and of the top bar.
+`prb.data("NAME", …)`, because a page on disk may load scripts but not fetch. A page without data is left out.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
+import tyro
+from filelock import FileLock
+from pydantic import BeforeValidator
 
 from prb import __version__
+from prb.config import OutputConfig, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
-from prb.reporting import board, evidence, pairs, person
 from prb.reporting.figures import write_figures
 from prb.reporting.format import as_csv, markdown
-from prb.reporting.gather import Given, gather
-from prb.reporting.tables import leaderboard
+from prb.reporting.gather import Inputs, gather, read_summary
+from prb.reporting.pages import audit, downstream, leaderboard, model, pairs, study
+from prb.reporting.style import load_matplotlib
+from prb.reporting.tables import leaderboard as leaderboard_table
+from prb.runs import draft
 
 DataFile = tuple[str, Any]
-"""Name without suffix, such as `d0/board`, and what it holds."""
+"""Name without suffix, such as `d0/board`, and content."""
 SHIPPED = files("prb.reporting") / "site"
+MARKER = Path("data", "site.js")
+"""Every report holds this file, and it begins with `prb.data("site",`: so a report is recognized."""
+
+
+@config
+class ReportConfig(OutputConfig):
+    """A static site from finished runs: leaderboard, models, pairs, comparison, downstream results; or a table."""
+
+    verb: ClassVar[str] = "report"
+
+    runs: Annotated[
+        tuple[Path, ...], BeforeValidator(lambda v: (v,) if isinstance(v, (str, Path)) else v), tyro.conf.Positional
+    ]
+    """Folders of evaluate, bon and ppo runs; correlation.json, audit.json and agreement JSON, or their folders."""
+    out: Path | None = None
+    """Folder of the site. Default: RUN/report. Only an earlier report is overwritten."""
+    texts: bool = True
+    """Include questions, answers, posts and replies of judges; without them the site holds ids and numbers only."""
+    figures: bool = False
+    """Also write figures for papers, as SVG and PDF in figures/."""
+    format: Literal["site", "markdown", "csv"] = "site"
+    """`site` writes files; the others print a table to stdout."""
+    json: bool = False
+    """Print the summaries as JSON instead."""
 
 
 @dataclass(frozen=True)
@@ -37,105 +67,137 @@ class Page:
     short: str
     """In the top bar."""
     title: str
-    build: Callable[[Given], Iterable[DataFile] | None]
-    """The page's data files, made one after the other; `None` if nothing for it was given."""
+    build: Callable[[Inputs], Iterable[DataFile] | None]
+    """The data files of the page, built one after the other; `None` if there is nothing to show."""
     helpers: tuple[str, ...] = ()
-    """Further scripts under `assets/`, loaded before its own."""
+    """Further scripts under `assets/`, loaded before the page's own."""
 
 
-def _of_pairs(build: Callable[[Given], Iterable[DataFile]]) -> Callable[[Given], Iterable[DataFile] | None]:
-    """A page that is there if an evaluation on pairs was given."""
-    return lambda given: build(given) if given.groups else None
+def _with_pairs(build: Callable[[Inputs], Iterable[DataFile]]) -> Callable[[Inputs], Iterable[DataFile] | None]:
+    """A page that needs an evaluation on pairs."""
+    return lambda inputs: build(inputs) if inputs.groups else None
 
 
 PAGES = (
-    Page("index", "Leaderboard", "Leaderboard", board.build),
-    Page("model", "Models", "One model", _of_pairs(person.build)),
-    Page("pairs", "Pairs", "Pair explorer", _of_pairs(pairs.build), ("diff", "explore")),
-    Page("compare", "Compare", "Two models", _of_pairs(lambda _: ())),
-    Page("downstream", "Downstream", "Downstream", evidence.downstream_page, ("evidence",)),
-    Page("study", "Study", "What people say", evidence.study_page, ("evidence",)),
-    Page("audit", "Audit", "What needs the person?", evidence.audit_page, ("evidence",)),
+    Page("index", "Leaderboard", "Leaderboard", leaderboard.build),
+    Page("model", "Models", "One model", _with_pairs(model.build)),
+    Page("pairs", "Pairs", "Pair explorer", _with_pairs(pairs.build), ("diff", "explore")),
+    Page("compare", "Compare", "Two models", _with_pairs(lambda _: ())),
+    Page("downstream", "Downstream", "Downstream", downstream.build, ("results",)),
+    Page("study", "Study", "Human study", study.build, ("results",)),
+    Page("audit", "Audit", "Audit", audit.build, ("results",)),
 )
+ENTRIES = {"assets", "data", "figures", "table.md", "table.csv", *(f"{page.name}.html" for page in PAGES)}
+"""All that a report consists of."""
+
+
+def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
+    """Write the site; the path of its `index.html`."""
+    if not settings.runs:
+        raise BadInput("name at least one run folder")
+    first = settings.runs[0]
+    out = settings.out or (first if first.is_dir() else first.parent) / "report"
+    return write_site(settings.runs, out, texts=settings.texts, figures=settings.figures, progress=progress)
+
+
+def report_tables(settings: ReportConfig) -> str:
+    """The leaderboards of evaluation runs as Markdown or CSV."""
+    text = as_csv if settings.format == "csv" else markdown
+    return "".join(text(leaderboard_table(summary)) for summary in report_summaries(settings))
+
+
+def report_summaries(settings: ReportConfig) -> list[dict[str, Any]]:
+    if not settings.runs:
+        raise BadInput("name at least one run folder")
+    return [read_summary(run) for run in settings.runs]
 
 
 def write_site(
     places: Sequence[Path], out: Path, *, texts: bool = True, figures: bool = False, progress: Progress = SILENT
 ) -> Path:
-    """All of the site or nothing: it is drawn up beside `out` and then takes its place. Returns `index.html`."""
-    check_place(out)
-    given = gather(places, texts=texts, progress=progress)
-    draft = out.resolve().with_name(f".{out.resolve().name}.part")
-    shutil.rmtree(draft, ignore_errors=True)
+    """The whole site or nothing: it is built beside `out` and then takes its place. Returns its `index.html`."""
+    check_target(out)
+    if figures:
+        load_matplotlib()
+    inputs = gather(places, texts=texts, progress=progress)
+    target = out.resolve()
     try:
-        _fill(draft, given, progress)
-        if figures:
-            progress.begin("figures")
-            write_figures(given, draft / "figures")
-        _swap(draft, out)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(target):
+            check_target(out)
+            with draft(target) as folder:
+                _fill(folder, inputs, progress)
+                if figures:
+                    progress.begin("figures")
+                    write_figures(inputs, folder / "figures")
     except OSError as error:
         raise BadInput(f"{out} cannot be written: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return out / "index.html"
 
 
-def _swap(draft: Path, out: Path) -> None:
-    old = draft.with_suffix(".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if out.exists():
-        out.rename(old)
-    draft.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
+@contextmanager
+def _lock(target: Path) -> Iterator[None]:
+    """Reports into one folder are written one after the other. The lock is beside it, since the folder is replaced."""
+    lock = FileLock(target.with_name(f".{target.name}.lock"))
+    with lock:
+        try:
+            yield
+        finally:
+            Path(lock.lock_file).unlink(missing_ok=True)
 
 
-def check_place(out: Path) -> None:
-    """A site is only written where nothing is, or over a report."""
+def check_target(out: Path) -> None:
+    """A site is written to a new or empty folder, or replaces a report that holds nothing else."""
     if not out.exists():
         return
     if not out.is_dir():
         raise BadInput(f"{out} is a file; choose another --out")
     names = {path.name for path in out.iterdir()}
-    ours = (out / "data" / "site.js").exists() or names <= {"index.html", "table.md", "table.csv"}
-    if not ours:
-        raise BadInput(f"{out} holds other things than a report; choose another --out")
+    marker = out / MARKER
+    if names and not (marker.is_file() and marker.read_bytes().startswith(b'prb.data("site",')):
+        raise BadInput(f"{out} is not empty and not a report; choose another --out")
+    if others := sorted(names - ENTRIES):
+        raise BadInput(
+            f"{out} also holds {', '.join(others[:3])}, which a new report would delete; choose another --out"
+        )
 
 
-def _fill(folder: Path, given: Given, progress: Progress) -> None:
+def _fill(folder: Path, inputs: Inputs, progress: Progress) -> None:
     (folder / "data").mkdir(parents=True)
     with as_file(SHIPPED / "assets") as assets:
         shutil.copytree(assets, folder / "assets")
     shown = []
     for page in PAGES:
-        made = page.build(given)
-        if made is not None:
+        data_files = page.build(inputs)
+        if data_files is not None:
             progress.begin(f"page {page.name}")
             shown.append(page)
-            for name, value in made:
-                write_data(folder, name, value)
-    write_data(folder, "site", describe(given))
+            for name, value in data_files:
+                _write_data(folder, name, value)
+    datasets = [leaderboard.describe(group) for group in inputs.groups]
+    _write_data(folder, "site", {"title": title(inputs), "version": __version__, "datasets": datasets})
     for page in shown:
-        (folder / f"{page.name}.html").write_text(render(page, shown, given), "utf-8")
-    tables = [leaderboard(run.summary) for run in given.evaluations]
+        (folder / f"{page.name}.html").write_text(render(page, shown, inputs), "utf-8")
+    tables = [leaderboard_table(run.summary) for run in inputs.evaluations]
     (folder / "table.md").write_text("\n".join(markdown(table) for table in tables), "utf-8")
     (folder / "table.csv").write_text("\n".join(as_csv(table) for table in tables), "utf-8")
 
 
-def write_data(folder: Path, name: str, value: Any) -> None:
+def _write_data(folder: Path, name: str, value: Any) -> None:
     path = folder / "data" / f"{name}.js"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"prb.data(" + script_json(name) + b"," + script_json(value) + b");\n")
 
 
 def script_json(value: Any) -> bytes:
-    """JSON that stays a value wherever a script may stand: no tag can open or close, no line can end."""
+    """JSON that is safe inside a script: it can open or close no tag and end no line."""
     text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     for raw, safe in ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029")):
         text = text.replace(raw, safe)
     return text
 
 
-def render(page: Page, pages: Sequence[Page], given: Given) -> str:
+def render(page: Page, pages: Sequence[Page], inputs: Inputs) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -145,26 +207,17 @@ def render(page: Page, pages: Sequence[Page], given: Given) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    template = environment.get_template(f"{page.name}.html")
-    return template.render(
+    return environment.get_template(f"{page.name}.html").render(
         page=page,
         pages=pages,
-        title=title(given),
+        title=title(inputs),
         version=__version__,
         scripts=[f"assets/{name}.js" for name in (*page.helpers, page.name)],
-        ratings=[leaderboard(run.summary) for run in given.ratings],
+        ratings=[leaderboard_table(run.summary) for run in inputs.ratings],
     )
 
 
-def title(given: Given) -> str:
-    names = [run.folder.name for run in given.evaluations]
-    return " + ".join(names[:3]) + (f" + {len(names) - 3} more" if len(names) > 3 else "") or "Personalized RewardBench"
-
-
-def describe(given: Given) -> Mapping[str, Any]:
-    """`data/site.js`: what every page knows."""
-    return {
-        "title": title(given),
-        "version": __version__,
-        "datasets": [board.describe(group) for group in given.groups],
-    }
+def title(inputs: Inputs) -> str:
+    names = [run.folder.name for run in inputs.evaluations]
+    more = f" + {len(names) - 3} more" if len(names) > 3 else ""
+    return " + ".join(names[:3]) + more or "Personalized RewardBench"

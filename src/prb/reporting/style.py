@@ -1,6 +1,6 @@
-"""The one look of all figures: colours told apart by everybody and on either paper, the same bytes each time.
+"""The one look of all figures: colors for color-blind readers on light and dark paper, the same bytes each time.
 
-An SVG follows the reader's dark mode (every colour is one of `DARK`'s keys and has a counterpart there); a PDF is for
+An SVG follows the reader's dark mode (every color is one of `DARK`'s keys and has a counterpart there); a PDF is for
 print. Text stays text in both.
 """
 
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from prb.errors import MissingExtra
+from prb.progress import Progress
 from prb.runs import write_bytes
 
 INK, SOFT, LINE, PAPER = "#1c2330", "#5a6474", "#d9dee6", "#ffffff"
@@ -25,7 +27,7 @@ CONDITIONS = {
     "oracle": "#a3508a",
 }
 SERIES = ("#0072b2", "#b8531a", "#009e73", "#a3508a", "#5b3fd0", "#4d4a12")
-"""Of lines that have no condition; from the seventh on they come again with other marks and dashes."""
+"""Of lines that have no condition; from the seventh on they repeat with other marks and dashes."""
 MARKS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", "--", "-.", ":")
 DARK = {
@@ -72,16 +74,20 @@ STYLE: dict[Any, Any] = {
 }
 
 
+def load_matplotlib() -> Any:
+    try:
+        import matplotlib.figure
+    except ImportError:
+        raise MissingExtra("the plot", "figures") from None
+    return matplotlib
+
+
 @contextmanager
 def drawing(*paths: Path, width: float, height: float, alt: str = "") -> Iterator[Any]:
     """A figure, `width` × `height` inches, written to every path (.svg, .pdf) when the block is done."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("the plot", "figures") from None
-    with rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
+    matplotlib = load_matplotlib()
+    with matplotlib.rc_context(STYLE):
+        figure = matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
         yield figure
         for path in paths:
             write_bytes(path, _bytes(figure, path.suffix[1:], alt))
@@ -91,11 +97,11 @@ def _bytes(figure: Any, kind: str, alt: str) -> bytes:
     drawn = io.BytesIO()
     undated = {"Date": None} if kind == "svg" else {"CreationDate": None, "Producer": None}
     figure.savefig(drawn, format=kind, metadata={**undated, "Creator": "prb", **({"Title": alt} if alt else {})})
-    return _following_dark(drawn.getvalue().decode(), alt).encode() if kind == "svg" else drawn.getvalue()
+    return _with_dark_mode(drawn.getvalue().decode(), alt).encode() if kind == "svg" else drawn.getvalue()
 
 
-def _following_dark(svg: str, alt: str) -> str:
-    """Rules that outrank the colours matplotlib wrote, and words for those who do not see the picture."""
+def _with_dark_mode(svg: str, alt: str) -> str:
+    """Add rules that override matplotlib's colors in dark mode, and a description for screen readers."""
     rules = [
         f'[style*="{what}: {light}"]{{{what}:{dark}!important}}'
         for light, dark in DARK.items()
@@ -103,25 +109,26 @@ def _following_dark(svg: str, alt: str) -> str:
         if f"{what}: {light}" in svg
     ]
     style = f"<style>:root{{color-scheme:light dark}}@media(prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
-    said = f"<title>{_escaped(alt)}</title>" if alt else ""
-    head = re.compile(r"<svg ([^>]*)>")
-    label = f'role="img" aria-label="{_escaped(alt)}" ' if alt else ""
-    return head.sub(lambda found: f"<svg {label}{found[1]}>\n {said}{style}", svg, count=1)
-
-
-def _escaped(text: str) -> str:
-    from html import escape
-
-    return escape(text)
+    title = f"<title>{escape(alt)}</title>" if alt else ""
+    label = f'role="img" aria-label="{escape(alt)}" ' if alt else ""
+    return re.sub(r"<svg ([^>]*)>", lambda head: f"<svg {label}{head[1]}>\n {title}{style}", svg, count=1)
 
 
 def series(position: int) -> dict[str, Any]:
-    """Colour, mark and dash of the n-th line: never the same three twice among 24."""
-    again, colour = divmod(position, len(SERIES))
-    mark = MARKS[(colour + again) % len(MARKS)]
-    return {"color": SERIES[colour], "marker": mark, "linestyle": DASHES[again % len(DASHES)]}
+    """Color, mark and dash of the n-th line: no two of 24 lines look the same."""
+    again, color = divmod(position, len(SERIES))
+    mark = MARKS[(color + again) % len(MARKS)]
+    return {"color": SERIES[color], "marker": mark, "linestyle": DASHES[again % len(DASHES)]}
 
 
 def whiskers(estimates: Sequence[Mapping[str, Any]], scale: float = 100) -> list[list[float]]:
     """Lengths below and above each value; none where an end is unknown."""
     return [[0.0 if e[end] is None else scale * abs(e["value"] - e[end]) for e in estimates] for end in ("low", "high")]
+
+
+def write_or_note(draw: Callable[[Path], None], path: Path, progress: Progress) -> None:
+    """Draw a figure that a verb leaves beside its results; without matplotlib there is a note instead."""
+    try:
+        draw(path)
+    except MissingExtra as missing:
+        progress.note(f"no {path.name}: {missing}")

@@ -6,13 +6,13 @@
   const kind = (name) => (name.includes("blind") ? "shuffled" : name.includes("rubric") ? "profile" : "none");
 
   function audit(result) {
-    const rows = result.rows.map((r) => ({ name: r.name, text: evidence.share(r), lanes: [{ ...r, kind: kind(r.name) }] }));
+    const rows = result.rows.map((r) => ({ name: r.name, text: results.share(r), lanes: [{ ...r, kind: kind(r.name) }] }));
     const lines = [{ at: 0.5, label: "a coin" }];
     return h("section", { "aria-label": `Audit: ${result.name}` }, h("h2", {}, result.dataset), h("p", {}, h("b", {}, result.verdict)),
       h("div", { class: "card" },
         charts.legend([{ name: "floors", kind: "none" }, { name: "learner that never sees the person", kind: "shuffled" }, { name: "reads the rubric", kind: "profile" }]),
         charts.bars(rows, { lines }), h("p", { class: "soft" }, "Accuracy in % with 95 % intervals by cluster, scale 0 to 100; line: a coin. Learner and reader are lower bounds: better ones may find more.")),
-      result.tables.map((t, n) => h("div", { class: "card" }, evidence.told(t, { open: n === 1 }))));
+      result.tables.map((t, n) => h("div", { class: "card" }, results.told(t, { open: n === 1 }))));
   }
 
   prb.run(async () => put("audits", (await prb.load("audit")).map(audit)));

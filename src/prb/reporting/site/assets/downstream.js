@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { h, put } = prb, { told, facts, trust, plain, room, share, cell, minus } = evidence;
+  const { h, put } = prb, { told, facts, trust, plain, room, share, cell, minus } = results;
   const last = (list) => list[list.length - 1];
   const worth = (result) => last(result.headroom).value ?? -Infinity;
 
@@ -52,7 +52,7 @@
       title: "Expected graded score of best-of-k",
       alt: `Expected graded score of best of ${last(run.ks)} in percent: random pick ${prb.percent(last(run.random).value)}, oracle pick ${prb.percent(last(run.oracle).value)}; ${ends}.`,
     });
-    requestAnimationFrame(() => evidence.untangle(svg));
+    requestAnimationFrame(() => results.untangle(svg));
     return svg;
   }
 
@@ -198,7 +198,7 @@
       series: [{ name: "models", kind: "s0", join: false, points: points.filter((p) => !p.made) }, { name: "constructed", kind: "s1", join: false, points: points.filter((p) => p.made).map((p) => ({ ...p, hollow: true })) }],
       x: { label: x.name }, y: { label: y.name }, width: room(560), height: Math.min(380, 180 + room(560) / 3), title: `${x.name} against ${y.name}`, alt: `${x.name} against ${y.name} of ${result.models.length} models. ${claims.join("; ")}.`,
     });
-    requestAnimationFrame(() => evidence.untangle(svg));
+    requestAnimationFrame(() => results.untangle(svg));
     return h("figure", { class: "card panel" }, h("figcaption", {}, claims.map((c) => h("div", { class: "soft" }, c))), svg);
   }
 

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { h, put } = prb, { facts, fixed, share } = evidence;
+  const { h, put } = prb, { facts, fixed, share } = results;
   const ASKED = { before: "Preference from the posts alone", after: "Preference, wishes known", difference: "What the difference is about",
     correctness: "Correctness, 1 to 5", relevance: "Relevance, 1 to 5", helpfulness: "Helpfulness, 1 to 5" };
   const COEFFICIENTS = { alpha: "Krippendorff’s α", fleiss: "Fleiss’ κ", ac1: "Gwet’s AC1", cohen: "mean Cohen’s κ" };

@@ -1,7 +1,7 @@
 // What the downstream, study and audit pages share.
 "use strict";
 
-const evidence = (() => {
+const results = (() => {
   const { h } = prb;
 
   // a table that came from Python as text: {title, columns, rows, notes}
