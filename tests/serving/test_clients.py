@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import socket
 import subprocess
@@ -93,7 +92,12 @@ def test_the_file_needs_the_standard_library_only() -> None:
     imported = {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
     imported |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
-    assert importlib.util.find_spec("prb.serving.clients") is not None
+
+
+def test_importing_it_from_the_package_loads_nothing_heavy() -> None:
+    code = "import sys, prb.serving.clients; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "numpy", "pydantic", "httpx", "fastapi"} & set(done.stdout.split())
 
 
 @pytest.mark.parametrize("extra_info", [None, {}, {"question": "q"}])

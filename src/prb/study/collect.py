@@ -32,7 +32,7 @@ from prb.study.pages import NOTICES, Posted, Refused, Site, redirect
 OFFERED = 12
 """Questions shown to choose from, those with the fewest takers first."""
 NO_QUOTA = 1000
-"""Most questions per participant where the study sets no quota: no person answers more, programs might."""
+"""Most questions per participant where the study sets no quota: nobody answers more, but a program might try."""
 
 
 def collect_routes(site: Site) -> APIRouter:
