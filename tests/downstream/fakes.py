@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from prb.downstream.bon import BonConfig
 from prb.grading import Answered, Grades
 from prb.llm import Completion, Request
 from prb.llm.scripted import ScriptedLLM
 from prb.models.scripted import ScriptedScorer
+from prb.runs import read_lines
 from prb.types import Ask, Failure
 
 WORDS = ("once", "daily", "rarely", "never", "weekly", "often", "soon")
@@ -76,4 +75,4 @@ def settings(data: Path | str, out: Path, **changes: Any) -> BonConfig:
 
 
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in (folder / f"{name}.jsonl").read_bytes().splitlines()]
+    return list(read_lines(folder / f"{name}.jsonl"))

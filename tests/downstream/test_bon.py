@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 from filelock import FileLock
 
@@ -18,6 +17,7 @@ from prb.errors import BadData, BadInput, BadSpec, RunConflict, UnknownName
 from prb.grading import Answered, Grades
 from prb.llm import Request
 from prb.models.scripted import ScriptedScorer
+from prb.runs import sealed
 from prb.types import Ask, Duel, Failure, Verdict
 from tests.conftest import make_row, make_twins
 from tests.downstream.fakes import Marks, errs, knows, lines, mark, models, policy, says, settings
@@ -353,7 +353,7 @@ def test_two_lines_that_contradict_each_other_are_refused(
     folder = run(data, tmp_path / "run").folder
     path = folder / f"{name}.jsonl"
     other = {**lines(folder, name)[0], **change}
-    path.write_bytes(path.read_bytes() + orjson.dumps(other, option=orjson.OPT_APPEND_NEWLINE))
+    path.write_bytes(path.read_bytes() + sealed(other))
     with pytest.raises(BadInput, match=says):
         run(data, tmp_path / "run")
 
@@ -362,7 +362,9 @@ def test_two_lines_that_contradict_each_other_are_refused(
 def test_a_line_without_one_of_its_fields_is_refused(name: str, field: str, data: Path, tmp_path: Path) -> None:
     folder = run(data, tmp_path / "run").folder
     path = folder / f"{name}.jsonl"
-    path.write_bytes(path.read_bytes().replace(f'"{field}":'.encode(), b'"other":', 1))
+    first, *rest = lines(folder, name)
+    del first[field]
+    path.write_bytes(b"".join(map(sealed, [first, *rest])))
     with pytest.raises(BadInput, match=rf"{name}\.jsonl line 1 has no field '{field}'"):
         run(data, tmp_path / "run")
 

@@ -16,7 +16,7 @@ from prb.downstream.tables import Scores
 from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.runs import write_json
+from prb.runs import read_json, read_lines, sealed, write_json
 from prb.types import Ask, Failure
 from tests.conftest import make_row, make_twins
 from tests.downstream import fakes
@@ -134,27 +134,32 @@ def test_best_of_n_is_read_without_its_dataset(bench: Path, best: Path, data: Pa
 def test_a_summary_that_does_not_say_who_belongs_together_is_told_with_what_to_do(bench: Path, best: Path) -> None:
     summary = orjson.loads((best / "summary.json").read_bytes())
     write_json(best / "summary.json", {key: value for key, value in summary.items() if key != "clusters"})
+    with pytest.raises(BadInput, match=r"summary\.json was changed after the run wrote it"):
+        read(bench, best)
+    config = read_json(best / "config.json")
+    del config["digests"]  # as an older version wrote it
+    write_json(best / "config.json", config)
     with pytest.raises(BadInput, match="run its command again"):
         read(bench, best)
 
 
 def test_a_model_that_was_scored_in_part_after_the_summary_does_not_count(bench: Path, best: Path) -> None:
     path = best / "scores.jsonl"
-    lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    lines = list(read_lines(path))
     late = [{**line, "model": "late"} for line in lines if (line["model"], line["pair"]) == ("short", "t1a")]
-    path.write_bytes(path.read_bytes() + b"".join(orjson.dumps(x, option=orjson.OPT_APPEND_NEWLINE) for x in late))
+    path.write_bytes(path.read_bytes() + b"".join(map(sealed, late)))
     assert read(bench, best).models == ("short", "long")
 
 
 def test_a_score_that_was_retried_replaces_its_failure_and_nothing_else(bench: Path, best: Path) -> None:
     before = read(bench, best).downstream[0].values
     path = best / "scores.jsonl"
-    lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    lines = list(read_lines(path))
     first = next(line for line in lines if line["model"] == "long")
     failed = {**first, "score": None, "failure": "busy"}
-    path.write_bytes(b"".join(orjson.dumps(x, option=orjson.OPT_APPEND_NEWLINE) for x in (failed, *lines)))
+    path.write_bytes(b"".join(map(sealed, (failed, *lines))))
     assert read(bench, best).downstream[0].values.tolist() == before.tolist()
-    path.write_bytes(b"".join(orjson.dumps(x, option=orjson.OPT_APPEND_NEWLINE) for x in (*lines, failed)))
+    path.write_bytes(b"".join(map(sealed, (*lines, failed))))
     with pytest.raises(
         BadInput, match=rf"scores.jsonl line {len(lines) + 1} contradicts an earlier line for model 'lo"
     ):

@@ -22,7 +22,7 @@ from prb.downstream.ppo.checkpoints import ANSWER_LINES, ANSWERS
 from prb.downstream.tables import Column, Scores
 from prb.errors import BadInput
 from prb.evaluation.outcomes import read_outcomes
-from prb.runs import CONFIG, SUMMARY, read_json
+from prb.runs import CONFIG, SUMMARY, read_json, read_result
 from prb.stats.best_of import curves
 from prb.stats.estimate import Floats
 
@@ -88,9 +88,7 @@ def _finished(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     verb = next((verb for verb in ("evaluate", "bon", "ppo") if verb in config), None)
     if verb is None:
         raise BadInput(f"{folder} is not a run of `prb evaluate`, `prb bon` or `prb ppo`")
-    if not (folder / SUMMARY).exists():
-        raise BadInput(f"{folder} is not finished: it has no {SUMMARY}; run its command again to resume")
-    return verb, config[verb], read_json(folder / SUMMARY)
+    return verb, config[verb], read_result(folder, SUMMARY)
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from prb.llm import Sampling
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import SUMMARY, Journal, RunFolder, read_json
+from prb.runs import SUMMARY, Journal, RunFolder, read_result
 from prb.stats.estimate import Floats, Ints, codes, totals
 from prb.stats.paired import bootstrap_interval, difference
 from prb.types import Failure, Pair, Query, Scorer
@@ -88,7 +88,7 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
     with RunFolder(out, identity, journals=(ANSWERS,)) if main else nullcontext() as folder:
         accelerator.wait_for_everyone()
         if (out / SUMMARY).exists():
-            return Ppo(out, read_json(out / SUMMARY), main_process=main)
+            return Ppo(out, read_result(out, SUMMARY), main_process=main)
         progress.begin(f"loading {config.policy}")
         run = LocalRun(config, prompts, model, grader, accelerator, out, folder, progress)
         return Ppo(out, run.run(tracker), main_process=main)
