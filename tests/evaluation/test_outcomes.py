@@ -72,6 +72,14 @@ def test_lines_read_back_give_the_same_columns(tmp_path: Path) -> None:
     assert [detail.failure for detail in b.details] == [line.failure for line in LINES]
 
 
+def test_batches_that_alternate_between_conditions_are_read_back(tmp_path: Path) -> None:
+    batches = [("1", "2"), ("3", "4"), ("5",)]
+    lines = [as_line(outcome(pair, condition=c)) for batch in batches for c in ("none", "profile") for pair in batch]
+    outcomes = read_outcomes(write(tmp_path, lines))
+    assert outcomes.pairs == IDS
+    assert {cell: len(column) for cell, column in outcomes.of.items()} == {("m", "none"): 5, ("m", "profile"): 5}
+
+
 def test_models_and_conditions_do_not_mix() -> None:
     outcomes = Outcomes(["1"], [("m", "none"), ("m", "profile"), ("n", "none"), ("n", "profile")])
     outcomes.add([outcome("1", credit=1.0), outcome("1", model="n", condition="profile", credit=0.0)])

@@ -125,7 +125,7 @@ class Outcomes:
             return f"the run has no model {cell[0]!r} under condition {cell[1]!r}"
         column = self.of.setdefault(cell, Column())
         position = len(column)
-        if not self._pairs_known and len(self.of) == 1:
+        if not self._pairs_known and cell == next(iter(self.of)) and position == len(self.pairs):
             self.pairs.append(line["pair"])  # type: ignore[attr-defined]
         if position == len(self.users):
             self.users.append(line["user"])
