@@ -73,13 +73,13 @@ def test_markdown_goes_to_standard_output(prb: Prb, run: Path) -> None:
     said = prb("report", run, "--format", "markdown")
     lines = said.out.splitlines()
     assert lines[2] == "| model | none | profile | gain | person effect | mirror | failed |"
-    assert lines[4].startswith("| length | 50.0 [0.0, 100.0] |")
+    assert lines[4].startswith("| length | 50.0 [50.0, 50.0] |")
     assert not (run / "report").exists()
 
 
 def test_csv_goes_to_standard_output(prb: Prb, run: Path) -> None:
     head, row = csv.reader(io.StringIO(prb("report", run, "--format", "csv").out))
-    assert (head[0], row[0], row[1], row[-1]) == ("model", "length", "50.0 [0.0, 100.0]", "0")
+    assert (head[0], row[0], row[1], row[-1]) == ("model", "length", "50.0 [50.0, 50.0]", "0")
 
 
 def test_json_is_the_summaries_and_nothing_else(prb: Prb, run: Path) -> None:

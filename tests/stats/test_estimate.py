@@ -21,6 +21,7 @@ from prb.stats.estimate import (
     average,
     by_group,
     by_label,
+    cancels,
     clustered_stderr,
     codes,
     components,
@@ -258,10 +259,13 @@ def test_a_share_of_two_opposite_clusters_by_hand() -> None:
 
 
 def test_a_tie_among_independent_rows_takes_the_clustered_way() -> None:
-    # credits 1, ½: mean ¾, standard error (½/√2)/√2 = ¼, n_eff = (3/16)/(1/16) = 3, t on 1 degree of freedom
+    # credits 1, ½: mean ¾, squared standard error 1/16; clusters whose rows are all alike have (3/16)/2 and count as
+    # 1/√(3/4) − 1 clusters; t on 1 degree of freedom
     found = share(floats(1, 0.5), ints(0, 1))
+    weight = 2 / math.sqrt(3) - 1
+    variance = (1 / 16 + weight * 3 / 32) / (1 + weight)
     assert (found.value, found.ties) == (0.75, 1)
-    assert (found.low, found.high) == pytest.approx(wilson(0.75, 3, T1))
+    assert (found.low, found.high) == pytest.approx(wilson(0.75, 3 / 16 / variance, T1))
 
 
 def test_when_all_is_won_whole_clusters_count_as_single_observations() -> None:
@@ -284,9 +288,41 @@ def test_one_cluster_says_nothing_about_the_next_one(values: tuple[float, ...]) 
     assert found.value == pytest.approx(sum(values) / len(values))
 
 
-def test_only_ties_have_an_interval_of_no_width() -> None:
-    found = share(np.full(4, 0.5), ints(0, 1, 2, 3))
-    assert (found.value, found.low, found.high, found.ties) == (0.5, 0.5, 0.5, 4)
+def test_clusters_that_all_average_one_half_are_uncertain_all_the_same() -> None:
+    # one right and one wrong for each of four users, or nothing but ties: luck or not, the next user may differ
+    q = stats.t.ppf(0.975, 3)
+    for values, clusters in (((1, 0) * 4, (0, 0, 1, 1, 2, 2, 3, 3)), ((0.5,) * 4, (0, 1, 2, 3))):
+        found = share(floats(*values), ints(*clusters))
+        assert (found.value, found.low, found.high) == pytest.approx((0.5, *wilson(0.5, 4, q)))
+
+
+def test_a_share_known_by_construction_has_no_width() -> None:
+    found = share(floats(1, 0, 0.5, 0.5), ints(0, 0, 1, 1), exact=True)
+    assert (found.value, found.low, found.high, found.n, found.ties) == (0.5, 0.5, 0.5, 4, 2)
+
+
+def test_margins_cancel_only_if_every_row_has_its_twin_and_the_opposite_margin() -> None:
+    margins, twins = floats(0.3, -0.3, 2, -2, 1), ints(1, 0, 3, 2, -1)
+    assert cancels(margins[:4], twins[:4])
+    assert not cancels(margins, twins)  # the last row has no twin
+    assert not cancels(floats(0.3, -0.2, 2, -2), twins[:4])
+    assert not cancels(floats(0.3, NAN, 2, -2), twins[:4])  # a twin that failed says nothing
+    assert not cancels(floats(), ints())
+    assert cancels(margins, twins, np.array([True, True, False, False, False]))
+    assert not cancels(margins, twins, np.array([True, False, True, True, False]))  # a twin outside the rows
+
+
+def test_a_rare_outcome_borrows_variance_from_clusters_whose_rows_are_all_alike() -> None:
+    # 10 users × 10 rows, four misses in four clusters: mean 0.96; residuals −0.6 four times, 0.4 six times
+    values, clusters = np.ones(100), np.repeat(np.arange(10), 10)
+    values[[0, 10, 20, 30]] = 0
+    observed = 10 / 9 * (4 * 0.36 + 6 * 0.16) / 100**2
+    prior = 0.5 / math.sqrt(0.96 * 0.04) - 1
+    variance = (9 * observed + prior * 0.96 * 0.04 / 10) / (9 + prior)
+    found = share(values, clusters)
+    expected = wilson(0.96, 0.96 * 0.04 / variance, stats.t.ppf(0.975, 9))
+    assert (found.low, found.high) == pytest.approx(expected)
+    assert found.high - found.low > np.diff(wilson(0.96, 0.96 * 0.04 / observed, stats.t.ppf(0.975, 9)))[0]
 
 
 @usual
@@ -332,12 +368,13 @@ def test_a_share_agrees_with_the_long_way(table: tuple[Floats, Ints]) -> None:
         expected = wilson_by_bisection(mean, n, Z95)
     elif error is None:
         expected = (0.0, 1.0)
-    elif mean in (0, 1) or (error < 1e-7 and mean != 0.5):
+    elif mean in (0, 1) or error < 1e-7:
         expected = wilson_by_bisection(mean, groups, stats.t.ppf(0.975, groups - 1))
-    elif error < 1e-7:  # twins that cancel
-        expected = (mean, mean)
     else:
-        expected = wilson_by_bisection(mean, mean * (1 - mean) / error**2, stats.t.ppf(0.975, groups - 1))
+        spread = mean * (1 - mean)
+        weight = 1 / math.sqrt(4 * spread) - 1
+        variance = ((groups - 1) * error**2 + weight * spread / groups) / (groups - 1 + weight)
+        expected = wilson_by_bisection(mean, spread / variance, stats.t.ppf(0.975, groups - 1))
     found = share(*table)
     assert found.value == pytest.approx(mean)
     assert (found.low, found.high) == pytest.approx(expected, abs=1e-6)
@@ -348,9 +385,11 @@ def test_a_share_agrees_with_the_long_way(table: tuple[Floats, Ints]) -> None:
 def test_a_user_blind_column_on_twins_is_exactly_one_half_without_width(twins: list[tuple[float, int]]) -> None:
     values = np.array([half for c, _ in twins for half in (c, 1 - c)])
     clusters = np.array([[group] * 2 for _, group in twins]).ravel()
-    found = share(values, clusters)
-    assert found.value == 0.5
-    assert (found.low, found.high) == ((0.5, 0.5) if len(set(clusters.tolist())) > 1 else (0.0, 1.0))
+    partners = np.arange(len(values)) ^ 1
+    found = share(values, clusters, exact=cancels(values - 0.5, partners))
+    assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
+    apart = share(values, clusters)
+    assert apart.high - apart.low > 0
 
 
 def test_twelve_equal_answers_of_each_user_are_worth_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -17,13 +18,14 @@ from prb.stats import paired
 from prb.stats.estimate import Floats, Ints, Totals, clustered_stderr, totals
 from prb.stats.paired import (
     DRAWS,
-    EXACT_CLUSTERS,
     Difference,
     bootstrap,
     bootstrap_interval,
+    correct,
     difference,
     flip_rate,
     holm,
+    inverted_interval,
     mcnemar_midp,
     paired_p,
     sign_flip,
@@ -143,7 +145,7 @@ def test_sign_flips_ignore_order_zeros_and_all_signs_turned(sums: list[float], z
 @few
 @given(st.lists(quarters, min_size=1, max_size=40), st.sampled_from((1e-15, 1e-12, 1e-3, 7.0, 1e9)))
 def test_sign_flips_have_no_unit(sums: list[float], unit: float) -> None:
-    assert sign_flip(floats(*sums) * unit, draws=2000) == sign_flip(floats(*sums), draws=2000)
+    assert sign_flip(floats(*sums) * unit) == pytest.approx(sign_flip(floats(*sums)), abs=1e-12)
 
 
 def test_thirds_that_add_up_differently_in_another_order_still_count_as_equal() -> None:
@@ -152,18 +154,12 @@ def test_thirds_that_add_up_differently_in_another_order_still_count_as_equal() 
     assert sign_flip(floats(0.1, 0.2, -0.3)) == 1.0
 
 
-def test_twenty_moved_clusters_are_exact_and_need_no_seed() -> None:
-    sums = floats(*[1.0] * 14, *[-1.0] * 6, *[0.0] * 50)
-    # |Σ| = 8 needs at least 14 of one sign: 2 · P(Binomial(20, ½) ≤ 6)
-    expected = 2 * stats.binom.cdf(6, EXACT_CLUSTERS, 0.5)
+def test_many_moved_clusters_are_exact_and_need_no_seed() -> None:
+    sums = floats(*[1.0] * 140, *[-1.0] * 100, *[0.0] * 50)
+    # |Σ| = 40 needs at least 140 of one sign: 2 · P(Binomial(240, ½) ≤ 100)
+    expected = 2 * stats.binom.cdf(100, 240, 0.5)
     assert sign_flip(sums) == pytest.approx(expected, abs=1e-12)
     assert sign_flip(sums, seed=1) == sign_flip(sums, seed=2) == sign_flip(sums)
-
-
-def test_more_than_twenty_clusters_are_drawn_and_the_seed_decides() -> None:
-    sums = floats(*[1.0] * 14, *[-1.0] * 7)
-    assert sign_flip(sums, seed=1) == sign_flip(sums, seed=1)
-    assert len({sign_flip(sums, seed=seed) for seed in range(5)}) > 1
 
 
 @pytest.mark.parametrize(
@@ -176,14 +172,28 @@ def test_more_than_twenty_clusters_are_drawn_and_the_seed_decides() -> None:
         [3.0, *[-0.5] * 25],
     ],
 )
-def test_drawn_flips_agree_with_the_whole_distribution(sums: list[float]) -> None:
-    exact = flips_by_convolution(sums)
-    noise = math.sqrt(exact * (1 - exact) / DRAWS)
-    assert sign_flip(floats(*sums), seed=3) == pytest.approx(exact, abs=4 * noise + 2 / DRAWS)
+def test_flips_on_the_credit_grid_agree_with_the_whole_distribution(sums: list[float]) -> None:
+    assert sign_flip(floats(*sums)) == pytest.approx(flips_by_convolution(sums), abs=1e-12)
+
+
+@few
+@given(st.lists(quarters, min_size=15, max_size=60), st.sampled_from((1.0, 1 / 3, 0.1, 7.0)))
+def test_flips_of_any_common_unit_agree_with_the_whole_distribution(sums: list[float], unit: float) -> None:
+    assert sign_flip(floats(*sums) * unit) == pytest.approx(flips_by_convolution(sums), abs=1e-12)
+
+
+def test_flips_without_a_common_unit_are_drawn_and_the_seed_decides() -> None:
+    sums = np.random.default_rng(1).normal(0.1, 1, 40)
+    assert sign_flip(sums, seed=1) == sign_flip(sums, seed=1)
+    drawn = [sign_flip(sums, seed=seed) for seed in range(5)]
+    assert len(set(drawn)) > 1
+    # far out in the tails normal: Σ / √Σs², whose two-sided p is close for 40 clusters
+    normal = 2 * stats.norm.sf(abs(sums.sum()) / np.sqrt(np.square(sums).sum()))
+    assert drawn == pytest.approx([normal] * 5, abs=0.02)
 
 
 def test_drawn_flips_agree_with_signs_drawn_one_by_one() -> None:
-    sums = [0.5] * 9 + [1.0] * 9 + [-0.75] * 7
+    sums = [math.sqrt(2) * 0.5] * 20 + [1.0] * 9 + [-math.pi / 4] * 19
     rng, extreme = random.Random(8), 0
     for _ in range(8000):
         extreme += abs(sum(s if rng.random() < 0.5 else -s for s in sums)) >= sum(sums)
@@ -191,9 +201,16 @@ def test_drawn_flips_agree_with_signs_drawn_one_by_one() -> None:
     assert sign_flip(floats(*sums)) == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 8000))
 
 
+@pytest.mark.parametrize(("clusters", "most"), [(60, 1e-15), (400, 1e-80), (100_000, 1e-300)])
+def test_a_p_is_never_zero_and_never_too_small(clusters: int, most: float) -> None:
+    # in truth 2^(1−clusters); a float that holds no such number gets the smallest one
+    p = sign_flip(np.ones(clusters))
+    assert max(0.0, 2.0 ** max(1 - clusters, -1000)) <= p <= most
+
+
 def test_a_drawn_p_is_never_zero() -> None:
     # 2^−59 in truth; 100,000 draws can only say less than 1 in 100,001
-    assert sign_flip(np.ones(60)) == 1 / (DRAWS + 1)
+    assert sign_flip(np.linspace(1, math.sqrt(2), 60) ** 0.3) == 1 / (DRAWS + 1)
 
 
 def test_under_the_null_p_values_are_rarely_small() -> None:
@@ -378,6 +395,131 @@ def test_the_bootstrap_interval_is_the_outer_five_percent_of_the_resamples(table
         assert high == pytest.approx(drawn[389] + 0.025 * (drawn[390] - drawn[389]), abs=1e-12)
 
 
+# intervals that invert the test
+
+
+def shifted_p(sums: list[Fraction], sizes: list[int], shift: Fraction) -> float:
+    """The sign-flip p of the residuals that a shift leaves, every pattern in turn."""
+    residuals = [s - shift * n for s, n in zip(sums, sizes, strict=True)]
+    flips = [abs(sum(x * s for x, s in zip(residuals, signs, strict=True))) for signs in patterns(len(sums))]
+    return sum(flip >= abs(sum(residuals)) for flip in flips) / len(flips)
+
+
+def patterns(n: int) -> list[tuple[int, ...]]:
+    return list(itertools.product((1, -1), repeat=n))
+
+
+def test_an_inverted_interval_by_hand() -> None:
+    # six clusters: p of the extreme patterns is 2/64, so only the smallest and the largest subset mean are cut at
+    sums = Totals(floats(1, 2, 3, 4, 5, 6), np.ones(6))
+    assert inverted_interval(sums, 2 / 64) == (1.0, 6.0)
+    # seven: 128 · 0.025 = 3.2, so the third smallest of the means 1, 1½, 2, 2, 2, 2⅓ … and the third largest
+    assert inverted_interval(Totals(floats(1, 2, 3, 4, 5, 6, 7), np.ones(7)), 2 / 128) == (2.0, 6.0)
+
+
+@pytest.mark.parametrize("clusters", [2, 3, 4, 5])
+def test_up_to_five_clusters_nothing_is_significant_and_the_interval_is_the_whole_range(clusters: int) -> None:
+    found = difference(np.ones(2 * clusters), np.full(2 * clusters, 0.25), np.arange(2 * clusters) // 2)
+    assert (found.value, found.low, found.high, found.p) == (0.75, -1.0, 1.0, 2.0 ** (1 - clusters))
+    # of numbers without a range nothing is known
+    rewards = difference(np.arange(clusters) + 3.0, np.zeros(clusters), np.arange(clusters))
+    assert (rewards.low, rewards.high) == (None, None)
+
+
+def test_five_tie_free_wins_are_significant_by_mid_p_and_the_interval_says_so() -> None:
+    found = difference(np.ones(5), np.zeros(5), np.arange(5))
+    assert (found.p, found.test) == (pytest.approx(1 / 32), "mcnemar-midp")
+    # 0 of 5 were no wins: at most Wilson's z²/(5 + z²) of all are ties
+    z2 = stats.norm.ppf(0.975) ** 2
+    assert (found.low, found.high) == pytest.approx((1 - z2 / (5 + z2), 1.0))
+
+
+def test_a_column_that_never_differs_only_bounds_how_often_it_could() -> None:
+    values, clusters = np.tile([1.0, 0.0], 20), np.arange(40) // 2
+    found = difference(values, values, clusters)
+    bound = stats.binomtest(0, 20).proportion_ci(method="wilson").high
+    assert (found.value, found.p) == (0.0, 1.0)
+    assert (found.low, found.high) == pytest.approx((-bound, bound))
+    # by construction, and only then, there is nothing to be uncertain about
+    assert (difference(values, values, clusters, exact=True).low, found.smallest_detectable) == (0.0, 0.0)
+    # numbers without a range: what the others could be is unknown
+    beyond = difference(7 + values, 7 + values, clusters)
+    assert (beyond.low, beyond.high) == (None, None)
+
+
+@few
+@given(st.lists(st.tuples(st.integers(-8, 8), st.integers(1, 4)), min_size=6, max_size=8))
+def test_an_inverted_interval_holds_exactly_the_shifts_that_are_not_rejected(clusters: list[tuple[int, int]]) -> None:
+    sums, sizes = [Fraction(s, 4) for s, _ in clusters], [n for _, n in clusters]
+    if len({s / n for s, n in zip(sums, sizes, strict=True)}) == 1:
+        return
+    table = Totals(floats(*map(float, sums)), floats(*sizes))
+    low, high = inverted_interval(table, sign_flip(table.sums))
+    candidates = sorted(
+        {
+            sum((s for s, keep in zip(sums, chosen, strict=True) if keep > 0), Fraction(0))
+            / sum(n for n, keep in zip(sizes, chosen, strict=True) if keep > 0)
+            for chosen in patterns(len(sums))
+            if max(chosen) > 0
+        }
+    )
+    kept = [shift for shift in candidates if shifted_p(sums, sizes, shift) >= 0.05]
+    assert (low, high) == pytest.approx((float(kept[0]), float(kept[-1])), abs=1e-12)
+
+
+@usual
+@given(columns(credit, credit, min_rows=2, max_rows=40, groups=24))
+def test_an_interval_excludes_zero_exactly_if_p_is_below_five_percent(table: tuple[Floats, Floats, Ints]) -> None:
+    a, b, clusters = table
+    for x, y in ((a, b), (np.ones(len(a)), b), (np.round(a), np.round(b))):
+        found = difference(x, y, clusters)
+        if found.low is not None:
+            assert (found.low > 0 or found.high < 0) == (found.p < 0.05)
+            assert found.low <= found.value <= found.high
+
+
+@pytest.mark.parametrize("rows", [24, 60, 400])
+@pytest.mark.parametrize("kind", ["tie-free", "credits", "rewards", "uneven"])
+def test_interval_and_p_agree_in_every_kind_of_table(kind: str, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    significant = 0
+    for trial in range(40):
+        shift = rng.normal(0, 3 / math.sqrt(rows))
+        clusters = rng.integers(0, rows // 3, rows) if kind == "uneven" else np.arange(rows)
+        if kind == "rewards":
+            a, b = rng.normal(shift, 1, rows), rng.normal(0, 1, rows)
+        else:
+            steps = 1 if kind == "tie-free" else 4
+            a = rng.binomial(steps, np.clip(0.5 + shift / 2, 0, 1), rows) / steps
+            b = rng.binomial(steps, 0.5, rows) / steps
+        found = difference(a, b, clusters, seed=trial)
+        assert (found.low > 0 or found.high < 0) == (found.p < 0.05)
+        significant += found.p < 0.05
+    assert 0 < significant < 40
+
+
+def test_the_inverted_interval_covers_and_rarely_lies_above_zero_with_ten_clusters() -> None:
+    rng = np.random.default_rng(3)
+    clusters, covered, above = np.repeat(np.arange(10), 4), 0, 0
+    for _ in range(400):
+        taste = rng.beta(2, 2, (2, 10))
+        a, b = ((rng.random(40) < side[clusters]).astype(float) for side in taste)
+        found = difference(a, b, clusters)
+        covered += found.low <= 0 <= found.high
+        above += found.low > 0
+    # the percentile bootstrap has 90 % and 4.7 %; the standard errors here are 1.1 and 0.8 points
+    assert covered / 400 >= 0.93
+    assert above / 400 <= 0.045
+
+
+def test_a_paired_test_of_the_public_benchmark_size_is_cheap() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.choice((0, 0.25, 0.5, 0.75, 1.0), 2830) for _ in "ab")
+    start = time.process_time()
+    difference(a, b, np.arange(2830))
+    assert time.process_time() - start < 1  # 0.05 s; drawing and resampling took 1.5 s
+
+
 # the whole difference
 
 
@@ -396,8 +538,8 @@ def test_a_difference_of_clustered_rows_by_hand() -> None:
     assert found.p == 6 / 8
     # residuals 2 − ⅔, ½ − ⅔, −½ − ⅔ = 8/6, −1/6, −7/6: √(3/2 · 114/36)/6
     assert found.smallest_detectable == pytest.approx(2.8 * math.sqrt(1.5 * 114 / 36) / 6)
-    # one cluster drawn three times has chance 1/27 > 2.5 %, so the ends are the extreme clusters' means
-    assert (found.low, found.high) == pytest.approx((-0.25, 1.0))
+    # three clusters cannot exclude anything
+    assert (found.low, found.high) == (-1.0, 1.0)
 
 
 @pytest.mark.parametrize("rows", [0, 3])
@@ -420,7 +562,9 @@ def test_a_column_does_not_differ_from_itself(table: tuple[Floats, Ints]) -> Non
     found = difference(a, a, clusters)
     assert (found.value, found.p) == (0.0, 1.0)
     if len(set(clusters.tolist())) > 1:
-        assert (found.low, found.high, found.smallest_detectable) == (0.0, 0.0, 0.0)
+        assert found.low < 0 < found.high
+        assert found.low == -found.high
+        assert found.smallest_detectable == 0.0
 
 
 @usual
@@ -489,8 +633,7 @@ def test_a_difference_agrees_with_the_long_way(table: tuple[Floats, Floats, Ints
     if len(groups) < 2:
         assert (found.low, found.high) == (None, None)
     else:
-        means = [sum(group) / len(group) for group in groups.values()]
-        assert min(means) - 1e-12 <= found.low <= found.high <= max(means) + 1e-12
+        assert -1 <= found.low <= found.value <= found.high <= 1
 
 
 def test_the_smallest_detectable_difference_is_found_in_four_of_five_repetitions() -> None:
@@ -554,6 +697,12 @@ def test_holm_is_monotone_no_smaller_than_the_raw_p_and_blind_to_order(ps: list[
     assert all(adjusted[i] <= adjusted[j] for i in range(len(ps)) for j in range(len(ps)) if ps[i] <= ps[j])
     order = data.draw(st.permutations(range(len(ps))))
     assert holm([ps[i] for i in order]) == [adjusted[i] for i in order]
+
+
+def test_correct_sets_the_corrected_p_of_every_row_that_was_tested() -> None:
+    rows = [{"p": 0.01, "p_holm": None}, {"p": None, "p_holm": None}, {"p": 0.04}]
+    correct(rows)
+    assert rows == [{"p": 0.01, "p_holm": 0.02}, {"p": None, "p_holm": None}, {"p": 0.04, "p_holm": 0.04}]
 
 
 # flips of verdicts

@@ -256,24 +256,32 @@ def test_every_metric_stays_in_its_range(table: tuple[Floats, Floats, Ints]) -> 
 def test_the_mean_of_two_users_by_hand() -> None:
     # mean ½, standard error (1/√2)/√2 = ½, t on one degree of freedom = tan(0.475π)
     half = math.tan(0.475 * math.pi) / 2
-    found = mean_over_users([0.0, None, 1.0])
-    assert found == {"value": 0.5, "low": pytest.approx(0.5 - half), "high": pytest.approx(0.5 + half), "n": 2}
+    found = mean_over_users("skill", [0.0, None, 1.0])
+    assert found == {"value": 0.5, "low": pytest.approx(0.5 - half), "high": 1.0, "n": 2}
+
+
+@pytest.mark.parametrize(("metric", "least"), [("spearman", -1.0), ("concordance", 0.0), ("alignment", 0.0)])
+def test_intervals_stay_within_the_range_of_their_metric(metric: str, least: float) -> None:
+    found = mean_over_users(metric, [least, 1.0])
+    assert (found["low"], found["high"]) == (least, 1.0)
 
 
 def test_nobody_has_no_mean_and_one_user_no_interval() -> None:
-    assert mean_over_users([]) == mean_over_users([None, None]) == {"value": None, "low": None, "high": None, "n": 0}
-    assert mean_over_users([None, 0.3]) == {"value": 0.3, "low": None, "high": None, "n": 1}
+    nothing = {"value": None, "low": None, "high": None, "n": 0}
+    assert mean_over_users("mae", []) == mean_over_users("mae", [None, None]) == nothing
+    assert mean_over_users("mae", [None, 0.3]) == {"value": 0.3, "low": None, "high": None, "n": 1}
 
 
 @usual
 @given(st.lists(st.one_of(st.none(), st.floats(-1, 1).map(lambda v: round(v, 6))), max_size=30), st.data())
 def test_the_mean_over_users_agrees_with_scipys_t_interval(values: list[float | None], data: st.DataObject) -> None:
     known = [v for v in values if v is not None]
-    found = mean_over_users(data.draw(st.permutations(values)))
+    found = mean_over_users("spearman", data.draw(st.permutations(values)))
     assert found["n"] == len(known)
     if len(set(known)) > 1:
         expected = stats.ttest_1samp(known, 0.0).confidence_interval(0.95)
-        assert (found["low"], found["high"]) == pytest.approx((expected.low, expected.high), abs=1e-9)
+        within = max(-1.0, expected.low), min(1.0, expected.high)
+        assert (found["low"], found["high"]) == pytest.approx(within, abs=1e-9)
         assert found["low"] <= found["value"] <= found["high"]
     if known:
         total = 0.0
@@ -289,6 +297,6 @@ def test_the_interval_over_users_agrees_with_plain_loops_and_mirrors(values: lis
     mean = sum(values) / n
     squares = sum((v - mean) ** 2 for v in values)
     half = float(stats.t.ppf(0.975, n - 1)) * math.sqrt(squares / (n - 1) / n)
-    found, turned = mean_over_users(list(values)), mean_over_users([-v for v in values])
-    assert (found["low"], found["high"]) == pytest.approx((mean - half, mean + half), abs=1e-9)
+    found, turned = (mean_over_users("spearman", [sign * v for v in values]) for sign in (1, -1))
+    assert (found["low"], found["high"]) == pytest.approx((max(-1, mean - half), min(1, mean + half)), abs=1e-9)
     assert (turned["low"], turned["high"]) == pytest.approx((-found["high"], -found["low"]), abs=1e-9)

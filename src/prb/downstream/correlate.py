@@ -20,7 +20,7 @@ from prb.downstream.tables import Column, Scores, checked, read_table, unfit
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.stats.estimate import Floats
-from prb.stats.paired import holm
+from prb.stats.paired import correct
 from prb.stats.ranking import (
     MEASURES,
     models_needed,
@@ -240,6 +240,4 @@ def _comparisons(
 def _correct(rows: list[dict[str, Any]]) -> None:
     """Holm's correction over all columns, for each measure: the measures are several looks at one question."""
     for name in {row["measure"] for row in rows}:
-        same = [row for row in rows if row["measure"] == name]
-        for row, p in zip(same, holm([row["p"] for row in same]), strict=True):
-            row["p_holm"] = p
+        correct([row for row in rows if row["measure"] == name])

@@ -12,7 +12,7 @@ import numpy as np
 
 from prb.stats.best_of import curves, headroom, kl_bound, overoptimization
 from prb.stats.estimate import Floats, Ints, average, codes
-from prb.stats.paired import difference, holm
+from prb.stats.paired import correct, difference
 
 Line = Mapping[str, Any]
 Row = Sequence[Line] | None
@@ -110,9 +110,7 @@ def _contrasts(ends: Mapping[str, Floats], k: int, clusters: Ints, seed: int) ->
         {"model_a": a, "model_b": b, "k": k, **difference(ends[a], ends[b], clusters, seed=seed).as_dict()}
         for a, b in combinations(ends, 2)
     ]
-    tested = [row for row in contrasts if row["p"] is not None]
-    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-        row["p_holm"] = p
+    correct(contrasts)
     return [{"p_holm": None, **row} for row in contrasts]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import tyro
@@ -20,14 +20,14 @@ from prb.config import DataConfig, MaskingConfig, Name, OutputConfig, Seed, Size
 from prb.data.load import Dataset, load
 from prb.evaluation.audit_texts import Features, between_splits, leaks, length_balance, marks, repeats
 from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.outcomes import read_outcomes
+from prb.evaluation.outcomes import Column, read_outcomes
 from prb.evaluation.run import evaluate
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import write_json
 from prb.stats.blind import blind_margins, credits_of, fold_groups, giveaways
-from prb.stats.estimate import Floats, Ints, codes, share
+from prb.stats.estimate import Floats, Ints, cancels, codes, share
 from prb.stats.paired import difference
 from prb.text.encoders import ENCODERS, Encoder, Matrix
 from prb.text.overlap import near_duplicates
@@ -81,24 +81,29 @@ def audit(
     progress.begin(f"checking {config.dataset}")
     dataset = load(config.dataset, split=config.split, limit=config.limit, skip_bad=config.skip_bad)
     pairs = [item for item in dataset if isinstance(item, Pair)]
-    clusters = codes(dataset.index.clusters)
-    floors = _credits(config, folder / "floors", FLOORS, "profile", models, progress)
+    rows = RowGroups(codes(dataset.index.clusters), np.array(dataset.index.twins, dtype=np.int64))
+    floors = _columns(config, folder / "floors", FLOORS, "profile", models, progress)
     readable = any(pair.rubric for pair in pairs)
     ceiling = None
     if readable:
-        readers = _credits(config, folder / "ceiling", (config.ceiling,), "oracle", models, progress)
+        readers = _columns(config, folder / "ceiling", (config.ceiling,), "oracle", models, progress)
         ceiling = readers[config.ceiling]
     progress.begin("learning without the person", total=2)
     blind = _blind(pairs, dataset.index.clusters, encoder, config, progress)
-    reading = None if ceiling is None else {"model": config.ceiling, "accuracy": _share(ceiling, clusters)}
+    reading = headroom = None
+    if ceiling is not None:
+        reading = {"model": config.ceiling, "accuracy": rows.share(ceiling.credit, ceiling.margin)}
+        if blind is not None:
+            headroom = difference(ceiling.credit, blind.beside_question, rows.clusters, seed=config.seed).as_dict()
+    scores = {name: rows.share(column.credit, column.margin) for name, column in floors.items()}
     result = {
         "prb": __version__,
         "dataset": _about(dataset),
-        "floors": [{"model": name, "accuracy": _share(credits, clusters)} for name, credits in floors.items()],
-        "blind": blind and _learned(blind, clusters),
+        "floors": [{"model": name, "accuracy": accuracy} for name, accuracy in scores.items()],
+        "blind": blind and _learned(blind, rows),
         "ceiling": reading,
-        "headroom": _headroom(ceiling, blind, clusters, config.seed),
-        "length": {"chosen_longer": _share(floors["length"], clusters), **length_balance(pairs)},
+        "headroom": headroom,
+        "length": {"chosen_longer": scores["length"], **length_balance(pairs)},
         "giveaways": _giveaways(pairs, dataset.index.clusters),
         "repeats": repeats(pairs),
         "leaks": leaks(pairs),
@@ -120,23 +125,30 @@ def _default_folder(config: AuditConfig) -> Path:
     return folder.with_name(f"audit-{folder.name}")
 
 
-def _credits(
+def _columns(
     config: AuditConfig,
     folder: Path,
     specs: Sequence[str],
     condition: Literal["profile", "oracle"],
     models: Mapping[str, RewardModel] | None,
     progress: Progress,
-) -> dict[str, Floats]:
-    """Credits of each model in dataset order, NaN for a failure: an ordinary run, in a folder of its own."""
+) -> dict[str, Column]:
+    """The outcomes of each model in dataset order: an ordinary run, in a folder of its own."""
     evaluate(replace(_evaluation(config, specs, condition), out=folder), models=models, progress=progress)
     outcomes = read_outcomes(folder)
-    return {spec: outcomes.of[spec, condition].credit for spec in specs}
+    return {spec: outcomes.of[spec, condition] for spec in specs}
 
 
-def _share(credits: Floats, clusters: Ints) -> dict[str, Any]:
-    known = ~np.isnan(credits)
-    return share(credits[known], clusters[known], failed=int((~known).sum())).as_dict()
+class RowGroups(NamedTuple):
+    """Which rows belong together."""
+
+    clusters: Ints
+    twins: Ints
+
+    def share(self, credits: Floats, margins: Floats) -> dict[str, Any]:
+        known = ~np.isnan(credits)
+        exact = cancels(margins, self.twins)
+        return share(credits[known], self.clusters[known], failed=int((~known).sum()), exact=exact).as_dict()
 
 
 @dataclass(frozen=True)
@@ -177,20 +189,15 @@ def _blind(
     )
 
 
-def _learned(blind: Blind, clusters: Ints) -> dict[str, Any]:
+def _learned(blind: Blind, rows: RowGroups) -> dict[str, Any]:
+    # credits stand in for margins, whose last digits depend on the order of a matrix product: the learner knows nobody
     return {
-        "question_and_answer": _share(blind.beside_question, clusters),
-        "answer": _share(blind.alone, clusters),
+        "question_and_answer": rows.share(blind.beside_question, blind.beside_question - 0.5),
+        "answer": rows.share(blind.alone, blind.alone - 0.5),
         "groups": blind.groups,
         "grouped_by": blind.grouped_by,
         "features": blind.features,
     }
-
-
-def _headroom(ceiling: Floats | None, blind: Blind | None, clusters: Ints, seed: int) -> dict[str, Any] | None:
-    if ceiling is None or blind is None:
-        return None
-    return difference(ceiling, blind.beside_question, clusters, seed=seed).as_dict()
 
 
 def _about(dataset: Dataset) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from prb.errors import BadInput
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.runs import SUMMARY, read_json
 from prb.stats.estimate import codes, share
-from prb.stats.paired import difference, flip_rate, holm
+from prb.stats.paired import correct, difference, flip_rate
 
 Cell = tuple[str, str]
 """Model and condition."""
@@ -49,9 +49,7 @@ def compare(config: CompareConfig) -> dict[str, Any]:
             "Name one model of each with --model-a and --model-b"
         )
     rows = [_compare_cells(left, right, a, b, config.seed) for left, right in matches]
-    tested = [row for row in rows if row["p"] is not None]
-    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-        row["p_holm"] = p
+    correct(rows)
     return {"a": str(config.run_a), "b": str(config.run_b), "same_data": _same_data(config), "comparisons": rows}
 
 

@@ -11,9 +11,9 @@ from prb.data.load import Dataset, Index
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes
 from prb.stats.bias import calibration, length_bias, position_bias
-from prb.stats.estimate import Floats, Ints, by_group, by_label, codes, share, spread, user_means
+from prb.stats.estimate import Floats, Ints, by_group, by_label, cancels, codes, share, spread, user_means
 from prb.stats.mirror import Twins, average_user_share, mirror_accuracy, person_effect
-from prb.stats.paired import difference, flip_rate, holm
+from prb.stats.paired import correct, difference, flip_rate
 from prb.stats.ratings import METRICS, mean_over_users, rating_metrics
 
 CONTRASTS = {"gain": ("profile", "none"), "control": ("profile", "shuffled")}
@@ -61,13 +61,15 @@ class Statistics:
         answered = ~np.isnan(credit)
         failed = int((~answered).sum())
         won = np.where(credit == 1, 1.0, 0.0)
+        exact = cancels(margin, self._twins)
+        untied = exact and not bool((credit == 0.5).any())
         return {
-            "accuracy": share(credit[answered], self._clusters[answered], failed=failed).as_dict(),
-            "strict_accuracy": share(won[answered], self._clusters[answered], failed=failed).as_dict(),
+            "accuracy": share(credit[answered], self._clusters[answered], failed=failed, exact=exact).as_dict(),
+            "strict_accuracy": share(won[answered], self._clusters[answered], failed=failed, exact=untied).as_dict(),
             **self._mirror(credit, margin, answered, seed),
-            "by_category": _dicts(by_label(credit, self._clusters, self._index.categories)),
-            "by_tier": _dicts(by_label(credit, self._clusters, self._index.tiers)),
-            "by_group": by_group(credit, self._clusters, self._index.groups),
+            "by_category": _dicts(by_label(credit, self._clusters, self._index.categories, margin, self._twins)),
+            "by_tier": _dicts(by_label(credit, self._clusters, self._index.tiers, margin, self._twins)),
+            "by_group": by_group(credit, self._clusters, self._index.groups, margin, self._twins),
             "users": spread(user_means(credit, self._users)[0]),
             "biases": {
                 "length": length_bias(credit, self._clusters, *self._lengths),
@@ -95,13 +97,13 @@ class Statistics:
         for model in config.model:
             for kind, (a, b) in CONTRASTS.items():
                 if a in config.condition and b in config.condition:
-                    left, right = outcomes.of[model, a].credit, outcomes.of[model, b].credit
-                    row = difference(left, right, self._clusters, seed=config.seed).as_dict()
-                    flips = flip_rate(left, right) if kind == "control" else None
-                    contrasts.append({"model": model, "kind": kind, **row, "p_holm": None, "flip_rate": flips})
-        tested = [row for row in contrasts if row["p"] is not None]
-        for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-            row["p_holm"] = p
+                    left, right = outcomes.of[model, a], outcomes.of[model, b]
+                    exact = all(cancels(column.margin, self._twins) for column in (left, right))
+                    row = difference(left.credit, right.credit, self._clusters, exact=exact, seed=config.seed)
+                    flips = flip_rate(left.credit, right.credit) if kind == "control" else None
+                    about = {"model": model, "kind": kind}
+                    contrasts.append({**about, **row.as_dict(), "p_holm": None, "flip_rate": flips})
+        correct(contrasts)
         return contrasts
 
     def of_ratings(self, column: Column, seed: int) -> dict[str, Any]:  # noqa: ARG002
@@ -112,7 +114,7 @@ class Statistics:
             "failed": int(np.isnan(score).sum()),
             "users": len(users),
             "users_too_few_rows": len(np.unique(self._users)) - len(users),
-            **{metric: mean_over_users([u[metric] for u in users.values()]) for metric in METRICS},
+            **{metric: mean_over_users(metric, [u[metric] for u in users.values()]) for metric in METRICS},
             "by_group": self._rating_groups(users),
             "failures": dict(sorted(column.failures.items())),
         }
@@ -131,7 +133,7 @@ class Statistics:
             for attribute, value in groups_of.get(code, {}).items():
                 alignments[attribute][value].append(metrics["alignment"])
         return {
-            attribute: {value: mean_over_users(by_value[value]) for value in sorted(by_value)}
+            attribute: {value: mean_over_users("alignment", by_value[value]) for value in sorted(by_value)}
             for attribute, by_value in sorted(alignments.items())
         }
 

@@ -18,7 +18,7 @@ from prb.reporting.format import percent, shortened, stars
 from prb.reporting.gather import FLOORS, Group, Inputs, dataset_label, read_result, result_name
 from prb.reporting.style import CONDITIONS, LINE, MARKS, PAPER, SOFT, drawing, whiskers, write_or_note
 from prb.reporting.tables import audit_estimates, shown_condition
-from prb.stats.paired import holm
+from prb.stats.paired import correct
 
 Summary = Mapping[str, Any]
 Draw = Callable[..., None]
@@ -70,9 +70,7 @@ def joined(group: Group) -> Summary:
         about = {"model": entry.name, "floor": entry.spec in FLOORS}
         results += [{**row, **about} for row in summary["results"] if row["model"] == entry.spec]
         contrasts += [{**row, **about} for row in summary["contrasts"] if row["model"] == entry.spec]
-    tested = [row for row in contrasts if row["p"] is not None]
-    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-        row["p_holm"] = p
+    correct(contrasts)
     return {"dataset": group.about, "results": results, "contrasts": contrasts}
 
 

@@ -71,8 +71,8 @@ def headroom(got: Floats, chance: Floats, best: Floats, clusters: Ints, *, seed:
 def overoptimization(curve: Floats, ks: Sequence[int], clusters: Ints, *, seed: int = 0) -> dict[str, Any] | None:
     """Whether the grade falls as k grows (Gao et al., arXiv 2210.10760).
 
-    The peak of the mean curve is compared with its end, query by query: mean drop, bootstrap interval over clusters,
-    and a sign-flip p times the number of ks the peak was chosen from (Bonferroni). `down` if that p is below 0.05.
+    The peak of the mean curve is compared with its end, query by query: mean drop with its interval, and a sign-flip p
+    times the number of ks the peak was chosen from (Bonferroni). `down` if that p is below 0.05.
     """
     known = ~np.isnan(curve).any(axis=1)
     if len(ks) < 2 or not known.any():

@@ -19,6 +19,7 @@ from prb.types import Estimate
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
 ROUNDING = 1e-12
@@ -92,24 +93,40 @@ def wilson(share: float, n: float, quantile: float = Z95) -> tuple[float, float]
     return max(0.0, min(share, float(center - half))), min(1.0, max(share, float(center + half)))
 
 
-def share(values: Floats, clusters: Ints, *, failed: int = 0) -> Estimate:
-    """Mean of values in 0..1 (1 won, 0.5 tied, 0 lost) with its 95 % interval."""
+def cancels(margins: Floats, twins: Ints, rows: Bools | None = None) -> bool:
+    """Whether all `rows` are mirror rows whose margin is exactly the opposite of their twin's.
+
+    A model that does not know the user gives such margins by construction, so its accuracy of ½ is no estimate.
+    """
+    chosen = np.flatnonzero(np.ones(len(margins), dtype=bool) if rows is None else rows)
+    partners = twins[chosen]
+    together = (partners >= 0).all() and np.isin(partners, chosen).all()
+    return bool(len(chosen) and together and (margins[chosen] + margins[partners] == 0).all())
+
+
+def share(values: Floats, clusters: Ints, *, failed: int = 0, exact: bool = False) -> Estimate:
+    """Mean of values in 0..1 (1 won, 0.5 tied, 0 lost) with its 95 % interval, of width zero if it is `exact`."""
     n, ties = len(values), int((values == 0.5).sum())
     if not n:
         return Estimate(value=None, low=None, high=None, n=0, failed=failed)
     mean, groups = float(values.sum() / n), len(np.unique(clusters))
     error = clustered_stderr(values, clusters)
-    if groups == n and not ties:
+    if exact:
+        low, high = mean, mean
+    elif groups == n and not ties:
         low, high = wilson(mean, n)
     elif error is None:
         low, high = 0.0, 1.0
-    elif error == 0.0 and mean == 0.5:
-        low, high = mean, mean  # twins that cancel in every cluster: true by construction of the rows
     elif error == 0.0 or mean in (0.0, 1.0):
         # no variance was observed, so the design effect is unknown: each cluster counts as one observation
         low, high = wilson(mean, groups, t95(groups - 1))
     else:
-        low, high = wilson(mean, mean * (1 - mean) / error**2, t95(groups - 1))
+        binomial = mean * (1 - mean)
+        # If few clusters hold the rarer outcome, the observed variance is a poor guess. It is averaged with that of
+        # clusters whose rows are all alike, which counts as so many clusters: none at ½, 0.7 at 0.9, 1.3 at 0.95.
+        prior = 0.5 / np.sqrt(binomial) - 1
+        variance = ((groups - 1) * error**2 + prior * binomial / groups) / (groups - 1 + prior)
+        low, high = wilson(mean, binomial / variance, t95(groups - 1))
     return Estimate(value=mean, low=low, high=high, n=n, failed=failed, ties=ties)
 
 
@@ -126,24 +143,39 @@ def average(values: Floats, clusters: Ints) -> Estimate:
     return Estimate(value=mean, low=max(0.0, mean - half), high=min(1.0, mean + half), n=n, failed=failed)
 
 
-def by_label(credit: Floats, clusters: Ints, labels: Sequence[str | None]) -> dict[str, Estimate]:
-    """Accuracy of the rows under each label; failures are counted with their label."""
+def by_label(
+    credit: Floats,
+    clusters: Ints,
+    labels: Sequence[str | None],
+    margin: Floats | None = None,
+    twins: Ints | None = None,
+) -> dict[str, Estimate]:
+    """Accuracy of the rows under each label; failures are counted with their label.
+
+    With `margin` and `twins`, labels on whose rows all margins cancel get an interval of width zero.
+    """
     names = np.array([label or "" for label in labels], dtype=object)
     answered = ~np.isnan(credit)
     estimates = {}
     for name in sorted(set(names) - {""}):
         rows = names == name
-        estimates[name] = share(
-            credit[rows & answered], clusters[rows & answered], failed=int((rows & ~answered).sum())
-        )
+        known = rows & answered
+        exact = margin is not None and twins is not None and cancels(margin, twins, rows)
+        estimates[name] = share(credit[known], clusters[known], failed=int((rows & ~answered).sum()), exact=exact)
     return estimates
 
 
-def by_group(credit: Floats, clusters: Ints, groups: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+def by_group(
+    credit: Floats,
+    clusters: Ints,
+    groups: Sequence[Mapping[str, str]],
+    margin: Floats | None = None,
+    twins: Ints | None = None,
+) -> dict[str, Any]:
     """For each attribute (age, region, …) the accuracy of its groups and the gap between the best and the worst."""
     table = {}
     for attribute in sorted({key for row in groups for key in row}):
-        estimates = by_label(credit, clusters, [row.get(attribute) for row in groups])
+        estimates = by_label(credit, clusters, [row.get(attribute) for row in groups], margin, twins)
         values = {name: e.value for name, e in estimates.items() if e.value is not None}
         table[attribute] = {
             "groups": {name: e.as_dict() for name, e in estimates.items()},

@@ -48,7 +48,8 @@ def person_effect(margin: Floats, twins: Twins, *, seed: int = 0) -> tuple[Estim
     won = (np.sign(_margin_sums(margin, twins)) + 1) / 2
     if not len(won):
         return share(won, twins.clusters), None
-    return share(won, twins.clusters), sign_flip(totals(won - 0.5, twins.clusters).sums, seed=seed)
+    blind = bool((won == 0.5).all())  # general taste cancels on every twin: exactly 50 %, with nothing to estimate
+    return share(won, twins.clusters, exact=blind), sign_flip(totals(won - 0.5, twins.clusters).sums, seed=seed)
 
 
 def average_user_share(margin: Floats, twins: Twins) -> float | None:

@@ -1,8 +1,9 @@
-"""Differences between two columns of credits on the same rows: clustered intervals, permutation p-values, Holm.
+"""Differences between two columns of credits on the same rows: permutation p-values, matching intervals, Holm.
 
-All draws work on per-cluster sums. Identical clusters are drawn together (a multinomial over the distinct kinds, a
-binomial over equal magnitudes): the same distribution as drawing them one by one, thousands of times faster when there
-are many users and few possible sums.
+Everything works on per-cluster sums. The p-value flips the signs of whole clusters (Fisher 1935). The interval inverts
+that test: with cluster sums s and sizes n, the shift θ leaves residuals s − θn, and flipping a subset of clusters gives
+a total at least as large exactly if the mean of that subset is at most θ. So the ends are quantiles of the means of all
+subsets (Hartigan 1969, doi:10.1080/01621459.1969.10501057), and the interval excludes 0 exactly if p < 0.05.
 """
 
 from __future__ import annotations
@@ -13,13 +14,26 @@ from typing import Any
 
 import numpy as np
 
-from prb.stats.estimate import Floats, Ints, Totals, clustered_stderr, totals
+from prb.stats.estimate import ROUNDING, Floats, Ints, Totals, clustered_stderr, totals, wilson
 
-EXACT_CLUSTERS = 20
-"""Up to 2^20 sign patterns are enumerated; with more clusters, patterns are sampled."""
+LEVEL = 0.05
+EXACT_CLUSTERS = 14
+"""Up to 2^14 sign patterns or subsets are enumerated."""
+SUBSETS = 20_000
+"""Subsets drawn beyond that: the 2.5 % of a tail are met to ±0.1."""
 DRAWS = 100_000
+"""Sign patterns drawn where there are many clusters and no common unit."""
+MIDP = "mcnemar-midp"
 DETECTABLE = 2.8
 """Standard errors: z(0.975) + z(0.8), so a true difference of that size is significant in 80 % of repetitions."""
+GRIDS = (1, 2, 4, 12, 24, 60)
+"""Denominators of credits: ties count a half, two orders a quarter, ties among three answers a third …"""
+LARGEST_GRID = 1 << 22
+"""Points of the exact distribution; beyond it, sign patterns are drawn."""
+FAR = 9.0
+"""Standard deviations beyond which a total has a chance below 1e-17 (Hoeffding), less than rounding."""
+ALIKE = 16
+"""Above so many clusters alike, one binomial draw is cheaper than a coin for each."""
 _CHUNK = 1 << 22
 """Numbers drawn at once, to bound memory."""
 
@@ -43,21 +57,25 @@ class Difference:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def difference(a: Floats, b: Floats, clusters: Ints, *, seed: int = 0) -> Difference:
-    """a − b over rows where neither is NaN."""
+def difference(a: Floats, b: Floats, clusters: Ints, *, exact: bool = False, seed: int = 0) -> Difference:
+    """a − b over rows where neither is NaN; `exact` if it is known by construction, so that nothing is uncertain."""
     both = ~(np.isnan(a) | np.isnan(b))
-    delta, groups = (a - b)[both], clusters[both]
-    dropped = int((~both).sum())
+    a, b, groups = a[both], b[both], clusters[both]
+    delta, dropped = a - b, int((~both).sum())
     if not len(delta):
         return Difference(
             value=None, low=None, high=None, p=None, n=0, dropped=dropped, test="none", smallest_detectable=None
         )
-    sums = totals(delta, groups)
-    low, high = bootstrap_interval(sums, seed=seed)
-    p, test = paired_p(a[both], b[both], groups, seed=seed)
+    p, test = paired_p(a, b, groups, seed=seed)
+    low: float | None
+    high: float | None
+    low = high = value = float(delta.mean())
+    if not exact:
+        limit = 1.0 if min(a.min(), b.min()) >= 0 and max(a.max(), b.max()) <= 1 else np.inf
+        low, high = inverted_interval(totals(delta, groups), p, midp=test == MIDP, limit=limit, seed=seed)
     error = clustered_stderr(delta, groups)
     return Difference(
-        value=float(delta.mean()),
+        value=value,
         low=low,
         high=high,
         p=p,
@@ -72,8 +90,69 @@ def paired_p(a: Floats, b: Floats, clusters: Ints, *, seed: int = 0) -> tuple[fl
     """Two-sided p and the name of its test: McNemar's mid-p for tie-free singletons, else sign flips."""
     tie_free = bool(np.isin(a, (0.0, 1.0)).all() and np.isin(b, (0.0, 1.0)).all())
     if tie_free and len(np.unique(clusters)) == len(clusters):
-        return mcnemar_midp(int((a > b).sum()), int((b > a).sum())), "mcnemar-midp"
+        return mcnemar_midp(int((a > b).sum()), int((b > a).sum())), MIDP
     return sign_flip(totals(a - b, clusters).sums, seed=seed), "sign-flip"
+
+
+def inverted_interval(
+    sums: Totals, p: float, *, midp: bool = False, limit: float = np.inf, seed: int = 0
+) -> tuple[float | None, float | None]:
+    """The 95 % interval of a mean that agrees with `p`, its sign-flip p-value (or mid-p); unknown from one cluster.
+
+    With so few clusters that nothing can be significant it is the whole range ±`limit`, unknown if that is infinite.
+    """
+    groups, mean = len(sums.sums), sums.mean
+    if groups < 2:
+        return None, None
+    means, patterns = subset_means(sums, seed=seed)
+    # the empty subset, which flips nothing, is as extreme as what was observed; a mid-p counts it half
+    beyond = int(np.floor(LEVEL / 2 * patterns - (0.5 if midp else 1.0)))
+    if beyond < 0:
+        return (-limit, limit) if np.isfinite(limit) else (None, None)
+    if means[-1] - means[0] <= ROUNDING * max(abs(means[0]), abs(means[-1])):
+        # Clusters that are all alike would give an interval of width zero. They only bound how many others there are:
+        # a share of 0 out of G, which may have no effect or twice the effect; if there is none, any.
+        reach = abs(mean) or limit
+        off = wilson(0.0, groups)[1] * reach
+        return (max(-limit, mean - off), min(limit, mean + off)) if np.isfinite(reach) else (None, None)
+    low, high = float(means[beyond]), float(means[-1 - beyond])
+    # drawn subsets, rounding, or the open end of a mid-p interval can leave an end on the wrong side of zero
+    if p >= LEVEL:
+        return min(low, 0.0), max(high, 0.0)
+    if mean > 0:
+        return (low if low > 0 else float(means[means > 0][0])), high
+    return low, (high if high < 0 else float(means[means < 0][-1]))
+
+
+def subset_means(sums: Totals, *, seed: int = 0) -> tuple[Floats, int]:
+    """Sorted means of subsets of clusters, and the number of sign patterns they stand for (with the empty subset)."""
+    groups = len(sums.sums)
+    if groups <= EXACT_CLUSTERS:
+        chosen = (np.arange(1, 1 << groups)[:, None] >> np.arange(groups)) & 1
+        return np.sort((chosen @ sums.sums) / (chosen @ sums.sizes)), 1 << groups
+    total, size = subset_sums(np.column_stack([sums.sums, sums.sizes]), SUBSETS, seed).T
+    nonempty = size > 0
+    return np.sort(total[nonempty] / size[nonempty]), SUBSETS + 1
+
+
+def subset_sums(clusters: Floats, draws: int, seed: int) -> Floats:
+    """Column sums over random subsets of clusters, each in it with chance ½; draws × columns.
+
+    Of many clusters that are alike only the number in the subset matters: Binomial(count, ½).
+    """
+    kinds, counts = np.unique(clusters, axis=0, return_counts=True)
+    rng = np.random.default_rng(seed)
+    sums = np.zeros((draws, clusters.shape[1]))
+    for kind, count in zip(kinds[counts > ALIKE], counts[counts > ALIKE], strict=True):
+        sums += rng.binomial(count, 0.5, size=draws)[:, None] * kind
+    few = counts <= ALIKE
+    rest = np.repeat(kinds[few], counts[few], axis=0)
+    step = max(1, _CHUNK // max(1, len(rest)))
+    for start in range(0, draws if len(rest) else 0, step):
+        part = sums[start : start + step]
+        coins = np.frombuffer(rng.bytes(len(part) * (-(-len(rest) // 8))), np.uint8).reshape(len(part), -1)
+        part += np.unpackbits(coins, axis=1, count=len(rest)).astype(np.float64) @ rest
+    return sums
 
 
 def bootstrap(sums: Totals, *, draws: int = 10_000, seed: int = 0) -> Floats:
@@ -97,25 +176,45 @@ def bootstrap_interval(sums: Totals, *, draws: int = 10_000, seed: int = 0) -> t
 
 
 def sign_flip(sums: Floats, *, seed: int = 0, draws: int = DRAWS) -> float:
-    """P(|Σ ± s| ≥ |Σ s|) if each cluster's sign were a coin flip (Fisher 1935; exact up to 20 clusters)."""
-    nonzero = sums[sums != 0]
-    if not len(nonzero):
+    """P(|Σ ± s| ≥ |Σ s|) if each cluster's sign were a coin flip: exact for credits, drawn for many other numbers."""
+    sizes = np.abs(sums[sums != 0])
+    if not len(sizes):
         return 1.0
-    sizes = np.abs(nonzero)
-    observed = abs(nonzero.sum()) - 1e-9 * sizes.sum()  # totals that are equal but for rounding count as equal
-    if len(nonzero) <= EXACT_CLUSTERS:
+    observed = abs(float(sums.sum())) - 1e-9 * sizes.sum()  # totals that are equal but for rounding count as equal
+    if len(sizes) <= EXACT_CLUSTERS:
         flips = np.zeros(1)  # the totals under all sign patterns, by doubling
-        for value in nonzero:
-            flips = np.concatenate([flips + value, flips - value])
+        for size in sizes:
+            flips = np.concatenate([flips + size, flips - size])
         return float(np.mean(np.abs(flips) >= observed))
-    # of m clusters with the same |sum| only the number of plus signs matters: Binomial(m, ½)
-    kinds, counts = np.unique(np.round(sizes / sizes.max(), 12), return_counts=True)
-    rng = np.random.default_rng(seed)
-    flips = np.zeros(draws)
-    for size, count in zip(kinds, counts, strict=True):
-        flips += size * (2.0 * rng.binomial(count, 0.5, size=draws) - count)
-    extreme = int((np.abs(flips * sizes.max()) >= observed).sum())
+    for unit in (*(1 / grid for grid in GRIDS), *(sizes.min() / parts for parts in range(1, 13))):
+        steps = np.rint(sizes / unit)
+        on_grid = (np.abs(sizes / unit - steps) <= 1e-9 * steps).all()
+        if on_grid and 4 * FAR * np.sqrt(np.square(steps).sum()) < LARGEST_GRID:
+            return _exact_tail(steps.astype(np.int64), int(np.ceil(observed / unit)))
+    scaled = np.round(sizes / sizes.max(), 12)
+    flips = 2 * subset_sums(scaled[:, None], draws, seed)[:, 0] - scaled.sum()
+    extreme = int((np.abs(flips) * sizes.max() >= observed).sum())
     return (extreme + 1) / (draws + 1)
+
+
+def _exact_tail(steps: Ints, least: int) -> float:
+    """P(|Σ ± steps| ≥ least), from the characteristic function Π cos(kt) by a Fourier transform."""
+    deviation = float(np.sqrt(np.square(steps).sum()))
+    if least <= 0:
+        return 1.0
+    smallest = 2.0 ** (1 - min(len(steps), 1000))  # of the two outermost patterns, as far as floats go
+    if least > FAR * deviation:  # the chance itself would be lost in rounding: Hoeffding's bound
+        return max(smallest, float(2 * np.exp(-((least / deviation) ** 2) / 2)))
+    reach = min(int(steps.sum()), int(2 * FAR * deviation))
+    points = 1 << (2 * reach).bit_length()
+    angle = 2 * np.pi * np.arange(points // 2 + 1) / points
+    transform = np.ones(len(angle))
+    for step, count in zip(*np.unique(steps, return_counts=True), strict=True):
+        transform *= np.cos(step * angle) ** count
+    chances = np.fft.irfft(transform, points)  # of totals 0, 1, … and, from the end, −1, −2, …
+    # added up from the far end, where chances are small
+    tail = 2 * float(np.clip(chances[least : points // 2], 0, None)[::-1].sum())
+    return min(1.0, max(tail, smallest))
 
 
 def mcnemar_midp(wins: int, losses: int) -> float:
@@ -135,6 +234,13 @@ def holm(ps: Sequence[float]) -> list[float]:
     adjusted = np.empty(len(ps))
     adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
     return [float(p) for p in adjusted]
+
+
+def correct(rows: Sequence[dict[str, Any]]) -> None:
+    """Set `p_holm` of every row that has a `p`, corrected over all of them."""
+    tested = [row for row in rows if row["p"] is not None]
+    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
+        row["p_holm"] = p
 
 
 def flip_rate(a: Floats, b: Floats) -> float | None:

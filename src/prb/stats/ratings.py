@@ -14,7 +14,15 @@ from prb.stats.estimate import ROUNDING, Floats, Ints, t95
 
 MIN_ROWS = 3
 """Users with fewer answered rows are left out: a line through one other row says nothing."""
-METRICS = ("alignment", "mae", "skill", "spearman", "concordance")
+RANGES = {
+    "alignment": (0.0, 1.0),
+    "mae": (0.0, 1.0),
+    "skill": (-np.inf, 1.0),
+    "spearman": (-1.0, 1.0),
+    "concordance": (0.0, 1.0),
+}
+"""Of each metric; intervals stay within."""
+METRICS = tuple(RANGES)
 
 
 def rating_metrics(score: Floats, rating: Floats, users: Ints) -> dict[int, dict[str, Any]]:
@@ -67,7 +75,7 @@ def concordance(score: Floats, rating: Floats) -> float | None:
     return float(((expected * given)[differ] + 1).mean() / 2) if differ.any() else None
 
 
-def mean_over_users(values: list[float | None]) -> dict[str, Any]:
+def mean_over_users(metric: str, values: list[float | None]) -> dict[str, Any]:
     """Mean with a t interval over users; users for whom the metric is undefined are left out of n."""
     known = np.array([v for v in values if v is not None], dtype=np.float64)
     if not len(known):
@@ -76,4 +84,5 @@ def mean_over_users(values: list[float | None]) -> dict[str, Any]:
     if len(known) < 2:
         return {"value": mean, "low": None, "high": None, "n": 1}
     half = float(t95(len(known) - 1) * known.std(ddof=1) / np.sqrt(len(known)))
-    return {"value": mean, "low": mean - half, "high": mean + half, "n": len(known)}
+    least, most = RANGES[metric]
+    return {"value": mean, "low": max(least, mean - half), "high": min(most, mean + half), "n": len(known)}

@@ -11,9 +11,9 @@ import numpy as np
 
 from prb.evaluation.summary import CONTRASTS
 from prb.reporting.gather import BLIND, FLOORS, Entry, Group, Inputs
-from prb.stats.estimate import Floats, share, totals
+from prb.stats.estimate import Floats, cancels, share
 from prb.stats.mirror import Twins, mirror_accuracy, person_effect
-from prb.stats.paired import bootstrap_interval, difference, flip_rate, holm
+from prb.stats.paired import correct, difference, flip_rate
 
 LEVEL = 0.05
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -75,15 +75,8 @@ def _all_rows(group: Group) -> list[dict[str, Any]]:
                 **{kind: contrasts.get(kind) for kind in CONTRASTS},
             }
         )
-    correct_together([contrast for row in rows for kind in CONTRASTS if (contrast := row[kind])])
+    correct([contrast for row in rows for kind in CONTRASTS if (contrast := row[kind])])
     return rows
-
-
-def correct_together(tests: Sequence[dict[str, Any]]) -> None:
-    """Set `p_holm` of all tests that have a p."""
-    tested = [test for test in tests if test["p"] is not None]
-    for test, p in zip(tested, holm([test["p"] for test in tested]), strict=True):
-        test["p_holm"] = p
 
 
 def _slices(group: Group) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -126,13 +119,14 @@ def _contrast(group: Group, entry: Entry, conditions: tuple[str, str], mask: Mas
     a, b = (group.columns.get((entry.name, condition)) for condition in conditions)
     if a is None or b is None:
         return None
-    delta = (a.credit - b.credit)[mask]
-    both = ~np.isnan(delta)
-    if not both.any():
+    assert group.dataset is not None
+    twins = np.array(group.dataset.index.twins, dtype=np.int64)
+    exact = all(cancels(column.margin, twins, mask) for column in (a, b))
+    seed = entry.run.settings["seed"]
+    contrast = difference(a.credit[mask], b.credit[mask], group.clusters[mask], exact=exact, seed=seed)
+    if contrast.value is None:
         return None
-    sums = totals(delta[both], group.clusters[mask][both])
-    low, high = bootstrap_interval(sums, seed=entry.run.settings["seed"])
-    return {"value": float(delta[both].mean()), "low": low, "high": high, "p": None, "p_holm": None}
+    return {"value": contrast.value, "low": contrast.low, "high": contrast.high, "p": None, "p_holm": None}
 
 
 # --- tests ---
@@ -156,7 +150,7 @@ def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
                 "table": _crosstab(x[both], y[both]),
             }
         )
-    correct_together(tests)
+    correct(tests)
     return tests
 
 
