@@ -12,11 +12,10 @@ flag or a file. A wrong one raises `BadInput` before anything is read, written o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
 
-import tyro
 from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
@@ -37,10 +36,28 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, Path) else v), StringConstraints(min_length=1)]
 """A dataset or a spec: never empty, and a `Path` will do."""
-Repeated = tyro.conf.UseAppendAction[
-    Annotated[tuple[T, ...], BeforeValidator(lambda v: (v,) if isinstance(v, (str, Path, int)) else v)]
-]
+_AsTuple = BeforeValidator(lambda v: (v,) if isinstance(v, (str, Path, int)) else v)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How a field is written on the command line, if not as `--name VALUE`."""
+
+    positional: bool = False
+    repeated: bool = False
+    words: bool = False
+    """One flag takes several words, as a shell's `runs/*` gives."""
+    once: bool = False
+    """Refuse it if it is given twice, because other verbs repeat it."""
+
+
+Positional = Annotated[T, Flag(positional=True)]
+Single = Annotated[T, Flag(once=True)]
+Repeated = Annotated[tuple[T, ...], _AsTuple, Flag(repeated=True)]
 """`Repeated[str]`: a flag that may be given several times; in Python one value or a sequence of them."""
+Words = Annotated[tuple[T, ...], _AsTuple, Flag(repeated=True, words=True)]
+"""As `Repeated`, and one flag takes several words: `--bench runs/a runs/b`."""
+PositionalWords = Annotated[tuple[T, ...], _AsTuple, Flag(repeated=True, positional=True)]
 
 Condition = Literal["none", "profile", "plan", "shuffled", "oracle"]
 Masking = Literal["auto", "on", "off"]
@@ -78,6 +95,11 @@ class Settings:
         if not isinstance(settings, cls):
             raise BadInput(f"{cls.__name__} or keyword arguments expected, not {type(settings).__name__}")
         return cls(**{**{f.name: getattr(settings, f.name) for f in fields(settings)}, **changes})
+
+    @classmethod
+    def restore(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings in the content of a `config.json`."""
+        return dict(content[cls.verb])
 
     def saved(self) -> dict[str, Any]:
         """The fields that can change a result, as JSON holds them."""
@@ -144,14 +166,13 @@ class OutputConfig(Settings):
         return self.out or Path("runs") / f"{readable}-{short_digest(self.saved())}"
 
 
-def read_config(path: Path, verb: str) -> dict[str, Any]:
+def read_config(path: Path, settings: type[Settings]) -> dict[str, Any]:
     """The settings of a verb from a `config.json`, or from a run folder that holds one."""
     path = path / CONFIG if path.is_dir() else path
     content = read_json(path)
-    settings = content.get(verb) if isinstance(content, dict) else None
-    if not isinstance(settings, dict):
-        raise BadInput(f"{path} holds no settings of `prb {verb}`")
-    return settings
+    if not isinstance(content, dict) or not isinstance(content.get(settings.verb), dict):
+        raise BadInput(f"{path} holds no settings of `prb {settings.verb}`")
+    return settings.restore(content)
 
 
 MESSAGES = {

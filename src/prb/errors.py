@@ -1,7 +1,8 @@
 """Every error a user can meet, and the exit code it ends with.
 
 PrbError                 1   something failed
-├── GateFailed           1   a `--require` condition does not hold
+├── ResultFailed         1   the run finished, but its result does not pass; carries the result
+│   └── GateFailed       1   a `--require` condition does not hold
 └── BadInput             2   the request or the data is wrong; nothing was written
     ├── BadSpec          2   a spec string cannot be read
     ├── UnknownName      2   no such model, dataset, ranker …
@@ -14,13 +15,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
+from typing import Any
 
 
 class PrbError(Exception):
     exit_code = 1
 
 
-class GateFailed(PrbError):
+class ResultFailed(PrbError):
+    result: Any = None
+    """What the verb would have returned."""
+
+
+class GateFailed(ResultFailed):
     pass
 
 
@@ -37,7 +44,7 @@ class UnknownName(BadInput):
 
 
 class BadData(BadInput):
-    """Problems are printed one a line, as many as a person wants to read at once."""
+    """Prints one problem per line, up to `shown` of them."""
 
     def __init__(self, name: str, problems: Sequence[object], shown: int = 20) -> None:
         self.problems = list(problems)

@@ -114,13 +114,13 @@ class Notebook(Lines):
     def note(self, text: str) -> None:
         from IPython.display import display
 
-        display(_Plain(text))
+        display(_Plain(text))  # type: ignore[no-untyped-call]
 
     def show(self, text: str) -> None:
         from IPython.display import display
 
         if self._line is None:
-            self._line = display(_Plain(text), display_id=True)
+            self._line = display(_Plain(text), display_id=True)  # type: ignore[no-untyped-call]
         else:
             self._line.update(_Plain(text))
 

@@ -313,26 +313,3 @@ def _differences(old: Any, new: Any, at: str = "") -> list[str]:
     if old == new:
         return []
     return [f"{at}: {orjson.dumps(old).decode()} → {orjson.dumps(new).decode()}"]
-
-
-# --- until the last verb uses RunFolder ---
-def read_outcomes(folder: Path) -> Iterator[dict[str, Any]]:
-    """The finished lines of a run, whoever wrote it."""
-    path = folder / OUTCOMES
-    if not path.exists():
-        raise BadInput(f"{folder} is not a run: it has no {OUTCOMES}")
-    yield from read_lines(path)
-
-
-class Folder(RunFolder):
-    def open(self) -> None:
-        RunFolder.__enter__(self)
-
-    def close(self) -> None:
-        self._lock.release()
-
-    def leave_no_trace(self, *names: str) -> None:
-        for name in (CONFIG, LOCK, *names):
-            (self.folder / name).unlink(missing_ok=True)
-        if not any(self.folder.iterdir()):
-            self.folder.rmdir()

@@ -128,7 +128,7 @@ def test_without_out_the_folder_is_the_same_for_further_models(
         (["--model", "scripted-judge", "--n", "17"], "only compares answers"),
         (["--split", "dev"], "there is no split 'dev'"),
         (["--condition", "nobody"], "nobody"),
-        (["--condition", "none", "--condition", "profile"], "--condition takes one value"),
+        (["--condition", "none", "--condition", "profile"], "--condition takes one value here"),
         (["--n", "many"], "many"),
         (["--planner", "crystal-ball"], "no planner named 'crystal-ball'"),
     ],
@@ -146,7 +146,7 @@ def test_a_policy_is_needed_and_a_config_must_be_one(prb: Prb, tmp_path: Path) -
     assert prb("bon").code == 2
     (tmp_path / "config.json").write_text('{"evaluate": {}}')
     said = prb("bon", "--config", tmp_path / "config.json")
-    assert (said.code, "is no config of `prb bon`" in said.err) == (2, True)
+    assert (said.code, "holds no settings of `prb bon`" in said.err) == (2, True)
 
 
 def child(last: int, name: str, data: Path, out: Path) -> subprocess.CompletedProcess[str]:

@@ -38,13 +38,13 @@ def test_an_unknown_verb_is_answered_with_the_nearest(verb: str, says: str, prb:
 
 @pytest.mark.parametrize("verb", ["data", "models"])
 def test_verbs_of_verbs_are_listed_and_checked(verb: str, prb: Prb) -> None:
-    assert (prb(verb).code, f"prb {verb} wants one of: " in prb(verb).err) == (2, True)
+    assert (prb(verb).code, f"prb {verb} needs one of: " in prb(verb).err) == (2, True)
     assert (prb(verb, "--help").code, prb(verb, "--help").out.startswith(f"usage: prb {verb} {{")) == (0, True)
-    assert f"no verb of prb {verb} named 'xyzzy'; there are: " in prb(verb, "xyzzy").err
+    assert f"no command of prb {verb} named 'xyzzy'; there are: " in prb(verb, "xyzzy").err
 
 
 def test_a_near_miss_of_a_verbs_verb_is_answered_too(prb: Prb) -> None:
-    assert prb("data", "chek").err == "prb: no verb of prb data named 'chek'; did you mean 'check'?\n"
+    assert prb("data", "chek").err == "prb: no command of prb data named 'chek'; did you mean 'check'?\n"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_an_interrupt_exits_130_and_says_how_to_go_on(prb: Prb, monkeypatch: pyt
     monkeypatch.setattr("prb.cli.import_module", interrupted)
     said = prb("evaluate")
     assert said.code == 130
-    assert said.err.startswith("prb: interrupted; what was finished is kept")
+    assert said.err.startswith("prb: interrupted; run the same command again to resume")
 
 
 def test_main_exits_with_the_code_of_the_verb() -> None:

@@ -129,8 +129,8 @@ def test_flags_beside_a_config_replace_what_it_holds(prb: Prb, data: Path, tmp_p
     [
         (None, "does not exist"),
         ("{", "is not JSON"),
-        ("[]", "is no config of `prb evaluate`"),
-        ('{"train": {}}', "is no config of `prb evaluate`"),
+        ("[]", "holds no settings of `prb evaluate`"),
+        ('{"train": {}}', "holds no settings of `prb evaluate`"),
         ('{"evaluate": {"k": "many"}}', "k: should be a valid integer"),
         ('{"evaluate": {"task": "essays"}}', "task must be 'pairs' or 'ratings', not 'essays'"),
     ],

@@ -97,7 +97,7 @@ def test_an_unfinished_run_says_what_to_do(words: list[str], prb: Prb, run: Path
 
 def test_what_is_not_a_run_is_refused(prb: Prb, tmp_path: Path) -> None:
     assert prb("report", tmp_path) == (2, "", f"prb: {tmp_path} is not a run\n")
-    assert prb("report") == (2, "", "prb: name at least one run folder\n")
+    assert prb("report") == (2, "", "prb: the following arguments are required: RUNS; see `prb report --help`\n")
     assert prb("report", tmp_path, "--format", "pdf").code == 2
     (tmp_path / "x.json").write_text("[]")
     assert prb("report", tmp_path / "x.json").code == 2

@@ -12,7 +12,7 @@ from prb.errors import BadInput
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.paper import paper_orders, paper_score, paper_verdict
 from prb.evaluation.run import evaluate
-from prb.runs import read_outcomes
+from prb.runs import OUTCOMES, read_lines
 from tests.conftest import make_row
 
 
@@ -62,7 +62,9 @@ def test_an_unparsed_judgement_counts_as_a_and_the_run_says_so(
     orders = paper_orders([f"r{k}" for k in range(12)], [str(r["category"]) for r in rows(12)])
     assert summary["protocol"] == "paper"
     assert summary["results"][0]["accuracy"]["value"] == sum(orders.values()) / 12
-    assert all(line["text"] == ["I cannot say."] and not line["post_ids"] for line in read_outcomes(tmp_path / "run"))
+    assert all(
+        line["text"] == ["I cannot say."] and not line["post_ids"] for line in read_lines(tmp_path / "run" / OUTCOMES)
+    )
 
 
 def test_a_users_own_judge_prompt_is_filled_in_one_pass(write_jsonl: Callable[..., Path], tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_a_classifier_is_scored_in_padded_batches_of_eight_with_special_tokens_t
     path = write_jsonl(rows(6))
     model = f"classifier?path={folder}"
     evaluate(EvaluateConfig(model=(model,), dataset=str(path), protocol="paper", out=tmp_path / "run"))
-    lines = list(read_outcomes(tmp_path / "run"))
+    lines = list(read_lines(tmp_path / "run" / OUTCOMES))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     net = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.bfloat16).eval()
     texts = [

@@ -320,7 +320,7 @@ def test_interrupted_a_run_exits_130_and_can_be_resumed(undisturbed: EvaluateCon
     stopped = child(27, "SIGINT", Path(undisturbed.dataset), tmp_path / "run")
     assert stopped.returncode == 130
     last = stopped.stderr.splitlines()[-1]
-    assert last == "prb: interrupted; what was finished is kept, the same command goes on from there"
+    assert last == "prb: interrupted; run the same command again to resume"
     assert stopped.stdout == ""
     assert len(outcomes(tmp_path / "run")) == 12
     evaluate(replace(undisturbed, out=tmp_path / "run"), models={"mine": ScriptedScorer(by_length, "recording")})

@@ -70,18 +70,17 @@ def flags(prb: Shell) -> Json:
 
 
 def read_help(text: str) -> Json:
-    """Each entry of a help page that is wide enough to break no line; its description may change."""
+    """Each entry of a help page: the flag with its values, and its default; descriptions may change."""
     entries: list[list[str]] = []
-    for line in re.findall(r"^│ (.*) │$", text, re.M):
+    for line in re.findall(r"^  (\S.*|\s+\S.*)$", text, re.M):
         if not line.startswith(" "):
             entries.append(re.split(r"\s{2,}", line.strip(), maxsplit=1))
         else:
             entries[-1].append(line.strip())
     found: dict[str, str] = {}
-    for name, *description in entries:
+    for name, *description in sorted(entries):
         default = DEFAULT.search(" ".join(description).strip())
-        unique = f"{name} (second)" if name in found else name
-        found[unique] = default[1] if default else ""
+        found[name] = default[1] if default else ""
     return found
 
 

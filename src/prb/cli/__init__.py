@@ -9,20 +9,20 @@ from importlib import import_module
 
 VERBS = {
     "evaluate": "score reward models on a personalized benchmark (the main job)",
-    "compare": "two runs, paired",
-    "build": "a benchmark of your own from people's records",
-    "train": "a personalization-aware reward model",
-    "report": "a static site from runs: leaderboard, models, pairs, downstream",
-    "bon": "best-of-N: what a reward model picks, graded against the rubric",
-    "correlate": "benchmark ↔ downstream, with honest significance",
-    "grade": "grade answers against the rubric, validate a grader",
-    "audit": "how much of a benchmark needs the person",
+    "compare": "compare two runs, paired",
+    "report": "write a static site from runs: leaderboard, models, pairs, downstream",
+    "build": "build a benchmark from users' records",
     "data": "check | show | stats | convert a dataset",
+    "train": "train a personalization-aware reward model",
     "models": "list | pull reward models and weights",
-    "serve": "a reward server",
-    "ppo": "train a policy against a reward model, grade what comes out",
+    "bon": "best-of-N: what a reward model picks, graded against the rubric",
+    "ppo": "train a policy against a reward model and grade its answers",
+    "correlate": "does a benchmark predict downstream results?",
+    "serve": "serve a reward model over HTTP",
     "study": "human evaluation: new | serve | export | agree | demo",
-    "cache": "stats | clear what models have said before",
+    "audit": "measure how much of a benchmark needs the user",
+    "grade": "grade answers against the rubric, validate a grader",
+    "cache": "stats | clear cached model outputs",
 }
 
 
@@ -34,17 +34,22 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run(args: list[str]) -> int:
     from prb.errors import PrbError
 
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # an ASCII terminal must not turn a table into a traceback
+            stream.reconfigure(errors="backslashreplace")
     try:
-        _dispatch(args)
-        sys.stdout.flush()
+        try:
+            _dispatch(args)
+        finally:
+            sys.stdout.flush()
     except PrbError as error:
         print(f"prb: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     except KeyboardInterrupt:
-        print("prb: interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)  # noqa: T201
+        print("prb: interrupted; run the same command again to resume", file=sys.stderr)  # noqa: T201
         return 130
     except (BrokenPipeError, SystemExit) as stop:
-        # the reader of our output has gone (`prb … | head`); that is its business, not an error (rich exits over it)
+        # the reader of our output has gone (`prb … | head`): its business, not an error; rich exits over it
         if not isinstance(stop, BrokenPipeError) and not isinstance(stop.__context__, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prb.cli.parse import parse
-from prb.cli.verbs import print_json
-from prb.evaluation.audit import AuditConfig, audit
+from prb.cli.parse import parse, print_json
+from prb.evaluation.audit import AuditConfig
 
 
 def command(args: Sequence[str]) -> None:
     config = parse(AuditConfig, args, "audit")
-    from prb.progress import watch
-    from prb.reporting.figures import write_audit
+    from prb.api import audit
     from prb.reporting.format import show
-    from prb.reporting.tables import audit_tables
 
-    with watch(config.quiet) as progress:
-        finished = audit(config, progress=progress)
-        result = finished.result
-        write_audit(result, finished.folder, progress)
+    result = audit(config)
     if config.json:
-        print_json(result)
+        print_json(result.summary)
         return
-    show(*audit_tables(result))
-    print(f"{result['verdict']}\nwritten: {finished.folder}")  # noqa: T201
+    show(*result.tables())
+    print(f"{result.summary['verdict']}\nwritten: {result.folder}")  # noqa: T201

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from prb.building.config import BuildConfig
-from prb.cli.parse import parse
-from prb.cli.verbs import print_json
+from prb.cli.parse import parse, print_json
 
 
 def command(args: Sequence[str]) -> None:
     config = parse(BuildConfig, args, "build")
-    from prb.building.run import build
-    from prb.progress import watch
+    from prb.api import build
     from prb.reporting.format import show
-    from prb.reporting.tables import build_estimate, build_lines
+    from prb.reporting.tables import build_lines
 
-    with watch(config.quiet) as progress:
-        result = build(config, progress=progress)
-    if result.estimate:
-        estimate = {**asdict(result.estimate), "usd": result.estimate.usd}
-        print_json(estimate) if config.json else show(build_estimate(estimate))
-        return
+    result = build(config)
     if config.json:
-        print_json(result.card)
-        return
-    print("\n".join(build_lines(result.card)))  # noqa: T201
-    rows = result.card["counts"]["rows"] and not result.stopped_after
-    print(f"build: {result.folder}" + (f"   try: prb evaluate --dataset {result.folder}/pairs.jsonl" if rows else ""))  # noqa: T201
+        print_json(result.summary)
+    elif config.dry_run:
+        show(*result.tables())
+    else:
+        print("\n".join(build_lines(result.summary)))  # noqa: T201
+        usable = result.summary["counts"]["rows"] and not result.summary["stopped_after"]
+        hint = f"   try: prb evaluate --dataset {result.pairs}" if usable else ""
+        print(f"build: {result.folder}{hint}")  # noqa: T201

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from prb.cli.parse import parse
-from prb.cli.verbs import choose, print_json
+from prb.cli.parse import choose, parse, print_json
+from prb.config import Settings, config
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheStatsConfig:
-    """What the cache of model scores holds, by model."""
+@config
+class CacheStatsConfig(Settings):
+    """Show what the cache of model outputs holds, by model."""
 
     json: bool = False
     """Print as JSON."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheClearConfig:
-    """Forget cached scores."""
+@config
+class CacheClearConfig(Settings):
+    """Delete cached model outputs."""
 
     model: str | None = None
     """Only of this model, as `prb cache stats` names it."""

@@ -1,20 +1,17 @@
-"""`prb compare RUN_A RUN_B`."""
+"""`prb compare RUN RUN`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prb.cli.parse import parse
-from prb.cli.verbs import print_json
-from prb.evaluation.compare import CompareConfig, compare
-from prb.reporting.format import show
-from prb.reporting.tables import comparison
+from prb.cli.parse import parse, print_json
+from prb.evaluation.compare import CompareConfig
 
 
 def command(args: Sequence[str]) -> None:
     config = parse(CompareConfig, args, "compare")
+    from prb.api import compare
+    from prb.reporting.format import show
+
     result = compare(config)
-    if config.json:
-        print_json(result)
-    else:
-        show(comparison(result))
+    print_json(result.summary) if config.json else show(*result.tables())

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import tyro
-
-from prb.cli.parse import parse
-from prb.cli.verbs import choose, print_json
+from prb.cli.parse import choose, parse, print_json
+from prb.config import Condition, Positional, Settings, config
 
 if TYPE_CHECKING:
-    from prb.config import Condition
     from prb.types import Pair
 
-Spec = Annotated[str, tyro.conf.Positional]
+Spec = Positional[str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckConfig:
+@config
+class CheckConfig(Settings):
     """Report every problem of a dataset with its line. Exit 2 on errors, with --strict also on warnings."""
 
     spec: Spec
@@ -35,8 +31,8 @@ class CheckConfig:
     """Print the problems as JSON."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StatsConfig:
+@config
+class StatsConfig(Settings):
     """What a dataset holds, in numbers."""
 
     spec: Spec = "mirror"
@@ -45,27 +41,27 @@ class StatsConfig:
     """Print as JSON."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShowConfig:
+@config
+class ShowConfig(Settings):
     """One row to read, or what a model would be shown of it. `prb data show ID` looks in the embedded set."""
 
     spec: Spec
     """Dataset, or the id alone for the embedded set."""
-    id: Annotated[str, tyro.conf.Positional] = ""
+    id: Positional[str] = ""
     """Id of the row."""
-    condition: Literal["none", "profile", "plan", "shuffled", "oracle"] | None = None
+    condition: Condition | None = None
     """Print the prompt a model reads under this condition instead."""
     json: bool = False
     """Print the row, or the prompt, as JSON."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConvertConfig:
+@config
+class ConvertConfig(Settings):
     """Copy a dataset to .jsonl or .parquet, losing nothing."""
 
     source: Spec
     """Any dataset spec."""
-    target: Annotated[Path, tyro.conf.Positional]
+    target: Positional[Path]
     """File to write; its ending is the format."""
 
 

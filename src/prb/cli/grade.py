@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prb.cli.parse import parse_or_repeat
-from prb.cli.verbs import print_json
+from prb.cli.parse import parse, print_json
 from prb.grading.config import GradeConfig
 
 
 def command(args: Sequence[str]) -> None:
-    config = parse_or_repeat(GradeConfig, args, "grade")
-    from prb.grading.run import grade
-    from prb.progress import watch
+    config = parse(GradeConfig, args, "grade")
+    from prb.api import grade
     from prb.reporting.format import show
-    from prb.reporting.tables import grade_table
 
-    with watch(config.quiet) as progress:
-        result = grade(config, progress=progress)
+    result = grade(config)
     if config.json:
         print_json(result.summary)
         return
-    show(grade_table(result.summary))
+    show(*result.tables())
     print(f"run: {result.folder}")  # noqa: T201

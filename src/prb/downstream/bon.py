@@ -15,7 +15,19 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from prb import __version__
-from prb.config import Condition, Count, DataConfig, Name, NonNegative, OutputConfig, Repeated, Seed, UserConfig, config
+from prb.config import (
+    Condition,
+    Count,
+    DataConfig,
+    Name,
+    NonNegative,
+    OutputConfig,
+    Repeated,
+    Seed,
+    Single,
+    UserConfig,
+    config,
+)
 from prb.data.load import Dataset, load
 from prb.downstream.candidates import (
     MAX_COMPARED,
@@ -62,6 +74,11 @@ class BonConfig(OutputConfig, UserConfig, DataConfig):
         "model", "best_of", "at_once", "retry_failed",
     }  # fmt: skip
 
+    @classmethod
+    def restore(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        """A repeated run keeps the models of its folder."""
+        return {**super().restore(content), "model": reward_models(content.get("models", {}))}
+
     policy: Name
     """LLM that answers: `llamacpp/smollm2`, `transformers/FOLDER`, `openai/NAME;base_url=…`."""
     model: Repeated[Name] = ()
@@ -74,7 +91,7 @@ class BonConfig(OutputConfig, UserConfig, DataConfig):
     """Report best-of-k for this k; repeat for several. Default: 1, 2, 4, … N."""
     per_user: Count | None = None
     """At most this many rows per user; more users are more informative than more questions of the same users."""
-    condition: Condition = "profile"
+    condition: Single[Condition] = "profile"
     """What policy and reward models are shown of the user."""
     temperature: NonNegative = 1.0
     """Sampling temperature of the policy."""

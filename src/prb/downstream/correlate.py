@@ -7,14 +7,13 @@ from fnmatch import fnmatchcase
 from itertools import combinations
 from math import comb
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
-import tyro
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from prb import __version__
-from prb.config import Condition, Count, OutputConfig, Seed, config
+from prb.config import Condition, Count, Name, OutputConfig, Positional, Seed, Words, config
 from prb.downstream.run_columns import RESAMPLES, read_runs
 from prb.downstream.tables import Column, Scores, checked, read_table, unfit
 from prb.errors import BadInput
@@ -38,32 +37,6 @@ MIN_TO_RESAMPLE = 10
 MIN_FOR_WILLIAMS = 20
 TARGET_POWER = 0.8
 
-T = TypeVar("T")
-
-
-def _as_list(value: Any) -> list[Any]:
-    values = [value] if isinstance(value, str | Path) else value
-    return [str(one) if isinstance(one, Path) else one for one in values]
-
-
-def _flat(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(one for part in values for one in (part if isinstance(part, tuple) else (part,)))
-
-
-if TYPE_CHECKING:
-    Several = tuple[T, ...]
-else:
-    Several = tyro.conf.UseAppendAction[
-        Annotated[
-            tuple[T | tuple[T, ...], ...],
-            BeforeValidator(_as_list),
-            AfterValidator(_flat),
-            tyro.conf.arg(metavar="VALUE [VALUE …]"),
-        ]
-    ]
-"""A flag with several values that may be repeated: `--bench A B`, as a shell expands `runs/*`, is the same as
-`--bench A --bench B`. In Python: one value or a sequence."""
-
 
 @config
 class CorrelateConfig(OutputConfig):
@@ -72,11 +45,11 @@ class CorrelateConfig(OutputConfig):
     verb: ClassVar[str] = "correlate"
     presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | {"format"}
 
-    table: Annotated[Path | None, tyro.conf.Positional] = None
+    table: Positional[Path | None] = None
     """CSV, Parquet or JSON, one row per model; a column X_se holds standard errors of X. Without it: run folders."""
-    bench: Several[str] = ()
+    bench: Words[Name] = ()
     """Columns with benchmark scores (default: all others), or run folders of `prb evaluate`."""
-    downstream: Several[str] = ()
+    downstream: Words[Name] = ()
     """Columns with downstream scores, or run folders of `prb bon` and `prb ppo`."""
     name: str | None = None
     """The column of model names; default: `model`, else the first column of text."""
@@ -84,9 +57,9 @@ class CorrelateConfig(OutputConfig):
     """Which condition of the benchmark runs; default: profile, else their first."""
     best_of: Count | None = None
     """Which k of best-of-k; default: N."""
-    measure: Several[Measure] = ()
+    measure: Words[Measure] = ()
     """spearman, kendall, weighted_kendall, pearson, ndcg, rbo, regret; sentences are about the first. Default: all."""
-    constructed: Several[str] = ("noisy*",)
+    constructed: Words[Name] = ("noisy*",)
     """Names (with *) of models constructed to be good or bad; all results are given with and without them."""
     missing: Literal["error", "drop"] = "error"
     """What to do with models that lack a score."""

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-import tyro
 from pydantic import Field
 
 from prb import __version__
-from prb.config import DataConfig, MaskingConfig, Name, OutputConfig, Seed, Size, config
+from prb.config import DataConfig, MaskingConfig, Name, OutputConfig, Positional, Seed, Size, config
 from prb.data.load import Dataset, load
 from prb.evaluation.audit_texts import Features, between_splits, leaks, length_balance, marks, repeats
 from prb.evaluation.config import EvaluateConfig
@@ -56,7 +55,7 @@ class AuditConfig(OutputConfig, MaskingConfig, DataConfig):
 
     verb: ClassVar[str] = "audit"
 
-    dataset: tyro.conf.Positional[Name] = "mirror"
+    dataset: Positional[Name] = "mirror"
     """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
     ceiling: Name = "aspect-match"
     """The model that reads the rubric (condition oracle): `aspect-match?encoder=minilm`, or an LLM judge."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-import tyro
 
-from prb.config import Seed, Settings, config
+from prb.config import Positional, Seed, Settings, config
 from prb.errors import BadInput
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.runs import SUMMARY, read_json
@@ -26,9 +25,9 @@ class CompareConfig(Settings):
 
     verb: ClassVar[str] = "compare"
 
-    run_a: Annotated[Path, tyro.conf.Positional]
+    run_a: Positional[Path]
     """A run folder."""
-    run_b: Annotated[Path, tyro.conf.Positional]
+    run_b: Positional[Path]
     """Another run folder, or the same one with --model-a and --model-b."""
     model_a: str | None = None
     """Which model of the first run."""

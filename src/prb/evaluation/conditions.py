@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Self, TypeAlias
+from typing import Self
 
 from prb.config import Condition, UserConfig
 from prb.data.load import Dataset, Users
@@ -59,8 +59,6 @@ class QueryBuilder:
             return Built(mask_query(built.query), built.cut)
         return built
 
-    ask = build  # until all callers moved
-
     def plans(self, items: Sequence[Item]) -> dict[str, Plan | Failure]:
         """What the planner infers for each item, asked for all at once: many planners are a network away."""
         if self.mask_for_planner:
@@ -111,7 +109,3 @@ def pick_donor(item_id: str, user: str, people: Users, seed: int) -> str | None:
 def _draws(item_id: str, people: Users, seed: int) -> Iterator[str]:
     for attempt in count():
         yield people.names[draw(seed, attempt, item_id) % len(people.names)]
-
-
-Asker: TypeAlias = QueryBuilder  # until all callers moved
-Asked: TypeAlias = Built

@@ -20,9 +20,9 @@ class EvaluateConfig(OutputConfig, UserConfig, DataConfig):
     presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | {"require"}
 
     model: Repeated[Name] = ()
-    """Model spec such as `embedding` or `embedding?encoder=minilm`; repeatable. Default: all embedded models."""
+    """Model spec such as `embedding` or `embedding?encoder=minilm`. Default: all embedded models."""
     condition: Repeated[Condition] = ()
-    """What the model is shown of the user; repeatable. Default: none, profile, shuffled and oracle."""
+    """What the model is shown of the user. Default: none, profile, shuffled and oracle."""
     task: Literal["pairs", "ratings"] = "pairs"
     """Chosen/rejected pairs, or answers with each user's own rating in 0..1."""
     orders: Literal["both", "one"] = "both"

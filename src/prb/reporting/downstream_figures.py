@@ -44,7 +44,7 @@ def write_curve(result: Result, folder: Path, progress: Progress = SILENT) -> No
     write_or_note(draw, folder / "curve.svg", progress)
 
 
-def write_correlation(result: Result, folder: Path, progress: Progress = SILENT) -> None:
+def write_scatter(result: Result, folder: Path, progress: Progress = SILENT) -> None:
     write_or_note(partial(scatter, result), folder / "scatter.svg", progress)
 
 

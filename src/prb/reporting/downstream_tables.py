@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from prb.downstream.curves import trust
-from prb.reporting.format import MISSING, Table, bounds, interval, number, p_equals, p_value, percent, points, stars
+from prb.errors import BadInput
+from prb.progress import SILENT, Progress
+from prb.reporting.format import (
+    MISSING,
+    Table,
+    bounds,
+    interval,
+    latex,
+    markdown,
+    number,
+    p_equals,
+    p_value,
+    percent,
+    points,
+    stars,
+)
 from prb.reporting.tables import dataset_name
+from prb.runs import write_bytes, write_json
 
 Result = Mapping[str, Any]
 LEVEL = 0.05
@@ -147,6 +164,22 @@ def _benchmark_contrasts(contrasts: list[Result]) -> Table:
     columns = ("benchmarks", "downstream", "measure", "difference", "test", "p", "p (Holm)")
     note = "Swap test: each model's two ranks change places. Pearson: Williams' test, with 20 or more models."
     return Table("Two benchmarks against the same downstream", columns, rows, (note,))
+
+
+def write_correlation(summary: Result, folder: Path, progress: Progress = SILENT) -> None:
+    """`correlation.json`, the tables as Markdown and LaTeX, and the scatter plot."""
+    from prb.reporting.downstream_figures import write_scatter
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be written to: {error.strerror}") from None
+    tables = list(correlation_tables(summary))
+    listed = "\n".join(f"- {sentence}" for sentence in summary["sentences"])
+    write_bytes(folder / "table.md", "\n".join([*map(markdown, tables), listed, ""]).encode())
+    write_bytes(folder / "table.tex", "\n".join(map(latex, tables)).encode())
+    write_json(folder / "correlation.json", summary)
+    write_scatter(summary, folder, progress)
 
 
 def correlation_sentences(result: Result) -> list[str]:

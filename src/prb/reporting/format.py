@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any, NamedTuple
 
 MISSING = "–"
@@ -106,6 +107,14 @@ LATEX = {
     "–": "--",
     **{mark: "\\" + mark for mark in "&%$#_{}"},
 }
+
+
+def html_table(table: Table) -> str:
+    """For notebooks: every text is escaped."""
+    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
+    notes = "".join(f"<p><small>{escape(note)}</small></p>" for note in table.notes)
+    return f"<p>{escape(table.title)}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{notes}"
 
 
 def latex(table: Table) -> str:

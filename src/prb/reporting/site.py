@@ -12,15 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import orjson
-import tyro
 from filelock import FileLock
-from pydantic import BeforeValidator
 
 from prb import __version__
-from prb.config import OutputConfig, config
+from prb.config import OutputConfig, PositionalWords, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.reporting.figures import write_figures
@@ -44,9 +42,7 @@ class ReportConfig(OutputConfig):
 
     verb: ClassVar[str] = "report"
 
-    runs: Annotated[
-        tuple[Path, ...], BeforeValidator(lambda v: (v,) if isinstance(v, (str, Path)) else v), tyro.conf.Positional
-    ]
+    runs: PositionalWords[Path]
     """Folders of evaluate, bon and ppo runs; correlation.json, audit.json and agreement JSON, or their folders."""
     out: Path | None = None
     """Folder of the site. Default: RUN/report. Only an earlier report is overwritten."""

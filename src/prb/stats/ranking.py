@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, permutations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 Array = NDArray[np.float64]
 Measure = Callable[[Array, Array], Array]
@@ -26,6 +26,13 @@ DRAWS = 20_000
 CELLS = 1 << 19
 """Numbers per block of a pairwise measure; blocks that fit the processor's cache take half the time."""
 _ROUNDING = 1e-9
+
+
+def rankdata(values: Any, **settings: Any) -> Any:
+    """`scipy.stats.rankdata`; scipy.stats takes half a second to import, so it is imported when first needed."""
+    from scipy.stats import rankdata as rank
+
+    return rank(values, **settings)
 
 
 def pearson(predicted: Array, actual: Array) -> Array:

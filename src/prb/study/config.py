@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
-import tyro
 from pydantic import model_validator
 
-from prb.config import Count, Name, Positive, Seed, Settings, Share, Size, config
+from prb.config import Count, Name, Positional, Positive, Seed, Settings, Share, Size, config
 from prb.errors import BadInput
 from prb.serving.server import Port
 
 Kind = Literal["validate", "collect"]
 DEFAULT_PORT = 8600
-StudyPath = Annotated[str, tyro.conf.Positional]
+StudyPath = Positional[str]
 CRITERIA = {
     "correctness": "Is what it says right?",
     "relevance": "Does it answer the question?",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-import tyro
 from pydantic import Field, model_validator
 
 from prb.config import (
@@ -14,6 +13,7 @@ from prb.config import (
     Name,
     NonNegative,
     OutputConfig,
+    Positional,
     Positive,
     RankerName,
     Seed,
@@ -37,7 +37,7 @@ class TrainConfig(OutputConfig, DataConfig):
 
     verb: ClassVar[str] = "train"
 
-    method: tyro.conf.Positional[Name]
+    method: Positional[Name]
     """A method with its settings, such as `bilinear` or `bilinear?rank=16`; `prb train --help` lists them."""
     split: str | None = None
     """Which split to train on; `train` where rows carry one, else all rows."""
@@ -87,7 +87,7 @@ class FullConfig(OutputConfig, UserConfig, DataConfig):
 
     verb: ClassVar[str] = "train"
 
-    method: tyro.conf.Positional[Literal["reward-model", "dpo"]]
+    method: Positional[Literal["reward-model", "dpo"]]
     """A classification head read by `classifier?path=`, or a policy read by `implicit?policy=`."""
     base: Name
     """Folder, hub id or pulled name of the model to start from."""
@@ -162,7 +162,7 @@ class CurveConfig(DataConfig):
 
     verb: ClassVar[str] = "train curve"
 
-    path: tyro.conf.Positional[Path]
+    path: Positional[Path]
     """Folder of a trained head."""
     m: Annotated[tuple[Size, ...], Field(min_length=1)] = (0, 1, 2, 4)
     """How many labeled pairs of each user are shown."""

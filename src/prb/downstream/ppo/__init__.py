@@ -22,6 +22,7 @@ from prb.config import (
     Repeated,
     Seed,
     Share,
+    Single,
     Size,
     UserConfig,
     config,
@@ -42,7 +43,7 @@ class PpoConfig(OutputConfig, UserConfig):
 
     policy: Name
     """What is trained: `transformers/smollm2`, `transformers/FOLDER` or a hub id after the slash."""
-    model: Name
+    model: Single[Name]
     """Reward model spec, as in `prb evaluate`; it must score answers, not only compare them."""
     dataset: Name = "mirror"
     """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
@@ -50,7 +51,7 @@ class PpoConfig(OutputConfig, UserConfig):
     """Prompts to train on; `train` where rows carry a split, else all rows but the held-out ones."""
     limit: Count | None = None
     """Only the first N rows of the split."""
-    condition: Condition = "profile"
+    condition: Single[Condition] = "profile"
     """What policy and reward model are shown of the user."""
     mask_pii: Masking = "auto"
     """Mask personal data in what reward model and grader read; auto: only if they are on other machines."""

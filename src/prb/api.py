@@ -1,0 +1,262 @@
+"""The verbs. Each takes a config, its fields as keywords, or both; does the whole job; and returns an object.
+
+    prb.evaluate(model="embedding", dataset="mirror")
+    prb.evaluate(EvaluateConfig(model="embedding"), k=5)
+
+The command line parses, calls one of these, and prints: a setting means the same in both.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from prb.building.config import BuildConfig
+from prb.config import Settings
+from prb.downstream.bon import BonConfig
+from prb.downstream.correlate import CorrelateConfig
+from prb.downstream.ppo import PpoConfig
+from prb.errors import GateFailed
+from prb.evaluation.audit import AuditConfig
+from prb.evaluation.compare import CompareConfig
+from prb.evaluation.config import EvaluateConfig
+from prb.grading.config import GradeConfig
+from prb.progress import Progress, watch
+from prb.reporting.site import ReportConfig
+from prb.results import (
+    Audit,
+    BestOfN,
+    BuiltBenchmark,
+    Comparison,
+    Correlation,
+    Evaluation,
+    Grading,
+    Ppo,
+    TrainedModel,
+)
+from prb.serving.server import ServeConfig
+from prb.training.config import WHOLE_MODELS, FullConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from prb.grading import Grader
+    from prb.llm import LLM
+    from prb.types import RewardModel, Scorer
+
+F = TypeVar("F", bound=Callable[..., Any])
+Models = Mapping[str, "RewardModel"]
+
+
+def verb(*configs: type[Settings]) -> Callable[[F], F]:
+    """Make `inspect.signature` and interactive completion show the fields of the config."""
+
+    def with_fields(function: F) -> F:
+        signature = inspect.signature(function)
+        named = {n: p for n, p in signature.parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+        for config in configs:
+            for name, parameter in inspect.signature(config).parameters.items():
+                named.setdefault(name, parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        function.__signature__ = signature.replace(parameters=list(named.values()))  # type: ignore[attr-defined]
+        return function
+
+    return with_fields
+
+
+@contextmanager
+def _shown(progress: Progress | None, quiet: bool) -> Iterator[Progress]:
+    if progress is not None:
+        yield progress
+    else:
+        with watch(quiet) as shown:
+            yield shown
+
+
+@verb(EvaluateConfig)
+def evaluate(
+    config: EvaluateConfig | None = None,
+    *,
+    models: Models | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Evaluation:
+    """Score reward models on a personalized benchmark; run or resume.
+
+    `models` holds reward models of your own by the name they have in `model`. Raises `GateFailed`, with the result
+    attached, if a `require` condition does not hold.
+    """
+    from prb.evaluation.gate import require
+    from prb.evaluation.run import evaluate as run
+
+    checked = EvaluateConfig.of(config, settings)
+    with _shown(progress, checked.quiet) as shown:
+        finished = run(checked, models=models, progress=shown)
+    result = Evaluation(finished.folder, finished.summary, finished.users)
+    if checked.require:
+        try:
+            require(checked.require, finished.summary)
+        except GateFailed as failed:
+            failed.result = result
+            raise
+    return result
+
+
+@verb(CompareConfig)
+def compare(config: CompareConfig | None = None, **settings: Any) -> Comparison:
+    """Compare two runs pair by pair."""
+    from prb.evaluation.compare import compare as run
+
+    checked = CompareConfig.of(config, settings)
+    return Comparison(checked.run_a, run(checked))
+
+
+@verb(AuditConfig)
+def audit(
+    config: AuditConfig | None = None,
+    *,
+    models: Models | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Audit:
+    """Measure how much of a benchmark needs the user at all; run or resume."""
+    from prb.evaluation.audit import audit as run
+    from prb.reporting.figures import write_audit
+
+    checked = AuditConfig.of(config, settings)
+    with _shown(progress, checked.quiet) as shown:
+        finished = run(checked, models=models, progress=shown)
+        write_audit(finished.result, finished.folder, shown)
+    return Audit(finished.folder, finished.result)
+
+
+@verb(GradeConfig)
+def grade(
+    config: GradeConfig | None = None,
+    *,
+    grader: Grader | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Grading:
+    """Grade answers against each user's rubric, or measure what a grader is worth; run or resume."""
+    from prb.grading.run import grade as run
+
+    checked = GradeConfig.of(config, settings)
+    with _shown(progress, checked.quiet) as shown:
+        finished = run(checked, grader=grader, progress=shown)
+    return Grading(finished.folder, finished.summary)
+
+
+@verb(BuildConfig)
+def build(
+    config: BuildConfig | None = None,
+    *,
+    llms: Mapping[Any, LLM] | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> BuiltBenchmark:
+    """Build a personalized benchmark from users' records; run or resume. `dry_run` only estimates the cost."""
+    from prb.building.run import build as run
+
+    checked = BuildConfig.of(config, settings)
+    with _shown(progress, checked.quiet) as shown:
+        finished = run(checked, llms=llms, progress=shown)
+    if finished.estimate:
+        return BuiltBenchmark(checked.out, {**asdict(finished.estimate), "usd": finished.estimate.usd})
+    return BuiltBenchmark(finished.folder, finished.card)
+
+
+@verb(TrainConfig, FullConfig)
+def train(
+    config: TrainConfig | FullConfig | None = None, *, progress: Progress | None = None, **settings: Any
+) -> TrainedModel:
+    """Train a reward model that knows whose preference it judges: a head on frozen features, or a whole model."""
+    from prb.training.run import train as run
+
+    method = getattr(config, "method", None) or settings.get("method", "")
+    kind: type[TrainConfig | FullConfig] = FullConfig if method in WHOLE_MODELS else TrainConfig
+    checked = kind.of(config, settings)  # type: ignore[arg-type]
+    with _shown(progress, checked.quiet) as shown:
+        trained = run(checked, progress=shown)
+    return TrainedModel(trained.folder, trained.card, trained.model)
+
+
+@verb(BonConfig)
+def best_of_n(
+    config: BonConfig | None = None,
+    *,
+    models: Models | None = None,
+    policy: LLM | None = None,
+    grader: Grader | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> BestOfN:
+    """What each reward model picks from N answers of a policy, graded against the rubric; run, resume or extend."""
+    from prb.downstream.bon import best_of_n as run
+    from prb.reporting.downstream_figures import write_bon
+
+    checked = BonConfig.of(config, settings)
+    with _shown(progress, checked.quiet) as shown:
+        finished = run(checked, models=models, policy=policy, grader=grader, progress=shown)
+        write_bon(finished.summary, finished.folder, shown)
+    return BestOfN(finished.folder, finished.summary)
+
+
+@verb(PpoConfig)
+def ppo(
+    config: PpoConfig | None = None,
+    *,
+    reward: Scorer | None = None,
+    grader: Grader | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Ppo:
+    """Train a policy against a reward model and grade its answers before and after; run or resume."""
+    from prb.downstream.ppo import ppo as run
+    from prb.reporting.downstream_figures import write_ppo
+
+    checked = PpoConfig.of(config, settings)
+    with _shown(progress, checked.quiet) as shown:
+        finished = run(checked, reward=reward, grader=grader, progress=shown)
+        if finished.main_process and checked.engine == "local":
+            write_ppo(finished.summary, finished.folder, shown)
+    return Ppo(finished.folder, finished.summary, finished.message, finished.main_process)
+
+
+@verb(CorrelateConfig)
+def correlate(
+    config: CorrelateConfig | None = None, *, progress: Progress | None = None, **settings: Any
+) -> Correlation:
+    """Measure how well a benchmark's ranking of reward models predicts what happens downstream."""
+    from prb.downstream.correlate import correlate as run
+    from prb.reporting.downstream_tables import correlation_sentences, write_correlation
+
+    checked = CorrelateConfig.of(config, settings)
+    with _shown(progress, checked.quiet) as shown:
+        result = run(checked, progress=shown)
+        summary = {**result, "sentences": correlation_sentences(result)}
+        if checked.out is not None:
+            write_correlation(summary, checked.out, shown)
+    return Correlation(checked.out or Path(), summary)
+
+
+@verb(ReportConfig)
+def report(runs: Sequence[str | Path] | ReportConfig, *, progress: Progress | None = None, **settings: Any) -> Path:
+    """Write a static site from finished runs and return the path of its first page."""
+    from prb.reporting.site import report as write
+
+    config = runs if isinstance(runs, ReportConfig) else None
+    checked = ReportConfig.of(config, settings if config else {"runs": runs, **settings})
+    with _shown(progress, checked.quiet) as shown:
+        return write(checked, progress=shown)
+
+
+@verb(ServeConfig)
+def serve(config: ServeConfig | None = None, *, model: RewardModel | None = None, **settings: Any) -> None:
+    """Serve a reward model over HTTP until interrupted."""
+    from prb.serving.server import serve as run
+
+    checked = ServeConfig.of(config, settings)
+    with _shown(None, checked.quiet) as shown:
+        run(checked, model=model, ready=lambda server: shown.note(f"{server.model} at {server.url}"))

@@ -1,5 +1,0 @@
-"""Until all callers moved."""
-
-from prb.evaluation.planners import PLANNERS, Planner
-
-__all__ = ["PLANNERS", "Planner"]
