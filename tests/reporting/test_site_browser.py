@@ -150,7 +150,7 @@ def test_a_model_page_is_reached_from_the_board_and_tells_of_its_failures(visit:
     window.page.get_by_role("link", name=EVIL).click()
     window.page.wait_for_selector("h1:has-text('alert')")
     text = window.page.locator("main").inner_text()
-    for part in ("no verdict found", "One run cannot tell", "By tier", "Position", "$ 2.5", "Everybody has one pair"):
+    for part in ("no verdict found", "This needs several runs", "By tier", "Position", "$ 2.5", "Every user has one pair"):
         assert part in text, part
     assert window.texts(".facts dd")[0].startswith("50.0")
     # asked in both orders it always likes the first: never the same answer twice
@@ -186,7 +186,7 @@ def test_a_pair_can_be_read_to_the_ground(visit: Open, site: Path) -> None:
     page.uncheck("#marked")
     page.locator(".answer mark").first.wait_for(state="detached")
     page.select_option("#condition", "shuffled")
-    page.locator(".detail", has_text="posts of somebody else").wait_for()
+    page.locator(".detail", has_text="posts of another user").wait_for()
     assert window.texts(".detail h2") == ["How do I water plant number 1?"]  # the same pair, looked at otherwise
     window.assert_quiet()
 
@@ -199,7 +199,7 @@ def test_the_list_is_walked_by_keys_and_a_twin_is_a_click_away(visit: Open, site
     window.page.keyboard.press("j")
     window.page.keyboard.press("k")
     window.page.wait_for_selector(".row[aria-current][href$='pair=t1b']")
-    window.page.get_by_role("link", name="the same question, another person").click()
+    window.page.get_by_role("link", name="same question, other user").click()
     window.page.wait_for_selector(".row[aria-current][href$='pair=t1a']")
     window.assert_quiet()
 
@@ -213,7 +213,7 @@ def test_the_list_is_walked_by_keys_and_a_twin_is_a_click_away(visit: Open, site
         ("show=gained&model=knows", ["t1b", "t2b", "t3b"]),
         ("show=failed&model=" + EVIL, ["t2a", "t2b"]),
         ("tier=easy", ["t1a", "t1b"]),
-        ("person=b3", ["t3b"]),
+        ("user=b3", ["t3b"]),
         ("q=number 3", ["t3a", "t3b"]),
         ("order=hard", ["t1a", "t2a", "t3a", "r9", "t1b", "t2b", "t3b"]),
     ],
@@ -228,7 +228,7 @@ def test_pairs_are_found(view: str, wanted: list[str], visit: Open, site: Path) 
     assert window.texts("[role=status]")[0].startswith(f"{len(wanted)} of 7 pairs")
 
 
-def test_flips_are_pairs_that_another_persons_posts_turn(visit: Open, site: Path) -> None:
+def test_flips_are_pairs_that_another_users_posts_turn(visit: Open, site: Path) -> None:
     window = visit(site, "pairs.html#show=flips&model=knows")
     # knows is always right under profile, so it flips where it is wrong under shuffled: 4 of 7
     assert window.texts("[role=status]") == ["4 of 7 pairs"]
@@ -237,8 +237,8 @@ def test_flips_are_pairs_that_another_persons_posts_turn(visit: Open, site: Path
 def test_two_models_are_compared(visit: Open, site: Path) -> None:
     window = visit(site, "compare.html#a=knows&b=" + EVIL)
     assert "knows is ahead of <script>alert(1)</script> by 50.0 points" in window.texts("#verdict")[0]
-    assert "sign-flip p 0.250, after Holm 0.500" in window.texts("#verdict")[0]
-    assert "5 pairs that both answered; 2 failed on either side" in window.page.locator("main").inner_text()
+    assert "sign-flip p 0.250, 0.500 after Holm" in window.texts("#verdict")[0]
+    assert "5 pairs that both models answered; 2 where one failed are left out" in window.page.locator("main").inner_text()
     assert window.texts("#changed h3") == ["Only knows is right: 5", f"Only {EVIL} is right: 0"]
     window.page.click("#swap")
     window.page.locator("#changed section:first-child h3", has_text=": 0").wait_for()

@@ -141,7 +141,7 @@ def test_a_model_is_chosen_by_click_by_permalink_and_undone_by_going_back(visit:
 def test_curves_can_be_seen_against_the_kl_bound(visit: Open, site: Path) -> None:
     window = visit(site, "downstream.html")
     window.page.get_by_role("button", name="against the KL bound").click()
-    window.page.locator("#bon svg.plot text", has_text="bound of the KL").wait_for()
+    window.page.locator("#bon svg.plot text", has_text="bound on the KL").wait_for()
     ticks = window.page.locator("#bon svg.plot text.tick").all_text_contents()
     assert "x=kl" in window.page.url
     assert any(tick.startswith("0.636") for tick in ticks), ticks  # log 4 − 3/4
@@ -202,12 +202,12 @@ def test_the_study_says_what_holds_in_words_not_only_in_colour(visit: Open, site
 
 def test_ratings_are_drawn_as_they_were_given(visit: Open, site: Path) -> None:
     script = """() => [...document.querySelectorAll('svg[role=img]')]
-      .filter(s => s.getAttribute('aria-label').startsWith('relevance, labelled answer'))
+      .filter(s => s.getAttribute('aria-label').startsWith('relevance, labeled answer'))
       .map(s => [s.getAttribute('aria-label'),
                  [...s.querySelectorAll('rect')].map(r => parseFloat(r.getAttribute('width')))])"""
     window = visit(site, "study.html")
     ((alt, widths),) = window.page.evaluate(script)
-    assert alt == "relevance, labelled answer: 1: 0, 2: 0, 3: 0, 4: 12, 5: 12"
+    assert alt == "relevance, labeled answer: 1: 0, 2: 0, 3: 0, 4: 12, 5: 12"
     assert widths == [50, 50]
 
 

@@ -1,4 +1,4 @@
-// Charts as inline SVG. Colours are classes over CSS variables, so light, dark and print follow the page.
+// Charts as inline SVG. Colors are classes over CSS variables, so light, dark and print follow the page.
 "use strict";
 
 const charts = (() => {
@@ -139,13 +139,13 @@ const charts = (() => {
       points.map((p) => (p.label && p.named !== false ? h("text", { class: "tag", x: px(p.x) + 6, y: py(p.y) - 6 }, p.label) : null)));
   }
 
-  // what the colours mean: entries [{name, kind, dash}]
+  // what the colors mean: entries [{name, kind, dash}]
   function legend(entries) {
     return h("ul", { class: "legend" }, entries.map((e) => h("li", { class: `${e.kind || ""} ${e.dash ? "dashed" : ""}` },
       h("i", { "aria-hidden": "true" }), e.name)));
   }
 
-  // a colour for the n-th series that has no meaning of its own
+  // a color for the n-th series that has no meaning of its own
   const series = (n) => `s${n % 6}`;
 
   return { strip, axis, bars, dots, plot, legend, series };

@@ -37,7 +37,7 @@ const diff = (() => {
     return found;
   }
 
-  // neighbours of one kind run together; a blank between two marked words is marked with them
+  // neighbors of one kind are joined; a space between two marked words is marked as well
   function pieces(tokens, kept) {
     const runs = [];
     let word = 0, waiting = "";

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { h, put } = prb, { told, facts, trust, plain, room, share, cell, minus } = results;
+  const { h, put } = prb, { textTable, facts, trust, plain, room, share, cell, minus } = results;
   const last = (list) => list[list.length - 1];
   const worth = (result) => last(result.headroom).value ?? -Infinity;
 
@@ -14,13 +14,13 @@
     const q = run.queries, s = run.samples, left = q.rows - q.used;
     return h("section", { "aria-label": `Best-of-N: ${run.name}` },
       h("h2", {}, `Best of ${run.n}: ${run.name}`),
-      h("p", { class: "soft" }, `${run.policy} answered ${prb.count(q.rows)} queries of ${run.dataset} ${run.n} times each, condition ${run.condition}; every reward model picked from the same answers.`),
+      h("p", { class: "soft" }, `${run.policy} answered ${prb.count(q.rows)} queries of ${run.dataset} ${run.n} times each, under condition ${run.condition}. All reward models picked from the same answers.`),
       trust(run.trust),
       facts([["Queries", prb.count(q.used), `${prb.count(q.clusters)} clusters${left ? `; ${left} left out` : ""}`],
         ["Random pick", prb.percent(last(run.random).value), "% of the rubric"],
-        [`Oracle pick, best of ${last(run.ks)}`, prb.percent(last(run.oracle).value), "% of the rubric: all there is to gain"],
-        ["Most headroom", minus(prb.percent(last(leader.headroom).value)), `% of it, by ${leader.model}`],
-        ["Distinct answers", s.distinct_of_n === null ? null : prb.number(s.distinct_of_n, 3), `of ${run.n}; ${prb.count(s.truncated)} of ${prb.count(s.drawn)} stopped by length`]]),
+        [`Oracle pick, best of ${last(run.ks)}`, prb.percent(last(run.oracle).value), "% of the rubric: the upper bound"],
+        ["Most headroom", minus(prb.percent(last(leader.headroom).value)), `%, by ${leader.model}`],
+        ["Distinct answers", s.distinct_of_n === null ? null : prb.number(s.distinct_of_n, 3), `of ${run.n}; ${prb.count(s.truncated)} of ${prb.count(s.drawn)} truncated`]]),
       h("div", { class: "card" }, axes(state), h("div", { class: "beside" }, curves(run, order, picked, state.x === "kl"), legend(order, picked))),
       h("div", { class: "card" }, ranking(run, order, state), notes(run)),
       contrasts(run));
@@ -44,7 +44,7 @@
       ...order.filter((r) => r !== picked), picked].map((r) => (r.points ? r : { name: r.model, kind: r.kind, dash: r.dash, points: points(r.curve, r === picked, r.bend) }));
     const bound = (v) => { const k = run.ks.find((k_) => Math.abs(at.get(k_) - v) < 1e-9); return `${prb.number(v, 3)}${k ? ` (k ${k})` : ""}`; };
     const x = kl
-      ? { label: "bound of the KL to the policy, log k − (k−1)/k, nats", ticks: spread(run.kl_bound), text: bound }
+      ? { label: "bound on the KL to the policy, log k − (k−1)/k, nats", ticks: spread(run.kl_bound), text: bound }
       : { label: "k of best-of-k", log: true, from: run.ks[0], to: last(run.ks), ticks: run.ks, text: String };
     const ends = order.map((r) => `${r.model} ${prb.percent(last(r.curve).value)}`).join(", ");
     const svg = charts.plot({
@@ -69,13 +69,13 @@
     return h("div", {}, h("ul", { class: "legend" },
       h("li", { class: "oracle dashed" }, h("i", { "aria-hidden": "true" }), "oracle pick"),
       h("li", { class: "none dashed" }, h("i", { "aria-hidden": "true" }), "random pick"), order.map(pick)),
-    h("p", { class: "soft" }, `Band: 95 % interval of ${picked.model}; choose a model for its own. A ring marks a peak after which the curve falls by more than chance.`));
+    h("p", { class: "soft" }, `Band: 95 % interval of ${picked.model}; choose another model to see its interval. A ring marks a peak after which the curve falls significantly.`));
   }
 
   const over = (bend) => {
     if (!bend) return "–";
     if (bend.down) return [`▼ after ${bend.peak}`, h("small", {}, `falls by ${prb.percent(bend.drop)}, p ${prb.pValue(bend.p)}`)];
-    return bend.drop ? ["no", h("small", {}, `peak at ${bend.peak}, within chance`)] : "no";
+    return bend.drop ? ["no", h("small", {}, `peak at ${bend.peak}, not significant`)] : "no";
   };
 
   function ranking(run, order, state) {
@@ -86,8 +86,8 @@
     const rows = [...order].sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0) * (sort.down ? -1 : 1));
     const columns = [{ key: "model", label: "reward model", left: true },
       ...run.ks.map((k, n) => ({ key: `k${k}`, label: `best of ${k}`, title: `KL to the policy at most ${prb.number(run.kl_bound[n], 3)} nats` })),
-      { key: "headroom", label: `headroom at ${last(run.ks)}, %`, title: "Share of what the oracle adds to a random pick" }, { label: "", left: true },
-      { key: "bend", label: "over-optimised?", left: true }, { key: "failed", label: "failed" }];
+      { key: "headroom", label: `headroom at ${last(run.ks)}, %`, title: "Share of the oracle's gain over a random pick" }, { label: "", left: true },
+      { key: "bend", label: "over-optimized?", left: true }, { key: "failed", label: "failed" }];
     const ends = run.results.flatMap((r) => [last(r.headroom).low, last(r.headroom).high]).filter((v) => v !== null);
     const scale = { from: Math.min(-0.1, ...ends), to: Math.max(1, ...ends) };
     const lines = [{ at: 0, kind: "half" }, { at: 1, kind: "ceiling" }];
@@ -109,8 +109,8 @@
 
   function notes(run) {
     const failed = Object.entries(run.queries.failures).map(([reason, n]) => `${reason} (${n})`).join(", ");
-    return [h("p", { class: "soft" }, `Headroom: Σ(model − random) / Σ(oracle − random) at k = ${last(run.ks)}. Over-optimised: the score falls from its peak to the end by more than chance (sign flips, corrected, p < .05).`),
-      failed ? h("p", { class: "soft" }, `Queries left out, by reason: ${failed}. None is scored.`) : null];
+    return [h("p", { class: "soft" }, `Headroom: Σ(model − random) / Σ(oracle − random) at k = ${last(run.ks)}. Over-optimized: the score falls significantly from its peak to the end (sign flips, corrected, p < .05).`),
+      failed ? h("p", { class: "soft" }, `Queries left out, by reason: ${failed}.`) : null];
   }
 
   function contrasts(run) {
@@ -124,7 +124,7 @@
   // --- PPO ---
   function ppo(runs) {
     if (!runs.length) return null;
-    return [h("h2", {}, "PPO"), h("p", { class: "soft" }, "Held-out prompts, one answer each, before and after training. The reward is what was trained for; the grade is what it was worth to the person. Rewards of different models have no common unit."),
+    return [h("h2", {}, "PPO"), h("p", { class: "soft" }, "Held-out prompts, one answer each, before and after training. The reward is the training objective; the grade measures how well answers follow the user's rubric. Rewards of different models are not comparable."),
       overview(runs), runs.map(training)];
   }
 
@@ -146,9 +146,9 @@
     return h("section", { class: "card", "aria-label": `PPO: ${r.name}` },
       h("h3", {}, r.name), h("p", { class: "soft" }, `${r.policy} against ${r.model} on ${r.dataset}, condition ${r.condition}.`),
       t.stopped ? h("p", { class: "note bad" }, `Stopped early: ${t.stopped}`) : null,
-      facts([["Steps", prb.count(t.steps), `${prb.count(t.prompts)} prompts`], ["Answers", prb.count(t.samples), `${prb.count(t.failed)} without a reward, ${prb.count(t.truncated)} stopped by length`], ["Held-out prompts", prb.count(r.held_out.prompts)]]),
+      facts([["Steps", prb.count(t.steps), `${prb.count(t.prompts)} prompts`], ["Answers", prb.count(t.samples), `${prb.count(t.failed)} without a reward, ${prb.count(t.truncated)} truncated`], ["Held-out prompts", prb.count(r.held_out.prompts)]]),
       h("div", { class: "panels" }, r.panels.map(([name, label], n) => panel(r, name, label, charts.series(n)))),
-      r.thinned ? h("p", { class: "soft" }, "Long curves are drawn as means of stretches of steps; curves.csv has them all.") : null,
+      r.thinned ? h("p", { class: "soft" }, "Points are means of neighboring steps; curves.csv has every step.") : null,
       ["reward", "grade"].filter((name) => r.held_out[name]).map((name) => change(r, name)), r.trust ? trust(r.trust) : null);
   }
 
@@ -167,7 +167,7 @@
     if (!ends.length) return h("p", { class: "soft" }, `No held-out answer has a ${name}.`);
     const pad = (Math.max(...ends) - Math.min(...ends)) * 0.1 || 1, scale = grade ? { from: 0, to: 1 } : { from: Math.min(...ends) - pad, to: Math.max(...ends) + pad };
     const d = c.difference, by = grade ? `${prb.points(d.value)} points` : `${d.value > 0 ? "+" : ""}${prb.number(d.value, 3)}`, dropped = d.dropped ? `, ${d.dropped} dropped` : "";
-    return [h("h3", {}, `${grade ? "Grade, % of the rubric" : "Reward"} on held-out prompts: ${d.value === null ? "no pair answered" : `${by} (p ${prb.pValue(d.p)}, n ${d.n}${dropped})`}`),
+    return [h("h3", {}, `${grade ? "Grade, % of the rubric" : "Reward"} on held-out prompts: ${d.value === null ? "no prompt answered" : `${by} (p ${prb.pValue(d.p)}, n ${d.n}${dropped})`}`),
       charts.bars([["before", "none"], ["after", "profile"]].map(([stage, kind]) => ({ name: stage, text: say(c[stage]), lanes: [{ ...c[stage], kind }] })), { scale })];
   }
 
@@ -175,13 +175,13 @@
   function correlation(result) {
     const several = result.models.length > 14;
     return h("section", { "aria-label": `Correlation: ${result.name}` },
-      h("h2", {}, `Does the benchmark predict it? ${result.name}`),
+      h("h2", {}, `Does the benchmark predict downstream results? ${result.name}`),
       h("div", { class: "cards" }, result.said.map((s) => h("div", { class: "card" }, h("h3", {}, `${s.set}: ${s.n}`), h("ul", {}, s.sentences.map((line) => h("li", {}, line)))))),
       result.left_out.length ? h("p", { class: "note" }, `Left out for missing scores: ${result.left_out.join(", ")}.`) : null,
       h("div", { class: "cards" }, result.downstream.flatMap((y) => result.bench.map((x) => scatter(result, x, y, several)))),
-      result.constructed.length ? charts.legend([{ name: "model", kind: "s0" }, { name: "constructed: made to be good or bad", kind: "s1" }]) : null,
+      result.constructed.length ? charts.legend([{ name: "model", kind: "s0" }, { name: "constructed model", kind: "s1" }]) : null,
       several ? h("p", { class: "soft" }, result.models.map((m, n) => `${n + 1} ${m}`).join(" · ")) : null,
-      result.tables.map((t, n) => h("div", { class: "card" }, told(t, { open: n === 0, left: 3 }))));
+      result.tables.map((t, n) => h("div", { class: "card" }, textTable(t, { open: n === 0 }))));
   }
 
   function scatter(result, x, y, several) {

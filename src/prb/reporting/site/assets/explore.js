@@ -6,7 +6,7 @@ const explore = (() => {
   const ROW = 60, AROUND = 8;
 
   const SHOWS = [
-    ["", "all pairs"], ["wrong", "wrong"], ["disagree", "models disagree"], ["flips", "flips with another person's posts"],
+    ["", "all pairs"], ["wrong", "wrong"], ["disagree", "models disagree"], ["flips", "flips with another user's posts"],
     ["gained", "right only with the profile"], ["lost", "right only without the profile"], ["beats", "right where the other is not"],
     ["behind", "not right where the other is"], ["failed", "failed"],
   ];
@@ -43,16 +43,16 @@ const explore = (() => {
     }
   }
 
-  function select(state, condition, pairs, people, lists, models, other) {
+  function select(state, condition, pairs, users, lists, models, other) {
     const test = tester(state, condition, lists, models, other);
     const category = state.category ? pairs.categories.indexOf(state.category) : null, tier = state.tier ? pairs.tiers.indexOf(state.tier) : null;
-    const person = state.person ? people.names.indexOf(state.person) : null, q = (state.q || "").toLowerCase();
+    const user = state.user ? users.names.indexOf(state.user) : null, q = (state.q || "").toLowerCase();
     const found = [];
     for (let i = 0; i < pairs.ids.length; i += 1) {
       if (category !== null && pairs.category[i] !== category) continue;
       if (tier !== null && pairs.tier[i] !== tier) continue;
-      if (person !== null && pairs.users[i] !== person) continue;
-      if (q && !(pairs.ids[i].toLowerCase().includes(q) || people.names[pairs.users[i]].toLowerCase().includes(q) || (pairs.heads && pairs.heads[i].toLowerCase().includes(q)))) continue;
+      if (user !== null && pairs.users[i] !== user) continue;
+      if (q && !(pairs.ids[i].toLowerCase().includes(q) || users.names[pairs.users[i]].toLowerCase().includes(q) || (pairs.heads && pairs.heads[i].toLowerCase().includes(q)))) continue;
       if (test(i)) found.push(i);
     }
     return ordered(found, state, condition, lists, models);

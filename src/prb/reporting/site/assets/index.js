@@ -4,8 +4,8 @@
 (() => {
   const { h, put, options, table, go, link, percent, points, stars, interval, count, words, copy } = prb;
   const MEANINGS = {
-    none: "the question alone", profile: "the person's own posts", plan: "what was inferred from the posts",
-    shuffled: "another person's posts", oracle: "the true rubric",
+    none: "the question alone", profile: "the user's own posts", plan: "what was inferred from the posts",
+    shuffled: "another user's posts", oracle: "the true rubric",
   };
 
   function view(data, state) {
@@ -32,7 +32,7 @@
 
   function columns(data, all) {
     const found = [{ key: "model", label: "model", left: true, of: (r) => r.model.name.toLowerCase(), text: (r) => r.model.name }];
-    if (all.some((r) => r.letters)) found.push({ key: "group", label: "group", left: true, title: "models that share a letter cannot be told apart", of: (r) => r.letters, text: (r) => r.letters });
+    if (all.some((r) => r.letters)) found.push({ key: "group", label: "group", left: true, title: "models that share a letter do not differ significantly", of: (r) => r.letters, text: (r) => r.letters });
     for (const c of data.conditions) found.push({ key: c, label: c, title: MEANINGS[c], of: (r) => value(r.accuracy[c]), text: (r) => interval(r.accuracy[c]) });
     for (const kind of ["gain", "control"]) {
       if (!all.some((r) => r[kind])) continue;
@@ -40,8 +40,8 @@
       found.push({ key: kind, label: kind, title, of: (r) => value(r[kind]), text: (r) => contrast(r[kind]), more: (r) => bounds(r[kind]) });
     }
     if (all.some((r) => r.effect)) {
-      found.push({ key: "effect", label: "person effect", title: "share of twins ordered by the person; a user-blind model has exactly 50", of: (r) => value(r.effect), text: (r) => (r.effect ? percent(r.effect.value) + stars(r.effect.p) : "–") });
-      found.push({ key: "mirror", label: "mirror", title: "share of twins with both right; a coin has 25, a user-blind model 0", of: (r) => value(r.mirror), text: (r) => percent(value(r.mirror)) });
+      found.push({ key: "effect", label: "person effect", title: "share of twins ordered by the user; a user-blind model has exactly 50", of: (r) => value(r.effect), text: (r) => (r.effect ? percent(r.effect.value) + stars(r.effect.p) : "–") });
+      found.push({ key: "mirror", label: "mirror", title: "share of twins with both right; chance is 25, a user-blind model has 0", of: (r) => value(r.mirror), text: (r) => percent(value(r.mirror)) });
     }
     if (all.some((r) => r.failed)) found.push({ key: "failed", label: "failed", of: (r) => r.failed, text: (r) => count(r.failed) });
     return found;
@@ -60,7 +60,7 @@
     });
   }
 
-  // floors and ceiling: what a number is worth
+  // floors and ceiling: what to compare a number with
   function references(data, all, condition) {
     const floors = {};  // of a floor that is in several runs, the best
     for (const r of all) {
@@ -110,7 +110,7 @@
   function cell(data, column, r, v) {
     if (column.key === "model") {
       return [h("a", { href: link({ data: data.id, model: r.model.name, condition: v.condition }, "model.html") }, r.model.name),
-        r.model.blind ? h("span", { class: "badge", title: "cannot know the person" }, "user-blind") : null];
+        r.model.blind ? h("span", { class: "badge", title: "never sees the user" }, "user-blind") : null];
     }
     if (column.key === "group") return h("span", { class: "letters" }, column.text(r));
     const estimate = r.accuracy[column.key];
@@ -130,18 +130,18 @@
 
   function copying(current) {
     return Object.entries(FORMATS).map(([name, format]) => h("button", {
-      type: "button", title: `Copy the table as it stands here, as ${name}`, "data-copy": name,
+      type: "button", title: `Copy the table as shown, as ${name}`, "data-copy": name,
       onclick: (event) => { const { cols, shown } = current(); copy(format(cols.map((c) => c.label), shown.map((r) => cols.map((c) => c.text(r)))), event.currentTarget); },
     }, `Copy ${name}`));
   }
 
   function notes(data, v, board) {
-    const said = ["Accuracy in percent with a 95 % interval clustered by person; a tie counts half, a failure not at all."];
-    if (board.slices.all.some((r) => r.gain || r.control)) said.push("Gain: profile − none. Control: profile − shuffled. Stars: sign-flip p < .05, .01, .001 after Holm; on a part of the rows intervals stand without a test.");
-    if (data.models.length > 1) said.push(v.slice === "all" ? `Group: models that share a letter cannot be told apart under ${v.condition} (all couples paired, Holm, 5 %).` : "Groups are tested on all rows only.");
-    if (board.slices.all.some((r) => Object.keys(r.effect).length)) said.push(`Person effect and mirror under ${v.condition}: share of twins ordered by the person (user-blind: exactly 50), share with both right (a coin: 25, user-blind: 0).`);
-    if (data.models.some((m) => m.protocol === "paper")) said.push("Some runs follow the procedure of the paper's scripts, faults included, to compare with published numbers.");
-    said.push("Lines: floors are models that show what a number is worth; the ceiling is the best model that is shown the true rubric.");
+    const said = ["Accuracy in percent with a 95 % interval clustered by user; a tie counts half, failures are left out."];
+    if (board.slices.all.some((r) => r.gain || r.control)) said.push("Gain: profile − none. Control: profile − shuffled. Stars: sign-flip p < .05, .01, .001 after Holm. Within a category or tier there are intervals but no tests.");
+    if (data.models.length > 1) said.push(v.slice === "all" ? `Group: models that share a letter do not differ significantly under ${v.condition} (paired tests of every two models, Holm, 5 %).` : "Groups are shown for all rows only.");
+    if (board.slices.all.some((r) => Object.keys(r.effect).length)) said.push(`Person effect and mirror under ${v.condition}: share of twins ordered by the user (user-blind: exactly 50), share with both right (chance: 25, user-blind: 0).`);
+    if (data.models.some((m) => m.protocol === "paper")) said.push("Some runs reproduce the procedure of the paper's scripts, including its errors, for comparison with published numbers.");
+    said.push("Lines: floors are trivial baselines; the ceiling is the best model that is shown the true rubric.");
     return said;
   }
 
@@ -150,7 +150,7 @@
     const category = h("select", { id: "category", onchange: () => go({ category: category.value, tier: null }) });
     const tier = h("select", { id: "tier", onchange: () => go({ tier: tier.value, category: null }) });
     const condition = h("select", { id: "condition", onchange: () => go({ condition: condition.value, sort: null }) });
-    const search = h("input", { type: "search", id: "q", placeholder: "name of a model", oninput: () => go({ q: search.value }, { replace: true }) });
+    const search = h("input", { type: "search", id: "q", placeholder: "model name", oninput: () => go({ q: search.value }, { replace: true }) });
     const about = h("p", {}), body = h("div", { class: "card boardcard" }), said = h("ul", { class: "notes" });
     const label = (text, input) => h("label", {}, text, input);
     const parts = [about, h("div", { class: "controls" },
@@ -165,7 +165,7 @@
       options(tier, [["", "all"], ...data.tiers.map((t) => [t, words(t)])], kind === "tier" ? name : "");
       if (search.value !== v.q) search.value = v.q;
       const a = data.about;
-      put(about, h("b", {}, a.name), ` ${a.split ? `split ${a.split}: ` : ""}${count(a.rows)} pairs, ${count(a.users)} people, ${count(a.clusters)} clusters${a.left_out ? `; ${a.left_out} rows with errors left out` : ""}.`);
+      put(about, h("b", {}, a.name), ` ${a.split ? `split ${a.split}: ` : ""}${count(a.rows)} pairs, ${count(a.users)} users, ${count(a.clusters)} clusters${a.left_out ? `; ${a.left_out} rows with errors left out` : ""}.`);
       current = grid(data, board, v);
       put(body, charts.legend(data.conditions.map((c) => ({ name: `${c}: ${MEANINGS[c]}`, kind: c }))), h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Leaderboard" }, current.drawn),
         current.shown.length ? null : h("p", { class: "soft" }, "No model has this in its name."));
@@ -176,7 +176,7 @@
 
   let drawn = { id: null };
   prb.run(async (site, state) => {
-    if (!site.datasets.length) { put("board", h("p", { class: "note" }, "No evaluation on pairs was given: see the other pages, or the tables below.")); return; }
+    if (!site.datasets.length) { put("board", h("p", { class: "note" }, "There is no evaluation on pairs here. See the other pages, or the tables below.")); return; }
     const data = prb.dataset(site), board = await prb.load(`${data.id}/board`);
     if (drawn.id !== data.id) {
       drawn = { id: data.id, ...frame(data) };

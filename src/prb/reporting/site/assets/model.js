@@ -1,4 +1,4 @@
-// One model: where it is right, for whom, what it prefers whatever was asked, how sure it may be, what it cost.
+// One model: where it is right, for which users, its biases and calibration, failures and cost.
 "use strict";
 
 (() => {
@@ -22,12 +22,12 @@
       && [kind, points(change[kind].value) + stars(change[kind].p_holm), `${what}; ${bounds(change[kind], points)}`];
     return facts([
       [`accuracy, ${condition}`, percent(r.accuracy.value), bounds(r.accuracy)],
-      [`strict accuracy`, percent(r.strict_accuracy.value), `${count(r.accuracy.ties)} ties count as lost`],
+      [`strict accuracy`, percent(r.strict_accuracy.value), `${count(r.accuracy.ties)} ties count as losses`],
       contrast("gain", "profile − none"), contrast("control", "profile − shuffled"),
-      change.control && change.control.flip_rate !== null && ["verdicts flipped", `${percent(change.control.flip_rate)} %`, "by another person's posts"],
+      change.control && change.control.flip_rate !== null && ["verdicts flipped", `${percent(change.control.flip_rate)} %`, "by another user's posts"],
       r.person_effect && ["person effect", percent(r.person_effect.value) + stars(r.person_effect.p), "user-blind: exactly 50"],
-      r.mirror_accuracy && ["mirror accuracy", percent(r.mirror_accuracy.value), "a coin: 25, user-blind: 0"],
-      r.average_user_share !== null && ["average-user share", percent(r.average_user_share), "of what it says is about nobody in particular"],
+      r.mirror_accuracy && ["mirror accuracy", percent(r.mirror_accuracy.value), "chance: 25, user-blind: 0"],
+      r.average_user_share !== null && ["average-user share", percent(r.average_user_share), "% of its margins do not depend on the user"],
       r.accuracy.failed > 0 && ["failed", count(r.accuracy.failed), `of ${count(r.accuracy.n + r.accuracy.failed)}`],
     ]);
   }
@@ -40,13 +40,13 @@
 
   function conditions(d) {
     const rows = Object.entries(d.conditions).map(([c, r]) => ({ name: c, lanes: [{ ...r.accuracy, kind: c }], text: interval(r.accuracy) }));
-    return card("By condition", charts.bars(rows, { lines: LINES }), soft("Percent right, 0 to 100; the grey line is 50 %."));
+    return card("By condition", charts.bars(rows, { lines: LINES }), soft("Accuracy in %, on a scale from 0 to 100; the gray line is 50 %."));
   }
 
   function groups(d, condition, explore) {
     const r = d.conditions[condition], found = [];
     if (Object.keys(r.by_category).length) found.push(card("By category", estimates(r.by_category, condition, (name) => explore({ category: name }))));
-    if (Object.keys(r.by_tier).length) found.push(card("By tier", estimates(r.by_tier, condition, (name) => explore({ tier: name })), soft("How directly the posts say what the rubric wants.")));
+    if (Object.keys(r.by_tier).length) found.push(card("By tier", estimates(r.by_tier, condition, (name) => explore({ tier: name })), soft("How directly the posts state what the rubric asks for.")));
     for (const [name, group] of Object.entries(r.by_group)) {
       found.push(card(`By ${words(name)}`, estimates(group.groups, condition), group.gap === null ? null : soft(`Best to worst: ${percent(group.gap)} points; worst: ${group.worst}.`)));
     }
@@ -57,8 +57,8 @@
 
   function history(d, condition, missing) {
     const bins = d.conditions[condition].by_history;
-    if (!bins) return card("By length of the history", soft(`Unknown here. ${missing}`));
-    const said = bins.length > 1 ? "Posts that the person has written in all." : `Everybody has ${bins[0].label} posts, so length cannot be told from anything else.`;
+    if (!bins) return card("By length of the history", soft(`Unknown. ${missing}`));
+    const said = bins.length > 1 ? "Number of posts the user has written." : `All users have ${bins[0].label} posts, so the effect of length cannot be estimated.`;
     return card("By length of the history", estimates(keyed(bins), condition), soft(said));
   }
 
@@ -70,20 +70,20 @@
       soft("The same rows in several runs, condition profile; bands are 95 % intervals."));
     }
     const bins = d.conditions[condition].by_posts;
-    return card("Effect of k posts", soft(`One run cannot tell: this one showed up to ${model.k} posts. Evaluate again with other --k into other folders and give all of them to prb report.`),
-      bins && bins.length > 1 ? [soft("By how many posts were shown; fewer means a shorter history, so other people, not less of the same ones:"), estimates(keyed(bins), condition)] : null);
+    return card("Effect of k posts", soft(`This needs several runs: this one showed up to ${model.k} posts. Evaluate with other values of --k into other folders and pass all of them to prb report.`),
+      bins && bins.length > 1 ? [soft("By number of posts shown. Fewer posts mean users with a shorter history, not less of the same history:"), estimates(keyed(bins), condition)] : null);
   }
 
-  function people(d, names, condition, explore) {
+  function users(d, names, condition, explore) {
     const means = d.conditions[condition].people, known = means.map((m, n) => ({ mean: m, n })).filter((p) => p.mean !== null);
-    if (!known.length) return card("By person", soft("Nobody's pairs were answered."));
+    if (!known.length) return card("By user", soft("No pair was answered."));
     const spread = d.conditions[condition].users, single = names.pairs.every((n) => n === 1);
     const worst = [...known].sort((a, b) => a.mean - b.mean || names.pairs[b.n] - names.pairs[a.n]).slice(0, 8);
-    const rows = worst.map((p) => [h("a", { href: explore({ person: names.names[p.n] }) }, names.names[p.n]), percent(p.mean), count(names.pairs[p.n])]);
-    return card("By person",
-      charts.dots(known.map((p) => p.mean), { kind: condition, title: "Accuracy of every person", alt: `Accuracy of ${count(known.length)} people, mean ${percent(spread.mean)}, worst tenth ${percent(spread.worst_decile)}` }),
-      soft(`${single ? "Everybody has one pair, so a person is right or wrong. " : "One dot a person. "}Mean ${percent(spread.mean)}, standard deviation ${percent(spread.spread)}, worst tenth ${percent(spread.worst_decile)}.`),
-      single ? null : [h("h3", {}, "Served worst"), h("div", { class: "wide" }, table([{ label: "person", left: true }, { label: "right, %" }, { label: "pairs" }], rows))]);
+    const rows = worst.map((p) => [h("a", { href: explore({ user: names.names[p.n] }) }, names.names[p.n]), percent(p.mean), count(names.pairs[p.n])]);
+    return card("By user",
+      charts.dots(known.map((p) => p.mean), { kind: condition, title: "Accuracy for every user", alt: `Accuracy for ${count(known.length)} users, mean ${percent(spread.mean)}, worst tenth ${percent(spread.worst_decile)}` }),
+      soft(`${single ? "Every user has one pair, so each is right or wrong. " : "One dot per user. "}Mean ${percent(spread.mean)}, standard deviation ${percent(spread.spread)}, worst tenth ${percent(spread.worst_decile)}.`),
+      single ? null : [h("h3", {}, "Lowest accuracy"), h("div", { class: "wide" }, table([{ label: "user", left: true }, { label: "accuracy, %" }, { label: "pairs" }], rows))]);
   }
 
   function length(d, condition) {
@@ -92,19 +92,19 @@
     const rows = { "chosen is longer": bias.chosen_longer, "chosen is shorter": bias.chosen_shorter };
     const equal = bias.accuracy_at_equal_length;
     return card("Length", estimates(rows, condition),
-      soft(equal === null ? "At equal length: not to be told." : `At equal length it would be right ${percent(equal)} % of the time (logistic regression on the log length ratio; slope ${number(bias.slope, 2)} a standard deviation, above 0 likes longer answers).`));
+      soft(equal === null ? "Accuracy at equal length cannot be estimated." : `Estimated accuracy at equal length: ${percent(equal)} % (logistic regression on the log length ratio; slope ${number(bias.slope, 2)} per standard deviation, positive if it prefers longer answers).`));
   }
 
   function position(d, condition) {
     const bias = d.conditions[condition].biases.position;
-    if (!bias) return card("Position", soft("It scores each answer alone, or was asked in one order only: there is no position to prefer."));
+    if (!bias) return card("Position", soft("It scores each answer on its own, or was asked in one order only, so it has no position bias."));
     return card("Position", facts([["same answer in both orders", `${percent(bias.consistency)} %`, `${count(bias.n)} pairs`],
-      ["first answer preferred", bias.first_share === null ? "–" : `${percent(bias.first_share)} %`, "50 without a bias"]]));
+      ["first answer preferred", bias.first_share === null ? "–" : `${percent(bias.first_share)} %`, "50 without bias"]]));
   }
 
   function calibration(d, condition) {
     const found = d.conditions[condition].biases.calibration;
-    if (!found) return card("Calibration", soft("No margins to calibrate, or fewer than five people."));
+    if (!found) return card("Calibration", soft("There are no margins to calibrate, or fewer than five users."));
     const most = Math.max(...found.curve.map((b) => b.n));
     const points_ = found.curve.map((b) => ({ x: b.confidence, y: b.accuracy, r: 2.5 + 6 * Math.sqrt(b.n / most), label: `${count(b.n)} pairs`, named: false }));
     return card("Calibration", charts.plot({
@@ -112,14 +112,14 @@
       x: { label: "confidence σ(|margin| / T), %", from: 0.5, to: 1, ticks: [0.5, 0.6, 0.7, 0.8, 0.9, 1], text: (v) => percent(v, 0) },
       y: { label: "right, %", from: Math.min(0.3, ...points_.map((p) => p.y)), to: 1, text: (v) => percent(v, 0) },
       title: "Calibration curve", alt: `Calibration: ${found.curve.map((b) => `confidence ${percent(b.confidence, 0)}, right ${percent(b.accuracy, 0)}, ${b.n} pairs`).join("; ")}`,
-    }), soft(`Expected calibration error ${percent(found.ece)} points, Brier score ${number(found.brier)}. T is fitted on other people; a dot's area is its number of pairs. On the dashed line margins mean what they say.`));
+    }), soft(`Expected calibration error ${percent(found.ece)} points, Brier score ${number(found.brier)}. T is fitted on other users; the area of a dot is its number of pairs. A calibrated model is on the dashed line.`));
   }
 
   function failures(d, condition, explore, ids) {
     const reasons = d.conditions[condition].reasons;
     if (!reasons.length) return card("Failures", soft("None under this condition."));
     const rows = reasons.map((r) => [r.reason, count(r.n), r.pairs.map((p, n) => [n ? ", " : "", h("a", { href: explore({ pair: ids[p] }) }, ids[p])])]);
-    return card("Failures", h("div", { class: "wide" }, table([{ label: "reason", left: true }, { label: "pairs" }, { label: "such as", left: true }], rows)), soft("A failure is never scored; it is counted apart."));
+    return card("Failures", h("div", { class: "wide" }, table([{ label: "reason", left: true }, { label: "pairs" }, { label: "examples", left: true }], rows)), soft("Failures are not scored; they are counted separately."));
   }
 
   function cost(d) {
@@ -127,15 +127,15 @@
       const x = r.cost;
       return [c, count(x.outcomes), `${number(x.seconds)} s`, x.seconds > 0 ? `${number((1000 * x.seconds) / x.outcomes)} ms` : "–", x.tokens ? count(x.tokens) : "–", x.money ? `$ ${number(x.money)}` : "–", count(r.cut_posts)];
     });
-    return card("What it cost", h("div", { class: "wide" }, table([{ label: "condition", left: true }, { label: "pairs" }, { label: "time" }, { label: "a pair" }, { label: "tokens" }, { label: "money" }, { label: "posts cut" }], rows)),
-      soft("Time as booked on each outcome: what was scored once and used again counts once. – where nothing was booked."));
+    return card("Cost", h("div", { class: "wide" }, table([{ label: "condition", left: true }, { label: "pairs" }, { label: "time" }, { label: "per pair" }, { label: "tokens" }, { label: "money" }, { label: "posts cut" }], rows)),
+      soft("Sums over outcomes: a text that was scored once and reused counts once. – where nothing was recorded."));
   }
 
   function contrasts(d) {
     if (!d.contrasts.length) return null;
     const rows = d.contrasts.map((c) => [c.kind, points(c.value) + stars(c.p_holm), c.low === null ? "–" : `${points(c.low)} to ${points(c.high)}`, pValue(c.p), pValue(c.p_holm), c.smallest_detectable === null ? "–" : percent(c.smallest_detectable), count(c.n) + (c.dropped ? `, ${count(c.dropped)} dropped` : "")]);
-    return card("Is it the person?", h("div", { class: "wide" }, table([{ label: "contrast", left: true }, { label: "points" }, { label: "95 %" }, { label: "p" }, { label: "p (Holm)" }, { label: "detectable" }, { label: "pairs" }], rows)),
-      soft("Gain: profile − none. Control: profile − shuffled. Detectable: the smallest difference, in points, that a set of this size finds in four of five repetitions. Holm over the models of the run."));
+    return card("Effect of the user's history", h("div", { class: "wide" }, table([{ label: "contrast", left: true }, { label: "points" }, { label: "95 %" }, { label: "p" }, { label: "p (Holm)" }, { label: "detectable" }, { label: "pairs" }], rows)),
+      soft("Gain: profile − none. Control: profile − shuffled. Detectable: the smallest difference, in points, that this many pairs detect with 80 % power. Holm over the models of the run."));
   }
 
   prb.run(async (site, state) => {
@@ -150,11 +150,11 @@
     document.title = `${model.name} · ${site.title}`;
     put("model", h("h1", {}, model.name),
       h("p", { class: "soft" }, `${data.label}. Run ${model.run}, up to ${model.k} posts picked by ${model.ranker}${model.protocol === "paper" ? "; procedure of the paper's scripts" : ""}. `,
-        model.blind ? h("span", { class: "badge" }, "user-blind: cannot know the person") : null),
+        model.blind ? h("span", { class: "badge" }, "user-blind: never sees the user") : null),
       h("div", { class: "controls" }, h("label", {}, "Model", choose), h("label", {}, "Condition", under),
-        h("span", { class: "end" }, h("a", { href: explore({ show: "wrong" }) }, "the pairs it gets wrong"), h("a", { href: link({ data: data.id, a: model.name, condition }, "compare.html") }, "compare with another"))),
+        h("span", { class: "end" }, h("a", { href: explore({ show: "wrong" }) }, "pairs it gets wrong"), h("a", { href: link({ data: data.id, a: model.name, condition }, "compare.html") }, "compare with another model"))),
       head(model, d, condition),
-      h("div", { class: "cards" }, conditions(d), contrasts(d), groups(d, condition, explore), history(d, condition, data.missing), people(d, names, condition, explore),
+      h("div", { class: "cards" }, conditions(d), contrasts(d), groups(d, condition, explore), history(d, condition, data.missing), users(d, names, condition, explore),
         calibration(d, condition), length(d, condition), position(d, condition), effectOfK(d, model, condition), failures(d, condition, explore, pairs.ids), cost(d)));
   });
 })();

@@ -1,4 +1,4 @@
-// The pair explorer: a list on the left, one pair with all that was said of it on the right.
+// The pair explorer: a list on the left, one pair with all outcomes on the right.
 "use strict";
 
 (() => {
@@ -8,11 +8,11 @@
 
   // --- the list ---
   function row(page, i, chosen) {
-    const { data, pairs, people, condition, models, lists } = page;
+    const { data, pairs, users, condition, models, lists } = page;
     const columns = models.map((n) => lists[condition].credit[n]).filter(Boolean), right = columns.filter((c) => c[i] === "1").length;
     return h("a", { href: link({ pair: pairs.ids[i] }), "aria-current": chosen ? "true" : null, class: "row" },
       h("span", { class: "head" }, pairs.heads ? pairs.heads[i] : pairs.ids[i]),
-      h("span", { class: "sub" }, h("span", {}, pairs.heads ? `${pairs.ids[i]} · ` : "", people.names[pairs.users[i]], pairs.tier[i] >= 0 ? ` · ${words(pairs.tiers[pairs.tier[i]])}` : ""),
+      h("span", { class: "sub" }, h("span", {}, pairs.heads ? `${pairs.ids[i]} · ` : "", users.names[pairs.users[i]], pairs.tier[i] >= 0 ? ` · ${words(pairs.tiers[pairs.tier[i]])}` : ""),
         h("span", { class: "squares", role: "img", "aria-label": `${right} of ${columns.length} models right` }, columns.map((c) => h("i", { class: `m${c[i] === "-" ? "x" : c[i]}` })))));
   }
 
@@ -20,17 +20,17 @@
   function answers(pair, marked) {
     const found = marked ? diff.words(pair.chosen, pair.rejected) : null;
     const text = (side, plain) => (found ? found[side].map(([piece, differs]) => (differs ? h("mark", {}, piece) : piece)) : plain);
-    const how = !found ? "" : found.how === "order" ? `${Math.round(100 * found.shared)} % of the words are the same in the same order; the others are marked.`
-      : "Two texts of their own: words that the other answer does not have are underlined.";
+    const how = !found ? "" : found.how === "order" ? `${Math.round(100 * found.shared)} % of the words are the same and in the same order; the others are marked.`
+      : "The texts have little in common: words that are only in one answer are underlined.";
     return [h("div", { class: found && found.how === "words" ? "two thin" : "two" },
-      h("section", { class: "answer chosen" }, h("h3", {}, "Chosen ", h("span", { class: "badge" }, "follows this person's rubric")), h("div", { class: "text" }, text("left", pair.chosen))),
+      h("section", { class: "answer chosen" }, h("h3", {}, "Chosen ", h("span", { class: "badge" }, "follows this user's rubric")), h("div", { class: "text" }, text("left", pair.chosen))),
       h("section", { class: "answer rejected" }, h("h3", {}, "Rejected ", h("span", { class: "badge" }, "breaks it")), h("div", { class: "text" }, text("right", pair.rejected)))),
     h("p", { class: "soft" }, h("label", {}, h("input", { type: "checkbox", id: "marked", checked: marked, onchange: (e) => go({ plain: e.target.checked ? null : "1" }, { replace: true }) }), " mark differences. "), how)];
   }
 
   function rubric(pair) {
     if (!pair.rubric.length && !pair.narrative) return null;
-    return h("details", { class: "card", id: "rubric" }, h("summary", {}, "Rubric: what this person wants (no model sees it, but under oracle)"),
+    return h("details", { class: "card", id: "rubric" }, h("summary", {}, "Rubric: what this user wants (hidden from models, except under oracle)"),
       h("ul", {}, pair.rubric.map(([aspect, evidence, reason]) => h("li", {}, h("b", {}, aspect), reason ? ` ${reason}` : "", evidence ? h("span", { class: "soft" }, ` “${evidence}”`) : null))),
       pair.narrative ? h("p", { class: "soft" }, pair.narrative) : null);
   }
@@ -46,11 +46,11 @@
     const all = (pair.profile || []).map((n) => chunk.posts[n]), mine = condition === "shuffled" ? new Set() : shown;
     const few = all.filter((p) => mine.has(p[0])), short = state.posts !== "all" && (lent ? true : few.length > 0) && all.length > few.length;
     const whom = `${data.models[reader].name} under ${condition}`;
-    return h("section", { class: "card" }, h("h3", {}, "The person's posts"),
-      view.plan.length ? [h("p", {}, `What was inferred and shown to ${whom}:`), h("ul", {}, view.plan.map((line) => h("li", {}, line)))] : null,
-      lent ? [h("p", {}, `${whom} was shown ${lent.length} posts of somebody else, ${view.donor}:`), h("ol", { class: "posts" }, lent.map((p) => post(p, true)))]
+    return h("section", { class: "card" }, h("h3", {}, "The user's posts"),
+      view.plan.length ? [h("p", {}, `Inferred from the posts and shown to ${whom}:`), h("ul", {}, view.plan.map((line) => h("li", {}, line)))] : null,
+      lent ? [h("p", {}, `${whom} was shown ${lent.length} posts of another user, ${view.donor}:`), h("ol", { class: "posts" }, lent.map((p) => post(p, true)))]
         : h("p", { class: "soft" }, shown.size ? `${shown.size} of ${all.length || "?"} posts were shown to ${whom}; they are marked.` : `${whom} was shown no posts.`),
-      all.length ? [lent ? h("p", { class: "soft" }, `The person's own ${all.length} posts, not shown:`) : null,
+      all.length ? [lent ? h("p", { class: "soft" }, `The user's own ${all.length} posts, not shown:`) : null,
         h("ol", { class: "posts" }, (short && !lent ? few : short ? [] : all).map((p) => post(p, mine.has(p[0])))),
         short ? h("button", { type: "button", onclick: () => go({ posts: "all" }) }, `show all ${all.length} posts`) : null]
         : shown.size ? h("p", { class: "soft" }, `Ids of the posts shown: ${view.ids.join(", ")}`) : null);
@@ -58,7 +58,7 @@
 
   function scores(page, pair, i) {
     const { data, condition, lists } = page;
-    const heads = [{ label: "model", left: true }, ...data.conditions.map((c) => ({ label: c })), { label: `${condition}: chosen, rejected` }];
+    const heads = [{ label: "model", left: true }, ...data.conditions.map((c) => ({ label: c })), { label: `${condition}: chosen, rejected`, wrap: true }];
     const rows = data.models.map((model, n) => {
       const cells = data.conditions.map((c) => {
         const own = pair.said[c] && pair.said[c].models[n];
@@ -72,8 +72,8 @@
       if (model.name === page.state.model) made.attributes = { class: "picked" };
       return made;
     });
-    return h("section", { class: "card" }, h("h3", {}, "What the models say"),
-      h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Scores" }, table(heads, rows)), h("p", { class: "soft" }, "Margins: score of the chosen answer minus that of the rejected one, in each model's own unit; comparers: credit − ½. ✓ right, ✗ wrong, ½ tie, – failed."));
+    return h("section", { class: "card" }, h("h3", {}, "Scores of the models"),
+      h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Scores" }, table(heads, rows)), h("p", { class: "soft" }, "Margin: score of the chosen answer minus score of the rejected one, on each model's own scale; for comparers credit − ½. ✓ right, ✗ wrong, ½ tie, – failed."));
   }
 
   const signed = (m) => (m > 0 ? `+${number(m)}` : number(m));
@@ -85,22 +85,22 @@
     if (!said) return null;
     const found = data.models.map((model, n) => ({ model, own: said.models[n] })).filter(({ own }) => own && (own.t || own.f));
     if (!found.length) return null;
-    return h("section", { class: "card" }, h("h3", {}, `In their own words, ${condition}`), found.map(({ model, own }) => h("details", { open: model.name === state.model },
+    return h("section", { class: "card" }, h("h3", {}, `Replies of the models, ${condition}`), found.map(({ model, own }) => h("details", { open: model.name === state.model },
       h("summary", {}, model.name, own.f ? h("span", { class: "soft" }, ` failed: ${own.f}`) : null),
       (own.t || []).map((text, n) => h("blockquote", { class: "text" }, (own.t.length > 1 ? `${n + 1}. ` : "") + text)))));
   }
 
   function detail(page, i, chunk) {
-    const { data, pairs, people, found, state } = page, pair = chunk.pairs[i % pairs.chunk];
+    const { data, pairs, users, found, state } = page, pair = chunk.pairs[i % pairs.chunk];
     const at = found.indexOf(i), twin = pairs.twin[i], reader = page.reader;
     const step = (n, label) => h("a", { href: n >= 0 && n < found.length ? link({ pair: pairs.ids[found[n]] }) : null, class: "step", "aria-disabled": n < 0 || n >= found.length ? "true" : null }, label);
     return [
       h("p", { class: "crumbs" }, h("a", { href: link({ pair: null }), class: "back" }, "← list"), step(at - 1, "k previous"), step(at + 1, "j next"),
         h("span", { class: "soft" }, at >= 0 ? `${at + 1} of ${count(found.length)}` : "not in this list")),
       h("h2", { id: "question", tabindex: -1 }, pair.question || pairs.ids[i]),
-      h("p", { class: "soft" }, `${pairs.ids[i]} · `, h("a", { href: link({ person: people.names[pairs.users[i]], pair: pairs.ids[i] }) }, people.names[pairs.users[i]]),
+      h("p", { class: "soft" }, `${pairs.ids[i]} · `, h("a", { href: link({ user: users.names[pairs.users[i]], pair: pairs.ids[i] }) }, users.names[pairs.users[i]]),
         pairs.category[i] >= 0 ? ` · ${words(pairs.categories[pairs.category[i]])}` : "", pairs.tier[i] >= 0 ? ` · ${words(pairs.tiers[pairs.tier[i]])}` : "",
-        twin >= 0 ? [" · ", h("a", { href: link({ pair: pairs.ids[twin] }) }, "the same question, another person")] : null),
+        twin >= 0 ? [" · ", h("a", { href: link({ pair: pairs.ids[twin] }) }, "same question, other user")] : null),
       pairs.note ? h("p", { class: "note" }, pairs.note) : null,
       pair.question ? answers(pair, state.plain !== "1") : null,
       scores(page, pair, i), spoken(page, pair), pair.question ? rubric(pair) : null, posts(page, pair, chunk, reader)];
@@ -109,14 +109,14 @@
   // --- the page ---
   function controls() {
     const made = {};
-    // another condition or model is another look at the same pair; another list begins anew
+    // another condition or model shows the same pair; another filter starts a new list
     const select = (id, { stay = false } = {}) => (made[id] = h("select", { id, onchange: () => go(stay ? { [id]: made[id].value } : { [id]: made[id].value, pair: null }) }));
-    const search = (made.q = h("input", { type: "search", id: "q", placeholder: "question, person or id", oninput: () => go({ q: search.value, pair: null }, { replace: true }) }));
+    const search = (made.q = h("input", { type: "search", id: "q", placeholder: "question, user or id", oninput: () => go({ q: search.value, pair: null }, { replace: true }) }));
     const blind = (made.blind = h("input", { type: "checkbox", id: "blind", onchange: () => go({ blind: blind.checked ? "1" : null }) }));
     const label = (text, input, id) => h("label", { id }, text, input);
     made.node = h("div", { class: "controls" }, label("Show", select("show")), label("Condition", select("condition", { stay: true })), label("Model", select("model", { stay: true })),
-      label("Other", select("other"), "other-label"), label("Category", select("category"), "category-label"), label("Tier", select("tier"), "tier-label"), label("Person", select("person"), "person-label"), label("Order", select("order")), label("Search", search),
-      h("label", { class: "tick", title: "random, length and constant cannot know the person" }, blind, "count user-blind models"));
+      label("Other", select("other"), "other-label"), label("Category", select("category"), "category-label"), label("Tier", select("tier"), "tier-label"), label("User", select("user"), "user-label"), label("Order", select("order")), label("Search", search),
+      h("label", { class: "tick", title: "random, length and constant never see the user" }, blind, "count user-blind models"));
     return made;
   }
 
@@ -128,9 +128,9 @@
     options(c.other, [["", "–"], ...data.models.map((m) => [m.name, m.name])], state.other || "");
     options(c.category, [["", "all"], ...pairs.categories.map((x) => [x, words(x)])], state.category || "");
     options(c.tier, [["", "all"], ...pairs.tiers.map((x) => [x, words(x)])], state.tier || "");
-    options(c.person, state.person ? [[state.person, state.person], ["", "everybody"]] : [["", "everybody"]], state.person || "");
-    options(c.order, [["", "as in the dataset"], ["hard", "fewest models right first"], ...(state.model ? [["margin", "smallest margin first"]] : [])], state.order || "");
-    hide("other", !state.model); hide("category", !pairs.categories.length); hide("tier", !pairs.tiers.length); hide("person", !state.person);
+    options(c.user, state.user ? [[state.user, state.user], ["", "all users"]] : [["", "all users"]], state.user || "");
+    options(c.order, [["", "dataset order"], ["hard", "fewest models right first"], ...(state.model ? [["margin", "smallest margin first"]] : [])], state.order || "");
+    hide("other", !state.model); hide("category", !pairs.categories.length); hide("tier", !pairs.tiers.length); hide("user", !state.user);
     c.blind.checked = state.blind === "1";
     c.blind.parentNode.hidden = Boolean(state.model) || !data.models.some((m) => m.blind);
     if (c.q.value !== (state.q || "")) c.q.value = state.q || "";
@@ -157,16 +157,16 @@
   document.addEventListener("keydown", keys);
   prb.run(async (site, state) => {
     const data = prb.dataset(site), condition = data.conditions.includes(state.condition) ? state.condition : data.shown;
-    const [pairs, people] = await Promise.all([prb.load(`${data.id}/pairs`), prb.load(`${data.id}/people`)]);
+    const [pairs, users] = await Promise.all([prb.load(`${data.id}/pairs`), prb.load(`${data.id}/people`)]);
     const lists = Object.fromEntries(await Promise.all(explore.needed(state, condition).map(async (c) => [c, await prb.load(`${data.id}/list-${c}`)])));
     const focus = data.models.findIndex((m) => m.name === state.model), other = data.models.findIndex((m) => m.name === state.other);
     const models = focus >= 0 ? [focus] : data.models.map((m, n) => (m.blind && state.blind !== "1" && !data.models.every((o) => o.blind) ? -1 : n)).filter((n) => n >= 0);
     const asked = data.models.map((m, n) => (m.conditions.includes(condition) ? n : -1)).filter((n) => n >= 0);
     const { pair, plain, posts: _, ...filters } = state, key = JSON.stringify([data.id, filters]);
-    if (last.key !== key) last = { key, found: explore.select(state, condition, pairs, people, lists, models, other) };
+    if (last.key !== key) last = { key, found: explore.select(state, condition, pairs, users, lists, models, other) };
     const wanted = pair === undefined ? -1 : pairs.ids.indexOf(pair);
     const wide = matchMedia("(min-width: 60rem)").matches, i = wanted >= 0 ? wanted : wide && pair === undefined ? (last.found[0] ?? -1) : -1;
-    page = { data, state, condition, pairs, people, lists, models, found: last.found, i, reader: focus >= 0 ? focus : asked.find((n) => !data.models[n].blind) ?? asked[0] };
+    page = { data, state, condition, pairs, users, lists, models, found: last.found, i, reader: focus >= 0 ? focus : asked.find((n) => !data.models[n].blind) ?? asked[0] };
     frame = frame || build();
     fill(frame.c, page);
     put(frame.status, `${count(last.found.length)} of ${count(pairs.ids.length)} pairs`, pairs.note ? ` · ${pairs.note}` : "");

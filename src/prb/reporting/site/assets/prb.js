@@ -78,19 +78,19 @@ const prb = (() => {
     select.value = value;
   }
 
-  // a table whose heads are buttons where `sort` names them: columns [{key, label, title, left}]
+  // a table whose heads are buttons where `sort` names them: columns [{key, label, title, left, wrap}]
   function table(columns, rows, { caption, sort, onsort } = {}) {
     const head = columns.map((c) => h("th", {
       scope: "col", class: c.left ? "left" : null, title: c.title,
       "aria-sort": sort && sort.key === c.key ? (sort.down ? "descending" : "ascending") : null,
     }, onsort && c.key ? h("button", { type: "button", "data-sort": c.key, onclick: () => onsort(c.key) }, c.label) : c.label));
     const body = rows.map((cells) => h("tr", cells.attributes || {}, cells.map((cell, n) => h(n ? "td" : "th", {
-      scope: n ? null : "row", class: columns[n].left ? "left" : null, "data-label": typeof columns[n].label === "string" ? columns[n].label : null,
+      scope: n ? null : "row", class: columns[n].wrap ? "wrap" : columns[n].left ? "left" : null, "data-label": typeof columns[n].label === "string" ? columns[n].label : null,
     }, cell))));
     return h("table", {}, caption ? h("caption", {}, caption) : null, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body));
   }
 
-  // --- numbers as text; shares come as 0..1 and are said in percent ---
+  // --- numbers as text; shares are 0..1 in the data and shown in percent ---
   const none = "–";
   const known_ = (x) => x !== null && x !== undefined && Number.isFinite(x);
   const percent = (x, digits = 1) => (known_(x) ? (100 * x).toFixed(digits) : none);

@@ -5,9 +5,10 @@ const results = (() => {
   const { h } = prb;
 
   // a table that came from Python as text: {title, columns, rows, notes}
-  function told(t, { open = true, left = 1 } = {}) {
-    const columns = t.columns.map((label, n) => ({ label, left: n < left }));
-    const parts = [h("div", { class: "wide told" }, prb.table(columns, t.rows)), t.notes.map((note) => h("p", { class: "soft" }, note))];
+  function textTable(t, { open = true } = {}) {
+    const isText = (n) => n === 0 || t.rows.some((row) => /\p{L}/u.test(row[n]));  // numbers are aligned right
+    const columns = t.columns.map((label, n) => ({ label, left: isText(n) }));
+    const parts = [h("div", { class: "wide text-table" }, prb.table(columns, t.rows)), t.notes.map((note) => h("p", { class: "soft" }, note))];
     return open ? [h("h3", {}, t.title), parts] : h("details", {}, h("summary", {}, t.title), parts);
   }
 
@@ -17,7 +18,7 @@ const results = (() => {
       h("div", {}, h("dt", {}, name), h("dd", {}, value, small ? h("small", {}, small) : null))));
   }
 
-  // whose grades these are: it stands beside everything that was graded
+  // who graded, and how far the grades can be trusted: shown beside everything that was graded
   const trust = (text) => h("p", { class: "note" }, text);
 
   // a number with its interval, in its own unit
@@ -38,21 +39,29 @@ const results = (() => {
   const cell = (e) => (!e || e.value === null || e.low === null ? share(e)
     : [minus(prb.percent(e.value)), h("small", {}, minus(`[${prb.percent(e.low)}, ${prb.percent(e.high)}]`))]);
 
-  // names in a scatter move to where they cover neither points nor each other; only once they have a size
+  // labels move to where they cover neither points, curves nor each other; only once they have a size
   function untangle(svg) {
     const boxOf = (node, grow = 0) => {
       const b = node.getBBox();
       return { x: b.x - grow, y: b.y - grow, right: b.x + b.width + grow, bottom: b.y + b.height + grow };
     };
     const over = (a, b) => Math.max(0, Math.min(a.right, b.right) - Math.max(a.x, b.x)) * Math.max(0, Math.min(a.bottom, b.bottom) - Math.max(a.y, b.y));
-    const [, , width] = svg.getAttribute("viewBox").split(" ").map(Number);
-    const taken = [...svg.querySelectorAll(".dot")].map((dot) => boxOf(dot, 1));
+    const [, , width] = svg.getAttribute("viewBox").split(" ").map(Number), base = Number(svg.querySelector(".base").getAttribute("y1"));
+    const around = (x, y) => ({ x: x - 3, right: x + 3, y: y - 3, bottom: y + 3 });
+    const along = [...svg.querySelectorAll(".curve")].flatMap((line) => {
+      const points = line.getAttribute("points").split(" ").map((p) => p.split(",").map(Number));
+      return points.slice(1).flatMap(([x, y], n) => {
+        const [x0, y0] = points[n], steps = Math.ceil(Math.hypot(x - x0, y - y0) / 10);
+        return Array.from({ length: steps }, (_, k) => around(x0 + ((k + 0.5) / steps) * (x - x0), y0 + ((k + 0.5) / steps) * (y - y0)));
+      });
+    });
+    const taken = [...[...svg.querySelectorAll(".dot")].map((dot) => boxOf(dot, 1)), ...along];
     for (const tag of svg.querySelectorAll("text.tag")) {
       const home = boxOf(tag), w = home.right - home.x;
       const moves = [0, 14, -12, 26, -24].flatMap((dy) => [0, -w - 12, -w / 2 - 6].map((dx) => ({ dx, dy: dx === -w / 2 - 6 && !dy ? -4 : dy })));
       const tries = moves.map(({ dx, dy }) => {
         const box = { x: home.x + dx, right: home.right + dx, y: home.y + dy, bottom: home.bottom + dy };
-        const outside = box.x < 60 || box.right > width ? 1e4 : 0;
+        const outside = box.x < 60 || box.right > width || box.bottom > base ? 1e4 : 0;
         return { dx, dy, box, cost: outside + taken.reduce((sum, other) => sum + over(box, other), 0) };
       });
       const best = tries.reduce((a, b) => (b.cost < a.cost - 1e-9 ? b : a));
@@ -61,5 +70,5 @@ const results = (() => {
     }
   }
 
-  return { told, facts, trust, plain, fixed, room, share, cell, minus, untangle };
+  return { textTable, facts, trust, plain, fixed, room, share, cell, minus, untangle };
 })();

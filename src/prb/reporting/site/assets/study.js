@@ -1,12 +1,12 @@
-// Human agreement: what holds, how well people agree, how good they find the answers, who and what was left out.
+// Human study: which claims hold, agreement, ratings, who and what was left out.
 "use strict";
 
 (() => {
   const { h, put } = prb, { facts, fixed, share } = results;
-  const ASKED = { before: "Preference from the posts alone", after: "Preference, wishes known", difference: "What the difference is about",
+  const ASKED = { before: "Preference from the posts alone", after: "Preference with the rubric shown", difference: "What the difference is about",
     correctness: "Correctness, 1 to 5", relevance: "Relevance, 1 to 5", helpfulness: "Helpfulness, 1 to 5" };
   const COEFFICIENTS = { alpha: "Krippendorff’s α", fleiss: "Fleiss’ κ", ac1: "Gwet’s AC1", cohen: "mean Cohen’s κ" };
-  const GATES = { preference: "People prefer the labelled answer", parity: "Both answers are equally good", personal: "They differ in taste, not quality", agreement: "People agree" };
+  const GATES = { preference: "Annotators prefer the labeled answer", parity: "Both answers are equally good", personal: "They differ in taste, not quality", agreement: "Annotators agree" };
   const CRITERIA = ["correctness", "relevance", "helpfulness"];
   const WANTED = 0.667;
 
@@ -15,15 +15,15 @@
     return h("section", { "aria-label": `Study: ${s.name}` }, h("h2", {}, s.name), h("p", { class: "soft" }, s.basis),
       h("div", { class: "cards" }, s.gates.map(gate)),
       facts([["Items", prb.count(c.items)], ["Annotators", prb.count(c.annotators), c.left_out.length ? `${c.left_out.length} left out` : null],
-        ["Judgements", prb.count(c.judgements), `${prb.count(c.finished)} with the wishes known`], ["Skipped", prb.count(c.skipped)], ["Revised", prb.count(c.revised), "first steps changed later"]]),
-      agreement(s), preference(s), quality(s), ratings(s), people(s), drop(s), items(s), h("p", {}, s.next));
+        ["Judgments", prb.count(c.judgements), `${prb.count(c.finished)} with the rubric shown`], ["Skipped", prb.count(c.skipped)], ["Revised", prb.count(c.revised), "first-step answers changed later"]]),
+      agreement(s), preference(s), quality(s), ratings(s), annotators(s), drop(s), items(s), h("p", {}, s.next));
   }
 
   function gate(g) {
     return h("div", { class: `card gate ${g.holds ? "good" : "bad"}` }, h("h3", {}, h("span", { class: "badge" }, g.holds ? "✓ holds" : "✗ not shown"), " ", GATES[g.name] || g.name), h("p", {}, g.says));
   }
 
-  // --- how well people agree ---
+  // --- agreement ---
   function agreement(s) {
     const asked = Object.entries(s.agreement), names = Object.keys(COEFFICIENTS);
     const lowest = Math.min(0, ...asked.flatMap(([, found]) => names.map((n) => found[n] && (found[n].low ?? found[n].value)).filter((v) => v !== null && v !== undefined)));
@@ -34,14 +34,14 @@
     }));
     const table = asked.map(([question, found]) => [ASKED[question] || question, ...names.map((n) => (found[n] ? fixed(found[n]) : "–")), String(found.alpha.n)]);
     const columns = [{ label: "asked", left: true }, ...names.map((n) => ({ label: COEFFICIENTS[n] })), { label: "units" }];
-    return [h("h2", {}, "Do people agree?"), h("div", { class: "card" },
+    return [h("h2", {}, "Do annotators agree?"), h("div", { class: "card" },
       charts.legend(names.map((n, k) => ({ name: COEFFICIENTS[n], kind: charts.series(k) }))),
       charts.bars(rows, { scale, lines }),
-      h("p", { class: "soft" }, `95 % bootstrap intervals over questions; line: α ${WANTED}, below which Krippendorff draws no conclusions. Scale ${prb.number(scale.from, 2)} to 1, grey line: no better than chance.`),
-      h("details", {}, h("summary", {}, "The same as a table, and every two annotators"), h("div", { class: "wide" }, prb.table(columns, table)), couples(s)))];
+      h("p", { class: "soft" }, `95 % bootstrap intervals over questions; purple line: α ${WANTED}, the smallest value for which Krippendorff allows tentative conclusions; gray line: chance. Scale from ${prb.number(scale.from, 2)} to 1.`),
+      h("details", {}, h("summary", {}, "As a table, and for every two annotators"), h("div", { class: "wide" }, prb.table(columns, table)), raterPairs(s)))];
   }
 
-  function couples(s) {
+  function raterPairs(s) {
     const rows = ["before", "after", "difference"].flatMap((q) => ((s.agreement[q] || {}).cohen_pairs || []).map((c) => [c.annotators.join(" – "), ASKED[q], c.kappa === null ? "undefined" : c.kappa.toFixed(2), String(c.n)]));
     return rows.length ? h("div", { class: "wide" }, prb.table([{ label: "annotators", left: true }, { label: "asked", left: true }, { label: "Cohen’s κ" }, { label: "items shared" }], rows)) : null;
   }
@@ -52,8 +52,8 @@
     const row = (name, e, kind) => ({ name, text: share(e), lanes: [{ ...e, kind }] });
     const why = { preference: "personal preference", quality: "quality", unclear: "can’t tell" };
     return [h("h2", {}, "Is it a matter of taste?"), h("div", { class: "card" },
-      charts.bars([row("labelled answer preferred, from the posts alone", s.preference.before, "none"), row("labelled answer preferred, wishes known", s.preference.after, "profile"), row("items a majority calls personal preference", s.personal.items, "plan")], { lines }),
-      h("p", { class: "soft" }, `Share in % with 95 % intervals by cluster; neither counts half; line: one half. Single judgements: ${Object.entries(why).map(([k, said]) => `${said} ${judged[k]}`).join(", ")}, of ${all}.`))];
+      charts.bars([row("labeled answer preferred, from the posts alone", s.preference.before, "none"), row("labeled answer preferred, rubric shown", s.preference.after, "profile"), row("items a majority calls personal preference", s.personal.items, "plan")], { lines }),
+      h("p", { class: "soft" }, `Share in % with 95 % intervals by cluster; “neither” counts half; the line is 50 %. Single judgments: ${Object.entries(why).map(([k, label]) => `${label} ${judged[k]}`).join(", ")}, of ${all}.`))];
   }
 
   // --- how good the answers are ---
@@ -73,16 +73,16 @@
     });
     const part = (title, rows, options, note) => (rows.length ? h("div", { class: "card" }, h("h3", {}, title), charts.bars(rows, options), h("p", { class: "soft" }, note)) : null);
     return [h("h2", {}, "Are both answers good?"), h("div", { class: "cards" },
-      part("Mean rating: labelled answer and the other", means, { scale: { from: 1, to: 5 } }, "Scale 1 to 5; blue: the labelled answer, orange: the other."),
-      part("Difference of the two answers", signed, { scale: { from: -2 * m, to: 2 * m }, lines: [{ at: -m }, { at: 0, kind: "half" }, { at: m }] }, `Rows without a mirror twin; the 90 % interval has to lie between the lines, ±${m} points.`),
-      part("Size of the difference, mirrored questions", sizes, { scale: { from: 0, to: 2 * m }, lines: [{ at: m }] }, `Signed differences of twins cancel, so their mean size is shown; the interval has to end below the line, ${m} points.`))];
+      part("Mean rating of the labeled and the other answer", means, { scale: { from: 1, to: 5 } }, "Scale 1 to 5; blue: labeled answer, orange: other answer."),
+      part("Difference of the two answers", signed, { scale: { from: -2 * m, to: 2 * m }, lines: [{ at: -m }, { at: 0, kind: "half" }, { at: m }] }, `Rows without a mirror twin; the 90 % interval must lie between the lines, ±${m} points.`),
+      part("Size of the difference, mirrored questions", sizes, { scale: { from: 0, to: 2 * m }, lines: [{ at: m }] }, `Signed differences of twins cancel, so their mean size is shown; the interval must end below the line, ${m} points.`))];
   }
 
-  // --- how ratings are spread: five steps side by side, from pale (1) to full (5) ---
+  // --- distribution of ratings: five steps side by side, from pale (1) to full (5) ---
   function ratings(s) {
-    const rows = Object.entries(s.ratings).flatMap(([criterion, by]) => [["chosen", "profile", "labelled"], ["rejected", "shuffled", "other"]].map(([a, kind, said]) => ({ name: `${prb.words(criterion)}, ${said} answer`, kind, counts: by[a] })));
-    return [h("h2", {}, "How ratings are spread"), h("div", { class: "card" }, h("div", { class: "bars" }, rows.map(spread)),
-      h("p", { class: "soft" }, "Share of ratings 1 (pale, left) to 5 (full, right); blue: the labelled answer, orange: the other. Ratings changed after the wishes were seen are left out."))];
+    const rows = Object.entries(s.ratings).flatMap(([criterion, by]) => [["chosen", "profile", "labeled"], ["rejected", "shuffled", "other"]].map(([a, kind, said]) => ({ name: `${prb.words(criterion)}, ${said} answer`, kind, counts: by[a] })));
+    return [h("h2", {}, "Distribution of ratings"), h("div", { class: "card" }, h("div", { class: "bars" }, rows.map(spread)),
+      h("p", { class: "soft" }, "Share of ratings 1 (pale, left) to 5 (full, right); blue: labeled answer, orange: other answer. Ratings changed after the rubric was shown are left out."))];
   }
 
   function spread(row) {
@@ -101,18 +101,18 @@
   }
 
   // --- who and what was left out ---
-  function people(s) {
+  function annotators(s) {
     const rows = [...s.annotators].sort((a, b) => a.reliability - b.reliability).map((p) => [p.annotator, String(p.judgements), p.reliability.toFixed(2), prb.percent(p.with_label), p.checks[1] ? `${p.checks[0]} of ${p.checks[1]}` : "–"]);
     const out = s.counts.left_out;
-    return [h("h2", {}, "Who judged, and who was left out"),
-      out.length ? h("p", { class: "note bad" }, `Left out for failed attention checks: ${out.join(", ")}. None of their judgements counts.`) : h("p", { class: "soft" }, "Nobody was left out: all passed their attention checks."),
-      h("div", { class: "card wide" }, prb.table([{ label: "annotator", left: true }, { label: "judgements" }, { label: "reliability", title: "Dawid-Skene: estimated share of right answers" }, { label: "with the label, %" }, { label: "checks passed" }], rows))];
+    return [h("h2", {}, "Annotators"),
+      out.length ? h("p", { class: "note bad" }, `Left out for failed attention checks: ${out.join(", ")}. None of their judgments counts.`) : h("p", { class: "soft" }, "No annotator was left out: all passed their attention checks."),
+      h("div", { class: "card wide" }, prb.table([{ label: "annotator", left: true }, { label: "judgments" }, { label: "reliability", title: "Dawid-Skene: estimated share of right answers" }, { label: "agree with the label, %" }, { label: "checks passed" }], rows))];
   }
 
   function drop(s) {
     const rows = s.drop.map((d) => [d.item, d.reasons.join("; "), String(d.n)]);
-    return [h("h2", {}, "Items that people do not confirm"),
-      rows.length ? h("div", { class: "card wide" }, prb.table([{ label: "item", left: true }, { label: "reasons", left: true }, { label: "judgements" }], rows)) : h("p", { class: "soft" }, "None has to be dropped.")];
+    return [h("h2", {}, "Items that annotators do not confirm"),
+      rows.length ? h("div", { class: "card wide" }, prb.table([{ label: "item", left: true }, { label: "reasons", left: true }, { label: "judgments" }], rows)) : h("p", { class: "soft" }, "None.")];
   }
 
   // --- item by item ---
@@ -120,8 +120,8 @@
     const dropped = new Map(s.drop.map((d) => [d.item, d.reasons]));
     const votes = (v) => `${v.chosen} : ${v.rejected}${v.neither ? ` : ${v.neither}` : ""}`;
     const rows = s.items.map((i) => [i.item, String(i.n), votes(i.before), votes(i.after), Object.entries(i.difference).map(([k, n]) => `${k} ${n}`).join(", "), `${prb.number(i.means.chosen, 2)} : ${prb.number(i.means.rejected, 2)}`, (dropped.get(i.item) || []).join("; ")]);
-    const columns = ["item", "judgements", "posts alone", "wishes known", "difference", "mean rating", "why to drop it"].map((label, n) => ({ label, left: [0, 4, 6].includes(n) }));
-    return h("details", {}, h("summary", {}, `All ${rows.length} items`), h("p", { class: "soft" }, "Votes and ratings: labelled answer : other answer (: neither)."), h("div", { class: "wide" }, prb.table(columns, rows)));
+    const columns = ["item", "judgments", "posts alone", "rubric shown", "difference", "mean rating", "reasons to drop it"].map((label, n) => ({ label, left: [0, 4, 6].includes(n) }));
+    return h("details", {}, h("summary", {}, `All ${rows.length} items`), h("p", { class: "soft" }, "Votes and ratings: labeled answer : other answer (: neither)."), h("div", { class: "wide" }, prb.table(columns, rows)));
   }
 
   prb.run(async () => put("studies", (await prb.load("study")).map(study)));
