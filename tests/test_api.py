@@ -1,0 +1,151 @@
+"""The Python API: every verb, config or keywords, results as objects, and nothing heavy until it is used."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import prb
+from prb.errors import BadInput, GateFailed, UnknownName
+from prb.models.scripted import ScriptedScorer
+from prb.results import Audit, Correlation, Evaluation
+from tests.conftest import make_row, make_twins
+from tests.runs import by_length
+
+Write = Callable[..., Path]
+VERBS = ("audit", "best_of_n", "build", "compare", "correlate", "evaluate", "grade", "ppo", "report", "serve", "train")
+TABLE = "model,bench,downstream\na,0.9,0.8\nb,0.7,0.6\nc,0.6,0.7\nd,0.5,0.3\ne,0.4,0.2\n"
+
+
+@pytest.fixture
+def data(write_jsonl: Write) -> Path:
+    return write_jsonl([row for n in range(6) for row in make_twins(n)])
+
+
+@pytest.fixture
+def result(data: Path, tmp_path: Path) -> Evaluation:
+    return prb.evaluate(
+        model=("length", "random"),
+        dataset=data,
+        condition=("none", "profile", "shuffled"),
+        ranker="recency",
+        out=tmp_path / "run",
+        quiet=True,
+    )
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_a_function_that_shows_its_settings(verb: str) -> None:
+    function = getattr(prb, verb)
+    assert inspect.isfunction(function)
+    names = set(inspect.signature(function).parameters)
+    assert names & {"dataset", "run_a", "runs", "model", "input", "bench"}
+    assert "settings" not in names
+
+
+def test_importing_the_package_loads_nothing_but_itself() -> None:
+    code = "import sys; before = set(sys.modules); import prb; print(sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['prb']"
+
+
+def test_a_config_and_keywords_mean_the_same(data: Path, tmp_path: Path) -> None:
+    config = prb.EvaluateConfig(model="length", dataset=data, condition="none", k=3, out=tmp_path / "a", quiet=True)
+    one = prb.evaluate(config)
+    two = prb.evaluate(model="length", dataset=str(data), condition=("none",), k=3, out=str(tmp_path / "b"), quiet=True)
+    three = prb.evaluate(config, out=tmp_path / "c")
+    assert one.summary == two.summary == three.summary
+    assert [path.name for path in sorted(tmp_path.glob("?"))] == ["a", "b", "c"]
+
+
+def test_one_name_is_one_model(data: Path) -> None:
+    assert prb.EvaluateConfig(model="embedding").model == ("embedding",)
+    with pytest.raises(BadInput, match="there is no setting 'modle'"):
+        prb.evaluate(modle="embedding", dataset=data)
+
+
+def test_a_result_gives_estimates_by_model_and_condition(result: Evaluation) -> None:
+    assert result.accuracy("length", "none").value == 0.5
+    assert result.accuracy("length").n == 12
+    assert result.person_effect("random").value == 0.5
+    assert (result.gain("length").value, result.control("length").value) == (0.0, 0.0)
+    assert (result.models, result.conditions) == (["length", "random"], ["none", "profile", "shuffled"])
+    with pytest.raises(UnknownName, match="did you mean 'length'"):
+        result.accuracy("lenght")
+    with pytest.raises(UnknownName, match="no condition of this run named 'oracle'"):
+        result.accuracy("length", "oracle")
+
+
+def test_a_result_becomes_data_frames(result: Evaluation) -> None:
+    summary = result.frame()
+    assert len(summary) == 6
+    assert {"model", "condition", "accuracy.value", "accuracy.low", "gain.p"} <= set(summary.columns)
+    assert len(result.frame("outcomes")) == 2 * 3 * 12
+    users = result.frame("users")
+    assert set(users["user"]) == {f"{side}{n}" for side in "ab" for n in range(6)}
+
+
+def test_a_notebook_shows_an_escaped_table(data: Path, tmp_path: Path) -> None:
+    models = {"<script>": ScriptedScorer(by_length)}
+    result = prb.evaluate(model="<script>", models=models, dataset=data, out=tmp_path / "run", quiet=True)
+    html = result._repr_html_()
+    assert "&lt;script&gt;" in html
+    assert "<script>" not in html
+    assert "person effect" in str(result)
+
+
+def test_a_run_is_opened_again_from_its_folder(result: Evaluation, tmp_path: Path) -> None:
+    again = prb.open_run(result.folder)
+    assert isinstance(again, Evaluation)
+    assert (again.summary, again.users) == (result.summary, result.users)
+    with pytest.raises(BadInput, match="is not a run"):
+        prb.open_run(tmp_path)
+
+
+def test_a_gate_holds_in_python_too_and_carries_the_result(data: Path, tmp_path: Path) -> None:
+    settings = {"model": "length", "dataset": data, "out": tmp_path / "run", "quiet": True}
+    assert prb.evaluate(**settings, require="accuracy>0.4").accuracy().value == 0.5
+    with pytest.raises(GateFailed, match=r"accuracy>0\.9: length under profile has 0\.5000") as failed:
+        prb.evaluate(**settings, require="accuracy>0.9")
+    assert failed.value.result.accuracy().value == 0.5
+
+
+def test_correlate_writes_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(TABLE)
+    result = prb.correlate(table=tmp_path / "table.csv", downstream="downstream", out=tmp_path / "out", quiet=True)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"correlation.json", "table.md", "table.tex", "scatter.svg"} <= names
+    again = prb.open_run(tmp_path / "out")
+    assert isinstance(again, Correlation)
+    assert again.summary["sentences"] == result.summary["sentences"]
+
+
+def test_compare_report_and_audit_return_objects(result: Evaluation, data: Path, tmp_path: Path) -> None:
+    comparison = prb.compare(run_a=result.folder, run_b=result.folder, model_a="length", model_b="random")
+    assert len(comparison.frame()) == 3
+    assert prb.report([result.folder], out=tmp_path / "site", quiet=True) == tmp_path / "site" / "index.html"
+    audit = prb.audit(dataset=data, out=tmp_path / "audit", quiet=True)
+    assert isinstance(prb.open_run(tmp_path / "audit"), Audit)
+    assert audit.summary["dataset"]["rows"] == 12
+
+
+def test_a_trained_head_says_how_to_evaluate_it(data: Path, tmp_path: Path) -> None:
+    trained = prb.train(method="light", dataset=data, validation=0, out=tmp_path / "head", quiet=True)
+    assert trained.spec == f"personal?path={tmp_path / 'head'}"
+    scored = prb.evaluate(model=trained.spec, dataset=data, out=tmp_path / "run", quiet=True)
+    assert scored.accuracy().failed == 0
+
+
+def test_ratings_have_no_contrasts(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [make_row(n, chosen=None, rejected=None, answer=f"Answer {n}.", rating=n / 4) for n in range(4)]
+    path = write_jsonl(rows)
+    result = prb.evaluate(
+        task="ratings", model="length", dataset=path, condition="none", out=tmp_path / "r", quiet=True
+    )
+    with pytest.raises(BadInput, match="this run has no gain"):
+        result.gain()

@@ -1,0 +1,109 @@
+"""What README and docs tell people to type: every command parses, what can run offline runs, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from prb.cli import VERBS, run
+from prb.errors import BadInput
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "build" / "README.md"]
+RUNNABLE = (
+    "prb data stats mirror",
+    "prb data show c01-q1-amparo",
+    "prb data check mirror --rules mirror",
+    "prb models list",
+    "prb train --help",
+    "prb evaluate --model random --limit 12 --quiet",
+    "prb cache stats",
+)
+"""Commands of the docs that need neither network nor weights nor minutes; the others are only parsed."""
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+
+
+def commands(page: Path) -> list[str]:
+    """Every `prb …` line of the shell blocks, continued lines joined, comments and other programs left out."""
+    lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    parts = [part.strip() for line in lines for part in re.split(r"\s&&\s|\s\|\s", line)]
+    return [part for part in parts if part.startswith("prb ")]
+
+
+ALL = [(page.name, command) for page in PAGES for command in commands(page)]
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(ALL) > 40
+
+
+@pytest.mark.parametrize(("page", "command"), ALL)
+def test_every_command_of_the_docs_has_flags_that_exist(
+    page: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Parsing is real; the verb itself is replaced, so that nothing runs."""
+    words = [word for word in shlex.split(command, comments=True)[1:] if word not in ("…", "...")]
+    assert words[0] in VERBS, page
+    module = import_module(f"prb.cli.{words[0]}")
+    parsed: list[object] = []
+
+    class Parsed(Exception):
+        pass
+
+    def parse(*args: object) -> None:
+        parsed.append(original(*args))
+        raise Parsed
+
+    original = module.parse
+    monkeypatch.setattr(module, "parse", parse)
+    monkeypatch.chdir(tmp_path)
+    if "--help" in words or words[1:2] == ["--help"]:
+        assert run(words) == 0
+        return
+    if "--config" in words:  # read before anything else; the run it names is not here
+        with pytest.raises(BadInput, match="does not exist"):
+            module.command(words[1:])
+        return
+    with pytest.raises(Parsed):
+        module.command([word for word in words[1:] if word != "&"])
+    assert parsed
+
+
+@pytest.mark.parametrize("command", RUNNABLE)
+def test_a_command_that_can_run_offline_runs(command: str, tmp_path: Path) -> None:
+    command_line = [sys.executable, "-m", "prb", *shlex.split(command)[1:]]
+    done = subprocess.run(command_line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "evaluate.md"], ids=lambda page: page.name)
+def test_the_python_of_the_docs_runs(page: Path, tmp_path: Path) -> None:
+    code = "\n".join(blocks(page, "python"))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links_lead_to_files_that_exist(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text("utf-8"))
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_the_annotated_tree_is_the_real_one() -> None:
+    tree = re.search(r"^```\nsrc/prb/\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.M | re.S)
+    assert tree
+    listed = set(re.findall(r"\b([a-z_]+)\.py\b", tree[1])) | set(re.findall(r"\b([a-z_]+)/", tree[1]))
+    source = ROOT / "src" / "prb"
+    modules = {path.stem for path in source.rglob("*.py")} - {"__init__", "__main__", "env"}
+    modules -= {path.stem for path in (source / "study" / "migrations").rglob("*.py")}
+    modules -= {path.stem for path in (source / "cli").glob("*.py")}  # one file per verb, as the tree says
+    assert not modules - listed, "not in the tree"
