@@ -36,7 +36,7 @@ def test_an_unknown_prompt_brings_the_nearest_one() -> None:
 
 
 def test_a_bare_question_leaves_no_trace_of_posts_or_plan() -> None:
-    assert render(Query(question="Tea or rain?")) == "Question:\nTea or rain?"
+    assert render(Query(question=" Tea or rain?\n")) == " Tea or rain?\n"
 
 
 def test_posts_come_first_then_the_plan_then_the_question() -> None:

@@ -41,6 +41,12 @@ class Spec:
         return f"{self.name}?{'&'.join(f'{key}={value}' for key, value in values.items())}" if values else self.name
 
 
+def split_alias(text: str) -> tuple[str, str]:
+    """`short:=judge?llm=…` gives a model a short name in tables; a spec alone is its own name."""
+    alias, mark, spec = text.partition(":=")
+    return (alias, spec) if mark and alias and "?" not in alias else (text, text)
+
+
 def parse_options(parts: Iterable[str], text: str) -> dict[str, str]:
     """`key=value` parts of a spec `text`; empty ones are skipped."""
     options: dict[str, str] = {}

@@ -16,7 +16,7 @@ from tests.runs import recording
 
 
 def test_a_spec_string_names_the_model() -> None:
-    found = evaluate_personalized_reward("scripted?reward=0", "An answer.", ["I like lists."], 0.75)
+    found = evaluate_personalized_reward("An answer.", ["I like lists."], 0.75, "scripted?reward=0")
     assert found == {"predicted_reward": 0.5, "human_preference_score": 0.75, "alignment_score": 0.75}
 
 
@@ -33,7 +33,7 @@ def test_a_spec_string_names_the_model() -> None:
 def test_the_reward_is_the_sigmoid_and_alignment_the_distance_to_the_person(
     score: float, predicted: float, human: float, alignment: float
 ) -> None:
-    found = evaluate_personalized_reward(ScriptedScorer(lambda _: score), "An answer.", ["I like lists."], human)
+    found = evaluate_personalized_reward("An answer.", ["I like lists."], human, ScriptedScorer(lambda _: score))
     assert found["predicted_reward"] == pytest.approx(predicted)
     assert found["alignment_score"] == pytest.approx(alignment)
     assert found["human_preference_score"] == human
@@ -47,15 +47,19 @@ def test_the_reward_is_the_sigmoid_and_alignment_the_distance_to_the_person(
             (Post("1", "", "I like lists."), Post("2", "", "I read on the bus.")),
         ),
         ({"likes": "brevity", "age": "60"}, (Post("1", "", "likes: brevity"), Post("2", "", "age: 60"))),
+        (
+            {"user_id": "u1", "preference_for_brevity": 0.9},
+            (Post("1", "", "preference for brevity: 0.9"),),
+        ),
         ([Post("p7", "Art", "I paint.")], (Post("p7", "Art", "I paint."),)),
         ([Post("p7", "Art", "I paint."), "I sing."], (Post("p7", "Art", "I paint."), Post("2", "", "I sing."))),
         ([], ()),
     ],
-    ids=["list", "attribute map", "posts", "mixed", "nobody"],
+    ids=["list", "attribute map", "identifiers are not posts", "posts", "mixed", "nobody"],
 )
 def test_a_profile_may_be_texts_attributes_or_posts(profile: Any, posts: tuple[Post, ...]) -> None:
     model, asked = recording()
-    evaluate_personalized_reward(model, "An answer.", profile, 0.5, question="Which?")
+    evaluate_personalized_reward("An answer.", profile, 0.5, model, question="Which?")
     (ask,) = asked
     assert (ask.query.posts, ask.query.question, ask.answer) == (posts, "Which?", "An answer.")
     assert ask.query.plan == ()
@@ -63,15 +67,15 @@ def test_a_profile_may_be_texts_attributes_or_posts(profile: Any, posts: tuple[P
 
 def test_the_person_moves_a_personal_model() -> None:
     answer = "A short list about gardening with roses."
-    near = evaluate_personalized_reward("embedding", answer, ["I grow roses in my garden."], 0.9)
-    far = evaluate_personalized_reward("embedding", answer, ["My car needs a new clutch."], 0.9)
+    near = evaluate_personalized_reward(answer, ["I grow roses in my garden."], 0.9, "embedding")
+    far = evaluate_personalized_reward(answer, ["My car needs a new clutch."], 0.9, "embedding")
     assert near["predicted_reward"] > far["predicted_reward"]
 
 
 @pytest.mark.parametrize("score", [-0.01, 1.01, math.nan, 7])
 def test_a_human_score_outside_0_to_1_is_refused(score: float) -> None:
     with pytest.raises(BadInput, match=r"human_score must be between 0 and 1"):
-        evaluate_personalized_reward("length", "An answer.", [], score)
+        evaluate_personalized_reward("An answer.", [], score, "length")
 
 
 @pytest.mark.parametrize(
@@ -79,23 +83,23 @@ def test_a_human_score_outside_0_to_1_is_refused(score: float) -> None:
 )
 def test_a_model_that_fails_is_an_error_not_a_number(said: float | Failure, why: str) -> None:
     with pytest.raises(PrbError, match=f"no score: {why}") as caught:
-        evaluate_personalized_reward(ScriptedScorer(lambda _: said), "An answer.", [], 0.5)
+        evaluate_personalized_reward("An answer.", [], 0.5, ScriptedScorer(lambda _: said))
     assert caught.value.exit_code == 1
 
 
 def test_a_model_that_only_compares_is_refused() -> None:
     model = ScriptedComparer(lambda _: Verdict(choice="first"))
     with pytest.raises(BadInput, match="only compares answers"):
-        evaluate_personalized_reward(model, "An answer.", [], 0.5)
+        evaluate_personalized_reward("An answer.", [], 0.5, model)
 
 
 def test_an_unknown_model_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownName, match=r"did you mean 'embedding'\?"):
-        evaluate_personalized_reward("embeding", "An answer.", [], 0.5)
+        evaluate_personalized_reward("An answer.", [], 0.5, "embeding")
 
 
 def test_it_is_the_function_of_the_package() -> None:
     def half(_: Ask) -> float:
         return 0.0
 
-    assert prb.evaluate_personalized_reward(ScriptedScorer(half), "a", [], 0.5)["alignment_score"] == 1.0
+    assert prb.evaluate_personalized_reward("a", [], 0.5, ScriptedScorer(half))["alignment_score"] == 1.0

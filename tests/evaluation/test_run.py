@@ -300,3 +300,12 @@ def test_the_function_of_the_package_can_be_called_whatever_was_imported_first(
     command = [sys.executable, "-c", code, str(write_jsonl([make_row(1)])), str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
+
+
+def test_a_model_may_have_a_short_name_everywhere(write_jsonl: Write, tmp_path: Path) -> None:
+    config = settings(write_jsonl([make_row(n) for n in range(3)]), tmp_path / "run", model=("hash:=random?seed=7",))
+    summary = evaluate(config).summary
+    assert {row["model"] for row in summary["results"]} == {"hash"}
+    assert {row["model"] for row in summary["contrasts"]} == {"hash"}
+    with pytest.raises(BadInput, match="the same short name"):
+        evaluate(settings("mirror", tmp_path / "other", model=("a:=random", "a:=length")))

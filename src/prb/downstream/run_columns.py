@@ -22,6 +22,7 @@ from prb.downstream.ppo.checkpoints import ANSWER_LINES, ANSWERS
 from prb.downstream.tables import Column, Scores
 from prb.errors import BadInput
 from prb.evaluation.outcomes import read_outcomes
+from prb.registry import split_alias
 from prb.runs import CONFIG, SUMMARY, read_json, read_result
 from prb.stats.best_of import curves
 from prb.stats.estimate import Floats
@@ -111,7 +112,7 @@ def _benchmark(folder: Path, condition: str | None) -> RunColumn:
     condition = condition or ("profile" if "profile" in conditions else conditions[0])
     if condition not in conditions:
         raise BadInput(f"{folder} has no condition {condition!r}; it has {', '.join(conditions)}")
-    cells: Cells = {model: {} for model in settings["model"]}
+    cells: Cells = {split_alias(model)[0]: {} for model in settings["model"]}
     outcomes = read_outcomes(folder)
     for (model, shown), column in outcomes.of.items():
         if shown == condition:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
 from prb.config import Condition, Count, DataConfig, Name, OutputConfig, Repeated, Seed, UserConfig, config
+from prb.registry import split_alias
 
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 DEFAULT_CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled", "oracle")
@@ -20,7 +21,8 @@ class EvaluateConfig(OutputConfig, UserConfig, DataConfig):
     presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | {"require"}
 
     model: Repeated[Name] = ()
-    """Model spec such as `embedding` or `embedding?encoder=minilm`. Default: all embedded models."""
+    """Model spec such as `embedding` or `embedding?encoder=minilm`. Default: all embedded models.
+    `short:=spec` names it `short` in tables."""
     condition: Repeated[Condition] = ()
     """What the model is shown of the user. Default: none, profile, shuffled and oracle."""
     task: Literal["pairs", "ratings"] = "pairs"
@@ -39,3 +41,8 @@ class EvaluateConfig(OutputConfig, UserConfig, DataConfig):
     """Fixes donors, answer orders and resampling."""
     require: str | None = None
     """Exit 1 unless this holds, e.g. "accuracy>0.6,control>0,accuracy@none<=0.55"."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the models are called in outcomes and tables."""
+        return tuple(split_alias(model)[0] for model in self.model)

@@ -27,7 +27,7 @@ from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes
 from prb.evaluation.summary import summarize
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
-from prb.registry import Spec
+from prb.registry import Spec, split_alias
 from prb.runs import OUTCOMES, SUMMARY, USERS, RunFolder
 from prb.types import Comparer, RewardModel, Scorer
 
@@ -51,8 +51,8 @@ def evaluate(
     """Run or resume; `models` holds reward models of your own by the name they have in `config.model`."""
     config = complete(config)
     models = models or {}
-    for spec in config.model:
-        if spec not in models:
+    for name, spec in map(split_alias, config.model):
+        if name not in models:
             MODELS.check(Spec.parse(spec))
     planner = PLANNERS.make(config.planner)
     progress.begin(f"checking {config.dataset}")
@@ -69,8 +69,8 @@ def evaluate(
     folder = config.folder(Path(config.dataset).name)
     with RunFolder(folder, identity(config, dataset, planner), journals=(OUTCOMES,)) as run:
         runner = Runner(config, dataset, planner, run, progress)
-        for position, spec in enumerate(config.model):
-            runner.evaluate_model(position, spec, models)
+        for position, (name, spec) in enumerate(map(split_alias, config.model)):
+            runner.evaluate_model(position, name, spec, models)
         summary, users = summarize(config, dataset, runner.outcomes)
         run.finish({USERS: users, SUMMARY: summary})
     return FinishedRun(folder, summary, users)
@@ -85,6 +85,8 @@ def complete(config: EvaluateConfig) -> EvaluateConfig:
         if config.batch % PAPER_ROWS:
             raise BadInput(f"--protocol paper: --batch {config.batch} must be a multiple of {PAPER_ROWS} (8 texts)")
         config = replace(config, condition=("none",))
+    if len(set(config.names)) < len(set(config.model)):
+        raise BadInput("two models have the same short name")
     return replace(
         config,
         model=tuple(dict.fromkeys(config.model)) or DEFAULT_MODELS,
@@ -105,7 +107,7 @@ class Runner:
         self, config: EvaluateConfig, dataset: Dataset, planner: Planner, run: RunFolder, progress: Progress
     ) -> None:
         self.config, self.dataset, self.planner, self.run, self.progress = config, dataset, planner, run, progress
-        self.outcomes = Outcomes(dataset.index.ids, [(m, c) for m in config.model for c in config.condition])
+        self.outcomes = Outcomes(dataset.index.ids, [(m, c) for m in config.names for c in config.condition])
         self._journal = run[OUTCOMES]
         self._per_row = len(config.condition)
         self._per_model = len(dataset) * self._per_row
@@ -117,14 +119,14 @@ class Runner:
         self._journal.keep(self._kept)
         self._stored = enumerate(islice(self._journal.lines(), self._kept), 1)
 
-    def evaluate_model(self, position: int, spec: str, models: Mapping[str, RewardModel]) -> None:
+    def evaluate_model(self, position: int, name: str, spec: str, models: Mapping[str, RewardModel]) -> None:
         ids, clusters = self.dataset.index.ids, self.dataset.index.clusters
         rows_done = min(len(ids), max(0, self._kept - position * self._per_model) // self._per_row)
-        self.progress.begin(spec, total=len(ids), done=rows_done)
+        self.progress.begin(name, total=len(ids), done=rows_done)
         if rows_done == len(ids):
             self._read(len(ids))
             return
-        evaluator = self._evaluator(spec, models)
+        evaluator = self._evaluator(name, spec, models)
         start = 0
         for batch in chunks(self.dataset, self.config.batch):
             end = start + len(batch)
@@ -145,25 +147,25 @@ class Runner:
             lines.append(line)
         return lines
 
-    def _evaluator(self, spec: str, models: Mapping[str, RewardModel]) -> Evaluator:
+    def _evaluator(self, name: str, spec: str, models: Mapping[str, RewardModel]) -> Evaluator:
         config = self.config
         if config.protocol == "paper":
             index = self.dataset.index
             paper, fingerprint = paper_scoring(spec, index.ids, index.categories, config.judge_prompt)
-            self.run.confirm_model(spec, fingerprint)
+            self.run.confirm_model(name, fingerprint)
             return paper
-        model = models[spec] if spec in models else MODELS.make(spec)
-        self.run.confirm_model(spec, model.fingerprint)
+        model = models[name] if name in models else MODELS.make(spec)
+        self.run.confirm_model(name, model.fingerprint)
         builder = QueryBuilder.of(config, self.dataset, self.planner, reader=model, seed=config.seed)
         refuse = config.on_overflow == "error"
         if isinstance(model, Scorer):
-            return ScorerOutcomes(spec, model, builder, refuse_cuts=refuse)
+            return ScorerOutcomes(name, model, builder, refuse_cuts=refuse)
         if not isinstance(model, Comparer):
-            raise BadInput(f"{spec!r} is not a reward model: it has neither score() nor prefer()")
+            raise BadInput(f"{name!r} is not a reward model: it has neither score() nor prefer()")
         if config.task == "ratings":
-            raise BadInput(f"{spec!r} only compares answers; ratings need a model that scores them")
+            raise BadInput(f"{name!r} only compares answers; ratings need a model that scores them")
         both = config.orders == "both"
-        return ComparerOutcomes(spec, model, builder, both_orders=both, seed=config.seed, refuse_cuts=refuse)
+        return ComparerOutcomes(name, model, builder, both_orders=both, seed=config.seed, refuse_cuts=refuse)
 
     def _whole_batches(self, lines: int) -> int:
         """How many of the lines belong to finished batches; the rest is done again whole."""

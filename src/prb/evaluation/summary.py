@@ -94,7 +94,7 @@ class Statistics:
     def contrasts(self, config: EvaluateConfig, outcomes: Outcomes) -> list[dict[str, Any]]:
         """Gain and control of every model, Holm-corrected over all of them."""
         contrasts = []
-        for model in config.model:
+        for model in config.names:
             for kind, (a, b) in CONTRASTS.items():
                 if a in config.condition and b in config.condition:
                     left, right = outcomes.of[model, a], outcomes.of[model, b]

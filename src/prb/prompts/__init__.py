@@ -52,6 +52,8 @@ def load(name: str) -> str:
 
 def render(query: Query) -> str:
     """A query as the text an LLM reads; missing parts leave no trace."""
+    if not query.plan and not query.posts:
+        return query.question  # the user's bare message, as reward models were trained on it and others score it
     parts = [fill(load("question"), question=query.question)]
     if query.plan:
         parts.insert(0, fill(load("plan"), aspects="\n".join(f"- {aspect}" for aspect in query.plan)))

@@ -13,6 +13,7 @@ from prb.errors import BadInput, PrbError
 from prb.evaluation.config import CONDITIONS
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.progress import SILENT, Progress
+from prb.registry import split_alias
 from prb.reporting.tables import shown_condition
 from prb.runs import CONFIG, SUMMARY, read_json
 from prb.stats.estimate import Ints, codes
@@ -237,7 +238,7 @@ def _group(name: str, runs: Sequence[Evaluation], progress: Progress) -> Group:
 
 def _entries(runs: Sequence[Evaluation]) -> tuple[Entry, ...]:
     """A model that is in several runs has the run's name in brackets, and a number where that is not enough."""
-    specs = [(str(spec), run) for run in runs for spec in run.settings["model"]]
+    specs = [(split_alias(model)[0], run) for run in runs for model in run.settings["model"]]
     all_specs = [spec for spec, _ in specs]
     counts: dict[str, int] = {}
     entries = []
