@@ -2,7 +2,10 @@
 
 PrbError                 1   something failed
 ├── ResultFailed         1   the run finished, but its result does not pass; carries the result
-│   └── GateFailed       1   a `--require` condition does not hold
+│   ├── GateFailed       1   a `--require` condition does not hold
+│   └── TooManyFailures  1   more rows failed than `--max-failed` allows
+├── Unreachable          1   a model cannot be reached; what was answered is kept
+├── BudgetUsedUp         1   a budget is used up; what was answered is kept
 └── BadInput             2   the request or the data is wrong; nothing was written
     ├── BadSpec          2   a spec string cannot be read
     ├── UnknownName      2   no such model, dataset, ranker …
@@ -28,6 +31,18 @@ class ResultFailed(PrbError):
 
 
 class GateFailed(ResultFailed):
+    pass
+
+
+class TooManyFailures(ResultFailed):
+    pass
+
+
+class Unreachable(PrbError):
+    pass
+
+
+class BudgetUsedUp(PrbError):
     pass
 
 

@@ -120,6 +120,16 @@ class Rating:
 Item = Pair | Rating
 
 
+def writable(text: str) -> str:
+    """The text as a file can hold it: a lone surrogate, left by a token limit or sent by a server, becomes `?`."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+FailureKind = Literal["row", "transient", "fatal", "budget"]
+"""What failed: this row; the endpoint for a while; the endpoint for good (wrong key, unknown model, nobody listening);
+or nothing, the budget is used up and the row was never asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why there is no score. A reason, never a number."""
@@ -130,6 +140,11 @@ class Failure:
     completion_tokens: int = field(default=0, compare=False)
     cost: float = field(default=0.0, compare=False)
     """What was charged all the same, as for a reply that is empty or refused."""
+    kind: FailureKind = field(default="row", compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", writable(self.reason))
+        object.__setattr__(self, "detail", writable(self.detail))
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}" if self.detail else self.reason
@@ -144,7 +159,8 @@ class Reward(float):
         cls, value: float, *, tokens: int = 0, spoken: int = 0, cut: int = 0, cost: float = 0.0, text: str = ""
     ) -> Self:
         reward = super().__new__(cls, value)
-        reward.tokens, reward.spoken, reward.cut, reward.cost, reward.text = tokens, spoken, cut, cost, text
+        reward.tokens, reward.spoken, reward.cut, reward.cost = tokens, spoken, cut, cost
+        reward.text = writable(text)
         return reward
 
     tokens: int
@@ -168,6 +184,9 @@ class Verdict:
     cut: int = 0
     cost: float = 0.0
     text: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", writable(self.text))
 
 
 class Ask(NamedTuple):

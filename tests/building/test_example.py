@@ -19,7 +19,7 @@ def test_the_example_is_made_again_from_its_log_to_the_byte(tmp_path, monkeypatc
     shown = (ROOT / "examples" / "build" / "README.md").read_text().split("```sh\n")[1].split("```")[0]
     words = shown.replace("\\\n", " ").replace('"', "").split()
     assert run([*words[1:], "--quiet"]) == 0
-    assert "6 rows of 6 people (4 mirror rows)" in capsys.readouterr().out
+    assert "6 rows of 6 users (4 mirror rows)" in capsys.readouterr().out
     for name in ("pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json", "log.jsonl", "hub/README.md"):
         made, kept = tmp_path / "examples/build/out" / name, ROOT / "examples/build/out" / name
         assert made.read_bytes() == kept.read_bytes(), name

@@ -9,7 +9,7 @@ from prb.errors import BadInput
 from prb.llm import Completion, Message, Request, Sampling
 from prb.llm.pacing import Prices
 from prb.llm.scripted import ScriptedLLM
-from prb.runs import Journal
+from prb.runs import Journal, sealed
 from prb.types import Failure
 
 
@@ -23,11 +23,11 @@ def logged(tmp_path, llm, **settings) -> LoggedLLM:
     )
 
 
-@pytest.mark.parametrize("line", ["{}", '{"stage": "rubric", "key": "k", "prompt_tokens": "many"}', '{"failure": 3}'])
+@pytest.mark.parametrize("line", [{"a": 1}, {"stage": "rubric", "key": "k", "prompt_tokens": "many"}, {"failure": 3}])
 def test_a_line_that_is_not_a_call_is_refused_with_its_place(tmp_path, line) -> None:
     logged(tmp_path, ScriptedLLM("yes")).complete([ask("a")])
     path = tmp_path / "log.jsonl"
-    path.write_text(path.read_text() + line + "\n")
+    path.write_bytes(path.read_bytes() + sealed(line))
     with pytest.raises(BadInput, match=r"log\.jsonl:2 is not a valid line"):
         logged(tmp_path, ScriptedLLM("yes"))
 

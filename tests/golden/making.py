@@ -53,13 +53,13 @@ def build(prb: Shell) -> Json:
 
 
 def summarize_log(prb: Shell) -> Json:
-    """Fields and stages of the log, and a digest of the keys by which a resumed build finds its calls."""
+    """Fields and stages of the log, and a digest of what its keys are made of, beside the address of the server."""
     log = prb.read("out/log.jsonl")
-    keys = "\n".join(sorted(call["key"] for call in log))
+    calls = "\n".join(sorted(json.dumps([call["prompt"], call["sampling"]]) for call in log))
     return {
         "fields": sorted({field for call in log for field in call}),
         "stages": dict(sorted(Counter(call["stage"] for call in log).items())),
-        "sha256 of keys": hashlib.sha256(keys.encode()).hexdigest(),
+        "sha256 of calls": hashlib.sha256(calls.encode()).hexdigest(),
     }
 
 

@@ -9,13 +9,15 @@ import os
 import signal
 import socket
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from email.utils import formatdate
 from time import time
 from typing import Any
 
+import orjson
 import pytest
 
+from prb.failures import MAX_FATAL, breaking
 from prb.llm import Completion, make_llm
 from prb.llm.openai import Endpoint
 from prb.llm.pacing import Budget, Prices, Spent
@@ -332,7 +334,20 @@ def test_a_budget_also_stops_retries() -> None:
         assert len(server.seen) == 2
 
 
-@pytest.mark.parametrize("usage", [None, "lots", {}, {"prompt_tokens": None, "completion_tokens": None}])
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        "lots",
+        {},
+        {"prompt_tokens": None, "completion_tokens": None},
+        {"prompt_tokens": -5, "completion_tokens": 2},
+        {"prompt_tokens": 5, "completion_tokens": 10**30},
+        {"prompt_tokens": 5.5, "completion_tokens": 2},
+        {"prompt_tokens": True, "completion_tokens": 2},
+        {"prompt_tokens": "5", "completion_tokens": "2"},
+    ],
+)
 def test_tokens_nobody_counted_are_estimated_and_said_to_be(usage: Any) -> None:
     data = {"choices": [{"message": {"content": "x" * 40}}], "usage": usage}
     with serve(lambda _: Reply(json.dumps(data).encode())) as server:
@@ -341,6 +356,78 @@ def test_tokens_nobody_counted_are_estimated_and_said_to_be(usage: Any) -> None:
         assert isinstance(result, Completion)
         assert (result.prompt_tokens, result.completion_tokens) == (4, 10)  # "Be brief." and "hello": 14 characters
         assert llm.spent == Spent(requests=1, prompt_tokens=4, completion_tokens=10, estimated=1)
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (error(401, "wrong key"), "fatal"),
+        (error(403, "not for you"), "fatal"),
+        (error(404, "no such model"), "fatal"),
+        (error(400, "too long"), "row"),
+        (error(429, "busy"), "transient"),
+        (error(500, "oops"), "transient"),
+        (GARBAGE, "transient"),
+        (DROPPED, "transient"),
+        (HANG, "transient"),
+        (says(""), "row"),
+        (says(None, message={"refusal": "I will not."}), "row"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else str(value.status),
+)
+def test_a_failure_knows_whether_the_row_or_the_endpoint_failed(reply: Reply, kind: str) -> None:
+    with serve(lambda _: reply) as server:
+        result = one(endpoint(server, retries=1, timeout=0.2 if reply is HANG else 30.0))
+        assert isinstance(result, Failure)
+        assert result.kind == kind
+
+
+def test_nobody_listening_is_fatal_and_an_empty_purse_is_budget() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        refused = one(Endpoint("m", url, retries=1, backoff=QUICK))
+    with serve() as server:
+        unpaid = one(endpoint(server, budget=Budget(max_tokens=0)))
+    assert isinstance(refused, Failure)
+    assert isinstance(unpaid, Failure)
+    assert (refused.kind, unpaid.kind) == ("fatal", "budget")
+
+
+def test_nothing_more_is_sent_after_a_handful_of_fatal_failures() -> None:
+    with serve(lambda _: error(401, "wrong key")) as server:
+        results = endpoint(server, concurrency=1).complete(ask(*map(str, range(50))))
+        assert len(server.seen) == MAX_FATAL
+        assert set(results) == {Failure("HTTP 401", "wrong key")}
+        with breaking(20):
+            endpoint(server, concurrency=1).complete(ask(*map(str, range(50))))
+        assert len(server.seen) == MAX_FATAL + 20
+
+
+def test_a_reply_in_between_shows_that_the_endpoint_is_there() -> None:
+    def by_text(seen: Seen) -> Reply:
+        return echo(seen) if seen.text in "369" else error(403, "not this one")
+
+    with serve(by_text) as server:
+        with breaking(3):
+            results = endpoint(server, concurrency=1).complete(ask(*map(str, range(1, 10))))
+        assert len(server.seen) == 9
+        assert [isinstance(r, Completion) for r in results] == [False, False, True] * 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"choices": [{"message": {"content": "half \ud83d"}}]}',
+        rb'{"choices": [{"message": {"content": null, "refusal": "no \udc00"}}]}',
+    ],
+)
+def test_every_text_of_a_server_can_be_written(body: bytes) -> None:
+    with serve(lambda _: Reply(body)) as server:
+        result = one(endpoint(server))
+    assert orjson.dumps(asdict(result))
+    with serve(lambda _: Reply(rb'{"error": "bad \ud83d"}', 400)) as server:
+        assert one(endpoint(server)) == Failure("HTTP 400", "bad ?")
 
 
 def test_an_interrupt_waits_for_no_reply() -> None:

@@ -64,7 +64,7 @@ def test_a_local_server_needs_no_key_and_another_one_does(monkeypatch: pytest.Mo
         make_llm("openai/m;base_url=https://llm.example/v1;key_env=OTHER_KEY")
     monkeypatch.setenv("OPENAI_API_KEY", f"  {KEY}\n")
     llm = make_llm("openai/gpt-5")
-    assert (llm.fingerprint, llm.remote) == ("openai-gpt-5@api.openai.com", True)
+    assert (llm.fingerprint, llm.remote) == ("openai-gpt-5@https://api.openai.com/v1", True)
 
 
 def test_a_key_that_cannot_be_sent_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,25 +75,26 @@ def test_a_key_that_cannot_be_sent_is_refused_without_being_shown(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("url", "host", "remote"),
+    ("url", "address", "remote"),
     [
-        ("http://localhost:8000/v1", "localhost", False),
-        ("http://LOCALHOST/v1", "localhost", False),
-        ("http://127.0.0.2:1/v1", "127.0.0.2", False),
-        ("http://[::1]:8000/v1", "::1", False),
-        ("https://api.openai.com/v1", "api.openai.com", True),
-        ("http://10.0.0.5:8000/v1", "10.0.0.5", True),
-        ("http://0.0.0.0:8000/v1", "0.0.0.0", True),
-        ("http://localhost.example.com/v1", "localhost.example.com", True),
-        ("http://127.0.0.1.example.com/v1", "127.0.0.1.example.com", True),
+        ("http://localhost:8000/v1", "http://localhost:8000/v1", False),
+        ("http://LOCALHOST/v1/", "http://localhost/v1", False),
+        ("http://127.0.0.2:1/v1", "http://127.0.0.2:1/v1", False),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1", False),
+        ("https://api.openai.com:443/v1", "https://api.openai.com/v1", True),
+        ("http://10.0.0.5:8000/v2", "http://10.0.0.5:8000/v2", True),
+        ("http://0.0.0.0:8000/v1", "http://0.0.0.0:8000/v1", True),
+        ("http://localhost.example.com/v1", "http://localhost.example.com/v1", True),
+        ("http://127.0.0.1.example.com/v1", "http://127.0.0.1.example.com/v1", True),
     ],
 )
 def test_texts_stay_on_the_machine_only_with_a_loopback_address(
-    url: str, host: str, remote: bool, monkeypatch: pytest.MonkeyPatch
+    url: str, address: str, remote: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The fingerprint names the whole address: another port or path may be another model."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     llm = make_llm(f"openai/m;base_url={url}")
-    assert (llm.fingerprint, llm.remote) == (f"openai-m@{host}", remote)
+    assert (llm.fingerprint, llm.remote) == (f"openai-m@{address}", remote)
 
 
 def test_the_usual_variable_names_another_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:

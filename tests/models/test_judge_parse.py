@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prb.llm import Completion
 from prb.llm.asking import without_reasoning
-from prb.models.judge_parse import STYLES, read_choice, read_rating
+from prb.models.judge_parse import STYLES, Parsed, read_choice, read_rating, weigh_choice, weigh_rating
 from prb.types import Failure
 
 PAIRWISE = [name for name, style in STYLES.items() if style.kind == "pairwise"]
@@ -255,3 +255,75 @@ def test_a_reply_cut_off_has_not_come_to_its_verdict(name: str) -> None:
     said = Completion(text=says, truncated=True)
     found = read_choice(said, style) if style.kind == "pairwise" else read_rating(said, style)
     assert (found is None) == (not style.direct)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Result: A; B",
+        "Result: A: B",
+        "Result: A. B. tie.",
+        "Result: A (tie)",
+        "Result: A. Tie.",
+        "Result: **A** (**B**)",
+        "Result: A! Or B.",
+        "Result: A\nB",
+        "Result: A\n\nB or tie",
+        "Result: tie; A",
+    ],
+)
+def test_a_list_of_labels_is_no_verdict(text: str) -> None:
+    assert choice(text) is None
+
+
+@pytest.mark.parametrize(("text", "says"), [("Result: A. A.", "first"), ("Result: B (Answer B)", "second")])
+def test_the_same_label_twice_is_one_verdict(text: str, says: str) -> None:
+    assert choice(text) == says
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [
+        ("pairwise-direct", "A; B"),
+        ("pairwise-direct", "A (tie)"),
+        ("prometheus", "[RESULT] A; B"),
+        ("mtbench", "[[A]] (tie)"),
+        ("arena-hard", "[[A>B]] (A=B)"),
+    ],
+)
+def test_a_list_of_labels_is_no_verdict_in_any_style(style: str, text: str) -> None:
+    assert choice(text, style) is None
+
+
+@pytest.mark.parametrize("text", ["5, 6", "5; 6", "5 and 6", "5 & 6", "1,000", "10,000", "5 (6)", "5\n6", "5,6,7"])
+def test_several_numbers_are_no_rating(text: str) -> None:
+    assert rating(f"Rating: {text}") is None
+    assert rating(f"[RESULT] {text}", "rating-prometheus") is None
+
+
+@pytest.mark.parametrize("text", ["3 stars out of 5", "3 out of 5", "3/5", "3 (out of 5)", "3-out-of-5", "3 of 5"])
+def test_a_rating_on_another_scale_is_a_failure(text: str) -> None:
+    assert rating(f"Rating: {text}") == "rating outside the scale"
+    assert rating(f"[RESULT] {text}", "rating-prometheus") == 3
+
+
+@pytest.mark.parametrize(("text", "value"), [("7,5", 7.5), ("7. It meets two of three wishes.", 7), ("7 stars", 7)])
+def test_words_after_a_rating_do_no_harm(text: str, value: float) -> None:
+    assert rating(f"Rating: {text}") == value
+
+
+@pytest.mark.parametrize("value", [float("-inf"), float("inf")])
+def test_log_probabilities_that_say_nothing_are_a_failure(value: float) -> None:
+    first = {"A": value, "B": value, "1": value, "9": value}
+    for found in (
+        weigh_choice(Completion(text="A", first=first), STYLES["pairwise-direct"]),
+        weigh_rating(Completion(text="1", first=first), STYLES["rating-direct"]),
+    ):
+        assert isinstance(found, Failure)
+        assert found.reason == "no usable log-probabilities"
+
+
+def test_one_impossible_label_leaves_the_other() -> None:
+    found = weigh_choice(Completion(text="A", first={"A": float("-inf"), "B": -0.1}), STYLES["pairwise-direct"])
+    assert isinstance(found, Parsed)
+    assert found.value == "second"

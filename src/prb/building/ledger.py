@@ -185,8 +185,7 @@ def _line(llm: LoggedLLM, key: str, request: Request, reply: Completion | Failur
     }
     if isinstance(reply, Failure):
         return {**line, "failure": str(reply)}
-    text = reply.text.encode("utf-8", "replace").decode()  # a token limit can leave a lone surrogate
-    return {**line, "reply": text, "truncated": reply.truncated}
+    return {**line, "reply": reply.text, "truncated": reply.truncated}
 
 
 def prices_of(spec: str) -> Prices:

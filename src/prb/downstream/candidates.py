@@ -19,7 +19,7 @@ from prb.llm.asking import without_reasoning
 from prb.prompts import render
 from prb.runs import read_lines
 from prb.stats.best_of import meetings, win_rates
-from prb.types import Ask, Comparer, Duel, Failure, Query, Reward, RewardModel, Scorer, Verdict
+from prb.types import Ask, Comparer, Duel, Failure, Query, Reward, RewardModel, Scorer, Verdict, writable
 
 MAX_COMPARED = 16
 """A round robin of 16 takes 240 verdicts per query; a comparer is refused for more."""
@@ -118,8 +118,8 @@ def sample_answers(
 
 
 def clean(text: str) -> str:
-    """The text as reward models read it: without reasoning, and without a lone surrogate left by a token limit."""
-    return without_reasoning(text).strip().encode("utf-8", "replace").decode()
+    """The text as reward models read it, without reasoning."""
+    return writable(without_reasoning(text).strip())
 
 
 class Candidates(NamedTuple):

@@ -163,9 +163,11 @@ _BEFORE = r"""[\s"'`*_#“”‘’\\]*"""
 """What may stand before a number. It is one character class: several in a row would backtrack for hours on a reply of a
 thousand blanks."""
 _NUMBER = (
-    r"(?P<number>-?[0-9]+(?:[.,][0-9]+)?)(?:\s*(?:/|out\s+of)\s*(?P<total>[0-9]+))?"
-    r"(?![0-9%]|[.,][0-9]|\s*[-–—/]\s*[0-9]|\s+(?:to|or|and)\s+[0-9])"
+    r"(?P<number>-?[0-9]+(?:\.[0-9]+|,[0-9]{1,2})?)(?![0-9])"
+    r"(?:[\s(*_-]*(?:[a-z]+[\s-]+){0,2}(?:/|out[\s-]+of)[\s-]*(?P<total>[0-9]+))?"
+    r"(?![0-9%]|[.,][0-9]|\s*[-–—/;&]\s*[0-9]|\s*,\s*[0-9]+(?!\s*[):])|\s+(?:to|or|and)\s+[0-9])"
 )
+"""Ambiguous numbers are none: `1, 2`, `1 or 2`, `1-2`, `1,000`."""
 _ALONE = re.compile(rf"{_BEFORE}{_NUMBER}{_MARKS}\.?\s*", re.IGNORECASE)
 _GRADE_KEY = re.compile(rf"{_GRADE}s?", re.IGNORECASE)
 _ASPECT_KEYS = ("aspect", "name", "id")

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from prb.errors import BadSpec
 from prb.registry import Registry, Spec, parse_options
-from prb.types import Failure
+from prb.types import Failure, writable
 
 
 class Message(NamedTuple):
@@ -50,6 +50,9 @@ class Completion:
     """First token → log-probability; empty where the backend returns none."""
     truncated: bool = False
     """Whether `max_tokens` ended it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", writable(self.text))
 
 
 class LLM(Protocol):

@@ -59,12 +59,7 @@ def ask(
 
 
 def _complete(llm: LLM, prompts: Sequence[str], sampling: Sampling) -> list[Completion | Failure]:
-    """Replies that can be written to a file: a token limit may leave a lone surrogate."""
-    replies = llm.complete([Request((Message("user", prompt),), sampling) for prompt in prompts])
-    return [
-        reply if isinstance(reply, Failure) else replace(reply, text=reply.text.encode("utf-8", "replace").decode())
-        for reply in replies
-    ]
+    return llm.complete([Request((Message("user", prompt),), sampling) for prompt in prompts])
 
 
 def _value(reply: Completion | Failure, read: Reader[T]) -> T | Failure | None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import json
-import math
 import os
 import random
 import re
@@ -21,23 +19,29 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field
 
 from prb.config import NonNegative, Positive, Size
 from prb.errors import BadInput, BadSpec, MissingExtra
+from prb.failures import Breaker
 from prb.llm import LLM, LLMS, Completion, Request
-from prb.llm.pacing import BACKOFF, Backoff, Budget, Limiter, Prices, Retry, Spent, retry_status, tokens_of
-from prb.types import Failure
+from prb.llm.chat_protocol import (
+    first_choice,
+    first_token,
+    message_of,
+    parse,
+    rejected_parameter,
+    request_body,
+    text_of,
+    usage_of,
+)
+from prb.llm.pacing import BACKOFF, FATAL, Backoff, Budget, Limiter, Prices, Retry, Spent, retry_status, tokens_of
+from prb.types import Failure, FailureKind
 
 Concurrency = Annotated[int, Field(ge=1, le=1000)]
 VENDOR = "https://api.openai.com/v1"
-ADAPTABLE = ("max_tokens", "temperature", "top_p", "seed", "logprobs", "top_logprobs")
-"""Parameters that some models reject; the request is sent again without them, `max_tokens` under its newer name."""
-REJECTION = re.compile(
-    r"unsupported|n[o']t support|unrecogni[sz]ed|unknown|unexpected|not allowed|not permitted|only the default", re.I
-)
 
 
 @LLMS.register("openai")
@@ -94,9 +98,9 @@ class Endpoint:
         budget: Budget | None = None,
         backoff: Backoff = BACKOFF,
     ) -> None:
-        host = host_of(url)
-        self.remote = not is_loopback(host)
-        self.fingerprint = f"openai-{model}@{host}"
+        address = check_url(url)
+        self.remote = not is_loopback(str(address.hostname))
+        self.fingerprint = f"openai-{model}@{address_of(address)}"
         self._model, self._timeout, self._retries = model, timeout, retries
         self._budget = budget or Budget()
         self._backoff, self._rng = backoff, random.Random(0)  # noqa: S311
@@ -132,7 +136,7 @@ class Endpoint:
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
         self._start()
-        future = asyncio.run_coroutine_threadsafe(self._complete(requests), self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._complete(requests, Breaker()), self._loop)
         try:
             return future.result()
         except BaseException:
@@ -150,34 +154,39 @@ class Endpoint:
             self._thread.start()
             weakref.finalize(self, _stop_loop, self._loop)
 
-    async def _complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        """Twice as many workers as slots, since one that waits to retry leaves its slot to another."""
+    async def _complete(self, requests: Sequence[Request], breaker: Breaker) -> list[Completion | Failure]:
+        """Twice as many workers as slots, since one that waits to retry leaves its slot to another.
+
+        Where the breaker trips, nothing more is sent and the remaining requests share its failure.
+        """
         results: dict[int, Completion | Failure] = {}
         queue = enumerate(requests)
 
         async def work() -> None:
             for n, request in queue:
-                results[n] = await self._answer(request)
+                results[n] = breaker.tripped or await self._answer(request, breaker)
+                breaker.add(results[n])
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(len(requests), 2 * self._most)):
                 group.create_task(work())
         return [results[n] for n in range(len(requests))]
 
-    async def _answer(self, request: Request) -> Completion | Failure:
+    async def _answer(self, request: Request, breaker: Breaker) -> Completion | Failure:
         tries = 0
-        while isinstance(reply := await self._try(request, again=tries > 0), Retry):
+        while isinstance(reply := await self._try(request, breaker, again=tries > 0), Retry):
             tries += 1
             if reply.too_long or tries > self._retries:
-                return Failure("endpoint failed", reply.too_long or f"after {tries} tries: {reply.why}")
+                detail = reply.too_long or f"after {tries} tries: {reply.why}"
+                return Failure("endpoint failed", detail, kind=reply.kind)
             await asyncio.sleep(self._backoff.wait(tries, self._rng, reply.asked))
         return reply
 
-    async def _try(self, request: Request, again: bool) -> Completion | Failure | Retry:
+    async def _try(self, request: Request, breaker: Breaker, *, again: bool) -> Completion | Failure | Retry:
         ticket = await self._limiter.enter()
         reply: Completion | Failure | Retry | None = None
         try:
-            reply = await self._adapted(request, again)
+            reply = breaker.tripped or await self._adapted(request, again)
         finally:
             overloaded = isinstance(reply, Retry) and reply.overloaded
             self._limiter.leave(ticket, ok=isinstance(reply, Completion), overloaded=overloaded)
@@ -188,7 +197,7 @@ class Endpoint:
         rejected = self._rejected
         while True:
             if limit := self._budget.used_up():
-                return Failure("budget used up", limit)
+                return Failure("budget used up", limit, kind="budget")
             self._budget.sent(again=again)
             reply = await self._send(request_body(self._model, request, rejected))
             if not isinstance(reply, Rejected):
@@ -210,14 +219,19 @@ class Endpoint:
         except TimeoutError:
             return Retry(f"no whole reply within {2 * self._timeout:g} s", overloaded=True)
         except self._sdk.APIConnectionError as error:
-            return Retry(self._clean(f"connection: {error.__cause__ or error}"))
+            # by name: it is httpx's or httpx2's, depending on the release of the SDK
+            refused = type(error.__cause__).__name__ == "ConnectError"
+            why = self._clean(f"connection: {error.__cause__ or error}")
+            return Retry(why, kind="fatal" if refused else "transient")
         except self._sdk.APIStatusError as error:
             return self._refused(error, body)
         except Exception as error:  # texts that cannot be sent, such as a lone surrogate
             return Failure("request cannot be sent", self._clean(f"{type(error).__name__}: {error}"))
 
     def _refused(self, error: Any, body: Mapping[str, Any]) -> Retry | Failure | Rejected:
-        status, failure = error.status_code, Failure(f"HTTP {error.status_code}", self._clean(message_of(error.body)))
+        status = error.status_code
+        kind: FailureKind = "fatal" if status in FATAL else "row"
+        failure = Failure(f"HTTP {status}", self._clean(message_of(error.body)), kind=kind)
         if again := retry_status(status, str(failure), error.response.headers.get("retry-after"), time.time()):
             return again
         parameter = rejected_parameter(error.body, body) if status in (400, 422) else None
@@ -248,95 +262,8 @@ class Endpoint:
         )
 
 
-def request_body(model: str, request: Request, rejected: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """As JSON, without the parameters the model rejects."""
-    sampling = request.sampling
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": [{"role": message.role, "content": message.text} for message in request.chat],
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "seed": sampling.seed,
-    }
-    if sampling.top_p != 1.0:
-        body["top_p"] = sampling.top_p
-    if sampling.stop:
-        body["stop"] = list(sampling.stop)
-    if sampling.top_logprobs > 0 and not rejected & {"logprobs", "top_logprobs"}:
-        body |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
-    if "max_tokens" in rejected:
-        body["max_completion_tokens"] = sampling.max_tokens
-    return {key: value for key, value in body.items() if key not in rejected}
-
-
-def parse(content: bytes) -> Any:
-    """JSON, including the NaN and Infinity that some servers write as log-probabilities; `None` if it is not JSON."""
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-
-
-def first_choice(data: Any) -> Mapping[str, Any] | None:
-    match data:
-        case {"choices": [{"message": {"content": str() | None} | {"refusal": str()}} as choice, *_]}:
-            return dict(choice)
-    return None
-
-
-def text_of(choice: Mapping[str, Any]) -> tuple[str, Failure | None]:
-    """The text, and what is wrong with it if it is not an answer."""
-    message, reason = choice["message"], choice.get("finish_reason")
-    text = message.get("content") or ""
-    if message.get("refusal"):
-        return text, Failure("refused", str(message["refusal"]))
-    if reason == "content_filter":
-        return text, Failure("stopped by the endpoint's content filter")
-    return text, None if text else Failure("empty reply", f"finish_reason {reason}")
-
-
-def first_token(choice: Mapping[str, Any]) -> dict[str, float]:
-    """Log-probabilities of the first token; a token spelled twice keeps the likelier one."""
-    match choice.get("logprobs"):
-        case {"content": [{"top_logprobs": [*top]} as chosen, *_]}:
-            first: dict[str, float] = {}
-            for entry in (*top, chosen):
-                match entry:
-                    case {"token": str(token), "logprob": int() | float() as logprob} if not math.isnan(logprob):
-                        first[token] = max(float(logprob), first.get(token, -math.inf))
-            return first
-    return {}
-
-
-def usage_of(data: Any) -> tuple[int, int] | None:
-    match data:
-        case {"usage": {"prompt_tokens": int(prompt), "completion_tokens": int(completion)}}:
-            return prompt, completion
-    return None
-
-
-def message_of(body: Any) -> str:
-    """A server's error message, in whichever of the usual shapes."""
-    match body:
-        case {"error": {"message": str(text)}} | {"message": str(text)} | {"error": str(text)} | {"detail": str(text)}:
-            return text
-        case None:
-            return ""
-    return body if isinstance(body, str) else json.dumps(body)
-
-
-def rejected_parameter(body: Any, sent: Mapping[str, Any]) -> str | None:
-    """Which of the parameters sent an error message says the model rejects."""
-    text = body if isinstance(body, str) else json.dumps(body)
-    if not REJECTION.search(text):
-        return None
-    named = body.get("param") if isinstance(body, dict) else None
-    mentioned = [name for name in ADAPTABLE if name in sent and re.search(rf"\b{name}\b", text)]
-    return named if named in mentioned else next(iter(mentioned), None)
-
-
-def host_of(url: str) -> str:
-    """The host of a base_url. Errors never repeat the URL itself, since it may hold a password."""
+def check_url(url: str) -> SplitResult:
+    """The parts of a base_url. Errors never repeat the URL itself, since it may hold a password."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port  # both raise on nonsense
@@ -348,7 +275,15 @@ def host_of(url: str) -> str:
         raise BadSpec(
             "openai: base_url must not contain a user, a password or a query; key_env names the key's variable"
         )
-    return host
+    return parts
+
+
+def address_of(parts: SplitResult) -> str:
+    """Scheme, host, port and path: another port or path may be another server with other weights."""
+    usual = {"http": 80, "https": 443}[parts.scheme]
+    port = "" if parts.port in (None, usual) else f":{parts.port}"
+    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
+    return f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}"
 
 
 def is_loopback(host: str) -> bool:

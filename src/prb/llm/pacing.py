@@ -10,9 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
+from prb.types import FailureKind
+
 RETRIED = {408, 409, 429}
 """HTTP statuses that are retried, besides all from 500 on."""
 OVERLOADED = {429, 503, 529}
+FATAL = {401, 402, 403, 404, 405}
+"""Statuses that every further request would get too: key, payment, permission, unknown model or route."""
 LONGEST_WAIT = 300.0
 """Seconds; if a server asks for more (a daily quota, say), the request fails instead."""
 
@@ -25,6 +29,8 @@ class Retry:
     asked: float = 0.0
     """Seconds the server asked to wait."""
     overloaded: bool = False
+    kind: FailureKind = "transient"
+    """Of the failure if no repetition helps."""
 
     @property
     def too_long(self) -> str:

@@ -2,7 +2,8 @@
 
 Reasoning is removed first. Then code fences, since they quote, unless a fence holds the verdict and nothing else. Of
 what is left the last verdict counts; where contradicting verdicts stand side by side (on one line, or with no word
-between them) there is none, since that is the list of options and not a choice from it.
+between them) there is none, since that is the list of options and not a choice from it. For the same reason a verdict
+that is followed by nothing but other labels or numbers (`A; B`, `A (tie)`, `5, 6`) is none.
 """
 
 from __future__ import annotations
@@ -61,10 +62,13 @@ _REASON = r"because|since|due|between|wins|as\s+(?:it|the|this|that)|is\s+(?:the
 _AFTER = rf",(?!\s*(?:or|and|[AB]|tie)\b)|\s*\((?!\s*or\b)|\s*[–—-](?!\s*[AB]\b)|\s+(?:{_REASON})\b"
 _END = rf"(?={_CLOSE}(?:\s*$|[.;:!]|{_AFTER}))"
 """A letter is a label only if it ends there: `A careful reader`, `A or B`, `A/B`, `A > B` are not verdicts."""
+_OUT_OF = r"(?:[\s(*_-]*(?:[a-z]+[\s-]+){0,2}(?:/|out[\s-]+of|of)[\s-]*([0-9]+))?"
+"""`3/5`, `3 out of 5`, `3 stars out of 5`."""
 _NUMBER = (
-    r"(-?[0-9]+(?:[.,][0-9]+)?)(?:\s*(?:/|out\s+of)\s*([0-9]+))?"
-    r"(?![0-9%]|[.,][0-9]|\s*[-–—]\s*[0-9]|\s+(?:to|or)\s+[0-9])"
+    rf"(-?[0-9]+(?:\.[0-9]+|,[0-9]{{1,2}})?)(?![0-9]){_OUT_OF}"
+    r"(?![0-9%]|[.,][0-9]|\s*[-–—,;/&]\s*[0-9]|\s+(?:to|or|and)\s+[0-9])"
 )
+"""A comma before three digits separates thousands, so `1,000` is not 1."""
 
 STYLES: dict[str, Style] = {
     "pairwise": Style(
@@ -156,6 +160,8 @@ def weigh_choice(reply: Completion, style: Style) -> Parsed[Choice] | Failure:
     if len(logprobs) < len(labels):
         return _not_among(reply.first, [label for label in labels if label not in logprobs])
     best = max(logprobs.values())
+    if not math.isfinite(best):
+        return _impossible(logprobs)
     leading = [label for label in labels if logprobs[label] == best]
     return Parsed(style.labels[leading[0]] if len(leading) == 1 else "tie", _shown(logprobs))
 
@@ -170,6 +176,8 @@ def weigh_rating(reply: Completion, style: Style) -> Parsed[float] | Failure:
     if not logprobs:
         return _not_among(reply.first, digits)
     top = max(logprobs.values())
+    if not math.isfinite(top):
+        return _impossible(logprobs)
     weights = {int(digit): math.exp(value - top) for digit, value in logprobs.items()}
     mean = sum(digit * weight for digit, weight in weights.items()) / sum(weights.values())
     return Parsed(mean, _shown(logprobs))
@@ -190,9 +198,21 @@ def _verdict(reply: Completion, style: Style) -> tuple[str, str] | None:
         if "\n" in between and re.search(r"\w", between):
             break
         side_by_side.add(_label(earlier[1]))
-    if len(side_by_side) > 1:
+    if len(side_by_side) > 1 or _continued(text[matches[-1].end() :], matches[-1][1], style):
         return None
     return matches[-1][1], (matches[-1][2] or "") if pattern.groups > 1 else ""
+
+
+def _continued(rest: str, verdict: str, style: Style) -> bool:
+    """Whether what follows a verdict, on its line or in all, is nothing but other labels or numbers."""
+    names = [*style.labels, "A", "B", "tie", "draw"] if style.labels else []
+    item = "|".join(map(re.escape, sorted(set(names), key=len, reverse=True))) or r"-?[0-9]+(?:[.,][0-9]+)?"
+    for part in (rest.partition("\n")[0], rest):
+        if re.fullmatch(rf"[\W_]*(?:\b(?:{item}|or|and)\b[\W_]*)*", part, re.IGNORECASE):
+            others = re.findall(rf"\b(?:{item})\b", part, re.IGNORECASE)
+            if any(_label(other) != _label(verdict) for other in others):
+                return True
+    return False
 
 
 def _without_quotations(text: str, verdict: re.Pattern[str]) -> str:
@@ -225,6 +245,10 @@ def _not_among(first: Mapping[str, float], labels: list[str]) -> Failure:
     return Failure(
         "label not among the first tokens", f"no {', '.join(labels)}; likeliest: {', '.join(map(repr, likeliest))}"
     )
+
+
+def _impossible(logprobs: Mapping[str, float]) -> Failure:
+    return Failure("no usable log-probabilities", _shown(logprobs))
 
 
 def _shown(logprobs: Mapping[str, float]) -> str:

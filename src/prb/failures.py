@@ -1,0 +1,96 @@
+"""When a run should stop instead of collecting failures, and which failures are worth asking about again.
+
+A model that cannot be reached (wrong key, unknown model, nobody listening) fails on every row. So `Breaker` stops a run
+after a handful of such failures in a row, and at once when the budget is used up. Rows that were not answered are not
+booked as failed; answers that were paid for are kept by the verb that got them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import ClassVar
+
+from prb.config import Count, Settings, Share, config
+from prb.errors import BudgetUsedUp, Unreachable
+from prb.types import Failure
+
+MAX_FATAL = 5
+RESUME = "what is done is kept; run the same command again to resume"
+
+_limit: ContextVar[int] = ContextVar("max_fatal", default=MAX_FATAL)
+
+
+@config
+class FailureConfig(Settings):
+    """What happens when models do not answer."""
+
+    presentation: ClassVar[frozenset[str]] = frozenset({"max_failed", "max_fatal", "retry_failed"})
+
+    max_failed: Share = 0.1
+    """Exit 1 if more than this share of a model's rows failed."""
+    max_fatal: Count = MAX_FATAL
+    """Stop after this many failures in a row that no repetition can help: wrong key, unknown model, no connection."""
+    retry_failed: bool = False
+    """Ask again for all rows that failed; without it, only for those that failed because of the endpoint."""
+
+    def retries(self, kind: str | None) -> bool:
+        """Whether a stored failure of this kind is asked about again; `None` is a failure without a kind."""
+        return self.retry_failed or kind in ("transient", "fatal", "budget")
+
+
+class Breaker:
+    """Counts fatal failures without an answer in between.
+
+    with breaking(config.max_fatal) as breaker:
+        answers = model.score(asks)
+        breaker.check(answers, spec)
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = _limit.get() if limit is None else limit
+        self._fatal = 0
+        self.tripped: Failure | None = None
+        """The failure that was one too many."""
+
+    def add(self, answer: object) -> None:
+        if not isinstance(answer, Failure):
+            self._fatal = 0
+        elif answer.kind == "fatal":
+            self._fatal += 1
+            if self._fatal >= self._limit:
+                self.tripped = answer
+
+    def check(self, answers: Iterable[object], name: str) -> None:
+        """Raise if the budget is used up, or if too many of the answers so far are fatal failures in a row."""
+        for answer in answers:
+            if isinstance(answer, Failure) and answer.kind == "budget":
+                raise BudgetUsedUp(f"{name}: {answer}; {RESUME}, with a larger budget")
+            self.add(answer)
+        if self.tripped:
+            raise Unreachable(
+                f"{name}: {self.tripped} ({self._fatal} times in a row, --max-fatal {self._limit}); "
+                f"check key, model name and address; {RESUME}"
+            )
+
+
+@contextmanager
+def breaking(limit: int) -> Iterator[Breaker]:
+    """A breaker for a run; endpoints give up on a batch at the same limit, instead of trying the rest of it."""
+    token = _limit.set(limit)
+    try:
+        yield Breaker(limit)
+    finally:
+        _limit.reset(token)
+
+
+def failed_share(failed: int, total: int) -> float:
+    return failed / total if total else 0.0
+
+
+def worst_reasons(failures: Mapping[str, int], shown: int = 3) -> str:
+    """The most frequent reasons with their counts."""
+    ordered = sorted(failures.items(), key=lambda entry: (-entry[1], entry[0]))
+    more = [f"{len(ordered) - shown} other reasons"] if len(ordered) > shown else []
+    return ", ".join([*(f"{count} × {reason}" for reason, count in ordered[:shown]), *more])
