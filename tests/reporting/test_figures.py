@@ -17,7 +17,7 @@ import pytest
 from prb.errors import MissingExtra
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.downstream_figures import learning_curve, write_bon, write_correlation, write_curve, write_ppo
+from prb.reporting.downstream_figures import learning_curve, write_bon, write_curve, write_ppo, write_scatter
 from prb.reporting.figures import by_label, joined, leaderboard, write_audit, write_figures
 from prb.reporting.gather import gather
 from prb.reporting.style import CONDITIONS, DARK, PAPER, SERIES, drawing, series, whiskers
@@ -126,7 +126,7 @@ def test_every_verb_leaves_its_figure_in_its_folder(tmp_path: Path) -> None:
     bon, ppo = bon_run(tmp_path / "bon"), ppo_run(tmp_path / "ppo")
     write_bon(read_json(bon / "summary.json"), bon)
     write_ppo(read_json(ppo / "summary.json"), ppo)
-    write_correlation(read_json(correlation(tmp_path / "c") / "correlation.json"), tmp_path)
+    write_scatter(read_json(correlation(tmp_path / "c") / "correlation.json"), tmp_path)
     write_audit(read_json(audit(tmp_path / "a") / "audit.json"), tmp_path)
     write_curve({"method": "vpl", "dataset": "users", "points": POINTS}, tmp_path)
     assert "Right on 3 of 4" in texts(bon / "bon.svg")
