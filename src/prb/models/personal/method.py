@@ -1,12 +1,14 @@
-"""What a method is: named arrays, a reward over them and a loss. To add one, register a factory in `methods/`:
+"""What a method is: named arrays, a reward over them and a loss. To add one, register a class in `methods.py`:
 
     @METHODS.register("mine")
-    def mine(rank: Count = 8) -> Method:
+    @dataclass(frozen=True)
+    class Mine(Method):
         '''One line that `prb train --help` shows.'''
-        return Mine(rank)
 
-The arguments of the factory are its settings: `prb train "mine?rank=16"`. Modules import torch inside functions, so
-that listing the names costs nothing.
+        rank: Count = 8
+
+The fields are its settings: `prb train "mine?rank=16"`. Torch is imported inside functions, so that listing the names
+costs nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ class Step(NamedTuple):
 
 
 class Method:
-    """The defaults describe a user-blind head; see `methods/` for the rest."""
+    """The defaults describe a user-blind head; see `methods.py` for the rest."""
 
     joint: ClassVar[bool] = False
     """Answers are encoded with the posts in the prompt."""
@@ -110,7 +112,7 @@ class Method:
         return {}
 
 
-METHODS: Registry[Method] = Registry("method", package="prb.models.personal.methods", group="prb.methods")
+METHODS: Registry[Method] = Registry("method", package="prb.models.personal", group="prb.methods")
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Floats:

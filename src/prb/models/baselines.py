@@ -1,18 +1,59 @@
-"""Untrained baselines: is the answer close to what this user writes about, in words, in meaning, or to the plan?"""
+"""Untrained baselines: floors that know neither the user nor the question, and how close an answer is to what the user
+writes about, in words, in meaning, or to the plan."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import log, sqrt
 
 import numpy as np
 
 from prb.config import Count
+from prb.hashing import draw
 from prb.models import MODELS
 from prb.text.encoders import ENCODERS, Encoder
 from prb.text.tokens import sentences, words
 from prb.types import Ask, Scorer
+
+
+@MODELS.register("random")
+@dataclass(frozen=True)
+class Random:
+    """Floor: a number drawn by hash of question and answer.
+
+    Twins, reruns and subsets agree; the user does not enter.
+    """
+
+    seed: int = 0
+
+    @property
+    def fingerprint(self) -> str:
+        return f"random-{self.seed}"
+
+    def score(self, asks: Sequence[Ask]) -> list[float]:
+        return [draw(f"{self.seed}\0{ask.query.question}\0{ask.answer}", bits=56) / 2**56 for ask in asks]
+
+
+@MODELS.register("length")
+class Length:
+    """Floor: prefers the longer answer."""
+
+    fingerprint = "length"
+
+    def score(self, asks: Sequence[Ask]) -> list[float]:
+        return [float(len(ask.answer)) for ask in asks]
+
+
+@MODELS.register("constant")
+class Constant:
+    """Floor: every pair is a tie."""
+
+    fingerprint = "constant"
+
+    def score(self, asks: Sequence[Ask]) -> list[float]:
+        return [0.0] * len(asks)
 
 
 @MODELS.register("embedding")
@@ -69,13 +110,11 @@ class AspectMatch:
 
 
 @MODELS.register("lexical")
-def lexical() -> Scorer:
-    """Baseline: TF-IDF similarity of the answer to the user's posts."""
-    return Lexical()
-
-
 class Lexical:
-    """Posts are the corpus; words of the question carry no weight, since both answers share them."""
+    """Baseline: TF-IDF similarity of the answer to the user's posts.
+
+    Posts are the corpus; words of the question carry no weight, since both answers share them.
+    """
 
     fingerprint = "lexical"
 

@@ -1,18 +1,19 @@
 """Vectors of texts, and of answers in their context, cached on disk by content.
 
-`make_features("static")`, `"minilm"` or any other encoder; further kinds are files here (`hidden?lm=smollm2`).
+`make_features("static")`, `"minilm"` or any other encoder, or `hidden?lm=smollm2`: hidden states of a causal LLM.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prb.cache import Cache, Memo
+from prb.engine.load import DEFAULT_LOADING, Loading
 from prb.errors import unknown
 from prb.hashing import digest
 from prb.prompts import render
@@ -35,7 +36,7 @@ class Features(Protocol):
         ...
 
 
-FEATURES: Registry[Features] = Registry("features", package="prb.models.personal.features", group="prb.features")
+FEATURES: Registry[Features] = Registry("features", package="prb.models.personal", group="prb.features")
 UNCACHED = ("static",)
 """Encoders that are as fast as a cache lookup."""
 
@@ -69,11 +70,8 @@ class Encoded:
         return self._encoder.encode(texts)
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        return list(
-            self._encoder.encode(
-                [f"{render(query)}\n\n{answer}" if query.posts or query.plan else answer for query, answer in asks]
-            )
-        )
+        texts = [f"{render(query)}\n\n{answer}" if query.posts or query.plan else answer for query, answer in asks]
+        return list(self._encoder.encode(texts))
 
 
 class Cached:
@@ -123,3 +121,22 @@ class Shifted:
             else:
                 results.append(shown if isinstance(shown, Failure) else np.concatenate([plain, shown - plain]))
         return results
+
+
+@FEATURES.register("hidden")
+def hidden(
+    lm: str,
+    layer: int = -1,
+    pool: Literal["mean", "last"] = "mean",
+    shift: bool = False,
+    loading: Loading = DEFAULT_LOADING,
+) -> Features:
+    """Hidden states of an LLM (lm=folder, hub id or pulled name), pooled over the answer's tokens.
+
+    shift: the states without the posts, and beside them what the posts change.
+    """
+    from prb.engine.hidden import HiddenStates
+    from prb.engine.load import load_shared
+
+    states = HiddenStates(load_shared(lm, "causal", loading), layer, pool)
+    return Shifted(states) if shift else states

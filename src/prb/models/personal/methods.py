@@ -1,0 +1,331 @@
+"""The methods: linear heads, heads that know a user by the posts, mixtures of what all users share, and VPL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from prb.config import Count, NonNegative, Positive, Share
+from prb.models.personal.method import METHODS, Array, Floats, Method, Pairs, Params, Step, View, bradley_terry, normal
+
+AFFINITY_SCALE = 10
+"""Makes the penalty on the affinity negligible: it is one feature against hundreds."""
+LEAK = 0.1
+"""Slope that a linear path adds to the ReLU, so that no unit is dead at the start."""
+GAIN = 3
+"""Puts the mean of a few pairs into the bend of tanh, and posterior means beyond the prior's one standard deviation."""
+ACTIVE = 0.01
+"""Variance between users above which a latent dimension counts as used (Burda et al., arXiv 1509.00519)."""
+
+
+@METHODS.register("bt")
+class BradleyTerry(Method):
+    """Pooled Bradley-Terry, user-blind: the baseline every other method has to beat.
+
+    One taste for everybody (Bradley & Terry 1952, doi:10.1093/biomet/39.3-4.324).
+    """
+
+    def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:  # noqa: ARG002
+        return {"taste": np.zeros(size)}
+
+    def reward(self, params: Params, view: View, answer: Array) -> Array:  # noqa: ARG002
+        return answer @ params["taste"]
+
+
+@METHODS.register("bt-profile")
+class BradleyTerryWithProfile(BradleyTerry):
+    """Pooled Bradley-Terry on answers encoded with the user's posts in the prompt (for features=hidden)."""
+
+    joint = True
+
+
+# heads that know a user by the posts
+
+
+def nearest_posts(view: View, sharp: float) -> Array:
+    """Posts averaged with weights exp(sharp × cosine to the question); zero where there are none."""
+    scores = sharp * cosine(view)
+    return weighted(view, (np.exp(scores) if isinstance(scores, np.ndarray) else scores.exp()) * view.mask)
+
+
+def cosine(view: View) -> Array:
+    lengths = (view.posts**2).sum(-1) * (view.question**2).sum(-1)[:, None]
+    return (view.posts * view.question[:, None, :]).sum(-1) / (lengths + 1e-9) ** 0.5
+
+
+def weighted(view: View, weights: Array) -> Array:
+    total = weights.sum(-1)[:, None]
+    return (view.posts * weights[:, :, None]).sum(1) / (total + (total == 0))
+
+
+@METHODS.register("light")
+@dataclass(frozen=True)
+class Light(Method):
+    """Logistic regression on answer, user × answer and affinity: no torch, trained in seconds."""
+
+    c: Positive = 1e-3
+    sharp: NonNegative = 5.0
+
+    grid: ClassVar = {"c": (1e-5, 1e-4, 1e-3, 1e-2), "sharp": (0, 5, 20)}
+    uses_posts = closed_form = True
+
+    def solve(self, pairs: Pairs) -> dict[str, Floats]:
+        """Every pair in both orders, without an intercept: the head cannot prefer a position."""
+        from sklearn.linear_model import LogisticRegression
+
+        rows = self._describe(pairs.view, pairs.chosen) - self._describe(pairs.view, pairs.rejected)
+        labels = np.r_[np.ones(len(rows)), np.zeros(len(rows))]
+        model = LogisticRegression(C=self.c, fit_intercept=False, max_iter=1000, tol=1e-6)
+        return {"weights": model.fit(np.r_[rows, -rows], labels).coef_[0]}
+
+    def reward(self, params: Params, view: View, answer: Array) -> Array:
+        return self._describe(view, answer) @ params["weights"]
+
+    def _describe(self, view: View, answer: Array) -> Array:
+        """Answer, user × answer, and their affinity."""
+        product = nearest_posts(view, self.sharp) * answer
+        affinity = product.sum(axis=1, keepdims=True) / np.sqrt(answer.shape[1])
+        return np.concatenate([answer, product, affinity * AFFINITY_SCALE], axis=1)
+
+
+@METHODS.register("bilinear")
+@dataclass(frozen=True)
+class Bilinear(Method):
+    """Posts near the question × answer: affinity plus a low-rank correction.
+
+    reward = α p·a + (pV + code)·(aU) + taste·a, with p the mean of the posts near the question. The correction UVᵀ is
+    of low rank and starts at zero, so training begins at plain affinity. The code is zero for unknown users; labeled
+    pairs of a user move it within the learned subspace U.
+    """
+
+    rank: Count = 4
+    sharp: NonNegative = 5.0
+    prior: NonNegative = 5.0
+
+    grid: ClassVar = {"rank": (4, 16), "sharp": (0, 5)}
+    uses_posts = True
+    unpenalized = frozenset({"affinity"})
+
+    @property
+    def code_size(self) -> int:  # type: ignore[override]
+        return self.rank
+
+    def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
+        return {
+            "affinity": np.full(1, 1.0 / size),
+            "taste": np.zeros(size),
+            "person": np.zeros((size, self.rank)),
+            "answer": normal(rng, size, self.rank),
+        }
+
+    def user(self, params: Params, view: View) -> Array:  # noqa: ARG002
+        return nearest_posts(view, self.sharp)
+
+    def reward(self, params: Params, view: View, answer: Array) -> Array:
+        user = self.user(params, view)
+        affinity = params["affinity"] * (user * answer).sum(-1)
+        learned = ((user @ params["person"] + view.code) * (answer @ params["answer"])).sum(-1)
+        return affinity + learned + answer @ params["taste"]
+
+
+@METHODS.register("attention")
+@dataclass(frozen=True)
+class Attention(Bilinear):
+    """Bilinear with learned attention of the question over the posts.
+
+    Weights softmax(sharp · cosine + (qA)·(pB)/√rank); the learned part starts at zero.
+    """
+
+    grid: ClassVar = {"rank": (4, 16)}
+    unpenalized = frozenset({"affinity", "sharp"})
+
+    def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
+        attention = {
+            "query": normal(rng, size, self.rank),
+            "key": np.zeros((size, self.rank)),
+            "sharp": np.full(1, self.sharp),
+        }
+        return {**super().start(size, rng), **attention}
+
+    def user(self, params: Params, view: View) -> Array:
+        learned = ((view.question @ params["query"])[:, None, :] * (view.posts @ params["key"])).sum(-1)
+        scores = params["sharp"] * cosine(view) + learned / self.rank**0.5
+        return weighted(view, scores.masked_fill(view.mask == 0, -1e9).softmax(-1) * view.mask)
+
+
+@METHODS.register("profile-mlp")
+@dataclass(frozen=True)
+class ProfileMlp(Method):
+    """A two-layer network on question, user, answer and user × answer."""
+
+    hidden: Count = 32
+    sharp: NonNegative = 5.0
+
+    grid: ClassVar = {"hidden": (16, 64)}
+    uses_posts = True
+    unpenalized = frozenset({"bias"})
+
+    def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
+        weights = {name: normal(rng, size, self.hidden) / 2 for name in ("question", "person", "answer", "product")}
+        return {**weights, "bias": np.zeros(self.hidden), "out": np.zeros(self.hidden)}
+
+    def reward(self, params: Params, view: View, answer: Array) -> Array:
+        user = nearest_posts(view, self.sharp)
+        inner = view.question @ params["question"] + user @ params["person"] + answer @ params["answer"]
+        inner = inner + (user * answer) @ params["product"] + params["bias"]
+        return inner.relu() @ params["out"] + (inner * LEAK) @ params["out"]
+
+
+# Users as mixtures of what all users share. Unknown users get the mixture of the average training user. With labeled
+# pairs the papers fit the weights of a new user; here they are the mean of training users' weights, by how well these
+# explain the pairs, which needs fewer of them.
+
+
+@METHODS.register("lore")
+@dataclass(frozen=True)
+class LoRe(Method):
+    """LoRe: a low-rank basis of rewards, mixed by each user's simplex weights (arXiv 2504.14439)."""
+
+    rank: Count = 4
+    prior: NonNegative = 0.05
+
+    grid: ClassVar = {"rank": (4, 8)}
+    tabled = needs_pairs = True
+
+    @property
+    def code_size(self) -> int:  # type: ignore[override]
+        return self.rank
+
+    def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
+        return {"basis": normal(rng, size, self.rank)}
+
+    def reward(self, params: Params, view: View, answer: Array) -> Array:
+        return ((answer @ params["basis"]) * view.code.softmax(-1)).sum(-1)
+
+
+@METHODS.register("pal")
+@dataclass(frozen=True)
+class Pal(Method):
+    """PAL: distance to a mixture of prototype ideal points (arXiv 2406.08469).
+
+    Its variant A. A user's ideal answer is a convex mixture of shared prototypes; the reward of an answer is minus its
+    squared distance from the ideal, in a learned space. The map starts small and the prototypes far apart, so that
+    users separate before the map does.
+    """
+
+    prototypes: Count = 4
+    space: Count = 4
+    prior: NonNegative = 0.05
+
+    grid: ClassVar = {"prototypes": (4, 8)}
+    tabled = needs_pairs = True
+    unpenalized = frozenset({"prototypes"})
+
+    @property
+    def code_size(self) -> int:  # type: ignore[override]
+        return self.prototypes
+
+    def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
+        return {
+            "map": normal(rng, size, self.space) / 8,
+            "prototypes": 4 * rng.standard_normal((self.prototypes, self.space)),
+        }
+
+    def reward(self, params: Params, view: View, answer: Array) -> Array:
+        ideal = view.code.softmax(-1) @ params["prototypes"]
+        return -(answer @ params["map"] - ideal).square().sum(-1)
+
+
+# variational preference learning
+
+
+def gaussian_kl(mean: Array, log_variance: Array) -> Array:
+    """KL(N(mean, variance) ‖ N(0, 1)), summed over the last axis."""
+    return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1)
+
+
+def warm_up(progress: float, share: float) -> float:
+    """0 → 1 over the first `share` of training, so that the latent is useful before it costs anything."""
+    return 1.0 if share <= 0 else min(1.0, progress / share)
+
+
+def active_units(means: Array) -> int:
+    """Latent dimensions whose mean varies between users; 0 is posterior collapse."""
+    return int((means.var(dim=0) > ACTIVE).sum()) if len(means) > 1 else 0
+
+
+@METHODS.register("vpl")
+@dataclass(frozen=True)
+class Vpl(Method):
+    """VPL: a latent user inferred from labeled pairs, with KL warm-up (arXiv 2408.10075).
+
+    The latent z has a standard normal prior and is inferred by a permutation-invariant encoder; the reward of an answer
+    depends on z. Two choices differ from the published code: a pair's own label is left out of the set its latent is
+    inferred from, so that training matches testing, and the decoder is linear in z, which needs far fewer pairs than a
+    network on [answer; z].
+    """
+
+    latent: Count = 4
+    hidden: Count = 32
+    beta: NonNegative = 0.1
+    warm: Share = 0.3
+
+    grid: ClassVar = {"beta": (0.01, 0.1, 1.0)}
+    needs_pairs = True
+
+    @property
+    def code_size(self) -> int:  # type: ignore[override]
+        return self.latent
+
+    def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
+        return {
+            "look": normal(rng, size, self.hidden),
+            "mix": normal(rng, self.hidden, self.hidden),
+            "mean": normal(rng, self.hidden, self.latent),
+            "spread": np.zeros((self.hidden, self.latent)),
+            "taste": np.zeros(size),
+            "decode": normal(rng, size, self.latent),
+        }
+
+    def reward(self, params: Params, view: View, answer: Array) -> Array:
+        return answer @ params["taste"] + ((answer @ params["decode"]) * view.code).sum(-1)
+
+    def loss(self, params: Params, pairs: Pairs, step: Step) -> Array:
+        """−ELBO per pair: each pair is scored with a latent drawn from a random part of the user's other pairs."""
+        import torch
+
+        users = int(pairs.user.max()) + 1
+        share = torch.rand(users, generator=step.noise)[pairs.user]
+        shown = (torch.rand(len(share), generator=step.noise) < share).to(pairs.chosen.dtype)[:, None]
+        encoded = self._encode(params, pairs) * shown
+        total, count = _sums(encoded, pairs.user, users), _sums(shown, pairs.user, users)
+        mean, log_variance = self._posterior(params, total[pairs.user] - encoded, count[pairs.user] - shown)
+        drawn = torch.randn(mean.shape, generator=step.noise, dtype=mean.dtype)
+        code = mean + drawn * (log_variance / 2).exp()
+        fit = bradley_terry(self.margins(params, pairs._replace(view=pairs.view._replace(code=code))))
+        pairs_per_user = _sums(torch.ones_like(shown), pairs.user, users)[pairs.user, 0]
+        kl = (gaussian_kl(mean, log_variance) / pairs_per_user).mean()
+        return fit + self.beta * warm_up(step.progress, self.warm) * kl
+
+    def infer(self, params: Params, pairs: Pairs, users: int, nobody: Array) -> Array:  # noqa: ARG002
+        encoded = self._encode(params, pairs)
+        count = _sums(encoded[:, :1] * 0 + 1, pairs.user, users)
+        return self._posterior(params, _sums(encoded, pairs.user, users), count)[0]
+
+    def report(self, params: Params, pairs: Pairs, users: int) -> dict[str, Any]:
+        return {"active_units": active_units(self.infer(params, pairs, users, None)), "latent": self.latent}
+
+    def _encode(self, params: Params, pairs: Pairs) -> Array:
+        """Each labeled pair by itself."""
+        return ((pairs.chosen - pairs.rejected) @ params["look"]).tanh()
+
+    def _posterior(self, params: Params, total: Array, count: Array) -> tuple[Array, Array]:
+        """Mean and log-variance; without any pair exactly the prior. The tanh lets few pairs settle on a kind."""
+        seen = (total / (count + 1) @ params["mix"] * GAIN).tanh()
+        return (seen @ params["mean"]) * GAIN, (seen @ params["spread"]) - (count + 1).log()
+
+
+def _sums(rows: Array, user: Array, users: int) -> Array:
+    return rows.new_zeros((users, rows.shape[1])).index_add(0, user, rows)

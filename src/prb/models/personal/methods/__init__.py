@@ -1,1 +1,0 @@
-"""Methods by family; `prb.models.personal.method` says how to add one."""

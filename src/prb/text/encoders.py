@@ -1,0 +1,126 @@
+"""Sentence encoders: text in, unit vectors out. `static` needs neither torch nor a download."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prb.cache import Memo
+from prb.errors import BadInput, MissingExtra
+from prb.registry import Registry
+from prb.weights import WEIGHTS, local_folder
+
+Matrix = NDArray[np.float32]
+STATIC_SIZE, MINILM_SIZE = 256, 384
+"""Dimensions of the vectors."""
+
+
+class Encoder(Protocol):
+    fingerprint: str
+
+    def encode(self, texts: Sequence[str]) -> Matrix:
+        """One unit row per text; a text without any known word gets a row of zeros.
+        A row depends on its own text alone, never on its neighbors."""
+        ...
+
+
+ENCODERS: Registry[Encoder] = Registry("encoder", package="prb.text", group="prb.encoders")
+
+
+def unit(rows: Matrix) -> Matrix:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(norms > 0, norms, 1), dtype=np.float32)
+
+
+class CachedEncoder:
+    """Encodes each distinct text once: posts and questions recur many times in a run."""
+
+    def __init__(self, inner: Encoder, capacity: int = 50_000) -> None:
+        self.fingerprint = inner.fingerprint
+        self._inner = inner
+        self._memo: Memo[NDArray[np.float32]] = Memo(capacity=capacity)
+
+    def encode(self, texts: Sequence[str]) -> Matrix:
+        if not texts:
+            return self._inner.encode([])
+        return np.stack(cast(list[Matrix], self._memo.map(self._inner.encode, texts)))
+
+
+class Static:
+    """Static word vectors carried inside the wheel of `wordllama`."""
+
+    def __init__(self) -> None:
+        self.fingerprint = f"wordllama-{version('wordllama')}"
+
+    def encode(self, texts: Sequence[str]) -> Matrix:
+        rows = np.zeros((len(texts), STATIC_SIZE), dtype=np.float32)
+        filled = [i for i, text in enumerate(texts) if text.strip()]
+        if filled:
+            rows[filled] = _word_vectors().embed([texts[i] for i in filled], norm=False, batch_size=1)
+        return unit(rows)
+
+
+@cache
+def _word_vectors() -> Any:
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    import wordllama
+
+    # importing it turns on INFO logging for all libraries, some of which then log every request
+    root.level, root.handlers = level, handlers
+    # by default it searches for the weights beside the package instead of inside it
+    return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
+
+
+@ENCODERS.register("static")
+def static() -> Encoder:
+    """Averaged static word vectors (wordllama, 256-d): instant, offline, no torch."""
+    return CachedEncoder(Static())
+
+
+class MiniLM:
+    """Through plain transformers: mean pooling over tokens, then normalized."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from transformers import AutoModel, AutoTokenizer
+            from transformers.utils.logging import disable_progress_bar
+        except ImportError:
+            raise MissingExtra("the minilm encoder", "torch") from None
+        disable_progress_bar()  # type: ignore[no-untyped-call]
+        self.fingerprint = f"minilm-{WEIGHTS['minilm'].sha256[:12]}"
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
+
+    def encode(self, texts: Sequence[str]) -> Matrix:
+        import torch
+
+        rows = np.zeros((len(texts), MINILM_SIZE), dtype=np.float32)
+        with torch.inference_mode():
+            for n, text in enumerate(texts):  # one at a time: a row must not depend on how far its neighbors are padded
+                if text.strip():
+                    tokens = self._tokenizer(text, truncation=True, max_length=256, return_tensors="pt")
+                    rows[n] = self._model(**tokens).last_hidden_state[0].mean(dim=0).numpy()
+        return unit(rows)
+
+
+@ENCODERS.register("minilm")
+def minilm(path: Path | None = None) -> Encoder:
+    """all-MiniLM-L6-v2 (384-d); needs the torch extra and `prb models pull minilm`, or path=FOLDER."""
+    folder = path or local_folder("minilm")
+    if not (folder / "config.json").exists():
+        raise BadInput(f"no MiniLM weights in {folder}; get them with `prb models pull minilm`")
+    return _loaded(folder)
+
+
+@cache
+def _loaded(folder: Path) -> Encoder:
+    """Loaded once: several models of a run may use the same weights."""
+    return CachedEncoder(MiniLM(folder))
