@@ -32,9 +32,8 @@ from prb.runs import read_json, write_json
 from prb.stats.estimate import share
 from prb.stats.paired import difference
 from prb.training.examples import Examples, Ints, fold_of, open_training, prepare, split_off
-from prb.training.loop import Learned, Learning, learn
-from prb.training.margins import credits_of, curve, margins, results, seen_margins
-from prb.training.run import sweep
+from prb.training.loop import Learned, Learning, credits_of, learn, margins, results, seen_margins
+from prb.training.run import curve, sweep
 
 PAGE = ROOT / "docs" / "training.md"
 PREFEVAL = ROOT.parent / "shared" / "data" / "prefeval" / "pairs.jsonl"

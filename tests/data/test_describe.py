@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from prb.data.describe import describe
+from prb.data.check import describe
 from prb.data.load import load
 from prb.errors import BadData
 from tests.conftest import make_row, make_twins

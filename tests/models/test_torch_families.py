@@ -193,10 +193,8 @@ def test_the_catalogue_is_found_by_hub_id_or_folder_name() -> None:
     assert quirk_of("OpenAssistant/reward-model-deberta-v3-large-v2").layout == "pair"
     assert quirk_of("/models/URM-LLaMa-3.1-8B").logit == 0
     assert quirk_of("nobody/something") == quirk_of("elsewhere")
-    for quirk in CATALOGUE:
-        assert quirk.note
-        for name in quirk.checkpoints:
-            assert quirk_of(name) is quirk
+    for name, quirk in CATALOGUE.items():
+        assert quirk_of(name) is quirk
 
 
 def test_code_from_a_checkpoint_runs_only_if_asked_for() -> None:

@@ -15,8 +15,7 @@ from tests.training.synthetic import conflicting_users
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 
 from prb.training.examples import split_off  # noqa: E402
-from prb.training.loop import Learned, Learning, Training, fit_scaler, learn, user_batches  # noqa: E402
-from prb.training.margins import held_out_margins  # noqa: E402
+from prb.training.loop import Learned, Learning, Training, fit_scaler, held_out_margins, learn, user_batches  # noqa: E402
 
 USERS = conflicting_users(users=24, pairs=6, size=5)
 FIT, HELD = split_off(USERS.examples.cluster, 0.25, 0)

@@ -20,7 +20,7 @@ from prb.models.personal.scorer import load_personal, query_of
 from prb.runs import read_json
 from prb.training.config import TrainConfig
 from prb.training.examples import open_training, prepare
-from prb.training.margins import margins
+from prb.training.loop import margins
 from prb.training.run import train
 from prb.types import Ask, Pair
 from tests.training.synthetic import rows_of_twelve

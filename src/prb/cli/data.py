@@ -92,7 +92,7 @@ def check_data(args: Sequence[str]) -> None:
 
 def show_stats(args: Sequence[str]) -> None:
     config = parse(StatsConfig, args, "data stats")
-    from prb.data.describe import describe
+    from prb.data.check import describe
     from prb.reporting.format import show
     from prb.reporting.tables import stats_table
 

@@ -59,7 +59,7 @@ def learning_curve(args: Sequence[str]) -> None:
     from prb.reporting.downstream_figures import write_curve
     from prb.reporting.format import show
     from prb.reporting.tables import curve_table
-    from prb.training.margins import learning_curve as run
+    from prb.training.run import learning_curve as run
 
     with watch(config.quiet) as progress:
         result = run(config, progress=progress)

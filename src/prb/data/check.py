@@ -1,4 +1,6 @@
-"""Every problem of a dataset with its line: errors that stop an evaluation, and warnings to look at.
+"""What is wrong with a dataset, and what is in it (`prb data check` and `prb data stats`).
+
+`check` gives every problem with its line: errors that stop an evaluation, and warnings to look at.
 
 With `--rules mirror` also the authoring rules of mirror pairs, as far as code can check them.
 """
@@ -10,12 +12,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
-from statistics import median
-from typing import Literal
+from statistics import mean, median
+from typing import Any, Literal
 
-from prb.data.load import Scan, prepared
+from prb.data.load import Scan, load, prepared
+from prb.data.named.mirror import VERSION, review_figures
 from prb.data.schema import BUILD, Problem, Task
-from prb.data.source import Source
+from prb.data.source import Source, open_source
 from prb.text.encoders import ENCODERS
 from prb.text.overlap import LEAK_WORDS, NEAR_DUPLICATE, SharedWording, hidden_texts, near_duplicates
 from prb.text.pii import find
@@ -30,7 +33,9 @@ LENGTH_RATIO = 2.0
 TIERS = ("stated", "implied", "situational")
 WORDS = {"question": (8, 25), "narrative": (40, 80), "chosen": (70, 100), "rejected": (70, 100)}
 POST_WORDS = (40, 90)
-HISTORIES = ((10, 10), (30, 40))
+LONG_HISTORY = 30
+"""Posts of a user from which on a history is called long."""
+HISTORIES = ((10, 10), (LONG_HISTORY, 40))
 """Posts per user: a short or a long history."""
 ASPECTS = 3
 LENGTH_GAP = 0.10
@@ -66,8 +71,7 @@ def row_warnings(item: Item) -> Iterator[str]:
     if not isinstance(item, Pair):
         return
     hidden = SharedWording(hidden_texts(item.narrative, item.rubric))
-    visible = {"`chosen`": item.chosen, "`rejected`": item.rejected, **_posts(item)}
-    for where, text in visible.items():
+    for where, text in {"`chosen`": item.chosen, "`rejected`": item.rejected, **_posts(item)}.items():
         if shared := hidden.first_in(text):
             yield f"{where} shares {LEAK_WORDS} words in a row with the rubric or narrative: {shared!r}"
     longer, shorter = sorted((len(item.chosen), len(item.rejected)), reverse=True)
@@ -96,7 +100,7 @@ def row_rules(pair: Pair) -> Iterator[str]:
         yield f"tier {pair.tier!r} is none of {', '.join(TIERS)}"
     if pair.mirror is None:
         yield "has no mirror"
-    if pair.drift and len(pair.profile) < HISTORIES[1][0]:
+    if pair.drift and len(pair.profile) < LONG_HISTORY:
         yield "drift needs a long history"
 
 
@@ -173,3 +177,53 @@ def set_rules(pairs: Sequence[Pair]) -> Iterator[str]:
 def reading_gaps(pairs: Sequence[Pair]) -> list[float]:
     """Per pair, the difference in reading grade between the two answers."""
     return [abs(reading_grade(pair.chosen) - reading_grade(pair.rejected)) for pair in pairs]
+
+
+def describe(spec: str) -> dict[str, Any]:
+    """Figures over all splits; every number of a datasheet comes from here."""
+    source = open_source(spec)
+    splits = Counter(row.data.get("split") for row in source.rows() if isinstance(row.data, dict))
+    names = [name for name in splits if name is not None]
+    sets = [load(source, split=name) for name in names] or [load(source)]
+    pairs = [item for dataset in sets for item in dataset if isinstance(item, Pair)]
+    users = {pair.user: pair for pair in pairs}
+    posts = [len(pair.profile) for pair in users.values()]
+    gaps = [abs(len(words(p.chosen)) - len(words(p.rejected))) / max(len(words(p.chosen)), 1) for p in pairs]
+    figures = {
+        "dataset": source.name,
+        "fingerprint": sets[0].fingerprint,
+        "rows": len(pairs),
+        "people": len(users),
+        "clusters": len({c for dataset in sets for c in dataset.index.clusters}),
+        "questions": len({pair.question for pair in pairs}),
+        "mirror_rows": sum(pair.mirror is not None for pair in pairs),
+        "drift_rows": sum(pair.drift for pair in pairs),
+        "topics": len({pair.topic for pair in pairs if pair.topic}),
+        "splits": _counts(pairs, "split"),
+        "categories": _counts(pairs, "category"),
+        "tiers": _counts(pairs, "tier"),
+        "posts_per_person": _range(posts),
+        "long_histories": sum(n >= LONG_HISTORY for n in posts),
+        "words": {
+            "post": _range([len(words(post.text)) for pair in users.values() for post in pair.profile]),
+            "question": _range([len(words(pair.question)) for pair in pairs]),
+            "narrative": _range([len(words(pair.narrative)) for pair in pairs]),
+            "answer": _range([len(words(answer)) for pair in pairs for answer in pair.answers]),
+        },
+        "answer_length_gap": {"mean": mean(gaps), "max": max(gaps)},
+        "chosen_longer": mean(len(p.chosen) > len(p.rejected) for p in pairs),
+        "reading_grade": _range([reading_grade(answer) for pair in pairs for answer in pair.answers]),
+        "reading_grade_gap_median": median(reading_gaps(pairs)),
+    }
+    if source.name != "mirror":
+        return figures
+    return {"version": VERSION, **figures, "review": review_figures(pairs)}
+
+
+def _counts(pairs: Sequence[Pair], field: str) -> dict[str, int]:
+    counted = Counter(getattr(pair, field) for pair in pairs)
+    return {str(key): n for key, n in sorted(counted.items(), key=lambda kv: str(kv[0])) if key is not None}
+
+
+def _range(values: Sequence[float]) -> dict[str, float]:
+    return {"min": min(values), "median": median(values), "max": max(values)} if values else {}

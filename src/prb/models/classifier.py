@@ -21,8 +21,8 @@ Logit = Literal["auto", "softmax"] | int
 
 @dataclass(frozen=True, kw_only=True)
 class Quirk:
-    checkpoints: tuple[str, ...] = ()
-    """Hub ids or prefixes of them."""
+    """How a checkpoint differs from a classification head that reads chat turns."""
+
     kind: Literal["classifier", "causal"] = "classifier"
     """Which auto class loads it."""
     layout: Literal["chat", "pair"] = "chat"
@@ -34,83 +34,47 @@ class Quirk:
     """Whether the checkpoint needs its own code."""
     unsupported: str = ""
     """Why it cannot be run here, with what to do instead."""
-    note: str = ""
 
 
-NO_QUIRK = Quirk()
-
-CATALOGUE = (
-    Quirk(
-        checkpoints=("Skywork/Skywork-Reward-V2-",),
-        note="one logit; templates write the BOS themselves, so it must not be added again",
+CATALOGUE: dict[str, Quirk] = {
+    # one logit; templates write the BOS themselves, so it must not be added again
+    "Skywork/Skywork-Reward-V2-": Quirk(),
+    # one logit; the Gemma version was trained with eager attention
+    "Skywork/Skywork-Reward-Llama-3.1-8B": Quirk(),
+    "Skywork/Skywork-Reward-Gemma-2-27B": Quirk(),
+    # one logit
+    "allenai/Llama-3.1-Tulu-3-8B-RM": Quirk(),
+    "allenai/Llama-3.1-Tulu-3-8B-SFT-RM": Quirk(),
+    "allenai/open_instruct_dev": Quirk(),
+    # an encoder; question and answer are two texts; 512 tokens, so long profiles are cut
+    "OpenAssistant/reward-model-deberta-v3-": Quirk(layout="pair"),
+    # 19 objectives mixed by a gate; the mixture is the output's `score`
+    "RLHFlow/ArmoRM-Llama3-8B": Quirk(read="score", remote_code=True),
+    # quantiles of several attributes; their expectation is in `score`
+    "nicolinho/QRM-": Quirk(read="score", remote_code=True),
+    # uncertainty-aware; the first logit is the mean reward
+    "LxzGordon/URM-": Quirk(logit=0, remote_code=True),
+    # causal LMs whose next-token logit of token 0 is the reward
+    "nvidia/Llama-3.1-Nemotron-70B-Reward-HF": Quirk(kind="causal", read="first-logit"),
+    "nvidia/Llama-3.3-Nemotron-70B-Reward": Quirk(kind="causal", read="first-logit"),
+    # AutoModel with get_score(tokenizer, chat)
+    "internlm/internlm2-": Quirk(
+        unsupported="it is scored by a method of its own code; wrap its get_score in a small plug-in (docs/models.md)"
     ),
-    Quirk(
-        checkpoints=("Skywork/Skywork-Reward-Llama-3.1-8B", "Skywork/Skywork-Reward-Gemma-2-27B"),
-        note="one logit; the Gemma version was trained with eager attention",
+    # a pairwise encoder
+    "llm-blender/PairRM": Quirk(
+        unsupported="it reads both answers in one input through the llm-blender package; wrap it as a comparer plug-in"
     ),
-    Quirk(
-        checkpoints=(
-            "allenai/Llama-3.1-Tulu-3-8B-RM",
-            "allenai/Llama-3.1-Tulu-3-8B-SFT-RM",
-            "allenai/open_instruct_dev",
-        ),
-        note="one logit",
-    ),
-    Quirk(
-        checkpoints=("OpenAssistant/reward-model-deberta-v3-",),
-        layout="pair",
-        note="an encoder; question and answer are two texts; 512 tokens, so long profiles are cut",
-    ),
-    Quirk(
-        checkpoints=("RLHFlow/ArmoRM-Llama3-8B",),
-        read="score",
-        remote_code=True,
-        note="19 objectives mixed by a gate; the mixture is the output's `score`",
-    ),
-    Quirk(
-        checkpoints=("nicolinho/QRM-",),
-        read="score",
-        remote_code=True,
-        note="quantiles of several attributes; their expectation is in `score`",
-    ),
-    Quirk(
-        checkpoints=("LxzGordon/URM-",),
-        logit=0,
-        remote_code=True,
-        note="uncertainty-aware; the first logit is the mean reward",
-    ),
-    Quirk(
-        checkpoints=("nvidia/Llama-3.1-Nemotron-70B-Reward-HF", "nvidia/Llama-3.3-Nemotron-70B-Reward"),
-        kind="causal",
-        read="first-logit",
-        note="a causal LM whose next-token logit of token 0 is the reward",
-    ),
-    Quirk(
-        checkpoints=("internlm/internlm2-",),
-        remote_code=True,
-        unsupported="it is scored by a method of its own code; wrap its get_score in a small plug-in (docs/models.md)",
-        note="AutoModel with get_score(tokenizer, chat)",
-    ),
-    Quirk(
-        checkpoints=("llm-blender/PairRM",),
-        layout="pair",
-        unsupported="it reads both answers in one input through the llm-blender package; wrap it as a comparer plug-in",
-        note="pairwise encoder",
-    ),
-)
+}
+"""By hub id, or a prefix of it."""
 
 
 def quirk_of(path: str) -> Quirk:
     """The entry whose checkpoint name fits best; a local folder matches by its own name."""
     name = path.rstrip("/")
     last = name.rsplit("/", 1)[-1]
-    matches = [
-        (len(known), quirk)
-        for quirk in CATALOGUE
-        for known in quirk.checkpoints
-        if name.startswith(known) or last.startswith(known.rsplit("/", 1)[-1])
-    ]
-    return max(matches, key=lambda match: match[0])[1] if matches else NO_QUIRK
+    known = [key for key in CATALOGUE if name.startswith(key) or last.startswith(key.rsplit("/", 1)[-1])]
+    return CATALOGUE[max(known, key=len)] if known else Quirk()
 
 
 @MODELS.register("classifier")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from prb.cache import Cache
@@ -17,8 +17,7 @@ from prb.engine.load import DEFAULT_LOADING, Loading
 from prb.models import MODELS
 from prb.types import Ask, Failure, Reward, Scorer
 
-LikelihoodNorm = Literal["sum", "mean", "pmi"]
-ImplicitNorm = Literal["sum", "mean", "length"]
+Norm = Literal["sum", "mean", "length"]
 
 
 def log_probability(lm: str, system: str | None, cache: bool, loading: Loading) -> Scorer:
@@ -42,7 +41,7 @@ def log_probability(lm: str, system: str | None, cache: bool, loading: Loading) 
 @MODELS.register("likelihood")
 def likelihood(
     lm: str,
-    norm: LikelihoodNorm = "pmi",
+    norm: Literal["sum", "mean", "pmi"] = "pmi",
     system: str | None = None,
     cache: bool = True,
     loading: Loading = DEFAULT_LOADING,
@@ -51,20 +50,11 @@ def likelihood(
 
     norm: `sum` over tokens, `mean` per token, or `pmi`: minus log p(answer | question), what the user adds.
     """
-    return Likelihood(log_probability(lm, system, cache, loading), norm)
-
-
-class Likelihood:
-    def __init__(self, logp: Scorer, norm: LikelihoodNorm) -> None:
-        self.fingerprint = f"likelihood-{norm}-{logp.fingerprint}"
-        self._logp, self._norm = logp, norm
-
-    def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        rewards = self._logp.score(asks)
-        if self._norm != "pmi":
-            return [_combine(reward, None, divisor=self._norm) for reward in rewards]
-        alone = self._logp.score([Ask(replace(ask.query, user=None, posts=(), plan=()), ask.answer) for ask in asks])
-        return [_combine(a, b) for a, b in zip(rewards, alone, strict=True)]
+    logp = log_probability(lm, system, cache, loading)
+    name = f"likelihood-{norm}-{logp.fingerprint}"
+    if norm == "pmi":
+        return LogRatio(name, logp, logp, baseline_sees_user=False)
+    return LogRatio(name, logp, norm=norm)
 
 
 @MODELS.register("implicit")
@@ -72,7 +62,7 @@ def implicit(
     policy: str,
     reference: str | None = None,
     beta: Positive = 0.1,
-    norm: ImplicitNorm = "sum",
+    norm: Norm = "sum",
     system: str | None = None,
     cache: bool = True,
     loading: Loading = DEFAULT_LOADING,
@@ -84,37 +74,37 @@ def implicit(
     """
     ours = log_probability(policy, system, cache, loading)
     theirs = log_probability(reference, system, cache, replace(loading, adapter=None)) if reference else None
-    return Implicit(ours, theirs, beta, norm)
+    name = f"implicit-{beta}-{norm}-{ours.fingerprint}-{theirs.fingerprint if theirs else 'none'}"
+    return LogRatio(name, ours, theirs, norm=norm, scale=beta)
 
 
-class Implicit:
-    def __init__(self, policy: Scorer, reference: Scorer | None, beta: float, norm: ImplicitNorm) -> None:
-        against = reference.fingerprint if reference else "none"
-        self.fingerprint = f"implicit-{beta}-{norm}-{policy.fingerprint}-{against}"
-        self._policy, self._reference, self._beta, self._norm = policy, reference, beta, norm
+@dataclass(frozen=True)
+class LogRatio:
+    """`scale` × (log-probability − that of the baseline) ÷ 1, tokens or √tokens."""
+
+    fingerprint: str
+    logp: Scorer
+    baseline: Scorer | None = None
+    baseline_sees_user: bool = True
+    norm: Norm = "sum"
+    scale: float = 1.0
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        rewards = self._policy.score(asks)
-        baseline = self._reference.score(asks) if self._reference else [None] * len(asks)
-        pairs = zip(rewards, baseline, strict=True)
-        return [_combine(a, b, divisor=self._norm, scale=self._beta) for a, b in pairs]
+        rewards = self.logp.score(asks)
+        if not self.baseline:
+            return [self._combine(reward, None) for reward in rewards]
+        if not self.baseline_sees_user:
+            asks = [Ask(replace(ask.query, user=None, posts=(), plan=()), ask.answer) for ask in asks]
+        return [self._combine(a, b) for a, b in zip(rewards, self.baseline.score(asks), strict=True)]
 
-
-def _combine(
-    reward: float | Failure,
-    baseline: float | Failure | None,
-    *,
-    divisor: Literal["sum", "mean", "length"] = "sum",
-    scale: float = 1.0,
-) -> float | Failure:
-    """`scale` × (reward − baseline) ÷ 1, tokens or √tokens, with the tokens that both took."""
-    if isinstance(reward, Failure):
-        return reward
-    if isinstance(baseline, Failure):
-        return baseline
-    assert isinstance(reward, Reward)
-    n = float(max(1, reward.spoken))
-    value = float(reward) - (0.0 if baseline is None else float(baseline))
-    tokens = reward.tokens + (baseline.tokens if isinstance(baseline, Reward) else 0)
-    per = {"sum": 1.0, "mean": n, "length": math.sqrt(n)}[divisor]
-    return Reward(scale * value / per, tokens=tokens, cut=reward.cut, spoken=reward.spoken)
+    def _combine(self, reward: float | Failure, baseline: float | Failure | None) -> float | Failure:
+        if isinstance(reward, Failure):
+            return reward
+        if isinstance(baseline, Failure):
+            return baseline
+        assert isinstance(reward, Reward)
+        n = float(max(1, reward.spoken))
+        per = {"sum": 1.0, "mean": n, "length": math.sqrt(n)}[self.norm]
+        value = float(reward) - (0.0 if baseline is None else float(baseline))
+        tokens = reward.tokens + (baseline.tokens if isinstance(baseline, Reward) else 0)
+        return Reward(self.scale * value / per, tokens=tokens, cut=reward.cut, spoken=reward.spoken)

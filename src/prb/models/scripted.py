@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import orjson
@@ -11,29 +12,29 @@ import orjson
 from prb.config import NonNegative
 from prb.errors import BadSpec
 from prb.models import MODELS, is_remote
-from prb.types import Ask, Comparer, Duel, Failure, Scorer, Verdict
+from prb.types import Ask, Choice, Comparer, Duel, Failure, Scorer, Verdict
 
 
+@dataclass
 class ScriptedScorer:
     """Any function of (query, answer) as a scorer."""
 
-    def __init__(self, function: Callable[[Ask], float | Failure], fingerprint: str = "scripted") -> None:
-        self.fingerprint = fingerprint
-        self._function = function
+    function: Callable[[Ask], float | Failure]
+    fingerprint: str = "scripted"
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        return [self._function(ask) for ask in asks]
+        return [self.function(ask) for ask in asks]
 
 
+@dataclass
 class ScriptedComparer:
     """Any function of (query, first, second) as a comparer."""
 
-    def __init__(self, function: Callable[[Duel], Verdict | Failure], fingerprint: str = "scripted") -> None:
-        self.fingerprint = fingerprint
-        self._function = function
+    function: Callable[[Duel], Verdict | Failure]
+    fingerprint: str = "scripted"
 
     def prefer(self, duels: Sequence[Duel]) -> list[Verdict | Failure]:
-        return [self._function(duel) for duel in duels]
+        return [self.function(duel) for duel in duels]
 
 
 @MODELS.register("scripted")
@@ -45,11 +46,8 @@ def scripted(reward: float | None = None, fail: str = "nothing scripted") -> Sco
 @MODELS.register("scripted-judge")
 def scripted_judge(says: str = "first") -> Comparer:
     """Fake: a comparer that always says first, second or tie; anything else is a failure."""
-    known: dict[str, Verdict] = {
-        "first": Verdict(choice="first"),
-        "second": Verdict(choice="second"),
-        "tie": Verdict(choice="tie"),
-    }
+    choices: tuple[Choice, ...] = ("first", "second", "tie")
+    known = {choice: Verdict(choice=choice) for choice in choices}
     return ScriptedComparer(lambda _: known.get(says) or Failure("no verdict", says), f"scripted-judge-{says}")
 
 
@@ -77,14 +75,8 @@ class Noisy:
     def _noise(self, ask: Ask) -> float:
         query = ask.query
         texts = [query.user or "", query.question, *query.plan, *(text for post in query.posts for text in post)]
-        shape = [
-            self._seed,
-            query.user is None,
-            len(query.plan),
-            len(query.posts),
-        ]  # so that no two queries run together
-        content = orjson.dumps(
-            [*shape, *(text.encode("utf-8", "surrogatepass").hex() for text in (*texts, ask.answer))]
-        )
+        shape = [self._seed, query.user is None, len(query.plan), len(query.posts)]  # no two queries run together
+        encoded = [text.encode("utf-8", "surrogatepass").hex() for text in (*texts, ask.answer)]
+        content = orjson.dumps([*shape, *encoded])
         share = int.from_bytes(hashlib.blake2b(content, digest_size=6).digest(), "big") / 2**48
         return self._sd * NormalDist().inv_cdf(share + 2**-49)

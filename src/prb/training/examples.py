@@ -6,11 +6,11 @@ than a batch. The folder's name is a hash of the data and the features: methods 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ CHUNK = 256
 RECENT = 300_000
 """How many recent texts are recognized when they occur again; older ones are written twice to bound memory."""
 Ints = NDArray[np.int64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -145,9 +146,8 @@ def _write(
             queries = [query_of(pair, order, k) for pair in chunk]
             # posts that are encoded with the answers are not encoded alone as well
             alone = [[] if joint else [post.text for post in query.posts] for query in queries]
-            texts = iter(
-                writer.texts([t for query, posts in zip(queries, alone, strict=True) for t in (query.question, *posts)])
-            )
+            shown = zip(queries, alone, strict=True)
+            texts = iter(writer.texts([text for query, posts in shown for text in (query.question, *posts)]))
             answers = writer.answers([Ask(q, a) for q, pair in zip(queries, chunk, strict=True) for a in pair.answers])
             places = np.full((len(chunk), 3 + k), -1, dtype="<i4")
             for n, posts in enumerate(alone):
@@ -168,22 +168,18 @@ class VectorFile:
         self._written = 0
 
     def texts(self, texts: Sequence[str]) -> list[int]:
-        keys = [digest("text", text) for text in texts]
-        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._positions}
-        vectors = list(self._features.texts(list(new.values()))) if new else []
-        return self._append(keys, dict(zip(new, vectors, strict=True)))
+        return self._append([digest("text", text) for text in texts], texts, self._features.texts)
 
     def answers(self, asks: Sequence[Ask]) -> list[int]:
         keys = [
             digest("answer", query.question, [post.text for post in query.posts] if self._joint else [], answer)
             for query, answer in asks
         ]
-        new = {key: ask for key, ask in zip(keys, asks, strict=True) if key not in self._positions}
-        vectors = encode_answers(self._features, list(new.values()), joint=self._joint) if new else []
-        return self._append(keys, dict(zip(new, vectors, strict=True)))
+        return self._append(keys, asks, lambda new: encode_answers(self._features, new, joint=self._joint))
 
-    def _append(self, keys: Sequence[bytes], vectors: dict[bytes, Any]) -> list[int]:
-        for key, vector in vectors.items():
+    def _append(self, keys: list[bytes], items: Sequence[T], encode: Callable[[list[T]], Iterable[Any]]) -> list[int]:
+        new = {key: item for key, item in zip(keys, items, strict=True) if key not in self._positions}
+        for key, vector in zip(new, encode(list(new.values())) if new else (), strict=True):
             if isinstance(vector, Failure):
                 self._positions[key] = -1
                 continue

@@ -43,9 +43,7 @@ FITTED, HELD, ABOUT = "fit.arrow", "held.arrow", "rows.json"
 COLUMNS = {"reward-model": ("chosen_ids", "rejected_ids"), "dpo": ("prompt_ids", "chosen_ids", "rejected_ids")}
 """What trl reads of a row that is already tokenized."""
 CHUNK = 64
-"""Pairs whose plans are inferred together."""
-TABLE_ROWS = 1_000
-"""Rows per Arrow record batch."""
+"""Pairs whose plans are inferred and whose tokens are written together."""
 CURVE = 500
 """Points of the loss curve that a card keeps, at most."""
 VALIDATION_ROWS = 2_000
@@ -140,26 +138,33 @@ def write_rows(config: FullConfig, dataset: Dataset, chat: Chat, limit: int, fol
     """Tokens of the rows to fit on and of the rows of held-out users; a resumed run finds them there."""
     if (folder / ABOUT).exists():
         return
+    import pyarrow as pa
+
     held = set(split_off(codes(dataset.index.clusters), config.validation, config.seed)[1].tolist())
     failed: Counter[str] = Counter()
-    held_ids, cut = [], 0
+    held_ids, cut, written = [], 0, Counter({FITTED: 0, HELD: 0})
+    schema = pa.schema([(name, pa.list_(pa.int32())) for name in COLUMNS[config.method]])
     progress.begin(f"tokens of {dataset.name}", total=len(dataset))
-    with ExitStack() as stack:
-        fitted, outside = (
-            stack.enter_context(TokenTable(stack.enter_context(draft(folder / name)), config.method))
-            for name in (FITTED, HELD)
-        )
-        for position, (pair, texts) in enumerate(tokenized(config, dataset, chat, limit)):
-            progress.advance()
-            if isinstance(texts, Failure):
-                failed[texts.reason] += 1
-                continue
-            (outside if position in held else fitted).add(token_columns(config.method, texts))
-            held_ids += [pair.id] if position in held else []
-            cut += texts.cut > 0
-        if not fitted.rows:
+    with ExitStack() as stack:  # Arrow files, since `datasets` memory-maps them, whatever their size
+        drafts = {name: stack.enter_context(draft(folder / name)) for name in written}
+        tables = {name: stack.enter_context(pa.ipc.new_stream(str(path), schema)) for name, path in drafts.items()}
+        pairs = enumerate(tokenized(config, dataset, chat, limit))
+        while batch := list(islice(pairs, CHUNK)):
+            rows: dict[str, list[dict[str, list[int]]]] = {FITTED: [], HELD: []}
+            for position, (pair, texts) in batch:
+                if isinstance(texts, Failure):
+                    failed[texts.reason] += 1
+                    continue
+                rows[HELD if position in held else FITTED].append(token_columns(config.method, texts))
+                held_ids += [pair.id] if position in held else []
+                cut += texts.cut > 0
+            for name, table in tables.items():
+                table.write_table(pa.Table.from_pylist(rows[name], schema=schema))
+                written[name] += len(rows[name])
+            progress.advance(len(batch))
+        if not written[FITTED]:
             raise BadInput(f"{config.dataset}: no pair can be trained on: {dict(failed)}")
-    counts = {"fitted": fitted.rows, "held_out": outside.rows, "cut": cut, "failed": dict(failed)}
+    counts = {"fitted": written[FITTED], "held_out": written[HELD], "cut": cut, "failed": dict(failed)}
     write_json(folder / ABOUT, {"counts": counts, "held": held_ids})  # last: its presence means the rows are there
 
 
@@ -195,37 +200,6 @@ def token_columns(method: str, texts: Texts) -> dict[str, list[int]]:
         "chosen_ids": list(chosen.ids[shared : chosen.end]),
         "rejected_ids": list(rejected.ids[shared : rejected.end]),
     }
-
-
-class TokenTable:
-    """An Arrow file written in batches; `datasets` memory-maps it, whatever its size."""
-
-    def __init__(self, path: Path, method: str) -> None:
-        import pyarrow as pa
-
-        self.rows = 0
-        self._schema = pa.schema([(name, pa.list_(pa.int32())) for name in COLUMNS[method]])
-        self._writer = pa.ipc.new_stream(str(path), self._schema)
-        self._buffer: list[dict[str, list[int]]] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._flush()
-        self._writer.close()
-
-    def add(self, row: dict[str, list[int]]) -> None:
-        self._buffer.append(row)
-        self.rows += 1
-        if len(self._buffer) >= TABLE_ROWS:
-            self._flush()
-
-    def _flush(self) -> None:
-        import pyarrow as pa
-
-        self._writer.write_table(pa.Table.from_pylist(self._buffer, schema=self._schema))
-        self._buffer = []
 
 
 def describe(

@@ -1,4 +1,5 @@
-"""The training loop: Adam over a method's parameters, early stopping on held-out users, a checkpoint every epoch.
+"""The training loop: Adam over a method's parameters, early stopping on held-out users, a checkpoint every epoch; and
+how a head does on users it was not trained on.
 
 Everything random is drawn from the seed and the number of the epoch, so a run that was killed and resumed ends with
 the same weights as one that was not.
@@ -19,8 +20,9 @@ from prb.models.personal.head import Head, Scaler, require_torch, tensors
 from prb.models.personal.method import METHODS, Floats, Method, Pairs, Step
 from prb.progress import SILENT, Progress
 from prb.runs import draft
+from prb.stats.estimate import share
+from prb.stats.mirror import Twins, person_effect
 from prb.training.examples import Examples, Ints
-from prb.training.margins import credits_of, fitted_codes, held_out_margins
 
 SCALER_ROWS = 20_000
 """Rows the scaler is fitted on, at most."""
@@ -36,6 +38,10 @@ CLOSED_FORM_ROWS = 50_000
 """Rows a closed-form method gets, at most: it needs them all in memory."""
 INFERENCE_ROWS = 4_096
 """Rows of whole users from which codes are inferred at once."""
+MARGIN_ROWS = 2048
+"""Rows whose margins are computed at once."""
+SUPPORT = 8
+"""Labeled pairs that a held-out user gives away at most, and never more than half of the rows."""
 # Streams of random numbers, apart from each other whatever the seed.
 SCALER_STREAM, SOLVE_STREAM, START_STREAM, ORDER_STREAM, KNOWN_STREAM = range(1, 6)
 
@@ -121,9 +127,7 @@ class Training:
         self.users = np.unique(examples.user[fit])
         if method.tabled:
             start["codes"] = CODE_SCALE * rng.standard_normal((len(self.users), method.code_size))
-        self.params = {
-            name: torch.tensor(value, dtype=torch.float32, requires_grad=True) for name, value in start.items()
-        }
+        self.params = {n: torch.tensor(v, dtype=torch.float32, requires_grad=True) for n, v in start.items()}
         self.optimizer = torch.optim.Adam(
             [{"params": [p], "lr": learning.lr * (CODE_RATE if n == "codes" else 1)} for n, p in self.params.items()]
         )
@@ -137,8 +141,7 @@ class Training:
         noise = torch.Generator().manual_seed(self.learning.seed * 1_000_003 + number)
         total = 0.0
         for rows in user_batches(self.examples.user[self.fit], self.learning.batch, self.learning.seed, number):
-            step = Step(number / self.learning.epochs, noise)
-            total += self._step(self.fit[rows], step) * len(rows)
+            total += self._step(self.fit[rows], Step(number / self.learning.epochs, noise)) * len(rows)
         point = {"epoch": number + 1, "loss": total / len(self.fit)}
         if len(held):
             margins, _ = held_out_margins(self.head(self._arrays()), self.examples, held[:VALIDATION_ROWS])
@@ -150,15 +153,18 @@ class Training:
         self.curve.append(point)
 
     def _step(self, rows: Ints, step: Step) -> float:
-        code = np.zeros((len(rows), self.method.code_size))
-        pairs = tensors(self.scaler.pairs(self.examples.pairs(rows, self.method, code), "float32"), "float32")
+        import torch
+
+        pairs = self._pairs(rows, "float32")
         self.optimizer.zero_grad()
         unpenalized = self.method.unpenalized | {"codes"}
         weights = [value for name, value in self.params.items() if name not in unpenalized]
         penalty = self.learning.l2 * sum(value.square().sum() for value in weights)
-        if self.method.tabled:
-            pairs, prior = self._with_codes(pairs, rows)
-            penalty = penalty + prior
+        if self.method.tabled:  # each row gets its user's code, each batch its share of the prior
+            places, codes = np.searchsorted(self.users, self.examples.user[rows]), self.params["codes"]
+            pairs = pairs._replace(view=pairs.view._replace(code=codes[torch.from_numpy(places)]))
+            distance = codes[torch.from_numpy(np.unique(places))].square().sum()
+            penalty = penalty + self.method.prior * distance / len(rows)
         loss = self.method.loss(self.params, pairs, step)
         if not bool(loss.isfinite()):
             raise PrbError(
@@ -169,14 +175,10 @@ class Training:
         self.optimizer.step()
         return float(loss.detach())
 
-    def _with_codes(self, pairs: Pairs, rows: Ints) -> tuple[Pairs, Any]:
-        """Each row with its user's code, and the share of the prior in the loss."""
-        import torch
-
-        places = np.searchsorted(self.users, self.examples.user[rows])
-        codes = self.params["codes"]
-        prior = self.method.prior * codes[torch.from_numpy(np.unique(places))].square().sum() / len(rows)
-        return pairs._replace(view=pairs.view._replace(code=codes[torch.from_numpy(places)])), prior
+    def _pairs(self, rows: Ints, dtype: str) -> Pairs:
+        """Rows for torch, scaled; users have no code yet."""
+        code = np.zeros((len(rows), self.method.code_size))
+        return tensors(self.scaler.pairs(self.examples.pairs(rows, self.method, code), dtype), dtype)
 
     def _arrays(self) -> dict[str, Floats]:
         return single_precision({name: value.detach().numpy().copy() for name, value in self.params.items()})
@@ -201,9 +203,7 @@ class Training:
             for rows in batches:
                 codes |= fitted_codes(head, self.examples, self.fit[rows])
             head = replace(head, codes=single_precision({self.examples.users[n]: codes[n] for n in sorted(codes)}))
-        rows = self.fit[batches[0]]
-        code = np.zeros((len(rows), self.method.code_size))
-        pairs = tensors(self.scaler.pairs(self.examples.pairs(rows, self.method, code)))
+        pairs = self._pairs(self.fit[batches[0]], "float64")
         report = self.method.report(head.tensors(), pairs, int(pairs.user.max()) + 1)
         return Learned(head, self.curve, self.best, report)
 
@@ -260,3 +260,70 @@ def user_batches(user: Ints, size: int, seed: int, epoch: int) -> Iterator[Ints]
             batch, count = [], 0
     if batch:
         yield np.concatenate(batch)
+
+
+def margins(head: Head, examples: Examples, rows: Ints, codes: dict[int, Floats] | None = None) -> Floats:
+    """Reward of chosen minus reward of rejected; users without a code are `nobody`."""
+    known = codes or {}
+    parts = [np.zeros(0)]
+    for start in range(0, len(rows), MARGIN_ROWS):
+        part = rows[start : start + MARGIN_ROWS]
+        code = np.stack([known.get(int(n), head.nobody) for n in examples.user[part]])
+        pairs = examples.pairs(part, head.method, code)
+        parts.append(head.rewards(pairs.view, pairs.chosen) - head.rewards(pairs.view, pairs.rejected))
+    return np.concatenate(parts)
+
+
+def fitted_codes(head: Head, examples: Examples, rows: Ints) -> dict[int, Floats]:
+    """Codes of the users of these labeled rows, by user number."""
+    if not len(rows):
+        return {}
+    users = list(dict.fromkeys(examples.user[rows].tolist()))
+    pairs = examples.pairs(rows, head.method, np.tile(head.nobody, (len(rows), 1)))
+    return dict(zip(users, head.infer(pairs, len(users)), strict=True))
+
+
+def held_out_margins(head: Head, examples: Examples, held: Ints) -> tuple[Floats, Ints]:
+    """Margins of held-out users, and the rows they belong to."""
+    support, scored = support_and_scored(head, examples, held)
+    return margins(head, examples, scored, fitted_codes(head, examples, support)), scored
+
+
+def support_and_scored(head: Head, examples: Examples, held: Ints) -> tuple[Ints, Ints]:
+    """Methods that are blind without a user's labeled pairs get up to half of the rows as support."""
+    if not head.method.needs_pairs:
+        return held[:0], held
+    support, rest = first_rows(examples.user[held], None)
+    return held[support], held[rest]
+
+
+def first_rows(user: Ints, m: int | None) -> tuple[Ints, Ints]:
+    """Positions of each user's first m rows (without m: half of them, at most `SUPPORT`), and of the others."""
+    order = np.argsort(user, kind="stable")
+    _, start, count = np.unique(user[order], return_index=True, return_counts=True)
+    rank = np.arange(len(user)) - np.repeat(start, count)
+    limit = np.repeat(np.minimum(count // 2, SUPPORT) if m is None else np.full(len(count), m), count)
+    return np.sort(order[rank < limit]), np.sort(order[rank >= limit])
+
+
+def credits_of(margins: Floats) -> Floats:
+    return np.asarray((np.sign(margins) + 1) / 2, dtype=np.float64)
+
+
+def results(margins: Floats, examples: Examples, rows: Ints) -> dict[str, Any]:
+    """Accuracy and person effect of margins on some rows, with intervals clustered by user."""
+    place = {int(row): n for n, row in enumerate(rows)}
+    twins = np.array([place.get(int(examples.twins[row]), -1) for row in rows], dtype=np.int64)
+    clusters = examples.cluster[rows]
+    effect, p = person_effect(margins, Twins.find(twins, clusters, np.ones(len(rows), dtype=bool)))
+    return {
+        "accuracy": share(credits_of(margins), clusters).as_dict(),
+        "loss": float(np.logaddexp(0, -margins).mean()) if len(margins) else None,
+        "person_effect": {**effect.as_dict(), "p": p} if effect.n else None,
+    }
+
+
+def seen_margins(head: Head, examples: Examples, rows: Ints) -> Floats:
+    """New questions of users who were trained on, with what the head knows of them."""
+    known = {n: head.codes[user] for n, user in enumerate(examples.users) if user in head.codes}
+    return margins(head, examples, rows, known)

@@ -1,9 +1,12 @@
-"""`prb train`: from pairs to a folder that `personal?path=` reads, with a card that describes it."""
+"""`prb train`: from pairs to a folder that `personal?path=` reads, with a card that describes it.
+
+`prb train curve`: how much labeled pairs of a new user help.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -18,7 +21,7 @@ from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
 from prb.models.personal.features import Features, make_features
-from prb.models.personal.head import CARD, Head, save
+from prb.models.personal.head import CARD, Head, read, save
 from prb.models.personal.method import METHODS, Floats
 from prb.models.personal.scorer import Personal, codes_from
 from prb.progress import SILENT, Progress
@@ -27,10 +30,19 @@ from prb.runs import RunFolder, read_json, write_json
 from prb.stats.estimate import share
 from prb.stats.paired import difference
 from prb.training import Trained
-from prb.training.config import WHOLE_MODELS, FullConfig, TrainConfig
+from prb.training.config import WHOLE_MODELS, CurveConfig, FullConfig, TrainConfig
 from prb.training.examples import Examples, Ints, fold_of, open_training, prepare, split_off
-from prb.training.loop import Learning, learn
-from prb.training.margins import credits_of, held_out_margins, results, support_and_scored
+from prb.training.loop import (
+    Learning,
+    credits_of,
+    first_rows,
+    fitted_codes,
+    held_out_margins,
+    learn,
+    margins,
+    results,
+    support_and_scored,
+)
 from prb.types import Ask, Failure, Pair
 
 CHECKPOINT, SWEEP = "checkpoint.safetensors", "sweep.json"
@@ -73,14 +85,7 @@ def _train(config: TrainConfig, dataset: Dataset, progress: Progress) -> dict[st
         raise BadInput(f"{config.dataset}: no answer could be encoded by features {config.features!r}")
     fit, held = (rows[part] for part in split_off(examples.cluster[rows], config.validation, config.seed))
     spec, tried = config.method, None
-    learning = Learning(
-        l2=config.l2,
-        lr=config.lr,
-        epochs=config.epochs,
-        patience=config.patience,
-        batch=config.batch,
-        seed=config.seed,
-    )
+    learning = Learning(**{field.name: getattr(config, field.name) for field in fields(Learning)})
     if config.sweep:
         kept = config.target / SWEEP
         tried = sweep([spec], examples, rows, learning, config.folds, kept=kept, progress=progress)
@@ -127,28 +132,28 @@ def validate(
     shown = UserConfig(k=config.k, ranker=config.ranker)
     builder = QueryBuilder.of(shown, donors, PLANNERS.make(shown.planner), reader=model, seed=config.seed)
     rows = np.sort(scored)
-    margins = {c: _margins(model, builder, [pairs[int(row)] for row in rows], c) for c in CONDITIONS}
-    credit = {c: np.where(np.isnan(m), np.nan, credits_of(m)) for c, m in margins.items()}
+    by_condition = {c: condition_margins(model, builder, [pairs[int(row)] for row in rows], c) for c in CONDITIONS}
+    credit = {c: credits_of(m) for c, m in by_condition.items()}
     clusters = examples.cluster[rows]
-    answered = ~np.isnan(margins["profile"])
+    answered = ~np.isnan(by_condition["profile"])
     return {
         "users": len(set(examples.user[rows].tolist())),
         "labelled_pairs_shown": len(support),
         "by_condition": {c: share(v[~np.isnan(v)], clusters[~np.isnan(v)]).as_dict() for c, v in credit.items()},
         "gain": difference(credit["profile"], credit["none"], clusters).as_dict(),
         "control": difference(credit["profile"], credit["shuffled"], clusters).as_dict(),
-        **results(margins["profile"][answered], examples, rows[answered]),
+        **results(by_condition["profile"][answered], examples, rows[answered]),
     }
 
 
-def _margins(model: Personal, builder: QueryBuilder, pairs: Sequence[Pair], condition: Condition) -> Floats:
+def condition_margins(model: Personal, builder: QueryBuilder, pairs: Sequence[Pair], condition: Condition) -> Floats:
     """Reward of chosen minus reward of rejected, NaN where there is none."""
     built = {n: query for n, pair in enumerate(pairs) if isinstance(query := builder.build(pair, condition), Built)}
     asks = [Ask(query.query, answer) for n, query in built.items() for answer in pairs[n].answers]
     scores = np.array([np.nan if isinstance(s, Failure) else float(s) for s in model.score(asks)])
-    margins = np.full(len(pairs), np.nan)
-    margins[list(built)] = scores[::2] - scores[1::2]
-    return margins
+    differences = np.full(len(pairs), np.nan)
+    differences[list(built)] = scores[::2] - scores[1::2]
+    return differences
 
 
 def candidates(spec: str, learning: Learning) -> Iterator[tuple[str, Learning]]:
@@ -193,21 +198,52 @@ def cross_validate(spec: str, examples: Examples, rows: Ints, learning: Learning
     """Every row is scored by a head that was trained without its user; `epochs` is the best of the median fold."""
     clusters = examples.cluster[rows]
     fold = fold_of(clusters, folds, learning.seed)
-    margins, scored, epochs = [], [], []
+    scored, epochs = [], []
     for number in range(folds):
-        fit, held = rows[fold != number], rows[fold == number]
-        inner_clusters = clusters[fold != number]
+        fit, inner_clusters = rows[fold != number], clusters[fold != number]
         inner = fold_of(inner_clusters, min(folds, len(np.unique(inner_clusters))), learning.seed)
         learned = learn(spec, examples, fit[inner != 0], fit[inner == 0], learning)
-        fold_margins, fold_rows = held_out_margins(learned.head, examples, held)
-        margins.append(fold_margins)
-        scored.append(fold_rows)
+        scored.append(held_out_margins(learned.head, examples, rows[fold == number]))
         epochs.append(learned.best)
-    at = np.concatenate(scored)
-    order = np.argsort(at)
-    return {
-        "method": spec,
-        "l2": learning.l2,
-        "epochs": int(median(epochs)),
-        **results(np.concatenate(margins)[order], examples, at[order]),
-    }
+    held_margins, held_rows = map(np.concatenate, zip(*scored, strict=True))
+    order = np.argsort(held_rows)
+    figures = results(held_margins[order], examples, held_rows[order])
+    return {"method": spec, "l2": learning.l2, "epochs": int(median(epochs)), **figures}
+
+
+def learning_curve(config: CurveConfig, *, progress: Progress = SILENT) -> dict[str, Any]:
+    """Accuracy of a trained head on unseen users by number of labeled pairs; also written to its folder."""
+    head, card = read(config.path)
+    dataset = load(config.dataset, split=config.split, limit=config.limit, skip_bad=config.skip_bad)
+    features, k, rank = make_features(card["features"]), card["train"]["k"], card["train"]["ranker"]
+    examples = prepare(dataset, features, joint=head.method.joint, k=k, rank=rank, progress=progress)
+    points = curve(head, examples, examples.readable, config.m, config.held)
+    result = {"method": head.spec, "dataset": dataset.name, "fingerprint": dataset.fingerprint, "points": points}
+    write_json(config.path / "curve.json", result)
+    return result
+
+
+def curve(head: Head, examples: Examples, rows: Ints, ms: tuple[int, ...], held: int) -> list[dict[str, Any]]:
+    """Accuracy and person effect for every m; a user with fewer pairs gives all of them.
+
+    The scored rows are the same for every m: of each user the last `held` ones; the labeled pairs come from the rows
+    before them. So the points of a curve differ in m alone.
+    """
+    candidates, scored = last_rows(examples, rows, held)
+    points = []
+    for m in ms:
+        support = candidates[first_rows(examples.user[candidates], m)[0]]
+        codes = fitted_codes(head, examples, support) if head.method.code_size else None
+        points.append({"m": m, **results(margins(head, examples, scored, codes), examples, scored)})
+    return points
+
+
+def last_rows(examples: Examples, rows: Ints, held: int) -> tuple[Ints, Ints]:
+    """The last `held` rows of each user are scored, the others may be shown: (shown, scored)."""
+    order = np.argsort(examples.user[rows], kind="stable")
+    users, count = np.unique(examples.user[rows], return_counts=True)
+    if (count <= held).any():
+        few = examples.users[int(users[np.argmin(count)])]
+        raise BadInput(f"user {few!r} has {count.min()} rows, too few to score {held} and show at least one")
+    before_last = np.arange(len(rows)) < np.repeat(np.cumsum(count) - held, count)
+    return rows[np.sort(order[before_last])], rows[np.sort(order[~before_last])]

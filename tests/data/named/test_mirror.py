@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from prb.data.check import CATEGORIES, TIERS, check
-from prb.data.describe import describe
+from prb.data.check import CATEGORIES, TIERS, check, describe
 from prb.data.load import load, load_pairs
 from prb.data.named.mirror import load_reviews, quality_gap, review_figures, unfold_couple
 from prb.data.source import MemorySource, open_source

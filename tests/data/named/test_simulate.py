@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.data.check import check
-from prb.data.describe import describe
+from prb.data.check import check, describe
 from prb.data.load import load
 from prb.data.named.simulate import (
     ATTRIBUTES,

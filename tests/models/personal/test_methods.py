@@ -18,8 +18,7 @@ torch = pytest.importorskip("torch", reason="needs the torch extra")
 from prb.models.personal.head import tensors  # noqa: E402
 from prb.models.personal.method import Step, bradley_terry  # noqa: E402
 from prb.models.personal.methods import active_units, gaussian_kl, warm_up  # noqa: E402
-from prb.training.loop import Learned, Learning, learn  # noqa: E402
-from prb.training.margins import first_rows, fitted_codes, margins  # noqa: E402
+from prb.training.loop import Learned, Learning, first_rows, fitted_codes, learn, margins  # noqa: E402
 
 GRADUAL = [name for name in METHODS if not METHODS.make(name).closed_form]
 BLIND = ["bt", "lore", "pal", "vpl"]

@@ -1,1 +1,1 @@
-"""Named datasets, one file each."""
+"""Named datasets: the embedded benchmark, simulated users, public formats."""

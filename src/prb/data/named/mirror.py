@@ -79,18 +79,14 @@ def review_figures(pairs: Iterable[Pair]) -> dict[str, Any]:
     """Solvability of the first and the final round by tier; quality differences per question, first and latest."""
     reviews = load_reviews()
     tiers = {pair.id: str(pair.tier) for pair in pairs}
-    first: dict[str, Review] = {}
-    latest: dict[str, Review] = {}
-    for review in reviews:
-        if review["kind"] == "rating":
-            first.setdefault(review["question"], review)
-            latest[review["question"]] = review
+    ratings = [review for review in reviews if review["kind"] == "rating"]
+    first, latest = ({r["question"]: r for r in order} for order in (reversed(ratings), ratings))
     return {
         "solved_first_round": solved(reviews, "first", tiers),
         "solved_final_round": solved(reviews, "final", tiers),
         "quality_gap_first_round": gap_figures(first.values()),
         "quality_gap_latest": gap_figures(latest.values()),
-        "mean_rating_latest": mean(value for review in latest.values() for value in _means(review)),
+        "mean_rating_latest": mean(value for review in latest.values() for value in mean_ratings(review)),
     }
 
 
@@ -110,10 +106,9 @@ def gap_figures(ratings: Iterable[Review]) -> dict[str, float]:
 
 def quality_gap(review: Review) -> float:
     """|Δ| of the two answers' mean ratings; a signed mean over mirror rows would be 0 by construction."""
-    a, b = _means(review)
+    a, b = mean_ratings(review)
     return abs(a - b)
 
 
-def _means(review: Review) -> tuple[float, float]:
-    a, b = (mean(answer.values()) for answer in review["ratings"].values())
-    return a, b
+def mean_ratings(review: Review) -> list[float]:
+    return [mean(answer.values()) for answer in review["ratings"].values()]

@@ -115,14 +115,13 @@ def codes_from(head: Head, features: Features, pairs: Sequence[Pair], settings: 
     rank = ranker(settings["ranker"])
     queries = [query_of(pair, rank, settings["k"], posts=head.method.uses_posts) for pair in pairs]
     asks = [Ask(query, answer) for query, pair in zip(queries, pairs, strict=True) for answer in pair.answers]
-    answers = []
+    both = []
     for answer in encode_answers(features, asks, joint=False):
         if isinstance(answer, Failure):
             raise BadInput(f"support: an answer cannot be encoded ({answer})")
-        answers.append(answer)
-    both = np.stack(answers)
+        both.append(answer)
     view = view_of(features, queries, np.tile(head.nobody, (len(pairs), 1)))
-    support = Pairs(view, both[::2], both[1::2], np.array([number[pair.user] for pair in pairs]))
+    support = Pairs(view, np.stack(both[::2]), np.stack(both[1::2]), np.array([number[pair.user] for pair in pairs]))
     return dict(zip(number, head.infer(support, len(number)), strict=True))
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from prb.errors import BadInput
-from prb.training.margins import curve, first_rows, last_rows, seen_margins
+from prb.training.loop import Learning, first_rows, learn, seen_margins
+from prb.training.run import curve, last_rows
 from tests.training.synthetic import conflicting_users
 
 USERS = conflicting_users(users=40, pairs=20, size=6)
@@ -26,8 +27,6 @@ def test_a_user_with_too_few_rows_is_named() -> None:
 
 def test_labeled_pairs_help_a_method_that_reads_them_and_no_other() -> None:
     pytest.importorskip("torch", reason="needs the torch extra")
-    from prb.training.loop import Learning, learn
-
     user = USERS.examples.user
     rows = np.arange(len(user))
     fit = Learning(l2=1e-4, lr=0.02, epochs=20, batch=128)
@@ -51,8 +50,6 @@ def test_a_user_gives_half_of_the_rows_as_support_and_eight_at_most() -> None:
 @pytest.mark.parametrize("name", ["lore", "vpl"])
 def test_new_questions_of_seen_users_are_scored_by_what_was_learned_of_them(name: str) -> None:
     pytest.importorskip("torch", reason="needs the torch extra")
-    from prb.training.loop import Learning, learn
-
     fit, new = last_rows(USERS.examples, np.arange(len(USERS.examples)), 5)
     head = learn(name, USERS.examples, fit, fit[:0], Learning(l2=1e-4, lr=0.02, epochs=20, batch=128)).head
     assert set(head.codes) == set(USERS.examples.users)
