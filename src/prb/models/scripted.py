@@ -47,7 +47,7 @@ def scripted(reward: float | None = None, fail: str = "nothing scripted") -> Sco
 def scripted_judge(says: str = "first") -> Comparer:
     """Fake: a comparer that always says first, second or tie; anything else is a failure."""
     choices: tuple[Choice, ...] = ("first", "second", "tie")
-    known = {choice: Verdict(choice=choice) for choice in choices}
+    known: dict[str, Verdict] = {choice: Verdict(choice=choice) for choice in choices}
     return ScriptedComparer(lambda _: known.get(says) or Failure("no verdict", says), f"scripted-judge-{says}")
 
 
