@@ -17,7 +17,7 @@ pytest.importorskip("fastapi", reason="needs the serve extra")
 from prb.serving import app as app_module  # noqa: E402
 from prb.serving import http  # noqa: E402
 from prb.serving.app import Metrics, Service, make_app  # noqa: E402
-from prb.serving.batching import Batcher, Limits  # noqa: E402
+from prb.serving.server import Batcher, Limits  # noqa: E402
 from tests.serving.fakes import POISON, UNSCORABLE, Recorder, ask, worth  # noqa: E402
 
 TOKEN = "an open secret"

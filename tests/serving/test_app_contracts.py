@@ -18,7 +18,7 @@ from prb.serving.app import (
     reward_reply,
     score_reply,
 )
-from prb.serving.batching import MODEL_ERROR
+from prb.serving.server import MODEL_ERROR
 from prb.types import Ask, Failure, Post, Query, Reward
 from tests.serving.fakes import ask
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.serving.batching import (
+from prb.serving.server import (
     MODEL_ERROR,
     Batcher,
     BatchReport,

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from prb.models import MODELS
-from prb.serving.batching import Batcher, Limits
+from prb.serving.server import Batcher, Limits
 from prb.types import Scorer
 from tests import tiny
 from tests.serving.fakes import ask

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from prb.study.admin import flags
-from prb.study.demo import fill
+from prb.study.app import fill
 from tests.study.conftest import AFTER, BEFORE, Make
 from tests.study.test_agreement import rated, row
 

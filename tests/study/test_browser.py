@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from prb.study.app import fill
 from prb.study.config import ExportConfig
 from prb.study.database import ANSWER
-from prb.study.demo import fill
 from prb.study.export import export, judgments
 from tests.conftest import make_row
 from tests.study.conftest import PASSWORD, Make, Study

@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from prb.errors import BadInput
-from prb.study import access
+from prb.study import pages
 from prb.study.app import serve
 from prb.study.config import ServeConfig
-from prb.study.database import ANNOTATOR, ANSWER, AUDIT, SESSION, STUDY
+from prb.study.database import ANNOTATOR, ANSWER, AUDIT, SESSION, STUDY, replace_password
 from prb.study.pages import visible
 from tests.conftest import make_row
 from tests.study.conftest import AFTER, BEFORE, PASSWORD, Make
@@ -208,13 +208,13 @@ def test_one_session_cannot_flood_the_server_and_others_do_not_notice(make: Make
 
 def test_a_rate_fills_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(access.time, "monotonic", lambda: now[0])
-    rate = access.RateLimit(60)
+    monkeypatch.setattr(pages.time, "monotonic", lambda: now[0])
+    rate = pages.RateLimit(60)
     assert sum(rate.allows("a") for _ in range(100)) == 60
     now[0] += 2.0
     assert sum(rate.allows("a") for _ in range(100)) == 2
     assert rate.allows("b")
-    assert all(access.RateLimit(0).allows("a") for _ in range(1000))
+    assert all(pages.RateLimit(0).allows("a") for _ in range(1000))
 
 
 def test_sessions_end(make: Make) -> None:
@@ -246,7 +246,7 @@ def test_the_pages_of_the_administrator_need_the_password(make: Make) -> None:
 def test_a_new_password_replaces_the_old_one_and_its_sessions(make: Make) -> None:
     study = make()
     admin = study.admin()
-    password = access.replace_password(study.database)
+    password = replace_password(study.database)
     assert admin.client.get("/admin").status_code == 401
     assert admin.send("/admin/login", {"password": PASSWORD}).status_code == 403
     assert admin.send("/admin/login", {"password": password}).status_code == 303

@@ -9,8 +9,7 @@ from prb.cli.parse import choose, parse, print_json
 from prb.study.config import AgreeConfig, DemoConfig, ExportConfig, NewConfig, ServeConfig
 
 if TYPE_CHECKING:
-    from prb.study.app import Ready
-    from prb.study.demo import DemoReady
+    from prb.study.app import DemoReady, Ready
 
 
 def command(args: Sequence[str]) -> None:
@@ -83,7 +82,7 @@ def agree(args: Sequence[str]) -> None:
 
 def demo(args: Sequence[str]) -> None:
     config = parse(DemoConfig, args, "study demo")
-    from prb.study.demo import run_demo
+    from prb.study.app import run_demo
 
     def ready(server: DemoReady) -> None:
         print(f"take part        {server.link}", flush=True)  # noqa: T201

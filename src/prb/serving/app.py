@@ -21,8 +21,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prb import __version__
-from prb.serving.batching import MODEL_ERROR, Batcher, BatchReport, Closing, Overloaded, place_of, query_length
 from prb.serving.http import BodyLimit, SecurityHeaders, has_token
+from prb.serving.server import MODEL_ERROR, Batcher, BatchReport, Closing, Overloaded, place_of, query_length
 from prb.types import Ask, Failure, Post, Query, Reward
 
 log = logging.getLogger("prb.serving")

@@ -13,9 +13,22 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from sqlalchemy import Connection
 
-from prb.study.access import Visitor, new_pseudonym, new_token, password_matches, renew_link, sha256
 from prb.study.agreement import attention, summarize
-from prb.study.database import ANNOTATOR, ANSWER, ASSIGNMENT, AUDIT, POST, log, study_row
+from prb.study.database import (
+    ANNOTATOR,
+    ANSWER,
+    ASSIGNMENT,
+    AUDIT,
+    POST,
+    Visitor,
+    log,
+    new_pseudonym,
+    new_token,
+    password_matches,
+    renew_link,
+    sha256,
+    study_row,
+)
 from prb.study.export import judgments
 from prb.study.pages import ADMIN_COOKIE, Posted, Refused, Site, redirect
 

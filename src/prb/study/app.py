@@ -1,26 +1,42 @@
-"""The study as a web application, and the server that runs it."""
+"""The study as a web application, the server that runs it, and a demo that simulated annotators have filled."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from importlib.resources import files
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import sqlalchemy as sa
 from fastapi import FastAPI, Request, Response
 from fastapi.staticfiles import StaticFiles
+from sqlalchemy import Connection
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import Scope
 
 from prb.errors import BadInput
+from prb.hashing import draw
 from prb.serving import http
-from prb.study.access import replace_password
 from prb.study.admin import admin_routes
-from prb.study.collect import collect_routes
-from prb.study.config import ServeConfig
-from prb.study.database import open_study
+from prb.study.collect import collect_routes, numbered_reply
+from prb.study.config import CRITERIA, DemoConfig, NewConfig, ServeConfig
+from prb.study.database import (
+    ANNOTATOR,
+    ASSIGNMENT,
+    ITEM,
+    POST,
+    Database,
+    Visitor,
+    open_study,
+    replace_password,
+    sha256,
+)
+from prb.study.design import new_study
+from prb.study.judgments import store_reply
 from prb.study.pages import Refused, Site, account_routes, step_routes, validate_routes
 
 MAX_BODY = 256 * 1024
@@ -38,6 +54,17 @@ HTTP_ERRORS = {
     408: ("That took too long", "Nothing was saved. Go back and try again."),
     413: ("This is too long", f"At most {MAX_BODY // 1024} kB can be sent at once; nothing was saved."),
 }
+POSTS = (
+    "I have stopped finishing books out of duty. If page forty has not got me, it goes to the charity shop.",
+    "Please no more apps for this. I want a sheet of paper on the fridge that everybody can read.",
+    "Took the slow train on purpose and saw two herons. Would do it again, delay and all.",
+)
+WISHES = (
+    "Short, and no lecture. One thing I can do today.",
+    "Give me the reasons, not just the advice, and be honest.",
+)
+CARELESS = 3
+"""Position of the annotator who clicks through, so that the demo has something to flag."""
 
 
 class StaticFilesRevalidated(StaticFiles):
@@ -106,3 +133,87 @@ def serve(config: ServeConfig, ready: Callable[[Ready], None]) -> None:
         app = make_app(site, [host for host in (public.hostname, config.host) if host])
         started = Ready(config.url or http.url_of(listener), password)
         http.serve_until_signal(app, listener, ready=lambda: ready(started))
+
+
+class DemoReady(NamedTuple):
+    link: str
+    """Invitation of the annotator whose items are still open."""
+    admin: str
+    password: str | None
+
+
+def run_demo(config: DemoConfig, ready: Callable[[DemoReady], None]) -> None:
+    """Create, fill, serve; a temporary file is deleted when the server stops."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = config.out or str(Path(folder) / "demo.db")
+        study = new_study(NewConfig(kind=config.kind, out=where, limit=24, annotators=6, posts=6))
+        with closing(open_study(where)) as database:
+            fill(database, config.kind)
+        token = list(study.links.values())[-1].rpartition("/")[2]
+        serve(
+            ServeConfig(study=where, port=config.port, quiet=config.quiet),
+            lambda server: ready(DemoReady(f"{server.url}/join/{token}", f"{server.url}/admin", study.password)),
+        )
+
+
+def fill(database: Database, kind: str) -> None:
+    """All but the last annotator have worked, the first ones most."""
+    with database.write() as connection:
+        annotators = connection.execute(sa.select(ANNOTATOR).order_by(ANNOTATOR.c.id)).all()
+        for n, annotator in enumerate(annotators[:-1]):
+            if kind == "validate":
+                _judge(connection, annotator, n)
+            else:
+                _take_part(connection, annotator, n)
+
+
+def _judge(connection: Connection, annotator: Any, n: int) -> None:
+    rows = connection.execute(
+        sa.select(ASSIGNMENT.c.id, ASSIGNMENT.c.flipped, ITEM.c.key, ITEM.c.is_check)
+        .join_from(ASSIGNMENT, ITEM, ASSIGNMENT.c.item == ITEM.c.id)
+        .where(ASSIGNMENT.c.annotator == annotator.id)
+        .order_by(ASSIGNMENT.c.position)
+    ).all()
+    careless = n == CARELESS
+    for row in rows[: len(rows) - 2 * n]:
+        dice = [draw(n, row.key, what) % 100 for what in range(12)]
+        labeled, other = ("B", "A") if row.flipped else ("A", "B")
+        easy = draw(0, "easy", row.key) % 4 > 0
+        chances = (55, 55) if careless else (92 if easy else 40, 96)
+        before, after = (labeled if dice[k] < chance else other for k, chance in enumerate(chances))
+        fields = [(answer, criterion) for answer in "AB" for criterion in CRITERIA]
+        ratings = {f"{a}-{c}": _rating(row.key, c, dice[2 + k]) for k, (a, c) in enumerate(fields)}
+        if row.is_check and not careless:
+            before, ratings[f"{other}-relevance"] = labeled, "1"
+        sure = "3" if dice[8] > 40 else "2"
+        uneven = draw(0, "uneven", row.key) % 12 == 0  # a few items do differ in quality, and most notice
+        difference = ("quality" if uneven else "preference") if dice[9] < 88 else "unclear"
+        spent = (9.0 if careless else 48.0) + dice[10] / 2
+        steps = ({**ratings, "prefer": before}, {"prefer": after, "sure": sure, "difference": difference})
+        for step, reply in enumerate(steps, 1):
+            last = step == 2
+            store_reply(connection, annotator.id, row.id, step, reply, last=last, seconds=spent, active=spent * 0.9)
+
+
+def _rating(item: str, criterion: str, dice: int) -> str:
+    """Both answers of an item are about equally good, and most annotators see how good."""
+    return str(min(5, 3 + draw(0, "good", item, criterion) % 3 + (dice > 88) - (dice < 12)))
+
+
+def _take_part(connection: Connection, annotator: Any, n: int) -> None:
+    connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator.id).values(consented=annotator.created))
+    for text in POSTS[: 2 + n % 2]:
+        post = f"{text} ({n + 1})" if n else text
+        row = {"annotator": annotator.id, "digest": sha256(post), "text": post, "at": annotator.created}
+        connection.execute(sa.insert(POST).values(**row))
+    items = connection.execute(sa.select(ITEM).where(ITEM.c.owner.is_(None)).order_by(ITEM.c.id)).all()
+    visitor = Visitor("", annotator.id, annotator.name, annotator.pseudonym, True)
+    for position, item in enumerate(sorted(items, key=lambda i: draw(n, "take", i.key))[: 5 - n]):
+        values = {"annotator": annotator.id, "item": item.id, "position": position, "flipped": False}
+        inserted = connection.execute(sa.insert(ASSIGNMENT).values(**values)).inserted_primary_key
+        assert inserted is not None
+        dice = [draw(n, item.key, k) % 3 for k in range(3)]
+        compared = {"A-rating": str(3 + dice[0]), "B-rating": str(3 + dice[1]), "best": "AB"[dice[0] <= dice[1]]}
+        steps = ({"narrative": WISHES[n % 2]}, numbered_reply(compared, visitor, item.content))
+        for step, reply in enumerate(steps, 1):
+            store_reply(connection, annotator.id, inserted[0], step, reply, last=step == 2, seconds=60.0, active=50.0)

@@ -13,8 +13,7 @@ from fastapi.responses import Response
 from sqlalchemy import Connection
 
 from prb.hashing import draw
-from prb.study.access import Visitor, sha256
-from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, POST, log
+from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, POST, Visitor, log, sha256
 from prb.study.judgments import (
     LETTERS,
     MAX_TEXT,

@@ -1,14 +1,19 @@
-"""A study is one database: a SQLite file (WAL), or PostgreSQL by URL. Reads see one snapshot, writes are durable."""
+"""A study is one database: a SQLite file (WAL), or PostgreSQL by URL. Reads see one snapshot, writes are durable.
+
+Also who may enter: invitation tokens, the administrator's password, sessions.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, event
@@ -16,6 +21,9 @@ from sqlalchemy import Connection, Engine, event
 from prb.errors import BadInput, MissingExtra
 
 BUSY_SECONDS = 30.0
+SESSION_DAYS = 30
+ADMIN_HOURS = 12
+PASSWORD_LENGTH = 16
 METADATA = sa.MetaData()
 
 
@@ -155,3 +163,98 @@ def _sqlite_engine(path: Path) -> Engine:
         connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('prb_begin', 'DEFERRED')}")
 
     return engine
+
+
+def new_token() -> str:
+    """256 random bits; only their hash is stored, which at this length needs no salt."""
+    return secrets.token_urlsafe(32)
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def new_pseudonym() -> str:
+    return f"p-{secrets.token_hex(5)}"
+
+
+def new_password() -> str:
+    return new_token()[:PASSWORD_LENGTH]
+
+
+def hash_password(password: str) -> str:
+    from argon2 import PasswordHasher
+
+    return PasswordHasher().hash(password)
+
+
+def password_matches(stored: str, password: str) -> bool:
+    from argon2 import PasswordHasher
+    from argon2.exceptions import Argon2Error
+
+    try:
+        return PasswordHasher().verify(stored, password)
+    except Argon2Error:
+        return False
+
+
+def replace_password(database: Database) -> str:
+    """A new password for the administrator; sessions of the old one end."""
+    password = new_password()
+    with database.write() as connection:
+        connection.execute(sa.update(STUDY).values(admin_hash=hash_password(password)))
+        connection.execute(sa.delete(SESSION).where(SESSION.c.annotator.is_(None)))
+        log(connection, "password replaced")
+    return password
+
+
+class Visitor(NamedTuple):
+    """Whoever a session cookie stands for."""
+
+    session: str
+    annotator: int | None
+    """`None`: the administrator."""
+    name: str
+    pseudonym: str
+    consented: bool
+
+
+def invited_annotator(connection: Connection, token: str) -> int | None:
+    annotator = connection.scalar(sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.token_hash == sha256(token)))
+    return None if annotator is None else int(annotator)
+
+
+def open_session(connection: Connection, annotator: int | None) -> tuple[str, int]:
+    """The secret of a new session and how many seconds it lasts."""
+    secret, now = new_token(), time.time()
+    seconds = ADMIN_HOURS * 3600 if annotator is None else SESSION_DAYS * 86400
+    connection.execute(sa.delete(SESSION).where(SESSION.c.expires < now))
+    connection.execute(sa.insert(SESSION).values(hash=sha256(secret), annotator=annotator, expires=now + seconds))
+    log(connection, "signed in", annotator=annotator)
+    return secret, seconds
+
+
+def session_visitor(connection: Connection, secret: str | None) -> Visitor | None:
+    if not secret:
+        return None
+    row = connection.execute(
+        sa.select(SESSION.c.annotator, ANNOTATOR.c.name, ANNOTATOR.c.pseudonym, ANNOTATOR.c.consented)
+        .select_from(SESSION.outerjoin(ANNOTATOR, SESSION.c.annotator == ANNOTATOR.c.id))
+        .where(SESSION.c.hash == sha256(secret), SESSION.c.expires > time.time())
+    ).first()
+    if row is None:
+        return None
+    return Visitor(secret, row.annotator, row.name or "admin", row.pseudonym or "", row.consented is not None)
+
+
+def close_session(connection: Connection, secret: str) -> None:
+    connection.execute(sa.delete(SESSION).where(SESSION.c.hash == sha256(secret)))
+
+
+def renew_link(connection: Connection, annotator: int) -> str:
+    """A new invitation; the old link and its sessions stop working."""
+    token = new_token()
+    connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(token_hash=sha256(token)))
+    connection.execute(sa.delete(SESSION).where(SESSION.c.annotator == annotator))
+    log(connection, "link renewed", annotator=annotator)
+    return token

@@ -18,9 +18,21 @@ from prb.data.load import load
 from prb.data.retrieve import ranker, top_posts
 from prb.errors import BadInput, RunConflict
 from prb.hashing import draw
-from prb.study.access import hash_password, new_password, new_pseudonym, new_token, sha256
 from prb.study.config import NewConfig
-from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, STUDY, Database, log, without_password
+from prb.study.database import (
+    ANNOTATOR,
+    ASSIGNMENT,
+    ITEM,
+    STUDY,
+    Database,
+    hash_password,
+    log,
+    new_password,
+    new_pseudonym,
+    new_token,
+    sha256,
+    without_password,
+)
 from prb.text.tokens import words
 from prb.types import Item, Pair
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import time
 import unicodedata
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
@@ -14,9 +18,23 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from sqlalchemy import Connection
 
-from prb.study import access
-from prb.study.access import RateLimit, Visitor
-from prb.study.database import ANNOTATOR, ANSWER, ASSIGNMENT, AUDIT, ITEM, POST, SESSION, Database, log, study_row
+from prb.study.database import (
+    ANNOTATOR,
+    ANSWER,
+    ASSIGNMENT,
+    AUDIT,
+    ITEM,
+    POST,
+    SESSION,
+    Database,
+    Visitor,
+    close_session,
+    invited_annotator,
+    log,
+    open_session,
+    session_visitor,
+    study_row,
+)
 from prb.study.judgments import (
     END,
     SKIP_REASONS,
@@ -34,6 +52,8 @@ from prb.study.judgments import (
 MAX_FIELDS = 200
 MAX_SKIP_WORDS = 1000
 SIGN_INS_PER_MINUTE = 10
+TRACKED_KEYS = 10_000
+"""Rate limits forget idle keys when there are more."""
 COOKIE, ADMIN_COOKIE = "prb_study", "prb_study_admin"
 BIDI_CONTROLS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
 NOTICES = {
@@ -75,14 +95,14 @@ class Site:
         self.templates.filters["visible"] = visible
 
     def page(self, name: str, visitor: Visitor | None = None, status: int = 200, **fields: Any) -> HTMLResponse:
-        token = access.form_token(visitor.session) if visitor else ""
+        token = form_token(visitor.session) if visitor else ""
         common = {"title": self.title, "kind": self.kind, "token": token, "notice": ""}
         return HTMLResponse(self.templates.get_template(name).render(**{**common, **fields}), status)
 
     def visitor(self, request: Request, *, admin: bool = False) -> Visitor:
         """Whoever is signed in; each request counts against the session's rate."""
         with self.database.read() as connection:
-            visitor = access.session_visitor(connection, request.cookies.get(ADMIN_COOKIE if admin else COOKIE))
+            visitor = session_visitor(connection, request.cookies.get(ADMIN_COOKIE if admin else COOKIE))
         if visitor is None or (visitor.annotator is None) != admin:
             raise Refused(401, "Please sign in" if admin else "Please open your invitation link")
         if not self.requests.allows(visitor.session):
@@ -96,7 +116,7 @@ class Site:
 
     def check_form(self, visitor: Visitor, form: Form) -> float:
         """Seconds since the page of this form was made; refuses a form that is not from our page."""
-        age = access.form_age(visitor.session, form.get("token", ""))
+        age = form_age(visitor.session, form.get("token", ""))
         if age is None:
             raise Refused(403, "This form has expired", "Go back, reload the page and send it again.")
         return age
@@ -108,7 +128,7 @@ class Site:
 
     def sign_in(self, to: str, annotator: int | None) -> Response:
         with self.database.write() as connection:
-            secret, seconds = access.open_session(connection, annotator)
+            secret, seconds = open_session(connection, annotator)
         response = redirect(to)
         name = ADMIN_COOKIE if annotator is None else COOKIE
         response.set_cookie(name, secret, max_age=seconds, httponly=True, samesite="lax", secure=self.secure, path="/")
@@ -116,7 +136,7 @@ class Site:
 
     def sign_out(self, to: str, visitor: Visitor) -> Response:
         with self.database.write() as connection:
-            access.close_session(connection, visitor.session)
+            close_session(connection, visitor.session)
         response = redirect(to)
         response.delete_cookie(ADMIN_COOKIE if visitor.annotator is None else COOKIE, path="/")
         return response
@@ -163,6 +183,45 @@ async def read_form(request: Request) -> Form:
 Posted = Annotated[Form, Depends(read_form)]
 
 
+def form_token(session: str) -> str:
+    """Proves that a form came from our page in this session, and when that page was made."""
+    made = f"{time.time():.3f}"
+    return f"{made}.{_sign(session, made)}"
+
+
+def form_age(session: str, token: str) -> float | None:
+    """Seconds since the page was made; `None` if the token is not ours."""
+    made, _, signature = token.rpartition(".")
+    if not made or not hmac.compare_digest(_sign(session, made).encode(), signature.encode()):
+        return None
+    return max(0.0, time.time() - float(made))
+
+
+def _sign(session: str, made: str) -> str:
+    return hmac.new(f"form:{session}".encode(), made.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+
+
+@dataclass
+class RateLimit:
+    """A token bucket per key: `per_minute` requests, in bursts of as many; 0 means no limit."""
+
+    per_minute: int
+    _buckets: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def allows(self, key: str) -> bool:
+        if not self.per_minute:
+            return True
+        now = time.monotonic()
+        with self._lock:
+            if len(self._buckets) > TRACKED_KEYS:  # a bucket is full again after a minute anyway
+                self._buckets = {k: bucket for k, bucket in self._buckets.items() if now - bucket[1] < 60}
+            left, last = self._buckets.get(key, (float(self.per_minute), now))
+            left = min(float(self.per_minute), left + (now - last) * self.per_minute / 60)
+            self._buckets[key] = (left - 1 if left >= 1 else left), now
+            return left >= 1
+
+
 def visible(text: str) -> str:
     """Control and direction characters as their code, so that no text can hide or reorder what is on the page."""
     if text.isprintable():
@@ -180,7 +239,7 @@ def account_routes(site: Site) -> APIRouter:
 
     def invited(request: Request, token: str) -> int:
         with site.database.read() as connection:
-            annotator = access.invited_annotator(connection, token)
+            annotator = invited_annotator(connection, token)
         if annotator is None:
             site.limit_sign_ins(request)
             raise Refused(404, "This invitation is not known", "Ask whoever sent it for a new link.")
