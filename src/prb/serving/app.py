@@ -170,12 +170,11 @@ def first_problem(errors: Sequence[Any]) -> str:
 def check_size(asks: Sequence[Ask], *, max_answers: int, max_chars: int) -> None:
     if len(asks) > max_answers:
         raise Refused(413, f"{len(asks)} answers in one request; at most {max_answers}")
-    longest = max(query_length(query) for query in {ask.query for ask in asks})
-    if longest > max_chars:
-        raise Refused(413, f"a query of {longest} characters; at most {max_chars}")
-    longest = max(len(ask.answer) for ask in asks)
-    if longest > max_chars:
-        raise Refused(413, f"an answer of {longest} characters; at most {max_chars}")
+    longest_query = max(query_length(query) for query in {ask.query for ask in asks})
+    longest_answer = max(len(ask.answer) for ask in asks)
+    for what, length in (("a query", longest_query), ("an answer", longest_answer)):
+        if length > max_chars:
+            raise Refused(413, f"{what} of {length} characters; at most {max_chars}")
 
 
 def all_scores(results: Sequence[float | Failure]) -> list[float]:
@@ -214,20 +213,16 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+
+        def histogram(name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()) -> Histogram:
+            return Histogram(name, text, labels, buckets=buckets, registry=registry)
+
         self.requests = Counter("prb_requests", "Requests by route and status", ["route", "status"], registry=registry)
-        self.request_seconds = Histogram(
-            "prb_request_seconds", "From first byte to reply", ["route"], buckets=SECONDS_BUCKETS, registry=registry
-        )
+        self.request_seconds = histogram("prb_request_seconds", "From first byte to reply", SECONDS_BUCKETS, ["route"])
         self.answers = Counter("prb_answers", "Answers that went through the model", ["result"], registry=registry)
-        self.batch_answers = Histogram(
-            "prb_batch_answers", "Answers per batch", buckets=SIZE_BUCKETS, registry=registry
-        )
-        self.batch_queries = Histogram(
-            "prb_batch_queries", "Queries per batch", buckets=SIZE_BUCKETS, registry=registry
-        )
-        self.batch_seconds = Histogram(
-            "prb_batch_seconds", "The model's time per batch", buckets=SECONDS_BUCKETS, registry=registry
-        )
+        self.batch_answers = histogram("prb_batch_answers", "Answers per batch", SIZE_BUCKETS)
+        self.batch_queries = histogram("prb_batch_queries", "Queries per batch", SIZE_BUCKETS)
+        self.batch_seconds = histogram("prb_batch_seconds", "The model's time per batch", SECONDS_BUCKETS)
         self.waiting = Gauge("prb_waiting_answers", "Answers in the queue", registry=registry)
         self.scored = self.failed = 0
 

@@ -215,7 +215,7 @@ class Batcher:
         self._waiting: dict[int, Waiting] = {}  # by arrival
         self._arrivals = 0
         self._busy = False
-        self._closing = False
+        self.closing = False
         self._pace = 0.0  # recent seconds per answer
         # a daemon: a model that hangs must not keep the process from ending
         threading.Thread(target=self._run, name="model", daemon=True).start()
@@ -223,10 +223,6 @@ class Batcher:
     @property
     def waiting(self) -> int:
         return len(self._waiting)
-
-    @property
-    def closing(self) -> bool:
-        return self._closing
 
     @property
     def idle(self) -> bool:
@@ -247,7 +243,7 @@ class Batcher:
 
     def check_room(self, answers: int) -> None:
         """Raise why so many more answers cannot be accepted."""
-        if self._closing:
+        if self.closing:
             raise Closing
         if len(self._waiting) + answers > self._limits.queue:
             raise Overloaded(min(MAX_RETRY_SECONDS, max(1, math.ceil(self._pace * len(self._waiting)))))
@@ -255,7 +251,7 @@ class Batcher:
     def close(self) -> None:
         """Accept nothing more; what was accepted is still answered."""
         with self._condition:
-            self._closing = True
+            self.closing = True
             self._condition.notify()
 
     def drain(self) -> bool:
@@ -295,13 +291,13 @@ class Batcher:
         """The next batch; empty when closed and nothing waits."""
         with self._condition:
             while True:
-                self._condition.wait_for(lambda: self._waiting or self._closing)
+                self._condition.wait_for(lambda: self._waiting or self.closing)
                 self._gather()
                 numbers = list(select_batch(self._waiting, self._limits))
                 taken = [self._waiting.pop(number) for number in numbers]
                 live = [waiting for waiting in taken if waiting.future.set_running_or_notify_cancel()]
                 self._busy = bool(live)
-                if live or (self._closing and not self._waiting):
+                if live or (self.closing and not self._waiting):
                     return live
 
     def _gather(self) -> None:
@@ -311,7 +307,7 @@ class Batcher:
         splits them from the others for good, and their queries are read twice. A tenth of its time is worth that.
         """
         start = time.monotonic()
-        while self._waiting and not self._closing and len(self._waiting) < self._limits.batch:
+        while self._waiting and not self.closing and len(self._waiting) < self._limits.batch:
             oldest, newest = next(iter(self._waiting.values())), next(reversed(self._waiting.values()))
             patience = start + PATIENCE * self._pace * len(self._waiting)
             quiet = max(newest.arrived, start) + self._limits.window

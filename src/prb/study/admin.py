@@ -82,9 +82,7 @@ def admin_routes(site: Site) -> APIRouter:
 
     @router.post("/leave")
     def leave(request: Request, form: Posted) -> Response:
-        visitor = site.visitor(request, admin=True)
-        site.check_form(visitor, form)
-        return site.sign_out("/admin/login", visitor)
+        return site.sign_out("/admin/login", site.visitor(request, form, admin=True))
 
     @router.get("")
     def overview(request: Request) -> Response:
@@ -94,8 +92,7 @@ def admin_routes(site: Site) -> APIRouter:
 
     @router.post("/renew")
     def renew(request: Request, form: Posted) -> Response:
-        visitor = site.visitor(request, admin=True)
-        site.check_form(visitor, form)
+        visitor = site.visitor(request, form, admin=True)
         number = form.get("annotator", "")
         annotator = int(number) if number.isdecimal() and len(number) < 10 else -1
         with site.database.write() as connection:
@@ -107,8 +104,7 @@ def admin_routes(site: Site) -> APIRouter:
 
     @router.post("/add")
     def add(request: Request, form: Posted) -> Response:
-        visitor = site.visitor(request, admin=True)
-        site.check_form(visitor, form)
+        visitor = site.visitor(request, form, admin=True)
         if site.kind != "collect":
             text = "A validation study is balanced for the annotators it began with."
             raise Refused(400, "Assignments are fixed", text)

@@ -49,7 +49,9 @@ MANY_ANNOTATORS = 12
 def agree(config: AgreeConfig, *, show: Callable[[Row], None] = lambda _: None) -> Row:
     """The summary of a study; raises `GateFailed` if a requirement does not hold, after `show` got the summary."""
     required = [name.strip() for name in config.require.split(",") if name.strip()]
-    check_names(required)
+    for name in required:
+        if name not in SENTENCES:
+            raise unknown("requirement", name, SENTENCES)
     rows = read_judgments(config.study)
     summary = summarize(rows, margin=config.margin, min_checks=config.min_checks, draws=config.draws, seed=config.seed)
     if config.out:
@@ -59,14 +61,7 @@ def agree(config: AgreeConfig, *, show: Callable[[Row], None] = lambda _: None) 
     return summary
 
 
-def check_names(required: Sequence[str]) -> None:
-    for name in required:
-        if name not in SENTENCES:
-            raise unknown("requirement", name, SENTENCES)
-
-
 def require(required: Sequence[str], summary: Row) -> None:
-    check_names(required)
     failed = [name for name in required if not summary["verdicts"][name]]
     if failed:
         raise GateFailed("; ".join(f"{name} does not hold: {SENTENCES[name](summary)}" for name in failed))

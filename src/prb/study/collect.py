@@ -17,7 +17,6 @@ from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, POST, Visitor, log, 
 from prb.study.judgments import (
     LETTERS,
     MAX_TEXT,
-    SKIP_REASONS,
     CurrentStep,
     assigned_content,
     check_reply,
@@ -26,7 +25,7 @@ from prb.study.judgments import (
     too_long,
     undone_reply,
 )
-from prb.study.pages import NOTICES, Posted, Refused, Site, redirect
+from prb.study.pages import Form, Posted, Refused, Site, redirect
 
 OFFERED = 12
 """Questions shown to choose from, those with the fewest takers first."""
@@ -39,21 +38,10 @@ def collect_routes(site: Site) -> APIRouter:
     add_post_routes(router, site)
     add_question_routes(router, site)
 
-    def page(visitor: Visitor, now: CurrentStep, values: Mapping[str, Any], status: int = 200, **more: Any) -> Response:
+    def page(visitor: Visitor, now: CurrentStep, values: Mapping[str, Any], **more: Any) -> Response:
         fields = collect_fields(now.step, len(now.content["answers"]))
         shown = [now.content["answers"][n] for n in shown_order(visitor, now.content)] if now.step == 2 else []
-        texts = dict(zip(LETTERS, shown, strict=False))
-        context = {
-            "now": now,
-            "item": now.content,
-            "texts": texts,
-            "rate": {letter: [f for f in fields if f.name == f"{letter}-rating"] for letter in texts},
-            "ask": [f for f in fields if "-" not in f.name],
-            "values": values,
-            "wrong": {},
-            "skips": SKIP_REASONS,
-        }
-        return site.page("collect.html", visitor, status, **context | more)
+        return site.item_page(visitor, now, fields, dict(zip(LETTERS, shown, strict=False)), values, **more)
 
     @router.get("/task")
     def task(request: Request, notice: str = "") -> Response:
@@ -69,7 +57,7 @@ def collect_routes(site: Site) -> APIRouter:
             if now is None:
                 return site.finished_page(connection, visitor, notice)
             undone = undone_reply(connection, annotator, now) if notice == "undone" else {}
-        return page(visitor, now, letter_reply(undone, visitor, now.content), notice=NOTICES.get(notice, ""))
+        return page(visitor, now, letter_reply(undone, visitor, now.content), notice=notice)
 
     @router.post("/task/{assignment}/{step}")
     def reply(request: Request, assignment: int, step: int, form: Posted) -> Response:
@@ -85,7 +73,7 @@ def collect_routes(site: Site) -> APIRouter:
             return site.save(visitor, (assignment, step), numbered_reply(given, visitor, content), form, last=last)
         if now is None or (now.assignment, now.step) != (assignment, step):
             return redirect("/task")
-        return page(visitor, now, form, 422, wrong=wrong)
+        return page(visitor, now, form, wrong=wrong)
 
     return router
 
@@ -99,8 +87,7 @@ def add_post_routes(router: APIRouter, site: Site) -> None:
 
     @router.post("/consent")
     def consent(request: Request, form: Posted) -> Response:
-        visitor, annotator = site.annotator(request)
-        site.check_form(visitor, form)
+        visitor, annotator = site.annotator(request, form)
         if form.get("agree") != "yes":
             wrong = "To take part, tick the box. If you prefer not to, close this page: nothing is stored."
             return site.page("consent.html", visitor, 422, text=site.settings["consent"], wrong=wrong)
@@ -115,8 +102,7 @@ def add_post_routes(router: APIRouter, site: Site) -> None:
 
     @router.post("/posts")
     def add_post(request: Request, form: Posted) -> Response:
-        visitor, annotator = consented(site, request)
-        site.check_form(visitor, form)
+        visitor, annotator = consented(site, request, form)
         text, most = form.get("text", "").strip(), site.settings["posts"]
         with site.database.write() as connection:
             lock_annotator(connection, annotator)
@@ -136,8 +122,7 @@ def add_post_routes(router: APIRouter, site: Site) -> None:
 
     @router.post("/posts/{post}/remove")
     def remove_post(request: Request, post: int, form: Posted) -> Response:
-        visitor, annotator = consented(site, request)
-        site.check_form(visitor, form)
+        _, annotator = consented(site, request, form)
         with site.database.write() as connection:
             connection.execute(sa.delete(POST).where(POST.c.id == post, POST.c.annotator == annotator))
             log(connection, "post removed", annotator=annotator)
@@ -162,8 +147,7 @@ def add_question_routes(router: APIRouter, site: Site) -> None:
 
     @router.post("/questions")
     def take_questions(request: Request, form: Posted) -> Response:
-        visitor, annotator = consented(site, request)
-        site.check_form(visitor, form)
+        visitor, annotator = consented(site, request, form)
         own = form.get("own", "").strip()
         with site.database.write() as connection:
             lock_annotator(connection, annotator)
@@ -189,8 +173,8 @@ def add_question_routes(router: APIRouter, site: Site) -> None:
         return page(visitor, annotator, own=own, wrong=wrong) if wrong else redirect("/task")
 
 
-def consented(site: Site, request: Request) -> tuple[Visitor, int]:
-    visitor, annotator = site.annotator(request)
+def consented(site: Site, request: Request, form: Form | None = None) -> tuple[Visitor, int]:
+    visitor, annotator = site.annotator(request, form)
     if not visitor.consented:
         raise Refused(403, "Please give your consent first")
     return visitor, annotator

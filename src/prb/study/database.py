@@ -1,6 +1,6 @@
 """A study is one database: a SQLite file (WAL), or PostgreSQL by URL. Reads see one snapshot, writes are durable.
 
-Also who may enter: invitation tokens, the administrator's password, sessions.
+Also who may enter (invitation tokens, the administrator's password, sessions), and deleting an annotator's data.
 """
 
 from __future__ import annotations
@@ -219,11 +219,6 @@ class Visitor(NamedTuple):
     consented: bool
 
 
-def invited_annotator(connection: Connection, token: str) -> int | None:
-    annotator = connection.scalar(sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.token_hash == sha256(token)))
-    return None if annotator is None else int(annotator)
-
-
 def open_session(connection: Connection, annotator: int | None) -> tuple[str, int]:
     """The secret of a new session and how many seconds it lasts."""
     secret, now = new_token(), time.time()
@@ -247,10 +242,6 @@ def session_visitor(connection: Connection, secret: str | None) -> Visitor | Non
     return Visitor(secret, row.annotator, row.name or "admin", row.pseudonym or "", row.consented is not None)
 
 
-def close_session(connection: Connection, secret: str) -> None:
-    connection.execute(sa.delete(SESSION).where(SESSION.c.hash == sha256(secret)))
-
-
 def renew_link(connection: Connection, annotator: int) -> str:
     """A new invitation; the old link and its sessions stop working."""
     token = new_token()
@@ -258,3 +249,30 @@ def renew_link(connection: Connection, annotator: int) -> str:
     connection.execute(sa.delete(SESSION).where(SESSION.c.annotator == annotator))
     log(connection, "link renewed", annotator=annotator)
     return token
+
+
+def stored_data(connection: Connection, annotator: int) -> dict[str, Any]:
+    """What is stored of one annotator, for them to read."""
+    replies = connection.scalar(
+        sa.select(sa.func.count())
+        .select_from(ANSWER.join(ASSIGNMENT, ANSWER.c.assignment == ASSIGNMENT.c.id))
+        .where(ASSIGNMENT.c.annotator == annotator)
+    )
+    posts = connection.scalars(sa.select(POST.c.text).where(POST.c.annotator == annotator).order_by(POST.c.id)).all()
+    asked = connection.scalars(sa.select(ITEM.c.content).where(ITEM.c.owner == annotator)).all()
+    pseudonym = connection.scalar(sa.select(ANNOTATOR.c.pseudonym).where(ANNOTATOR.c.id == annotator))
+    questions = [content["question"] for content in asked]
+    return {"replies": replies, "posts": posts, "questions": questions, "pseudonym": pseudonym}
+
+
+def delete_data(connection: Connection, annotator: int) -> None:
+    """Remove all an annotator gave; an empty row and the fact that somebody withdrew remain."""
+    assignments = sa.select(ASSIGNMENT.c.id).where(ASSIGNMENT.c.annotator == annotator)
+    connection.execute(sa.delete(ANSWER).where(ANSWER.c.assignment.in_(assignments)))
+    connection.execute(sa.delete(ASSIGNMENT).where(ASSIGNMENT.c.annotator == annotator))
+    for table, column in ((ITEM, ITEM.c.owner), (POST, POST.c.annotator), (SESSION, SESSION.c.annotator)):
+        connection.execute(sa.delete(table).where(column == annotator))
+    connection.execute(sa.delete(AUDIT).where(AUDIT.c.annotator == annotator))
+    emptied = {"name": "withdrawn", "token_hash": None, "pseudonym": f"gone-{annotator}", "consented": None}
+    connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(**emptied, withdrawn=time.time()))
+    log(connection, "data deleted on request")

@@ -6,9 +6,10 @@ import hashlib
 import hmac
 import time
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
+from types import MappingProxyType
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
@@ -20,25 +21,21 @@ from sqlalchemy import Connection
 
 from prb.study.database import (
     ANNOTATOR,
-    ANSWER,
-    ASSIGNMENT,
-    AUDIT,
-    ITEM,
-    POST,
     SESSION,
     Database,
     Visitor,
-    close_session,
-    invited_annotator,
-    log,
+    delete_data,
     open_session,
     session_visitor,
+    sha256,
+    stored_data,
     study_row,
 )
 from prb.study.judgments import (
     END,
     SKIP_REASONS,
     CurrentStep,
+    FormField,
     check_reply,
     current_step,
     progress,
@@ -99,18 +96,20 @@ class Site:
         common = {"title": self.title, "kind": self.kind, "token": token, "notice": ""}
         return HTMLResponse(self.templates.get_template(name).render(**{**common, **fields}), status)
 
-    def visitor(self, request: Request, *, admin: bool = False) -> Visitor:
-        """Whoever is signed in; each request counts against the session's rate."""
+    def visitor(self, request: Request, form: Form | None = None, *, admin: bool = False) -> Visitor:
+        """Whoever is signed in, and sent `form` from our page; each request counts against the session's rate."""
         with self.database.read() as connection:
             visitor = session_visitor(connection, request.cookies.get(ADMIN_COOKIE if admin else COOKIE))
         if visitor is None or (visitor.annotator is None) != admin:
             raise Refused(401, "Please sign in" if admin else "Please open your invitation link")
         if not self.requests.allows(visitor.session):
             raise Refused(429, "Too many requests", "Wait a moment, then try again. Everything you saved is kept.")
+        if form is not None:
+            self.check_form(visitor, form)
         return visitor
 
-    def annotator(self, request: Request) -> tuple[Visitor, int]:
-        visitor = self.visitor(request)
+    def annotator(self, request: Request, form: Form | None = None) -> tuple[Visitor, int]:
+        visitor = self.visitor(request, form)
         assert visitor.annotator is not None
         return visitor, visitor.annotator
 
@@ -136,7 +135,7 @@ class Site:
 
     def sign_out(self, to: str, visitor: Visitor) -> Response:
         with self.database.write() as connection:
-            close_session(connection, visitor.session)
+            connection.execute(sa.delete(SESSION).where(SESSION.c.hash == sha256(visitor.session)))
         response = redirect(to)
         response.delete_cookie(ADMIN_COOKIE if visitor.annotator is None else COOKIE, path="/")
         return response
@@ -156,6 +155,33 @@ class Site:
         if stored == "missing":
             raise Refused(404, "There is nothing here")
         return redirect("/task?notice=kept" if stored == "kept" else "/task")
+
+    def item_page(
+        self,
+        visitor: Visitor,
+        now: CurrentStep,
+        fields: Sequence[FormField],
+        texts: Mapping[str, str],
+        values: Mapping[str, Any],
+        *,
+        notice: str = "",
+        wrong: Mapping[str, str] = MappingProxyType({}),
+    ) -> Response:
+        """The form of one step. Fields named after an answer's letter stand below it, the others at the end."""
+        return self.page(
+            f"{self.kind}.html",
+            visitor,
+            422 if wrong else 200,
+            now=now,
+            item=now.content,
+            texts=texts,
+            rate={letter: [f for f in fields if f.name.startswith(f"{letter}-")] for letter in texts},
+            ask=[f for f in fields if "-" not in f.name],
+            values=values,
+            wrong=wrong,
+            skips=SKIP_REASONS,
+            notice=NOTICES.get(notice, ""),
+        )
 
     def finished_page(self, connection: Connection, visitor: Visitor, notice: str) -> Response:
         assert visitor.annotator is not None
@@ -239,11 +265,11 @@ def account_routes(site: Site) -> APIRouter:
 
     def invited(request: Request, token: str) -> int:
         with site.database.read() as connection:
-            annotator = invited_annotator(connection, token)
+            annotator = connection.scalar(sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.token_hash == sha256(token)))
         if annotator is None:
             site.limit_sign_ins(request)
             raise Refused(404, "This invitation is not known", "Ask whoever sent it for a new link.")
-        return annotator
+        return int(annotator)
 
     @router.get("/")
     def home(request: Request) -> Response:
@@ -267,9 +293,7 @@ def account_routes(site: Site) -> APIRouter:
 
     @router.post("/leave")
     def leave(request: Request, form: Posted) -> Response:
-        visitor = site.visitor(request)
-        site.check_form(visitor, form)
-        return site.sign_out("/", visitor)
+        return site.sign_out("/", site.visitor(request, form))
 
     @router.get("/data")
     def data(request: Request) -> Response:
@@ -279,8 +303,7 @@ def account_routes(site: Site) -> APIRouter:
 
     @router.post("/data/delete")
     def delete(request: Request, form: Posted) -> Response:
-        visitor, annotator = site.annotator(request)
-        site.check_form(visitor, form)
+        visitor, annotator = site.annotator(request, form)
         if form.get("sure") != "yes":
             with site.database.read() as connection:
                 wrong = "Tick the box first: this cannot be undone."
@@ -294,33 +317,6 @@ def account_routes(site: Site) -> APIRouter:
         return response
 
     return router
-
-
-def stored_data(connection: Connection, annotator: int) -> dict[str, Any]:
-    """What is stored of one annotator, for them to read."""
-    replies = connection.scalar(
-        sa.select(sa.func.count())
-        .select_from(ANSWER.join(ASSIGNMENT, ANSWER.c.assignment == ASSIGNMENT.c.id))
-        .where(ASSIGNMENT.c.annotator == annotator)
-    )
-    posts = connection.scalars(sa.select(POST.c.text).where(POST.c.annotator == annotator).order_by(POST.c.id)).all()
-    asked = connection.scalars(sa.select(ITEM.c.content).where(ITEM.c.owner == annotator)).all()
-    pseudonym = connection.scalar(sa.select(ANNOTATOR.c.pseudonym).where(ANNOTATOR.c.id == annotator))
-    questions = [content["question"] for content in asked]
-    return {"replies": replies, "posts": posts, "questions": questions, "pseudonym": pseudonym}
-
-
-def delete_data(connection: Connection, annotator: int) -> None:
-    """Remove all an annotator gave; an empty row and the fact that somebody withdrew remain."""
-    assignments = sa.select(ASSIGNMENT.c.id).where(ASSIGNMENT.c.annotator == annotator)
-    connection.execute(sa.delete(ANSWER).where(ANSWER.c.assignment.in_(assignments)))
-    connection.execute(sa.delete(ASSIGNMENT).where(ASSIGNMENT.c.annotator == annotator))
-    for table, column in ((ITEM, ITEM.c.owner), (POST, POST.c.annotator), (SESSION, SESSION.c.annotator)):
-        connection.execute(sa.delete(table).where(column == annotator))
-    connection.execute(sa.delete(AUDIT).where(AUDIT.c.annotator == annotator))
-    emptied = {"name": "withdrawn", "token_hash": None, "pseudonym": f"gone-{annotator}", "consented": None}
-    connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(**emptied, withdrawn=time.time()))
-    log(connection, "data deleted on request")
 
 
 def step_routes(site: Site) -> APIRouter:
@@ -339,8 +335,7 @@ def step_routes(site: Site) -> APIRouter:
 
     @router.post("/undo")
     def undo(request: Request, form: Posted) -> Response:
-        visitor, annotator = site.annotator(request)
-        site.check_form(visitor, form)
+        _, annotator = site.annotator(request, form)
         with site.database.write() as connection:
             now = current_step(connection, annotator)
             if form.get("from") != (now.place if now else END):  # a second click, or another tab
@@ -355,20 +350,10 @@ def validate_routes(site: Site) -> APIRouter:
     """Validating pairs: quality and preference first, then the rubric, then the preference again."""
     router = APIRouter()
 
-    def page(visitor: Visitor, now: CurrentStep, values: Mapping[str, str], status: int = 200, **more: Any) -> Response:
+    def page(visitor: Visitor, now: CurrentStep, values: Mapping[str, str], **more: Any) -> Response:
         chosen, rejected = now.content["answers"]
-        fields = validate_fields(now.step)
-        context = {
-            "now": now,
-            "item": now.content,
-            "texts": {"A": rejected if now.flipped else chosen, "B": chosen if now.flipped else rejected},
-            "rate": {letter: [f for f in fields if f.name.startswith(f"{letter}-")] for letter in "AB"},
-            "ask": [f for f in fields if "-" not in f.name],
-            "values": values,
-            "wrong": {},
-            "skips": SKIP_REASONS,
-        }
-        return site.page("validate.html", visitor, status, **context | more)
+        texts = {"A": rejected, "B": chosen} if now.flipped else {"A": chosen, "B": rejected}
+        return site.item_page(visitor, now, validate_fields(now.step), texts, values, **more)
 
     @router.get("/task")
     def task(request: Request, notice: str = "") -> Response:
@@ -378,7 +363,7 @@ def validate_routes(site: Site) -> APIRouter:
             if now is None:
                 return site.finished_page(connection, visitor, notice)
             values = undone_reply(connection, annotator, now) if notice == "undone" else {}
-        return page(visitor, now, values, notice=NOTICES.get(notice, ""))
+        return page(visitor, now, values, notice=notice)
 
     @router.post("/task/{assignment}/{step}")
     def reply(request: Request, assignment: int, step: int, form: Posted) -> Response:
@@ -390,6 +375,6 @@ def validate_routes(site: Site) -> APIRouter:
             now = current_step(connection, annotator)
         if now is None or (now.assignment, now.step) != (assignment, step):
             return redirect("/task")
-        return page(visitor, now, form, 422, wrong=wrong)
+        return page(visitor, now, form, wrong=wrong)
 
     return router
