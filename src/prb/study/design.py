@@ -76,8 +76,8 @@ def new_study(config: NewConfig) -> NewStudy:
     if not items:
         raise BadInput(f"{config.dataset} has no question with at least two answers, or --limit leaves none")
     assignments = []
-    groups = [item["content"]["group"] for item in items if not item["is_check"]] if config.kind == "validate" else []
     if config.kind == "validate":
+        groups = [item["content"]["group"] for item in items if not item["is_check"]]
         assignments = assign(
             groups,
             annotators=config.annotators,
