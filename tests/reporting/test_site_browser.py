@@ -150,7 +150,15 @@ def test_a_model_page_is_reached_from_the_board_and_tells_of_its_failures(visit:
     window.page.get_by_role("link", name=EVIL).click()
     window.page.wait_for_selector("h1:has-text('alert')")
     text = window.page.locator("main").inner_text()
-    for part in ("no verdict found", "This needs several runs", "By tier", "Position", "$ 2.5", "Every user has one pair"):
+    expected = (
+        "no verdict found",
+        "This needs several runs",
+        "By tier",
+        "Position",
+        "$ 2.5",
+        "Every user has one pair",
+    )
+    for part in expected:
         assert part in text, part
     assert window.texts(".facts dd")[0].startswith("50.0")
     # asked in both orders it always likes the first: never the same answer twice
@@ -238,7 +246,8 @@ def test_two_models_are_compared(visit: Open, site: Path) -> None:
     window = visit(site, "compare.html#a=knows&b=" + EVIL)
     assert "knows is ahead of <script>alert(1)</script> by 50.0 points" in window.texts("#verdict")[0]
     assert "sign-flip p 0.250, 0.500 after Holm" in window.texts("#verdict")[0]
-    assert "5 pairs that both models answered; 2 where one failed are left out" in window.page.locator("main").inner_text()
+    counted = "5 pairs that both models answered; 2 where one failed are left out"
+    assert counted in window.page.locator("main").inner_text()
     assert window.texts("#changed h3") == ["Only knows is right: 5", f"Only {EVIL} is right: 0"]
     window.page.click("#swap")
     window.page.locator("#changed section:first-child h3", has_text=": 0").wait_for()
