@@ -1,4 +1,4 @@
-"""The table of embedded models on the embedded benchmark, written into README.md and docs/mirror.md."""
+"""The table of embedded models on the embedded benchmark, written into docs/mirror.md."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ def main() -> None:
     config = EvaluateConfig(model=MODELS, condition=("none", "profile", "shuffled", "oracle"), out=out)
     with watch() as progress:
         table = leaderboard(evaluate(config, progress=progress).summary)
-    for page in (ROOT / "README.md", ROOT / "docs" / "mirror.md"):
-        write_between("baselines", markdown(table), page)
+    write_between("baselines", markdown(table), ROOT / "docs" / "mirror.md")
     show(table)
 
 

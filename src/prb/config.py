@@ -177,7 +177,11 @@ def read_config(path: Path, settings: type[Settings]) -> dict[str, Any]:
 
 MESSAGES = {
     "unexpected_keyword_argument": "there is no setting {name!r}",
+    "missing": "{name} is required",
     "missing_keyword_only_argument": "{name} is required",
+    "int_parsing": "{name} must be a whole number, not {given!r}",
+    "int_type": "{name} must be a whole number, not {given!r}",
+    "float_parsing": "{name} must be a number, not {given!r}",
     "greater_than_equal": "{name} must be at least {ge}, not {given}",
     "greater_than": "{name} must be greater than {gt}, not {given}",
     "less_than_equal": "{name} must be at most {le}, not {given}",

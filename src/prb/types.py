@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, overload, runtime_c
 
 
 class Post(NamedTuple):
-    """One item of a person's history."""
+    """One item of a user's history."""
 
     id: str
     category: str
@@ -16,7 +16,7 @@ class Post(NamedTuple):
 
 
 class Profile(Sequence[Post]):
-    """A person's posts, built when they are first looked at: most passes over a large set never do."""
+    """A user's posts, built when they are first looked at: most passes over a large set never do."""
 
     __slots__ = ("_posts", "_rows")
 
@@ -52,7 +52,7 @@ class Profile(Sequence[Post]):
 
 
 class Aspect(NamedTuple):
-    """One line of a person's rubric. Hidden from reward models."""
+    """One line of a user's rubric. Hidden from reward models."""
 
     aspect: str
     evidence: str = ""
@@ -65,15 +65,15 @@ class Query:
 
     question: str
     user: str | None = None
-    """Whose posts these are; `None` where the model is told nothing about the person."""
+    """Whose posts these are; `None` where the model is told nothing about the user."""
     posts: tuple[Post, ...] = ()
     plan: tuple[str, ...] = ()
-    """What this person probably wants, one aspect an entry: inferred (`plan`) or the true rubric (`oracle`)."""
+    """What this user probably wants, one aspect per entry: inferred (`plan`) or the true rubric (`oracle`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A person's question with two good answers, of which one follows that person's rubric."""
+    """A user's question with two good answers, one of which follows that user's rubric."""
 
     id: str
     user: str
@@ -86,7 +86,7 @@ class Pair:
     narrative: str = ""
     tier: str | None = None
     mirror: str | None = None
-    """Id of the twin row: the same question and answers under another person, labels swapped."""
+    """Id of the twin row: the same question and answers under another user, labels swapped."""
     split: str | None = None
     topic: str | None = None
     drift: bool = False
@@ -99,7 +99,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rating:
-    """A person's own score, 0 to 1, of one answer."""
+    """A user's own score, 0 to 1, of one answer."""
 
     id: str
     user: str
@@ -151,7 +151,7 @@ class Failure:
 
 
 class Reward(float):
-    """A score that knows what it cost. Models without anything to say return a plain float."""
+    """A score that knows what it cost. Models that track no cost return a plain float."""
 
     __slots__ = ("cost", "cut", "spoken", "text", "tokens")
 
@@ -202,18 +202,20 @@ class Duel(NamedTuple):
 
 @runtime_checkable
 class Scorer(Protocol):
-    """A reward model that gives each answer a number; higher is better for this person."""
+    """A reward model that gives each answer a number; higher is better for this user."""
 
-    fingerprint: str
+    @property
+    def fingerprint(self) -> str: ...
 
     def score(self, asks: Sequence[Ask]) -> Sequence[float | Failure]: ...
 
 
 @runtime_checkable
 class Comparer(Protocol):
-    """A reward model that only says which of two answers is better for this person."""
+    """A reward model that only says which of two answers is better for this user."""
 
-    fingerprint: str
+    @property
+    def fingerprint(self) -> str: ...
 
     def prefer(self, duels: Sequence[Duel]) -> Sequence[Verdict | Failure]: ...
 
@@ -231,7 +233,7 @@ class Outcome:
     model: str
     condition: str
     scores: tuple[float | None, ...] | None = None
-    """Of a scorer: one number an answer, chosen first; `None` where it failed."""
+    """Of a scorer: one number per answer, chosen first; `None` where it failed."""
     verdicts: tuple[str | None, ...] | None = None
     """Of a comparer: asked with chosen first, then with rejected first."""
     credit: float | None = None
@@ -241,14 +243,14 @@ class Outcome:
     post_ids: tuple[str, ...] = ()
     """The posts the model saw, in the order it saw them."""
     plan: tuple[str, ...] = ()
-    """What was inferred of the person, under condition `plan`."""
+    """What was inferred about the user, under condition `plan`."""
     cut: int = 0
     """How many posts a token budget left out."""
     tokens: int = 0
     seconds: float = 0.0
     cost: float = 0.0
     text: tuple[str, ...] = ()
-    """What a generative model wrote, one entry a call."""
+    """What a generative model wrote, one entry per call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,7 +166,7 @@ def test_killed_or_interrupted_a_run_goes_on_where_it_was(
     assert stopped.returncode == code
     assert len(lines(tmp_path / "run", "samples")) == 6
     if name == "SIGINT":
-        assert stopped.stderr == "prb: interrupted; what was finished is kept, the same command goes on from there\n"
+        assert stopped.stderr == "prb: interrupted; run the same command again to resume\n"
     words = ["--model", "length", "--at-once", "3", "--quiet", "--json"]
     resumed = prb("bon", *flags(data, tmp_path / "run", *words))
     whole = prb("bon", *flags(data, tmp_path / "whole", *words))

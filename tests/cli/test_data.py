@@ -122,7 +122,7 @@ def test_a_row_with_errors_is_refused_with_what_is_wrong(words: list[str], prb: 
 
 
 PROMPTS = {
-    "none": "Question:\nHow do I water plant number 1?",
+    "none": "How do I water plant number 1?",
     "profile": "Earlier posts by the person who asks, oldest first:\n\nI love short lists about topic 1.\n\n"
     "My flat number 1 faces north and is cold.\n\nQuestion:\nHow do I water plant number 1?",
     "plan": "What this person probably wants from an answer:\n- I love short lists about topic 1.\n"
@@ -130,7 +130,7 @@ PROMPTS = {
     "shuffled": "Earlier posts by the person who asks, oldest first:\n\nI love short lists about topic 2.\n\n"
     "My flat number 2 faces north and is cold.\n\nQuestion:\nHow do I water plant number 1?",
     "oracle": "What this person probably wants from an answer:\n- brevity: Long texts tire them.\n\n"
-    "Question:\nHow do I water plant number 1?",
+    "How do I water plant number 1?",
 }
 
 

@@ -131,7 +131,7 @@ def test_flags_beside_a_config_replace_what_it_holds(prb: Prb, data: Path, tmp_p
         ("{", "is not JSON"),
         ("[]", "holds no settings of `prb evaluate`"),
         ('{"train": {}}', "holds no settings of `prb evaluate`"),
-        ('{"evaluate": {"k": "many"}}', "k: should be a valid integer"),
+        ('{"evaluate": {"k": "many"}}', "k must be a whole number, not 'many'"),
         ('{"evaluate": {"task": "essays"}}', "task must be 'pairs' or 'ratings', not 'essays'"),
     ],
 )

@@ -122,3 +122,11 @@ def test_a_classifier_is_scored_in_padded_batches_of_eight_with_special_tokens_t
     got = [score for line in lines for score in line["scores"]]
     assert got == wanted
     assert [line["credit"] for line in lines] == [float(a > b) for a, b in zip(wanted[::2], wanted[1::2], strict=True)]
+
+
+def test_a_short_name_is_the_name_of_the_outcomes(write_jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    path = write_jsonl(rows(8))
+    model = "j:=judge?llm=scripted/Result: A"
+    config = EvaluateConfig(model=model, dataset=path, protocol="paper", out=tmp_path / "run")
+    (result,) = evaluate(config).summary["results"]
+    assert (result["model"], result["accuracy"]["n"]) == ("j", 8)

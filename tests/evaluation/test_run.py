@@ -231,6 +231,8 @@ def test_bad_rows_can_be_skipped_and_are_counted(write_jsonl: Write, tmp_path: P
         ({"dataset": ""}, "dataset must not be empty"),
         ({"require": "acuracy>0.5"}, "no metric named 'acuracy'; did you mean 'accuracy'?"),
         ({"require": "accuracy"}, "'accuracy' is not like accuracy>0.6"),
+        ({"require": "gain>0", "condition": "profile"}, "gain>0 needs condition 'none', which is not run"),
+        ({"require": "accuracy@oracle>0"}, "needs condition 'oracle', which is not run"),
         ({"model": ("lenght",)}, "no model named 'lenght'; did you mean 'length'?"),
         ({"model": ("random?sed=1",)}, "no option of model 'random' named 'sed'; did you mean 'seed'?"),
         ({"model": ("random?seed=x",)}, "model 'random': seed='x'"),
@@ -257,7 +259,7 @@ def test_something_that_is_no_reward_model_is_refused_and_leaves_no_trace(write_
         fingerprint = "neither"
 
     config = settings(write_jsonl([make_row(1)]), tmp_path / "run")
-    with pytest.raises(BadInput, match=r"'mine' is not a reward model: it has neither score\(\) nor prefer\(\)"):
+    with pytest.raises(BadInput, match=r"'mine' is not a reward model: it needs `fingerprint`"):
         evaluate(config, models={"mine": Neither()})  # type: ignore[dict-item]
     assert not (tmp_path / "run").exists()
 

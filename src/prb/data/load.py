@@ -100,10 +100,6 @@ class Dataset:
     _bad: frozenset[int]
 
     @property
-    def people(self) -> Users:  # until all callers moved
-        return self.users
-
-    @property
     def name(self) -> str:
         return self.source.name
 

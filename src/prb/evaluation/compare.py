@@ -34,7 +34,7 @@ class CompareConfig(Settings):
     model_b: str | None = None
     """Which model of the second run."""
     seed: Seed = 0
-    """Fixes resampling."""
+    """Fixes the draws where there are too many clusters to enumerate."""
     json: bool = False
     """Print the comparison as JSON."""
 

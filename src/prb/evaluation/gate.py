@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,15 @@ class Requirement:
 
 def parse_requirements(text: str) -> list[Requirement]:
     return [_parse(clause.strip()) for clause in text.split(",") if clause.strip()]
+
+
+def check_requirements(text: str, conditions: Sequence[str]) -> None:
+    """Refuse, before the run, what the run cannot answer."""
+    for requirement in parse_requirements(text):
+        needed = {"gain": ("profile", "none"), "control": ("profile", "shuffled"), "flip_rate": ("profile", "shuffled")}
+        for condition in needed.get(requirement.metric, (requirement.condition,)):
+            if condition is not None and condition not in conditions:
+                raise BadSpec(f"--require: {requirement.text} needs condition {condition!r}, which is not run")
 
 
 def _parse(clause: str) -> Requirement:

@@ -111,7 +111,9 @@ class Outcomes:
     def add(self, outcomes: Iterable[Outcome]) -> None:
         """Outcomes of this process."""
         for outcome in outcomes:
-            self._add({name: getattr(outcome, name) for name in FIELDS})
+            problem = self._add({name: getattr(outcome, name) for name in FIELDS})
+            if problem:
+                raise RuntimeError(problem)
 
     def read(self, line: Mapping[str, Any], where: str) -> None:
         """A line of a file, checked: it must be one that `prb evaluate` writes, for the pair whose turn it is."""

@@ -126,10 +126,10 @@ def _outcome(name: str, item: Item, cluster: str, condition: Condition, won: flo
 
 
 def paper_scoring(
-    name: str, ids: Sequence[str], subsets: Sequence[str], prompt: Path | None
+    name: str, text: str, ids: Sequence[str], subsets: Sequence[str], prompt: Path | None
 ) -> tuple[PaperScoring | PaperJudging, str]:
-    """The evaluator for a model spec, and its fingerprint."""
-    spec = Spec.parse(name)
+    """The evaluator for the spec `text`, called `name` in outcomes, and its fingerprint."""
+    spec = Spec.parse(text)
     if spec.name == "classifier":
         head = Classifier(resolve_weights(spec.options["path"]), spec.options.get("device", "cpu"))
         return PaperScoring(name, head), head.fingerprint

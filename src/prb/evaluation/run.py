@@ -18,7 +18,7 @@ from prb.data.load import Dataset, load
 from prb.errors import BadInput
 from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.config import DEFAULT_CONDITIONS, DEFAULT_MODELS, EvaluateConfig
-from prb.evaluation.gate import parse_requirements
+from prb.evaluation.gate import check_requirements
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.paper import BATCH as PAPER_TEXTS
 from prb.evaluation.paper import PaperJudging, PaperScoring, paper_scoring
@@ -78,7 +78,7 @@ def evaluate(
 
 def complete(config: EvaluateConfig) -> EvaluateConfig:
     """Defaults filled in, and what fields require of each other checked, before anything expensive happens."""
-    parse_requirements(config.require or "")
+    check_requirements(config.require or "", config.condition or DEFAULT_CONDITIONS)
     if config.protocol == "paper":
         if config.condition not in ((), ("none",)) or config.task != "pairs":
             raise BadInput("--protocol paper shows no profile and scores pairs only: omit --condition and --task")
@@ -151,17 +151,17 @@ class Runner:
         config = self.config
         if config.protocol == "paper":
             index = self.dataset.index
-            paper, fingerprint = paper_scoring(spec, index.ids, index.categories, config.judge_prompt)
+            paper, fingerprint = paper_scoring(name, spec, index.ids, index.categories, config.judge_prompt)
             self.run.confirm_model(name, fingerprint)
             return paper
         model = models[name] if name in models else MODELS.make(spec)
+        if not isinstance(model, Scorer | Comparer):
+            raise BadInput(f"{name!r} is not a reward model: it needs `fingerprint`, and score() or prefer()")
         self.run.confirm_model(name, model.fingerprint)
         builder = QueryBuilder.of(config, self.dataset, self.planner, reader=model, seed=config.seed)
         refuse = config.on_overflow == "error"
         if isinstance(model, Scorer):
             return ScorerOutcomes(name, model, builder, refuse_cuts=refuse)
-        if not isinstance(model, Comparer):
-            raise BadInput(f"{name!r} is not a reward model: it has neither score() nor prefer()")
         if config.task == "ratings":
             raise BadInput(f"{name!r} only compares answers; ratings need a model that scores them")
         both = config.orders == "both"

@@ -82,7 +82,7 @@ def bon_tables(summary: Result) -> Iterator[Table]:
             )
             for row in summary["contrasts"]
         )
-        note = "Points, 95 % bootstrap interval over clusters; sign-flip p, paired by query."
+        note = "Points, paired by query; sign-flip p over clusters, and the 95 % interval that inverts it."
         columns = ("models", "difference", "95 %", "p", "p (Holm)", "queries")
         yield Table(f"Best of {ks[-1]}, paired", columns, contrasts, (note, grader_trust))
 

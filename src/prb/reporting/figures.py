@@ -68,8 +68,8 @@ def joined(group: Group) -> Summary:
     for entry in group.entries:
         summary = entry.run.summary
         about = {"model": entry.name, "floor": entry.spec in FLOORS}
-        results += [{**row, **about} for row in summary["results"] if row["model"] == entry.spec]
-        contrasts += [{**row, **about} for row in summary["contrasts"] if row["model"] == entry.spec]
+        results += [{**row, **about} for row in summary["results"] if row["model"] == entry.model]
+        contrasts += [{**row, **about} for row in summary["contrasts"] if row["model"] == entry.model]
     correct(contrasts)
     return {"dataset": group.about, "results": results, "contrasts": contrasts}
 

@@ -56,6 +56,8 @@ class Entry:
     """A model of a run, under the name it has on the site."""
 
     name: str
+    model: str
+    """What the run calls it: its short name, or the spec."""
     spec: str
     run: Evaluation
 
@@ -65,7 +67,7 @@ class Entry:
 
     def result(self, condition: str) -> Mapping[str, Any] | None:
         rows = self.run.summary["results"]
-        return next((r for r in rows if (r["model"], r["condition"]) == (self.spec, condition)), None)
+        return next((r for r in rows if (r["model"], r["condition"]) == (self.model, condition)), None)
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,7 @@ def _group(name: str, runs: Sequence[Evaluation], progress: Progress) -> Group:
         for (model, condition), column in outcomes.of.items():
             if outcomes.pairs != first.pairs or len(column) != run.summary["dataset"]["rows"]:
                 raise BadInput(f"{run.folder}: {model!r} under {condition} does not have one outcome per pair")
-            entry = next(entry for entry in entries if entry.run is run and entry.spec == model)
+            entry = next(entry for entry in entries if entry.run is run and entry.model == model)
             columns[entry.name, condition] = column
     assert first is not None
     dataset, missing = _dataset(runs, first.pairs, progress)
@@ -238,12 +240,12 @@ def _group(name: str, runs: Sequence[Evaluation], progress: Progress) -> Group:
 
 def _entries(runs: Sequence[Evaluation]) -> tuple[Entry, ...]:
     """A model that is in several runs has the run's name in brackets, and a number where that is not enough."""
-    specs = [(split_alias(model)[0], run) for run in runs for model in run.settings["model"]]
-    all_specs = [spec for spec, _ in specs]
+    models = [(*split_alias(model), run) for run in runs for model in run.settings["model"]]
+    names = [name for name, _, _ in models]
     counts: dict[str, int] = {}
     entries = []
-    for spec, run in specs:
-        entry = Entry(spec if all_specs.count(spec) == 1 else f"{spec} ({run.folder.name})", spec, run)
+    for model, spec, run in models:
+        entry = Entry(model if names.count(model) == 1 else f"{model} ({run.folder.name})", model, spec, run)
         counts[entry.name] = n = counts.get(entry.name, 0) + 1
         entries.append(entry if n == 1 else replace(entry, name=f"{entry.name} {n}"))
     return tuple(entries)

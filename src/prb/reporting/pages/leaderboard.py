@@ -66,7 +66,7 @@ def _all_rows(group: Group) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for entry in group.entries:
         results = {c: result for c in group.conditions if (result := entry.result(c))}
-        contrasts = {row["kind"]: dict(row) for row in entry.run.summary["contrasts"] if row["model"] == entry.spec}
+        contrasts = {row["kind"]: dict(row) for row in entry.run.summary["contrasts"] if row["model"] == entry.model}
         rows.append(
             {
                 "accuracy": {c: row["accuracy"] for c, row in results.items()},

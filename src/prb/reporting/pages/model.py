@@ -26,7 +26,7 @@ def build(inputs: Inputs) -> Iterator[tuple[str, Any]]:
                 f"{group.id}/model-{n}",
                 {
                     "conditions": {c: _condition(group, entry, c, users) for c in conditions},
-                    "contrasts": [row for row in entry.run.summary["contrasts"] if row["model"] == entry.spec],
+                    "contrasts": [row for row in entry.run.summary["contrasts"] if row["model"] == entry.model],
                     "other_k": _other_k(group, entry),
                 },
             )
