@@ -130,7 +130,7 @@ PROMPTS = {
     "shuffled": "Earlier posts by the person who asks, oldest first:\n\nI love short lists about topic 2.\n\n"
     "My flat number 2 faces north and is cold.\n\nQuestion:\nHow do I water plant number 1?",
     "oracle": "What this person probably wants from an answer:\n- brevity: Long texts tire them.\n\n"
-    "How do I water plant number 1?",
+    "Question:\nHow do I water plant number 1?",
 }
 
 

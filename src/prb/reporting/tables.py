@@ -103,9 +103,8 @@ def comparison(result: Result) -> Table:
         for row in result["comparisons"]
     )
     tests = sorted({row["test"] for row in result["comparisons"]})
-    notes = [
-        f"Paired on rows both answered; the 95 % interval inverts the sign-flip test over clusters, p by {', '.join(tests)}."
-    ]
+    how = f"the 95 % interval inverts the sign-flip test over clusters, p by {', '.join(tests)}"
+    notes = [f"Paired on rows both answered; {how}."]
     smallest = [row["smallest_detectable"] for row in result["comparisons"] if row["smallest_detectable"]]
     if smallest:
         notes.append(f"Smallest detectable difference (80 % power): about {percent(max(smallest))} points.")
