@@ -143,6 +143,10 @@ class Memo(Generic[V]):
                 self.put(key, value)
         return [values[key] for key in keys]
 
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether this process knows the value; the cache on disk is not asked."""
+        return key in self._known
+
     def put(self, key: Hashable, value: V) -> None:
         """Remember a value that is known from elsewhere, such as an earlier run."""
         self._known[key] = value

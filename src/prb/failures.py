@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import ClassVar
 
 from prb.config import Count, Settings, Share, config
-from prb.errors import BudgetUsedUp, Unreachable
+from prb.errors import BudgetUsedUp, PrbError, TooManyFailures, Unreachable
 from prb.types import Failure
 
 MAX_FATAL = 5
@@ -36,17 +36,12 @@ class FailureConfig(Settings):
     """Ask again for all rows that failed; without it, only for those that failed because of the endpoint."""
 
     def retries(self, kind: str | None) -> bool:
-        """Whether a stored failure of this kind is asked about again; `None` is a failure without a kind."""
+        """Whether a stored failure of this kind is asked about again."""
         return self.retry_failed or kind in ("transient", "fatal", "budget")
 
 
 class Breaker:
-    """Counts fatal failures without an answer in between.
-
-    with breaking(config.max_fatal) as breaker:
-        answers = model.score(asks)
-        breaker.check(answers, spec)
-    """
+    """Counts fatal failures without an answer in between; see `breaking`."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = _limit.get() if limit is None else limit
@@ -62,22 +57,24 @@ class Breaker:
             if self._fatal >= self._limit:
                 self.tripped = answer
 
-    def check(self, answers: Iterable[object], name: str) -> None:
-        """Raise if the budget is used up, or if too many of the answers so far are fatal failures in a row."""
+    def error(self, answers: Iterable[object], name: str) -> PrbError | None:
+        """What to raise if the budget is used up, or if too many answers so far are fatal failures in a row."""
         for answer in answers:
             if isinstance(answer, Failure) and answer.kind == "budget":
-                raise BudgetUsedUp(f"{name}: {answer}; {RESUME}, with a larger budget")
+                return BudgetUsedUp(f"{name}: {answer}; {RESUME}, with a larger budget")
             self.add(answer)
-        if self.tripped:
-            raise Unreachable(
-                f"{name}: {self.tripped} ({self._fatal} times in a row, --max-fatal {self._limit}); "
-                f"check key, model name and address; {RESUME}"
-            )
+        if not self.tripped:
+            return None
+        why = f"{self._fatal} times in a row without an answer (--max-fatal {self._limit})"
+        return Unreachable(f"{name}: {self.tripped}; {why}; check key, model name and address; {RESUME}")
 
 
 @contextmanager
 def breaking(limit: int) -> Iterator[Breaker]:
-    """A breaker for a run; endpoints give up on a batch at the same limit, instead of trying the rest of it."""
+    """A breaker for a run. Endpoints give up on a batch at the same limit, instead of trying the rest of it.
+
+    The verb asks `error` about the answers of each batch, keeps those that are not `unanswered`, and raises.
+    """
     token = _limit.set(limit)
     try:
         yield Breaker(limit)
@@ -85,11 +82,26 @@ def breaking(limit: int) -> Iterator[Breaker]:
         _limit.reset(token)
 
 
-def failed_share(failed: int, total: int) -> float:
-    return failed / total if total else 0.0
+def unanswered(answer: object) -> bool:
+    """Whether the endpoint failed rather than the row, so that nothing is booked when the run stops here."""
+    return isinstance(answer, Failure) and answer.kind != "row"
 
 
-def worst_reasons(failures: Mapping[str, int], shown: int = 3) -> str:
+def share_problem(what: str, failed: int, total: int, reasons: Mapping[str, int], max_failed: float) -> str | None:
+    """What is wrong if more than the allowed share failed."""
+    if failed <= max_failed * total:
+        return None
+    return f"{what}: {failed} of {total} failed ({count_reasons(reasons)})"
+
+
+def refuse_failures(problems: Iterable[str | None], max_failed: float) -> None:
+    """Raise what `share_problem` found."""
+    found = [problem for problem in problems if problem]
+    if found:
+        raise TooManyFailures(f"too many failures (--max-failed {max_failed:g}):\n  " + "\n  ".join(found))
+
+
+def count_reasons(failures: Mapping[str, int], shown: int = 3) -> str:
     """The most frequent reasons with their counts."""
     ordered = sorted(failures.items(), key=lambda entry: (-entry[1], entry[0]))
     more = [f"{len(ordered) - shown} other reasons"] if len(ordered) > shown else []

@@ -240,6 +240,8 @@ class Outcome:
     """1 won, 0.5 tied, 0 lost; `None` is a failure, not a loss."""
     margin: float | None = None
     failure: str | None = None
+    failure_kind: FailureKind | None = None
+    """Whether the row or its endpoint failed; `None` where nothing did."""
     post_ids: tuple[str, ...] = ()
     """The posts the model saw, in the order it saw them."""
     plan: tuple[str, ...] = ()

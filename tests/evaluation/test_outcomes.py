@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from prb.errors import BadInput
-from prb.evaluation.outcomes import FIELDS, Outcomes, read_outcomes
+from prb.evaluation.outcomes import REQUIRED, Outcomes, read_outcomes
 from prb.types import Outcome
 
 
@@ -110,7 +110,7 @@ def test_a_line_that_this_run_would_not_have_written_is_refused(changes: dict[st
         outcomes.read(as_line(LINES[0], **changes), "here")
 
 
-@pytest.mark.parametrize("name", sorted(FIELDS))
+@pytest.mark.parametrize("name", sorted(REQUIRED))
 def test_a_line_without_one_of_its_fields_is_refused_with_its_place(name: str, tmp_path: Path) -> None:
     lines = [as_line(line) for line in LINES]
     del lines[2][name]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
 from prb.config import Condition, Count, DataConfig, Name, OutputConfig, Repeated, Seed, UserConfig, config
+from prb.failures import FailureConfig
 from prb.registry import split_alias
 
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
@@ -14,11 +15,11 @@ DEFAULT_MODELS = ("random", "length", "constant", "lexical", "embedding", "aspec
 
 
 @config
-class EvaluateConfig(OutputConfig, UserConfig, DataConfig):
+class EvaluateConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
     """Score reward models on a personalized benchmark. Without arguments: the embedded benchmark and models."""
 
     verb: ClassVar[str] = "evaluate"
-    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | {"require"}
+    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | FailureConfig.presentation | {"require"}
 
     model: Repeated[Name] = ()
     """Model spec such as `embedding` or `embedding?encoder=minilm`. Default: all embedded models.

@@ -10,6 +10,7 @@ from typing import Any
 
 from prb.errors import BadSpec, GateFailed, unknown
 from prb.evaluation.config import CONDITIONS
+from prb.failures import refuse_failures, share_problem
 
 _CLAUSE = re.compile(
     r"([a-z_]+)(?:@([a-z]+))?(?:\.(low|high|p|p_holm|failed|n))?\s*(>=|<=|>|<)\s*(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)"
@@ -18,6 +19,8 @@ _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operato
 RESULTS = ("accuracy", "strict_accuracy", "mirror_accuracy", "person_effect", "average_user_share")
 RATINGS = ("alignment", "mae", "skill", "spearman", "concordance")
 CONTRASTS = ("gain", "control", "flip_rate")
+IMPOSSIBLE = {"no rubric to show", "no other user to borrow a profile from"}
+"""Failures of a condition, before any model is asked."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,38 @@ def _parse(clause: str) -> Requirement:
     if condition is not None and condition not in CONDITIONS:
         raise unknown("condition", condition, CONDITIONS)
     return Requirement(clause, metric, condition, part or "value", compare, float(bound))
+
+
+def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:
+    """Raise `TooManyFailures` if more than this share of a model's rows failed under a condition.
+
+    A condition that is impossible for the whole dataset is no failure of the model: see `impossible_conditions`.
+    """
+    impossible = impossible_conditions(summary)
+    refuse_failures(
+        (
+            share_problem(f"{row['model']} under {row['condition']}", *_counts(row), row["failures"], max_failed)
+            for row in summary["results"]
+            if row["condition"] not in impossible
+        ),
+        max_failed,
+    )
+
+
+def impossible_conditions(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Conditions that the dataset allows for no row, each with the reason: no rubric anywhere, only one user."""
+    impossible: dict[str, str] = {}
+    for row in summary["results"]:
+        failed, total = _counts(row)
+        if failed == total > 0 and len(row["failures"]) == 1 and set(row["failures"]) <= IMPOSSIBLE:
+            impossible[row["condition"]] = next(iter(row["failures"]))
+    return impossible
+
+
+def _counts(row: Mapping[str, Any]) -> tuple[int, int]:
+    """Rows that failed, and all rows; `accuracy` is there for pairs, ratings have the counts beside it."""
+    counts = row.get("accuracy", row)
+    return counts["failed"], counts["n"] + counts["failed"]
 
 
 def require(text: str, summary: Mapping[str, Any]) -> None:

@@ -7,17 +7,20 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from prb.errors import BadInput
 from prb.runs import OUTCOMES, read_lines
 from prb.stats.estimate import Floats
-from prb.types import Outcome
+from prb.types import FailureKind, Outcome
 
 NAN = float("nan")
 FIELDS = frozenset(Outcome.__dataclass_fields__)
+REQUIRED = FIELDS - {"failure_kind"}
+"""Lines of earlier versions have no kind of failure."""
+KINDS = (None, *get_args(FailureKind))
 VERDICTS = (None, "first", "second", "tie")
 
 
@@ -166,7 +169,7 @@ def read_outcomes(folder: Path, *, details: bool = False) -> Outcomes:
 
 def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule after the other
     """Why a line cannot be an outcome. Written out because a run has millions of them."""
-    missing = FIELDS - line.keys()
+    missing = REQUIRED - line.keys()
     if missing:
         return f"an outcome without {', '.join(sorted(missing))}"
     credit, margin, failure = line["credit"], line["margin"], line["failure"]
@@ -176,6 +179,8 @@ def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule
         return f"margin {margin!r} is not a number"
     if (credit is None) != (margin is None) or (failure is not None and (credit is not None or not _is_text(failure))):
         return "credit, margin and failure contradict each other"
+    if line.get("failure_kind") not in (KINDS if failure else (None,)):
+        return f"failure_kind {line['failure_kind']!r} does not fit failure {failure!r}"
     if not all(_is_text(line[name]) for name in ("pair", "user", "cluster", "model", "condition")):
         return "pair, user, cluster, model and condition must be texts"
     for name, valid in (("scores", _is_score), ("verdicts", VERDICTS.__contains__)):

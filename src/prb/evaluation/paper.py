@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from prb.config import Condition
-from prb.errors import BadInput
+from prb.errors import BadInput, Unreachable
 from prb.llm import LLM, Message, Request, Sampling, make_llm
 from prb.prompts import fill, load
 from prb.registry import Spec
@@ -83,7 +83,9 @@ class PaperJudging:
         replies = self.llm.complete([Request((Message("user", self._prompt(item)),), sampling) for item in items])
         for n, (item, reply) in enumerate(zip(items, replies, strict=True)):
             if isinstance(reply, Failure):
-                raise BadInput(f"{item.id}: {reply}; the paper's procedure has no place for failures, so the run stops")
+                raise Unreachable(
+                    f"{item.id}: {reply}; the paper's procedure has no place for failures, so the run stops"
+                )
             verdict = paper_verdict(reply.text)
             won = float((verdict == "A") == self.chosen_is_a[item.id])
             first = "first" if won else "second"

@@ -7,15 +7,18 @@ bytes in `summary.json` as one that was never disturbed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
+
 from prb import __version__
 from prb.data.load import Dataset, load
-from prb.errors import BadInput
+from prb.errors import BadInput, BudgetUsedUp, Unreachable
 from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.config import DEFAULT_CONDITIONS, DEFAULT_MODELS, EvaluateConfig
 from prb.evaluation.gate import check_requirements
@@ -23,17 +26,20 @@ from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.paper import BATCH as PAPER_TEXTS
 from prb.evaluation.paper import PaperJudging, PaperScoring, paper_scoring
 from prb.evaluation.planners import PLANNERS, Planner
-from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes
+from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, Scoring
 from prb.evaluation.summary import summarize
+from prb.failures import Breaker, breaking
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, split_alias
-from prb.runs import OUTCOMES, SUMMARY, USERS, RunFolder
-from prb.types import Comparer, RewardModel, Scorer
+from prb.runs import OUTCOMES, SUMMARY, USERS, RunFolder, read_lines, sealed, write_bytes
+from prb.types import Comparer, Item, Outcome, RewardModel, Scorer
 
 T = TypeVar("T")
 Evaluator = ScorerOutcomes | ComparerOutcomes | PaperScoring | PaperJudging
 PAPER_ROWS = PAPER_TEXTS // 2
+PENDING = "pending.jsonl"
+"""Answers of a batch that had to stop: paid for, but without lines yet."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +73,14 @@ def evaluate(
     if dataset.problems:
         progress.note(f"left out {dataset.left_out} rows with errors")
     folder = config.folder(Path(config.dataset).name)
-    with RunFolder(folder, identity(config, dataset, planner), journals=(OUTCOMES,)) as run:
-        runner = Runner(config, dataset, planner, run, progress)
+    with (
+        RunFolder(folder, identity(config, dataset, planner), journals=(OUTCOMES,)) as run,
+        breaking(config.max_fatal) as breaker,
+    ):
+        runner = Runner(config, dataset, planner, models, run, breaker, progress)
+        runner.retry_failures()
         for position, (name, spec) in enumerate(map(split_alias, config.model)):
-            runner.evaluate_model(position, name, spec, models)
+            runner.evaluate_model(position, name, spec)
         summary, users = summarize(config, dataset, runner.outcomes)
         run.finish({USERS: users, SUMMARY: summary})
     return FinishedRun(folder, summary, users)
@@ -104,9 +114,17 @@ class Runner:
     """The lines of one run: those that are there, and those still to be made."""
 
     def __init__(
-        self, config: EvaluateConfig, dataset: Dataset, planner: Planner, run: RunFolder, progress: Progress
+        self,
+        config: EvaluateConfig,
+        dataset: Dataset,
+        planner: Planner,
+        models: Mapping[str, RewardModel],
+        run: RunFolder,
+        breaker: Breaker,
+        progress: Progress,
     ) -> None:
-        self.config, self.dataset, self.planner, self.run, self.progress = config, dataset, planner, run, progress
+        self.config, self.dataset, self.planner, self.models = config, dataset, planner, models
+        self.run, self.breaker, self.progress = run, breaker, progress
         self.outcomes = Outcomes(dataset.index.ids, [(m, c) for m in config.names for c in config.condition])
         self._journal = run[OUTCOMES]
         self._per_row = len(config.condition)
@@ -117,24 +135,84 @@ class Runner:
         if self._kept:
             progress.note(f"resuming: {self._kept} of {self._per_model * len(config.model)} outcomes are there")
         self._journal.keep(self._kept)
-        self._stored = enumerate(islice(self._journal.lines(), self._kept), 1)
+        self._pending = run.folder / PENDING
+        self._stored = enumerate(islice(self._journal.lines(), self._kept), 1)  # opened when the first line is read
 
-    def evaluate_model(self, position: int, name: str, spec: str, models: Mapping[str, RewardModel]) -> None:
+    def retry_failures(self) -> None:
+        """Ask again about stored failures that may have passed, and replace their lines; all others stay as they are.
+
+        The answers of the other rows are recalled, so nothing is paid twice and equal questions have equal answers.
+        """
+        failed = self._failed_lines()
+        changed: dict[int, Outcome] = {}
+        if failed:
+            self.progress.note(f"asking again about {len(failed)} rows that failed")
+        try:
+            for position, (name, spec) in enumerate(map(split_alias, self.config.model)):
+                first = position * self._per_model
+                numbers = {number for number in failed if first <= number < first + self._per_model}
+                if numbers:
+                    self._retry_model(first, name, spec, numbers, changed)
+        finally:
+            self._journal.replace(changed)
+
+    def _failed_lines(self) -> set[int]:
+        """Numbers of the lines whose failure is worth asking about again."""
+        failed = set()
+        with self._journal.path.open("rb") as file:
+            for number, line in enumerate(islice(file, self._kept)):
+                if b'"failure":null' not in line:  # nearly all have it, and parsing millions takes a while
+                    with suppress(orjson.JSONDecodeError, AttributeError):  # a damaged line is reported when it is read
+                        if self.config.retries(orjson.loads(line).get("failure_kind")):
+                            failed.add(number)
+        return failed
+
+    def _retry_model(self, first: int, name: str, spec: str, numbers: set[int], changed: dict[int, Outcome]) -> None:
+        evaluator = self._evaluator(name, spec)
+        if not isinstance(evaluator, Scoring):
+            return
+        conditions, clusters = self.config.condition, self.dataset.index.clusters
+        checked = Outcomes(self.dataset.index.ids, [(name, condition) for condition in conditions])
+        stored = enumerate(islice(self._journal.lines(), first, min(self._kept, first + self._per_model)), first)
+        again: list[tuple[int, list[Item], dict[int, dict[str, Any]]]] = []
+        row = 0
+        for batch in chunks(self.dataset, self.config.batch):
+            numbered = dict(islice(stored, len(batch) * self._per_row))
+            if not numbered:
+                break
+            for number, line in numbered.items():
+                checked.read(line, f"{self._journal.path}, line {number + 1}")
+            evaluator.recall(batch, conditions, list(numbered.values()))
+            failed = {n: line for n, line in numbered.items() if n in numbers}
+            if failed:
+                again.append((row, batch, failed))
+            row += len(batch)
+        self.progress.begin(f"{name}, again", total=len(numbers))
+        for row, batch, failed in again:
+            only = [number - first - row * self._per_row for number in failed]
+            outcomes = self._stoppable(evaluator, batch, clusters[row : row + len(batch)], only)
+            for (number, line), outcome in zip(failed.items(), outcomes, strict=True):
+                changed[number] = with_earlier_cost(outcome, line)
+            self.progress.advance(len(failed))
+        self._pending.unlink(missing_ok=True)
+
+    def evaluate_model(self, position: int, name: str, spec: str) -> None:
         ids, clusters = self.dataset.index.ids, self.dataset.index.clusters
         rows_done = min(len(ids), max(0, self._kept - position * self._per_model) // self._per_row)
         self.progress.begin(name, total=len(ids), done=rows_done)
         if rows_done == len(ids):
             self._read(len(ids))
             return
-        evaluator = self._evaluator(name, spec, models)
+        evaluator = self._evaluator(name, spec)
         start = 0
         for batch in chunks(self.dataset, self.config.batch):
             end = start + len(batch)
             if end <= rows_done:
                 evaluator.recall(batch, self.config.condition, self._read(len(batch)))
             else:
-                outcomes = list(evaluator.batch(batch, clusters[start:end], self.config.condition))
+                outcomes = self._stoppable(evaluator, batch, clusters[start:end])
                 self._journal.append(outcomes)
+                self._pending.unlink(missing_ok=True)
                 self.outcomes.add(outcomes)
                 self.progress.advance(len(batch))
             start = end
@@ -147,8 +225,29 @@ class Runner:
             lines.append(line)
         return lines
 
-    def _evaluator(self, name: str, spec: str, models: Mapping[str, RewardModel]) -> Evaluator:
-        config = self.config
+    def _stoppable(
+        self, evaluator: Evaluator, batch: list[Item], clusters: Sequence[str], only: Sequence[int] | None = None
+    ) -> list[Outcome]:
+        """The outcomes of a batch. If it has to stop, what was answered is kept for when the run is resumed."""
+        if not isinstance(evaluator, Scoring):
+            return list(evaluator.batch(batch, clusters, self.config.condition))
+        try:
+            return evaluator.batch(batch, clusters, self.config.condition, only)
+        except (Unreachable, BudgetUsedUp):
+            if evaluator.paid:
+                write_bytes(self._pending, b"".join(map(sealed, evaluator.paid_lines())))
+            raise
+
+    def _restore(self, evaluator: ScorerOutcomes | ComparerOutcomes) -> ScorerOutcomes | ComparerOutcomes:
+        if self._pending.exists():
+            try:
+                evaluator.restore(read_lines(self._pending))
+            except (KeyError, TypeError, ValueError):
+                raise BadInput(f"{self._pending} is damaged; delete it and run again to ask for its answers") from None
+        return evaluator
+
+    def _evaluator(self, name: str, spec: str) -> Evaluator:
+        config, models = self.config, self.models
         if config.protocol == "paper":
             index = self.dataset.index
             paper, fingerprint = paper_scoring(name, spec, index.ids, index.categories, config.judge_prompt)
@@ -161,16 +260,32 @@ class Runner:
         builder = QueryBuilder.of(config, self.dataset, self.planner, reader=model, seed=config.seed)
         refuse = config.on_overflow == "error"
         if isinstance(model, Scorer):
-            return ScorerOutcomes(name, model, builder, refuse_cuts=refuse)
+            return self._restore(ScorerOutcomes(name, model, builder, self.breaker, refuse_cuts=refuse))
         if config.task == "ratings":
             raise BadInput(f"{name!r} only compares answers; ratings need a model that scores them")
         both = config.orders == "both"
-        return ComparerOutcomes(name, model, builder, both_orders=both, seed=config.seed, refuse_cuts=refuse)
+        comparer = ComparerOutcomes(
+            name, model, builder, self.breaker, both_orders=both, seed=config.seed, refuse_cuts=refuse
+        )
+        return self._restore(comparer)
 
     def _whole_batches(self, lines: int) -> int:
         """How many of the lines belong to finished batches; the rest is done again whole."""
         done, rest = divmod(min(lines, self._per_model * len(self.config.model)), self._per_model)
         return done * self._per_model + rest - rest % (self.config.batch * self._per_row)
+
+
+def with_earlier_cost(outcome: Outcome, line: Mapping[str, Any]) -> Outcome:
+    """The outcome of a second attempt; what the first one cost stays booked, and its replies stay beside the new."""
+    earlier = tuple(line["text"])
+    first_failed = (line["scores"] or line["verdicts"] or [None])[0] is None
+    return replace(
+        outcome,
+        tokens=outcome.tokens + line["tokens"],
+        cost=outcome.cost + line["cost"],
+        seconds=round(outcome.seconds + line["seconds"], 6),
+        text=outcome.text + earlier if first_failed else earlier + outcome.text,
+    )
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

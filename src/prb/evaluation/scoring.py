@@ -10,8 +10,8 @@ import hashlib
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 from prb.cache import Memo
@@ -19,6 +19,7 @@ from prb.config import Condition
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import Plan
+from prb.failures import Breaker
 from prb.hashing import draw
 from prb.types import Ask, Comparer, Duel, Failure, Item, Outcome, Query, Reward, Scorer, Verdict
 
@@ -29,6 +30,8 @@ LARGEST_REWARD = 1e100
 """Beyond it sums and squares of margins overflow; no model means such a reward."""
 CREDIT = {"first": 1.0, "tie": 0.5, "second": 0.0}
 UNASKED = Query(question="")
+SPENT = ("tokens", "cut", "cost", "text")
+"""What is stored of an answer beside its value."""
 
 
 @dataclass(frozen=True)
@@ -44,44 +47,79 @@ class Job:
 class Scoring(ABC, Generic[A, V]):
     """From items to outcomes; subclasses say what is asked of a model and what its answers are worth."""
 
-    def __init__(self, name: str, builder: QueryBuilder, *, refuse_cuts: bool) -> None:
+    def __init__(self, name: str, builder: QueryBuilder, breaker: Breaker | None, *, refuse_cuts: bool) -> None:
         self.name = name
-        self._builder = builder
+        self.paid: dict[bytes, V] = {}
+        """Answers of a batch that was stopped before it had lines."""
+        self._builder, self._breaker = builder, breaker or Breaker()
         self._refuse_cuts = refuse_cuts
         self._memo: Memo[V] = Memo(strip=_without_cost)
 
     def batch(
-        self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
-    ) -> Iterator[Outcome]:
-        plans = self._builder.plans(items) if "plan" in conditions else {}
-        jobs, asks = self._prepare(items, conditions, plans)
+        self,
+        items: Sequence[Item],
+        clusters: Sequence[str],
+        conditions: Sequence[Condition],
+        only: Sequence[int] | None = None,
+    ) -> list[Outcome]:
+        """All items under all conditions, condition by condition, or `only` those at some places of this list.
+
+        If the model cannot be reached or the budget is used up, this raises, and `paid` holds what was answered.
+        """
+        places = [(item, cluster, c) for c in conditions for item, cluster in zip(items, clusters, strict=True)]
+        if only is not None:
+            places = [places[n] for n in only]
+        planned = [item for item, _, condition in places if condition == "plan"]
+        plans = self._builder.plans(planned) if planned else {}
+        if error := self._breaker.error(plans.values(), "planner"):
+            raise error
+        jobs, asks = self._prepare([(item, condition) for item, _, condition in places], plans)
+        for key, answer in self.paid.items():
+            if key not in self._memo:
+                self._memo.put(key, answer)
         started = time.perf_counter()
         answers = dict(zip(asks, self._memo.map(self._ask_checked, list(asks.values()), list(asks)), strict=True))
         seconds = (time.perf_counter() - started) / max(1, len(jobs))
-        for n, job in enumerate(jobs):
-            yield self._outcome(job, clusters[n % len(items)], [answers[key] for key in job.keys], seconds)
+        if error := self._breaker.error(answers.values(), self.name):
+            self.paid = {key: answer for key, answer in answers.items() if not isinstance(answer, Failure)}
+            raise error
+        for key, answer in self.paid.items():
+            self._memo.put(key, _without_cost(answer))
+        self.paid = {}
+        return [
+            self._outcome(job, cluster, [answers[key] for key in job.keys], seconds)
+            for job, (_, cluster, _) in zip(jobs, places, strict=True)
+        ]
 
     def recall(
         self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]
     ) -> None:
         """Remember what an earlier, interrupted process was told; a plan that failed there is asked for again."""
         plans = {line["pair"]: tuple(line["plan"]) for line in lines if line.get("condition") == "plan"}
-        for job, line in zip(self._prepare(items, conditions, plans)[0], lines, strict=True):
+        places = [(item, condition) for condition in conditions for item in items]
+        for job, line in zip(self._prepare(places, plans)[0], lines, strict=True):
             for key, value in zip(job.keys, self._stored_answers(line), strict=False):
                 if value is not None:
                     self._memo.put(key, value)
 
+    def paid_lines(self) -> list[dict[str, Any]]:
+        """`paid` as lines of a file, with what the answers cost."""
+        return [{"model": self.name, "key": key.hex(), **self._packed(answer)} for key, answer in self.paid.items()]
+
+    def restore(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """The opposite of `paid_lines`."""
+        self.paid = {bytes.fromhex(line["key"]): self._unpacked(line) for line in lines if line["model"] == self.name}
+
     def _prepare(
-        self, items: Sequence[Item], conditions: Sequence[Condition], plans: Mapping[str, Plan | Failure]
+        self, places: Sequence[tuple[Item, Condition]], plans: Mapping[str, Plan | Failure]
     ) -> tuple[list[Job], dict[bytes, A]]:
         jobs: list[Job] = []
         asks: dict[bytes, A] = {}
-        for condition in conditions:
-            for item in items:
-                built = self._builder.build(item, condition, plans.get(item.id))
-                item_asks = {} if isinstance(built, Failure) else self._asks(item, built.query)
-                asks.update(item_asks)
-                jobs.append(Job(item, condition, built, tuple(item_asks)))
+        for item, condition in places:
+            built = self._builder.build(item, condition, plans.get(item.id))
+            item_asks = {} if isinstance(built, Failure) else self._asks(item, built.query)
+            asks.update(item_asks)
+            jobs.append(Job(item, condition, built, tuple(item_asks)))
         return jobs, asks
 
     def _ask_checked(self, asks: Sequence[A]) -> Sequence[V | Failure]:
@@ -96,6 +134,12 @@ class Scoring(ABC, Generic[A, V]):
 
     @abstractmethod
     def _ask(self, asks: Sequence[A]) -> Sequence[V | Failure]: ...
+
+    @abstractmethod
+    def _packed(self, answer: V) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _unpacked(self, line: Mapping[str, Any]) -> V: ...
 
     @abstractmethod
     def _stored_answers(self, line: Mapping[str, Any]) -> Sequence[V | None]: ...
@@ -129,6 +173,7 @@ class Scoring(ABC, Generic[A, V]):
             credit=None if failure else credit,
             margin=None if failure else margin,
             failure=str(failure) if failure else None,
+            failure_kind=failure.kind if failure else None,
             post_ids=tuple([post.id for post in built.query.posts]),
             plan=built.query.plan if job.condition == "plan" else (),
             cut=built.cut + max([answer.cut for answer in paid], default=0),
@@ -142,8 +187,16 @@ class Scoring(ABC, Generic[A, V]):
 class ScorerOutcomes(Scoring[Ask, float]):
     """Outcomes of a scorer: one number per answer."""
 
-    def __init__(self, name: str, model: Scorer, builder: QueryBuilder, *, refuse_cuts: bool = False) -> None:
-        super().__init__(name, builder, refuse_cuts=refuse_cuts)
+    def __init__(
+        self,
+        name: str,
+        model: Scorer,
+        builder: QueryBuilder,
+        breaker: Breaker | None = None,
+        *,
+        refuse_cuts: bool = False,
+    ) -> None:
+        super().__init__(name, builder, breaker, refuse_cuts=refuse_cuts)
         self._model = model
 
     def _asks(self, item: Item, query: Query) -> dict[bytes, Ask]:
@@ -152,6 +205,14 @@ class ScorerOutcomes(Scoring[Ask, float]):
 
     def _ask(self, asks: Sequence[Ask]) -> Sequence[float | Failure]:
         return [checked_reward(reward) for reward in self._model.score(asks)]
+
+    def _packed(self, answer: float) -> dict[str, Any]:
+        spent = {name: getattr(answer, name) for name in SPENT} if isinstance(answer, Reward) else {}
+        return {"score": float(answer), **spent}
+
+    def _unpacked(self, line: Mapping[str, Any]) -> float:
+        spent = {name: line[name] for name in SPENT if name in line}
+        return Reward(line["score"], **spent) if spent else float(line["score"])
 
     def _stored_answers(self, line: Mapping[str, Any]) -> Sequence[float | None]:
         return line["scores"] or ()
@@ -173,12 +234,13 @@ class ComparerOutcomes(Scoring[Duel, Verdict]):
         name: str,
         model: Comparer,
         builder: QueryBuilder,
+        breaker: Breaker | None = None,
         *,
         both_orders: bool,
         seed: int,
         refuse_cuts: bool = False,
     ) -> None:
-        super().__init__(name, builder, refuse_cuts=refuse_cuts)
+        super().__init__(name, builder, breaker, refuse_cuts=refuse_cuts)
         self._model = model
         self._both, self._seed = both_orders, seed
 
@@ -191,6 +253,12 @@ class ComparerOutcomes(Scoring[Duel, Verdict]):
 
     def _ask(self, asks: Sequence[Duel]) -> Sequence[Verdict | Failure]:
         return self._model.prefer(asks)
+
+    def _packed(self, answer: Verdict) -> dict[str, Any]:
+        return asdict(answer)
+
+    def _unpacked(self, line: Mapping[str, Any]) -> Verdict:
+        return Verdict(choice=line["choice"], **{name: line[name] for name in SPENT})
 
     def _stored_answers(self, line: Mapping[str, Any]) -> Sequence[Verdict | None]:
         stored = line["verdicts"] or ()

@@ -1,0 +1,263 @@
+"""What a run does when its model does not answer: it stops early, loses nothing, and asks again when it is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from prb.errors import BudgetUsedUp, TooManyFailures, Unreachable
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.gate import IMPOSSIBLE, check_failures, impossible_conditions
+from prb.evaluation.run import PENDING, FinishedRun, evaluate
+from prb.failures import MAX_FATAL
+from prb.runs import OUTCOMES, SUMMARY
+from prb.types import Ask, Duel, Failure, FailureKind, Reward, Verdict
+from tests.conftest import make_row, make_twins
+from tests.llm.server import error, serve
+
+REFUSED, BUSY, BROKE = (
+    Failure("HTTP 401", "wrong key", kind="fatal"),
+    Failure("endpoint failed", "after 7 tries: HTTP 503", kind="transient"),
+    Failure("budget used up", "$1 of $1", kind="budget"),
+)
+
+
+class Flaky:
+    """A scorer that fails on the calls whose numbers `failures` holds, counted over its whole life."""
+
+    def __init__(self, failures: Callable[[int], Failure | None] = lambda _: None) -> None:
+        self.fingerprint = "flaky"
+        self.failures = failures
+        self.asked: list[str] = []
+
+    def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
+        return [self._one(ask) for ask in asks]
+
+    def _one(self, ask: Ask) -> float | Failure:
+        failure = self.failures(len(self.asked))
+        self.asked.append(f"{ask.query.user}: {ask.query.question} {ask.answer}")
+        return failure or Reward(len(ask.answer), tokens=7, cost=0.25, text=f"re: {ask.answer}")
+
+
+@pytest.fixture
+def rows(write_jsonl: Callable[..., Path]) -> Path:
+    return write_jsonl([*make_twins(1), *make_twins(2), *(make_row(n) for n in range(3, 9))])
+
+
+def run(rows: Path, model: Any, out: str = "run", **settings: Any) -> FinishedRun:
+    config = EvaluateConfig(
+        dataset=rows, model=("mine",), condition=("none", "profile"), batch=3, out=rows.parent / out, **settings
+    )
+    return evaluate(config, models={"mine": model})
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    read = [orjson.loads(line) for line in (folder / OUTCOMES).read_bytes().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "crc")} for line in read]
+
+
+def undisturbed(rows: Path) -> tuple[list[dict[str, Any]], bytes, Flaky]:
+    model = Flaky()
+    folder = run(rows, model, "whole").folder
+    return lines(folder), (folder / SUMMARY).read_bytes(), model
+
+
+def test_a_model_that_cannot_be_reached_stops_the_run_and_leaves_nothing(rows: Path) -> None:
+    with pytest.raises(Unreachable, match=r"mine: HTTP 401: wrong key; .*--max-fatal 5.*resume"):
+        run(rows, Flaky(lambda _: REFUSED))
+    assert not (rows.parent / "run").exists()
+
+
+def test_a_few_fatal_failures_between_answers_are_failures_of_their_rows(rows: Path) -> None:
+    folder = run(rows, Flaky(lambda n: REFUSED if n % 6 == 0 else None)).folder
+    assert {line["failure_kind"] for line in lines(folder)} == {None, "fatal"}
+    with pytest.raises(Unreachable):
+        run(rows, Flaky(lambda n: REFUSED if n % 6 == 0 else None), "strict", max_fatal=1)
+
+
+@pytest.mark.parametrize(("failure", "error"), [(REFUSED, Unreachable), (BROKE, BudgetUsedUp)])
+@pytest.mark.parametrize("after", [2, 8, 14, 20, 29])
+def test_a_stopped_run_is_resumed_to_the_same_lines_and_pays_nothing_twice(
+    rows: Path, failure: Failure, error: type[Exception], after: int
+) -> None:
+    expected, summary, whole = undisturbed(rows)
+    first = Flaky(lambda n: failure if n >= after else None)
+    with pytest.raises(error):
+        run(rows, first)
+    folder = rows.parent / "run"
+    booked = [line["failure_kind"] for line in lines(folder) if line["failure"]]
+    assert booked == ["fatal"] * len(booked)  # too few at the end of a batch to stop there; asked again
+    assert len(booked) < MAX_FATAL
+    second = Flaky()
+    run(rows, second)
+    assert lines(folder) == expected
+    assert (folder / SUMMARY).read_bytes() == summary
+    assert not (folder / PENDING).exists()
+    assert sorted(first.asked[:after] + second.asked) == sorted(whole.asked)
+
+
+def test_a_run_may_stop_many_times(rows: Path) -> None:
+    expected, summary, whole = undisturbed(rows)
+    paid: list[str] = []
+    for _ in range(100):
+        model = Flaky(lambda n: BROKE if n >= 2 else None)
+        try:
+            run(rows, model)
+            break
+        except BudgetUsedUp:
+            paid += model.asked[:2]
+    assert lines(rows.parent / "run") == expected
+    assert (rows.parent / "run" / SUMMARY).read_bytes() == summary
+    assert sorted(paid + model.asked) == sorted(whole.asked)
+
+
+@pytest.mark.parametrize("kind", ["transient", "fatal", "budget"])
+def test_rows_that_failed_because_of_the_endpoint_are_asked_again(rows: Path, kind: FailureKind) -> None:
+    expected, summary, whole = undisturbed(rows)
+    failure = replace(BUSY, kind="transient" if kind == "budget" else kind)
+    first = Flaky(lambda n: failure if n in (0, 7, 8, 30) else None)
+    folder = run(rows, first, max_fatal=9).folder
+    assert sum(line["failure"] is not None for line in lines(folder)) >= 3
+    second = Flaky()
+    run(rows, second)
+    got = lines(folder)
+    assert [line["scores"] for line in got] == [line["scores"] for line in expected]
+    assert (folder / SUMMARY).read_bytes() == summary
+    answered = [text for n, text in enumerate(first.asked) if n not in (0, 7, 8, 30)]
+    assert sorted(answered + second.asked) == sorted(whole.asked)
+    third = Flaky()
+    run(rows, third)
+    assert not third.asked
+    assert lines(folder) == got
+
+
+def test_rows_that_were_not_asked_again_keep_their_bytes_and_the_others_their_costs(rows: Path) -> None:
+    folder = run(rows, Flaky(lambda n: replace(BUSY, cost=0.5) if n == 1 else None)).folder
+    before = (folder / OUTCOMES).read_bytes().splitlines()
+    run(rows, Flaky())
+    after = (folder / OUTCOMES).read_bytes().splitlines()
+    changed = [n for n, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+    assert changed == [0, 1]  # the twins share their question
+    old, new = (orjson.loads(side[0]) for side in (before, after))
+    assert (old["cost"], new["cost"]) == (0.75, 1.0)
+    assert new["text"] == ["re: " + text for text in (make_twins(1)[0]["chosen"], make_twins(1)[0]["rejected"])]
+
+
+def test_failures_of_rows_are_asked_again_only_on_request(rows: Path) -> None:
+    refusal = Failure("refused", "I will not.")
+    folder = run(rows, Flaky(lambda n: refusal if n == 4 else None)).folder
+    quiet, retried = Flaky(), Flaky()
+    run(rows, quiet)
+    assert not quiet.asked
+    run(rows, retried, retry_failed=True)
+    assert retried.asked
+    assert lines(folder)[4]["failure"] is None
+
+
+def test_a_retry_that_has_to_stop_keeps_what_it_got(rows: Path) -> None:
+    _, summary, whole = undisturbed(rows)
+    first = Flaky(lambda n: BUSY if n % 3 == 0 else None)
+    folder = run(rows, first).folder
+    paid = [text for n, text in enumerate(first.asked) if n % 3]
+    for _ in range(100):
+        model = Flaky(lambda n: BROKE if n >= 2 else None)
+        try:
+            run(rows, model)
+            break
+        except BudgetUsedUp:
+            paid += model.asked[:2]
+    assert (folder / SUMMARY).read_bytes() == summary
+    assert sorted(paid + model.asked) == sorted(whole.asked)
+
+
+class FlakyJudge:
+    fingerprint = "judge"
+
+    def __init__(self, failures: Callable[[int], Failure | None] = lambda _: None) -> None:
+        self.failures = failures
+        self.asked: list[Duel] = []
+
+    def prefer(self, duels: Sequence[Duel]) -> list[Verdict | Failure]:
+        replies: list[Verdict | Failure] = []
+        for duel in duels:
+            failure = self.failures(len(self.asked))
+            self.asked.append(duel)
+            better = "first" if len(duel.first) < len(duel.second) else "second"
+            replies.append(failure or Verdict(choice=better, tokens=3, cost=0.5, text=f"{better} of {duel.first}"))
+        return replies
+
+
+@pytest.mark.parametrize("orders", ["both", "one"])
+def test_a_judge_is_resumed_and_retried_in_both_orders(rows: Path, orders: str) -> None:
+    expected = lines(run(rows, FlakyJudge(), "whole", orders=orders).folder)
+    with pytest.raises(BudgetUsedUp):
+        run(rows, FlakyJudge(lambda n: BROKE if n >= 5 else None), orders=orders)
+    run(rows, FlakyJudge(), orders=orders)
+    assert lines(rows.parent / "run") == expected
+    folder = run(rows, FlakyJudge(lambda n: BUSY if n in (0, 9) else None), "other", orders=orders).folder
+    run(rows, FlakyJudge(), "other", orders=orders)
+    assert lines(folder) == expected
+
+
+def test_a_wrong_key_costs_a_handful_of_requests(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openai", reason="needs the api extra")
+    with serve(lambda _: error(401, "no such key")) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        config = EvaluateConfig(dataset=rows, model="judge?llm=openai/m;concurrency=1", out=rows.parent / "run")
+        with pytest.raises(Unreachable, match="HTTP 401: no such key"):
+            evaluate(config)
+        assert len(server.seen) == MAX_FATAL
+    assert not (rows.parent / "run").exists()
+
+
+def test_a_planner_that_cannot_be_reached_stops_the_run_too(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openai", reason="needs the api extra")
+    with serve(lambda _: error(404, "no such model")) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        config = EvaluateConfig(
+            dataset=rows, model="length", condition="plan", planner="llm?llm=openai/m", out=rows.parent / "run"
+        )
+        with pytest.raises(Unreachable, match="planner: HTTP 404: no such model"):
+            evaluate(config)
+    assert not (rows.parent / "run").exists()
+
+
+# too many failures
+
+
+def test_too_many_failed_rows_are_refused_with_their_reasons(rows: Path) -> None:
+    summary = run(rows, Flaky(lambda n: BUSY if n < 6 else None)).summary
+    with pytest.raises(TooManyFailures, match=r"mine under none: \d of 10 failed \(\d × endpoint failed\)"):
+        check_failures(summary, 0.1)
+    check_failures(summary, 0.5)
+    check_failures(run(rows, Flaky(), "other").summary, 0.0)
+
+
+def test_rows_that_a_condition_does_not_allow_count_unless_it_allows_none(write_jsonl: Callable[..., Path]) -> None:
+    def summary(without_rubric: int) -> dict[str, Any]:
+        data = [make_row(n, rubric_aspects=[] if n <= without_rubric else make_row(n)["rubric_aspects"])
+                for n in range(1, 11)]  # fmt: skip
+        rows = write_jsonl(data, f"{without_rubric}.jsonl")
+        config = EvaluateConfig(dataset=rows, model="length", out=rows.parent / str(without_rubric))
+        return evaluate(config).summary
+
+    assert impossible_conditions(summary(0)) == {}
+    with pytest.raises(TooManyFailures, match="length under oracle: 3 of 10 failed"):
+        check_failures(summary(3), 0.1)
+    assert impossible_conditions(summary(10)) == {"oracle": "no rubric to show"}
+    check_failures(summary(10), 0.1)
+
+
+def test_a_single_user_makes_shuffled_impossible(write_jsonl: Callable[..., Path]) -> None:
+    rows = write_jsonl([make_row(n, user="u") for n in range(1, 4)])
+    result = evaluate(
+        EvaluateConfig(dataset=rows, model="length", condition=("none", "shuffled"), out=rows.parent / "r")
+    )
+    assert set(impossible_conditions(result.summary).values()) <= IMPOSSIBLE
+    assert set(impossible_conditions(result.summary)) == {"shuffled"}
+    check_failures(result.summary, 0.0)
