@@ -14,8 +14,10 @@ from typing import ClassVar
 
 from prb.config import Count, Settings, Share, config
 from prb.errors import BudgetUsedUp, PrbError, TooManyFailures, Unreachable
-from prb.types import Failure
+from prb.types import Failure, FailureKind
 
+ENDPOINT: tuple[FailureKind, ...] = ("budget", "fatal", "transient")
+"""Kinds of failure that say nothing about a row, the gravest first."""
 MAX_FATAL = 5
 RESUME = "what is done is kept; run the same command again to resume"
 
@@ -35,9 +37,9 @@ class FailureConfig(Settings):
     retry_failed: bool = False
     """Ask again for all rows that failed; without it, only for those that failed because of the endpoint."""
 
-    def retries(self, kind: str | None) -> bool:
-        """Whether a stored failure of this kind is asked about again."""
-        return self.retry_failed or kind in ("transient", "fatal", "budget")
+    def retries(self, failure: str | None, kind: str | None) -> bool:
+        """Whether a row with this stored failure is asked about again."""
+        return failure is not None and (self.retry_failed or kind in ENDPOINT)
 
 
 class Breaker:
@@ -84,7 +86,12 @@ def breaking(limit: int) -> Iterator[Breaker]:
 
 def unanswered(answer: object) -> bool:
     """Whether the endpoint failed rather than the row, so that nothing is booked when the run stops here."""
-    return isinstance(answer, Failure) and answer.kind != "row"
+    return isinstance(answer, Failure) and answer.kind in ENDPOINT
+
+
+def gravest(failures: Iterable[Failure]) -> Failure:
+    """The one that stands for several: of the endpoint rather than of the row, else the first."""
+    return min(failures, key=lambda failure: (*ENDPOINT, "row").index(failure.kind))
 
 
 def share_problem(what: str, failed: int, total: int, reasons: Mapping[str, int], max_failed: float) -> str | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prb.building.ledger import Ledger, LoggedLLM, Stopped
-from prb.errors import BadInput
+from prb.building.ledger import Ledger, LoggedLLM
+from prb.errors import BadInput, BudgetUsedUp, Unreachable
 from prb.llm import Completion, Message, Request, Sampling
 from prb.llm.pacing import Prices
 from prb.llm.scripted import ScriptedLLM
@@ -39,7 +39,7 @@ def test_the_same_question_is_paid_once_even_within_one_batch(tmp_path) -> None:
 
 
 def test_failures_of_the_endpoint_are_asked_again_and_others_are_not_paid_twice(tmp_path) -> None:
-    lost, refused = Failure("endpoint failed", "reset"), Failure("refused", "no", 3, 4, 0.5)
+    lost, refused = Failure("endpoint failed", "reset", kind="transient"), Failure("refused", "no", 3, 4, 0.5)
     caller = logged(tmp_path, ScriptedLLM([lost, refused, "yes"]))
     assert caller.complete([ask("a"), ask("b")]) == [lost, refused]
     assert caller.complete([ask("a"), ask("b")]) == [Completion(text="yes"), refused]
@@ -57,7 +57,7 @@ def test_a_batch_is_cut_to_what_the_budget_bears(tmp_path, limit) -> None:
     """A request is one token in and ten out at most, a dollar each: two fit into 24, a third does not."""
     said = Completion(text="yes", prompt_tokens=1, completion_tokens=10, cost=11.0)
     llm = ScriptedLLM(said)
-    with pytest.raises(Stopped, match="might exceed"):
+    with pytest.raises(BudgetUsedUp, match="might exceed"):
         logged(tmp_path, llm, **limit).complete([ask(c) for c in "abc"])
     assert len(llm.requests) == 2
 
@@ -65,5 +65,40 @@ def test_a_batch_is_cut_to_what_the_budget_bears(tmp_path, limit) -> None:
 def test_what_was_spent_before_counts_against_the_budget(tmp_path) -> None:
     said = Completion(text="yes", prompt_tokens=1, completion_tokens=10, cost=11.0)
     logged(tmp_path, ScriptedLLM(said)).complete([ask("a"), ask("b")])
-    with pytest.raises(Stopped):
+    with pytest.raises(BudgetUsedUp):
         logged(tmp_path, ScriptedLLM(said), max_usd=24.0).complete([ask("c")])
+
+
+def test_an_endpoint_that_cannot_be_reached_stops_the_build_and_books_nothing(tmp_path) -> None:
+    wrong_key = Failure("HTTP 401", "wrong key", kind="fatal")
+    caller = logged(tmp_path, ScriptedLLM(["yes", "yes", *[wrong_key] * 9]), batch=20)
+    with pytest.raises(Unreachable, match="HTTP 401: wrong key"):
+        caller.complete([ask(str(n)) for n in range(20)])
+    assert caller.ledger.usage["rubric"].calls == 2
+    again = ScriptedLLM("yes")
+    logged(tmp_path, again).complete([ask(str(n)) for n in range(20)])
+    assert len(again.requests) == 18
+
+
+def test_a_used_up_budget_of_the_llm_stops_the_build_and_books_nothing(tmp_path) -> None:
+    broke = Failure("budget used up", "$1 of $1", kind="budget")
+    with pytest.raises(BudgetUsedUp, match="budget used up"):
+        logged(tmp_path, ScriptedLLM(["yes", broke]), batch=2).complete([ask("a"), ask("b")])
+    again = ScriptedLLM("yes")
+    logged(tmp_path, again).complete([ask("a"), ask("b")])
+    assert len(again.requests) == 1
+
+
+def test_failed_requests_are_asked_again_on_request(tmp_path) -> None:
+    logged(tmp_path, ScriptedLLM(Failure("refused"))).complete([ask("a")])
+    caller = logged(tmp_path, ScriptedLLM("yes"), retry_failed=True)
+    assert caller.complete([ask("a")]) == [Completion(text="yes")]
+
+
+def test_failures_are_counted_by_reason_whether_logged_or_new(tmp_path) -> None:
+    logged(tmp_path, ScriptedLLM([Failure("refused"), "yes"])).complete([ask("a"), ask("b")])
+    ledger = logged(tmp_path, ScriptedLLM("never asked")).ledger
+    logged_again = logged(tmp_path, ScriptedLLM("never asked"))
+    logged_again.complete([ask("a"), ask("b")])
+    assert (logged_again.ledger.asked, logged_again.ledger.failures) == (2, {"refused": 1})
+    assert ledger.asked == 0

@@ -11,11 +11,10 @@ import pytest
 
 from prb import EvaluateConfig, evaluate
 from prb.building.config import ROLES, STAGES, BuildConfig
-from prb.building.ledger import Stopped
-from prb.building.run import Build, build
+from prb.building.run import Build, build, check_failures
 from prb.data.check import check
 from prb.data.source import open_source
-from prb.errors import BadData, BadInput, RunConflict
+from prb.errors import BadData, BadInput, BudgetUsedUp, RunConflict, TooManyFailures, Unreachable
 from prb.llm import LLM, Completion, Request
 from prb.llm.scripted import ScriptedLLM
 from prb.types import Failure
@@ -136,7 +135,7 @@ def test_a_budget_stops_before_it_is_passed_and_a_larger_one_goes_on(records, tm
         config = BuildConfig(input=source, llm=priced, out=tmp_path / "out", mirror=False, max_usd=usd, max_tokens=100)
         return build(config, llms=dict.fromkeys(ROLES.values(), Author()))
 
-    with pytest.raises(Stopped, match=r"might exceed \$0\.01 .*finished calls are kept"):
+    with pytest.raises(BudgetUsedUp, match=r"might exceed \$0\.01 .*what is done is kept"):
         limited(0.01)
     spent = sum(orjson.loads(line)["usd"] for line in (tmp_path / "out" / "log.jsonl").read_bytes().splitlines())
     assert 0 < spent <= 0.01
@@ -157,11 +156,13 @@ def test_an_endpoint_that_goes_down_ends_the_build_with_what_was_finished(record
     calls = iter(range(1000))
 
     def failing(request: Request) -> str | Failure:
-        return author(request) if next(calls) < 4 else Failure("endpoint failed", "connection refused")
+        return (
+            author(request) if next(calls) < 4 else Failure("endpoint failed", "connection refused", kind="transient")
+        )
 
     llm = ScriptedLLM(failing)
     llm.fingerprint = "author"
-    with pytest.raises(Stopped, match=r"connection refused.*run the same command again"):
+    with pytest.raises(Unreachable, match=r"connection refused.*run the same command again"):
         run(source, tmp_path / "out", llm, batch=1)
     assert run(source, tmp_path / "out").card["counts"]["rows"] == 12
 
@@ -171,7 +172,7 @@ def test_single_failures_of_the_endpoint_are_rejects_that_the_same_command_tries
 
     def shaky(request: Request) -> str | Failure:
         lost = "tomatoes1" in request.chat[-1].text and "explanation" in material(request.chat[-1].text)
-        return Failure("endpoint failed", "reset") if lost else author(request)
+        return Failure("endpoint failed", "reset", kind="transient") if lost else author(request)
 
     llm = ScriptedLLM(shaky)
     llm.fingerprint = "author"
@@ -289,7 +290,11 @@ def test_a_couple_that_could_not_be_asked_about_is_tried_again(records, tmp_path
     source = records(make_record(1), make_record(2, question=same))
 
     def lost(request: Request) -> str | Failure:
-        return Failure("endpoint failed") if "set side by side" in request.chat[-1].text else author(request)
+        return (
+            Failure("endpoint failed", kind="transient")
+            if "set side by side" in request.chat[-1].text
+            else author(request)
+        )
 
     llm = ScriptedLLM(lost)
     llm.fingerprint = "author"
@@ -625,3 +630,19 @@ def test_until_and_redo_mean_the_same_as_keywords(records, tmp_path) -> None:
 def test_wrong_settings_are_refused(changes, says, tmp_path) -> None:
     with pytest.raises(BadInput, match=re.escape(says)):
         build(**{"input": "x.jsonl", "llm": SPEC, "out": tmp_path / "out", **changes})
+
+
+def test_too_many_failed_requests_are_refused_with_their_reasons(records, tmp_path) -> None:
+    source = records(*map(make_record, range(1, 4)))
+
+    def refusing(request: Request) -> str | Failure:
+        return Failure("refused") if "tomatoes1" in request.chat[-1].text else author(request)
+
+    llm = ScriptedLLM(refusing)
+    llm.fingerprint = "author"
+    card = run(source, tmp_path / "out", llm).card
+    assert card["failures"] == {"refused": card["failures"]["refused"]}
+    with pytest.raises(TooManyFailures, match=r"requests: \d+ of \d+ failed \(\d+ × refused\)"):
+        check_failures(card, 0.0)
+    check_failures(card, 1.0)
+    assert run(source, tmp_path / "out", retry_failed=True).card["failures"] == {}

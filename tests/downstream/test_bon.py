@@ -12,11 +12,21 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from prb.downstream.bon import BestOfN, BonConfig, best_of_n
-from prb.errors import BadData, BadInput, BadSpec, RunConflict, UnknownName
+from prb.downstream.bon import BestOfN, BonConfig, best_of_n, check_failures
+from prb.errors import (
+    BadData,
+    BadInput,
+    BadSpec,
+    BudgetUsedUp,
+    RunConflict,
+    TooManyFailures,
+    UnknownName,
+    Unreachable,
+)
+from prb.failures import MAX_FATAL
 from prb.grading import Answered, Grades
 from prb.llm import Request
-from prb.models.scripted import ScriptedScorer
+from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.runs import sealed
 from prb.types import Ask, Duel, Failure, Verdict
 from tests.conftest import make_row, make_twins
@@ -265,11 +275,77 @@ def test_what_failed_can_be_done_again(data: Path, tmp_path: Path) -> None:
     run(data, tmp_path / "run", policy=policy(sometimes), models=broken, grader=Marks(fails_on="rarely"))
     kept = run(data, tmp_path / "run")
     assert kept.summary["queries"]["used"] < 6  # without being told, a failure is an answer
+    failed = sum(line["failure"] is not None for line in lines(tmp_path / "run", "samples"))
     llm = policy()
     mended = run(data, tmp_path / "run", retry_failed=True, policy=llm)
     assert mended.summary == whole.summary
-    assert len(llm.requests) == sum(line["failure"] is not None for line in lines(tmp_path / "run", "samples"))
+    assert len(llm.requests) == failed
     assert run(data, tmp_path / "run").summary == whole.summary
+
+
+LOST = Failure("endpoint failed", "HTTP 503", kind="transient")
+WRONG_KEY = Failure("HTTP 401", "wrong key", kind="fatal")
+BROKE = Failure("budget used up", kind="budget")
+
+
+class Failing:
+    """A function that fails from its `after`-th call on, for `times` calls."""
+
+    def __init__(self, function: Callable[[Any], Any], failure: Failure, after: int, times: int = 10**9) -> None:
+        self.function, self.failure, self.after, self.until = function, failure, after, after + times
+        self.calls = 0
+
+    def __call__(self, ask: Any) -> Any:
+        self.calls += 1
+        return self.failure if self.after < self.calls <= self.until else self.function(ask)
+
+
+class FailingMarks(Marks):
+    def __init__(self, failure: Failure, after: int, times: int = 10**9) -> None:
+        super().__init__()
+        self._fail = Failing(super()._one, failure, after, times)
+
+    def _one(self, answered: Answered) -> Grades | Failure:
+        return self._fail(answered)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("failure", "error"), [(WRONG_KEY, Unreachable), (BROKE, BudgetUsedUp)])
+@pytest.mark.parametrize("stage", ["policy", "model", "grader"])
+def test_a_model_that_cannot_be_reached_stops_the_run_and_nothing_is_lost(
+    data: Path, tmp_path: Path, failure: Failure, error: type[Exception], stage: str
+) -> None:
+    whole = run(data, tmp_path / "whole")
+    broken: dict[str, Any] = {
+        "policy": {"policy": policy(Failing(says, failure, 7))},
+        "model": {"models": {**models(), "errs": ScriptedScorer(Failing(errs, failure, 7), "errs")}},
+        "grader": {"grader": FailingMarks(failure, 7)},
+    }
+    with pytest.raises(error, match=str(failure)):
+        run(data, tmp_path / "run", **broken[stage])
+    stored = [line for name in FILES for line in lines(tmp_path / "run", name)]
+    assert sum(line["failure"] is not None for line in stored) < MAX_FATAL
+    asked = policy()
+    assert run(data, tmp_path / "run", policy=asked).summary == whole.summary
+    assert len(asked.requests) == (6 * 4 - 7 if stage == "policy" else 0)
+
+
+def test_failures_of_the_endpoint_are_asked_again_without_being_told(data: Path, tmp_path: Path) -> None:
+    whole = run(data, tmp_path / "whole")
+    broken = {**models(), "errs": ScriptedScorer(Failing(errs, LOST, 3, 2), "errs")}
+    shaky = {"policy": policy(Failing(says, LOST, 5, 1)), "models": broken, "grader": FailingMarks(LOST, 2, 1)}
+    first = run(data, tmp_path / "run", **shaky)
+    assert first.summary != whole.summary
+    with pytest.raises(TooManyFailures, match="sampling from mine: 1 of 6 failed"):
+        check_failures(first.summary, 0.1)
+    assert run(data, tmp_path / "run").summary == whole.summary
+    check_failures(whole.summary, 0.0)
+
+
+def test_one_fatal_verdict_of_a_comparer_is_one_failure(data: Path, tmp_path: Path) -> None:
+    """It fails all answers of its round robin; those must not look like as many failures in a row."""
+    judge = ScriptedComparer(Failing(lambda _: Verdict(choice="first"), WRONG_KEY, 3, 1), "judge")
+    done = run(data, tmp_path / "run", model=("judge",), models={"judge": judge}, n=8)
+    assert result(done, "judge")["failures"] == {"HTTP 401": 1}
 
 
 def test_an_answer_that_cannot_be_graded_takes_its_query_out(data: Path, tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ import orjson
 import pytest
 
 from prb.data.load import load
-from prb.errors import BadInput, RunConflict
+from prb.errors import BadInput, BudgetUsedUp, RunConflict, TooManyFailures, Unreachable
 from prb.grading import Answered, Grades
 from prb.grading.config import GradeConfig
 from prb.grading.llm import LLMGrader
-from prb.grading.run import SHOWN, GradableRows, GradeKey, grade, read_answers, read_human
+from prb.grading.run import SHOWN, GradableRows, GradeKey, check_failures, grade, read_answers, read_human
 from prb.llm.scripted import ScriptedLLM
 from prb.runs import read_lines, write_lines
-from prb.types import Failure
+from prb.types import Failure, FailureKind
 from tests.conftest import make_row, make_twins
 
 Write = Callable[..., Path]
@@ -381,3 +381,61 @@ def test_a_dataset_without_any_rubric_is_refused(write_jsonl: Write) -> None:
     data = load(str(write_jsonl([make_row(1, rubric_aspects=[])])))
     with pytest.raises(BadInput, match="has a rubric"):
         GradableRows(data)
+
+
+# graders that do not answer
+
+
+def failing(failure: Failure, after: int, times: int = 10**9) -> Grade:
+    calls = iter(range(10**9))
+
+    def function(answered: Answered) -> Grades | Failure:
+        return failure if after <= next(calls) < after + times else by_length(answered)
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (Failure("HTTP 401", "wrong key", kind="fatal"), Unreachable),
+        (Failure("budget used up", "$1 of $1", kind="budget"), BudgetUsedUp),
+    ],
+)
+def test_a_grader_that_cannot_be_reached_stops_the_run_and_nothing_is_paid_twice(
+    data: str, tmp_path: Path, failure: Failure, error: type[Exception]
+) -> None:
+    config = GradeConfig(grader="mine", dataset=data, validate=True, out=tmp_path / "run", batch=10)
+    whole = grade(config, grader=Recording(), out=tmp_path / "whole").summary
+    with pytest.raises(error, match=str(failure).replace("$", r"\$")):
+        grade(config, grader=Recording(failing(failure, 3)))
+    assert [line["failure"] for line in lines(tmp_path / "run")] == [None] * 3
+    again = Recording()
+    assert grade(config, grader=again).summary == whole
+    assert len(again.asked) == 7
+
+
+def test_a_wrong_key_from_the_start_leaves_no_folder(data: str, tmp_path: Path) -> None:
+    wrong_key = Failure("HTTP 401", "wrong key", kind="fatal")
+    config = GradeConfig(grader="mine", dataset=data, validate=True, out=tmp_path / "run")
+    with pytest.raises(Unreachable):
+        grade(config, grader=Recording(lambda _: wrong_key))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "retry_failed", "again"), [("transient", False, 2), ("row", False, 0), ("row", True, 2)]
+)
+def test_answers_that_failed_are_graded_again(
+    data: str, tmp_path: Path, kind: FailureKind, retry_failed: bool, again: int
+) -> None:
+    config = GradeConfig(grader="mine", dataset=data, validate=True, out=tmp_path / "run", batch=4)
+    whole = grade(config, grader=Recording(), out=tmp_path / "whole").summary
+    first = grade(config, grader=Recording(failing(Failure("lost", kind=kind), 2, 2))).summary
+    with pytest.raises(TooManyFailures, match=r"mine: 1 of 5 failed \(2 × lost\)"):
+        check_failures(first, 0.1)
+    grader = Recording()
+    mended = grade(config, grader=grader, retry_failed=retry_failed).summary
+    assert len(grader.asked) == again
+    assert (mended == whole) == bool(again)
+    assert len(lines(tmp_path / "run")) == 10

@@ -21,6 +21,7 @@ from prb.config import (
     config,
 )
 from prb.errors import BadInput, unknown
+from prb.failures import FailureConfig
 
 Stage = Literal["rubric", "couple", "negative", "answer", "grade", "quality", "blind"]
 STAGES: tuple[Stage, ...] = ("rubric", "couple", "negative", "answer", "grade", "quality", "blind")
@@ -79,18 +80,22 @@ AspectCount = Annotated[int, Field(ge=1, le=MAX_ASPECTS)]
 
 
 @config
-class BuildConfig(OutputConfig, MaskingConfig):
+class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     """Build a personalized benchmark from users' records: a rubric and two good answers each, every pair verified."""
 
     verb: ClassVar[str] = "build"
-    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | {
-        "max_usd",
-        "max_total_tokens",
-        "batch",
-        "until",
-        "redo",
-        "dry_run",
-    }
+    presentation: ClassVar[frozenset[str]] = (
+        OutputConfig.presentation
+        | FailureConfig.presentation
+        | {
+            "max_usd",
+            "max_total_tokens",
+            "batch",
+            "until",
+            "redo",
+            "dry_run",
+        }
+    )
 
     input: Name
     """Records: a .jsonl or .parquet file, a folder of them, or lampqa:FOLDER with LaMP-QA files as published."""

@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from prb.building.config import ROLES, BuildConfig, Role, Stage
-from prb.building.ledger import Ledger, LoggedLLM, is_transient, prices_of
+from prb.building.ledger import Ledger, LoggedLLM, prices_of
 from prb.building.records import Record
 from prb.building.stages import VerifiedPair
+from prb.failures import unanswered
 from prb.llm import LLM, Sampling
 from prb.models.judge import PairwiseJudge
 from prb.models.judge_parse import STYLES
@@ -80,7 +81,7 @@ class BuildContext:
 
     def fail(self, record: str, round: int, what: str, gate: str, failure: Failure) -> Check:
         """Record that a gate could not be applied."""
-        gate = "endpoint" if is_transient(failure) else gate
+        gate = "endpoint" if unanswered(failure) else gate
         self.checks.append(Check(record, round, what, gate, str(failure)))
         return self.checks[-1]
 

@@ -8,7 +8,7 @@ the log until it gets to where it was stopped.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean
@@ -17,7 +17,8 @@ from typing import Any, get_args
 from prb.building.config import PROMPTS, ROLES, STAGES, BuildConfig, Role, Stage
 from prb.building.records import Record
 from prb.building.stages import propose_couples
-from prb.errors import BadInput, PrbError
+from prb.errors import BadInput, BudgetUsedUp, Unreachable
+from prb.failures import RESUME, Breaker, unanswered
 from prb.hashing import digest
 from prb.llm import LLM, Completion, Request, make_llm, parse_llm
 from prb.llm.pacing import Prices, tokens_of
@@ -27,17 +28,10 @@ from prb.runs import Journal
 from prb.text.encoders import ENCODERS
 from prb.types import Failure
 
-TRANSIENT = ("endpoint failed", "budget used up", "HTTP 401", "HTTP 403", "HTTP 404")
-"""Failures of the endpoint rather than of the request: the same call may succeed later."""
 MAX_TRANSIENT = 8
-"""This many of them without a reply in between stop the build: continuing would only produce rejects."""
+"""Failures of the endpoint without a reply in between that stop the build: continuing would only produce rejects."""
 BYTES_PER_TOKEN = 3
 """Tokens rarely have fewer bytes, in any script; used for an upper bound of the tokens of a prompt."""
-RESUME = "finished calls are kept; run the same command again to resume"
-
-
-class Stopped(PrbError):
-    """The build ended early. What was paid for is in the log."""
 
 
 @dataclass(kw_only=True)
@@ -61,12 +55,19 @@ class Ledger:
         max_usd: float | None = None,
         max_tokens: int | None = None,
         batch: int = 64,
+        retry_failed: bool = False,
+        breaker: Breaker | None = None,
         progress: Progress = SILENT,
     ) -> None:
         self._journal, self._batch, self._progress = journal, batch, progress
         self._max_usd, self._max_tokens = max_usd, max_tokens
+        self._retry_failed, self._breaker = retry_failed, breaker or Breaker()
         self._known: dict[str, Completion | Failure] = {}
         self._transient = 0
+        self.asked = 0
+        """Requests of this process, whether the log or an LLM answered them."""
+        self.failures: Counter[str] = Counter()
+        """Of these, the failed ones by reason."""
         self.usage: dict[Stage, Usage] = defaultdict(Usage)
         for number, line in enumerate(journal.lines(), 1):
             try:
@@ -99,19 +100,29 @@ class Ledger:
             todo = todo[size:]
             self._progress.advance(size)
             self._progress.status(f"${self.usd:.4f}" if self.usd else f"{self.tokens:,} tokens")
-        return [self._known[key] if key in self._known else failed[key] for key in keys]
+        replies = [self._known[key] if key in self._known else failed[key] for key in keys]
+        self.asked += len(replies)
+        self.failures.update(reply.reason for reply in replies if isinstance(reply, Failure))
+        return replies
 
     def _send(self, llm: LoggedLLM, batch: Sequence[tuple[str, Request]]) -> dict[str, Failure]:
         replies = llm.inner.complete([request for _, request in batch])
-        lines = [_line(llm, key, request, reply) for (key, request), reply in zip(batch, replies, strict=True)]
-        self._journal.append(lines)
-        for line in lines:
+        error = self._breaker.error(replies, llm.fingerprint)
+        answered = [
+            _line(llm, key, request, reply)
+            for (key, request), reply in zip(batch, replies, strict=True)
+            if not (error and unanswered(reply))
+        ]
+        self._journal.append(answered)
+        for line in answered:
             self._book(line)
+        if error:
+            raise error
         failed = {key: reply for (key, _), reply in zip(batch, replies, strict=True) if isinstance(reply, Failure)}
-        transient = [failure for failure in failed.values() if is_transient(failure)]
+        transient = [failure for failure in failed.values() if unanswered(failure)]
         self._transient = self._transient + len(transient) if len(transient) == len(batch) else 0
         if self._transient >= MAX_TRANSIENT:
-            raise Stopped(f"{llm.fingerprint}: {transient[0]}; {RESUME}")
+            raise Unreachable(f"{llm.fingerprint}: {transient[0]}; {RESUME}")
         return failed
 
     def _book(self, line: dict[str, Any]) -> None:
@@ -123,8 +134,9 @@ class Ledger:
         if "failure" in line:
             usage.failed += 1
             reason, _, detail = line["failure"].partition(": ")
-            failure = Failure(reason, detail)
-            if not is_transient(failure):  # the same request would fail again, and be charged again
+            failure = Failure(reason, detail, kind=line.get("failure_kind", "row"))
+            # otherwise the same request would fail again, and be charged again
+            if not (unanswered(failure) or self._retry_failed):
                 self._known[line["key"]] = failure
             return
         self._known[line["key"]] = Completion(
@@ -153,12 +165,8 @@ class Ledger:
             if exceeded and n:
                 return n
             if exceeded:
-                raise Stopped(f"the next call might exceed {exceeded}; {RESUME}, with a larger limit")
+                raise BudgetUsedUp(f"the next call might exceed {exceeded}; {RESUME}, with a larger limit")
         return len(requests)
-
-
-def is_transient(failure: Failure) -> bool:
-    return failure.reason.startswith(TRANSIENT)
 
 
 class LoggedLLM:
@@ -184,7 +192,7 @@ def _line(llm: LoggedLLM, key: str, request: Request, reply: Completion | Failur
         "usd": reply.cost,
     }
     if isinstance(reply, Failure):
-        return {**line, "failure": str(reply)}
+        return {**line, "failure": str(reply), "failure_kind": reply.kind}
     return {**line, "reply": reply.text, "truncated": reply.truncated}
 
 

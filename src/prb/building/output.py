@@ -52,7 +52,9 @@ def write_output(
             "rejected": len(rejects),
             "rejected_by_gate": dict(sorted(Counter(reject.gate for reject in rejects).items())),
             "posts_left_out": posts_left_out,
+            "requests": context.ledger.asked,
         },
+        "failures": dict(sorted(context.ledger.failures.items())),
         "gates": pass_rates(context.checks),
         "user_blind_accuracy": {
             **dict.fromkeys(blind_gates),

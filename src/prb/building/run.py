@@ -21,7 +21,7 @@ from prb.building.gates import (
     measure_blind,
     record_gate,
 )
-from prb.building.ledger import CostEstimate, Ledger, estimate_cost, is_transient, make_llms
+from prb.building.ledger import CostEstimate, Ledger, estimate_cost, make_llms
 from prb.building.output import write_output
 from prb.building.records import Record, Reject, read_records
 from prb.building.rounds import run_round
@@ -36,6 +36,7 @@ from prb.building.stages import (
     write_opposites,
     write_rubrics,
 )
+from prb.failures import breaking, refuse_failures, share_problem, unanswered
 from prb.llm import LLM, check_llm
 from prb.progress import SILENT, Progress
 from prb.runs import RunFolder, read_json, write_json
@@ -79,12 +80,17 @@ def build(
         records = [record.masked() for record in records]
     # a folder belongs to one input; all else may change, since the log is looked up by content
     identity = {"build": {"input": config.input}}
-    with RunFolder(config.out, identity, journals=(LOG,), scratch=(STATE,)) as run:
+    with (
+        RunFolder(config.out, identity, journals=(LOG,), scratch=(STATE,)) as run,
+        breaking(config.max_fatal) as breaker,
+    ):
         ledger = Ledger(
             run[LOG],
             max_usd=config.max_usd,
             max_tokens=config.max_total_tokens,
             batch=config.batch,
+            retry_failed=config.retry_failed,
+            breaker=breaker,
             progress=progress,
         )
         redone = _count_redo(config.out / STATE, config.redo)
@@ -92,6 +98,12 @@ def build(
         result = pipeline.run()
         write_json(config.out / STATE, {"again": redone, "open": None})
     return result
+
+
+def check_failures(card: Mapping[str, Any], max_failed: float) -> None:
+    """Raise `TooManyFailures` if more than this share of the requests failed."""
+    failures, total = card["failures"], card["counts"]["requests"]
+    refuse_failures([share_problem("requests", sum(failures.values()), total, failures, max_failed)], max_failed)
 
 
 def _count_redo(path: Path, redo: Stage | None) -> dict[Stage, int]:
@@ -193,9 +205,7 @@ class Pipeline:
         verdicts = judge_couples(self.context.llm("couple"), couples, self.context.sampling("couple"))
         tasks = []
         for (first, second), verdict in zip(couples, verdicts, strict=True):
-            if isinstance(verdict, Failure) and is_transient(
-                verdict
-            ):  # alone they would cost, and be couples next time
+            if isinstance(verdict, Failure) and unanswered(verdict):  # alone they would cost, and be couples next time
                 for record in (first.record, second.record):
                     self._fail(record, "couple", verdict)
                     self.records.remove(record)

@@ -44,6 +44,7 @@ from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS, Planner
 from prb.evaluation.run import chunks
+from prb.failures import ENDPOINT, Breaker, FailureConfig, breaking, refuse_failures, share_problem
 from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
 from prb.llm import LLM, Sampling, check_llm, make_llm
 from prb.models import MODELS
@@ -51,13 +52,13 @@ from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import SUMMARY, RunFolder
 from prb.stats.best_of import powers
-from prb.types import Failure, Pair, Query, RewardModel
+from prb.types import Failure, Pair, Query, RewardModel, Scorer
 
 DEFAULT_MODELS = ("random", "length", "lexical", "embedding")
 SAMPLES, SCORES, GRADES = "samples.jsonl", "scores.jsonl", "grades.jsonl"
 STAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    SAMPLES: (("pair", "n"), tuple(f.name for f in fields(Sample))),
-    SCORES: (("model", "pair", "n"), tuple(f.name for f in fields(Score))),
+    SAMPLES: (("pair", "n"), tuple(f.name for f in fields(Sample) if f.name != "failure_kind")),
+    SCORES: (("model", "pair", "n"), tuple(f.name for f in fields(Score) if f.name != "failure_kind")),
     GRADES: (("pair", "n"), ("score",)),
 }
 """File of a stage → what identifies a line, and the fields it must have."""
@@ -66,13 +67,13 @@ POLICY, GRADER = "policy: ", "grader: "
 
 
 @config
-class BonConfig(OutputConfig, UserConfig, DataConfig):
+class BonConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
     """What a reward model picks from N answers of a policy, graded against the user's rubric."""
 
     verb: ClassVar[str] = "bon"
-    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | {
-        "model", "best_of", "at_once", "retry_failed",
-    }  # fmt: skip
+    presentation: ClassVar[frozenset[str]] = (
+        OutputConfig.presentation | FailureConfig.presentation | {"model", "best_of", "at_once"}
+    )
 
     @classmethod
     def restore(cls, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,8 +104,6 @@ class BonConfig(OutputConfig, UserConfig, DataConfig):
     """Answers requested in one call; a crash costs at most these. Use more for endpoints that batch requests."""
     seed: Seed = 0
     """Fixes samples, donors and resampling."""
-    retry_failed: bool = False
-    """Retry what failed in an earlier call."""
 
     @model_validator(mode="after")
     def check_best_of(self) -> Self:
@@ -153,9 +152,9 @@ def best_of_n(
         "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
         "planner": planner.fingerprint,
     }
-    with RunFolder(folder, identity, journals=tuple(STAGES)) as run:
+    with RunFolder(folder, identity, journals=tuple(STAGES)) as run, breaking(config.max_fatal) as breaker:
         run.confirm_model(GRADER + config.grader, grader.fingerprint)
-        stages = Stages(config, dataset, pairs, planner, run, progress)
+        stages = Stages(config, dataset, pairs, planner, run, breaker, progress)
         stages.sample(policy)
         for spec in stages.models():
             stages.score(spec, given)
@@ -202,7 +201,25 @@ def reward_models(models: Mapping[str, str]) -> list[str]:
     return [name for name in models if not name.startswith((POLICY, GRADER))]
 
 
-Lines = dict[int, dict[str, Any]]
+def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:
+    """Raise `TooManyFailures` if more than this share of the queries failed: in sampling, in grading or of a model."""
+    queries = summary["queries"]
+    rows, unsampled = queries["rows"], queries["sampling_failed"]
+    sampled, reasons = rows - unsampled, queries["failures"]
+    problems = [
+        share_problem(f"sampling from {summary['policy']['spec']}", unsampled, rows, reasons, max_failed),
+        share_problem(
+            f"grading by {summary['grader']['spec']}", queries["grading_failed"], sampled, reasons, max_failed
+        ),
+    ]
+    for result in summary["results"]:
+        failures = result["failures"]
+        problems.append(share_problem(result["model"], sum(failures.values()), sampled, failures, max_failed))
+    refuse_failures(problems, max_failed)
+
+
+Line = dict[str, Any]
+Lines = dict[int, Line]
 """The lines of one pair by number of the sample."""
 
 
@@ -216,10 +233,11 @@ class Stages:
         pairs: list[Pair],
         planner: Planner,
         run: RunFolder,
+        breaker: Breaker,
         progress: Progress,
     ) -> None:
         self.config, self.dataset, self.pairs = config, dataset, pairs
-        self.planner, self.run, self.progress = planner, run, progress
+        self.planner, self.run, self.breaker, self.progress = planner, run, breaker, progress
         cluster = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
         self.clusters = {pair.id: cluster[pair.id] for pair in pairs}
         """Cluster of each pair; kept in the summary so that the folder can be read without the dataset."""
@@ -234,10 +252,23 @@ class Stages:
             self.scores.setdefault(line["model"], {}).setdefault(line["pair"], {})[line["n"]] = line
 
     def _read(self, name: str) -> list[dict[str, Any]]:
-        if self.run[name].dropped_tail:
+        """The lines of a stage; failures that are asked about again are removed first."""
+        journal = self.run[name]
+        if journal.dropped_tail:
             self.progress.note(f"dropped the last line of {name}, torn by a crash; it is done again")
-        lines = read_stage(self.run[name].path, *STAGES[name]).values()
-        return [line for line in lines if not (self.config.retry_failed and line["failure"])]
+        retries = self.config.retries
+        failed = [n for n, x in enumerate(journal.lines()) if retries(x.get("failure"), x.get("failure_kind"))]
+        journal.replace(dict.fromkeys(failed))
+        return list(read_stage(journal.path, *STAGES[name]).values())
+
+    def _append(self, stage: str, lines: Sequence[Line], answers: Sequence[object], name: str) -> None:
+        """Store the lines of a batch; if the run has to stop, only those of `answers` that were given."""
+        error = self.breaker.error(answers, name)
+        if error:
+            lines = [line for line in lines if line["failure_kind"] not in ENDPOINT]
+        self.run[stage].append(lines)
+        if error:
+            raise error
 
     def models(self) -> list[str]:
         """The reward models of the folder, then those of this call."""
@@ -260,9 +291,10 @@ class Stages:
         for batch in chunks(missing, config.at_once):
             queries = self._queries(builder, [pair for pair, _ in batch])
             samples = sample_answers(llm, [(pair.id, n) for pair, n in batch], queries, sampling)
-            self.run[SAMPLES].append(samples)
-            for sample in samples:
-                self.samples.setdefault(sample.pair, {})[sample.n] = asdict(sample)
+            lines = [asdict(sample) for sample in samples]
+            self._append(SAMPLES, lines, [sample.failed or sample for sample in samples], config.policy)
+            for line in lines:
+                self.samples.setdefault(line["pair"], {})[line["n"]] = line
             self.progress.advance(len(samples))
 
     def score(self, spec: str, given: Mapping[str, RewardModel]) -> None:
@@ -283,11 +315,13 @@ class Stages:
         for batch in todo:
             queries = self._queries(builder, batch)
             candidates = [Candidates(pair.id, queries[pair.id], self._texts(pair)) for pair in batch]
-            lines = score_candidates(spec, model, candidates)
-            lines = [line for line in lines if line.n not in scores.get(line.pair, {})]
-            self.run[SCORES].append(lines)
+            results = score_candidates(spec, model, candidates)
+            # all answers of a round robin fail together, so a comparer's count once
+            distinct = results if isinstance(model, Scorer) else {result.pair: result for result in results}.values()
+            lines = [asdict(result) for result in results if result.n not in scores.get(result.pair, {})]
+            self._append(SCORES, lines, [result.failed or result for result in distinct], spec)
             for line in lines:
-                scores.setdefault(line.pair, {})[line.n] = asdict(line)
+                scores.setdefault(line["pair"], {})[line["n"]] = line
             self.progress.advance(len(batch))
 
     def grade(self, grader: Grader) -> None:
@@ -299,7 +333,7 @@ class Stages:
         for batch in chunks(missing, self.config.at_once):
             graded = grade_all(grader, [answered(pair, text, masked=masked) for pair, _, text in batch])
             lines = [{"pair": p.id, "n": n, **as_line(grades)} for (p, n, _), grades in zip(batch, graded, strict=True)]
-            self.run[GRADES].append(lines)
+            self._append(GRADES, lines, graded, self.config.grader)
             for line in lines:
                 self.grades.setdefault(line["pair"], {})[line["n"]] = line
             self.progress.advance(len(lines))
@@ -340,5 +374,7 @@ class Stages:
         condition = self.config.condition
         distinct = {pair.id: pair for pair in pairs}
         plans = builder.plans(list(distinct.values())) if condition == "plan" else {}
+        if error := self.breaker.error(plans.values(), "planner"):
+            raise error
         built = {id_: builder.build(pair, condition, plans.get(id_)) for id_, pair in distinct.items()}
         return {id_: made.query if isinstance(made, Built) else made for id_, made in built.items()}

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 from prb.errors import BadInput
 from prb.evaluation.scoring import CREDIT, checked_reward
+from prb.failures import gravest
 from prb.hashing import draw
 from prb.llm import LLM, Message, Request, Sampling
 from prb.llm.asking import without_reasoning
 from prb.prompts import render
 from prb.runs import read_lines
 from prb.stats.best_of import meetings, win_rates
-from prb.types import Ask, Comparer, Duel, Failure, Query, Reward, RewardModel, Scorer, Verdict, writable
+from prb.types import Ask, Comparer, Duel, Failure, FailureKind, Query, Reward, RewardModel, Scorer, Verdict, writable
 
 MAX_COMPARED = 16
 """A round robin of 16 takes 240 verdicts per query; a comparer is refused for more."""
@@ -42,6 +43,11 @@ class Sample:
     """Whether the policy was stopped by max_tokens; the text is used all the same."""
     cost: float = 0.0
     failure: str | None = None
+    failure_kind: FailureKind | None = None
+
+    @property
+    def failed(self) -> Failure | None:
+        return _failure(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +60,22 @@ class Score:
     score: float | None
     """The reward, or the win rate where the model is a comparer."""
     failure: str | None = None
+    failure_kind: FailureKind | None = None
     cut: int = 0
     """Posts that did not fit the model."""
     tokens: int = 0
     cost: float = 0.0
+
+    @property
+    def failed(self) -> Failure | None:
+        return _failure(self)
+
+
+def _failure(line: Sample | Score) -> Failure | None:
+    if line.failure is None:
+        return None
+    reason, _, detail = line.failure.partition(": ")
+    return Failure(reason, detail, kind=line.failure_kind or "row")
 
 
 def read_stage(path: Path, identity: Sequence[str], fields: Collection[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -99,7 +117,8 @@ def sample_answers(
         assert not isinstance(reply, Query)
         if isinstance(reply, Failure):
             tokens, cost = reply.completion_tokens, reply.cost
-            samples.append(Sample(pair=pair, n=n, text=None, tokens=tokens, seed=seed, cost=cost, failure=str(reply)))
+            failure: dict[str, Any] = {"failure": str(reply), "failure_kind": reply.kind}
+            samples.append(Sample(pair=pair, n=n, text=None, tokens=tokens, seed=seed, cost=cost, **failure))
             continue
         text = clean(reply.text)
         samples.append(
@@ -112,6 +131,7 @@ def sample_answers(
                 truncated=reply.truncated,
                 cost=reply.cost,
                 failure=None if text else "empty answer",
+                failure_kind=None if text else "row",
             )
         )
     return samples
@@ -184,7 +204,7 @@ def _round_robin(n: int, verdicts: Sequence[Verdict | Failure]) -> list[float | 
     tokens, cost = sum(v.tokens for v in valid), sum(v.cost for v in verdicts)
     if failed:
         tokens += sum(f.prompt_tokens + f.completion_tokens for f in failed)
-        free = replace(failed[0], prompt_tokens=0, completion_tokens=0, cost=0.0)
+        free = replace(gravest(failed), prompt_tokens=0, completion_tokens=0, cost=0.0)
         return [replace(free, prompt_tokens=tokens, cost=cost), *[free] * (n - 1)]
     rates = win_rates(n, [CREDIT[verdict.choice] for verdict in valid])
     return [Reward(rates[0], tokens=tokens, cost=cost, cut=max([v.cut for v in valid], default=0)), *rates[1:]]
@@ -200,9 +220,8 @@ def _lines(name: str, candidates: Candidates, results: Mapping[str, float | Fail
         booked.add(text)
         if isinstance(result, Failure):
             tokens, cost = (result.prompt_tokens + result.completion_tokens, result.cost) if first else (0, 0.0)
-            yield Score(
-                model=name, pair=candidates.pair, n=n, score=None, failure=str(result), tokens=tokens, cost=cost
-            )
+            failure: dict[str, Any] = {"failure": str(result), "failure_kind": result.kind}
+            yield Score(model=name, pair=candidates.pair, n=n, score=None, **failure, tokens=tokens, cost=cost)
         elif first and isinstance(result, Reward):
             costs = {"cut": result.cut, "tokens": result.tokens, "cost": result.cost}
             yield Score(model=name, pair=candidates.pair, n=n, score=float(result), **costs)  # type: ignore[arg-type]

@@ -163,7 +163,8 @@ class Runner:
             for number, line in enumerate(islice(file, self._kept)):
                 if b'"failure":null' not in line:  # nearly all have it, and parsing millions takes a while
                     with suppress(orjson.JSONDecodeError, AttributeError):  # a damaged line is reported when it is read
-                        if self.config.retries(orjson.loads(line).get("failure_kind")):
+                        content = orjson.loads(line)
+                        if self.config.retries(content.get("failure"), content.get("failure_kind")):
                             failed.add(number)
         return failed
 

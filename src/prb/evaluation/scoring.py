@@ -19,7 +19,7 @@ from prb.config import Condition
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import Plan
-from prb.failures import Breaker
+from prb.failures import Breaker, gravest
 from prb.hashing import draw
 from prb.types import Ask, Comparer, Duel, Failure, Item, Outcome, Query, Reward, Scorer, Verdict
 
@@ -161,7 +161,7 @@ class Scoring(ABC, Generic[A, V]):
         paid = [answer for answer in answers if isinstance(answer, (Reward, Verdict))]
         failed = [answer for answer in answers if isinstance(answer, Failure)]
         built = job.built if isinstance(job.built, Built) else Built(UNASKED)
-        failure = job.built if isinstance(job.built, Failure) else next(iter(failed), None)
+        failure = job.built if isinstance(job.built, Failure) else gravest(failed) if failed else None
         return Outcome(
             pair=job.item.id,
             user=job.item.user,

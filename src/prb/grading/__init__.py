@@ -84,9 +84,11 @@ def as_line(graded: Grades | Failure) -> dict[str, Any]:
     """The form it has in a file. What a failure cost is included."""
     if isinstance(graded, Failure):
         usage = {"tokens": graded.prompt_tokens + graded.completion_tokens, "cost": graded.cost}
-        return {"score": None, "aspects": None, "failure": str(graded), **usage, "text": ()}
+        failure = {"failure": str(graded), "failure_kind": graded.kind}
+        return {"score": None, "aspects": None, **failure, **usage, "text": ()}
     usage = {"tokens": graded.tokens, "cost": graded.cost}
-    return {"score": graded.score, "aspects": graded.aspects, "failure": None, **usage, "text": graded.text}
+    scored = {"score": graded.score, "aspects": graded.aspects}
+    return {**scored, "failure": None, "failure_kind": None, **usage, "text": graded.text}
 
 
 def about_grader(spec: str | None, grader: Grader) -> dict[str, str | None]:

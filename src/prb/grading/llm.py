@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 from prb.cache import Cache, Memo
 from prb.errors import BadSpec
+from prb.failures import gravest
 from prb.grading import GRADERS, TOP, Answered, Grader, Grades, ungradable
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reply, ask, without_reasoning
@@ -123,7 +124,7 @@ def _grades(replies: Sequence[Reply[AspectGrades] | Failure]) -> Grades | Failur
     failed = [reply for reply in replies if isinstance(reply, Failure)]
     if failed:  # the calls for the other aspects were charged all the same
         return replace(
-            failed[0],
+            gravest(failed),
             prompt_tokens=sum(f.prompt_tokens for f in failed) + sum(reply.tokens for reply in read),
             completion_tokens=sum(f.completion_tokens for f in failed),
             cost=sum(reply.cost for reply in replies),

@@ -21,6 +21,7 @@ from prb.data.load import Dataset, load
 from prb.data.schema import Problem
 from prb.data.source import file_source
 from prb.errors import BadInput
+from prb.failures import Breaker, breaking, refuse_failures, share_problem, unanswered
 from prb.grading import (
     GRADERS,
     TOP,
@@ -39,7 +40,7 @@ from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import SUMMARY, Journal, RunFolder
 from prb.stats.estimate import average, codes
-from prb.types import Failure, Pair
+from prb.types import Failure, FailureKind, Pair
 
 T = TypeVar("T")
 GRADES = "grades.jsonl"
@@ -84,6 +85,7 @@ class GradeLine:
     score: float | None
     aspects: tuple[float, ...] | None
     failure: str | None
+    failure_kind: FailureKind | None = None
     tokens: int
     cost: float
     text: tuple[str, ...]
@@ -97,7 +99,7 @@ class GradeLine:
         if self.aspects is not None:
             return Grades(aspects=self.aspects)
         reason, _, detail = str(self.failure).partition(": ")
-        return Failure(reason, detail)
+        return Failure(reason, detail, kind=self.failure_kind or "row")
 
 
 Lines = Mapping[GradeKey, GradeLine]
@@ -129,15 +131,25 @@ def grade(
         progress.note(f"left out {len({(p.place, p.line) for p in dataset.problems})} rows with errors")
     job = GradingJob(config, dataset)
     out = config.folder(f"grade-{Path(config.dataset).name}")
-    with RunFolder(out, job.identity(), journals=(GRADES,)) as run:
+    with RunFolder(out, job.identity(), journals=(GRADES,)) as run, breaking(config.max_fatal) as breaker:
         progress.begin(f"loading {config.grader}")
         grader = GRADERS.make(config.grader) if grader is None else grader
         run.confirm_model(config.grader, grader.fingerprint)
-        lines = job.grade_missing(grader, run[GRADES], progress)
+        lines = job.grade_missing(grader, run[GRADES], breaker, progress)
         progress.begin("summarizing")
         summary = job.summary(lines, grader)
         run.finish({SUMMARY: summary})
     return Grading(out, summary)
+
+
+def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:
+    """Raise `TooManyFailures` if more than this share of the answers (with `validate`, of the pairs) failed."""
+    validation = summary.get("validation")
+    counts, failures = (
+        (validation["accuracy"], validation["failures"]) if validation else (summary["score"], summary["failures"])
+    )
+    failed, total = counts["failed"], counts["n"] + counts["failed"]
+    refuse_failures([share_problem(summary["grader"]["spec"], failed, total, failures, max_failed)], max_failed)
 
 
 class GradableRows:
@@ -239,10 +251,15 @@ class GradingJob:
         again = labeled if self._config.retest and isinstance(grader, Reseedable) else {}
         return [*first, *(key._replace(round=RETEST) for key in again)]
 
-    def grade_missing(self, grader: Grader, journal: Journal, progress: Progress) -> Lines:
+    def grade_missing(self, grader: Grader, journal: Journal, breaker: Breaker, progress: Progress) -> Lines:
         """One line per key, in the order of the keys: those of the journal, and the rest graded and appended to it."""
         keys = self.keys(grader)
         lines = self._read_journal(journal, frozenset(keys))
+        retried = [self._config.retries(line.failure, line.failure_kind) for line in lines.values()]
+        if any(retried):
+            progress.note(f"grading again {sum(retried)} answers that failed")
+            journal.replace({number: None for number, again in enumerate(retried) if again})
+            lines = {key: line for (key, line), again in zip(lines.items(), retried, strict=True) if not again}
         if journal.dropped_tail:
             progress.note("the last line was cut off by a crash; it is graded again")
         if lines:
@@ -252,8 +269,13 @@ class GradingJob:
             asked = grader.reseeded(RETEST) if batch[0].round and isinstance(grader, Reseedable) else grader
             masked = self._config.masks(asked)
             asks = [answered(self._rows.pairs[key.pair], key.answer, masked=masked) for key in batch]
-            fresh = {key: self._line(key, graded) for key, graded in zip(batch, grade_all(asked, asks), strict=True)}
+            results = grade_all(asked, asks)
+            error = breaker.error(results, self._config.grader)
+            graded = [(key, one) for key, one in zip(batch, results, strict=True) if not (error and unanswered(one))]
+            fresh = {key: self._line(key, one) for key, one in graded}
             journal.append(fresh.values())
+            if error:
+                raise error
             lines |= fresh
             progress.advance(len(batch))
         return {key: lines[key] for key in keys}
