@@ -20,7 +20,7 @@ from prb.config import Settings
 from prb.downstream.bon import BonConfig
 from prb.downstream.correlate import CorrelateConfig
 from prb.downstream.ppo import PpoConfig
-from prb.errors import GateFailed
+from prb.errors import ResultFailed
 from prb.evaluation.audit import AuditConfig
 from prb.evaluation.compare import CompareConfig
 from prb.evaluation.config import EvaluateConfig
@@ -36,6 +36,7 @@ from prb.results import (
     Evaluation,
     Grading,
     Ppo,
+    Run,
     TrainedModel,
 )
 from prb.serving.server import ServeConfig
@@ -74,6 +75,16 @@ def _shown(progress: Progress | None, quiet: bool) -> Iterator[Progress]:
             yield shown
 
 
+@contextmanager
+def _carrying(result: Run) -> Iterator[None]:
+    """An error about a finished result brings the result along."""
+    try:
+        yield
+    except ResultFailed as failed:
+        failed.result = result
+        raise
+
+
 @verb(EvaluateConfig)
 def evaluate(
     config: EvaluateConfig | None = None,
@@ -84,22 +95,19 @@ def evaluate(
 ) -> Evaluation:
     """Score reward models on a personalized benchmark; run or resume.
 
-    `models` holds reward models of your own by the name they have in `model`. Raises `GateFailed`, with the result
-    attached, if a `require` condition does not hold.
+    `models` holds reward models of your own by the name they have in `model`. Raises, with the result attached,
+    `GateFailed` if a `require` condition does not hold, and `TooManyFailures` if more than `max_failed` of rows failed.
     """
-    from prb.evaluation.gate import require
+    from prb.evaluation.gate import check_failures, require
     from prb.evaluation.run import evaluate as run
 
     checked = EvaluateConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, models=models, progress=shown)
     result = Evaluation(finished.folder, finished.summary, finished.users)
-    if checked.require:
-        try:
-            require(checked.require, finished.summary)
-        except GateFailed as failed:
-            failed.result = result
-            raise
+    with _carrying(result):
+        check_failures(result.summary, checked.max_failed)
+        require(checked.require or "", result.summary)
     return result
 
 
@@ -140,12 +148,16 @@ def grade(
     **settings: Any,
 ) -> Grading:
     """Grade answers against each user's rubric, or measure what a grader is worth; run or resume."""
+    from prb.grading.run import check_failures
     from prb.grading.run import grade as run
 
     checked = GradeConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, grader=grader, progress=shown)
-    return Grading(finished.folder, finished.summary)
+    result = Grading(finished.folder, finished.summary)
+    with _carrying(result):
+        check_failures(result.summary, checked.max_failed)
+    return result
 
 
 @verb(BuildConfig)
@@ -158,13 +170,17 @@ def build(
 ) -> BuiltBenchmark:
     """Build a personalized benchmark from users' records; run or resume. `dry_run` only estimates the cost."""
     from prb.building.run import build as run
+    from prb.building.run import check_failures
 
     checked = BuildConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, llms=llms, progress=shown)
     if finished.estimate:
         return BuiltBenchmark(checked.out, {**asdict(finished.estimate), "usd": finished.estimate.usd})
-    return BuiltBenchmark(finished.folder, finished.card)
+    result = BuiltBenchmark(finished.folder, finished.card)
+    with _carrying(result):
+        check_failures(result.summary, checked.max_failed)
+    return result
 
 
 @verb(TrainConfig, FullConfig)
@@ -194,13 +210,17 @@ def best_of_n(
 ) -> BestOfN:
     """What each reward model picks from N answers of a policy, graded against the rubric; run, resume or extend."""
     from prb.downstream.bon import best_of_n as run
+    from prb.downstream.bon import check_failures
     from prb.reporting.downstream_figures import write_bon
 
     checked = BonConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, models=models, policy=policy, grader=grader, progress=shown)
         write_bon(finished.summary, finished.folder, shown)
-    return BestOfN(finished.folder, finished.summary)
+    result = BestOfN(finished.folder, finished.summary)
+    with _carrying(result):
+        check_failures(result.summary, checked.max_failed)
+    return result
 
 
 @verb(PpoConfig)

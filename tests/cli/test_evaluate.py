@@ -239,7 +239,7 @@ def test_failures_are_shown_and_are_no_losses(prb: Prb, data: Path, tmp_path: Pa
     judge = prb("evaluate", *words, "--model", "scripted-judge?says=hm", "--out", tmp_path / "judge")
     for found, reason in ((said, "busy"), (judge, "no verdict")):
         (row,) = found.json["results"]
-        assert (found.code, row["accuracy"]["value"], row["accuracy"]["failed"]) == (0, None, 5)
+        assert (found.code, row["accuracy"]["value"], row["accuracy"]["failed"]) == (1, None, 5)
         assert row["failures"] == {reason: 5}
 
 

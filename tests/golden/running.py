@@ -76,7 +76,21 @@ def evaluate_file(prb: Shell) -> Json:
     named = [word for model in models for word in ("--model", model)]
     words = ("--orders", "one", "--ranker", "recency", "--k", 2, "--budget", 40, "--seed", 3, "--mask-pii", "on")
     conditions = ("--condition", "none", "--condition", "shuffled", "--condition", "oracle")
-    prb.ok("evaluate", "--dataset", data, *named, *words, *conditions, "--batch", 3, "--quiet", "--out", "run")
+    prb.ok(
+        "evaluate",
+        "--max-failed",
+        1,
+        "--dataset",
+        data,
+        *named,
+        *words,
+        *conditions,
+        "--batch",
+        3,
+        "--quiet",
+        "--out",
+        "run",
+    )
     return prb.files("run", *RUN, "outcomes.jsonl")
 
 
@@ -109,7 +123,9 @@ def evaluate_judges(prb: Shell) -> Json:
     data = prb.write_rows("rows.jsonl", make_rows()[2:6])
     conditions = ("--condition", "none", "--condition", "profile")
     with endpoint() as server:
-        prb.ok("evaluate", "--dataset", data, *named, *conditions, "--k", 2, "--quiet", "--out", "run")
+        prb.ok(
+            "evaluate", "--max-failed", 1, "--dataset", data, *named, *conditions, "--k", 2, "--quiet", "--out", "run"
+        )
         cached = prb.ok("cache", "stats", "--json").json["entries"]
         return {**prb.files("run", "config.json", "outcomes.jsonl"), "requests": server.requests(), "cached": cached}
 

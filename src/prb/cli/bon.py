@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prb.cli.parse import parse, print_json
+from prb.cli.parse import finished, parse, print_json
 
 
 def command(args: Sequence[str]) -> None:
@@ -14,9 +14,11 @@ def command(args: Sequence[str]) -> None:
     from prb.api import best_of_n
     from prb.reporting.format import show
 
-    result = best_of_n(config)
+    result, failed = finished(lambda: best_of_n(config))
     if config.json:
         print_json(result.summary)
-        return
-    show(*result.tables())
-    print(f"run: {result.folder}")  # noqa: T201
+    else:
+        show(*result.tables())
+        print(f"run: {result.folder}")  # noqa: T201
+    if failed:
+        raise failed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prb.building.config import BuildConfig
-from prb.cli.parse import parse, print_json
+from prb.cli.parse import finished, parse, print_json
 
 
 def command(args: Sequence[str]) -> None:
@@ -14,7 +14,7 @@ def command(args: Sequence[str]) -> None:
     from prb.reporting.format import show
     from prb.reporting.tables import build_lines
 
-    result = build(config)
+    result, failed = finished(lambda: build(config))
     if config.json:
         print_json(result.summary)
     elif config.dry_run:
@@ -24,3 +24,5 @@ def command(args: Sequence[str]) -> None:
         usable = result.summary["counts"]["rows"] and not result.summary["stopped_after"]
         hint = f"   try: prb evaluate --dataset {result.pairs}" if usable else ""
         print(f"build: {result.folder}{hint}")  # noqa: T201
+    if failed:
+        raise failed

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 
-from prb.cli.parse import parse, print_json
-from prb.errors import ResultFailed
+from prb.cli.parse import finished, parse, print_json
 from prb.evaluation.config import EvaluateConfig
 
 
@@ -16,11 +15,7 @@ def command(args: Sequence[str]) -> None:
     from prb.api import evaluate
     from prb.reporting.format import show
 
-    failed: ResultFailed | None = None
-    try:
-        result = evaluate(config)
-    except ResultFailed as error:  # the run is finished: its table first, then why it does not pass
-        result, failed = error.result, error
+    result, failed = finished(lambda: evaluate(config))
     if config.json:
         print_json(result.summary)
     else:

@@ -17,9 +17,10 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, 
 from pydantic.fields import FieldInfo
 
 from prb.config import Flag, Settings, read_config
-from prb.errors import BadInput, unknown
+from prb.errors import BadInput, ResultFailed, unknown
 
 C = TypeVar("C", bound=Settings)
+R = TypeVar("R")
 METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 FLAG_COLUMN = 30
 Argument = tuple[list[str], dict[str, Any]]
@@ -156,6 +157,14 @@ def choose(verb: str, args: Sequence[str], commands: Mapping[str, Callable[[Sequ
     if args[0] not in commands:
         raise unknown(f"command of prb {verb}", args[0], commands)
     commands[args[0]](args[1:])
+
+
+def finished(verb: Callable[[], R]) -> tuple[R, ResultFailed | None]:
+    """What a verb found, and why it does not pass: a finished result is shown before the command fails."""
+    try:
+        return verb(), None
+    except ResultFailed as failed:
+        return failed.result, failed
 
 
 def print_json(value: Any) -> None:
