@@ -43,7 +43,7 @@ class PpoConfig(OutputConfig, UserConfig):
 
     policy: Name
     """What is trained: `transformers/smollm2`, `transformers/FOLDER` or a hub id after the slash."""
-    model: Single[Name]
+    model: Name
     """Reward model spec, as in `prb evaluate`; it must score answers, not only compare them."""
     dataset: Name = "mirror"
     """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
