@@ -213,7 +213,7 @@ def test_a_pipe_gets_natural_lines_whatever_the_environment_says(
 
 def test_a_terminal_gets_lines_that_fit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((50, 20)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((50, 20)))
     show(leaderboard_of(NAMES)._replace(title="words " * 30))
     plain = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert max(map(cell_len, plain.splitlines())) <= 50
