@@ -159,7 +159,7 @@ def test_dpo_learns_from_the_answers_own_tokens(tokenizer: Any) -> None:
     texts = texts_of(Chat(tokenizer), Query(question="best bread?"), (GOOD, GOOD + " day"), 512)
     assert not isinstance(texts, Failure)
     row = token_columns("dpo", texts)
-    assert tokenizer.decode(row["prompt_ids"]) == "<s><|user|>\nQuestion:\nbest bread?<|end|>\n<|assistant|>\n"
+    assert tokenizer.decode(row["prompt_ids"]) == "<s><|user|>\nbest bread?<|end|>\n<|assistant|>\n"
     assert tokenizer.decode(row["chosen_ids"]) == GOOD
     assert tokenizer.decode(row["rejected_ids"]) == GOOD + " day"
 
