@@ -171,7 +171,7 @@ def wrong_rubrics(dataset: Dataset) -> Iterator[tuple[tuple[str | None, str], Qu
     pairs = [pair for pair in dataset if isinstance(pair, Pair)]
     rubrics = {pair.user: true_plan(pair) for pair in pairs}
     for pair in pairs:
-        donor = pick_donor(pair.id, pair.user, dataset.users, seed=0)
+        donor = pick_donor(pair, dataset.users, seed=0)
         assert donor is not None
         yield (pair.user, pair.question), Query(question=pair.question, user=donor, plan=rubrics[donor])
 

@@ -60,6 +60,7 @@ Words = Annotated[tuple[T, ...], _AsTuple, Flag(repeated=True, words=True)]
 PositionalWords = Annotated[tuple[T, ...], _AsTuple, Flag(repeated=True, positional=True)]
 
 Condition = Literal["none", "profile", "plan", "shuffled", "oracle"]
+Donors = Literal["matched", "any"]
 Masking = Literal["auto", "on", "off"]
 RankerName = Literal["embedding", "bm25", "recency"]
 
@@ -145,6 +146,8 @@ class UserConfig(MaskingConfig):
     """How the k posts are picked."""
     planner: Name = "extractive"
     """How condition `plan` infers what the user wants."""
+    donors: Donors = "matched"
+    """Whose posts condition `shuffled` shows: those of a user with the same topic, else category; or of any user."""
 
 
 @config

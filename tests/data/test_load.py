@@ -330,6 +330,45 @@ def test_the_donors_are_the_whole_split_before_the_limit(write_jsonl: Write) -> 
     assert [post.text for post in dataset.users.posts("u3")] == [post["text"] for post in rows[2]["profile"]]
 
 
+def clusters_of(rows: list[Row], **options: Any) -> tuple[list[str], str]:
+    index = load(MemorySource("rows", rows), **options).index
+    return index.clusters, index.clustered_by
+
+
+def test_users_who_share_a_question_or_an_answer_are_one_cluster() -> None:
+    rows = [make_row(n) for n in range(1, 9)]
+    rows[3]["question"] = f"  {rows[0]['question'].replace(' ', chr(10) + ' ')}"  # white space makes no other question
+    rows[5]["rejected"] = rows[2]["chosen"]  # whichever side it is on
+    assert clusters_of(rows) == (["u1", "u2", "u3", "u1", "u5", "u3", "u7", "u8"], "users and questions")
+    assert clusters_of(rows, limit=4)[0] == ["u1", "u2", "u3", "u1"]
+
+
+def test_links_run_through_mirror_rows_and_questions() -> None:
+    rows = [*make_twins(1), *make_twins(2), *(make_row(n) for n in range(3, 9))]
+    rows[5]["question"] = rows[0]["question"]
+    assert clusters_of(rows)[0] == ["a1", "a1", "a2", "a2", "u3", "a1", "u5", "u6", "u7", "u8"]
+
+
+def test_rows_without_a_user_that_repeat_a_question_are_one_cluster() -> None:
+    rows = [make_row(n, user=None) for n in range(1, 7)]
+    rows += [{**rows[0], "id": "copy"}]
+    assert clusters_of(rows) == (["copy", "r2", "r3", "r4", "r5", "r6", "copy"], "users and questions")
+
+
+def test_where_everybody_answers_the_same_questions_users_stay_clusters() -> None:
+    votes = [make_row(n, question="Tea or coffee?", chosen="Tea.", rejected="Coffee.") for n in range(1, 6)]
+    assert clusters_of([*votes, make_row(6)]) == (["u1", "u2", "u3", "u4", "u5", "u6"], "users")
+    # the same answers, but questions of few: those still count
+    rows = [make_row(n, question=f"Tea or coffee, {n % 3}?", chosen="Tea.", rejected="Coffee.") for n in range(1, 7)]
+    assert clusters_of(rows) == (["u1", "u2", "u3", "u1", "u2", "u3"], "users and questions")
+
+
+def test_a_question_shared_with_another_split_links_nobody() -> None:
+    rows = [make_row(n, split="test" if n < 5 else "train") for n in range(1, 9)]
+    rows[6]["question"] = rows[0]["question"]
+    assert clusters_of(rows) == (["u1", "u2", "u3", "u4"], "users and questions")
+
+
 def test_donors_know_their_cluster(write_jsonl: Write) -> None:
     users = load(str(write_jsonl([*make_twins(1), make_row(2)])), donors=True).users
     assert {name: users.cluster(name) for name in users.names} == {"a1": "a1", "b1": "a1", "u2": "u2"}

@@ -111,6 +111,34 @@ def test_without_a_rubric_there_is_no_ceiling_and_it_says_so(write_jsonl: Write,
     assert result["verdict"].endswith("there is no rubric to read.")
 
 
+def test_copies_are_found_among_rows_without_a_user(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [row(n, user=None) for n in range(12)]
+    copies = [{**rows[n], "id": f"copy{n}"} for n in range(3)]
+    result = run(write_jsonl([*rows, *copies]), tmp_path / "out")
+    assert result["repeats"]["rows_twice"] == 3
+    assert result["repeats"]["rows_with_a_question_of_several_users"] == 6
+    assert (result["dataset"]["clusters"], result["dataset"]["clustered_by"]) == (12, "users and questions")
+
+
+def test_an_audit_measures_how_far_a_donor_is_from_the_topic(write_jsonl: Write, tmp_path: Path) -> None:
+    about = {
+        "Art_and_Entertainment": "painting oil canvas colors museum",
+        "Society_and_Culture": "election parliament law vote court",
+    }
+    rows = []
+    for n in range(40):
+        category, words = list(about.items())[n % 2]
+        posts = [{"id": f"p{n}", "category": category, "text": f"I think a lot about {words}, {NOUNS[n % 25]}."}]
+        question = f"What about {words}, case {n}?"
+        rows.append(row(n, category=category, question=question, profile=posts))
+    topics = run(write_jsonl(rows), tmp_path / "out")["topics"]
+    # any donor is off topic half of the time, a matched one never
+    assert topics["any"]["difference"]["low"] > 0.05
+    assert abs(topics["matched"]["difference"]["value"]) < 0.02
+    assert topics["matched"]["own"] == topics["any"]["own"] > topics["any"]["donor"]
+    assert run(write_jsonl(rows), tmp_path / "blank", k=0)["topics"] is None
+
+
 def test_failures_are_left_out_and_counted(write_jsonl: Write, tmp_path: Path) -> None:
     rows = [row(n, **({"rubric_aspects": []} if n < 3 else {})) for n in range(25)]
     result = run(write_jsonl(rows), tmp_path / "out")

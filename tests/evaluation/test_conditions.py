@@ -29,7 +29,7 @@ def dataset(rows: list[Row], **options: Any) -> Dataset:
 
 def asker(data: Dataset, *, k: int = 5, budget: int | None = None, seed: int = 0, mask: bool = False) -> QueryBuilder:
     return QueryBuilder(
-        rank=ranker("recency"), planner=OneWish(), people=data.users, k=k, budget=budget, seed=seed, mask=mask
+        rank=ranker("recency"), planner=OneWish(), users=data.users, k=k, budget=budget, seed=seed, mask=mask
     )
 
 
@@ -40,7 +40,7 @@ def query(data: Dataset, item: Item, condition: Any, **options: Any) -> Query:
 
 
 def donors(data: Dataset, seed: int = 0) -> dict[str, str | None]:
-    return {item.id: pick_donor(item.id, item.user, data.users, seed) for item in data}
+    return {item.id: pick_donor(item, data.users, seed) for item in data}
 
 
 def test_a_query_has_no_field_for_rubric_or_narrative() -> None:
@@ -200,3 +200,39 @@ def test_masking_covers_question_posts_and_plan_under_every_condition() -> None:
         assert "ann@example.org" in repr(query(data, item, condition))
         assert "ann@example.org" not in repr(query(data, item, condition, mask=True))
     assert query(data, item, "profile", mask=True).posts[0].text == "write to [e-mail]"
+
+
+def test_a_donor_asks_about_the_same_topic_or_else_within_the_category() -> None:
+    categories = ("Art_and_Entertainment", "Society_and_Culture", "Lifestyle_and_Personal_Development")
+    topics = {0: "jazz", 3: "jazz", 6: "film", 9: "jazz", 1: "law", 4: "law"}
+    about = {n: {"category": categories[n % 3], "topic": topics.get(n)} for n in range(12)}
+    found = donors(dataset([make_row(n, **about[n]) for n in range(12)]))
+    numbers = {int(item[1:]): int(str(donor)[1:]) for item, donor in found.items()}
+    assert {numbers[n] for n in (0, 3, 9)} <= {0, 3, 9}
+    assert (numbers[1], numbers[4]) == (4, 1)
+    # nobody else asks about film, and rows without a topic have only their category
+    assert {n % 3 for n in numbers} == {0, 1, 2}
+    assert all(numbers[n] % 3 == n % 3 and numbers[n] != n for n in range(12))
+
+
+def test_a_topic_of_the_own_cluster_only_is_left_for_the_category() -> None:
+    rows = [*make_twins(1, topic="jazz"), *(make_row(n) for n in range(2, 9))]
+    found = donors(dataset(rows))
+    assert {found["t1a"], found["t1b"]} <= {f"u{n}" for n in range(2, 9)}
+
+
+def test_any_donor_will_do_if_asked_for() -> None:
+    rows = [make_row(n, category=("Art_and_Entertainment", "Society_and_Culture")[n % 2]) for n in range(30)]
+    data = dataset(rows)
+    across = [(item.category, pick_donor(item, data.users, 0, "any")) for item in data]
+    assert any(int(str(donor)[1:]) % 2 != (category == "Society_and_Culture") for category, donor in across)
+    builder = replace(asker(data), donors="any")
+    for item in data:
+        built = builder.build(item, "shuffled")
+        assert isinstance(built, Built)
+        assert built.query.user == pick_donor(item, data.users, 0, "any")
+
+
+def test_nobody_borrows_from_a_user_with_the_same_question() -> None:
+    rows = [make_row(n, question=f"Why is case {n // 2} so?") for n in range(20)]
+    assert all(int(item[1:]) // 2 != int(str(donor)[1:]) // 2 for item, donor in donors(dataset(rows)).items())

@@ -25,7 +25,7 @@ def asker(rows: list[Row], **changes: Any) -> tuple[list[Item], QueryBuilder]:
     data = load(MemorySource("rows", rows), donors=True)
     parts: dict[str, Any] = {"k": 5, "budget": None, "seed": 0, **changes}
     planner = PLANNERS.make("extractive")
-    return list(data), QueryBuilder(rank=ranker("recency"), planner=planner, people=data.users, **parts)
+    return list(data), QueryBuilder(rank=ranker("recency"), planner=planner, users=data.users, **parts)
 
 
 def scored(function: Callable[[Ask], float | Failure], rows: list[Row], *conditions: Any) -> list[Outcome]:

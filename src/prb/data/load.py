@@ -9,19 +9,20 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
+import numpy as np
 import orjson
 
 from prb.data.schema import BUILD, Problem, Task, normalize, row_problems
 from prb.data.source import RawRow, Source, open_source
 from prb.errors import BadData, BadInput
-from prb.stats.estimate import components
+from prb.stats.estimate import Ints, components
 from prb.types import Item, Pair, Profile
 
 _NO_GROUPS: dict[str, str] = {}
@@ -43,6 +44,8 @@ class Index:
     """Characters of the chosen and of the rejected answer."""
     twins: array[int] = field(default_factory=lambda: array("l"))
     """Position of the mirror row, -1 where there is none."""
+    clustered_by: str = "users"
+    """`users and questions` where users who share a question or an answer are one cluster."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -59,10 +62,19 @@ class Users:
         self._file = SpooledTemporaryFile(max_size=64 << 20)  # noqa: SIM115 - lives as long as the dataset
         self._at: dict[tuple[str, str | None], tuple[int, int]] = {}
         """Offset and size of the posts of a user in a split."""
+        self._asking: dict[tuple[str | None, str, str], set[str]] = {}
+        """By split, `topic` or `category`, and its name: the users who ask about it."""
+        self._alike: dict[tuple[str, str], list[str]] = {}
         self._split: str | None = None
 
-    def add(self, user: str, split: str | None, profile: list[dict[str, Any]]) -> None:
-        if not self.keep_posts or not profile or (user, split) in self._at:
+    def add(self, user: str, split: str | None, profile: list[dict[str, Any]], **about: str | None) -> None:
+        """A row's user; `about` names its topic and its category."""
+        if not self.keep_posts:
+            return
+        for kind, name in about.items():
+            if name:
+                self._asking.setdefault((split, kind, name), set()).add(user)
+        if not profile or (user, split) in self._at:
             return
         raw = orjson.dumps(profile)
         start = self._file.seek(0, 2)
@@ -73,7 +85,15 @@ class Users:
         self.names = sorted(user for user, user_split in self._at if user_split == split)
         self._split = split
         self.cluster_of = cluster_of
+        names = set(self.names)
+        groups = {(kind, name): users & names for (s, kind, name), users in self._asking.items() if s == split}
+        self._alike = {group: sorted(users) for group, users in groups.items()}
         return self
+
+    def asking_about(self, item: Item) -> list[list[str]]:
+        """Users with posts who ask about the item's topic, and those who ask within its category; each list sorted."""
+        groups = ("topic", getattr(item, "topic", None)), ("category", item.category)
+        return [self._alike[kind, name] for kind, name in groups if name and (kind, name) in self._alike]
 
     def cluster(self, user: str) -> str:
         return self.cluster_of.get(user, user)
@@ -209,6 +229,15 @@ class Digest:
         self._waiting, self._size = [], 0
 
 
+def sharing(texts: Ints, users: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Links between users who have the same text, given hashes of texts."""
+    order = np.argsort(texts, kind="stable")
+    for n in np.flatnonzero(texts[order[1:]] == texts[order[:-1]]):
+        a, b = users[order[n]], users[order[n + 1]]
+        if a != b:
+            yield a, b
+
+
 class Scan:
     """The first pass over a source. Columns run over all good rows; `select` cuts out a split."""
 
@@ -226,6 +255,8 @@ class Scan:
         self._places: dict[str, int] = {}
         """File names, numbered; a row keeps its number and its line."""
         self._place_of, self._line_of = array("l"), array("l")
+        self._hashes = array("q"), array("q"), array("q")
+        """Of question (white space normalized), chosen and rejected, to see what users share."""
         self._mirrors: dict[str, tuple[str, tuple[int, int, int]]] = {}
         """Of mirror rows: the twin's id, and hashes of question, chosen, rejected."""
         digest = Digest()
@@ -261,13 +292,17 @@ class Scan:
         index.categories.append(data.get("category", ""))
         index.tiers.append(data.get("tier"))
         index.groups.append(data.get("groups") or _NO_GROUPS)
-        self._users.add(user, data.get("split"), data["profile"])
+        self._users.add(
+            user, data.get("split"), data["profile"], topic=data.get("topic"), category=data.get("category")
+        )
         if self.task == "ratings":
             index.ratings.append(data["rating"])
             return
         chosen, rejected = data["chosen"], data["rejected"]
         index.lengths[0].append(len(chosen))
         index.lengths[1].append(len(rejected))
+        for column, text in zip(self._hashes, (" ".join(data["question"].split()), chosen, rejected), strict=True):
+            column.append(hash(text))
         if "mirror" in data:
             self._mirrors[row_id] = str(data["mirror"]), (hash(data["question"]), hash(chosen), hash(rejected))
 
@@ -306,10 +341,34 @@ class Scan:
         ]
         if not positions:
             raise BadInput("no rows without errors" + (f" in split {split!r}" if split else ""))
-        users = self._index.users
         twins = [(self.ids[row_id], self.ids[twin]) for row_id, (twin, _) in self._mirrors.items() if twin in self.ids]
-        cluster_of = components((users[a], users[b]) for a, b in twins if self._ordinals[a] not in self.bad)
-        return self._cut(positions[:limit], dict(twins), cluster_of), self._users.of_split(split, cluster_of)
+        cluster_of, clustered_by = self._clusters(positions, twins)
+        index = self._cut(positions[:limit], dict(twins), cluster_of)
+        index.clustered_by = clustered_by
+        return index, self._users.of_split(split, cluster_of)
+
+    def _clusters(self, positions: list[int], twins: list[tuple[int, int]]) -> tuple[dict[str, str], str]:
+        """Users linked by mirror rows, or by a question or an answer that they share, and what links them.
+
+        Where everybody answers the same few questions that would be one cluster of nearly all: if it held more than
+        half of the users, answers are not looked at, and if that is not enough, neither are questions.
+        """
+        users = self._index.users
+        couples = [(users[a], users[b]) for a, b in twins if self._ordinals[a] not in self.bad]
+        by_mirror = components(couples)
+        if self.task == "ratings":
+            return by_mirror, "users"
+        names = [users[i] for i in positions]
+        everyone = set(names)
+        questions, chosen, rejected = (np.array(column, dtype=np.int64)[positions] for column in self._hashes)
+        by_question = list(sharing(questions, names))
+        by_answer = sharing(np.concatenate([chosen, rejected]), names + names)
+        for shared in ([*by_question, *by_answer], by_question):
+            cluster_of = components([*couples, *shared])
+            largest = max(Counter(cluster_of.get(name, name) for name in everyone).values())
+            if 2 * largest <= len(everyone) or cluster_of == by_mirror:
+                return cluster_of, "users and questions"
+        return by_mirror, "users"
 
     def _cut(self, positions: list[int], twins: dict[int, int], cluster_of: dict[str, str]) -> Index:
         full, ids = self._index, list(self.ids)

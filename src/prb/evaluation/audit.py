@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from pydantic import Field
 
 from prb import __version__
-from prb.config import DataConfig, MaskingConfig, Name, OutputConfig, Positional, Seed, Size, config
-from prb.data.load import Dataset, load
+from prb.config import DataConfig, Donors, MaskingConfig, Name, OutputConfig, Positional, Seed, Size, config
+from prb.data.load import Dataset, Users, load
 from prb.evaluation.audit_texts import Features, between_splits, leaks, length_balance, marks, repeats
+from prb.evaluation.conditions import pick_donor
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, read_outcomes
 from prb.evaluation.run import evaluate
@@ -30,7 +31,7 @@ from prb.stats.estimate import Floats, Ints, cancels, codes, share
 from prb.stats.paired import difference
 from prb.text.encoders import ENCODERS, Encoder, Matrix
 from prb.text.overlap import near_duplicates
-from prb.types import Pair, RewardModel
+from prb.types import Pair, Post, RewardModel
 
 FLOORS = ("length", "lexical", "embedding")
 STRENGTH = 1e-3
@@ -78,7 +79,7 @@ def audit(
     encoder = ENCODERS.make(config.encoder)
     folder = config.out or _default_folder(config)
     progress.begin(f"checking {config.dataset}")
-    dataset = load(config.dataset, split=config.split, limit=config.limit, skip_bad=config.skip_bad)
+    dataset = load(config.dataset, split=config.split, limit=config.limit, skip_bad=config.skip_bad, donors=True)
     pairs = [item for item in dataset if isinstance(item, Pair)]
     rows = RowGroups(codes(dataset.index.clusters), np.array(dataset.index.twins, dtype=np.int64))
     floors = _columns(config, folder / "floors", FLOORS, "profile", models, progress)
@@ -106,6 +107,7 @@ def audit(
         "giveaways": _giveaways(pairs, dataset.index.clusters),
         "repeats": repeats(pairs),
         "leaks": leaks(pairs),
+        "topics": _topics(pairs, dataset.users, encoder, rows.clusters, config),
         "splits": _splits(dataset, pairs, encoder),
     }
     result["verdict"] = verdict(result)
@@ -206,6 +208,7 @@ def _about(dataset: Dataset) -> dict[str, Any]:
         "rows": len(dataset),
         "users": len(set(dataset.index.users)),
         "clusters": len(set(dataset.index.clusters)),
+        "clustered_by": dataset.index.clustered_by,
         "mirror_rows": sum(twin >= 0 for twin in dataset.index.twins),
         "fingerprint": dataset.fingerprint,
         "left_out": dataset.left_out,
@@ -216,6 +219,34 @@ def _giveaways(pairs: Sequence[Pair], clusters: Sequence[str]) -> dict[str, Any]
     found, looked_at = giveaways(((marks(pair.chosen), marks(pair.rejected)) for pair in pairs), clusters)
     real = [word for word in found if word.p < LEVEL]
     return {"looked_at": looked_at, "more_than_chance": len(real), "words": [asdict(word) for word in real[:SHOWN]]}
+
+
+def _topics(
+    pairs: Sequence[Pair], users: Users, encoder: Encoder, clusters: Ints, config: AuditConfig
+) -> dict[str, Any] | None:
+    """How close the k closest posts are to the question, as a mean cosine: the user's own, minus a donor's.
+
+    As far as a donor's posts are further from the question, `profile` beats `shuffled` by topic and not by person.
+    """
+    if config.k == 0:
+        return None
+
+    def closeness(pair: Pair, posts: Sequence[Post]) -> float:
+        if not posts:
+            return np.nan
+        vectors = encoder.encode([pair.question, *(post.text for post in posts)])
+        return float(np.sort(vectors[1:] @ vectors[0])[-config.k :].mean())
+
+    own = np.array([closeness(pair, pair.profile) for pair in pairs])
+    topics: dict[str, Any] = {"k": config.k}
+    for kind in get_args(Donors):
+        donors = [pick_donor(pair, users, config.seed, kind) for pair in pairs]
+        lent = np.array([closeness(p, users.posts(d) if d else ()) for p, d in zip(pairs, donors, strict=True)])
+        both = ~np.isnan(own + lent)
+        means = {"own": float(own[both].mean()), "donor": float(lent[both].mean())} if both.any() else {}
+        topics[kind] = {"own": None, "donor": None, **means}
+        topics[kind]["difference"] = difference(own, lent, clusters, seed=config.seed).as_dict()
+    return topics
 
 
 def _splits(dataset: Dataset, pairs: Sequence[Pair], encoder: Encoder) -> dict[str, Any] | None:

@@ -84,10 +84,15 @@ def length_balance(pairs: Sequence[Pair]) -> dict[str, float]:
 
 
 def repeats(pairs: Sequence[Pair]) -> dict[str, int]:
-    """Answers that stand under several questions, and rows that are there twice."""
+    """Answers that stand under several questions, questions that several users ask, and rows that are there twice."""
+    users: dict[str, set[str]] = defaultdict(set)
     questions: dict[str, set[str]] = defaultdict(set)
     sides: dict[str, set[int]] = defaultdict(set)
+    rows = set()
     for pair in pairs:
+        # a row without a user is its own user, which would tell every copy from its original
+        rows.add((pair.user if pair.user != pair.id else None, pair.question, *pair.answers))
+        users[pair.question].add(pair.user)
         for side, answer in enumerate(pair.answers):
             questions[answer].add(pair.question)
             sides[answer].add(side)
@@ -97,7 +102,8 @@ def repeats(pairs: Sequence[Pair]) -> dict[str, int]:
         "under_several_questions": len(shared),
         "of_these_always_on_one_side": sum(len(sides[answer]) == 1 for answer in shared),
         "rows_with_such_an_answer": sum(bool(shared & set(pair.answers)) for pair in pairs),
-        "rows_twice": len(pairs) - len({(pair.user, pair.question, *pair.answers) for pair in pairs}),
+        "rows_with_a_question_of_several_users": sum(len(users[pair.question]) > 1 for pair in pairs),
+        "rows_twice": len(pairs) - len(rows),
     }
 
 

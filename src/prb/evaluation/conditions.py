@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Self
 
-from prb.config import Condition, UserConfig
+from prb.config import Condition, Donors, UserConfig
 from prb.data.load import Dataset, Users
 from prb.data.retrieve import Ranker, ranker, top_posts
 from prb.evaluation.planners import Plan, PlanAsk, Planner, plan_all
@@ -30,10 +30,11 @@ class QueryBuilder:
 
     rank: Ranker
     planner: Planner
-    people: Users
+    users: Users
     k: int
     budget: int | None
     seed: int
+    donors: Donors = "matched"
     mask: bool = False
     mask_for_planner: bool = False
     """Apart from `mask`, so that every model of a run is shown the same plan."""
@@ -44,10 +45,11 @@ class QueryBuilder:
         return cls(
             rank=ranker(config.ranker),
             planner=planner,
-            people=dataset.users,
+            users=dataset.users,
             k=config.k,
             budget=config.budget,
             seed=seed,
+            donors=config.donors,
             mask=config.masks(reader),
             mask_for_planner=config.masks(planner),
         )
@@ -74,10 +76,10 @@ class QueryBuilder:
             case "profile":
                 return self._with_posts(item.question, item.user, item.profile)
             case "shuffled":
-                donor = pick_donor(item.id, item.user, self.people, self.seed)
+                donor = pick_donor(item, self.users, self.seed, self.donors)
                 if donor is None:
                     return Failure("no other user to borrow a profile from")
-                return self._with_posts(item.question, donor, self.people.posts(donor))
+                return self._with_posts(item.question, donor, self.users.posts(donor))
             case "plan":
                 return _with_plan(item, self.plans([item])[item.id] if plan is None else plan)
             case "oracle":
@@ -96,16 +98,21 @@ def true_plan(item: Item) -> Plan:
     return tuple(f"{a.aspect}: {a.reason}" if a.reason else a.aspect for a in item.rubric)
 
 
-def pick_donor(item_id: str, user: str, people: Users, seed: int) -> str | None:
-    """A fixed other user for each item: by hash, from the whole split, outside the item's own cluster if possible."""
-    own = people.cluster(user)
-    if any(people.cluster(name) != own for name in people.names):
-        return next(name for name in _draws(item_id, people, seed) if people.cluster(name) != own)
-    if any(name != user for name in people.names):
-        return next(name for name in _draws(item_id, people, seed) if name != user)
+def pick_donor(item: Item, users: Users, seed: int, donors: Donors = "matched") -> str | None:
+    """A fixed other user for each item, by hash, from the whole split and outside the item's cluster if possible.
+
+    A matched donor asks about the item's topic, else within its category: posts about something else would lose to the
+    user's posts for being off topic, whoever wrote them.
+    """
+    cluster = users.cluster(item.user)
+    for pool in (*(users.asking_about(item) if donors == "matched" else ()), users.names):
+        if any(users.cluster(name) != cluster for name in pool):
+            return next(name for name in _draws(item.id, pool, seed) if users.cluster(name) != cluster)
+    if any(name != item.user for name in users.names):
+        return next(name for name in _draws(item.id, users.names, seed) if name != item.user)
     return None
 
 
-def _draws(item_id: str, people: Users, seed: int) -> Iterator[str]:
+def _draws(item_id: str, names: Sequence[str], seed: int) -> Iterator[str]:
     for attempt in count():
-        yield people.names[draw(seed, attempt, item_id) % len(people.names)]
+        yield names[draw(seed, attempt, item_id) % len(names)]

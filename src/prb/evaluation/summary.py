@@ -36,6 +36,7 @@ def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> t
             "rows": len(dataset),
             "users": len(set(dataset.index.users)),
             "clusters": len(set(dataset.index.clusters)),
+            "clustered_by": dataset.index.clustered_by,
             "fingerprint": dataset.fingerprint,
             "left_out": dataset.left_out,
         },

@@ -155,7 +155,13 @@ def _findings(result: Result) -> Iterator[tuple[str, str]]:
     several = f"{repeats['under_several_questions']} of {repeats['answers']}"
     one_sided = f"{repeats['of_these_always_on_one_side']} always on one side"
     yield "answers under several questions", f"{several}, {one_sided}; in {repeats['rows_with_such_an_answer']} rows"
+    if "rows_with_a_question_of_several_users" in repeats:
+        yield "rows whose question several users ask", str(repeats["rows_with_a_question_of_several_users"])
     yield "duplicate rows", str(repeats["rows_twice"])
+    if result.get("topics"):
+        for kind, label in (("matched", "a matched donor's"), ("any", "any donor's")):
+            closer = interval(result["topics"][kind]["difference"], scale=1, digits=3, sign=True)
+            yield f"cosine of question and own posts, minus {label}", closer
     places = ", ".join(f"{place} {leaks[place]}" for place in ("question", "posts", "chosen", "rejected"))
     yield f"rows that leak {leaks['words']} consecutive hidden words to the model", places
     if splits:

@@ -7,8 +7,9 @@ from itertools import islice
 from math import isfinite, isnan
 from typing import Any
 
+from prb.config import Donors
 from prb.evaluation.conditions import pick_donor
-from prb.reporting.gather import Group, Inputs
+from prb.reporting.gather import Entry, Group, Inputs
 from prb.types import Pair, Post
 
 CHUNK, CHUNK_BYTES = 100, 1 << 20
@@ -116,13 +117,13 @@ class Chunk:
 
     def _outcomes(self, row: int, condition: str, item: Pair | None) -> dict[str, Any]:
         """By model number; posts and plan that several models were shown are written once, as a view."""
-        views: dict[tuple[tuple[str, ...], tuple[str, ...], int], int] = {}
+        views: dict[tuple[tuple[str, ...], tuple[str, ...], tuple[int, Donors]], int] = {}
         models = {}
         for n, entry in enumerate(self._group.entries):
             column = self._group.columns.get((entry.name, condition))
             if column is not None:
                 detail = column.details[row]
-                view = views.setdefault((detail.post_ids, detail.plan, entry.run.settings["seed"]), len(views))
+                view = views.setdefault((detail.post_ids, detail.plan, _donor_settings(entry)), len(views))
                 outcome: Mapping[str, Any] = {
                     "m": _short(float(self._margins[entry.name, condition][row])),
                     "s": [_short(score) for score in detail.scores],
@@ -132,14 +133,27 @@ class Chunk:
                     "w": view,
                 }
                 models[str(n)] = {key: value for key, value in outcome.items() if value not in (None, (), [], 0)}
-        shown = [self._view(posts, plan, seed, condition, item) for posts, plan, seed in views]
+        shown = [self._view(posts, plan, settings, condition, item) for posts, plan, settings in views]
         return {"models": models, "views": shown}
 
-    def _view(self, ids: tuple[str, ...], plan: tuple[str, ...], seed: int, condition: str, item: Pair | None) -> Any:
+    def _view(
+        self,
+        ids: tuple[str, ...],
+        plan: tuple[str, ...],
+        settings: tuple[int, Donors],
+        condition: str,
+        item: Pair | None,
+    ) -> Any:
         view: dict[str, Any] = {"ids": ids, "plan": plan if self._texts else ()}
         if condition == "shuffled" and item and self._group.dataset:
             users = self._group.dataset.users
-            donor = pick_donor(item.id, item.user, users, seed)
+            donor = pick_donor(item, users, *settings)
             posts = {post.id: post for post in users.posts(donor)} if donor else {}
             view |= {"donor": donor, "lent": [self._number(posts[i]) for i in ids if i in posts]}
         return view
+
+
+def _donor_settings(entry: Entry) -> tuple[int, Donors]:
+    """The run's seed and choice of donors; before there was a choice, any user was one."""
+    settings = entry.run.settings
+    return settings["seed"], settings.get("donors", "any")
