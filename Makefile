@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VERL := .venv-verl
 EMBEDDED := random length constant lexical embedding aspect-match
 
-.PHONY: help demo test test-slow test-verl check baselines training downstream study bench clean
+.PHONY: help demo test test-slow test-verl check baselines training downstream study coverage bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -46,7 +46,10 @@ downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with 
 study: $(VENV)/.dev  ## over 30 reward models: does mirror predict best-of-N? (an hour)
 	$(BIN)/python benchmarks/study.py
 
-bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmarks.md
+coverage: $(VENV)/.dev  ## how often 95 % intervals hold the truth, into docs/statistics.md (minutes)
+	$(BIN)/python benchmarks/coverage.py
+
+bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmarks.md; and coverage
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/judging.py
@@ -54,6 +57,7 @@ bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmar
 	$(BIN)/python benchmarks/studying.py
 	$(BIN)/python benchmarks/downstream.py
 	$(BIN)/python benchmarks/reporting.py
+	$(BIN)/python benchmarks/coverage.py
 
 clean:  ## remove the environment and the demo run
 	rm -rf $(VENV) runs/demo runs/demo-head
