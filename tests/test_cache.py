@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb.cache import Cache, Memo, cache_folder
+from prb.errors import PrbError
 from prb.hashing import digest
 from prb.types import Failure
 
@@ -146,3 +149,56 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache_folder() == tmp_path / "home" / ".cache" / "prb"
+
+
+# files that cannot be used
+
+
+def test_a_file_that_is_no_cache_is_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "c.sqlite"
+    path.write_bytes(b"this is no database, " * 500)
+    with pytest.raises(PrbError, match=rf"^the cache {path} is damaged \(.*\); delete the file, or set PRB_CACHE"):
+        Cache(path)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PrbError, match=rf"^the cache {tmp_path / 'file' / 'c.sqlite'} cannot be used: "):
+        Cache(tmp_path / "file" / "c.sqlite")
+    with pytest.raises(PrbError, match="cannot be used: File name too long"):
+        Cache(tmp_path / ("x" * 300) / "c.sqlite")
+
+
+def test_a_file_that_may_only_be_read_is_named(tmp_path: Path) -> None:
+    """As root every file can be written, so SQLite is told to open it for reading."""
+    path = tmp_path / "c.sqlite"
+    cache = Cache(path)
+    cache.put("m", {b"a": 1})
+    cache._db.execute("PRAGMA query_only=ON")
+    with pytest.raises(PrbError, match=rf"^the cache {path} cannot be used: .*readonly"):
+        cache.put("m", {b"b": 2})
+
+
+def test_a_value_that_was_changed_on_disk_is_computed_again(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "c.sqlite")
+    cache.put("m", {b"a": 0.25, b"b": 0.5})
+    cache._db.execute("UPDATE outputs SET value = ? WHERE key = ?", (b"0.75", b"a"))
+    memo = Memo[float](cache=cache, model="m")
+    assert memo.map(lambda _: [0.25], ["a", "b"], [b"a", b"b"]) == [0.25, 0.5]
+    assert cache.get([b"a"]) == {b"a": 0.25}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_damaged_cache_gives_its_values_or_one_line(tmp_path: Path, seed: int) -> None:
+    path, rng = tmp_path / "c.sqlite", random.Random(seed)
+    values = {str(n).encode(): {"text": "x" * 50, "n": n} for n in range(200)}
+    cache = Cache(path)
+    cache.put("m", values)
+    cache.close()
+    content = bytearray(path.read_bytes())
+    for _ in range(20):
+        content[rng.randrange(len(content))] = rng.randrange(256)
+    path.write_bytes(content)
+    with suppress(PrbError):
+        found = Cache(path).get(list(values))
+        assert all(values[key] == value for key, value in found.items())

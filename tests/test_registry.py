@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb import registry as registry_module
-from prb.errors import BadSpec, UnknownName
+from prb.errors import BadSpec, MissingExtra, UnknownName
 from prb.registry import Registry, Spec
 
 
@@ -218,24 +218,75 @@ def test_registering_the_same_thing_again_is_harmless() -> None:
 
 
 class Point:
-    def __init__(self, name: str, factory: Callable[..., Tool]) -> None:
-        self.name = name
-        self._factory = factory
+    """An entry point of another package."""
 
-    def load(self) -> Callable[..., Tool]:
-        return self._factory
+    def __init__(self, name: str, load: Callable[[], Any]) -> None:
+        self.name, self.load, self.value, self.dist = name, load, "other.module:factory", None
 
 
 def test_other_packages_add_their_own_through_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     def saw() -> Tool:
         return Tool({"teeth": 9})
 
-    monkeypatch.setattr(registry_module, "entry_points", lambda group: [Point("saw", saw)] if "tests" in group else [])
+    points = [Point("saw", lambda: saw)]
+    monkeypatch.setattr(registry_module, "entry_points", lambda group: points if "tests" in group else [])
     assert tools().make("saw").settings == {"teeth": 9}
     assert list(tools()) == ["hammer", "rope", "saw"]
 
 
-def test_a_name_taken_by_another_package_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_module, "entry_points", lambda group: [Point("rope", lambda: Tool({}))])
-    with pytest.raises(BadSpec, match=r"two tools are named 'rope'"):
-        list(tools())
+def broken_load() -> Any:
+    raise ImportError("No module named 'gone'")
+
+
+def exits() -> Any:
+    raise SystemExit(3)
+
+
+def unannotated(x: "Nowhere") -> Tool:  # type: ignore[name-defined]  # noqa: F821, UP037
+    return Tool({})
+
+
+@pytest.mark.parametrize(
+    ("load", "why"),
+    [
+        (broken_load, "ImportError: No module named 'gone'"),
+        (exits, "SystemExit: 3"),
+        (lambda: unannotated, "NameError"),
+        (lambda: 5, "TypeError"),
+    ],
+)
+def test_a_broken_package_harms_no_other_name(
+    load: Callable[[], Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [Point("saw", load), Point("drill", lambda: lambda: Tool({"drill": 1}))]
+    monkeypatch.setattr(registry_module, "entry_points", lambda group: points)
+    made = tools()
+    assert made.make("hammer?size=1").settings["size"] == 1
+    assert made.make("drill") == Tool({"drill": 1})
+    assert list(made) == ["drill", "hammer", "rope", "saw"]
+    assert why in made.summary("saw")
+    assert made.options("saw") == []
+    with pytest.raises(BadSpec, match=f"tool 'saw' of other.module:factory cannot be used: {why}"):
+        made.make("saw")
+
+
+def test_a_package_that_takes_a_name_of_ours_breaks_that_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [Point("hammer", lambda: lambda: Tool({}))]
+    monkeypatch.setattr(registry_module, "entry_points", lambda group: points)
+    made = tools()
+    made.register("saw")(lambda: Tool({"saw": 1}))
+    assert made.make("saw") == Tool({"saw": 1})
+    with pytest.raises(BadSpec, match="two tools are named 'hammer'"):
+        made.make("hammer?size=1")
+
+
+@pytest.mark.parametrize(("module", "extra"), [("torch", "torch"), ("trl.trainer", "train"), ("openai", "api")])
+def test_a_missing_optional_module_names_its_extra(module: str, extra: str) -> None:
+    made = tools()
+
+    @made.register("laser")
+    def laser() -> Tool:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    with pytest.raises(MissingExtra, match=rf"tool 'laser' needs .*personalized-rewardbench\[{extra}\]"):
+        made.make("laser")

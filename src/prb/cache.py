@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import orjson
 
+from prb.errors import PrbError
 from prb.types import Failure
 
 T = TypeVar("T")
 V = TypeVar("V")
 
 _SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS said (key BLOB PRIMARY KEY, model TEXT NOT NULL, value BLOB NOT NULL) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS outputs "
+    "(key BLOB PRIMARY KEY, model TEXT NOT NULL, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
 )
 _KEYS_PER_QUERY = 500
 """SQLite allows 999 placeholders in older builds."""
@@ -42,44 +46,70 @@ def cache_path() -> Path:
 
 
 class Cache:
-    """Key → JSON value on disk, labeled with the model that computed it."""
+    """Key → JSON value on disk, labeled with the model that computed it.
+
+    A value whose checksum is wrong counts as missing. A file that cannot be used raises one line that names it.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or cache_path()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
-        self._db.execute(_SCHEMA)
+        with self._explained():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute(_SCHEMA)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        elsewhere = "set PRB_CACHE to another folder"
+        try:
+            yield
+        except (OSError, sqlite3.OperationalError) as error:  # no permission, read-only, disk full, locked for too long
+            why = (error.strerror if isinstance(error, OSError) else None) or error
+            raise PrbError(f"the cache {self.path} cannot be used: {why}; {elsewhere}") from None
+        except sqlite3.DatabaseError as error:
+            raise PrbError(f"the cache {self.path} is damaged ({error}); delete the file, or {elsewhere}") from None
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Any]:
         """The values that are stored; missing keys are left out."""
         values: dict[bytes, Any] = {}
-        for start in range(0, len(keys), _KEYS_PER_QUERY):
-            part = keys[start : start + _KEYS_PER_QUERY]
-            marks = ",".join("?" * len(part))
-            rows = self._db.execute(f"SELECT key, value FROM said WHERE key IN ({marks})", part)  # noqa: S608 - only ?
-            values.update({key: orjson.loads(value) for key, value in rows})
+        damaged = []
+        with self._explained():
+            for start in range(0, len(keys), _KEYS_PER_QUERY):
+                part = keys[start : start + _KEYS_PER_QUERY]
+                marks = ",".join("?" * len(part))
+                query = f"SELECT key, value, crc FROM outputs WHERE key IN ({marks})"  # noqa: S608 - only ?
+                for key, value, crc in self._db.execute(query, part):
+                    if isinstance(value, bytes) and zlib.crc32(key + value) == crc:
+                        values[key] = orjson.loads(value)
+                    else:
+                        damaged.append((key,))
+            if damaged:
+                self._db.executemany("DELETE FROM outputs WHERE key = ?", damaged)
         return values
 
     def put(self, model: str, values: Mapping[bytes, Any]) -> None:
         """Store all or none; the first value of a key stays."""
-        rows: Iterable[tuple[bytes, str, bytes]] = ((key, model, orjson.dumps(value)) for key, value in values.items())
-        with self._db:
+        packed = ((key, orjson.dumps(value)) for key, value in values.items())
+        rows = ((key, model, value, zlib.crc32(key + value)) for key, value in packed)
+        with self._explained(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("INSERT OR IGNORE INTO said VALUES (?, ?, ?)", rows)
+            self._db.executemany("INSERT OR IGNORE INTO outputs VALUES (?, ?, ?, ?)", rows)
             self._db.execute("COMMIT")
 
     def stats(self) -> dict[str, int]:
         """Number of entries per model."""
-        rows = self._db.execute("SELECT model, count(*) FROM said GROUP BY model ORDER BY model")
+        with self._explained():
+            rows = self._db.execute("SELECT model, count(*) FROM outputs GROUP BY model ORDER BY model").fetchall()
         return {str(model): int(count) for model, count in rows}
 
     def clear(self, model: str | None = None) -> int:
         """Delete all entries, or those of one model; returns how many there were."""
         where, values = (" WHERE model = ?", (model,)) if model else ("", ())
-        deleted = self._db.execute(f"DELETE FROM said{where}", values).rowcount  # noqa: S608 - constant text
-        self._db.execute("VACUUM")
+        with self._explained():
+            deleted = self._db.execute(f"DELETE FROM outputs{where}", values).rowcount  # noqa: S608 - constant text
+            self._db.execute("VACUUM")
         return int(deleted)
 
     def close(self) -> None:

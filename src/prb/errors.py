@@ -79,6 +79,27 @@ class MissingExtra(BadInput):
         super().__init__(f"{feature} needs the {extra!r} extra: pip install 'personalized-rewardbench[{extra}]'")
 
 
+EXTRAS = {
+    "torch": "torch",
+    "transformers": "torch",
+    "accelerate": "torch",
+    "gguf": "torch",
+    "peft": "train",
+    "trl": "train",
+    "openai": "api",
+    "xllamacpp": "llamacpp",
+    "huggingface_hub": "hub",
+    "datasets": "hub",
+}
+"""Optional module → the extra that installs it."""
+
+
+def explain_import(feature: str, error: ImportError) -> BadInput:
+    """What to say if `feature` cannot be imported: the extra it needs, or the module that is missing."""
+    extra = EXTRAS.get((error.name or "").partition(".")[0])
+    return MissingExtra(feature, extra) if extra else BadInput(f"{feature} cannot be imported: {error}")
+
+
 def unknown(kind: str, name: str, known: Collection[str], hint: str = "") -> UnknownName:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if near:

@@ -1,7 +1,8 @@
 """Spec strings ↔ objects: `MODELS.make("embedding?encoder=minilm")`.
 
 A registry finds the modules of its own package (each registers itself with one decorator) and whatever other installed
-packages declare under its entry-point group. Both are imported when a name is first looked up.
+packages declare under its entry-point group. Both are imported when a name is first looked up. What another package
+breaks is reported when its name is asked for, and harms no other name.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar, get_type_hints
 from urllib.parse import unquote
 
-from prb.errors import BadSpec, unknown
+from prb.errors import BadSpec, explain_import, unknown
 
 T = TypeVar("T")
 Factory = Callable[..., T]
@@ -66,6 +67,8 @@ class Registry(Generic[T]):
         self._package = package
         self._group = group
         self._factories: dict[str, Factory[T]] = {}
+        self._broken: dict[str, str] = {}
+        """Names of other packages that cannot be used, and why."""
         self._discovered = False
 
     def register(self, name: str) -> Callable[[Factory[T]], Factory[T]]:
@@ -81,7 +84,11 @@ class Registry(Generic[T]):
 
     def build(self, spec: Spec) -> T:
         factory = self[spec.name]
-        return factory(**_arguments(factory, spec, self.kind))
+        arguments = _arguments(factory, spec, self.kind)
+        try:
+            return factory(**arguments)
+        except ImportError as error:
+            raise explain_import(f"{self.kind} {spec.name!r}", error) from None
 
     def check(self, spec: Spec) -> None:
         """Raise what `build` would raise for a wrong name or option, without building anything."""
@@ -89,6 +96,8 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> Factory[T]:
         self._discover()
+        if name in self._broken:
+            raise BadSpec(f"{self.kind} {name!r} {self._broken[name]}")
         if name not in self._factories:
             raise unknown(self.kind, name, self._factories)
         return self._factories[name]
@@ -99,13 +108,18 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         self._discover()
-        return iter(sorted(self._factories))
+        return iter(sorted({*self._factories, *self._broken}))
 
     def summary(self, name: str) -> str:
+        """One line for a list; for a name that cannot be used, why."""
+        if name in self._broken:
+            return self._broken[name]
         return (inspect.getdoc(self[name]) or "").split("\n", 1)[0]
 
     def options(self, name: str) -> list[str]:
         """The options a spec may carry, as `key=default`."""
+        if name in self._broken:
+            return []
         settings = _settings(self[name]).values()
         return [s.name if s.default is inspect.Parameter.empty else f"{s.name}={s.default}" for s in settings]
 
@@ -119,7 +133,13 @@ class Registry(Generic[T]):
         for module in pkgutil.iter_modules(import_module(self._package).__path__):
             import_module(f"{self._package}.{module.name}")
         for point in entry_points(group=self._group):
-            self._add(point.name, point.load())
+            try:
+                factory = point.load()
+                _settings(factory)
+                self._add(point.name, factory)
+            except (Exception, SystemExit) as error:  # a package of others: anything can be wrong with it
+                package = point.dist.name if point.dist else point.value
+                self._broken[point.name] = f"of {package} cannot be used: {type(error).__name__}: {error}"
         self._discovered = True
 
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 import orjson
 from filelock import FileLock, Timeout
 
-from prb.errors import BadInput, RunConflict
+from prb.errors import BadInput, PrbError, RunConflict
 
 CONFIG, OUTCOMES, SUMMARY, USERS = "config.json", "outcomes.jsonl", "summary.json", "users.json"
 LOCK = ".lock"
@@ -46,19 +46,30 @@ def read_json(path: Path) -> Any:
 def draft(path: Path) -> Iterator[Path]:
     """A path beside `path` for a file or folder; it takes the place of `path` if the block succeeds, else it goes."""
     part = path.with_name(f".{path.name}.part")
-    _remove(part)
-    try:
-        yield part
-        if path.is_dir():  # a folder cannot be replaced in one step
-            old = path.with_name(f".{path.name}.old")
-            _remove(old)
-            path.rename(old)
-            part.rename(path)
-            _remove(old)
-        else:
-            part.replace(path)
-    finally:
+    with writing(path):
         _remove(part)
+        try:
+            yield part
+            if path.is_dir():  # a folder cannot be replaced in one step
+                old = path.with_name(f".{path.name}.old")
+                _remove(old)
+                path.rename(old)
+                part.rename(path)
+                _remove(old)
+            else:
+                part.replace(path)
+        finally:
+            with suppress(OSError):
+                _remove(part)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A full disk, a read-only folder or a name that is too long is one line that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise PrbError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -114,8 +125,9 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("ab")
-        self.dropped_tail = self._drop_torn_tail()
+        with writing(path):
+            self._file = path.open("ab")
+            self.dropped_tail = self._drop_torn_tail()
         """Whether the last line was torn."""
 
     def __enter__(self) -> Self:
@@ -137,14 +149,16 @@ class Journal:
 
     def keep(self, lines: int) -> None:
         """Cut the file after so many lines: the rest belongs to a batch that did not finish."""
-        with self.path.open("rb") as file:
-            size = sum(len(file.readline()) for _ in range(lines))
-        self._file.truncate(size)
+        with writing(self.path):
+            with self.path.open("rb") as file:
+                size = sum(len(file.readline()) for _ in range(lines))
+            self._file.truncate(size)
 
     def append(self, rows: Iterable[Any]) -> None:
         """One write for all rows, handed to the operating system before anyone is told that they are done."""
-        self._file.write(b"".join(map(sealed, rows)))
-        self._file.flush()
+        with writing(self.path):
+            self._file.write(b"".join(map(sealed, rows)))
+            self._file.flush()
 
     def replace(self, changed: Mapping[int, Any]) -> None:
         """Rewrite the file in one step with other rows at some places, counted from 0; `None` leaves a line out."""
@@ -162,10 +176,12 @@ class Journal:
         self._file = self.path.open("ab")
 
     def sync(self) -> None:
-        os.fsync(self._file.fileno())
+        with writing(self.path):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what could not be written was reported when it was appended
+            self._file.close()
 
     def _drop_torn_tail(self) -> bool:
         size = end = self.path.stat().st_size
@@ -213,12 +229,14 @@ class RunFolder:
         except OSError as error:
             raise BadInput(f"{self.folder} cannot be a run folder: {error.strerror}") from None
         try:
-            self._adopt()
-            self._journals = {name: Journal(self.folder / name) for name in self._names}
+            with writing(self.folder):
+                self._adopt()
+                self._journals = {name: Journal(self.folder / name) for name in self._names}
         except BaseException:
             self._lock.release()
             if not (self.folder / CONFIG).exists():  # not ours: nothing of us stays in it
-                (self.folder / LOCK).unlink(missing_ok=True)
+                with suppress(OSError):
+                    (self.folder / LOCK).unlink(missing_ok=True)
             raise
         return self
 
@@ -259,14 +277,15 @@ class RunFolder:
         write_json(self.folder / CONFIG, content)
 
     def has_results(self) -> bool:
-        empty_journals = {name for name in self._names if not (self.folder / name).stat().st_size}
+        journals = [self.folder / name for name in self._names]
+        empty_journals = {path.name for path in journals if path.exists() and not path.stat().st_size}
         passing = {CONFIG, LOCK, *self._scratch, *empty_journals}
         return any(entry.name not in passing for entry in self.folder.iterdir())
 
     def _leave_no_trace(self) -> None:
-        for name in (CONFIG, LOCK, *self._scratch, *self._names):
-            (self.folder / name).unlink(missing_ok=True)
-        with suppress(OSError):  # it holds something else
+        with suppress(OSError):  # it holds something else, or is read-only
+            for name in (CONFIG, LOCK, *self._scratch, *self._names):
+                (self.folder / name).unlink(missing_ok=True)
             self.folder.rmdir()
 
     def _adopt(self) -> None:

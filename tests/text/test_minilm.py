@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -55,8 +56,24 @@ def test_a_text_longer_than_the_model_reads_is_cut_and_not_refused(minilm: Encod
     assert np.array_equal(row, longer)
 
 
-def test_the_fingerprint_names_the_weights(minilm: Encoder) -> None:
-    assert minilm.fingerprint == "minilm-b9a0018dff09"
+def test_the_fingerprint_follows_the_content(minilm: Encoder, tmp_path: Path) -> None:
+    original, copy = local_folder("minilm"), tmp_path / "copy"
+    shutil.copytree(original, copy)
+    assert ENCODERS.make(f"minilm?path={copy}").fingerprint == minilm.fingerprint
+    tokenizer = copy / "tokenizer_config.json"
+    tokenizer.write_text(tokenizer.read_text() + " ")
+    changed = ENCODERS.make(f"minilm?path={copy}").fingerprint
+    weights = bytearray((copy / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(weights)
+    assert len({minilm.fingerprint, changed, ENCODERS.make(f"minilm?path={copy}").fingerprint}) == 3
+
+
+def test_damaged_weights_are_one_line(minilm: Encoder, tmp_path: Path) -> None:
+    shutil.copytree(local_folder("minilm"), tmp_path / "copy")
+    (tmp_path / "copy" / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(BadInput, match=r"cannot load .*copy: "):
+        ENCODERS.make(f"minilm?path={tmp_path / 'copy'}")
 
 
 def test_missing_weights_are_named_with_the_command_that_gets_them(

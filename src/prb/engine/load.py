@@ -6,7 +6,6 @@ asked for.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from prb.config import Count, Size
 from prb.errors import BadInput, MissingExtra
-from prb.weights import file_sha256, resolve_weights
+from prb.weights import folder_hash, resolve_weights
 
 Kind = Literal["causal", "classifier"]
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
@@ -97,7 +96,7 @@ def load(source: str, kind: Kind, options: Loading = DEFAULT_LOADING, **settings
     try:
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(where, **shared)
         model: Any = auto[kind].from_pretrained(where, dtype=torch_dtype, use_safetensors=True, **shared, **settings)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # damaged or unusual files raise whatever their reader meets first
         raise BadInput(f"cannot load {source!r}: {(str(error) or repr(error)).splitlines()[0]}") from None
     names = [fingerprint(where, options.revision), dtype]
     if options.adapter:
@@ -134,17 +133,6 @@ def fingerprint(where: str, revision: str | None = None) -> str:
     return f"{where}@{Path(config).parent.name if isinstance(config, str) else revision}"
 
 
-def folder_hash(folder: Path) -> str:
-    """Hash of the files that make a model what it is; large ones are not read again while they stay the same."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".safetensors", ".json", ".jinja", ".model"):
-            digest.update(path.name.encode())
-            large = path.suffix == ".safetensors"
-            digest.update(bytes.fromhex(file_sha256(path)) if large else hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
-
-
 def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     stated = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     several = stated if isinstance(stated, list) else [stated]
@@ -168,4 +156,8 @@ def _device(name: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise BadInput(f"device={name}: there is no GPU here")
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise BadInput(f"device={name} cannot be used: {str(error).splitlines()[0]}") from None
     return name

@@ -21,7 +21,6 @@ from prb.llm import LLM, Message, Request, Sampling, make_llm
 from prb.prompts import fill, load
 from prb.registry import Spec
 from prb.types import Failure, Item, Outcome
-from prb.weights import resolve_weights
 
 BATCH, MAX_LENGTH, SEED, JUDGE_TOKENS = 8, 8192, 42, 512
 
@@ -133,7 +132,7 @@ def paper_scoring(
     """The evaluator for the spec `text`, called `name` in outcomes, and its fingerprint."""
     spec = Spec.parse(text)
     if spec.name == "classifier":
-        head = Classifier(resolve_weights(spec.options["path"]), spec.options.get("device", "cpu"))
+        head = Classifier(spec.options["path"], spec.options.get("device", "cpu"))
         return PaperScoring(name, head), head.fingerprint
     if spec.name == "judge":
         llm = make_llm(spec.options["llm"])
@@ -145,15 +144,12 @@ def paper_scoring(
 
 class Classifier:
     def __init__(self, path: str, device: str) -> None:
-        import torch
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from prb.engine.load import Loading
+        from prb.engine.load import load as load_checkpoint
 
-        self.fingerprint = f"paper-{path}"
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(path)
-        model: Any = AutoModelForSequenceClassification.from_pretrained(
-            path, dtype=torch.bfloat16, use_safetensors=True
-        )
-        self._model = model.to(device).eval()
+        checkpoint = load_checkpoint(path, "classifier", Loading(dtype="bf16", device=device))
+        self.fingerprint = f"paper-{checkpoint.fingerprint}"
+        self._tokenizer, self._model = checkpoint.tokenizer, checkpoint.model
 
     def template(self, question: str, answer: str) -> str:
         turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]

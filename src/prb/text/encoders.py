@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from prb.cache import Memo
 from prb.errors import BadInput, MissingExtra
 from prb.registry import Registry
-from prb.weights import WEIGHTS, local_folder
+from prb.weights import folder_hash, local_folder
 
 Matrix = NDArray[np.float32]
 STATIC_SIZE, MINILM_SIZE = 256, 384
@@ -95,9 +95,12 @@ class MiniLM:
         except ImportError:
             raise MissingExtra("the minilm encoder", "torch") from None
         disable_progress_bar()  # type: ignore[no-untyped-call]
-        self.fingerprint = f"minilm-{WEIGHTS['minilm'].sha256[:12]}"
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
+        self.fingerprint = f"minilm-{folder_hash(folder)}"
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
+        except Exception as error:  # damaged files raise whatever their reader meets first
+            raise BadInput(f"cannot load {folder}: {str(error).splitlines()[0]}") from None
 
     def encode(self, texts: Sequence[str]) -> Matrix:
         import torch
@@ -117,10 +120,10 @@ def minilm(path: Path | None = None) -> Encoder:
     folder = path or local_folder("minilm")
     if not (folder / "config.json").exists():
         raise BadInput(f"no MiniLM weights in {folder}; get them with `prb models pull minilm`")
-    return _loaded(folder)
+    return _loaded(folder, folder_hash(folder))
 
 
 @cache
-def _loaded(folder: Path) -> Encoder:
+def _loaded(folder: Path, content: str) -> Encoder:  # noqa: ARG001 - other content at the same path is another model
     """Loaded once: several models of a run may use the same weights."""
     return CachedEncoder(MiniLM(folder))

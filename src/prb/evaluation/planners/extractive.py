@@ -22,9 +22,9 @@ TASTE = re.compile(
 
 class Extractive:
     def __init__(self, aspects: int, encoder: str) -> None:
-        self.fingerprint = f"extractive-{aspects}-{encoder}"
         self._aspects = aspects
         self._encoder = ENCODERS.make(encoder)
+        self.fingerprint = f"extractive-{aspects}-{self._encoder.fingerprint}"
 
     def plan(self, question: str, posts: Sequence[Post]) -> tuple[str, ...]:
         found = [s for post in posts for s in sentences(post.text) if not s.endswith("?")]

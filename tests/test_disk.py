@@ -1,0 +1,122 @@
+"""Disks that fill up, folders that cannot be written, names that are too long: one line that names the path, and the
+same bytes once there is room again."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb.errors import PrbError
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.run import evaluate
+from prb.grading.config import GradeConfig
+from prb.grading.run import grade
+from prb.runs import OUTCOMES, SUMMARY, RunFolder, draft, read_lines, write_json
+from tests.conftest import make_row, make_twins
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file can grow beyond so many bytes; a write that crosses the limit is cut short, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture
+def rows(write_jsonl: Callable[..., Path]) -> Path:
+    return write_jsonl([*make_twins(1), *(make_row(n) for n in range(3, 9))])
+
+
+def run(verb: str, rows: Path, out: Path) -> Any:
+    if verb == "grade":
+        return grade(GradeConfig(dataset=rows, validate=True, batch=3, out=out))
+    models = ("length", "lexical")
+    return evaluate(EvaluateConfig(dataset=rows, model=models, condition=("none", "profile"), batch=3, out=out))
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "grade"])
+@pytest.mark.parametrize("size", [0, 10, 400, 900, 1500, 2500, 3500])
+def test_a_full_disk_is_one_line_and_the_run_is_resumed(verb: str, size: int, rows: Path, tmp_path: Path) -> None:
+    run(verb, rows, tmp_path / "whole")  # also fills the caches of encoders, which are not the point here
+    with room_for(size), pytest.raises(PrbError) as caught:
+        run(verb, rows, tmp_path / "run")
+    assert str(caught.value).startswith(str(tmp_path / "run"))
+    assert "\n" not in str(caught.value)
+    run(verb, rows, tmp_path / "run")
+    assert (tmp_path / "run" / SUMMARY).read_bytes() == (tmp_path / "whole" / SUMMARY).read_bytes()
+    assert not list((tmp_path / "run").glob(".*.part"))
+
+
+def test_a_line_cut_short_is_dropped_and_written_again(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", {"a": 1}, journals=(OUTCOMES,)) as folder:
+        folder[OUTCOMES].append([{"n": 1}])
+    with (
+        room_for(30),
+        pytest.raises(PrbError, match=r"outcomes\.jsonl cannot be written: File too large"),
+        RunFolder(tmp_path / "run", {"a": 1}, journals=(OUTCOMES,)) as folder,
+    ):
+        folder[OUTCOMES].append([{"n": 2}])
+    with RunFolder(tmp_path / "run", {"a": 1}, journals=(OUTCOMES,)) as folder:
+        assert folder[OUTCOMES].dropped_tail
+        folder[OUTCOMES].append([{"n": 3}])
+    assert [line["n"] for line in read_lines(tmp_path / "run" / OUTCOMES)] == [1, 3]
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path, rows: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PrbError, match=rf"{tmp_path / 'file'}"):
+        run("evaluate", rows, tmp_path / "file")
+    with pytest.raises(PrbError, match=rf"{tmp_path / 'file' / 'run'} cannot be a run folder: Not a directory"):
+        run("evaluate", rows, tmp_path / "file" / "run")
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path, rows: Path) -> None:
+    run("evaluate", rows, tmp_path / "run")
+    (tmp_path / "run" / OUTCOMES).unlink()
+    (tmp_path / "run" / OUTCOMES).mkdir()
+    with pytest.raises(PrbError, match=rf"{tmp_path / 'run' / OUTCOMES} cannot be written: Is a directory"):
+        run("evaluate", rows, tmp_path / "run")
+
+
+def test_a_folder_that_may_only_be_read_is_named(tmp_path: Path, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root every folder can be written, so opening fails as it would for others."""
+    run("evaluate", rows, tmp_path / "run")
+    opened = Path.open
+
+    def refuse(path: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
+        if set(mode) & set("wa+"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, mode, *more, **named)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(PrbError, match=rf"^{tmp_path / 'run'}.* cannot be written: Permission denied$"):
+        run("evaluate", rows, tmp_path / "run")
+
+
+@pytest.mark.parametrize("length", [250, 256, 5000])
+def test_a_name_that_is_too_long_is_one_line(length: int, tmp_path: Path, rows: Path) -> None:
+    if length > 255:
+        with pytest.raises(PrbError, match="cannot be a run folder: File name too long"):
+            run("evaluate", rows, tmp_path / ("x" * length))
+    with pytest.raises(PrbError, match="cannot be written: File name too long"):
+        write_json(tmp_path / ("x" * length), {})
+
+
+def test_nothing_is_left_of_a_draft_that_failed(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"old": True})
+    with room_for(5), pytest.raises(PrbError, match=r"a\.json cannot be written"):
+        write_json(tmp_path / "a.json", {"new": "x" * 100})
+    assert (tmp_path / "a.json").read_text() == '{\n  "old": true\n}\n'
+    with suppress(RuntimeError), draft(tmp_path / "b") as part:
+        part.mkdir()
+        raise RuntimeError
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

@@ -1,0 +1,49 @@
+"""Without an optional dependency, what needs it says so in one line; everything else works."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BLOCKED = """
+import sys
+for name in sys.argv[1].split(","):
+    sys.modules[name] = None  # importing it fails, as if it were not installed
+from prb.cli import run
+sys.exit(run(sys.argv[2:]))
+"""
+URL = "base_url=http://localhost:1/v1"
+
+
+@pytest.mark.parametrize(
+    ("words", "modules", "extra"),
+    [
+        (("evaluate", "--model", "likelihood?lm=WEIGHTS"), "torch,transformers", "torch"),
+        (("evaluate", "--model", "classifier?path=WEIGHTS"), "torch,transformers", "torch"),
+        (("evaluate", "--model", "classifier?path=WEIGHTS", "--protocol", "paper"), "torch,transformers", "torch"),
+        (("evaluate", "--model", "embedding?encoder=minilm%3Fpath=WEIGHTS"), "torch,transformers", "torch"),
+        (("evaluate", "--model", "judge?llm=transformers/WEIGHTS"), "torch,transformers", "torch"),
+        (("evaluate", "--model", "judge?llm=llamacpp/WEIGHTS/x.gguf"), "xllamacpp", "llamacpp"),
+        (("evaluate", "--model", f"judge?llm=openai/m;{URL}"), "openai", "api"),
+        (("evaluate", "--dataset", "hub:a/b"), "datasets,huggingface_hub", "hub"),
+        (("train", "vpl"), "torch,transformers", "torch"),
+        (("ppo", "--policy", "transformers/x", "--model", "length"), "torch,transformers,trl", "torch"),
+        (("serve", "--model", "length"), "fastapi,uvicorn", "serve"),
+        (("study", "demo"), "sqlalchemy,fastapi", "study"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value)[:40],
+)
+def test_a_missing_extra_is_named_in_one_line(words: tuple[str, ...], modules: str, extra: str, tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    for name in ("config.json", "x.gguf"):
+        (tmp_path / "weights" / name).write_text("{}")
+    given = [word.replace("WEIGHTS", str(tmp_path / "weights")) for word in words]
+    command = [sys.executable, "-c", BLOCKED, modules, *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert f"pip install 'personalized-rewardbench[{extra}]'" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 2
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
