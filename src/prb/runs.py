@@ -274,6 +274,7 @@ class RunFolder:
             write_json(self.folder / name, value)
         content = read_json(self.folder / CONFIG)
         content["digests"] = {name: _sha256(self.folder / name) for name in results}
+        content["digests"] |= {name: _length(self.folder / name) for name in self._names}
         write_json(self.folder / CONFIG, content)
 
     def has_results(self) -> bool:
@@ -317,11 +318,24 @@ def read_result(folder: Path, name: str) -> Any:
     path = folder / name
     if not path.exists():
         raise BadInput(f"{folder} is not finished: it has no {name}; run its command again to resume")
-    content = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
-    expected = content.get("digests", {}).get(name) if isinstance(content, dict) else None
-    if expected is not None and expected != _sha256(path):
-        raise BadInput(f"{path} was changed after the run wrote it; run its command again to write it anew")
+    check_unchanged(path)
     return read_json(path)
+
+
+def check_unchanged(path: Path) -> None:
+    """Refuse a file that was changed after its run had finished. Of a journal a count will do: its lines are sealed."""
+    config = path.with_name(CONFIG)
+    content = read_json(config) if config.exists() else {}
+    digests = content.get("digests") if isinstance(content, dict) else None
+    expected = digests.get(path.name) if isinstance(digests, dict) else None
+    if expected is not None and expected != _length(path) and expected != _sha256(path):
+        raise BadInput(f"{path} was changed after the run wrote it; run its command again to write it anew")
+
+
+def _length(path: Path) -> str:
+    with path.open("rb") as file:
+        lines = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+    return f"{lines} lines"
 
 
 def _sha256(path: Path) -> str:

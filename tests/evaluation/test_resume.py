@@ -184,7 +184,7 @@ def test_what_only_changes_the_presentation_may_differ(whole: tuple[EvaluateConf
         ({"model": ("judge",)}, ['evaluate.model: ["mine","judge"] → ["judge"]']),
         ({"condition": ("none",)}, ['evaluate.condition: ["none","profile","shuffled"] → ["none"]']),
         ({"limit": 3}, ["evaluate.limit: null → 3", "dataset.rows: 6 → 3"]),
-        ({"planner": "extractive?aspects=2"}, ['planner: "extractive-3-static" → "extractive-2-static"']),
+        ({"planner": "extractive?aspects=2"}, ['evaluate.planner: "extractive" → "extractive?aspects=2"']),
     ],
 )
 def test_another_configuration_is_refused_and_every_difference_named(

@@ -296,7 +296,7 @@ def test_what_is_unfinished_or_unknown_is_refused_and_nothing_is_written(run: Pa
             write_site(places, tmp_path / "site")
     (run / "later.json").rename(run / "summary.json")
     lines = (run / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
-    for broken, says in [(lines[:-1], "does not have one outcome per pair"), ([b"{}\n", *lines], "an outcome without")]:
+    for broken, says in [(lines[:-1], "was changed after"), ([b"{}\n", *lines[1:]], "an outcome without")]:
         (run / "outcomes.jsonl").write_bytes(b"".join(broken))
         with pytest.raises(BadInput, match=says):
             write_site([run], tmp_path / "site")

@@ -100,7 +100,7 @@ def test_a_link_to_a_view_shows_that_view(visit: Open, site: Path) -> None:
         "kno",
     ]
     assert window.page.locator("th[aria-sort=ascending]").inner_text() == "none"
-    assert window.page.locator("td[data-label=shuffled] .lit").inner_text().startswith("75.0")
+    assert window.page.locator("td[data-label=shuffled] .lit").inner_text().startswith("50.0")
 
 
 def test_search_finds_by_name_and_the_address_follows(visit: Open, site: Path) -> None:
@@ -238,8 +238,8 @@ def test_pairs_are_found(view: str, wanted: list[str], visit: Open, site: Path) 
 
 def test_flips_are_pairs_that_another_users_posts_turn(visit: Open, site: Path) -> None:
     window = visit(site, "pairs.html#show=flips&model=knows")
-    # knows is always right under profile, so it flips where it is wrong under shuffled: 4 of 7
-    assert window.texts("[role=status]") == ["4 of 7 pairs"]
+    # knows is always right under profile, so it flips where it is wrong under shuffled: 5 of 7
+    assert window.texts("[role=status]") == ["5 of 7 pairs"]
 
 
 def test_two_models_are_compared(visit: Open, site: Path) -> None:

@@ -126,6 +126,8 @@ class Ledger:
         return failed
 
     def _book(self, line: dict[str, Any]) -> None:
+        if isinstance(self._known.get(line["key"]), Completion):  # a call that was answered is never made again
+            raise KeyError(line["key"])
         usage = self.usage[line["stage"]]
         usage.calls += 1
         usage.prompt_tokens += line["prompt_tokens"]

@@ -36,10 +36,11 @@ from prb.building.stages import (
     write_opposites,
     write_rubrics,
 )
+from prb.errors import BadInput
 from prb.failures import breaking, refuse_failures, share_problem, unanswered
 from prb.llm import LLM, check_llm
 from prb.progress import SILENT, Progress
-from prb.runs import RunFolder, read_json, write_json
+from prb.runs import RunFolder, read_lines, sealed, write_bytes
 from prb.text.encoders import ENCODERS
 from prb.types import Failure
 
@@ -96,7 +97,7 @@ def build(
         redone = _count_redo(config.out / STATE, config.redo)
         pipeline = Pipeline(BuildContext(config=config, llms=llms, ledger=ledger, redone=redone), records, rejects)
         result = pipeline.run()
-        write_json(config.out / STATE, {"again": redone, "open": None})
+        write_bytes(config.out / STATE, sealed({"again": redone, "open": None}))
     return result
 
 
@@ -108,12 +109,16 @@ def check_failures(card: Mapping[str, Any], max_failed: float) -> None:
 
 def _count_redo(path: Path, redo: Stage | None) -> dict[Stage, int]:
     """How often each stage was asked again; a redo that was interrupted is resumed, not counted twice."""
-    state: dict[str, Any] = read_json(path) if path.exists() else {"again": {}, "open": None}
+    state: dict[str, Any] = {"again": {}, "open": None}
+    if path.exists():
+        state = next(read_lines(path), {})
+        if not state.keys() >= {"again", "open"}:
+            raise BadInput(f"{path} is damaged; delete it if no stage was redone, else remove the folder")
     redone: dict[Stage, int] = state["again"]
     if redo and state["open"] != redo:
         redone[redo] = redone.get(redo, 0) + 1
         state["open"] = redo
-    write_json(path, state)
+    write_bytes(path, sealed(state))
     return redone
 
 

@@ -7,6 +7,7 @@ the same weights as one that was not.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -218,7 +219,7 @@ class Training:
         solid = {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in arrays.items()}
         about = orjson.dumps({"curve": self.curve, "best": self.best}).decode()
         with draft(path) as part:
-            save_file(solid, part, metadata={"about": about})
+            save_file(solid, part, metadata={"about": about, "crc": checksum(solid, about)})
 
     def restore(self, path: Path) -> int:
         """Read a checkpoint; returns how many epochs are done."""
@@ -228,8 +229,11 @@ class Training:
         try:
             with safe_open(path, framework="np") as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-                about = orjson.loads(file.metadata()["about"])
-        except (SafetensorError, OSError, KeyError) as error:
+                metadata = file.metadata()
+            if metadata["crc"] != checksum(arrays, metadata["about"]):
+                raise ValueError("its checksum is wrong")
+            about = orjson.loads(metadata["about"])
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
             raise BadInput(f"{path} is damaged ({error}); remove it to start again") from None
         with torch.no_grad():
             for name, value in self.params.items():
@@ -242,6 +246,14 @@ class Training:
         self.kept = {name: np.asarray(arrays[f"kept.{name}"], dtype=np.float64) for name in self.params}
         self.curve, self.best = about["curve"], about["best"]
         return len(self.curve)
+
+
+def checksum(arrays: Mapping[str, Any], about: str) -> str:
+    """Of the content of a checkpoint, whatever the order in its file."""
+    crc = zlib.crc32(about.encode())
+    for name in sorted(arrays):
+        crc = zlib.crc32(np.ascontiguousarray(arrays[name]).tobytes(), zlib.crc32(name.encode(), crc))
+    return str(crc)
 
 
 def user_batches(user: Ints, size: int, seed: int, epoch: int) -> Iterator[Ints]:

@@ -26,7 +26,7 @@ from prb.models.personal.method import METHODS, Floats
 from prb.models.personal.scorer import Personal, codes_from
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import RunFolder, read_json, write_json
+from prb.runs import RunFolder, read_lines, sealed, write_bytes, write_json
 from prb.stats.estimate import share
 from prb.stats.paired import difference
 from prb.training import Trained
@@ -45,7 +45,7 @@ from prb.training.loop import (
 )
 from prb.types import Ask, Failure, Pair
 
-CHECKPOINT, SWEEP = "checkpoint.safetensors", "sweep.json"
+CHECKPOINT, SWEEP = "checkpoint.safetensors", "sweep.jsonl"
 CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled")
 VALIDATION_ROWS = 2_000
 """Held-out rows that are scored under every condition for the card, at most."""
@@ -69,7 +69,7 @@ def train(config: TrainConfig | FullConfig | None = None, *, progress: Progress 
     with RunFolder(folder, {"train": config.saved(), "data": dataset.fingerprint}):
         if (folder / CARD).exists():
             progress.note(f"{folder} is finished")
-            card: dict[str, Any] = read_json(folder / CARD)
+            card: dict[str, Any] = read(folder)[1]
         else:
             card = _train(config, dataset, progress)
         (folder / CHECKPOINT).unlink(missing_ok=True)
@@ -182,14 +182,15 @@ def sweep(
     Settings are chosen by cross-validation over the training users and by nothing else.
     """
     todo = [candidate for spec in specs for candidate in candidates(spec, learning)]
-    done = {(t["method"], t["l2"]): t for t in (read_json(kept) if kept and kept.exists() else [])}
+    tried = read_lines(kept) if kept and kept.exists() else ()
+    done = {(t["method"], t["l2"]): t for t in tried}
     progress.begin(f"cross-validating {len(todo)} settings", total=len(todo), done=len(done))
     for spec, setting in todo:
         if (spec, setting.l2) in done:
             continue
         done[spec, setting.l2] = cross_validate(spec, examples, rows, setting, folds)
         if kept:
-            write_json(kept, list(done.values()))
+            write_bytes(kept, b"".join(map(sealed, done.values())))
         progress.advance()
     return sorted(done.values(), key=lambda t: (-t["accuracy"]["value"], t["loss"]))
 

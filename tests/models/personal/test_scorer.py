@@ -123,7 +123,7 @@ def test_a_folder_without_a_head_and_other_features_are_refused(tmp_path: Path) 
     with pytest.raises(BadInput, match="was trained on features 'another'"):
         MODELS.make(f"personal?path={tmp_path / 'head'}")
     (tmp_path / "head" / "weights.safetensors").write_bytes(b"broken")
-    with pytest.raises(BadInput, match="damaged"):
+    with pytest.raises(BadInput, match="was changed"):
         read(tmp_path / "head")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prb.errors import BadInput, MissingExtra
+from prb.hashing import digest
 from prb.models.personal.method import METHODS, Floats, Method, Pairs, View
 from prb.runs import draft, read_json, write_json
 
@@ -135,8 +136,16 @@ def save(head: Head, folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
         save_file({name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}, part)
     write_json(folder / USERS, list(head.codes))
     whole = {"format": FORMAT, "method": head.spec, **card}
+    whole["digests"] = _digests(folder, whole)
     write_json(folder / CARD, whole)
     return whole
+
+
+def _digests(folder: Path, card: Mapping[str, Any]) -> dict[str, str]:
+    """By which a change of any file of a head is noticed; the card's own is that of its other entries."""
+    rest = {name: value for name, value in card.items() if name != "digests"}
+    files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (WEIGHTS, USERS)}
+    return {**files, CARD: digest(rest).hex()}
 
 
 def read(folder: Path) -> tuple[Head, dict[str, Any]]:
@@ -151,12 +160,16 @@ def read(folder: Path) -> tuple[Head, dict[str, Any]]:
     from safetensors.numpy import load_file
 
     try:
+        known = card.get("digests")
+        changed = [name for name, value in _digests(folder, card).items() if known and known[name] != value]
+        if changed:
+            raise BadInput(f"{folder / changed[0]} was changed after it was written; train it again")
         arrays = {name: np.asarray(a, dtype=np.float64) for name, a in load_file(folder / WEIGHTS).items()}
         params = {name.removeprefix("param."): a for name, a in arrays.items() if name.startswith("param.")}
         codes = dict(zip(read_json(folder / USERS), arrays["codes"], strict=True))
         scaler = Scaler(arrays["scaler.answer"], arrays["scaler.text"])
         return Head(card["method"], params, scaler, arrays["nobody"], codes), card
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise BadInput(f"{folder} is damaged: {error}") from None
 
 
