@@ -19,7 +19,7 @@ from urllib.request import Request, urlopen
 import prb as package
 from tests.golden.author import endpoint
 from tests.golden.running import make_row, make_rows, make_twins
-from tests.golden.shell import ROOT, Json, Shell
+from tests.golden.shell import ROOT, Json, Shell, without_clock
 
 TOPICS = ("balcony tomatoes", "sourdough bread", "winter tires", "chess openings", "choir practice", "old maps")
 PSEUDONYM = re.compile(r"p-[0-9a-f]{10}")
@@ -88,7 +88,7 @@ def train(prb: Shell) -> Json:
     ]
     curve = prb.ok("train", "curve", "head", "--dataset", data, "--quiet", "--json").json
     head = prb.files("head", "config.json", "users.json")
-    return {"card": card, **head, "weights": dict(sorted(tensors.items())), "outcomes": scores, "curve": curve}
+    return {"card": without_clock(card), **head, "weights": dict(sorted(tensors.items())), "outcomes": scores, "curve": curve}
 
 
 def bon(prb: Shell) -> Json:

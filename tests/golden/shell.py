@@ -18,7 +18,7 @@ from prb.cli import run
 Json = Any
 ROOT = Path(__file__).resolve().parents[2]
 CLOCK = {"seconds", "at", "created", "exported", "crc", "digests"}
-"""Fields that hold a duration or a moment."""
+"""Fields that hold a duration or a moment, or a checksum of such fields or of floats of this machine."""
 
 
 class Reply(NamedTuple):
