@@ -376,16 +376,17 @@ def test_asking_nothing_asks_nothing() -> None:
 def smollm2() -> LLM:
     """A real language model for the plumbing alone: with 135 million parameters it is no judge."""
     try:
-        return make_llm("llamacpp/smollm2")
+        return make_llm("llamacpp/smollm2;threads=1")
     except (PrbError, ImportError, OSError) as error:
         pytest.skip(f"llamacpp/smollm2 cannot be had here: {error}")
 
 
-@pytest.mark.parametrize("name", ["pairwise-direct", "rating-prometheus"])
+@pytest.mark.parametrize("name", ["pairwise-direct", pytest.param("rating-prometheus", marks=pytest.mark.slow)])
 def test_a_real_model_goes_through_from_end_to_end(name: str, smollm2: LLM, write_jsonl: Write, tmp_path: Path) -> None:
     style, sampling = STYLES[name], Sampling(max_tokens=8)
     judge = (PairwiseJudge if style.kind == "pairwise" else RatingJudge)(smollm2, style, sampling=sampling)
-    evaluate(settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("profile",)), models={"mine": judge})
+    config = settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("profile",), orders="one", k=1)
+    evaluate(config, models={"mine": judge})
     for line in outcomes(tmp_path / "run"):
         assert (line["credit"] is None) == (line["failure"] is not None)
         assert line["failure"] is not None or (line["tokens"] > 100 and line["text"])

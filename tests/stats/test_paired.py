@@ -448,7 +448,7 @@ def test_a_column_that_never_differs_only_bounds_how_often_it_could() -> None:
 
 
 @few
-@given(st.lists(st.tuples(st.integers(-8, 8), st.integers(1, 4)), min_size=6, max_size=8))
+@given(st.lists(st.tuples(st.integers(-8, 8), st.integers(1, 4)), min_size=6, max_size=7))
 def test_an_inverted_interval_holds_exactly_the_shifts_that_are_not_rejected(clusters: list[tuple[int, int]]) -> None:
     sums, sizes = [Fraction(s, 4) for s, _ in clusters], [n for _, n in clusters]
     if len({s / n for s, n in zip(sums, sizes, strict=True)}) == 1:
@@ -482,8 +482,8 @@ def test_an_interval_excludes_zero_exactly_if_p_is_below_five_percent(table: tup
 @pytest.mark.parametrize("kind", ["tie-free", "credits", "rewards", "uneven"])
 def test_interval_and_p_agree_in_every_kind_of_table(kind: str, rows: int) -> None:
     rng = np.random.default_rng(rows)
-    significant = 0
-    for trial in range(40):
+    significant, trials = 0, 12 if rows == 400 else 40
+    for trial in range(trials):
         shift = rng.normal(0, 3 / math.sqrt(rows))
         clusters = rng.integers(0, rows // 3, rows) if kind == "uneven" else np.arange(rows)
         if kind == "rewards":
@@ -495,7 +495,7 @@ def test_interval_and_p_agree_in_every_kind_of_table(kind: str, rows: int) -> No
         found = difference(a, b, clusters, seed=trial)
         assert (found.low > 0 or found.high < 0) == (found.p < 0.05)
         significant += found.p < 0.05
-    assert 0 < significant < 40
+    assert 0 < significant < trials
 
 
 def test_the_inverted_interval_covers_and_rarely_lies_above_zero_with_ten_clusters() -> None:
