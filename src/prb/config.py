@@ -117,7 +117,7 @@ class DataConfig(Settings):
     split: str | None = None
     """Which split; `test` where rows carry one, else all rows."""
     limit: Count | None = None
-    """Only the first N rows of the split."""
+    """At most N rows of the split, spread over clusters; twins stay together. The same rows whatever the seed."""
     skip_bad: bool = False
     """Use the good rows of a file with errors, and report how many were left out."""
 

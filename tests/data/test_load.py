@@ -288,11 +288,21 @@ def test_asking_for_a_split_where_there_is_none_is_refused(write_jsonl: Write) -
         load(str(write_jsonl([make_row(1)])), split="test")
 
 
-def test_a_limit_takes_the_first_rows_of_the_split(write_jsonl: Write) -> None:
-    rows = [make_row(n, split="test" if n % 2 else "train") for n in range(10)]
+def test_a_limit_takes_rows_of_the_split_and_keeps_their_order(write_jsonl: Write) -> None:
+    rows = [make_row(n, split="test" if n % 2 else "train") for n in range(20)]
     dataset = load(str(write_jsonl(rows)), limit=3)
-    assert dataset.index.ids == ["r1", "r3", "r5"]
-    assert [pair.id for pair in dataset] == ["r1", "r3", "r5"]
+    assert [pair.id for pair in dataset] == dataset.index.ids == ["r3", "r11", "r13"]
+
+
+@pytest.mark.parametrize("small", [0, 100])
+def test_a_sample_is_the_same_whether_it_is_kept_or_streamed(write_jsonl: Write, monkeypatch, small: int) -> None:
+    monkeypatch.setattr("prb.data.load.SMALL", small)
+    path = write_jsonl([row for n in range(9) for row in make_twins(n)])
+    dataset = load(str(path), limit=6)
+    first = list(dataset)
+    assert [pair.id for pair in first] == dataset.index.ids
+    assert [pair.id for pair in dataset] == dataset.index.ids
+    assert (next(iter(dataset)) is first[0]) == bool(small)  # a small sample is read once, a large one never held
 
 
 def test_a_limit_beyond_the_end_takes_all(write_jsonl: Write) -> None:
@@ -316,10 +326,19 @@ def test_clusters_follow_chains_of_twins(write_jsonl: Write) -> None:
     assert load(str(write_jsonl(rows))).index.clusters == ["a1"] * 6 + ["a4"] * 2
 
 
-def test_a_limit_between_twins_keeps_the_cluster_and_drops_the_link(write_jsonl: Write) -> None:
-    dataset = load(str(write_jsonl([make_row(9, user="b1"), *make_twins(1)])), limit=2)
-    assert dataset.index.clusters == ["a1", "a1"]
-    assert list(dataset.index.twins) == [-1, -1]
+def test_a_limit_never_separates_twins(write_jsonl: Write) -> None:
+    rows = [row for n in range(9) for row in make_twins(n)]
+    for limit in (1, 2, 3, 7, 12):
+        index = load(str(write_jsonl(rows)), limit=limit).index
+        assert len(index) == max(2, limit - limit % 2)
+        assert all(index.twins[twin] == n for n, twin in enumerate(index.twins))
+
+
+def test_clusters_are_those_of_the_whole_split_whatever_the_limit(write_jsonl: Write) -> None:
+    rows = [*make_twins(1), *(make_row(n) for n in range(2, 9)), make_row(9, user="b1")]
+    whole, few = (load(str(write_jsonl(rows)), limit=limit).index for limit in (None, 8))
+    cluster_of = dict(zip(whole.ids, whole.clusters, strict=True))
+    assert few.clusters == [cluster_of[id_] for id_ in few.ids]
 
 
 def test_the_donors_are_the_whole_split_before_the_limit(write_jsonl: Write) -> None:
@@ -340,7 +359,6 @@ def test_users_who_share_a_question_or_an_answer_are_one_cluster() -> None:
     rows[3]["question"] = f"  {rows[0]['question'].replace(' ', chr(10) + ' ')}"  # white space makes no other question
     rows[5]["rejected"] = rows[2]["chosen"]  # whichever side it is on
     assert clusters_of(rows) == (["u1", "u2", "u3", "u1", "u5", "u3", "u7", "u8"], "users and questions")
-    assert clusters_of(rows, limit=4)[0] == ["u1", "u2", "u3", "u1"]
 
 
 def test_links_run_through_mirror_rows_and_questions() -> None:

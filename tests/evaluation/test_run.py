@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from prb.data.load import load
 from prb.errors import BadData, BadInput, BadSpec
 from prb.evaluation.config import CONDITIONS, DEFAULT_CONDITIONS, DEFAULT_MODELS, EvaluateConfig
 from prb.evaluation.run import complete, evaluate
@@ -175,11 +176,11 @@ def test_what_a_model_says_of_its_cost_reaches_the_line_and_the_cut_posts_the_su
     assert result(done.summary, "none")["cut_posts"] == 1
 
 
-def test_only_the_first_rows_are_used_with_a_limit(write_jsonl: Write, tmp_path: Path) -> None:
-    data = write_jsonl([make_row(n) for n in range(1, 6)])
-    done = evaluate(settings(data, tmp_path / "run", limit=2), models={"mine": ScriptedScorer(by_length)})
-    assert done.summary["dataset"]["rows"] == 2
-    assert {line["pair"] for line in outcomes(tmp_path / "run")} == {"r1", "r2"}
+def test_a_limit_takes_rows_of_several_clusters(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(n, user=f"u{n // 10}") for n in range(30)])
+    done = evaluate(settings(data, tmp_path / "run", limit=3, seed=7), models={"mine": ScriptedScorer(by_length)})
+    assert (done.summary["dataset"]["rows"], done.summary["dataset"]["clusters"]) == (3, 3)
+    assert {line["pair"] for line in outcomes(tmp_path / "run")} == set(load(str(data), limit=3).index.ids)
 
 
 def test_a_model_of_ones_own_wins_over_a_registered_name(write_jsonl: Write, tmp_path: Path) -> None:

@@ -88,7 +88,13 @@ def train(prb: Shell) -> Json:
     ]
     curve = prb.ok("train", "curve", "head", "--dataset", data, "--quiet", "--json").json
     head = prb.files("head", "config.json", "users.json")
-    return {"card": without_clock(card), **head, "weights": dict(sorted(tensors.items())), "outcomes": scores, "curve": curve}
+    return {
+        "card": without_clock(card),
+        **head,
+        "weights": dict(sorted(tensors.items())),
+        "outcomes": scores,
+        "curve": curve,
+    }
 
 
 def bon(prb: Shell) -> Json:

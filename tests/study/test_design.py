@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prb.errors import BadInput
-from prb.study.design import assign, balance_loads, balance_orders, sample_groups, spread_checks
+from prb.study.design import assign, balance_loads, balance_orders, spread_checks
 
 SIZES = st.tuples(st.integers(1, 30), st.integers(1, 8), st.integers(1, 8), st.integers(0, 5)).filter(
     lambda s: s[2] <= s[1]
@@ -83,13 +83,3 @@ def test_everybody_meets_every_check_in_the_middle_of_the_work() -> None:
 def test_checks_are_spread_evenly() -> None:
     assert spread_checks([1, 2, 3, 4, 5, 6], [90, 91]) == [1, 2, 90, 3, 4, 91, 5, 6]
     assert spread_checks([], [90]) == [90]
-
-
-def test_a_sample_keeps_twins_together_and_depends_only_on_the_seed() -> None:
-    groups = ["a", "a", "b", "c", "c", "d"]
-    kept = sample_groups(groups, 3, seed=5)
-    assert kept == sample_groups(groups, 3, seed=5)
-    assert len(kept) <= 3
-    assert all((0 in kept) == (1 in kept) and (3 in kept) == (4 in kept) for _ in [0])
-    assert sample_groups(groups, None, seed=5) == set(range(6))
-    assert len({frozenset(sample_groups(groups, 3, seed=s)) for s in range(20)}) > 2

@@ -1,7 +1,8 @@
 """A dataset in two passes: one that checks every row and keeps an index of it, one that streams the items.
 
 The first pass means that a file with errors is refused before anything is written. What it keeps is small (ids, users,
-twins, lengths), so a million rows fit easily; texts are only ever held one batch at a time.
+twins, lengths), so a million rows fit easily; texts are only ever held one batch at a time. A limit selects rows of the
+index, so all rows are checked, may lend their posts, and belong to the same clusters with a limit as without.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
+from functools import cached_property
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import numpy as np
 import orjson
 
+from prb.data.index import Index
 from prb.data.schema import BUILD, Problem, Task, normalize, row_problems
 from prb.data.source import RawRow, Source, open_source
 from prb.errors import BadData, BadInput
@@ -27,28 +29,8 @@ from prb.types import Item, Pair, Profile
 
 _NO_GROUPS: dict[str, str] = {}
 """Shared by all rows without groups."""
-
-
-@dataclass(slots=True)
-class Index:
-    """What the first pass keeps of the selected rows: one entry per row, in dataset order."""
-
-    ids: list[str] = field(default_factory=list)
-    users: list[str] = field(default_factory=list)
-    clusters: list[str] = field(default_factory=list)
-    categories: list[str] = field(default_factory=list)
-    tiers: list[str | None] = field(default_factory=list)
-    groups: list[dict[str, str]] = field(default_factory=list)
-    ratings: array[float] = field(default_factory=lambda: array("d"))
-    lengths: tuple[array[int], array[int]] = field(default_factory=lambda: (array("l"), array("l")))
-    """Characters of the chosen and of the rejected answer."""
-    twins: array[int] = field(default_factory=lambda: array("l"))
-    """Position of the mirror row, -1 where there is none."""
-    clustered_by: str = "users"
-    """`users and questions` where users who share a question or an answer are one cluster."""
-
-    def __len__(self) -> int:
-        return len(self.ids)
+SMALL = 4096
+"""A sample of so many rows is read once and kept: every other pass over a large file would be for little."""
 
 
 class Users:
@@ -118,6 +100,8 @@ class Dataset:
     problems: tuple[Problem, ...]
     """Of the rows left out by `skip_bad`."""
     _bad: frozenset[int]
+    _sampled: frozenset[int] | None
+    """With a limit: ordinals of the rows it takes."""
 
     @property
     def name(self) -> str:
@@ -132,12 +116,16 @@ class Dataset:
         return len(self.index)
 
     def __iter__(self) -> Iterator[Item]:
-        return islice(self._selected(), len(self))
+        return iter(self._sample) if self._sampled is not None and len(self) <= SMALL else self._stream()
 
-    def _selected(self) -> Iterator[Item]:
+    @cached_property
+    def _sample(self) -> list[Item]:
+        return list(self._stream())
+
+    def _stream(self) -> Iterator[Item]:
         build = BUILD[self.task]
         for ordinal, row in enumerate(self.source.rows()):
-            if ordinal in self._bad:
+            if ordinal in self._bad or (self._sampled is not None and ordinal not in self._sampled):
                 continue
             data = prepared(row, self.task)
             if self.split is None or data.get("split") == self.split:
@@ -158,7 +146,7 @@ def load(
     skip_bad: bool = False,
     donors: bool = False,
 ) -> Dataset:
-    """Check all rows and index those of a split; `donors` also keeps the posts of all users."""
+    """Check all rows and index those of a split, or a sample of `limit`; `donors` keeps the posts of all users."""
     source = open_source(spec) if isinstance(spec, str) else spec
     scan = Scan(source, task, donors)
     if scan.problems and not skip_bad:
@@ -166,7 +154,7 @@ def load(
     if not scan.ids:
         raise BadInput(f"{source.name} holds no rows" + (" without errors" if scan.problems else ""))
     split = _choose_split(source.name, split, Counter(scan.splits))
-    index, users = scan.select(split, limit)
+    index, users, sampled = scan.select(split, limit)
     return Dataset(
         source=source,
         task=task,
@@ -176,6 +164,7 @@ def load(
         fingerprint=scan.fingerprint,
         problems=tuple(scan.problems),
         _bad=frozenset(scan.bad),
+        _sampled=sampled,
     )
 
 
@@ -333,7 +322,8 @@ class Scan:
             return f"`mirror` {twin!r} is in another split"
         return None
 
-    def select(self, split: str | None, limit: int | None) -> tuple[Index, Users]:
+    def select(self, split: str | None, limit: int | None) -> tuple[Index, Users, frozenset[int] | None]:
+        """The rows of a split or a sample of them, all users of the split, and the ordinals of a sample."""
         positions = [
             position
             for position, ordinal in enumerate(self._ordinals)
@@ -343,9 +333,15 @@ class Scan:
             raise BadInput("no rows without errors" + (f" in split {split!r}" if split else ""))
         twins = [(self.ids[row_id], self.ids[twin]) for row_id, (twin, _) in self._mirrors.items() if twin in self.ids]
         cluster_of, clustered_by = self._clusters(positions, twins)
-        index = self._cut(positions[:limit], dict(twins), cluster_of)
+        index, sampled = self._cut(positions, dict(twins), cluster_of), None
+        if limit is not None and limit < len(positions):
+            positions = [positions[n] for n in index.sample(limit)]
+            index, sampled = (
+                self._cut(positions, dict(twins), cluster_of),
+                frozenset(self._ordinals[i] for i in positions),
+            )
         index.clustered_by = clustered_by
-        return index, self._users.of_split(split, cluster_of)
+        return index, self._users.of_split(split, cluster_of), sampled
 
     def _clusters(self, positions: list[int], twins: list[tuple[int, int]]) -> tuple[dict[str, str], str]:
         """Users linked by mirror rows, or by a question or an answer that they share, and what links them.

@@ -180,20 +180,18 @@ def best_of_n(
 
 
 def gradable_pairs(dataset: Dataset, config: BonConfig) -> list[Pair]:
-    """The rows in use: those with a rubric to grade by, up to `per_user` and `limit`."""
+    """The rows in use: those with a rubric to grade by, up to `per_user`, and of these what `limit` takes."""
     rows_of: Counter[str] = Counter()
-    pairs: list[Pair] = []
-    for item in dataset:
-        if not isinstance(item, Pair) or not item.rubric:
-            continue
-        rows_of[item.user] += 1
-        if config.per_user is None or rows_of[item.user] <= config.per_user:
-            pairs.append(item)
-        if len(pairs) == config.limit:
-            break
-    if not pairs:
+    gradable: list[int] = []
+    for n, item in enumerate(dataset):
+        if isinstance(item, Pair) and item.rubric:
+            rows_of[item.user] += 1
+            if config.per_user is None or rows_of[item.user] <= config.per_user:
+                gradable.append(n)
+    if not gradable:
         raise BadInput(f"{dataset.name} has no row with a rubric, so no answer to it can be graded")
-    return pairs
+    sample = frozenset(dataset.index.sample(config.limit, gradable))
+    return [item for n, item in enumerate(dataset) if n in sample and isinstance(item, Pair)]
 
 
 def reward_models(models: Mapping[str, str]) -> list[str]:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from prb import __version__
-from prb.data.load import Dataset, Index
+from prb.data.index import Index
+from prb.data.load import Dataset
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes
 from prb.stats.bias import calibration, length_bias, position_bias

@@ -30,7 +30,7 @@ class GradeConfig(OutputConfig, FailureConfig, MaskingConfig, DataConfig):
     retest: bool = False
     """With --validate: grade everything twice under different seeds, and report how often the grades agree."""
     limit: Count | None = None
-    """Only the first N rows; with --answers the first N answers."""
+    """At most N rows, spread over clusters, twins together; with --answers the first N answers."""
     batch: Count = 32
     """Answers per batch; a crash costs at most one batch."""
     seed: Seed = 0

@@ -10,7 +10,6 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -236,7 +235,8 @@ class GradingJob:
         }
         self._answers = read_answers(config.answers, self._rows)[: config.limit] if config.answers else []
         self._human = read_human(config.human, self._rows) if config.human else []
-        self._labeled = list(islice(self._rows.pairs.values(), config.limit)) if config.validate else []
+        pairs = list(self._rows.pairs.values())
+        self._labeled = [pairs[n] for n in dataset.index.sample(config.limit)] if config.validate else []
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to be resumed."""

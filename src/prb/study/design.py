@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from prb.data.index import sample_rows
 from prb.data.load import load
 from prb.data.retrieve import ranker, top_posts
 from prb.errors import BadInput, RunConflict
@@ -117,8 +118,8 @@ def validate_items(config: NewConfig) -> list[Row]:
     """One item per pair, and attention checks at the end."""
     dataset = load(config.dataset, split=config.split)
     rank, index = ranker("embedding"), dataset.index
-    groups = [min(id_, index.ids[twin]) if twin >= 0 else id_ for id_, twin in zip(index.ids, index.twins, strict=True)]
-    sample, items = sample_groups(groups, config.limit, config.seed), []
+    groups, items = index.together(), []
+    sample = frozenset(sample_rows(groups, index.clusters, config.limit or len(groups), config.seed))
     for n, pair in enumerate(dataset):
         assert isinstance(pair, Pair)
         if n not in sample:
@@ -157,7 +158,8 @@ def attention_checks(items: Sequence[Row], count: int, seed: int) -> list[Row]:
 def collect_items(config: NewConfig) -> list[Row]:
     """One item per question, with all distinct answers that the dataset has to it."""
     dataset = load(config.dataset, task=config.task, split=config.split)
-    sample = sample_groups([item.question for item in dataset], config.limit, config.seed)
+    questions = [item.question for item in dataset]
+    sample = frozenset(sample_rows(questions, questions, config.limit or len(questions), config.seed))
     answers: dict[str, dict[str, None]] = {}
     first: dict[str, Item] = {}
     for n, item in enumerate(dataset):
@@ -174,20 +176,6 @@ def collect_items(config: NewConfig) -> list[Row]:
         for question, texts in answers.items()
         if len(texts) > 1
     ]
-
-
-def sample_groups(groups: Sequence[str], limit: int | None, seed: int) -> set[int]:
-    """Which rows are used: whole groups in random order, as many as fit."""
-    if limit is None:
-        return set(range(len(groups)))
-    members: dict[str, list[int]] = {}
-    for n, group in enumerate(groups):
-        members.setdefault(group, []).append(n)
-    sample: set[int] = set()
-    for group in sorted(members, key=lambda g: draw(seed, "sample", g)):
-        if len(sample) + len(members[group]) <= limit:
-            sample.update(members[group])
-    return sample
 
 
 def store(where: str, study: Row, items: list[Row], annotators: list[Row], assignments: Sequence[Assignment]) -> None:

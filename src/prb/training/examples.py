@@ -115,7 +115,7 @@ def prepare(
     dataset: Dataset, features: Features, *, joint: bool, k: int, rank: str, progress: Progress = SILENT
 ) -> Examples:
     """From the cache folder, or computed into it."""
-    parts = [dataset.fingerprint, dataset.split, len(dataset), features.fingerprint, joint, k, rank]
+    parts = [dataset.fingerprint, dataset.split, digest(dataset.index.ids).hex(), features.fingerprint, joint, k, rank]
     folder = prb.cache.cache_path().parent / "features" / digest(*parts).hex()
     if not folder.exists():
         progress.begin(f"features of {dataset.name}", total=len(dataset))

@@ -50,7 +50,7 @@ class PpoConfig(OutputConfig, UserConfig):
     split: str | None = None
     """Prompts to train on; `train` where rows carry a split, else all rows but the held-out ones."""
     limit: Count | None = None
-    """Only the first N rows of the split."""
+    """At most N rows of the split, spread over clusters; twins stay together."""
     condition: Single[Condition] = "profile"
     """What policy and reward model are shown of the user."""
     mask_pii: Masking = "auto"
