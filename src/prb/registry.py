@@ -90,9 +90,9 @@ class Registry(Generic[T]):
         except ImportError as error:
             raise explain_import(f"{self.kind} {spec.name!r}", error) from None
 
-    def check(self, spec: Spec) -> None:
-        """Raise what `build` would raise for a wrong name or option, without building anything."""
-        _arguments(self[spec.name], spec, self.kind)
+    def check(self, spec: Spec) -> dict[str, Any]:
+        """The arguments of the factory. Raises what `build` would for a wrong name or option, and builds nothing."""
+        return _arguments(self[spec.name], spec, self.kind)
 
     def __getitem__(self, name: str) -> Factory[T]:
         self._discover()

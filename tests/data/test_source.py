@@ -22,6 +22,7 @@ from prb.data.source import (
     file_source,
     find_row,
     open_source,
+    subset_of,
     unfold,
 )
 from prb.errors import BadInput, UnknownName
@@ -281,6 +282,20 @@ def test_files_are_read_by_name_and_rows_placed_in_their_file(tmp_path: Path) ->
         (tmp_path / name).write_bytes(line({"id": name}))
     places = [(row.place, row.line, row.data["id"]) for row in open_source(str(tmp_path)).rows()]
     assert places == [("a.jsonl", 1, "a.jsonl"), ("b/x.jsonl", 1, "b/x.jsonl"), ("c.jsonl", 1, "c.jsonl")]
+
+
+@pytest.mark.parametrize(
+    ("place", "subset"),
+    [
+        ("Art/test", "Art"),
+        ("Art/test-00000-of-00002.parquet", "Art"),
+        ("test.jsonl", "."),
+        ("Art_test.jsonl", "Art_test.jsonl"),
+        ("rows.jsonl", "rows.jsonl"),
+    ],
+)
+def test_a_subset_is_a_folder_of_splits_or_a_file(place: str, subset: str) -> None:
+    assert subset_of(place) == subset
 
 
 def test_hidden_and_foreign_files_are_left_alone(tmp_path: Path) -> None:

@@ -114,6 +114,14 @@ def test_one_subset_can_be_asked_for(publish: Publish, tmp_path: Path) -> None:
     assert dataset.name == f"hub:owner/name?revision={NEW}&subset=Society_and_Culture"
 
 
+def test_a_row_knows_its_subset_and_its_place_in_it_with_a_limit_as_without(publish: Publish, tmp_path: Path) -> None:
+    publish(three_subsets(tmp_path))
+    dataset, sample = load("hub:owner/name"), load("hub:owner/name", limit=3)
+    places = dict(zip(dataset.index.ids, dataset.subsets(), strict=True))
+    assert list(places.values()) == [(name, n) for name in SUBSETS for n in (0, 1)]
+    assert list(sample.subsets()) == [places[row_id] for row_id in sample.index.ids]
+
+
 def test_an_unknown_subset_brings_the_nearest_one(publish: Publish, tmp_path: Path) -> None:
     publish(three_subsets(tmp_path))
     with pytest.raises(

@@ -19,6 +19,13 @@ def test_a_templated_text_has_exactly_one_bos() -> None:
         assert ids[0] == 1
 
 
+def test_without_a_history_the_tokens_are_those_of_the_chat_template_for_the_bare_message() -> None:
+    tokenizer, question = tiny.tokenizer(), " Which bread?\n\nA book: "
+    turns = [{"role": "user", "content": question}, {"role": "assistant", "content": "big"}]
+    expected = tokenizer.apply_chat_template(turns, return_dict=False)
+    assert list(Chat(tokenizer).tokens(render(Query(question=question)), "big")) == list(expected)
+
+
 def test_roles_are_kept_and_a_system_turn_comes_first() -> None:
     tokenizer = tiny.tokenizer()
     text = tokenizer.decode(Chat(tokenizer, system="be big").tokens("ask", "answer"))

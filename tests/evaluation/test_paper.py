@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from prb.errors import BadInput, RunConflict
+from prb.errors import BadInput, RunConflict, Unreachable
 from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.paper import paper_orders, paper_score, paper_verdict
+from prb.evaluation.paper import Classifier, paper_orders, paper_verdict
 from prb.evaluation.run import evaluate
+from prb.llm.scripted import ScriptedLLM
+from prb.registry import Spec
+from prb.reporting.tables import leaderboard
 from prb.runs import OUTCOMES, read_lines
+from prb.types import Failure
 from tests.conftest import make_row
 
 
@@ -25,27 +32,25 @@ from tests.conftest import make_row
         ('result: "b" because', "B"),
         ("<think>Result: B</think> Result: A", "A"),
         ("Result: A. Later: Result: B", "A"),
-        ("I cannot say.", "A"),
-        ("", "A"),
+        ("I cannot say.", None),
+        ("", None),
+        ("Result: Result: B", None),
         ("Result: both", "B"),
     ],
 )
-def test_a_verdict_is_read_as_the_scripts_read_it(text: str, verdict: str) -> None:
+def test_a_verdict_is_read_as_the_scripts_read_it(text: str, verdict: str | None) -> None:
     assert paper_verdict(text) == verdict
 
 
 def test_orders_are_drawn_in_file_order_from_a_seed_set_anew_for_each_subset() -> None:
-    ids, subsets = [f"r{n}" for n in range(8)], ["x", "x", "y", "x", "y", "y", "x", "y"]
-    wanted = {}
-    for subset in ("x", "y"):
+    subsets = [("x", 0), ("x", 1), ("x", 2), ("y", 0), ("y", 1), ("z", 5)]
+    expected = []
+    for rows_of_subset in (3, 2):
         random.seed(42)
-        wanted |= {i: random.random() < 0.5 for i, s in zip(ids, subsets, strict=True) if s == subset}
-    assert paper_orders(ids, subsets) == wanted
-
-
-def test_several_logits_give_the_last_softmax_probability() -> None:
-    assert paper_score([0.3]) == 0.3
-    assert paper_score([0.0, 0.0]) == 0.5
+        expected += [random.random() < 0.5 for _ in range(rows_of_subset)]
+    random.seed(42)
+    expected.append([random.random() < 0.5 for _ in range(6)][5])  # a row that a limit took keeps its place
+    assert paper_orders(subsets) == expected
 
 
 def rows(n: int) -> list[dict[str, object]]:
@@ -59,34 +64,124 @@ def test_an_unparsed_judgement_counts_as_a_and_the_run_says_so(
     model = "judge?llm=scripted/I cannot say."
     config = EvaluateConfig(model=(model,), dataset=str(path), protocol="paper", out=tmp_path / "run")
     summary = evaluate(config).summary
-    orders = paper_orders([f"r{k}" for k in range(12)], [str(r["category"]) for r in rows(12)])
+    orders = paper_orders([("rows", k) for k in range(12)])  # one file is one subset, whatever its categories
+    (result,) = summary["results"]
     assert summary["protocol"] == "paper"
-    assert summary["results"][0]["accuracy"]["value"] == sum(orders.values()) / 12
+    assert result["accuracy"]["value"] == sum(orders) / 12
+    assert result["paper"] == {"ties": 0, "unparsed": 12}
     assert all(
         line["text"] == ["I cannot say."] and not line["post_ids"] for line in read_lines(tmp_path / "run" / OUTCOMES)
     )
 
 
-def test_a_users_own_judge_prompt_is_filled_in_one_pass(write_jsonl: Callable[..., Path], tmp_path: Path) -> None:
-    prompt = tmp_path / "p.txt"
-    prompt.write_text("{question}|{answer_a}|{answer_b}", "utf-8")
-    path = write_jsonl([make_row(1, chosen="say {answer_b}", rejected="other")])
-    config = EvaluateConfig(
-        model=("judge?llm=scripted/Result: A",),
-        dataset=str(path),
-        protocol="paper",
-        judge_prompt=prompt,
-        out=tmp_path / "r",
-    )
-    assert evaluate(config).summary["results"][0]["accuracy"]["n"] == 1
+def answering(monkeypatch: pytest.MonkeyPatch, replies: object, **attributes: object) -> ScriptedLLM:
+    """A judge that replies with these."""
+    llm = ScriptedLLM(replies)  # type: ignore[arg-type]
+    for name, value in attributes.items():
+        setattr(llm, name, value)
+    monkeypatch.setattr("prb.evaluation.paper.make_llm", lambda _: llm)
+    return llm
 
 
-def test_other_models_conditions_and_odd_batches_are_refused(write_jsonl: Callable[..., Path], tmp_path: Path) -> None:
+def judged(path: Path, out: Path, **changes: object) -> dict[str, Any]:
+    settings = {"model": "judge?llm=scripted/x", "dataset": path, "protocol": "paper", "out": out, **changes}
+    (result,) = evaluate(EvaluateConfig(**settings)).summary["results"]  # type: ignore[arg-type]
+    return dict(result)
+
+
+def test_an_empty_reply_counts_as_a_and_any_other_failure_stops_the_run(
+    write_jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_jsonl(rows(4))
+    answering(monkeypatch, Failure("empty reply", "finish_reason stop", prompt_tokens=7))
+    result = judged(path, tmp_path / "run")
+    assert result["accuracy"]["value"] == sum(paper_orders([("", k) for k in range(4)])) / 4
+    assert (result["accuracy"]["failed"], result["paper"]["unparsed"]) == (0, 4)
+    assert [line["tokens"] for line in read_lines(tmp_path / "run" / OUTCOMES)] == [7] * 4
+    answering(monkeypatch, Failure("refused"))
+    with pytest.raises(Unreachable, match="has no place for failures"):
+        judged(path, tmp_path / "other")
+
+
+def test_a_judge_gets_a_system_and_a_user_message(
+    write_jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = answering(monkeypatch, "Result: A")
+    judged(write_jsonl([make_row(1, chosen="this one", rejected="that one")]), tmp_path / "run")
+    ((system, user),) = [request.chat for request in llm.requests]
+    assert (system.role, user.role) == ("system", "user")
+    assert "Result: A" in system.text
+    assert {"this one", "that one"} <= set(user.text.splitlines())
+    assert user.text == user.text.strip()
+
+
+@pytest.mark.parametrize("slots", ["{question}|{answer_a}|{answer_b}", "{question}|{Response_A}|{Response_B}"])
+def test_a_prompt_of_ones_own_is_filled_in_one_pass_whichever_names_its_slots_have(
+    slots: str, write_jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p.txt").write_text(slots + "\n", "utf-8")
+    llm = answering(monkeypatch, "Result: A")
+    path = write_jsonl([make_row(1, question="Which?", chosen="say {answer_b}", rejected="other")])
+    judged(path, tmp_path / "run", judge_prompt=tmp_path / "p.txt")
+    assert [request.chat for request in llm.requests] == [(("user", "Which?|other|say {answer_b}"),)]
+
+
+def test_the_prompts_folder_of_the_paper_gives_both_messages(
+    write_jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    (folder / "pairwise_system.txt").write_text("Be fair.\n", "utf-8")
+    (folder / "pairwise_user.txt").write_text("{question}: {Response_A} or {Response_B}\n", "utf-8")
+    llm = answering(monkeypatch, "Result: A")
+    path = write_jsonl([make_row(1, question="Which?", chosen="this", rejected="that")])
+    judged(path, tmp_path / "run", judge_prompt=folder)
+    assert [request.chat for request in llm.requests] == [(("system", "Be fair."), ("user", "Which?: that or this"))]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read"),
+        ("Which is better?", "lacks {answer_a}, {answer_b}, {question}"),
+        ("{question} {answer_a} {answer_b} {profile}", "unknown slots {profile}"),
+    ],
+)
+def test_a_prompt_that_cannot_work_is_refused_before_anything_is_read(
+    content: str | None, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.txt"
+    if content is not None:
+        path.write_text(content, "utf-8")
+    with pytest.raises(BadInput, match=re.escape(message)):
+        judged(tmp_path / "no such dataset.jsonl", tmp_path / "run", judge_prompt=path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_remote_judge_gets_the_question_masked_unless_told_otherwise(
+    write_jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_jsonl([make_row(1, question="Should ann@example.org reply?")])
+    for masking, shown in (("auto", False), ("off", True)):
+        llm = answering(monkeypatch, "Result: A", remote=True)
+        judged(path, tmp_path / masking, mask_pii=masking)
+        assert ("ann@example.org" in llm.requests[0].chat[1].text) is shown
+
+
+def test_what_the_procedure_cannot_honor_is_refused(write_jsonl: Callable[..., Path], tmp_path: Path) -> None:
     path = str(write_jsonl(rows(2)))
     for changes, message in (
-        ({"model": ("length",)}, "knows `classifier"),
+        ({"model": ("length",)}, "knows --model classifier"),
+        ({"model": ()}, "knows --model classifier"),
         ({"condition": ("profile",)}, "shows no profile"),
         ({"batch": 5}, "must be a multiple of 4"),
+        ({"k": 3}, "no choice of k: omit --k"),
+        ({"orders": "one"}, "no choice of orders"),
+        ({"seed": 1}, "no choice of seed"),
+        ({"model": "judge?llm=scripted/x&max_tokens=9"}, "no choice of max_tokens"),
+        ({"model": "classifier?path=x&dtype=fp32"}, "no choice of dtype"),
+        ({"model": "classifier?path=x", "judge_prompt": tmp_path}, "no --model is one"),
+        ({"protocol": "prb", "judge_prompt": tmp_path}, "only be used with --protocol paper"),
     ):
         settings = {"model": ("judge?llm=scripted/x",), "dataset": path, "protocol": "paper", "out": tmp_path / "r"}
         with pytest.raises(BadInput, match=message):
@@ -122,6 +217,80 @@ def test_a_classifier_is_scored_in_padded_batches_of_eight_with_special_tokens_t
     got = [score for line in lines for score in line["scores"]]
     assert got == wanted
     assert [line["credit"] for line in lines] == [float(a > b) for a, b in zip(wanted[::2], wanted[1::2], strict=True)]
+
+
+def test_softmax_is_taken_in_bf16_so_that_scores_tie_and_ties_are_lost_and_counted(
+    write_jsonl: Callable[..., Path], tmp_path: Path
+) -> None:
+    from tests import tiny
+    from tests.tiny import torch, transformers
+
+    folder = tiny.save(tmp_path / "m", "llama", labels=3)
+    net = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    net.score.weight.data *= 100  # probabilities near 0 and 1, as trained heads have them
+    net.save_pretrained(folder)
+    path = write_jsonl(rows(24))
+    run = evaluate(
+        EvaluateConfig(model=f"classifier?path={folder}", dataset=path, protocol="paper", out=tmp_path / "r")
+    )
+    head = Classifier(Spec.parse(f"classifier?path={folder}"))
+    texts = [head.template(str(r["question"]), str(r[side])) for r in rows(24) for side in ("chosen", "rejected")]
+    expected, in_float64 = [], []
+    for start in range(0, len(texts), 8):
+        batch = head._tokenizer(texts[start : start + 8], padding=True, return_tensors="pt")
+        with torch.no_grad():
+            logits = net(**batch).logits
+        expected += [torch.softmax(row, dim=-1)[-1].item() for row in logits]
+        in_float64 += [torch.softmax(row.double(), dim=-1)[-1].item() for row in logits]
+    lines = list(read_lines(tmp_path / "r" / OUTCOMES))
+    assert [score for line in lines for score in line["scores"]] == expected
+    tied = [a == b for a, b in zip(expected[::2], expected[1::2], strict=True)]
+    assert sum(tied) > sum(a == b for a, b in zip(in_float64[::2], in_float64[1::2], strict=True))
+    (result,) = run.summary["results"]
+    assert result["paper"] == {"ties": sum(tied), "unparsed": 0}
+    assert [line["credit"] for line, tie in zip(lines, tied, strict=True) if tie] == [0.0] * sum(tied)
+    table = leaderboard(run.summary)
+    assert table.columns[-3:] == ("ties", "unparsed", "failed")
+    assert table.rows[0][-3:] == (str(sum(tied)), "0", "0")
+    assert "ties count as lost" in table.notes[0]
+
+
+def test_batches_and_orders_start_anew_with_each_subset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two subsets of six and five rows, one of them in two files: as if each had been evaluated on its own."""
+    data = tmp_path / "data"
+    numbers = {"Art/test-0": range(4), "Art/test-1": range(4, 6), "Society/test": range(6, 11), "Art/train": (11,)}
+    for name, ks in numbers.items():
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps(make_row(k, category="any")) + "\n" for k in ks]
+        (data / f"{name}.jsonl").write_text("".join(lines), "utf-8")
+    batches: list[list[str]] = []
+
+    class Head:
+        fingerprint = "head"
+
+        def template(self, question: str, answer: str) -> str:
+            return answer
+
+        def scores(self, texts: Sequence[str]) -> list[float]:
+            batches.append(list(texts))
+            return [float(len(text)) for text in texts]
+
+    monkeypatch.setattr("prb.evaluation.paper.Classifier", lambda _: Head())
+    settings: dict[str, Any] = {"dataset": data, "protocol": "paper", "batch": 4}
+    out = tmp_path / "scored"
+    evaluate(EvaluateConfig(model="classifier?path=x", out=out, **settings))
+    assert [len(batch) for batch in batches] == [8, 4, 8, 2]
+    finished = (out / "summary.json").read_bytes()
+    kept = (out / OUTCOMES).read_bytes().splitlines(keepends=True)[:9]  # cut within the second batch of Society
+    (out / OUTCOMES).write_bytes(b"".join(kept))
+    (out / "summary.json").unlink()
+    batches.clear()
+    evaluate(EvaluateConfig(model="classifier?path=x", out=out, **settings))
+    assert ([len(batch) for batch in batches], (out / "summary.json").read_bytes()) == ([8, 2], finished)
+    answering(monkeypatch, "Result: A")
+    evaluate(EvaluateConfig(model="judge?llm=scripted/x", out=tmp_path / "judged", **settings))
+    won = [line["credit"] == 1.0 for line in read_lines(tmp_path / "judged" / OUTCOMES)]
+    assert won == [*paper_orders([("", k) for k in range(6)]), *paper_orders([("", k) for k in range(5)])]
 
 
 def test_a_short_name_is_the_name_of_the_outcomes(write_jsonl: Callable[..., Path], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import orjson
 
 from prb.data.index import Index
 from prb.data.schema import BUILD, Problem, Task, normalize, row_problems
-from prb.data.source import RawRow, Source, open_source
+from prb.data.source import RawRow, Source, open_source, subset_of
 from prb.errors import BadData, BadInput
 from prb.stats.estimate import Ints, components
 from prb.types import Item, Pair, Profile
@@ -124,12 +124,27 @@ class Dataset:
 
     def _stream(self) -> Iterator[Item]:
         build = BUILD[self.task]
+        return (build(data) for _, _, data in self._rows(self._sampled))
+
+    def _rows(self, only: frozenset[int] | None = None) -> Iterator[tuple[int, RawRow, dict[str, Any]]]:
         for ordinal, row in enumerate(self.source.rows()):
-            if ordinal in self._bad or (self._sampled is not None and ordinal not in self._sampled):
+            if ordinal in self._bad or (only is not None and ordinal not in only):
                 continue
             data = prepared(row, self.task)
             if self.split is None or data.get("split") == self.split:
-                yield build(data)
+                yield ordinal, row, data
+
+    def subsets(self) -> Iterator[tuple[str, int]]:
+        """Of each row its subset (a configuration on the hub, a folder, a file) and its number there before any limit.
+
+        Read from the source again: only `--protocol paper` needs it.
+        """
+        seen: Counter[str] = Counter()
+        for ordinal, row, _ in self._rows():
+            subset = subset_of(row.place)
+            if self._sampled is None or ordinal in self._sampled:
+                yield subset, seen[subset]
+            seen[subset] += 1
 
 
 def load_pairs(spec: str, *, split: str | None = None, limit: int | None = None) -> list[Pair]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import orjson
@@ -221,6 +221,12 @@ def _hub_library(name: str) -> Any:
         return import_module(name)
     except ImportError:
         raise MissingExtra("reading from the hub", "hub") from None
+
+
+def subset_of(place: str) -> str:
+    """The part of a dataset that a row belongs to: `Art/test-00000-of-00002.parquet` and `Art/test` are of `Art`."""
+    path = PurePosixPath(place)
+    return str(path.parent) if path.name.startswith(SPLITS) else place
 
 
 def _with_split(row: RawRow, split: str | None) -> RawRow:

@@ -33,7 +33,7 @@ class EvaluateConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
     protocol: Literal["prb", "paper"] = "prb"
     """paper: the procedure of the paper's released scripts, faults included, to compare with published numbers."""
     judge_prompt: Path | None = None
-    """With --protocol paper: your own judge prompt with the slots {question}, {answer_a}, {answer_b}."""
+    """With --protocol paper: its prompts/ folder, or a file with the slots {question}, {answer_a} and {answer_b}."""
     on_overflow: Literal["cut", "error"] = "cut"
     """When a query does not fit a model: drop the oldest posts and count them, or stop the run."""
     batch: Count = 64

@@ -1,166 +1,219 @@
 """`--protocol paper`: the procedure of the paper's released scripts, step by step, to compare with published numbers.
 
-It does on purpose what the rest of this project avoids: no profile, bf16, special tokens twice, truncation on the right
-at 8,192 tokens, batches of 8 in file order, one random answer order drawn in file order, unparsed verdicts counted as
-"A", ties as lost. Every run made this way says so in its config and summary. Only the judge prompt's wording is ours.
+It does on purpose what the rest of this project avoids: no profile, bf16 (softmax included, so that scores tie),
+special tokens twice, truncation on the right at 8,192 tokens, batches of 8 in file order, one random answer order drawn
+in file order, empty and unparsed replies counted as "A", ties as lost. Subsets are scored one after the other, as the
+scripts do. Every run made this way says so in its config and summary. Only the wording of the judge prompt is ours.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Protocol
 
 from prb.config import Condition
 from prb.errors import BadInput, Unreachable
-from prb.llm import LLM, Message, Request, Sampling, make_llm
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.outcomes import Column
+from prb.llm import LLM, Completion, Message, Request, Sampling, make_llm
+from prb.models import MODELS
+from prb.models.judge import read_template
 from prb.prompts import fill, load
-from prb.registry import Spec
+from prb.registry import Spec, split_alias
+from prb.text.pii import mask
 from prb.types import Failure, Item, Outcome
 
 BATCH, MAX_LENGTH, SEED, JUDGE_TOKENS = 8, 8192, 42, 512
+ROWS = BATCH // 2
+FIXED = ("k", "budget", "ranker", "planner", "donors", "orders", "on_overflow", "seed")
+"""Settings that the scripts leave no choice about."""
+OPTIONS = {"classifier": {"path", "revision", "device", "adapter", "trust_remote_code"}, "judge": {"llm"}}
+"""Models that the scripts know, and the options that leave their procedure as it is."""
+SLOTS = {"Response_A": "answer_a", "Response_B": "answer_b"}
+"""Names that the scripts' own prompts use, and ours."""
 
 
-class Logits(Protocol):
-    """A tokenizer and a head: texts of one padded batch in, a row of logits each out."""
+def paper_config(config: EvaluateConfig) -> EvaluateConfig:
+    """The config with what the paper fixes; whatever cannot be honored is refused before anything is read."""
+    if config.condition not in ((), ("none",)) or config.task != "pairs":
+        raise BadInput("--protocol paper shows no profile and scores pairs only: omit --condition and --task")
+    if config.batch % ROWS:
+        raise BadInput(f"--protocol paper: --batch {config.batch} must be a multiple of {ROWS} (8 texts)")
+    defaults = EvaluateConfig()
+    for name in FIXED:
+        if getattr(config, name) != getattr(defaults, name):
+            raise BadInput(f"--protocol paper leaves no choice of {name}: omit --{name.replace('_', '-')}")
+    specs = [Spec.parse(split_alias(model)[1]) for model in config.model]
+    if not specs or any(spec.name not in OPTIONS for spec in specs):
+        raise BadInput("--protocol paper knows --model classifier?path=… and judge?llm=… only")
+    for spec in specs:
+        for option in sorted(spec.options.keys() - OPTIONS[spec.name]):
+            raise BadInput(f"--protocol paper leaves no choice of {option}: omit it from {str(spec)!r}")
+    if config.judge_prompt and not any(spec.name == "judge" for spec in specs):
+        raise BadInput("--judge-prompt is for a judge, and no --model is one")
+    judge_prompt(config.judge_prompt)
+    return replace(config, condition=("none",))
+
+
+def judge_prompt(path: Path | None) -> tuple[Message, ...]:
+    """System and user message with slots: ours, those in a folder such as the paper's `prompts/`, or one file alone."""
+    names = {"question", *SLOTS.values()}
+    if path is None:
+        return Message("system", load("paper_system").strip()), Message("user", load("paper_user").strip())
+    if not path.is_dir():
+        return (Message("user", read_template(path, names, SLOTS).strip()),)
+    system, user = read_template(path / "pairwise_system.txt", set()), path / "pairwise_user.txt"
+    return Message("system", system.strip()), Message("user", read_template(user, names, SLOTS).strip())
+
+
+def rows_of_subsets(subsets: Sequence[tuple[str, int]]) -> list[int]:
+    """How many rows each subset has, in order."""
+    return [len(list(group)) for _, group in groupby(subsets, key=lambda row: row[0])]
+
+
+def paper_orders(subsets: Sequence[tuple[str, int]]) -> list[bool]:
+    """Whether chosen is A: one draw per row in file order, from a generator seeded anew for each subset."""
+    generator = random.Random(SEED)  # noqa: S311
+    draws = [generator.random() < 0.5 for _ in range(1 + max(number for _, number in subsets))]
+    return [draws[number] for _, number in subsets]
+
+
+def lost_and_unparsed(column: Column) -> dict[str, int]:
+    """What the procedure gives away: ties counted as lost, and replies without a verdict counted as "A"."""
+    undecided = int((column.margin == 0).sum())
+    return {"ties": 0, "unparsed": undecided} if column.verdicts else {"ties": undecided, "unparsed": 0}
+
+
+class Head(Protocol):
+    """A tokenizer and a classification head: texts of one padded batch in, a score each out."""
 
     fingerprint: str
 
     def template(self, question: str, answer: str) -> str: ...
-    def logits(self, texts: Sequence[str]) -> list[list[float]]: ...
+    def scores(self, texts: Sequence[str]) -> list[float]: ...
 
 
 @dataclass(frozen=True)
 class PaperScoring:
-    """The scalar evaluator: chosen and rejected of each row, eight texts a batch."""
+    """The scalar evaluator: chosen and rejected of each row, eight texts per batch."""
 
     name: str
-    head: Logits
+    head: Head
 
     def batch(
         self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
     ) -> Iterator[Outcome]:
         texts = iter([self.head.template(item.question, answer) for item in items for answer in item.answers])
-        rows: list[list[float]] = []
+        scores: list[float] = []
         while part := list(islice(texts, BATCH)):
-            rows += self.head.logits(part)
+            scores += self.head.scores(part)
         for n, item in enumerate(items):
-            chosen, rejected = (paper_score(row) for row in rows[2 * n : 2 * n + 2])
+            chosen, rejected = scores[2 * n : 2 * n + 2]
             won = float(chosen > rejected)
-            yield _outcome(self.name, item, clusters[n], conditions[0], won, scores=(chosen, rejected))
+            about = {"scores": (chosen, rejected), "margin": chosen - rejected}
+            yield _outcome(self.name, item, clusters[n], conditions[0], won, about)
 
     def recall(self, *_: Any) -> None:
         """Nothing is remembered between rows."""
 
 
-def paper_score(logits: Sequence[float]) -> float:
-    """One logit as it is; of several the last softmax probability."""
-    if len(logits) == 1:
-        return float(logits[0])
-    from scipy.special import softmax
-
-    return float(softmax(logits)[-1])
-
-
 @dataclass(frozen=True)
 class PaperJudging:
-    """The generative evaluator: one order a row, drawn before anything is asked."""
+    """The generative evaluator: one order per row, drawn before anything is asked."""
 
     name: str
     llm: LLM
-    template: str
-    chosen_is_a: Mapping[str, bool]
+    prompt: tuple[Message, ...]
+    chosen_is_a: dict[str, bool]
+    masked: bool
 
     def batch(
         self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
     ) -> Iterator[Outcome]:
         sampling = Sampling(temperature=0.0, max_tokens=JUDGE_TOKENS)
-        replies = self.llm.complete([Request((Message("user", self._prompt(item)),), sampling) for item in items])
+        replies = self.llm.complete([Request(self._chat(item), sampling) for item in items])
         for n, (item, reply) in enumerate(zip(items, replies, strict=True)):
-            if isinstance(reply, Failure):
+            if isinstance(reply, Failure) and reply.reason != "empty reply":
                 raise Unreachable(
                     f"{item.id}: {reply}; the paper's procedure has no place for failures, so the run stops"
                 )
-            verdict = paper_verdict(reply.text)
-            won = float((verdict == "A") == self.chosen_is_a[item.id])
-            first = "first" if won else "second"
-            verdicts = (first, None) if self.chosen_is_a[item.id] else (None, "second" if won else "first")
-            yield _outcome(self.name, item, clusters[n], conditions[0], won, verdicts=verdicts, text=(reply.text,))
+            text = reply.text if isinstance(reply, Completion) else ""
+            verdict, chosen_is_a = paper_verdict(text), self.chosen_is_a[item.id]
+            won = float((verdict or "A") == ("A" if chosen_is_a else "B"))
+            choice = "second" if verdict == "B" else "first"
+            about = {
+                "verdicts": (choice, None) if chosen_is_a else (None, choice),
+                "margin": won - 0.5 if verdict else 0.0,
+                "text": (text,),
+                "tokens": reply.prompt_tokens + reply.completion_tokens,
+                "cost": reply.cost,
+            }
+            yield _outcome(self.name, item, clusters[n], conditions[0], won, about)
 
     def recall(self, *_: Any) -> None:
         """Nothing is remembered between rows."""
 
-    def _prompt(self, item: Item) -> str:
+    def _chat(self, item: Item) -> tuple[Message, ...]:
         a, b = item.answers if self.chosen_is_a[item.id] else item.answers[::-1]  # type: ignore[misc]
-        return fill(self.template, question=item.question, answer_a=a, answer_b=b)
+        fields = {"question": mask(item.question) if self.masked else item.question, "answer_a": a, "answer_b": b}
+        return tuple(Message(role, fill(text, **fields)) for role, text in self.prompt)
 
 
-def paper_verdict(text: str) -> str:
-    """What follows the first `result:` after any reasoning; everything that is not clearly B counts as A."""
-    said = text.rsplit("</think>", maxsplit=1)[-1].replace('"', "").replace("*", "").lower()
-    return "B" if said.partition("result:")[2].strip().startswith("b") else "A"
+def paper_verdict(text: str) -> str | None:
+    """A or B, if that is how the text goes on after the first `result:` that follows any reasoning."""
+    reply = text.rsplit("</think>", maxsplit=1)[-1].replace('"', "").replace("*", "").lower()
+    verdict = reply.partition("result:")[2].strip()[:1].upper()
+    return verdict if verdict in ("A", "B") else None
 
 
-def paper_orders(ids: Sequence[str], subsets: Sequence[str]) -> dict[str, bool]:
-    """Whether chosen is A: one draw a row in file order, from a generator seeded anew for each subset."""
-    generators = {subset: random.Random(SEED) for subset in subsets}  # noqa: S311
-    return {own: generators[subset].random() < 0.5 for own, subset in zip(ids, subsets, strict=True)}
-
-
-def _outcome(name: str, item: Item, cluster: str, condition: Condition, won: float, **more: Any) -> Outcome:
-    scores = more.get("scores")
-    margin = scores[0] - scores[1] if scores else won - 0.5
-    return Outcome(
-        pair=item.id,
-        user=item.user,
-        cluster=cluster,
-        model=name,
-        condition=condition,
-        credit=won,
-        margin=margin,
-        **more,
-    )
+def _outcome(name: str, item: Item, cluster: str, condition: Condition, won: float, about: dict[str, Any]) -> Outcome:
+    return Outcome(pair=item.id, user=item.user, cluster=cluster, model=name, condition=condition, credit=won, **about)
 
 
 def paper_scoring(
-    name: str, text: str, ids: Sequence[str], subsets: Sequence[str], prompt: Path | None
+    config: EvaluateConfig, name: str, text: str, ids: Sequence[str], subsets: Sequence[tuple[str, int]]
 ) -> tuple[PaperScoring | PaperJudging, str]:
     """The evaluator for the spec `text`, called `name` in outcomes, and its fingerprint."""
     spec = Spec.parse(text)
     if spec.name == "classifier":
-        head = Classifier(spec.options["path"], spec.options.get("device", "cpu"))
+        head = Classifier(spec)
         return PaperScoring(name, head), head.fingerprint
-    if spec.name == "judge":
-        llm = make_llm(spec.options["llm"])
-        template = prompt.read_text("utf-8") if prompt else load("paper_judge")
-        wording = hashlib.sha256(template.encode()).hexdigest()[:12]
-        return PaperJudging(name, llm, template, paper_orders(ids, subsets)), f"paper-{llm.fingerprint}-{wording}"
-    raise BadInput(f"{name!r}: the paper's procedure knows `classifier?path=…` and `judge?llm=…` only")
+    llm, prompt = make_llm(spec.options["llm"]), judge_prompt(config.judge_prompt)
+    wording = hashlib.sha256(repr(prompt).encode()).hexdigest()[:12]
+    orders = dict(zip(ids, paper_orders(subsets), strict=True))
+    return PaperJudging(name, llm, prompt, orders, config.masks(llm)), f"paper-{llm.fingerprint}-{wording}"
 
 
 class Classifier:
-    def __init__(self, path: str, device: str) -> None:
-        from prb.engine.load import Loading
+    def __init__(self, spec: Spec) -> None:
         from prb.engine.load import load as load_checkpoint
 
-        checkpoint = load_checkpoint(path, "classifier", Loading(dtype="bf16", device=device))
+        arguments = MODELS.check(spec)
+        path = arguments["path"]
+        checkpoint = load_checkpoint(path, "classifier", replace(arguments["loading"], dtype="bf16"))
         self.fingerprint = f"paper-{checkpoint.fingerprint}"
         self._tokenizer, self._model = checkpoint.tokenizer, checkpoint.model
+        if not self._tokenizer.chat_template:
+            raise BadInput(f"{path} has no chat template, so the paper's script cannot score it")
+        if self._tokenizer.pad_token is None or self._model.config.get_text_config().pad_token_id is None:
+            raise BadInput(f"{path} has no padding token, so the paper's script cannot score it")
 
     def template(self, question: str, answer: str) -> str:
         turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         text: str = self._tokenizer.apply_chat_template(turns, tokenize=False)
         return text
 
-    def logits(self, texts: Sequence[str]) -> list[list[float]]:
+    def scores(self, texts: Sequence[str]) -> list[float]:
+        """One logit as it is; of several the last softmax probability, row by row and in the model's own dtype."""
         import torch
 
         settings = {"padding": True, "truncation": True, "max_length": MAX_LENGTH, "return_tensors": "pt"}
         inputs = self._tokenizer(list(texts), **settings).to(self._model.device)
         with torch.inference_mode():
-            rows: list[list[float]] = self._model(**inputs).logits.float().tolist()
-        return rows
+            rows = self._model(**inputs).logits
+            return [float(row[0] if len(row) == 1 else torch.softmax(row, dim=-1)[-1]) for row in rows]

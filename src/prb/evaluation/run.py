@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,8 +23,7 @@ from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.config import DEFAULT_CONDITIONS, DEFAULT_MODELS, EvaluateConfig
 from prb.evaluation.gate import check_requirements
 from prb.evaluation.outcomes import Outcomes
-from prb.evaluation.paper import BATCH as PAPER_TEXTS
-from prb.evaluation.paper import PaperJudging, PaperScoring, paper_scoring
+from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_scoring, rows_of_subsets
 from prb.evaluation.planners import PLANNERS, Planner
 from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, Scoring
 from prb.evaluation.summary import summarize
@@ -37,7 +36,6 @@ from prb.types import Comparer, Item, Outcome, RewardModel, Scorer
 
 T = TypeVar("T")
 Evaluator = ScorerOutcomes | ComparerOutcomes | PaperScoring | PaperJudging
-PAPER_ROWS = PAPER_TEXTS // 2
 PENDING = "pending.jsonl"
 """Answers of a batch that had to stop: paid for, but without lines yet."""
 
@@ -90,11 +88,9 @@ def complete(config: EvaluateConfig) -> EvaluateConfig:
     """Defaults filled in, and what fields require of each other checked, before anything expensive happens."""
     check_requirements(config.require or "", config.condition or DEFAULT_CONDITIONS)
     if config.protocol == "paper":
-        if config.condition not in ((), ("none",)) or config.task != "pairs":
-            raise BadInput("--protocol paper shows no profile and scores pairs only: omit --condition and --task")
-        if config.batch % PAPER_ROWS:
-            raise BadInput(f"--protocol paper: --batch {config.batch} must be a multiple of {PAPER_ROWS} (8 texts)")
-        config = replace(config, condition=("none",))
+        config = paper_config(config)
+    elif config.judge_prompt:
+        raise BadInput("--judge-prompt can only be used with --protocol paper")
     if len(set(config.names)) < len(set(config.model)):
         raise BadInput("two models have the same short name")
     return replace(
@@ -129,6 +125,9 @@ class Runner:
         self._journal = run[OUTCOMES]
         self._per_row = len(config.condition)
         self._per_model = len(dataset) * self._per_row
+        self._subsets = list(dataset.subsets()) if config.protocol == "paper" else []
+        parts = rows_of_subsets(self._subsets) or [len(dataset)]
+        self._sizes = [min(config.batch, rows - start) for rows in parts for start in range(0, rows, config.batch)]
         self._kept = self._whole_batches(self._journal.count())
         if self._journal.dropped_tail:
             progress.note("the last line was torn by a crash; dropped, to be done again")
@@ -177,7 +176,7 @@ class Runner:
         stored = enumerate(islice(self._journal.lines(), first, min(self._kept, first + self._per_model)), first)
         again: list[tuple[int, list[Item], dict[int, dict[str, Any]]]] = []
         row = 0
-        for batch in chunks(self.dataset, self.config.batch):
+        for batch in self._batches():
             numbered = dict(islice(stored, len(batch) * self._per_row))
             if not numbered:
                 break
@@ -206,7 +205,7 @@ class Runner:
             return
         evaluator = self._evaluator(name, spec)
         start = 0
-        for batch in chunks(self.dataset, self.config.batch):
+        for batch in self._batches():
             end = start + len(batch)
             if end <= rows_done:
                 evaluator.recall(batch, self.config.condition, self._read(len(batch)))
@@ -250,8 +249,7 @@ class Runner:
     def _evaluator(self, name: str, spec: str) -> Evaluator:
         config, models = self.config, self.models
         if config.protocol == "paper":
-            index = self.dataset.index
-            paper, fingerprint = paper_scoring(name, spec, index.ids, index.categories, config.judge_prompt)
+            paper, fingerprint = paper_scoring(config, name, spec, self.dataset.index.ids, self._subsets)
             self.run.confirm_model(name, fingerprint)
             return paper
         model = models[name] if name in models else MODELS.make(spec)
@@ -270,10 +268,15 @@ class Runner:
         )
         return self._restore(comparer)
 
+    def _batches(self) -> Iterator[list[Item]]:
+        rows = iter(self.dataset)
+        return (list(islice(rows, size)) for size in self._sizes)
+
     def _whole_batches(self, lines: int) -> int:
         """How many of the lines belong to finished batches; the rest is done again whole."""
         done, rest = divmod(min(lines, self._per_model * len(self.config.model)), self._per_model)
-        return done * self._per_model + rest - rest % (self.config.batch * self._per_row)
+        ends = (end * self._per_row for end in accumulate(self._sizes))
+        return done * self._per_model + max((end for end in ends if end <= rest), default=0)
 
 
 def with_earlier_cost(outcome: Outcome, line: Mapping[str, Any]) -> Outcome:

@@ -11,6 +11,7 @@ from prb.data.index import Index
 from prb.data.load import Dataset
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes
+from prb.evaluation.paper import lost_and_unparsed
 from prb.stats.bias import calibration, length_bias, position_bias
 from prb.stats.estimate import Floats, Ints, by_group, by_label, cancels, codes, share, spread, user_means
 from prb.stats.mirror import Twins, average_user_share, mirror_accuracy, person_effect
@@ -23,8 +24,10 @@ CONTRASTS = {"gain": ("profile", "none"), "control": ("profile", "shuffled")}
 def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> tuple[dict[str, Any], dict[str, Any]]:
     statistics = Statistics(dataset.index)
     describe = statistics.of_ratings if config.task == "ratings" else statistics.of_pairs
+    paper = config.protocol == "paper"
     results = [
         {"model": model, "condition": condition, **describe(column, config.seed)}
+        | ({"paper": lost_and_unparsed(column)} if paper else {})
         for (model, condition), column in outcomes.of.items()
     ]
     summary = {

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from prb.config import Count, NonNegative
 from prb.errors import BadSpec, unknown
@@ -123,21 +124,23 @@ def judge(
     if logprobs and not chosen.direct:
         direct = " or ".join(f"style={name}" for name, other in STYLES.items() if other.direct)
         raise BadSpec(f"logprobs=true reads the first token of the reply, so it needs {direct}, not style={style}")
-    template = None if prompt is None else read_template(prompt, chosen)
+    template = None if prompt is None else read_template(prompt, chosen.slots)
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens, seed=seed)
     make = PairwiseJudge if chosen.kind == "pairwise" else RatingJudge
     return make(make_llm(llm), chosen, template=template, sampling=sampling, logprobs=logprobs)
 
 
-def read_template(path: Path, style: Style) -> str:
-    """A custom prompt: it must have the slots of the style's own prompt, and no others."""
+def read_template(path: Path, expected: Set[str], renamed: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A custom prompt: it must have these slots, and no others; a slot may also have one of the `renamed` names."""
     try:
         template = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadSpec(f"prompt {path} cannot be read: {error}") from None
-    unknown_slots, missing_slots = slots(template) - style.slots, style.slots - slots(template)
+    for other, name in renamed.items():
+        template = template.replace(f"{{{other}}}", f"{{{name}}}")
+    unknown_slots, missing_slots = slots(template) - expected, expected - slots(template)
     if unknown_slots:
-        raise BadSpec(f"prompt {path}: unknown slots {_braced(unknown_slots)}; known are {_braced(style.slots)}")
+        raise BadSpec(f"prompt {path}: unknown slots {_braced(unknown_slots)}; known are {_braced(expected)}")
     if missing_slots:
         raise BadSpec(f"prompt {path} lacks {_braced(missing_slots)}, so the judge would not see it")
     return template

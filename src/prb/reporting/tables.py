@@ -11,6 +11,7 @@ from prb.types import Pair
 from prb.weights import here
 
 Result = Mapping[str, Any]
+PAPER_COLUMNS = ("ties", "unparsed")
 
 
 # --- evaluate ---
@@ -26,6 +27,7 @@ def _pairs(summary: Result) -> Table:
     change = {(row["model"], row["kind"]): row for row in contrasts}
     kinds = [kind for kind in ("gain", "control") if any(row["kind"] == kind for row in contrasts)]
     mirrored = any(row["person_effect"] for row in results)
+    paper = all("paper" in row for row in results)
     rows = []
     for model in dict.fromkeys(row["model"] for row in results):
         row, failed = cell[model, shown], sum(cell[model, c]["accuracy"]["failed"] for c in conditions)
@@ -35,8 +37,12 @@ def _pairs(summary: Result) -> Table:
             effect = row["person_effect"]
             values.append(percent(effect["value"]) + stars(effect["p"]) if effect else MISSING)
             values.append(percent((row["mirror_accuracy"] or {}).get("value")))
+        values += [str(row["paper"][name]) for name in PAPER_COLUMNS] if paper else []
         rows.append((model, *values, str(failed)))
-    notes = ["Accuracy in % with a 95 % interval clustered by user; a tie counts half, failures are left out."]
+    counted = "a tie counts half, failures are left out"
+    if paper:
+        counted = "as in the paper's scripts, ties count as lost and replies without a verdict as A"
+    notes = [f"Accuracy in % with a 95 % interval clustered by user; {counted}."]
     if kinds:
         meanings = {"gain": "gain = profile − none", "control": "control = profile − shuffled (another user's posts)"}
         notes.append("; ".join(meanings[k] for k in kinds) + ". Stars: sign-flip p < .05, .01, .001 after Holm.")
@@ -45,7 +51,7 @@ def _pairs(summary: Result) -> Table:
             f"person effect and mirror under {shown}: share of twins ordered by the user (user-blind: exactly 50) "
             "and share with both twins right (coin: 25, user-blind: 0)."
         )
-    extra = ("person effect", "mirror") if mirrored else ()
+    extra = (("person effect", "mirror") if mirrored else ()) + (PAPER_COLUMNS if paper else ())
     return Table(_title(summary), ("model", *conditions, *kinds, *extra, "failed"), tuple(rows), tuple(notes))
 
 
