@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -104,7 +103,7 @@ def evaluate(
     checked = EvaluateConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, models=models, progress=shown)
-    result = Evaluation(finished.folder, finished.summary, finished.users)
+    result = Evaluation(finished.folder, finished.summary)
     with _carrying(result):
         check_failures(result.summary, checked.max_failed)
         require(checked.require or "", result.summary)
@@ -135,8 +134,8 @@ def audit(
     checked = AuditConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, models=models, progress=shown)
-        write_audit(finished.result, finished.folder, shown)
-    return Audit(finished.folder, finished.result)
+        write_audit(finished.summary, finished.folder, shown)
+    return Audit(finished.folder, finished.summary)
 
 
 @verb(GradeConfig)
@@ -175,9 +174,9 @@ def build(
     checked = BuildConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, llms=llms, progress=shown)
-    if finished.estimate:
-        return BuiltBenchmark(checked.out, {**asdict(finished.estimate), "usd": finished.estimate.usd})
-    result = BuiltBenchmark(finished.folder, finished.card)
+    result = BuiltBenchmark(finished.folder, finished.summary)
+    if checked.dry_run:
+        return result
     with _carrying(result):
         check_failures(result.summary, checked.max_failed)
     return result
@@ -195,7 +194,7 @@ def train(
     checked = kind.of(config, settings)  # type: ignore[arg-type]
     with _shown(progress, checked.quiet) as shown:
         trained = run(checked, progress=shown)
-    return TrainedModel(trained.folder, trained.card, trained.model)
+    return TrainedModel(trained.folder, trained.summary)
 
 
 @verb(BonConfig)

@@ -9,13 +9,15 @@ prb.open_run("runs/mirror-1a2b3c4d")        # the same object from its folder
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from prb.errors import BadInput, MissingExtra, unknown
-from prb.runs import CONFIG, OUTCOMES, SUMMARY, USERS, read_json, read_lines, read_result
+from prb.registry import Spec
+from prb.runs import CONFIG, OUTCOMES, SUMMARY, USERS, Finished, read_json, read_lines, read_result
 from prb.types import Estimate
 
 if TYPE_CHECKING:
@@ -26,12 +28,8 @@ if TYPE_CHECKING:
 FRAMES = Literal["summary", "outcomes", "users"]
 
 
-@dataclass(frozen=True, repr=False)
-class Run:
+class Run(Finished):
     """A finished job: the folder it wrote and the content of its result file."""
-
-    folder: Path
-    summary: Mapping[str, Any]
 
     def tables(self) -> Sequence[Table]:
         """The tables that the command line prints."""
@@ -55,11 +53,13 @@ class Run:
         return "\n".join(map(html_table, self.tables())) or f"<p>{escape(repr(self))}</p>"
 
 
-@dataclass(frozen=True, repr=False)
 class Evaluation(Run):
     """What `prb evaluate` found, by model and condition."""
 
-    users: Mapping[str, Any] = field(default_factory=dict)
+    @cached_property
+    def users(self) -> Mapping[str, Any]:
+        """The content of `users.json`."""
+        return read_result(self.folder, USERS)  # type: ignore[no-any-return]
 
     @property
     def models(self) -> list[str]:
@@ -197,12 +197,13 @@ class Comparison(Run):
         return data_frame(self.summary["comparisons"])
 
 
-@dataclass(frozen=True, repr=False)
 class TrainedModel(Run):
     """A head or model that `prb train` made."""
 
-    spec: str = ""
-    """What to give to `prb evaluate --model`."""
+    @property
+    def spec(self) -> str:
+        """What to give to `prb evaluate --model`."""
+        return str(self.summary.get("model") or Spec("personal", {"path": str(self.folder)}))
 
 
 class BuiltBenchmark(Run):
@@ -243,12 +244,7 @@ def open_run(path: str | Path) -> Run:
     if verb is None:
         raise BadInput(f"{folder / CONFIG} names no verb that makes runs")
     cls, name = KINDS[verb]
-    result = read_result(folder, name)
-    if cls is Evaluation:
-        return Evaluation(folder, result, read_result(folder, USERS))
-    if cls is TrainedModel:
-        return TrainedModel(folder, result, str(result.get("model") or f"personal?path={folder}"))
-    return cls(folder, result)
+    return cls(folder, read_result(folder, name))
 
 
 def estimate(entry: Mapping[str, Any] | None) -> Estimate:

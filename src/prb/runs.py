@@ -13,6 +13,7 @@ import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -311,6 +312,14 @@ class RunFolder:
                 f"{self.folder} was made with other settings; choose another --out or change these back:\n  "
                 + "\n  ".join(differing)
             )
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a job left: its folder and the content of its result file."""
+
+    folder: Path
+    summary: dict[str, Any]
 
 
 def read_result(folder: Path, name: str) -> Any:

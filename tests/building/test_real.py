@@ -28,7 +28,7 @@ def test_a_model_that_is_too_small_leaves_rejects_with_reasons_and_no_crash(writ
     )
     result = build(config)
     rejects = [orjson.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_bytes().splitlines()]
-    assert result.card["counts"]["rows"] + len(rejects) == 2
+    assert result.summary["counts"]["rows"] + len(rejects) == 2
     assert all(reject["reason"] and reject["gate"] != "endpoint" for reject in rejects)
-    assert sum(cost["calls"] for cost in result.card["cost"].values()) > 0
-    assert build(config).card == result.card
+    assert sum(cost["calls"] for cost in result.summary["cost"].values()) > 0
+    assert build(config).summary == result.summary

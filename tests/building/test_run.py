@@ -11,12 +11,13 @@ import pytest
 
 from prb import EvaluateConfig, evaluate
 from prb.building.config import ROLES, STAGES, BuildConfig
-from prb.building.run import Build, build, check_failures
+from prb.building.run import build, check_failures
 from prb.data.check import check
 from prb.data.source import open_source
 from prb.errors import BadData, BadInput, BudgetUsedUp, RunConflict, TooManyFailures, Unreachable
 from prb.llm import LLM, Completion, Request
 from prb.llm.scripted import ScriptedLLM
+from prb.runs import Finished
 from prb.types import Failure
 from tests.building.author import Author, author, make_record, material
 
@@ -31,14 +32,14 @@ def records(write_jsonl: Callable[..., Path]) -> Callable[..., str]:
     return write
 
 
-def run(input: str, out: Path, llm: LLM | None = None, **settings: Any) -> Build:
+def run(input: str, out: Path, llm: LLM | None = None, **settings: Any) -> Finished:
     """A build by one model in all roles."""
     model = llm or Author()
     config = BuildConfig(input=input, llm=SPEC, out=out, **{"mirror": False, **settings})
     return build(config, llms=dict.fromkeys(ROLES.values(), model))
 
 
-def rows_of(result: Build, name: str = "pairs.jsonl") -> list[dict[str, Any]]:
+def rows_of(result: Finished, name: str = "pairs.jsonl") -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in (result.folder / name).read_bytes().splitlines()]
 
 
@@ -109,7 +110,7 @@ def test_an_interrupted_build_goes_on_and_ends_with_the_same_pairs(records, tmp_
     rest = Author()
     result = run(source, tmp_path / "out", rest, batch=2)
     assert (tmp_path / "out" / "pairs.jsonl").read_bytes() == (tmp_path / "whole" / "pairs.jsonl").read_bytes()
-    assert result.card["cost"] == whole.card["cost"]
+    assert result.summary["cost"] == whole.summary["cost"]
     assert paid + len(rest.requests) == _calls(tmp_path / "whole"), "no call was paid twice"
 
 
@@ -131,7 +132,7 @@ def test_a_budget_stops_before_it_is_passed_and_a_larger_one_goes_on(records, tm
     source = records(*map(make_record, range(1, 4)))
     priced = "scripted/author;usd_in=10;usd_out=10"
 
-    def limited(usd: float) -> Build:
+    def limited(usd: float) -> Finished:
         config = BuildConfig(input=source, llm=priced, out=tmp_path / "out", mirror=False, max_usd=usd, max_tokens=100)
         return build(config, llms=dict.fromkeys(ROLES.values(), Author()))
 
@@ -139,7 +140,7 @@ def test_a_budget_stops_before_it_is_passed_and_a_larger_one_goes_on(records, tm
         limited(0.01)
     spent = sum(orjson.loads(line)["usd"] for line in (tmp_path / "out" / "log.jsonl").read_bytes().splitlines())
     assert 0 < spent <= 0.01
-    assert limited(1.0).card["counts"]["rows"] == 3
+    assert limited(1.0).summary["counts"]["rows"] == 3
 
 
 def test_a_dollar_limit_without_prices_is_refused(records, tmp_path, monkeypatch) -> None:
@@ -164,7 +165,7 @@ def test_an_endpoint_that_goes_down_ends_the_build_with_what_was_finished(record
     llm.fingerprint = "author"
     with pytest.raises(Unreachable, match=r"connection refused.*run the same command again"):
         run(source, tmp_path / "out", llm, batch=1)
-    assert run(source, tmp_path / "out").card["counts"]["rows"] == 12
+    assert run(source, tmp_path / "out").summary["counts"]["rows"] == 12
 
 
 def test_single_failures_of_the_endpoint_are_rejects_that_the_same_command_tries_again(records, tmp_path) -> None:
@@ -177,8 +178,8 @@ def test_single_failures_of_the_endpoint_are_rejects_that_the_same_command_tries
     llm = ScriptedLLM(shaky)
     llm.fingerprint = "author"
     result = run(source, tmp_path / "out", llm)
-    assert result.card["counts"]["rejected_by_gate"] == {"endpoint": 1}
-    assert run(source, tmp_path / "out").card["counts"]["rejected"] == 0
+    assert result.summary["counts"]["rejected_by_gate"] == {"endpoint": 1}
+    assert run(source, tmp_path / "out").summary["counts"]["rejected"] == 0
 
 
 def test_another_input_in_the_same_folder_is_refused(records, write_jsonl, tmp_path) -> None:
@@ -192,7 +193,7 @@ def test_other_settings_pay_only_for_what_the_log_cannot_answer(records, tmp_pat
     run(source, tmp_path / "out", limit=1)
     more = Author()
     result = run(source, tmp_path / "out", more, quality_floor=4.0)
-    assert result.card["counts"]["rows"] == 3
+    assert result.summary["counts"]["rows"] == 3
     assert sum("explanation" in material(request.chat[-1].text) for request in more.requests) == 2
 
 
@@ -238,11 +239,11 @@ def test_every_stage_can_be_asked_anew(records, tmp_path) -> None:
 def test_a_build_can_stop_after_any_stage(records, tmp_path, stage) -> None:
     source = records(*map(make_record, range(1, 3)))
     result = run(source, tmp_path / "out", until=stage)
-    assert result.stopped_after == stage
+    assert result.summary["stopped_after"] == stage
     asked = {orjson.loads(line)["stage"] for line in (tmp_path / "out" / "log.jsonl").read_bytes().splitlines()}
     assert asked == set(STAGES[: STAGES.index(stage) + 1]) - {"couple"}
     assert not (tmp_path / "out" / "pairs.jsonl").exists()
-    assert run(source, tmp_path / "out").card["counts"]["rows"] == 2
+    assert run(source, tmp_path / "out").summary["counts"]["rows"] == 2
 
 
 def test_two_users_with_one_question_and_conflicting_wishes_become_mirror_rows(records, tmp_path) -> None:
@@ -273,7 +274,7 @@ def test_a_couple_for_which_no_answers_are_found_goes_on_as_two_users(records, t
     llm.fingerprint = "author"
     result = run(records(make_record(1), make_record(2, question=same)), tmp_path / "out", llm, mirror=True)
     assert [row["id"] for row in rows_of(result)] == ["r1"], "the first alone needs none of the second's wishes"
-    assert result.card["counts"]["mirror_rows"] == 0
+    assert result.summary["counts"]["mirror_rows"] == 0
     assert [reject["record"] for reject in rows_of(result, "rejects.jsonl")] == ["r2"]
 
 
@@ -299,8 +300,8 @@ def test_a_couple_that_could_not_be_asked_about_is_tried_again(records, tmp_path
     llm = ScriptedLLM(lost)
     llm.fingerprint = "author"
     result = run(source, tmp_path / "out", llm, mirror=True)
-    assert result.card["counts"]["rejected_by_gate"] == {"endpoint": 2}
-    assert run(source, tmp_path / "out", mirror=True).card["counts"]["mirror_rows"] == 2
+    assert result.summary["counts"]["rejected_by_gate"] == {"endpoint": 2}
+    assert run(source, tmp_path / "out", mirror=True).summary["counts"]["mirror_rows"] == 2
 
 
 def test_given_rubrics_are_kept_and_not_asked_for(records, tmp_path) -> None:
@@ -397,8 +398,8 @@ def test_a_gate_that_is_switched_off_lets_pass(records, tmp_path) -> None:
 @pytest.mark.parametrize(("gate", "stage"), [("quality", "quality"), ("aspects", "grade"), ("blind-judge", "blind")])
 def test_a_gate_that_is_switched_off_asks_nobody(records, tmp_path, gate, stage) -> None:
     result = run(records(make_record(1)), tmp_path / "out", skip_gate=(gate,))
-    assert result.card["counts"]["rows"] == 1
-    assert stage not in result.card["cost"]
+    assert result.summary["counts"]["rows"] == 1
+    assert stage not in result.summary["cost"]
 
 
 def test_evidence_that_is_no_quote_is_asked_for_again(records, tmp_path) -> None:
@@ -443,8 +444,8 @@ def test_pairs_that_a_blind_judge_can_tell_are_written_anew_and_then_dropped(rec
     llm = ScriptedLLM(dislikes)
     llm.fingerprint = "author"
     result = run(records(*map(make_record, range(1, 9))), tmp_path / "out", llm)
-    assert result.card["user_blind_accuracy"] == {"blind-judge": None, "blind-learner": None}
-    assert result.card["counts"]["rejected_by_gate"] == {"blind-judge": 8}
+    assert result.summary["user_blind_accuracy"] == {"blind-judge": None, "blind-learner": None}
+    assert result.summary["counts"]["rejected_by_gate"] == {"blind-judge": 8}
     assert (
         max(orjson.loads(line)["round"] for line in (tmp_path / "out" / "gates.jsonl").read_bytes().splitlines()) == 3
     )
@@ -461,15 +462,15 @@ def test_a_judge_that_leans_the_right_way_is_enough_to_drop_a_pair(records, tmp_
     llm = ScriptedLLM(leans)
     llm.fingerprint = "author"
     result = run(records(*map(make_record, range(1, 5))), tmp_path / "out", llm)
-    assert result.card["counts"]["rejected_by_gate"] == {"blind-judge": 4}
+    assert result.summary["counts"]["rejected_by_gate"] == {"blind-judge": 4}
 
 
 def test_a_blind_judge_that_is_always_wrong_is_no_reason_to_drop_anything(records, tmp_path) -> None:
     llm = ScriptedLLM(prefers("zzun"))
     llm.fingerprint = "author"
     result = run(records(*map(make_record, range(1, 9))), tmp_path / "out", llm)
-    assert result.card["user_blind_accuracy"]["blind-judge"] == 0.0
-    assert result.card["counts"]["rows"] == 8
+    assert result.summary["user_blind_accuracy"]["blind-judge"] == 0.0
+    assert result.summary["counts"]["rows"] == 8
 
 
 def test_a_blind_learner_finds_the_word_that_gives_chosen_away(records, tmp_path) -> None:
@@ -483,8 +484,8 @@ def test_a_blind_learner_finds_the_word_that_gives_chosen_away(records, tmp_path
     llm = ScriptedLLM(marked)
     llm.fingerprint = "author"
     result = run(records(*map(make_record, range(1, 21))), tmp_path / "out", llm, rounds=1, max_gap=0.2)
-    assert result.card["counts"]["rejected_by_gate"]["blind-learner"] > 0
-    accuracy = result.card["user_blind_accuracy"].get("blind-learner")
+    assert result.summary["counts"]["rejected_by_gate"]["blind-learner"] > 0
+    accuracy = result.summary["user_blind_accuracy"].get("blind-learner")
     assert accuracy is None or accuracy <= 0.6
 
 
@@ -537,7 +538,7 @@ def test_posts_that_give_the_narrative_away_are_left_out(records, tmp_path) -> N
     result = run(records(record), tmp_path / "out")
     (row,) = rows_of(result)
     assert [post["id"] for post in row["profile"]] == ["u1-1"]
-    assert result.card["counts"]["posts_left_out"] == 1
+    assert result.summary["counts"]["posts_left_out"] == 1
 
 
 def test_bad_rows_stop_the_build_or_become_rejects(records, tmp_path) -> None:
@@ -546,7 +547,7 @@ def test_bad_rows_stop_the_build_or_become_rejects(records, tmp_path) -> None:
         run(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     result = run(source, tmp_path / "out", skip_bad=True)
-    assert result.card["counts"]["rejected_by_gate"] == {"input": 2}
+    assert result.summary["counts"]["rejected_by_gate"] == {"input": 2}
 
 
 def test_roles_may_use_different_models(records, tmp_path) -> None:
@@ -568,11 +569,10 @@ def test_a_dry_run_estimates_and_neither_asks_nor_writes(records, tmp_path) -> N
     llm = Author()
     settings = {"llm": "openai/gpt-5;usd_in=1;usd_out=10", "out": tmp_path / "out", "mirror": False}
     result = build(input=source, dry_run=True, llms=dict.fromkeys(ROLES.values(), llm), **settings)
-    assert result.estimate is not None
-    calls = {stage: of_stage.calls for stage, of_stage in result.estimate.stages.items()}
+    calls = {stage: cost["calls"] for stage, cost in result.summary["stages"].items()}
     assert calls == {"rubric": 10, "negative": 10, "couple": 0, "answer": 40, "grade": 40, "quality": 20, "blind": 20}
-    assert result.estimate.usd > 0
-    assert (llm.requests, result.card, (tmp_path / "out").exists()) == ([], {}, False)
+    assert result.summary["usd"] > 0
+    assert (llm.requests, (tmp_path / "out").exists()) == ([], False)
 
 
 def test_a_dry_run_leaves_an_existing_build_as_it_is(records, tmp_path) -> None:
@@ -589,18 +589,17 @@ def test_the_estimate_is_exact_in_calls_where_everything_passes_at_once(records,
     source = records(*map(make_record, range(1, 4)))
     for until in (None, "answer"):
         out = tmp_path / str(until)
-        estimate = run(source, out, dry_run=True, until=until).estimate
-        assert estimate is not None
+        estimate = run(source, out, dry_run=True, until=until).summary
         result = run(source, out, until=until)
-        assert {s: c["calls"] for s, c in result.card["cost"].items()} == {
-            s: c.calls for s, c in estimate.stages.items() if c.calls
+        assert {s: c["calls"] for s, c in result.summary["cost"].items()} == {
+            s: c["calls"] for s, c in estimate["stages"].items() if c["calls"]
         }
 
 
 def test_until_and_redo_mean_the_same_as_keywords(records, tmp_path) -> None:
     llms = dict.fromkeys(ROLES.values(), Author())
     config = BuildConfig(input=records(make_record(1)), llm=SPEC, out=tmp_path / "out", mirror=False)
-    assert build(config, llms=llms, until="rubric").stopped_after == "rubric"
+    assert build(config, llms=llms, until="rubric").summary["stopped_after"] == "rubric"
     first = rows_of(build(config, llms=llms))
     assert rows_of(build(config, llms=llms, redo="answer")) != first
 
@@ -640,9 +639,9 @@ def test_too_many_failed_requests_are_refused_with_their_reasons(records, tmp_pa
 
     llm = ScriptedLLM(refusing)
     llm.fingerprint = "author"
-    card = run(source, tmp_path / "out", llm).card
+    card = run(source, tmp_path / "out", llm).summary
     assert card["failures"] == {"refused": card["failures"]["refused"]}
     with pytest.raises(TooManyFailures, match=r"requests: \d+ of \d+ failed \(\d+ × refused\)"):
         check_failures(card, 0.0)
     check_failures(card, 1.0)
-    assert run(source, tmp_path / "out", retry_failed=True).card["failures"] == {}
+    assert run(source, tmp_path / "out", retry_failed=True).summary["failures"] == {}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from prb.downstream.bon import BestOfN, BonConfig, best_of_n, check_failures
+from prb.downstream.bon import BonConfig, best_of_n, check_failures
 from prb.errors import (
     BadData,
     BadInput,
@@ -27,7 +27,7 @@ from prb.failures import MAX_FATAL
 from prb.grading import Answered, Grades
 from prb.llm import Request
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.runs import sealed
+from prb.runs import Finished, sealed
 from prb.types import Ask, Duel, Failure, Verdict
 from tests.conftest import make_row, make_twins
 from tests.downstream.fakes import Marks, errs, knows, lines, mark, models, policy, says, settings
@@ -43,13 +43,13 @@ def data(write_jsonl: Write) -> Path:
     return write_jsonl(ROWS)
 
 
-def run(data: Path, out: Path, **changes: Any) -> BestOfN:
+def run(data: Path, out: Path, **changes: Any) -> Finished:
     own = {key: changes.pop(key) for key in ("models", "policy", "grader", "progress") if key in changes}
     given = {"models": models(), "policy": policy(), "grader": Marks(), **own}
     return best_of_n(settings(data, out, **changes), **given)
 
 
-def result(done: BestOfN, model: str = "knows") -> dict[str, Any]:
+def result(done: Finished, model: str = "knows") -> dict[str, Any]:
     (found,) = [row for row in done.summary["results"] if row["model"] == model]
     return dict(found)
 
@@ -616,7 +616,7 @@ class Length(Marks):
         return Grades(aspects=tuple(min(2.0, len(answered.answer) / 99) for _ in answered.rubric))
 
 
-def alike(config: BonConfig, tmp_path: Path) -> BestOfN:
+def alike(config: BonConfig, tmp_path: Path) -> Finished:
     """Two runs of a real policy, asked for all at once and one by one: they must draw the same answers."""
     one = best_of_n(replace(config, out=tmp_path / "one"), grader=Length())
     two = best_of_n(replace(config, out=tmp_path / "two", at_once=1), grader=Length())

@@ -36,7 +36,7 @@ def row(n: int, **changes: Any) -> Row:
 
 def run(path: Path | str, out: Path, **changes: Any) -> dict[str, Any]:
     config = AuditConfig(dataset=str(path), out=out, **{"ceiling": "reader", **changes})
-    return audit(config, models=READS).result
+    return audit(config, models=READS).summary
 
 
 def test_a_set_that_a_word_gives_away_needs_nobody(write_jsonl: Write, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_mirror_twins_leave_a_blind_learner_exactly_half(write_jsonl: Write, tmp
 
 
 def test_the_embedded_benchmark_audits_at_exactly_half_and_has_headroom(tmp_path: Path) -> None:
-    result = audit(AuditConfig(out=tmp_path / "out")).result
+    result = audit(AuditConfig(out=tmp_path / "out")).summary
     learner = result["blind"]["question_and_answer"]
     # the twins it learns from cancel, so it has nothing to say: all ties
     assert [learner[key] for key in ("value", "low", "high", "n", "failed", "ties")] == [0.5, 0.5, 0.5, 240, 0, 240]
@@ -87,20 +87,20 @@ def test_a_second_run_asks_nothing_again_and_says_the_same(write_jsonl: Write, t
         AuditConfig(dataset=str(path), out=tmp_path / "out", ceiling="reader"),
         models={"reader": ScriptedScorer(lambda _: Failure("asked again"), "reader")},
     )
-    assert again.result == first
+    assert again.summary == first
 
 
 def test_a_reader_that_knows_less_than_nobody_shows_a_negative_headroom(write_jsonl: Write, tmp_path: Path) -> None:
     wrong = {"reader": ScriptedScorer(lambda ask: -float("weekly" in ask.answer), "wrong")}
     config = AuditConfig(dataset=str(write_jsonl([row(n) for n in range(25)])), out=tmp_path / "out", ceiling="reader")
-    result = audit(config, models=wrong).result
+    result = audit(config, models=wrong).summary
     assert result["headroom"]["value"] == -1.0
     assert "knows less than a learner that knows nobody" in result["verdict"]
 
 
 def test_a_reader_that_cannot_read_is_named(write_jsonl: Write, tmp_path: Path) -> None:
     config = AuditConfig(dataset=str(write_jsonl([row(n) for n in range(25)])), out=tmp_path / "out", ceiling="reader")
-    result = audit(config, models={"reader": ScriptedScorer(lambda _: Failure("timeout"), "broken")}).result
+    result = audit(config, models={"reader": ScriptedScorer(lambda _: Failure("timeout"), "broken")}).summary
     assert (result["headroom"]["value"], result["headroom"]["dropped"]) == (None, 25)
     assert result["verdict"].endswith("What the person adds cannot be told: reader could read no rubric.")
 
@@ -250,7 +250,7 @@ def test_one_person_alone_tells_nothing_of_others() -> None:
 def test_a_published_personalization_set_can_be_had_without_the_person(shared_data: Path, tmp_path: Path) -> None:
     result = audit(
         AuditConfig(dataset=str(shared_data / "prefeval" / "pairs.jsonl"), limit=400, out=tmp_path / "out")
-    ).result
+    ).summary
     assert result["blind"]["question_and_answer"]["low"] > 0.7
     assert result["leaks"]["posts"] > 20
     assert result["floors"][0]["accuracy"]["value"] > 0.6

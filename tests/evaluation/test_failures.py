@@ -13,9 +13,9 @@ import pytest
 from prb.errors import BudgetUsedUp, TooManyFailures, Unreachable
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.gate import IMPOSSIBLE, check_failures, impossible_conditions
-from prb.evaluation.run import PENDING, FinishedRun, evaluate
+from prb.evaluation.run import PENDING, evaluate
 from prb.failures import MAX_FATAL
-from prb.runs import OUTCOMES, SUMMARY
+from prb.runs import OUTCOMES, SUMMARY, Finished
 from prb.types import Ask, Duel, Failure, FailureKind, Reward, Verdict
 from tests.conftest import make_row, make_twins
 from tests.llm.server import error, serve
@@ -49,7 +49,7 @@ def rows(write_jsonl: Callable[..., Path]) -> Path:
     return write_jsonl([*make_twins(1), *make_twins(2), *(make_row(n) for n in range(3, 9))])
 
 
-def run(rows: Path, model: Any, out: str = "run", **settings: Any) -> FinishedRun:
+def run(rows: Path, model: Any, out: str = "run", **settings: Any) -> Finished:
     config = EvaluateConfig(
         dataset=rows, model=("mine",), condition=("none", "profile"), batch=3, out=rows.parent / out, **settings
     )

@@ -18,6 +18,7 @@ from prb.errors import BadData, BadInput, BadSpec
 from prb.evaluation.config import CONDITIONS, DEFAULT_CONDITIONS, DEFAULT_MODELS, EvaluateConfig
 from prb.evaluation.run import complete, evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.runs import read_json
 from prb.types import Ask, Failure, Query, Reward, RewardModel
 from tests.conftest import make_row, make_twins
 from tests.runs import Notes, by_length, contrast, names, outcomes, prefers, recording, result, settings
@@ -98,7 +99,7 @@ def test_failures_are_null_counted_and_never_a_number(bad: float | Failure, writ
         assert found["failures"] == {reason: 1}
     assert (contrast(done.summary, "gain")["n"], contrast(done.summary, "gain")["dropped"]) == (2, 1)
     assert [line["credit"] for line in outcomes(tmp_path / "run") if line["pair"] == "r2"] == [None] * 3
-    assert done.users["results"][0]["accuracy"] == [0.0, None, 0.0]
+    assert read_json(done.folder / "users.json")["results"][0]["accuracy"] == [0.0, None, 0.0]
     strictly_json(tmp_path / "run")
 
 

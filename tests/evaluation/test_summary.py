@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from prb import __version__
-from prb.evaluation.run import FinishedRun, evaluate
+from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.runs import Finished, read_json
 from prb.types import Ask, Duel, Failure, RewardModel, Verdict
 from tests.conftest import Row, make_row
 from tests.runs import by_length, contrast, prefers, result, settings
@@ -53,8 +54,12 @@ def golden_model() -> ScriptedScorer:
     return ScriptedScorer(lambda ask: REWARDS[ask.query.question][ask.query.user]["xy".index(ask.answer[0])])
 
 
+def users_of(done: Finished) -> Any:
+    return read_json(done.folder / "users.json")
+
+
 @pytest.fixture
-def golden(write_jsonl: Write, tmp_path: Path) -> FinishedRun:
+def golden(write_jsonl: Write, tmp_path: Path) -> Finished:
     config = settings(write_jsonl(golden_rows()), tmp_path / "run", batch=4)
     return evaluate(config, models={"mine": golden_model()})
 
@@ -67,7 +72,7 @@ def golden(write_jsonl: Write, tmp_path: Path) -> FinishedRun:
     ("condition", "accuracy", "strict", "ties"),
     [("none", 3 / 6, 2 / 6, 2), ("profile", 4.5 / 6, 4 / 6, 1), ("shuffled", 2.5 / 6, 1 / 6, 3)],
 )
-def test_golden_accuracy(golden: FinishedRun, condition: str, accuracy: float, strict: float, ties: int) -> None:
+def test_golden_accuracy(golden: Finished, condition: str, accuracy: float, strict: float, ties: int) -> None:
     found = result(golden.summary, condition)
     assert found["accuracy"]["value"] == pytest.approx(accuracy)
     assert found["strict_accuracy"]["value"] == pytest.approx(strict)
@@ -75,7 +80,7 @@ def test_golden_accuracy(golden: FinishedRun, condition: str, accuracy: float, s
     assert 0 <= found["accuracy"]["low"] <= found["accuracy"]["value"] <= found["accuracy"]["high"] <= 1
 
 
-def test_golden_gain(golden: FinishedRun) -> None:
+def test_golden_gain(golden: Finished) -> None:
     # profile − none by row: 0, 1, −½, ½ | 1, −½; sums of the clusters: 1 and ½.
     # Of the four sign patterns of (1, ½) two reach |1½|, so p = ½; Holm doubles it.
     found = contrast(golden.summary, "gain")
@@ -84,7 +89,7 @@ def test_golden_gain(golden: FinishedRun) -> None:
     assert (found["n"], found["dropped"], found["flip_rate"]) == (6, 0, None)
 
 
-def test_golden_control(golden: FinishedRun) -> None:
+def test_golden_control(golden: Finished) -> None:
     # profile − shuffled by row: ½, ½, −1, 1 | 1, 0; sums of the clusters: 1 and 1, so again p = ½.
     # Five of six verdicts change: won → tied, won → tied, lost → won, won → lost, won → lost; q4C stays tied.
     found = contrast(golden.summary, "control")
@@ -93,14 +98,14 @@ def test_golden_control(golden: FinishedRun) -> None:
     assert found["flip_rate"] == pytest.approx(5 / 6)
 
 
-def test_golden_smallest_detectable_difference(golden: FinishedRun) -> None:
+def test_golden_smallest_detectable_difference(golden: Finished) -> None:
     # gain: mean ¼; cluster residuals 1 − 4·¼ = 0 and ½ − 2·¼ = 0, so the standard error is 0.
     # control: mean ⅓; residuals 1 − 4/3 = −⅓ and 1 − 2/3 = ⅓; se = √(2/1 · 2/9) / 6 = (2/3) / 6 = 1/9.
     assert contrast(golden.summary, "gain")["smallest_detectable"] == pytest.approx(0)
     assert contrast(golden.summary, "control")["smallest_detectable"] == pytest.approx(2.8 / 9)
 
 
-def test_golden_mirror_metrics_under_profile(golden: FinishedRun) -> None:
+def test_golden_mirror_metrics_under_profile(golden: Finished) -> None:
     # Margins of the twins: q1 m_A = 3, m_B = 1; q2 m_A = −1, m_B = 2.
     # Both right: only q1, so mirror accuracy ½. Sums 4 and 1 are positive, so person effect 1;
     # both twins are one cluster, whose sign alone says nothing: p = 1.
@@ -112,7 +117,7 @@ def test_golden_mirror_metrics_under_profile(golden: FinishedRun) -> None:
 
 
 @pytest.mark.parametrize("condition", ["none", "shuffled"])
-def test_golden_mirror_metrics_where_the_person_is_not_known(golden: FinishedRun, condition: str) -> None:
+def test_golden_mirror_metrics_where_the_person_is_not_known(golden: Finished, condition: str) -> None:
     # The same margins with opposite signs: nothing of the person, all of the average user.
     found = result(golden.summary, condition)
     assert found["mirror_accuracy"]["value"] == 0.0
@@ -120,7 +125,7 @@ def test_golden_mirror_metrics_where_the_person_is_not_known(golden: FinishedRun
     assert found["average_user_share"] == 1.0
 
 
-def test_golden_breakdowns(golden: FinishedRun) -> None:
+def test_golden_breakdowns(golden: Finished) -> None:
     found = result(golden.summary, "profile")
     assert {name: part["value"] for name, part in found["by_category"].items()} == {"Art": 1.0, "Life": 0.5}
     # rows without a tier are in no tier
@@ -130,17 +135,17 @@ def test_golden_breakdowns(golden: FinishedRun) -> None:
     }
 
 
-def test_golden_people(golden: FinishedRun) -> None:
+def test_golden_people(golden: Finished) -> None:
     # profile: A has 1 and 0, B 1 and 1, C 1 and ½
-    (table,) = [row for row in golden.users["results"] if row["condition"] == "profile"]
-    assert golden.users["users"] == ["A", "B", "C"]
+    (table,) = [row for row in users_of(golden)["results"] if row["condition"] == "profile"]
+    assert users_of(golden)["users"] == ["A", "B", "C"]
     assert table == {"model": "mine", "condition": "profile", "accuracy": [0.5, 1.0, 0.75], "n": [2, 2, 2]}
     spread = result(golden.summary, "profile")["users"]
     assert (spread["n"], spread["mean"], spread["worst_decile"]) == (3, 0.75, 0.5)
     assert spread["spread"] == pytest.approx(0.25)
 
 
-def test_golden_dataset(golden: FinishedRun) -> None:
+def test_golden_dataset(golden: Finished) -> None:
     about = golden.summary["dataset"]
     assert (about["rows"], about["users"], about["clusters"], about["left_out"]) == (6, 3, 2, 0)
     assert (golden.summary["prb"], golden.summary["task"]) == (__version__, "pairs")
@@ -276,8 +281,8 @@ def test_ratings_are_held_against_each_persons_own_scale(write_jsonl: Write, tmp
     assert found["by_group"]["age"]["60+"]["value"] == pytest.approx(1.0)
     assert found["by_group"]["age"]["<60"]["value"] == pytest.approx(0.7)
     assert done.summary["contrasts"] == []
-    (people,) = done.users["results"]
-    assert done.users["users"] == ["up", "down", "rare"]
+    (people,) = users_of(done)["results"]
+    assert users_of(done)["users"] == ["up", "down", "rare"]
     assert people["mae"] == [pytest.approx(0, abs=1e-9), pytest.approx(0.3), None]
     assert people["n"] == [4, 4, None]
 
@@ -304,4 +309,4 @@ def test_ratings_of_a_model_that_always_fails_have_no_value(write_jsonl: Write, 
     done = evaluate(config, models={"mine": ScriptedScorer(lambda _: Failure("down"))})
     found = result(done.summary, "none")
     assert (found["n"], found["failed"], found["users"], found["alignment"]["value"]) == (0, 10, 0, None)
-    assert done.users["results"][0]["alignment"] == [None, None, None]
+    assert users_of(done)["results"][0]["alignment"] == [None, None, None]

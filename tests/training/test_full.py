@@ -19,8 +19,7 @@ from prb.evaluation.planners import PLANNERS
 from prb.models import MODELS
 from prb.progress import Silent
 from prb.prompts import render
-from prb.runs import read_json
-from prb.training import Trained
+from prb.runs import Finished, read_json
 from prb.training.config import FullConfig
 from prb.training.full import (
     ABOUT,
@@ -94,7 +93,7 @@ RECIPE = {"validation": 0.25, "epochs": 4, "save_every": 2}
 
 
 @pytest.fixture(scope="module")
-def reward_model(base: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[FullConfig, Trained]:
+def reward_model(base: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[FullConfig, Finished]:
     """One undisturbed training that several tests look at."""
     folder = tmp_path_factory.mktemp("reward-model")
     config = settings_for(base=base, dataset=data, out=folder / "out", **RECIPE)
@@ -167,11 +166,11 @@ def test_dpo_learns_from_the_answers_own_tokens(tokenizer: Any) -> None:
 # --- what comes out
 
 
-def test_a_reward_model_is_trained_saved_and_read_by_the_classifier(reward_model: tuple[FullConfig, Trained]) -> None:
+def test_a_reward_model_is_trained_saved_and_read_by_the_classifier(reward_model: tuple[FullConfig, Finished]) -> None:
     config, trained = reward_model
-    out, card = trained.folder, trained.card
+    out, card = trained.folder, trained.summary
     assert card == read_json(out / "card.json")
-    assert card["model"] == f"classifier?path={out}" == trained.model
+    assert card["model"] == f"classifier?path={out}" == trained.summary["model"]
     assert credit(card["model"], config.dataset) == 1.0
     assert card["curve"][-1]["loss"] < 0.5 < card["curve"][0]["loss"]
     assert card["data"]["fingerprint"] == load(config.dataset, split="train").fingerprint
@@ -189,10 +188,10 @@ def test_a_reward_model_is_trained_saved_and_read_by_the_classifier(reward_model
 def test_dpo_makes_a_policy_that_the_implicit_reward_reads(settings: Callable[..., FullConfig]) -> None:
     config = settings("dpo", beta=0.5)
     trained = train(config)
-    assert trained.model == f"implicit?policy={trained.folder}&reference={config.base}&beta=0.5"
-    assert credit(trained.model, config.dataset) == 1.0
+    assert trained.summary["model"] == f"implicit?policy={trained.folder}&reference={config.base}&beta=0.5"
+    assert credit(trained.summary["model"], config.dataset) == 1.0
     # before the first step policy and reference are the same, and the loss is that of a coin: ln 2
-    assert trained.card["curve"][0]["loss"] == pytest.approx(0.693147, abs=1e-5)
+    assert trained.summary["curve"][0]["loss"] == pytest.approx(0.693147, abs=1e-5)
 
 
 def test_lora_is_written_as_one_model_and_as_an_adapter_that_give_the_same_rewards(
@@ -213,10 +212,10 @@ def test_an_adapter_alone_is_enough_for_dpo(settings: Callable[..., FullConfig])
     config = settings("dpo", lora=4, merge=False, lr=1e-2)
     trained = finetune(config)
     assert not list(trained.folder.glob("*.safetensors"))
-    assert trained.model == (
+    assert trained.summary["model"] == (
         f"implicit?policy={config.base}&reference={config.base}&beta=0.1&adapter={trained.folder}/adapter"
     )
-    assert credit(trained.model, config.dataset) == 1.0
+    assert credit(trained.summary["model"], config.dataset) == 1.0
 
 
 def test_pairs_that_do_not_fit_are_counted_and_not_trained_on(
@@ -255,7 +254,7 @@ class Interrupts(Silent):
 
 
 def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
-    settings: Callable[..., FullConfig], reward_model: tuple[FullConfig, Trained]
+    settings: Callable[..., FullConfig], reward_model: tuple[FullConfig, Finished]
 ) -> None:
     config = settings(**RECIPE)
     with pytest.raises(KeyboardInterrupt):
@@ -266,11 +265,11 @@ def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
     undisturbed, resumed = reward_model[1], finetune(config)
     first, second = ((run.folder / "model.safetensors").read_bytes() for run in (undisturbed, resumed))
     assert first == second
-    assert resumed.card["curve"] == undisturbed.card["curve"]
+    assert resumed.summary["curve"] == undisturbed.summary["curve"]
 
 
 def test_a_finished_folder_is_left_alone_and_other_settings_need_another(
-    reward_model: tuple[FullConfig, Trained],
+    reward_model: tuple[FullConfig, Finished],
 ) -> None:
     config, trained = reward_model
     (trained.folder / "training" / "checkpoint-12").mkdir()  # of a run that was killed while it removed them

@@ -33,9 +33,9 @@ def data(write_jsonl: Callable[..., Path]) -> str:
 
 def test_a_light_head_is_trained_and_its_card_tells_all(data: str, tmp_path: Path) -> None:
     trained = train(TrainConfig(method="light", dataset=data, out=tmp_path / "head"))
-    card = trained.card
+    card = trained.summary
     assert card == read_json(tmp_path / "head" / "card.json")
-    assert (trained.folder, trained.model) == (tmp_path / "head", f"personal?path={tmp_path / 'head'}")
+    assert trained.folder == tmp_path / "head"
     assert card["data"]["rows"] == 48
     assert card["data"]["fingerprint"] == load(data, split="train").fingerprint
     assert card["fitted_on"]["users"] + card["validation"]["users"] == 12
@@ -74,7 +74,7 @@ def test_without_out_the_folder_is_named_after_the_settings(
     assert first.folder.parent == other.folder.parent == Path("runs")
     assert first.folder.name.startswith("train-light-c-0-1-")
     assert first.folder != other.folder
-    assert MODELS.make(first.model).fingerprint.startswith("personal-")
+    assert MODELS.make(f"personal?path={first.folder}").fingerprint.startswith("personal-")
 
 
 def test_a_checkpoint_that_a_crash_left_beside_the_card_is_removed(data: str, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_bad_input_leaves_nothing_behind(data: str, tmp_path: Path) -> None:
 
 
 def test_a_sweep_tries_the_grid_and_trains_on_everybody(data: str, tmp_path: Path) -> None:
-    card = train(method="light?sharp=5", dataset=data, out=tmp_path / "head", sweep=True, folds=3).card
+    card = train(method="light?sharp=5", dataset=data, out=tmp_path / "head", sweep=True, folds=3).summary
     assert [t["method"].startswith("light?sharp=5&c=") for t in card["sweep"]] == [True] * 4
     values = [t["accuracy"]["value"] for t in card["sweep"]]
     assert values == sorted(values, reverse=True)

@@ -230,28 +230,9 @@ TOKENS_PER_WORD = 1.4
 """Of English answers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StageEstimate:
-    calls: int
-    tokens_in: int
-    tokens_out: int
-    usd: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostEstimate:
-    """Of a build without a log in which every reply is readable and every pair passes in its first round."""
-
-    records: int
-    stages: dict[Stage, StageEstimate]
-
-    @property
-    def usd(self) -> float:
-        return sum(stage.usd for stage in self.stages.values())
-
-
-def estimate_cost(config: BuildConfig, records: Sequence[Record]) -> CostEstimate:
-    """The stages up to `config.until`; further rounds would cost as much again."""
+def estimate_cost(config: BuildConfig, records: Sequence[Record]) -> dict[str, Any]:
+    """Of a build without a log in which every reply is readable and every pair passes in its first round; further
+    rounds would cost as much again. Only the stages up to `config.until`."""
     n = len(records)
     skipped = config.skip_gate
     couples = propose_couples(records, ENCODERS.make("static"), config.similar) if config.mirror else []
@@ -279,14 +260,14 @@ def estimate_cost(config: BuildConfig, records: Sequence[Record]) -> CostEstimat
         "quality": (question + 2 * answer, COMMENT_TOKENS),
         "blind": (question + 2 * answer, COMMENT_TOKENS),
     }
-    stages: dict[Stage, StageEstimate] = {}
+    stages: dict[Stage, dict[str, Any]] = {}
     for stage in STAGES[: STAGES.index(config.until) + 1 if config.until else None]:
         template = tokens_of(load("material")) + tokens_of(load(PROMPTS[stage]))
         total_in = calls[stage] * (template + tokens[stage][0])
         total_out = calls[stage] * tokens[stage][1]
         usd = prices_of(config.spec_of(ROLES[stage])).cost(total_in, total_out)
-        stages[stage] = StageEstimate(calls=calls[stage], tokens_in=total_in, tokens_out=total_out, usd=usd)
-    return CostEstimate(records=n, stages=stages)
+        stages[stage] = {"calls": calls[stage], "tokens_in": total_in, "tokens_out": total_out, "usd": usd}
+    return {"records": n, "stages": stages, "usd": sum(stage["usd"] for stage in stages.values())}
 
 
 def _mean_tokens(texts: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ and finds its calls in the log.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from prb.building.gates import (
     measure_blind,
     record_gate,
 )
-from prb.building.ledger import CostEstimate, Ledger, estimate_cost, make_llms
+from prb.building.ledger import Ledger, estimate_cost, make_llms
 from prb.building.output import write_output
 from prb.building.records import Record, Reject, read_records
 from prb.building.rounds import run_round
@@ -40,23 +40,11 @@ from prb.errors import BadInput
 from prb.failures import breaking, refuse_failures, share_problem, unanswered
 from prb.llm import LLM, check_llm
 from prb.progress import SILENT, Progress
-from prb.runs import RunFolder, read_lines, sealed, write_bytes
+from prb.runs import Finished, RunFolder, read_lines, sealed, write_bytes
 from prb.text.encoders import ENCODERS
 from prb.types import Failure
 
 LOG, STATE = "log.jsonl", "state.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Build:
-    """The result of a build; `card` is the content of `card.json`, and empty after a dry run."""
-
-    folder: Path
-    card: dict[str, Any]
-    stopped_after: Stage | None = None
-    """The stage that `until` named."""
-    estimate: CostEstimate | None = None
-    """Of a dry run, which asks nobody and writes nothing."""
 
 
 def build(
@@ -65,8 +53,8 @@ def build(
     llms: Mapping[Role, LLM] | None = None,
     progress: Progress = SILENT,
     **settings: Any,
-) -> Build:
-    """Run or resume. `llms` takes the place of the LLMs that the specs name, by role."""
+) -> Finished:
+    """Run or resume; a dry run asks nobody and returns an estimate. `llms` takes the place of the specs, by role."""
     config = BuildConfig.of(config, settings)
     records, rejects = read_records(config.input, skip_bad=config.skip_bad)
     if config.dry_run:
@@ -74,7 +62,7 @@ def build(
             for role in ROLES.values():
                 check_llm(config.spec_of(role))
         usable = [record for record in records[: config.limit] if not record_gate(record, config)]
-        return Build(folder=config.out, card={}, estimate=estimate_cost(config, usable))
+        return Finished(config.out, estimate_cost(config, usable))
     llms = llms or make_llms(config)
     records = records[: config.limit]
     if any(config.masks(llm) for llm in llms.values()):
@@ -134,7 +122,7 @@ class Pipeline:
         self.blind: list[BlindResult] = []
         self.posts_left_out = 0
 
-    def run(self) -> Build:
+    def run(self) -> Finished:
         stopped: Stage | None = None
         try:
             self._admit()
@@ -151,7 +139,7 @@ class Pipeline:
             posts_left_out=self.posts_left_out,
             stopped_after=stopped,
         )
-        return Build(folder=self.config.out, card=card, stopped_after=stopped)
+        return Finished(self.config.out, card)
 
     def _check(self, record: Record, gate: str, reason: str | None) -> bool:
         """Check a record; one that fails is rejected."""

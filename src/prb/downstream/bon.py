@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -50,7 +50,7 @@ from prb.llm import LLM, Sampling, check_llm, make_llm
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import SUMMARY, RunFolder
+from prb.runs import SUMMARY, Finished, RunFolder
 from prb.stats.best_of import powers
 from prb.types import Failure, Pair, Query, RewardModel, Scorer
 
@@ -112,14 +112,6 @@ class BonConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
         return self
 
 
-@dataclass(frozen=True)
-class BestOfN:
-    """A finished run: its folder and the content of its `summary.json`."""
-
-    folder: Path
-    summary: dict[str, Any]
-
-
 def best_of_n(
     config: BonConfig,
     *,
@@ -127,7 +119,7 @@ def best_of_n(
     policy: LLM | None = None,
     grader: Grader | None = None,
     progress: Progress = SILENT,
-) -> BestOfN:
+) -> Finished:
     """Run, resume or extend. Objects given here take the place of what the specs of `config` name."""
     given = models or {}
     if policy is None:
@@ -176,7 +168,7 @@ def best_of_n(
         ks = tuple(sorted(set(config.best_of))) or powers(config.n)
         summary = {**summarize(stages.results(), about, ks=ks), "clusters": stages.clusters}
         run.finish({SUMMARY: summary})
-    return BestOfN(folder, summary)
+    return Finished(folder, summary)
 
 
 def gradable_pairs(dataset: Dataset, config: BonConfig) -> list[Pair]:

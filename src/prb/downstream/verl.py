@@ -24,7 +24,7 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from prb import __version__
-from prb.downstream.ppo import Ppo, PpoConfig
+from prb.downstream.ppo import FinishedPpo, PpoConfig
 from prb.downstream.ppo.prompts import Prompt, Prompts, load_prompts
 from prb.engine.chat import fit, one_bos, write_prompt
 from prb.errors import BadInput, MissingExtra, PrbError
@@ -48,7 +48,7 @@ NOT_CLIPPED = 1e9
 SERVER_TIMEOUT = 60.0
 
 
-def run_verl(config: PpoConfig, *, progress: Progress) -> Ppo:
+def run_verl(config: PpoConfig, *, progress: Progress) -> FinishedPpo:
     """Write verl's files and, if `launch` is set, run it."""
     gpus = config.nodes * config.gpus
     if config.minibatch % (gpus * config.accumulate):
@@ -79,9 +79,9 @@ def run_verl(config: PpoConfig, *, progress: Progress) -> Ppo:
         head = "# Written by `prb ppo --engine verl`.\ndefaults:\n  - ppo_trainer\n  - _self_\n"
         write_bytes(out / f"{NAME}.yaml", (head + "".join(lines)).encode())
         if not config.launch:
-            return Ppo(out, {}, f"files: {out}\nlaunch: {shlex.join(launch_command(config, out))}")
+            return FinishedPpo(out, {}, f"files: {out}\nlaunch: {shlex.join(launch_command(config, out))}")
         _launch(config, out)
-        return Ppo(out, {}, f"checkpoints: {out / 'checkpoints'}")
+        return FinishedPpo(out, {}, f"checkpoints: {out / 'checkpoints'}")
 
 
 def _tokenizer(config: PpoConfig) -> Any:

@@ -25,7 +25,7 @@ from prb.evaluation.run import evaluate
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import write_json
+from prb.runs import Finished, write_json
 from prb.stats.blind import blind_margins, credits_of, fold_groups, giveaways
 from prb.stats.estimate import Floats, Ints, cancels, codes, share
 from prb.stats.paired import difference
@@ -40,14 +40,6 @@ SHOWN = 20
 LEVEL = 0.05
 MUCH = 0.6
 AUDIT = "audit.json"
-
-
-@dataclass(frozen=True)
-class FinishedAudit:
-    """The folder of an audit and the content of its `audit.json`."""
-
-    folder: Path
-    result: dict[str, Any]
 
 
 @config
@@ -72,7 +64,7 @@ class AuditConfig(OutputConfig, MaskingConfig, DataConfig):
 
 def audit(
     config: AuditConfig, *, models: Mapping[str, RewardModel] | None = None, progress: Progress = SILENT
-) -> FinishedAudit:
+) -> Finished:
     """Run or resume; `models` may hold a reader of your own under the name `config.ceiling`."""
     if config.ceiling not in (models or {}):
         MODELS.check(Spec.parse(config.ceiling))
@@ -112,7 +104,7 @@ def audit(
     }
     result["verdict"] = verdict(result)
     write_json(folder / AUDIT, result)
-    return FinishedAudit(folder, result)
+    return Finished(folder, result)
 
 
 def _evaluation(config: AuditConfig, models: Sequence[str], condition: Literal["profile", "oracle"]) -> EvaluateConfig:

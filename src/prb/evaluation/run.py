@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from prb.failures import Breaker, breaking
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, split_alias
-from prb.runs import OUTCOMES, SUMMARY, USERS, RunFolder, read_lines, sealed, write_bytes
+from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, read_lines, sealed, write_bytes
 from prb.types import Comparer, Item, Outcome, RewardModel, Scorer
 
 T = TypeVar("T")
@@ -40,18 +40,9 @@ PENDING = "pending.jsonl"
 """Answers of a batch that had to stop: paid for, but without lines yet."""
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """The folder of a run and the content of its `summary.json` and `users.json`."""
-
-    folder: Path
-    summary: dict[str, Any]
-    users: dict[str, Any]
-
-
 def evaluate(
     config: EvaluateConfig, *, models: Mapping[str, RewardModel] | None = None, progress: Progress = SILENT
-) -> FinishedRun:
+) -> Finished:
     """Run or resume; `models` holds reward models of your own by the name they have in `config.model`."""
     config = complete(config)
     models = models or {}
@@ -81,7 +72,7 @@ def evaluate(
             runner.evaluate_model(position, name, spec)
         summary, users = summarize(config, dataset, runner.outcomes)
         run.finish({USERS: users, SUMMARY: summary})
-    return FinishedRun(folder, summary, users)
+    return Finished(folder, summary)
 
 
 def complete(config: EvaluateConfig) -> EvaluateConfig:

@@ -37,7 +37,7 @@ from prb.grading.config import GradeConfig
 from prb.grading.validate import Graded, GradedPair, GradedTwice, agreement, count_failures, discrimination, scores
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import SUMMARY, Journal, RunFolder
+from prb.runs import SUMMARY, Finished, Journal, RunFolder
 from prb.stats.estimate import average, codes
 from prb.types import Failure, FailureKind, Pair
 
@@ -47,14 +47,6 @@ RETEST = 1
 """Number of the second round, and how much higher its seed is."""
 SHOWN = 20
 """Wrong lines of an input file reported at once."""
-
-
-@dataclass(frozen=True)
-class Grading:
-    """A finished run: its folder and the content of its `summary.json`."""
-
-    folder: Path
-    summary: dict[str, Any]
 
 
 class GradeKey(NamedTuple):
@@ -119,7 +111,7 @@ def read_line(content: Mapping[str, Any]) -> GradeLine:
 
 def grade(
     config: GradeConfig | None = None, *, grader: Grader | None = None, progress: Progress = SILENT, **settings: Any
-) -> Grading:
+) -> Finished:
     """Run or resume. `grader` takes the place of the one that `config.grader` names."""
     config = GradeConfig.of(config, settings)
     if grader is None:
@@ -138,7 +130,7 @@ def grade(
         progress.begin("summarizing")
         summary = job.summary(lines, grader)
         run.finish({SUMMARY: summary})
-    return Grading(out, summary)
+    return Finished(out, summary)
 
 
 def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:

@@ -30,9 +30,8 @@ from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.planners import PLANNERS
 from prb.progress import SILENT, Progress
 from prb.prompts import render
-from prb.runs import RunFolder, draft, read_json, write_json, write_lines
+from prb.runs import Finished, RunFolder, draft, read_json, write_json, write_lines
 from prb.stats.estimate import codes
-from prb.training import Trained
 from prb.training.config import FullConfig
 from prb.training.examples import open_training, split_off
 from prb.types import Failure, Pair, Query
@@ -50,7 +49,7 @@ VALIDATION_ROWS = 2_000
 """Held-out rows that are evaluated for the card, at most."""
 
 
-def finetune(config: FullConfig, *, progress: Progress = SILENT) -> Trained:
+def finetune(config: FullConfig, *, progress: Progress = SILENT) -> Finished:
     """Train or resume; the folder of the finished model, with its card."""
     try:
         import peft  # noqa: F401
@@ -80,7 +79,7 @@ def finetune(config: FullConfig, *, progress: Progress = SILENT) -> Trained:
                 card["validation"] = validate(config, dataset, rows["held"], progress)
                 write_json(config.target / CARD, card)
         place.clean()
-    return Trained(config.target, config.model_spec, read_json(config.target / CARD))
+    return Finished(config.target, read_json(config.target / CARD))
 
 
 class Workplace:

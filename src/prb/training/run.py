@@ -26,10 +26,9 @@ from prb.models.personal.method import METHODS, Floats
 from prb.models.personal.scorer import Personal, codes_from
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import RunFolder, read_lines, sealed, write_bytes, write_json
+from prb.runs import Finished, RunFolder, read_lines, sealed, write_bytes, write_json
 from prb.stats.estimate import share
 from prb.stats.paired import difference
-from prb.training import Trained
 from prb.training.config import WHOLE_MODELS, CurveConfig, FullConfig, TrainConfig
 from prb.training.examples import Examples, Ints, fold_of, open_training, prepare, split_off
 from prb.training.loop import (
@@ -53,7 +52,7 @@ L2 = (0.001, 0.01, 0.1, 1.0)
 """What a sweep tries."""
 
 
-def train(config: TrainConfig | FullConfig | None = None, *, progress: Progress = SILENT, **changes: Any) -> Trained:
+def train(config: TrainConfig | FullConfig | None = None, *, progress: Progress = SILENT, **changes: Any) -> Finished:
     """Train a head or a whole model, or resume its training.
 
     Settings are a config, or its fields as keywords: `train(method="bilinear", dataset="mirror")`.
@@ -73,7 +72,7 @@ def train(config: TrainConfig | FullConfig | None = None, *, progress: Progress 
         else:
             card = _train(config, dataset, progress)
         (folder / CHECKPOINT).unlink(missing_ok=True)
-    return Trained(folder, str(Spec("personal", {"path": str(folder)})), card)
+    return Finished(folder, card)
 
 
 def _train(config: TrainConfig, dataset: Dataset, progress: Progress) -> dict[str, Any]:

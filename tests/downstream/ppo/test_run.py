@@ -21,7 +21,7 @@ from tests.downstream.ppo.runs import BRIEF, LONG, ShortIsGood, brevity, config,
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 pytest.importorskip("accelerate", reason="needs the torch extra")
 
-from prb.downstream.ppo import Ppo, ppo  # noqa: E402
+from prb.downstream.ppo import FinishedPpo, ppo  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,14 @@ def files(folder: Path) -> dict[str, bytes]:
 # it learns
 
 
-def learns(policy: Path, folder: Path, seed: int, **changes: Any) -> Ppo:
+def learns(policy: Path, folder: Path, seed: int, **changes: Any) -> FinishedPpo:
     rows = people(folder / "people.jsonl", 192, BRIEF)
     settings: dict[str, Any] = {"steps": 6, "batch": 32, "minibatch": 16, "epochs": 2, "lr": 1e-3, "kl": 0.01}
     settings |= {"max_new_tokens": 16, "holdout": 64, "seed": seed, **changes}
     return ppo(config(policy, rows, folder / f"seed{seed}", **settings), reward=scorer(brevity), grader=ShortIsGood())
 
 
-def assert_better(run: Ppo, nats: float) -> None:
+def assert_better(run: FinishedPpo, nats: float) -> None:
     """On 64 held-out prompts, one answer each, before and after."""
     held = run.summary["held_out"]
     assert held["prompts"] == 64

@@ -6,7 +6,6 @@ The loop is in `loop`, its arithmetic in `losses`, the networks in `policy`, the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -31,6 +30,7 @@ from prb.errors import BadInput, MissingExtra
 from prb.grading import Grader
 from prb.llm import check_llm, parse_llm
 from prb.progress import SILENT, Progress
+from prb.runs import Finished
 from prb.types import Scorer
 
 
@@ -146,20 +146,16 @@ class PpoConfig(OutputConfig, UserConfig):
 
 
 @dataclass(frozen=True)
-class Ppo:
-    """A finished run: its folder and the content of its `summary.json`. verl writes no summary; `message` says what it
-    was given and did."""
-
-    folder: Path
-    summary: dict[str, Any]
+class FinishedPpo(Finished):
     message: str = ""
+    """What verl was given and did; it writes no summary."""
     main_process: bool = True
     """False in all but one of several processes: those write and print nothing."""
 
 
 def ppo(
     config: PpoConfig, *, reward: Scorer | None = None, grader: Grader | None = None, progress: Progress = SILENT
-) -> Ppo:
+) -> FinishedPpo:
     """Run or resume, by the engine of `config`. `reward` and `grader` take the place of what the config names."""
     check_llm(config.policy)
     if parse_llm(config.policy).name != "transformers":

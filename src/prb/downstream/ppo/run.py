@@ -21,7 +21,7 @@ import torch
 
 from prb import __version__
 from prb.downstream.candidates import Candidates, Sample, read_stage, sample_answers, score_candidates
-from prb.downstream.ppo import Ppo, PpoConfig
+from prb.downstream.ppo import FinishedPpo, PpoConfig
 from prb.downstream.ppo.checkpoints import (
     ANSWER_LINES,
     ANSWERS,
@@ -64,7 +64,7 @@ HELD_OUT_BATCH = 8
 Row = dict[str, float]
 
 
-def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, progress: Progress) -> Ppo:
+def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, progress: Progress) -> FinishedPpo:
     tracker = _tracker(config)
     if reward is None:
         MODELS.check(Spec.parse(config.model))
@@ -88,10 +88,10 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
     with RunFolder(out, identity, journals=(ANSWERS,)) if main else nullcontext() as folder:
         accelerator.wait_for_everyone()
         if (out / SUMMARY).exists():
-            return Ppo(out, read_result(out, SUMMARY), main_process=main)
+            return FinishedPpo(out, read_result(out, SUMMARY), main_process=main)
         progress.begin(f"loading {config.policy}")
         run = LocalRun(config, prompts, model, grader, accelerator, out, folder, progress)
-        return Ppo(out, run.run(tracker), main_process=main)
+        return FinishedPpo(out, run.run(tracker), main_process=main)
 
 
 def _tracker(config: PpoConfig) -> Any:
