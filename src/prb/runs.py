@@ -274,7 +274,7 @@ class RunFolder:
         for name, value in results.items():
             write_json(self.folder / name, value)
         content = read_json(self.folder / CONFIG)
-        content["digests"] = {name: _sha256(self.folder / name) for name in results}
+        content["digests"] = {name: content_digest(self.folder / name) for name in results}
         content["digests"] |= {name: _length(self.folder / name) for name in self._names}
         write_json(self.folder / CONFIG, content)
 
@@ -293,7 +293,7 @@ class RunFolder:
     def _adopt(self) -> None:
         """Write the identity into a new folder, or compare it with the one that is there."""
         for entry in list(self.folder.iterdir()):
-            if _is_draft(entry):  # of a process that was killed; the lock is ours
+            if is_draft(entry):  # of a process that was killed; the lock is ours
                 _remove(entry)
         path = self.folder / CONFIG
         if not path.exists():
@@ -331,13 +331,13 @@ def read_result(folder: Path, name: str) -> Any:
     return read_json(path)
 
 
-def check_unchanged(path: Path) -> None:
+def check_unchanged(path: Path, record: str = CONFIG) -> None:
     """Refuse a file that was changed after its run had finished. Of a journal a count will do: its lines are sealed."""
-    config = path.with_name(CONFIG)
+    config = path.with_name(record)
     content = read_json(config) if config.exists() else {}
     digests = content.get("digests") if isinstance(content, dict) else None
     expected = digests.get(path.name) if isinstance(digests, dict) else None
-    if expected is not None and expected != _length(path) and expected != _sha256(path):
+    if expected is not None and expected != _length(path) and expected != content_digest(path):
         raise BadInput(f"{path} was changed after the run wrote it; run its command again to write it anew")
 
 
@@ -347,11 +347,11 @@ def _length(path: Path) -> str:
     return f"{lines} lines"
 
 
-def _sha256(path: Path) -> str:
+def content_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _is_draft(path: Path) -> bool:
+def is_draft(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith((".part", ".old"))
 
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -179,7 +180,7 @@ def test_health_needs_no_token_and_tells_nothing_else() -> None:
         ({"content": b"[" * 9_000, "headers": {"Content-Type": "application/json"}}, 400, ""),
         ({"content": b"\xff\xfe", "headers": {"Content-Type": "application/json"}}, 400, ""),
         ({"content": b'{"query": {}}', "headers": {"Content-Type": "text/plain"}}, 415, "send JSON"),
-        ({"content": b"", "headers": {"Content-Type": "application/json"}}, 422, "body: "),
+        ({"content": b"", "headers": {"Content-Type": "application/json"}}, 400, "not JSON: "),
         ({"json": {"query": {"question": "q"}, "answers": ["a"], "partly": True}}, 422, "partly: "),
         ({"json": [1, 2]}, 422, "body: "),
         ({"json": body("q", *"abcdefghi")}, 413, "9 answers in one request; at most 8"),
@@ -350,6 +351,35 @@ def test_metrics_count_requests_answers_and_batches() -> None:
     ]:
         assert line in lines
     assert "secret" not in said.text
+
+
+def test_a_body_is_checked_while_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a thread of its own, so that a large one does not stop the event loop."""
+    served, read_body = threading.Event(), app_module.read_body
+
+    def waiting(*args: Any, **limits: Any) -> Any:
+        assert served.wait(20)
+        return read_body(*args, **limits)
+
+    async def talk(client: Client) -> Any:
+        checked = asyncio.create_task(client.post("/v1/score", json=body("q", "a")))
+        await asyncio.sleep(0)
+        assert (await client.get("/healthz")).status_code == 200
+        served.set()
+        return await checked
+
+    monkeypatch.setattr(app_module, "read_body", waiting)
+    assert Server().run(talk).status_code == 200
+
+
+def test_the_description_shows_what_to_send() -> None:
+    described = Server(docs=True).send("GET", "/openapi.json").json()
+    schema = described["paths"]["/v1/score"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    reference = schema["properties"]["query"]["$ref"]
+    found = described
+    for part in reference.removeprefix("#/").split("/"):
+        found = found[part.replace("~1", "/")]
+    assert "posts" in found["properties"]
 
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/redoc"])

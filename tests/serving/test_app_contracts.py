@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import orjson
 import pytest
 from pydantic import ValidationError
 
@@ -13,8 +14,8 @@ from prb.serving.app import (
     Refused,
     RewardRequest,
     ScoreRequest,
-    check_size,
     first_problem,
+    read_body,
     reward_reply,
     score_reply,
 )
@@ -29,7 +30,10 @@ def refused(**body: Any) -> str:
     return first_problem(caught.value.errors())
 
 
-def rewards(query: list[str], prompts: list[str], labels: list[Any] | None = None) -> list[Ask]:
+LABEL = '{"question": "q"}'
+
+
+def rewards(query: list[str], prompts: list[str], labels: list[Any]) -> list[Ask]:
     return RewardRequest.model_validate({"query": query, "prompts": prompts, "labels": labels}).asks()
 
 
@@ -71,12 +75,12 @@ def test_a_refusal_does_not_repeat_what_was_sent() -> None:
 
 def test_openrlhf_sends_whole_texts_and_the_answer_is_what_follows_the_prompt() -> None:
     prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    assert rewards([prompt + "Hello."], [prompt], ["  "]) == [Ask(Query(question=prompt), "Hello.")]
+    assert rewards([prompt + "Hello."], [prompt], [LABEL]) == [ask("q", "Hello.")]
 
 
 @pytest.mark.parametrize("end", END_MARKERS)
 def test_markers_of_the_end_are_no_part_of_an_answer(end: str) -> None:
-    (one,) = rewards([f"p: Use {end} here.{end}\n{end}"], ["p: "])
+    (one,) = rewards([f"p: Use {end} here.{end}\n{end}"], ["p: "], [LABEL])
     assert one.answer == f"Use {end} here."
 
 
@@ -89,41 +93,77 @@ def test_a_label_carries_the_person_as_json_or_as_a_map() -> None:
     assert rewards(["p a", "p b"], ["p ", "p "], labels) == [Ask(query, "a"), Ask(query, "b")]
 
 
-@pytest.mark.parametrize("label", ["42", "the right answer", "[]", '{"posts": []}', '{"question": "q", "rubric": []}'])
-def test_a_label_that_is_no_query_is_refused_rather_than_scored_for_nobody(label: str) -> None:
+@pytest.mark.parametrize(
+    "label", ["", "  ", "42", "the right answer", "[]", {}, '{"posts": []}', '{"question": "q", "rubric": []}']
+)
+def test_a_label_that_is_no_query_is_refused_rather_than_scored_for_nobody(label: Any) -> None:
     with pytest.raises(Refused, match=r"labels\.1 is not a query") as caught:
-        rewards(["p a", "p b"], ["p ", "p "], [None, label])
+        rewards(["p a", "p b"], ["p ", "p "], [LABEL, label])
     assert caught.value.status == 422
 
 
 def test_a_text_that_does_not_begin_with_its_prompt_is_refused() -> None:
     with pytest.raises(Refused, match=r"query\.1 does not begin with prompts\.1"):
-        rewards(["p a", "x a"], ["p ", "p "])
+        rewards(["p a", "x a"], ["p ", "p "], [LABEL] * 2)
 
 
-@pytest.mark.parametrize(("prompts", "labels"), [(["p "], None), (["p ", "p "], ["", "", ""])])
-def test_lists_of_different_lengths_are_refused(prompts: list[str], labels: list[str] | None) -> None:
+@pytest.mark.parametrize("labels", [None, [None]])
+def test_without_labels_nothing_is_scored_for_nobody(labels: Any) -> None:
+    with pytest.raises(ValidationError, match="labels"):
+        rewards(["p a"], ["p "], labels)
+
+
+@pytest.mark.parametrize(("prompts", "labels"), [(["p "], [LABEL] * 2), (["p ", "p "], []), (["p "] * 2, [LABEL] * 3)])
+def test_lists_of_different_lengths_are_refused(prompts: list[str], labels: list[str]) -> None:
     with pytest.raises(Refused, match="must have the same length"):
         rewards(["p a", "p b"], prompts, labels)
 
 
+def read(question: str, posts: list[str], *answers: str) -> list[Ask]:
+    sent = {"query": {"question": question, "posts": posts}, "answers": answers}
+    return read_body(ScoreRequest, orjson.dumps(sent), max_answers=3, max_chars=100)[1]
+
+
 @pytest.mark.parametrize(
-    ("asks", "why"),
+    ("posts", "answers", "why"),
     [
-        ([ask("q", "a")] * 4, "4 answers in one request; at most 3"),
-        ([ask("q", "a", "x" * 60, "y" * 40)], "a query of 101 characters; at most 100"),
-        ([ask("q", "a" * 101)], "an answer of 101 characters; at most 100"),
+        ([], ["a"] * 4, "4 answers in one request; at most 3"),
+        (["x" * 60, "y" * 40], ["a"], "a query of 101 characters; at most 100"),
+        ([], ["a" * 101], "an answer of 101 characters; at most 100"),
     ],
 )
-def test_what_is_too_large_is_refused_with_its_size(asks: list[Ask], why: str) -> None:
+def test_what_is_too_large_is_refused_with_its_size(posts: list[str], answers: list[str], why: str) -> None:
     with pytest.raises(Refused, match=why) as caught:
-        check_size(asks, max_answers=3, max_chars=100)
+        read("q", posts, *answers)
     assert caught.value.status == 413
 
 
 def test_what_just_fits_is_accepted() -> None:
-    asks = [ask("q", "a" * 100, "x" * 59, "y" * 40)] * 3
-    check_size(asks, max_answers=3, max_chars=100)
+    assert len(read("q", ["x" * 59, "y" * 40], *["a" * 100] * 3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "place"),
+    [
+        (ScoreRequest, {"query": {"question": "q"}, "answers": [1] * 50_000}, "answers.0"),
+        (ScoreRequest, {"query": {"question": "q", "posts": [1] * 50_000}, "answers": ["a"]}, "query.posts.0"),
+        (ScoreRequest, {"query": {"question": "q", "plan": [1] * 50_000}, "answers": ["a"]}, "query.plan.0"),
+        (
+            ScoreRequest,
+            {"query": {"question": "q"} | dict.fromkeys(map(str, range(50_000)), 1), "answers": ["a"]},
+            "query.0",
+        ),
+        (ScoreRequest, {"query": {"question": "q"}, "answers": [""] * 100_001}, "answers"),
+        (RewardRequest, {"query": [1] * 50_000, "prompts": [""], "labels": [LABEL]}, "query.0"),
+        (RewardRequest, {"query": ["a"], "prompts": [1] * 50_000, "labels": [LABEL]}, "prompts.0"),
+        (RewardRequest, {"query": ["a"], "prompts": [""], "labels": [1] * 50_000}, "labels.0"),
+    ],
+)
+def test_of_many_errors_only_the_first_is_collected(kind: Any, body: dict[str, Any], place: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        read_body(kind, orjson.dumps(body), max_answers=3, max_chars=100)
+    assert caught.value.error_count() <= 2  # a post may be a string or an object, and is neither
+    assert first_problem(caught.value.errors()).startswith(place)
 
 
 def test_a_reply_has_a_score_and_what_was_cut_for_each_answer() -> None:

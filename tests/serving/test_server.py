@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import time
 from collections import Counter
+from contextlib import ExitStack, suppress
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -104,6 +107,38 @@ def test_more_than_it_can_take_is_refused_and_the_rest_is_served() -> None:
             assert reply.json()["scores"] == [worth(ask("q", f"{n}"))]
         else:
             assert int(reply.headers["Retry-After"]) >= 1
+
+
+def test_idle_connections_keep_nobody_out_and_fill_no_log() -> None:
+    """More of them than the process may open files; half have begun a request that never ends."""
+    begin = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)); "
+    with running("-c", begin + "import tests.serving.process as p; p.main(p.Args())") as server:
+        address = urlsplit(server.url)
+        with ExitStack() as idle:
+            for n in range(300):
+                connection = idle.enter_context(socket.create_connection((address.hostname, address.port), timeout=20))
+                if n % 2:
+                    connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-")
+            for _ in range(3):
+                assert httpx.get(f"{server.url}/healthz", timeout=20, trust_env=False).status_code == 200
+        assert server.stop(signal.SIGTERM) == (0, "0 scored\n")
+
+
+def test_headers_must_arrive_in_time_and_not_just_piece_by_piece() -> None:
+    begin = "import prb.serving.http as h; h.HEAD_SECONDS = 0.5; "
+    with running("-c", begin + "import tests.serving.process as p; p.main(p.Args())") as server:
+        address = urlsplit(server.url)
+        silent = socket.create_connection((address.hostname, address.port), timeout=20)
+        served = socket.create_connection((address.hostname, address.port), timeout=20)
+        with silent, served:
+            served.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert served.recv(1000).startswith(b"HTTP/1.1 200")
+            assert silent.recv(1) == b""  # closed
+            with suppress(OSError):  # the second request comes byte by byte, each of them early enough
+                for letter in b"GET /healthz HTTP/1.1\r\nX-Slow: " + b"x" * 1000:
+                    served.sendall(bytes([letter]))
+                    time.sleep(0.02)
+                pytest.fail("the connection is still open")
 
 
 def test_clients_that_leave_free_their_places() -> None:

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from prb.errors import BadInput, GateFailed, UnknownName
-from prb.study.agreement import agree, attention, items_to_drop, majority, require, summarize
+from prb.study.agreement import agree, attention, items_to_drop, majority, read_judgments, require, summarize
 from prb.study.config import AgreeConfig, ExportConfig
 from prb.study.export import export
 from prb.study.verdict import verdict
@@ -212,6 +212,38 @@ def test_what_holds_no_judgements_is_refused(make: Make, tmp_path: Path) -> None
         agree(AgreeConfig(study=str(tmp_path / "absent.jsonl")))
     with pytest.raises(BadInput, match="needs a study of kind validate"):
         agree(AgreeConfig(study=make(kind="collect").made.where))
+
+
+@pytest.mark.parametrize("killed_at", ["study.json", "judgements.jsonl"])
+def test_an_export_that_was_killed_is_written_by_the_next_one(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
+    study_ = make()
+    study_.person().judge()
+    config, replace = ExportConfig(study=study_.made.where, out=tmp_path / "out"), Path.replace
+
+    def killed(part: Path, to: Path) -> Path:
+        if to.name == killed_at:
+            (tmp_path / "out" / ".another.part").touch()  # what a process that is killed cannot remove
+            raise SystemExit
+        return replace(part, to)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(SystemExit):
+        export(config)
+    monkeypatch.undo()
+    assert export(config) == {"judgements.jsonl": 1}
+    assert len(read_judgments(str(tmp_path / "out" / "judgements.jsonl"))) == 1
+
+
+def test_judgments_that_were_changed_are_refused(make: Make, tmp_path: Path) -> None:
+    study_ = make()
+    study_.person().judge()
+    export(ExportConfig(study=study_.made.where, out=tmp_path / "out"))
+    path = tmp_path / "out" / "judgements.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"correctness":4', b'"correctness":5', 1))
+    with pytest.raises(BadInput, match=r"judgements\.jsonl was changed after the run wrote it"):
+        read_judgments(str(path))
 
 
 def test_an_export_goes_only_into_its_own_folder(make: Make, tmp_path: Path) -> None:

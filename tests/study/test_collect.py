@@ -13,7 +13,7 @@ from prb.data.load import load
 from prb.study.config import ExportConfig
 from prb.study.database import ANNOTATOR, ASSIGNMENT, METADATA, POST
 from prb.study.export import export
-from prb.study.judgments import MAX_TEXT
+from prb.study.judgments import MAX_TEXT, letters
 from prb.types import Pair, Rating
 from tests.conftest import make_row
 from tests.study.conftest import Make, Person, Study
@@ -182,6 +182,34 @@ def test_an_undo_starts_from_the_letters_that_were_chosen(make: Make) -> None:
     text = person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
     checked = re.findall(r'name="([^"]+)" value="([^"]+)"[^>]* checked', text)
     assert checked == [("A-rating", "5"), ("B-rating", "2"), ("best", "B")]
+
+
+def test_answers_have_names_however_many_there_are() -> None:
+    names = letters(26 + 26**2 + 1)
+    assert (names[25], names[26], names[27], names[52], names[-2], names[-1]) == ("Z", "AA", "AB", "BA", "ZZ", "AAA")
+    assert len(set(names)) == len(names)
+
+
+def test_more_answers_than_letters_can_be_rated_taken_back_and_exported(make: Make, tmp_path: Path) -> None:
+    texts = [f"answer{n}" for n in range(30)]
+    rows = [{"user": "u", "question": "Which?", "profile": [], "answer": text, "rating": 0.5} for text in texts]
+    study = make(rows, kind="collect", task="ratings")
+    person = take_part(study, picks=1)
+    person.follow(person.action, {"narrative": WISH})
+    shown = re.findall(r'<div class="text " dir="auto">(\w+)</div>', person.text)
+    keys = re.findall(r'name="best" value="\w+" data-key="(\w+)"', person.text)
+    assert len(keys) == len(set(keys))  # no key means two things
+    given = {f"{name}-rating": str(1 + n % 5) for n, name in enumerate(letters(30))} | {"best": "AD", "worst": "AC"}
+    person.follow(person.action, given)
+    text = person.follow("/undo", {"from": "end"})
+    assert dict(re.findall(r'name="([^"]+)" value="([^"]+)"[^>]* checked', text)) == given
+    person.follow(person.action, given)
+    export(ExportConfig(study=study.made.where, out=tmp_path / "out"))
+    pairs = [p for p in load(str(tmp_path / "out" / "pairs.jsonl")) if isinstance(p, Pair)]
+    ratings = [r for r in load(str(tmp_path / "out" / "ratings.jsonl"), task="ratings") if isinstance(r, Rating)]
+    assert {r.answer: r.rating for r in ratings} == {text: n % 5 / 4 for n, text in enumerate(shown)}
+    assert {p.chosen for p in pairs if p.rejected == shown[28]} == {text for text in texts if text != shown[28]}
+    assert {p.rejected for p in pairs if p.chosen == shown[29]} == {text for text in texts if text != shown[29]}
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

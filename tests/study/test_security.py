@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 
+import httpx
 import pytest
 import sqlalchemy as sa
 
 from prb.errors import BadInput
-from prb.study import pages
+from prb.serving import http
+from prb.study import admin, pages
 from prb.study.app import serve
 from prb.study.config import ServeConfig
 from prb.study.database import ANNOTATOR, ANSWER, AUDIT, SESSION, STUDY, replace_password
@@ -122,7 +126,7 @@ def test_every_page_carries_the_headers(make: Make) -> None:
         assert "unsafe" not in policy
         assert "frame-ancestors 'none'" in policy
         assert reply.headers["x-content-type-options"] == "nosniff"
-        assert reply.headers["referrer-policy"] == "no-referrer"
+        assert reply.headers["referrer-policy"] == "same-origin"
         assert reply.headers["cache-control"] == ("no-cache" if "static" in path else "no-store")
 
 
@@ -195,6 +199,88 @@ def test_guessing_links_and_passwords_is_slow(make: Make) -> None:
     reply = stranger.send("/admin/login", {"password": PASSWORD})
     assert (reply.status_code, reply.headers["retry-after"]) == (429, "5")
     assert stranger.client.get(f"/join/{study.tokens[0]}").status_code == 200  # invited people are not held up
+
+
+def test_addresses_that_clients_claim_are_not_believed(make: Make) -> None:
+    """Over a real socket: only a configured proxy may say whose request it forwards."""
+    study = make()
+    for proxies, expected in (((), [404] * 10 + [429] * 2), (("127.0.0.1",), [404] * 12)):
+        study.app.state.site.sign_ins = pages.RateLimit(pages.SIGN_INS_PER_MINUTE)
+        with http.bind("127.0.0.1", 0) as listener:
+            server = http.Server(study.app, ready=lambda: None, drained=lambda: True, proxies=proxies)
+            thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+            thread.start()
+            with httpx.Client(base_url=http.url_of(listener), trust_env=False) as web:
+                codes = [
+                    web.get(f"/join/{n}", headers={"X-Forwarded-For": f"203.0.113.{n}"}).status_code for n in range(12)
+                ]
+            server.should_exit = True
+            thread.join()
+        assert codes == expected
+
+
+def test_few_passwords_are_checked_at_the_same_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, running, most = make(), 0, 0
+
+    def slow(*_: str) -> bool:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.05)
+        running -= 1
+        return False
+
+    monkeypatch.setattr(admin, "password_matches", slow)
+    with ThreadPoolExecutor(12) as threads:
+        assert not any(threads.map(lambda n: admin.is_password(study.app.state.site, str(n)), range(12)))
+    assert most == 2
+    monkeypatch.setattr(admin, "PASSWORD_SECONDS", 0.01)
+    with admin.CHECKING_PASSWORDS, admin.CHECKING_PASSWORDS:
+        assert study.person(join=False).send("/admin/login", {"password": PASSWORD}).status_code == 429
+
+
+@pytest.mark.parametrize("number", [2**31, 2**63, 10**30, -1])
+def test_no_number_in_an_address_is_an_error_of_ours(make: Make, number: int) -> None:
+    person = make().person()
+    collector = make(kind="collect").person()
+    collector.open("/task")
+    collector.follow("/consent", {"agree": "yes"})
+    for path in (f"/task/{number}/1", f"/task/1/{number}", f"/skip/{number}/1", f"/skip/1/{number}"):
+        assert person.send(path, {**BEFORE, "reason": "other"}).status_code == 404
+        assert collector.send(path, {"narrative": "x", "reason": "other"}).status_code == 404
+    assert collector.send(f"/posts/{number}/remove").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"origin": "http://testserver"}, 303),
+        ({"origin": "https://study.example.org"}, 303),  # the public address, whatever the proxy makes of the host
+        ({"referer": "http://testserver/admin/login"}, 303),
+        ({"sec-fetch-site": "same-origin", "origin": "null"}, 303),
+        ({}, 303),  # no browser
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "http://testserver.evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": ""}, 403),
+        ({"referer": "http://evil.example/testserver"}, 403),
+        ({"sec-fetch-site": "cross-site", "origin": "http://testserver"}, 403),
+    ],
+)
+def test_nobody_is_signed_in_by_another_site(make: Make, headers: dict[str, str], status: int) -> None:
+    study = make()
+    study.app.state.site.url = "https://study.example.org"
+    client = study.person(join=False).client
+    reply = client.post("/admin/login", data={"password": PASSWORD}, headers=headers)
+    assert reply.status_code == status
+    assert client.post("/join", data={"invitation": study.tokens[0]}, headers=headers).status_code == status
+
+
+def test_only_its_owner_can_read_a_study(make: Make) -> None:
+    study = make()
+    study.person().judge()
+    for path in Path(study.made.where).parent.glob("s0.db*"):  # also what SQLite keeps beside it
+        assert path.stat().st_mode & 0o077 == 0
 
 
 def test_one_session_cannot_flood_the_server_and_others_do_not_notice(make: Make) -> None:

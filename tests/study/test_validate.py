@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -214,3 +215,16 @@ def test_an_attention_check_has_an_answer_to_another_question(make: Make) -> Non
     assert own in by_question[check["question"]]
     assert stray not in by_question[check["question"]]
     assert any(stray in texts for texts in by_question.values())
+
+
+def test_undo_takes_back_the_last_step_whatever_the_clock_says(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = make(checks=0)
+    person = study.person()
+    person.judge()
+    an_hour_ago = time.time() - 3600
+    monkeypatch.setattr(time, "time", lambda: an_hour_ago)  # the clock is set back
+    person.judge()
+    person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
+    replies = sa.select(ASSIGNMENT.c.position, ANSWER.c.step).join(ANSWER, ANSWER.c.assignment == ASSIGNMENT.c.id)
+    with study.database.read() as connection:
+        assert sorted(map(tuple, connection.execute(replies))) == [(0, 1), (0, 2), (1, 1)]

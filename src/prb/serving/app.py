@@ -9,20 +9,30 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prb import __version__
 from prb.serving.http import BodyLimit, SecurityHeaders, has_token
-from prb.serving.server import MODEL_ERROR, Batcher, BatchReport, Closing, Overloaded, place_of, query_length
+from prb.serving.server import (
+    MODEL_ERROR,
+    MOST_ANSWERS,
+    Batcher,
+    BatchReport,
+    Closing,
+    Overloaded,
+    place_of,
+    query_length,
+)
 from prb.types import Ask, Failure, Post, Query, Reward
 
 log = logging.getLogger("prb.serving")
@@ -41,6 +51,8 @@ END_MARKERS = (
 CLIENT_LEFT = 499
 """Nobody reads this status; metrics count it."""
 ROUTES = ("/v1/score", "/get_reward", "/healthz", "/metrics")
+CHECKS = ThreadPoolExecutor(4, "check")
+"""Where bodies are read: a large one holds up nobody, and few are in memory as objects at the same time."""
 SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
@@ -67,12 +79,24 @@ def _check_unicode(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_check_unicode)]
 """JSON can spell lone surrogates, which no tokenizer accepts."""
+T = TypeVar("T")
+Many = Annotated[list[T], FailFast()]
+"""The first wrong entry is reported; collecting millions of them would take gigabytes."""
+Answers = Annotated[Many[Text], Field(min_length=1, max_length=MOST_ANSWERS)]
 
 
 class Strict(BaseModel):
     """A misspelled field would silently hide the user from the model. No field holds a rubric or narrative."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def report_one_unknown_field(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or len(value) <= len(cls.model_fields):
+            return value
+        unknown = next(name for name in value if name not in cls.model_fields)
+        return {name: value[name] for name in (*cls.model_fields, unknown) if name in value}
 
 
 class PostIn(Strict):
@@ -86,9 +110,9 @@ class QueryIn(Strict):
 
     question: Text
     user: Text | None = None
-    posts: list[PostIn | Text] = Field(default=[], max_length=10_000)
+    posts: Many[PostIn | Text] = Field(default=[], max_length=10_000)
     """The user's past posts, oldest first, as strings or as objects with a `text`."""
-    plan: list[Text] = Field(default=[], max_length=1_000)
+    plan: Many[Text] = Field(default=[], max_length=1_000)
     """What this user probably wants, one aspect per entry."""
 
     def query(self) -> Query:
@@ -99,9 +123,13 @@ class QueryIn(Strict):
 
 class ScoreRequest(Strict):
     query: QueryIn
-    answers: Annotated[list[Text], Field(min_length=1)]
+    answers: Answers
     partial: bool = False
     """Return the scores there are, with a reason where one is missing; otherwise one failure fails the request."""
+
+    @property
+    def count(self) -> int:
+        return len(self.answers)
 
     def asks(self) -> list[Ask]:
         query = self.query.query()
@@ -121,24 +149,30 @@ class ScoreReply(BaseModel):
 class RewardRequest(BaseModel):
     """OpenRLHF's: whole texts, the prompts they begin with, and the dataset's label column."""
 
-    query: Annotated[list[Text], Field(min_length=1)]
-    prompts: list[Text]
-    labels: list[str | dict[str, Any] | None] | None = None
-    """A query of `/v1/score`, as JSON text or an object. Empty or null: the prompt is the question of no known user."""
+    query: Answers
+    prompts: Many[Text]
+    labels: Many[str | dict[str, Any]]
+    """A query of `/v1/score`, as JSON text or an object."""
+
+    @property
+    def count(self) -> int:
+        return len(self.query)
 
     def asks(self) -> list[Ask]:
-        labels = self.labels or [None] * len(self.query)
-        if not len(self.query) == len(self.prompts) == len(labels):
+        if not len(self.query) == len(self.prompts) == len(self.labels):
             raise Refused(422, "query, prompts and labels must have the same length")
         asks = []
-        for n, (text, prompt, label) in enumerate(zip(self.query, self.prompts, labels, strict=True)):
+        for n, (text, prompt, label) in enumerate(zip(self.query, self.prompts, self.labels, strict=True)):
             if not text.startswith(prompt):
                 raise Refused(422, f"query.{n} does not begin with prompts.{n}, so the answer cannot be separated")
             answer = text.removeprefix(prompt).rstrip()
             while marker := next((end for end in END_MARKERS if answer.endswith(end)), None):
                 answer = answer.removesuffix(marker).rstrip()
-            asks.append(Ask(_label_query(n, prompt, label), answer))
+            asks.append(Ask(_label_query(n, label), answer))
         return asks
+
+
+Body = TypeVar("Body", ScoreRequest, RewardRequest)
 
 
 class RewardReply(BaseModel):
@@ -147,10 +181,8 @@ class RewardReply(BaseModel):
     extra_logs: dict[str, list[float]]
 
 
-def _label_query(n: int, prompt: str, label: str | dict[str, Any] | None) -> Query:
-    """A label that cannot be parsed is an error: scoring without the user would answer a different question."""
-    if label is None or (isinstance(label, str) and not label.strip()):
-        return Query(question=prompt)
+def _label_query(n: int, label: str | dict[str, Any]) -> Query:
+    """A label that is empty or cannot be parsed is an error: without the user it would be a different question."""
     try:
         query = QueryIn.model_validate_json(label) if isinstance(label, str) else QueryIn.model_validate(label)
     except ValidationError as error:
@@ -167,14 +199,18 @@ def first_problem(errors: Sequence[Any]) -> str:
     return f"{place or 'body'}: {first['msg']}"
 
 
-def check_size(asks: Sequence[Ask], *, max_answers: int, max_chars: int) -> None:
-    if len(asks) > max_answers:
-        raise Refused(413, f"{len(asks)} answers in one request; at most {max_answers}")
+def read_body(kind: type[Body], content: bytes, *, max_answers: int, max_chars: int) -> tuple[Body, list[Ask]]:
+    """A request and what it asks, or the first thing that is wrong with it; what is too large is not looked into."""
+    body = kind.model_validate_json(content)
+    if body.count > max_answers:
+        raise Refused(413, f"{body.count} answers in one request; at most {max_answers}")
+    asks = body.asks()
     longest_query = max(query_length(query) for query in {ask.query for ask in asks})
     longest_answer = max(len(ask.answer) for ask in asks)
     for what, length in (("a query", longest_query), ("an answer", longest_answer)):
         if length > max_chars:
             raise Refused(413, f"{what} of {length} characters; at most {max_chars}")
+    return body, asks
 
 
 def all_scores(results: Sequence[float | Failure]) -> list[float]:
@@ -252,9 +288,14 @@ class Service:
     max_answers: int
     max_chars: int
 
+    async def read(self, kind: type[Body], request: Request) -> tuple[Body, list[Ask]]:
+        if "json" not in request.headers.get("content-type", ""):
+            raise Refused(415, "send JSON, with the header Content-Type: application/json")
+        read = partial(read_body, kind, await request.body(), max_answers=self.max_answers, max_chars=self.max_chars)
+        return await asyncio.get_running_loop().run_in_executor(CHECKS, read)
+
     async def score(self, asks: Sequence[Ask], request: Request) -> list[float | Failure]:
         """The model's results. If the client leaves first, what still waits is removed from the queue."""
-        check_size(asks, max_answers=self.max_answers, max_chars=self.max_chars)
 
         async def until_client_leaves() -> None:
             while (await request.receive())["type"] != "http.disconnect":
@@ -278,16 +319,18 @@ def make_app(service: Service, *, token: str | None, max_body: int, max_requests
     hidden: dict[str, Any] = {} if docs else {"docs_url": None, "openapi_url": None}
     app = FastAPI(title="prb serve", version=__version__, redoc_url=None, **hidden)
 
-    @app.post("/v1/score")
-    async def score(body: ScoreRequest, request: Request) -> ScoreReply:
+    @app.post("/v1/score", openapi_extra=described("/v1/score", ScoreRequest))
+    async def score(request: Request) -> ScoreReply:
         """How good each answer is for this user: higher is better; null and a reason where there is no score."""
-        results = await service.score(body.asks(), request)
+        body, asks = await service.read(ScoreRequest, request)
+        results = await service.score(asks, request)
         return score_reply(results, partial=body.partial, model=service.model, fingerprint=service.fingerprint)
 
-    @app.post("/get_reward")
-    async def get_reward(body: RewardRequest, request: Request) -> RewardReply:
+    @app.post("/get_reward", openapi_extra=described("/get_reward", RewardRequest))
+    async def get_reward(request: Request) -> RewardReply:
         """The same for OpenRLHF's `--remote_rm_url`."""
-        return reward_reply(await service.score(body.asks(), request))
+        _, asks = await service.read(RewardRequest, request)
+        return reward_reply(await service.score(asks, request))
 
     @app.get("/healthz")
     async def healthz() -> Response:
@@ -299,9 +342,16 @@ def make_app(service: Service, *, token: str | None, max_body: int, max_requests
         service.metrics.waiting.set(service.batcher.waiting)
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    for kind in (Refused, RequestValidationError, Overloaded, Closing, ClientLeft, HTTPException, Exception):
+    for kind in (Refused, ValidationError, Overloaded, Closing, ClientLeft, HTTPException, Exception):
         app.add_exception_handler(kind, explain)
     return SecurityHeaders(Guard(app, service, token=token, max_body=max_body, max_requests=max_requests))
+
+
+def described(route: str, body: type[BaseModel]) -> dict[str, Any]:
+    """The body of a route for the API description. FastAPI is not told of it: it would check it in the event loop."""
+    place = f"#/paths/{route.replace('/', '~1')}/post/requestBody/content/application~1json/schema/$defs/{{model}}"
+    schema = body.model_json_schema(ref_template=place)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def problem(
@@ -310,16 +360,14 @@ def problem(
     return JSONResponse({"error": reason} | ({"failures": failures} if failures else {}), status, headers)
 
 
-async def explain(request: Request | None, error: Exception) -> Response:  # noqa: PLR0911 - one per kind of error
+async def explain(_: Request | None, error: Exception) -> Response:  # noqa: PLR0911 - one per kind of error
     """Every error as a reply that says what is wrong and, where it helps, when to try again."""
     match error:
         case Refused():
             return problem(error.status, error.reason, failures=error.failures)
-        case RequestValidationError():
-            if request is not None and "json" not in request.headers.get("content-type", ""):
-                return problem(415, "send JSON, with the header Content-Type: application/json")
-            unreadable = error.errors()[0]["type"] == "json_invalid"
-            return problem(400 if unreadable else 422, first_problem(error.errors()))
+        case ValidationError():
+            errors = error.errors(include_url=False, include_input=False)
+            return problem(400 if errors[0]["type"] == "json_invalid" else 422, first_problem(errors))
         case Overloaded():
             return problem(429, str(error), {"Retry-After": str(error.seconds)})
         case Closing():

@@ -8,22 +8,33 @@ import binascii
 import hmac
 import ipaddress
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
+from typing import Any
 
+import h11
 import uvicorn
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from prb.errors import BadInput
 
+HEAD_SECONDS = 10.0
+"""A connection that takes longer to send a request's headers is closed."""
 BODY_SECONDS = 60.0
 """A body that takes longer is refused: slow clients must not hold places forever."""
 KEEP_ALIVE_SECONDS = 75
 """Longer than the idle timeout of common proxies (60 s), so that the proxy closes first."""
 LAST_REPLIES_SECONDS = 10
 """Time that clients have to take the last replies."""
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+ACCEPTED_AT_ONCE = 16
+"""Few, so that a burst cannot use up all file descriptors before the limit of connections applies."""
+SPARE_DESCRIPTORS = 256
+"""Left for files, databases and the model."""
 HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
 
 
@@ -111,15 +122,78 @@ class SecurityHeaders:
         await self.app(scope, receive, with_headers)
 
 
+def max_connections() -> int:
+    """As many as the limit of open files allows, so that accepting one never fails."""
+    try:
+        import resource
+    except ImportError:  # not on Windows, which has no such limit
+        return BACKLOG
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return BACKLOG if limit == resource.RLIM_INFINITY else max(limit // 2, limit - SPARE_DESCRIPTORS)
+
+
+class Connection(H11Protocol):
+    """One that does not send a request's headers in time is closed; so is the longest idle one when there are too many.
+
+    Sockets that somebody opens and leaves idle thus keep nobody else out.
+    """
+
+    most = BACKLOG
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_headers()
+        if len(self.connections) > self.most:
+            idle: Any = [one for one in self.connections if one.idle and not one.transport.is_closing()]  # type: ignore
+            min(idle, key=lambda one: one.idle_since).transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.idle:
+            self._stop_waiting()
+        elif self._deadline is None:  # the next request on this connection has begun
+            self._await_headers()
+
+    def on_response_complete(self) -> None:
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the next request's headers are not complete."""
+        return self.conn.their_state is h11.IDLE
+
+    def _await_headers(self) -> None:
+        self.idle_since = self.loop.time()
+        self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline:
+            self._deadline.cancel()
+            self._deadline = None
+
+
 class Server(uvicorn.Server):
     """Stops in two steps: after a signal it serves until `drained()` is true; a second signal does not wait."""
 
-    def __init__(self, app: ASGIApp, *, ready: Callable[[], None], drained: Callable[[], bool]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, ready: Callable[[], None], drained: Callable[[], bool], proxies: Sequence[str] = ()
+    ) -> None:
+        Connection.most = max_connections()
         settings = uvicorn.Config(
             app,
+            http=Connection,
+            backlog=ACCEPTED_AT_ONCE,
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=list(proxies),
             access_log=False,  # paths and queries may hold secrets
             log_config=None,
-            log_level="warning",
+            log_level="error",  # warnings are about requests that are not HTTP: anybody could fill the disk with them
             lifespan="off",
             ws="none",
             server_header=False,
@@ -132,6 +206,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
         self.ready()  # it listens, and a signal from now on is handled
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
@@ -146,9 +222,17 @@ class Server(uvicorn.Server):
 
 
 def serve_until_signal(
-    app: ASGIApp, listener: socket.socket, *, ready: Callable[[], None], drained: Callable[[], bool] = lambda: True
+    app: ASGIApp,
+    listener: socket.socket,
+    *,
+    ready: Callable[[], None],
+    drained: Callable[[], bool] = lambda: True,
+    proxies: Sequence[str] = (),
 ) -> bool:
-    """Serve until SIGINT or SIGTERM. `False`: a second signal ended it before it had drained."""
-    server = Server(app, ready=ready, drained=drained)
+    """Serve until SIGINT or SIGTERM. `False`: a second signal ended it before it had drained.
+
+    Only `proxies` are believed when they say whose request they forward.
+    """
+    server = Server(app, ready=ready, drained=drained, proxies=proxies)
     server.run(sockets=[listener])
     return not server.force_exit or drained()

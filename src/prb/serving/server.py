@@ -33,6 +33,8 @@ log = logging.getLogger("prb.serving")
 TOKEN_VARIABLE = "PRB_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 SPARE_REQUESTS = 256
 """Requests beyond queue and batch whose bodies may still be arriving."""
+MOST_ANSWERS = 100_000
+"""Per request, whatever the settings: more would be a mistake or an attack."""
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Score = Callable[[Sequence[Ask]], Sequence[float | Failure]]
 
@@ -68,7 +70,7 @@ class ServeConfig(MaskingConfig):
     """Most tokens per call, estimated as characters / 4; what answers share counts once."""
     queue: Count = 1024
     """Most answers that may wait; further requests get status 429."""
-    max_answers: Count = 256
+    max_answers: Annotated[Count, Field(le=MOST_ANSWERS)] = 256
     """Most answers per request."""
     max_chars: Count = 400_000
     """Most characters of a whole query, and of each answer."""

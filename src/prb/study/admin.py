@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import Any
 
 import sqlalchemy as sa
@@ -32,6 +32,10 @@ from prb.study.database import (
 from prb.study.export import judgments
 from prb.study.pages import ADMIN_COOKIE, Posted, Refused, Site, redirect
 
+CHECKING_PASSWORDS = BoundedSemaphore(2)
+"""At the same time: each check takes 64 MB."""
+PASSWORD_SECONDS = 2.0
+"""How long a check may wait for its turn; the thread it occupies serves others, too."""
 REFRESH_SECONDS = 20.0
 LIVE_DRAWS = 200
 EVENTS = 12
@@ -72,9 +76,7 @@ def admin_routes(site: Site) -> APIRouter:
     @router.post("/login")
     def login(request: Request, form: Posted) -> Response:
         site.limit_sign_ins(request)
-        with site.database.read() as connection:
-            stored = study_row(connection)["admin_hash"]
-        if not password_matches(stored, form.get("password", "")):
+        if not is_password(site, form.get("password", "")):
             with site.database.write() as connection:
                 log(connection, "wrong password")
             return site.page("login.html", status=403, wrong="Wrong password.")
@@ -100,7 +102,7 @@ def admin_routes(site: Site) -> APIRouter:
             if row is None or row.withdrawn:
                 raise Refused(404, "There is no such annotator")
             token = renew_link(connection, row.id)
-        return overview_page(visitor, link=(row.name, f"{request.base_url}join/{token}"))
+        return overview_page(visitor, link=(row.name, site.invitation(request, token)))
 
     @router.post("/add")
     def add(request: Request, form: Posted) -> Response:
@@ -114,9 +116,21 @@ def admin_routes(site: Site) -> APIRouter:
             row = {"name": f"Participant {count + 1}", "pseudonym": new_pseudonym(), "token_hash": sha256(token)}
             connection.execute(sa.insert(ANNOTATOR).values(**row, created=time.time()))
             log(connection, "participant added")
-        return overview_page(visitor, link=(row["name"], f"{request.base_url}join/{token}"))
+        return overview_page(visitor, link=(row["name"], site.invitation(request, token)))
 
     return router
+
+
+def is_password(site: Site, password: str) -> bool:
+    """Whether it is the administrator's; whoever cannot be checked soon is told to come back."""
+    with site.database.read() as connection:
+        stored = study_row(connection)["admin_hash"]
+    if not CHECKING_PASSWORDS.acquire(timeout=PASSWORD_SECONDS):
+        raise Refused(429, "Too many attempts", "Wait a minute, then try again.")
+    try:
+        return password_matches(stored, password)
+    finally:
+        CHECKING_PASSWORDS.release()
 
 
 class LiveAgreement:

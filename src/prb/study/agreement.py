@@ -13,7 +13,7 @@ import numpy as np
 
 from prb.errors import BadInput, GateFailed, unknown
 from prb.hashing import draw
-from prb.runs import read_lines, write_json
+from prb.runs import check_unchanged, read_lines, write_json
 from prb.stats.agreement import (
     cohen_kappa,
     dawid_skene,
@@ -72,6 +72,7 @@ def read_judgments(where: str) -> list[Row]:
     if where.endswith(".jsonl"):
         if not Path(where).is_file():
             raise BadInput(f"{where} does not exist")
+        check_unchanged(Path(where), "study.json")
         rows = list(read_lines(Path(where)))
         if any("annotator" not in row or "before" not in row for row in rows):
             raise BadInput(f"{where} does not hold judgments; `prb study export` writes them to judgements.jsonl")

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
 from sqlalchemy import Connection
 from starlette.exceptions import HTTPException
@@ -42,6 +43,7 @@ from prb.study.pages import Refused, Site, account_routes, step_routes, validate
 MAX_BODY = 256 * 1024
 """Bytes of a form; the longest text allowed takes a third of it."""
 HEADERS = http.HEADERS | {
+    "referrer-policy": "same-origin",  # with no-referrer, browsers would hide the origin of our own forms from us
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",
@@ -78,6 +80,7 @@ class StaticFilesRevalidated(StaticFiles):
 
 def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.site = site
     app.add_middleware(http.BodyLimit, max_bytes=MAX_BODY)
     app.add_middleware(http.SecurityHeaders, headers=HEADERS)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, *(hosts or [])], www_redirect=False)
@@ -94,6 +97,10 @@ def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
         if error.status == 429:
             reply.headers["retry-after"] = "5"
         return reply
+
+    @app.exception_handler(RequestValidationError)
+    async def no_such_id(_: Request, __: RequestValidationError) -> Response:
+        return site.page("message.html", status=404, heading=HTTP_ERRORS[404][0], text="")
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> Response:
@@ -129,10 +136,10 @@ def serve(config: ServeConfig, ready: Callable[[Ready], None]) -> None:
         raise BadInput(f"--url {config.url} is not a URL like https://study.example.org")
     with http.bind(config.host, config.port) as listener, closing(open_study(config.study)) as database:
         password = replace_password(database) if config.new_password else None
-        site = Site(database, rate=config.rate, secure=public.scheme == "https")
+        site = Site(database, rate=config.rate, url=config.url)
         app = make_app(site, [host for host in (public.hostname, config.host) if host])
         started = Ready(config.url or http.url_of(listener), password)
-        http.serve_until_signal(app, listener, ready=lambda: ready(started))
+        http.serve_until_signal(app, listener, ready=lambda: ready(started), proxies=config.proxy)
 
 
 class DemoReady(NamedTuple):

@@ -15,17 +15,17 @@ from sqlalchemy import Connection
 from prb.hashing import draw
 from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, POST, Visitor, log, sha256
 from prb.study.judgments import (
-    LETTERS,
     MAX_TEXT,
     CurrentStep,
     assigned_content,
     check_reply,
     collect_fields,
     current_step,
+    letters,
     too_long,
     undone_reply,
 )
-from prb.study.pages import Form, Posted, Refused, Site, redirect
+from prb.study.pages import Form, Id, Posted, Refused, Site, redirect
 
 OFFERED = 12
 """Questions shown to choose from, those with the fewest takers first."""
@@ -41,7 +41,7 @@ def collect_routes(site: Site) -> APIRouter:
     def page(visitor: Visitor, now: CurrentStep, values: Mapping[str, Any], **more: Any) -> Response:
         fields = collect_fields(now.step, len(now.content["answers"]))
         shown = [now.content["answers"][n] for n in shown_order(visitor, now.content)] if now.step == 2 else []
-        return site.item_page(visitor, now, fields, dict(zip(LETTERS, shown, strict=False)), values, **more)
+        return site.item_page(visitor, now, fields, dict(zip(letters(len(shown)), shown, strict=True)), values, **more)
 
     @router.get("/task")
     def task(request: Request, notice: str = "") -> Response:
@@ -60,7 +60,7 @@ def collect_routes(site: Site) -> APIRouter:
         return page(visitor, now, letter_reply(undone, visitor, now.content), notice=notice)
 
     @router.post("/task/{assignment}/{step}")
-    def reply(request: Request, assignment: int, step: int, form: Posted) -> Response:
+    def reply(request: Request, assignment: Id, step: Id, form: Posted) -> Response:
         visitor, annotator = consented(site, request)
         with site.database.read() as connection:
             content = assigned_content(connection, annotator, assignment)
@@ -121,7 +121,7 @@ def add_post_routes(router: APIRouter, site: Site) -> None:
         return page(visitor, annotator, text=text, wrong=wrong) if wrong else redirect("/posts")
 
     @router.post("/posts/{post}/remove")
-    def remove_post(request: Request, post: int, form: Posted) -> Response:
+    def remove_post(request: Request, post: Id, form: Posted) -> Response:
         _, annotator = consented(site, request, form)
         with site.database.write() as connection:
             connection.execute(sa.delete(POST).where(POST.c.id == post, POST.c.annotator == annotator))
@@ -220,7 +220,7 @@ def shown_order(visitor: Visitor, content: Mapping[str, Any]) -> list[int]:
 def numbered_reply(reply: Mapping[str, str], visitor: Visitor, content: Mapping[str, Any]) -> dict[str, Any]:
     """A reply with letters as answer numbers, so that what is stored does not depend on the order shown."""
     order = shown_order(visitor, content)
-    number = dict(zip(LETTERS, order, strict=False))
+    number = dict(zip(letters(len(order)), order, strict=True))
     numbered: dict[str, Any] = {}
     for key, value in reply.items():
         letter, dash, _ = key.partition("-")
@@ -233,8 +233,9 @@ def numbered_reply(reply: Mapping[str, str], visitor: Visitor, content: Mapping[
 
 def letter_reply(reply: Mapping[str, Any], visitor: Visitor, content: Mapping[str, Any]) -> dict[str, str]:
     """The inverse of `numbered_reply`, for a form that is filled in again."""
-    letter = {n: x for x, n in zip(LETTERS, shown_order(visitor, content), strict=False)}
+    order = shown_order(visitor, content)
+    letter = dict(zip(order, letters(len(order)), strict=True))
     values = {key: str(value) for key, value in reply.items() if key not in ("best", "worst", "ratings")}
     values |= {key: letter.get(reply[key], "neither") for key in ("best", "worst") if key in reply}
-    values |= {f"{letter[n]}-rating": str(value) for n, value in enumerate(reply.get("ratings", ()))}
+    values |= {f"{letter[n]}-rating": str(value) for n, value in enumerate(reply.get("ratings", ())) if value}
     return values

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from prb.config import Count, Name, Positional, Positive, Seed, Settings, Share, Size, config
+from prb.config import Count, Name, Positional, Positive, Repeated, Seed, Settings, Share, Size, config
 from prb.errors import BadInput
 from prb.serving.server import Port
 
@@ -85,6 +85,9 @@ class ServeConfig(Settings):
     """Port to listen on; 0 picks a free one."""
     url: str = ""
     """Public address behind a proxy, such as https://study.example.org; with https, cookies are Secure."""
+    proxy: Repeated[str] = ()
+    """Address of a reverse proxy whose X-Forwarded-For is believed, such as 127.0.0.1. Without it, everybody behind the
+    proxy shares one limit of sign-ins."""
     rate: Size = 120
     """Requests per minute and session; 0 means no limit. Sign-ins are always limited to 10 per minute and address."""
     new_password: bool = False

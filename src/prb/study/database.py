@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -148,6 +149,8 @@ def _postgres_engine(url: str) -> Engine:
 
 
 def _sqlite_engine(path: Path) -> Engine:
+    with suppress(OSError):  # reported when it is opened
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # it holds what people wrote: for its owner only
     engine = sa.create_engine(
         f"sqlite:///{path}", pool_size=40, max_overflow=20, connect_args={"timeout": BUSY_SECONDS}
     )

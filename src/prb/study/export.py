@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from prb.errors import BadInput
-from prb.runs import read_json, write_json, write_lines
+from prb.runs import content_digest, is_draft, read_json, write_json, write_lines, writing
 from prb.study.config import ExportConfig
 from prb.study.database import ANNOTATOR, ANSWER, ASSIGNMENT, ITEM, POST, open_study, study_row
 from prb.study.judgments import unblind
@@ -31,18 +31,18 @@ def export(config: ExportConfig) -> dict[str, int]:
             tables = collected_tables(connection)
     about = {key: study[key] for key in ("kind", "title", "created", "settings")}
     folder = config.out
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        previous = read_json(folder / STUDY_FILE) if (folder / STUDY_FILE).is_file() else {}
-        if previous.get("created") != about["created"]:
-            raise BadInput(f"{folder} exists and is not an export of this study; choose another --out")
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"{folder} cannot be created: {error.strerror}") from None
+        if not all(is_draft(entry) for entry in folder.iterdir()):
+            previous = read_json(folder / STUDY_FILE) if (folder / STUDY_FILE).is_file() else {}
+            if previous.get("created") != about["created"]:
+                raise BadInput(f"{folder} exists and is not an export of this study; choose another --out")
+    write_json(folder / STUDY_FILE, about)  # whose folder it is, in case this process is killed
     for name, rows in tables.items():
         write_lines(folder / name, rows)
     counts = {name: len(rows) for name, rows in tables.items()}
-    write_json(folder / STUDY_FILE, {**about, "exported": time.time(), "rows": counts})
+    digests = {name: content_digest(folder / name) for name in tables}
+    write_json(folder / STUDY_FILE, {**about, "exported": time.time(), "rows": counts, "digests": digests})
     return counts
 
 
@@ -143,6 +143,7 @@ def collected_tables(connection: Connection) -> dict[str, list[Row]]:
             ratings += [
                 {"id": f"{key}-{n}", **common, "answer": answers[n], "rating": (rating - 1) / 4}  # 1..5 as 0..1
                 for n, rating in enumerate(reply["ratings"])
+                if rating is not None  # older versions could not ask about answers after the 26th
             ]
     return {"pairs.jsonl": pairs, "ratings.jsonl": ratings, "records.jsonl": records}
 

@@ -21,7 +21,9 @@ SKIP_REASONS = {
 }
 MAX_TEXT = 20_000
 """Characters of a post, a question or a wish; longer ones are refused, never cut."""
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+TAKEN_KEYS = "jknsu"
+"""Keys with another meaning: next, previous, neither, skip, undo."""
 
 
 class FormOption(NamedTuple):
@@ -76,16 +78,27 @@ def collect_fields(step: int, answers: int) -> list[FormField]:
     if step == 1:
         hint = "What should it contain, how should it sound, what should it leave out, and why?"
         return [FormField("narrative", "What would make an answer a good one for you?", hint=hint)]
-    letters = LETTERS[:answers]
     ratings = [
-        FormField(f"{n}-rating", "How well does it suit you?", SCALE, ends=("not at all", "perfectly")) for n in letters
+        FormField(f"{n}-rating", "How well does it suit you?", SCALE, ends=("not at all", "perfectly"))
+        for n in letters(answers)
     ]
-    each = tuple(FormOption(n, f"Answer {n}", n.lower()) for n in letters)
+    each = tuple(
+        FormOption(n, f"Answer {n}", "" if len(n) > 1 or n.lower() in TAKEN_KEYS else n.lower())
+        for n in letters(answers)
+    )
     choices = [FormField("best", "Which one do you prefer?", (*each, FormOption("neither", "No preference", "n")))]
     if answers > 2:
         none = FormOption("neither", "Can’t say", "n")
         choices.append(FormField("worst", "Which one suits you least?", (*each, none)))
     return ratings + choices
+
+
+def letters(answers: int) -> list[str]:
+    """How answers are called: A to Z, then AA, AB, …"""
+    names = list(ALPHABET)
+    while len(names) < answers:
+        names += [f"{first}{last}" for first in names[-(len(ALPHABET) ** len(names[-1])) :] for last in ALPHABET]
+    return names[:answers]
 
 
 def check_reply(fields: Sequence[FormField], form: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -223,7 +236,7 @@ def undo_reply(connection: Connection, annotator: int) -> bool:
         sa.select(ANSWER.c.assignment, ANSWER.c.step, ANSWER.c.said, ASSIGNMENT.c.revised)
         .join_from(ANSWER, ASSIGNMENT, ANSWER.c.assignment == ASSIGNMENT.c.id)
         .where(ASSIGNMENT.c.annotator == annotator)
-        .order_by(ANSWER.c.at.desc(), ANSWER.c.step.desc())
+        .order_by(ASSIGNMENT.c.position.desc(), ANSWER.c.step.desc())  # not by time: clocks are set back
         .limit(1)
         .with_for_update()
     ).first()

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from threading import Lock
 from types import MappingProxyType
 from typing import Annotated, Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from sqlalchemy import Connection
@@ -46,7 +46,7 @@ from prb.study.judgments import (
     validate_fields,
 )
 
-MAX_FIELDS = 200
+MAX_FIELDS = 10_000
 MAX_SKIP_WORDS = 1000
 SIGN_INS_PER_MINUTE = 10
 TRACKED_KEYS = 10_000
@@ -60,6 +60,8 @@ NOTICES = {
     "nothing": "There is nothing to undo.",
 }
 Form = dict[str, str]
+Id = Annotated[int, Path(ge=0, lt=2**31)]
+"""What an integer column of any database holds."""
 
 
 class Refused(Exception):
@@ -73,9 +75,10 @@ class Refused(Exception):
 class Site:
     """A study being served: its database and templates, who is asking, and whether a form is genuine."""
 
-    def __init__(self, database: Database, *, rate: int = 120, secure: bool = False) -> None:
+    def __init__(self, database: Database, *, rate: int = 120, url: str = "") -> None:
         self.database = database
-        self.secure = secure
+        self.url = url.rstrip("/")
+        self.secure = url.startswith("https:")
         self.requests, self.sign_ins = RateLimit(rate), RateLimit(SIGN_INS_PER_MINUTE)
         with database.read() as connection:
             study = study_row(connection)
@@ -124,6 +127,9 @@ class Site:
         """Passwords and links can be guessed, so attempts are limited per address."""
         if not self.sign_ins.allows(request.client.host if request.client else ""):
             raise Refused(429, "Too many attempts", "Wait a minute, then try again.")
+
+    def invitation(self, request: Request, token: str) -> str:
+        return f"{self.url or str(request.base_url).rstrip('/')}/join/{token}"
 
     def sign_in(self, to: str, annotator: int | None) -> Response:
         with self.database.write() as connection:
@@ -193,9 +199,19 @@ def redirect(path: str) -> RedirectResponse:
     return RedirectResponse(path, 303)
 
 
+def is_own_form(request: Request) -> bool:
+    """Whether a form comes from our pages: as the browser says, or in older browsers by its origin."""
+    fetched_from = request.headers.get("sec-fetch-site")
+    if fetched_from is not None:
+        return fetched_from in ("same-origin", "none")
+    origin = request.headers.get("origin", request.headers.get("referer"))
+    public = urlsplit(request.app.state.site.url).netloc
+    return origin is None or urlsplit(origin).netloc in {request.headers.get("host"), public} - {""}
+
+
 async def read_form(request: Request) -> Form:
     """A posted form from our own pages; anything else is refused before it is read."""
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+    if not is_own_form(request):
         raise Refused(403, "This form came from another site")
     try:
         body = (await request.body()).decode()
@@ -324,7 +340,7 @@ def step_routes(site: Site) -> APIRouter:
     router = APIRouter()
 
     @router.post("/skip/{assignment}/{step}")
-    def skip(request: Request, assignment: int, step: int, form: Posted) -> Response:
+    def skip(request: Request, assignment: Id, step: Id, form: Posted) -> Response:
         visitor = site.visitor(request)
         reason, words = form.get("reason", ""), form.get("words", "").strip()
         if reason not in SKIP_REASONS:
@@ -366,7 +382,7 @@ def validate_routes(site: Site) -> APIRouter:
         return page(visitor, now, values, notice=notice)
 
     @router.post("/task/{assignment}/{step}")
-    def reply(request: Request, assignment: int, step: int, form: Posted) -> Response:
+    def reply(request: Request, assignment: Id, step: Id, form: Posted) -> Response:
         visitor, annotator = site.annotator(request)
         given, wrong = check_reply(validate_fields(step), form)
         if not wrong:
