@@ -33,7 +33,7 @@ from prb.serving.server import (
     place_of,
     query_length,
 )
-from prb.types import Ask, Failure, Post, Query, Reward
+from prb.types import Ask, Choice, Failure, Post, Query, Reward, Role, Turn
 
 log = logging.getLogger("prb.serving")
 
@@ -105,11 +105,26 @@ class PostIn(Strict):
     category: Text = ""
 
 
+class ChoiceIn(Strict):
+    question: Text
+    chosen: Text
+    rejected: Text
+
+
+class TurnIn(Strict):
+    role: Role
+    text: Text
+
+
 class QueryIn(Strict):
     """All that the model may see."""
 
     question: Text
     user: Text | None = None
+    context: Many[TurnIn] = Field(default=[], max_length=1_000)
+    """The turns before the question, oldest first."""
+    choices: Many[ChoiceIn] = Field(default=[], max_length=1_000)
+    """What the user preferred before, oldest first."""
     posts: Many[PostIn | Text] = Field(default=[], max_length=10_000)
     """The user's past posts, oldest first, as strings or as objects with a `text`."""
     plan: Many[Text] = Field(default=[], max_length=1_000)
@@ -118,7 +133,14 @@ class QueryIn(Strict):
     def query(self) -> Query:
         posts = [PostIn(text=post) if isinstance(post, str) else post for post in self.posts]
         numbered = tuple(Post(str(n) if p.id is None else p.id, p.category, p.text) for n, p in enumerate(posts, 1))
-        return Query(question=self.question, user=self.user, posts=numbered, plan=tuple(self.plan))
+        return Query(
+            question=self.question,
+            user=self.user,
+            context=tuple(Turn(turn.role, turn.text) for turn in self.context),
+            posts=numbered,
+            choices=tuple(Choice(c.question, c.chosen, c.rejected) for c in self.choices),
+            plan=tuple(self.plan),
+        )
 
 
 class ScoreRequest(Strict):
