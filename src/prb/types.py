@@ -32,6 +32,10 @@ class Turn(NamedTuple):
     text: str
 
 
+NO_EVIDENCE = "no-evidence"
+"""Tier of rows on which no history bears: a model should be indifferent, so they count in no accuracy."""
+
+
 class Profile(Sequence[Post]):
     """A user's posts, built when they are first looked at: most passes over a large set never do."""
 
@@ -285,7 +289,7 @@ class Outcome:
     verdicts: tuple[str | None, ...] | None = None
     """Of a comparer: for each right and each wrong answer, asked with the right one first, then second."""
     credit: float | None = None
-    """1 won, 0.5 tied, 0 lost; `None` is a failure, not a loss."""
+    """1 won, 0.5 tied, 0 lost; `None` is a failure, not a loss, or a row without a right answer (`NO_EVIDENCE`)."""
     margin: float | None = None
     failure: str | None = None
     failure_kind: FailureKind | None = None

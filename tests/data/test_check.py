@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prb.data import check as check_module
-from prb.data.check import TIERS, check, mirror_problems, reading_gaps, row_rules, set_rules
+from prb.data.check import WRITTEN, check, mirror_problems, reading_gaps, row_rules, set_rules
 from prb.data.schema import Problem
 from prb.data.source import MemorySource, open_source
 from prb.types import Aspect, Pair, Post
@@ -278,7 +278,7 @@ def couple(n: int, tier: str) -> list[Pair]:
 
 
 def test_tiers_are_balanced_to_about_a_third() -> None:
-    even = [pair for n, tier in enumerate(TIERS) for pair in couple(n, tier)]
+    even = [pair for n, tier in enumerate(WRITTEN.tiers) for pair in couple(n, tier)]
     assert not [what for what in set_rules(even) if what.startswith("tier")]
     uneven = [*even, *couple(4, "stated"), *couple(5, "stated")]
     reported = [what for what in set_rules(uneven) if what.startswith("tier")]

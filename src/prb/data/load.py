@@ -193,7 +193,7 @@ def load(
 
 
 def _choose_split(name: str, split: str | None, sizes: Counter[str | None]) -> str | None:
-    """Without a `split` field every row is used; with one, the default is `test`."""
+    """Without a `split` field every row is used; with one, the default is `test`, or the only split there is."""
     del sizes[None]
     if split == "all":
         return None
@@ -201,11 +201,26 @@ def _choose_split(name: str, split: str | None, sizes: Counter[str | None]) -> s
         if split is not None:
             raise BadInput(f"{name} has no `split` field, so there is no split {split!r}")
         return None
-    split = split or "test"
+    split = split or (next(iter(sizes)) if len(sizes) == 1 else "test")
     if split not in sizes:
         listed = ", ".join(f"{s} ({n} rows)" for s, n in sizes.items())
         raise BadInput(f"{name} has no rows in split {split!r}; its splits are {listed}")
     return split
+
+
+def training_split(source: Source) -> str | None:
+    """What to train on by default: `train`, else `dev`; `None` where rows have no split. Never the test rows."""
+    splits: set[str] = set()
+    for row in source.rows():
+        if isinstance(row.data, dict) and "split" in row.data:
+            splits.add(str(row.data["split"]))
+            if "train" in splits:
+                return "train"
+        elif not splits:
+            return None
+    if "dev" in splits or not splits:
+        return "dev" if splits else None
+    raise BadInput(f"{source.name} has no rows to train on; its splits are {', '.join(sorted(splits))}")
 
 
 def prepared(row: RawRow, task: Task) -> Any:

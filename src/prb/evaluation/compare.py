@@ -54,7 +54,7 @@ def compare(config: CompareConfig) -> dict[str, Any]:
 
 def _pairs_run(folder: Path) -> Outcomes:
     outcomes = read_outcomes(folder)
-    if any(np.isnan(c.credit).sum() > sum(c.failures.values()) for c in outcomes.of.values()):
+    if any(np.isnan(c.margin).sum() > sum(c.failures.values()) for c in outcomes.of.values()):
         raise BadInput(f"{folder} holds ratings; compare works on pairs")
     return outcomes
 
