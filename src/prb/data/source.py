@@ -1,4 +1,4 @@
-"""Where rows come from: JSONL, Parquet, a folder of both, the Hugging Face hub, or a named dataset.
+"""Where rows come from: JSONL, Parquet, JSON, CSV, a folder of such files, the Hugging Face hub, or a named dataset.
 
 A source streams; it never holds the whole dataset. Rows arrive raw, with the place they came from and whatever is wrong
 with their bytes. `schema` decides what they mean, so that every format is checked by the same rules.
@@ -6,7 +6,9 @@ with their bytes. `schema` decides what they mean, so that every format is check
 
 from __future__ import annotations
 
+import csv
 import gzip
+import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, NamedTuple, Protocol, TextIO, cast
 
 import orjson
 
@@ -29,6 +31,8 @@ EXTRA = "extra_json"
 NUL = "holds a NUL byte"
 _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """Not after an escaped backslash: a text may well mention `\\u0000`."""
+
+_OPENING, _GAP = re.compile(r"\s*\["), re.compile(r"[\s,]*")
 
 
 class RawRow(NamedTuple):
@@ -53,20 +57,46 @@ DATASETS: Registry[Source] = Registry("dataset", package="prb.data.named", group
 
 
 def open_source(text: str) -> Source:
-    """A dataset spec: a registered name, `hub:owner/name`, a file or a folder."""
-    if text.startswith("hub:"):
-        return HubSource.parse(text)
-    path = Path(text)
-    if path.is_dir():
-        return FolderSource(text, path)
-    if path.is_file():
-        return file_source(path)
+    """A dataset spec: a registered name, `hub:owner/name`, a file or a folder.
+
+    Rows of prompt, chosen and rejected, as RewardBench and trl have them, are recognized by the first one and
+    converted; the name of the source says so.
+    """
+    if text.startswith("hub:") or Path(text).exists():
+        source = open_rows(text)
+        name = _foreign_format(source)
+        return DATASETS.build(Spec(name, {"path": text})) if name else source
     name = Spec.parse(text).name
     if name in DATASETS:
         return DATASETS.make(text)
-    if path.suffix in READERS or "/" in text:
+    if Path(text).suffix in READERS or "/" in text:
         raise BadInput(f"{text} does not exist")
     raise unknown("dataset", name, list(DATASETS), hint="give a file, a folder, or hub:owner/name")
+
+
+def open_rows(text: str) -> Source:
+    """The rows of a file, a folder or a hub repository as they are."""
+    if text.startswith("hub:"):
+        return HubSource.parse(text)
+    path = Path(text)
+    if not path.exists():
+        raise BadInput(f"{text} does not exist")
+    return FolderSource(text, path) if path.is_dir() else file_source(path)
+
+
+def _foreign_format(source: Source) -> str | None:
+    """The named dataset that reads rows like the first one, if it is of the common shape of preference data."""
+    try:
+        row = next(iter(source.rows()), None)
+    except BadInput:
+        return None  # told when the rows are read
+    if row is None or not isinstance(row.data, dict) or "question" in row.data:
+        return None
+    if not {"chosen", "rejected"} <= row.data.keys() or not (
+        "prompt" in row.data or isinstance(row.data["chosen"], list)
+    ):
+        return None
+    return "rewardbench" if "subset" in row.data else "preferences"
 
 
 def file_source(path: Path) -> Source:
@@ -131,21 +161,73 @@ class ParquetSource:
             raise BadInput(f"{self.path} cannot be read as Parquet: {error}") from None
 
 
-READERS: dict[str, type[JsonlSource] | type[ParquetSource]] = {
+@dataclass(frozen=True)
+class JsonSource:
+    """A list of objects, or objects one after the other; the line of a row is where its object begins."""
+
+    name: str
+    path: Path
+
+    def rows(self) -> Iterator[RawRow]:
+        try:
+            with self.path.open(encoding="utf-8-sig", newline="") as file:
+                yield from _parse_objects(file, self.path.name)
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{self.path} must be UTF-8: {error.reason}") from None
+
+
+@dataclass(frozen=True)
+class CsvSource:
+    """A header and one row per record; the columns in `STRUCTURED` hold JSON. An empty cell is null."""
+
+    name: str
+    path: Path
+
+    def rows(self) -> Iterator[RawRow]:
+        csv.field_size_limit(MAX_LINE)
+        place, line = self.path.name, 1
+        try:
+            with self.path.open(encoding="utf-8-sig", newline="") as file:
+                reader = csv.reader(file, strict=True)
+                header = next(reader, [])
+                if repeated := {name for name in header if header.count(name) > 1}:
+                    raise BadInput(f"{self.path} has two columns named {min(repeated)!r}")
+                line = reader.line_num + 1
+                for cells in reader:
+                    if cells and len(cells) != len(header):
+                        problem = f"the row has {len(cells)} cells, the header {len(header)}"
+                        yield RawRow(place, line, repr(cells).encode(), problem=problem)
+                    elif cells:
+                        yield dict_row(place, line, {k: _cell(k, cell) for k, cell in zip(header, cells, strict=True)})
+                    line = reader.line_num + 1
+        except csv.Error as error:
+            yield RawRow(place, line, b"", problem=f"broken CSV: {error}")
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{self.path} must be UTF-8: {error.reason}") from None
+
+
+Reader = type[JsonlSource] | type[ParquetSource] | type[JsonSource] | type[CsvSource]
+READERS: dict[str, Reader] = {
     ".jsonl": JsonlSource,
     ".ndjson": JsonlSource,
     ".jsonl.gz": JsonlSource,
     ".parquet": ParquetSource,
+    ".json": JsonSource,
+    ".csv": CsvSource,
 }
+STRUCTURED = frozenset({"profile", "rubric_aspects", "context", "choices", "groups"})
 
 
-def _reader(path: Path) -> type[JsonlSource] | type[ParquetSource] | None:
+def _reader(path: Path) -> Reader | None:
     return next((reader for ending, reader in READERS.items() if path.name.endswith(ending)), None)
 
 
 @dataclass(frozen=True)
 class FolderSource:
-    """All data files in a folder, by name; `train.jsonl` or `test-00000-of-00001.parquet` name their split."""
+    """All data files in a folder, by name; `train.jsonl` or `test-00000-of-00001.parquet` name their split.
+
+    Beside JSONL and Parquet, JSON and CSV files are notes and are left alone; in a folder without, they are the data.
+    """
 
     name: str
     path: Path
@@ -153,6 +235,7 @@ class FolderSource:
     def rows(self) -> Iterator[RawRow]:
         relative = sorted(p.relative_to(self.path) for p in self.path.rglob("*") if p.is_file() and _reader(p))
         files = [path for path in relative if not any(part.startswith(".") for part in path.parts)]
+        files = [path for path in files if _reader(path) in (JsonlSource, ParquetSource)] or files
         if not files:
             raise BadInput(f"{self.path} holds no {' or '.join(READERS)} file")
         for path in files:
@@ -254,6 +337,46 @@ def _parse_lines(file: BinaryIO, place: str) -> Iterator[RawRow]:
         text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if text and not text.isspace():
             yield _parse_line(place, number, text)
+
+
+def _parse_objects(file: TextIO, place: str) -> Iterator[RawRow]:
+    decoder, buffer, line = json.JSONDecoder(), file.read(1 << 20), 1
+    opening = _OPENING.match(buffer)
+    in_list, at = opening is not None, opening.end() if opening else 0
+    line += buffer.count("\n", 0, at)
+    while True:
+        gap = _GAP.match(buffer, at)
+        start = gap.end() if gap else at
+        line, at = line + buffer.count("\n", at, start), start
+        if at == len(buffer):
+            buffer, at = file.read(1 << 20), 0
+            if not buffer:
+                if in_list:
+                    yield RawRow(place, line, b"", problem="broken JSON: the list is not closed")
+                return
+            continue
+        if in_list and buffer[at] == "]":
+            return
+        try:
+            _, end = decoder.raw_decode(buffer, at)
+        except (json.JSONDecodeError, RecursionError) as error:
+            more = file.read(1 << 20) if len(buffer) - at < MAX_LINE else ""
+            if more:
+                buffer, at = buffer[at:] + more, 0
+                continue
+            yield RawRow(place, line, b"", problem=f"broken JSON: {error}")
+            return
+        yield _parse_line(place, line, buffer[at:end].encode())
+        line, at = line + buffer.count("\n", at, end), end
+
+
+def _cell(name: str, text: str) -> Any:
+    if name in STRUCTURED:
+        try:
+            return orjson.loads(text) if text else []
+        except orjson.JSONDecodeError:
+            return text
+    return text if text or name == "narrative" else None
 
 
 def _parse_line(place: str, number: int, line: bytes) -> RawRow:
