@@ -19,6 +19,7 @@ T = TypeVar("T")
 ROLES = dict.fromkeys(("user", "human", "prompter"), "user")
 ROLES |= dict.fromkeys(("assistant", "model", "bot", "gpt", "chatbot", "ai"), "assistant")
 ROLES |= dict.fromkeys(("system", "developer"), "system")
+KNOWN_ROLES = "user, assistant, model, system and their usual synonyms"
 SPLIT_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
 """Other names of splits."""
 
@@ -105,6 +106,16 @@ def split_of(row: Mapping[str, Any], name: str = "split") -> dict[str, str]:
 # conversations
 
 
+def messages_or_text(value: Any) -> Any:
+    """Messages that a CSV file holds as text; any other text stays as it is, even one that looks like a list."""
+    parsed = literal(value)
+    return parsed if are_messages(parsed) else value
+
+
+def are_messages(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(m, dict) and "content" in m for m in value)
+
+
 def turns(messages: Any, name: str) -> list[dict[str, str]]:
     """Messages as turns: roles by our names, parts of one message as one text."""
     if not isinstance(messages, list) or not messages:
@@ -117,7 +128,7 @@ def _turn(message: Any, name: str) -> dict[str, str]:
         raise BadRow(f"`{name}` must be a message")
     role = ROLES.get(str(message.get("role", message.get("from", "user"))).lower())
     if role is None:
-        raise BadRow(f"`{name}.role` is {message.get('role')!r}; known are {', '.join(ROLES)}")
+        raise BadRow(f"`{name}.role` is {message.get('role')!r}; known are {KNOWN_ROLES}")
     content = message.get("content", message.get("value"))
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in content)
@@ -132,6 +143,8 @@ def conversation(prompt: Any, name: str) -> dict[str, Any]:
         if not prompt.strip():
             raise BadRow(f"`{name}` is empty")
         return {"question": prompt}
+    if not isinstance(prompt, list):
+        raise BadRow(f"`{name}` must be text or a list of messages")
     *earlier, last = turns(prompt, name)
     if last["role"] != "user" or not last["text"].strip():
         raise BadRow(f"the last message of `{name}` must be the user's")
@@ -149,8 +162,8 @@ def folder_of(path: str, name: str) -> Path:
     return folder
 
 
-def spec_name(name: str, path: str, *settings: Any, **options: Any) -> str:
+def spec_name(name: str, path: str, *settings: Any) -> str:
     """The spec that makes a source again: what differs from the defaults of its settings."""
     changed = {f.name: v for s in settings for f in fields(s) if (v := getattr(s, f.name)) != f.default}
-    values = {"path": path, **changed, **options}
-    return str(Spec(name, {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in values.items()}))
+    options = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in changed.items()}
+    return str(Spec(name, {"path": path, **options}))

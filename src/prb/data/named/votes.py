@@ -19,6 +19,7 @@ from prb.data.rows import (
     identifier,
     items,
     literal,
+    messages_or_text,
     spec_name,
     split_of,
     text,
@@ -70,7 +71,7 @@ def votes(path: str, columns: Columns, voting: Voting) -> Source:
 def votes_of(columns: Columns, row: Row, at: RawRow) -> Iterator[Vote]:
     parts = columns.prompt.split(",")
     prompt = row.get(parts[0]) if len(parts) == 1 else "\n\n".join(filter(None, (row.get(p) or "" for p in parts)))
-    asked = conversation(literal(field({columns.prompt: prompt}, columns.prompt)), columns.prompt)
+    asked = conversation(messages_or_text(field({columns.prompt: prompt}, columns.prompt)), columns.prompt)
     answers, labels = _answers(row, columns)
     vote_id = identifier(row, columns.id) if columns.id else f"{PurePath(at.place).stem}-{at.line}"
     about = [(c, str(row[c])) for c in filter(None, columns.about.split(",")) if row.get(c) not in (None, "")]
