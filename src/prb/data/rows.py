@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from prb.data.source import HubSource, RawRow, Source
+from prb.data.source import HubSource, RawRow, Source, dict_row
 from prb.errors import BadInput
 from prb.registry import Spec
 
@@ -42,6 +42,24 @@ def converted(source: Source, convert: Callable[[Row, RawRow], Iterable[T]]) -> 
             yield row._replace(problem=str(error))
         else:
             yield from made
+
+
+def pair(at: RawRow, **fields: Any) -> RawRow:
+    """A row in our format. A source without posts, rubric or narrative leaves them out; an empty field is no field."""
+    row = {"profile": [], "rubric_aspects": [], "narrative": "", **fields}
+    kept = {k: v for k, v in row.items() if v or k in ("profile", "rubric_aspects", "narrative", "chosen", "rejected")}
+    return dict_row(at.place, at.line, kept)
+
+
+def posts(texts: Iterable[str], prefix: str, category: str) -> list[dict[str, str]]:
+    """Texts as posts with numbered ids; blank ones are left out."""
+    return [{"id": f"{prefix}-{n}", "category": category, "text": t} for n, t in enumerate(texts) if t.strip()]
+
+
+def about(user: str, facts: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What a survey says of a user, one post per answer."""
+    known = {key: value for key, value in facts.items() if value not in (None, "", [], {})}
+    return [{"id": f"{user}-{k}", "category": "about", "text": f"{k}: {value}"} for k, value in known.items()]
 
 
 # fields

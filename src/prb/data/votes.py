@@ -43,6 +43,8 @@ class Vote(NamedTuple):
     category: str = "votes"
     split: str | None = None
     groups: Mapping[str, str] = {}
+    rubric: Sequence[Mapping[str, str]] = ()
+    narrative: str = ""
     unit: str = ""
     """A conversation: its votes are never history of one another."""
 
@@ -111,8 +113,8 @@ class VoteSource:
             "user": vote.user,
             "question": vote.question,
             "profile": list(vote.profile),
-            "rubric_aspects": [],
-            "narrative": "",
+            "rubric_aspects": list(vote.rubric),
+            "narrative": vote.narrative,
             "category": vote.category,
             **more,
         }

@@ -20,11 +20,12 @@ from prb.data.rows import (
     converted,
     field,
     messages_or_text,
+    pair,
     spec_name,
     split_of,
     turns,
 )
-from prb.data.source import DATASETS, RawRow, Source, dict_row, open_rows
+from prb.data.source import DATASETS, RawRow, Source, open_rows
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,16 @@ def _pair(row: Row, at: RawRow) -> Iterator[RawRow]:
         prompt = _shared(chosen, rejected)
     else:
         raise BadRow("`prompt` is missing")
-    pair = {
-        "id": own,
-        "user": own,
+    yield pair(
+        at,
+        id=own,
+        user=own,
         **conversation(prompt, "prompt"),
-        "profile": [],
-        "rubric_aspects": [],
-        "narrative": "",
-        "category": subset,
-        "chosen": _answers(chosen, "chosen"),
-        "rejected": _answers(rejected, "rejected"),
-    }
-    yield dict_row(at.place, at.line, pair | split_of(row))
+        category=subset,
+        chosen=_answers(chosen, "chosen"),
+        rejected=_answers(rejected, "rejected"),
+        **split_of(row),
+    )
 
 
 def _shared(chosen: list[Any], rejected: list[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from prb.data.rows import (
     BadRow,
     Row,
+    about,
     conversation,
     converted,
     field,
@@ -74,7 +75,7 @@ def votes_of(columns: Columns, row: Row, at: RawRow) -> Iterator[Vote]:
     asked = conversation(messages_or_text(field({columns.prompt: prompt}, columns.prompt)), columns.prompt)
     answers, labels = _answers(row, columns)
     vote_id = identifier(row, columns.id) if columns.id else f"{PurePath(at.place).stem}-{at.line}"
-    about = [(c, str(row[c])) for c in filter(None, columns.about.split(",")) if row.get(c) not in (None, "")]
+    facts = {c: str(row[c]) for c in columns.about.split(",") if row.get(c) not in (None, "")}
     for user, suffix, ranks in _ballots(row, columns, answers, labels):
         yield Vote(
             place=at.place,
@@ -85,10 +86,10 @@ def votes_of(columns: Columns, row: Row, at: RawRow) -> Iterator[Vote]:
             answers=answers,
             ranks=ranks,
             context=asked.get("context", ()),
-            profile=[{"id": f"{user}-{c}", "category": "about", "text": f"{c}: {value}"} for c, value in about],
+            profile=about(user, facts),
             category=str(row.get(columns.category) or "votes"),
             split=split_of(row, columns.split or "split").get("split"),
-            groups=dict(about),
+            groups=facts,
         )
 
 
