@@ -163,7 +163,7 @@ class ParquetSource:
 
 @dataclass(frozen=True)
 class JsonSource:
-    """A list of objects, or objects one after the other; the line of a row is where its object begins."""
+    """A list of objects, or objects one after the other; the line of a row is the number of its object."""
 
     name: str
     path: Path
@@ -340,34 +340,33 @@ def _parse_lines(file: BinaryIO, place: str) -> Iterator[RawRow]:
 
 
 def _parse_objects(file: TextIO, place: str) -> Iterator[RawRow]:
-    decoder, buffer, line = json.JSONDecoder(), file.read(1 << 20), 1
+    decoder, buffer, number = json.JSONDecoder(), file.read(1 << 20), 1
     opening = _OPENING.match(buffer)
     in_list, at = opening is not None, opening.end() if opening else 0
-    line += buffer.count("\n", 0, at)
     while True:
         gap = _GAP.match(buffer, at)
-        start = gap.end() if gap else at
-        line, at = line + buffer.count("\n", at, start), start
+        at = gap.end() if gap else at
         if at == len(buffer):
             buffer, at = file.read(1 << 20), 0
-            if not buffer:
-                if in_list:
-                    yield RawRow(place, line, b"", problem="broken JSON: the list is not closed")
-                return
-            continue
+            if buffer:
+                continue
+            if in_list:
+                yield RawRow(place, number, b"", problem="broken JSON: the list is not closed")
+            return
         if in_list and buffer[at] == "]":
             return
         try:
             _, end = decoder.raw_decode(buffer, at)
         except (json.JSONDecodeError, RecursionError) as error:
             more = file.read(1 << 20) if len(buffer) - at < MAX_LINE else ""
-            if more:
-                buffer, at = buffer[at:] + more, 0
-                continue
-            yield RawRow(place, line, b"", problem=f"broken JSON: {error}")
-            return
-        yield _parse_line(place, line, buffer[at:end].encode())
-        line, at = line + buffer.count("\n", at, end), end
+            if not more:
+                reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
+                yield RawRow(place, number, b"", problem=f"broken JSON: {reason}")
+                return
+            buffer, at = buffer[at:] + more, 0
+            continue
+        yield _parse_line(place, number, buffer[at:end].encode())
+        number, at = number + 1, end
 
 
 def _cell(name: str, text: str) -> Any:
