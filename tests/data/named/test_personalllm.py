@@ -22,8 +22,8 @@ Write = Callable[..., Path]
 def table_row(n: int, **changes: Any) -> Row:
     """Reward model k likes answer k best, and k + 1 for the last two; all else is at its mean."""
     row: Row = {"prompt": f"Prompt {n}?", **{f"response_{r}": f"Answer {r} to {n}" for r in range(1, 9)}}
-    for k, (model, (mean, sd)) in enumerate(SCALES.items()):
-        row |= {f"response_{r}_{model}": mean + sd * (r == k % 8 + 1) for r in range(1, 9)}
+    for k, (model, (center, sd)) in enumerate(SCALES.items()):
+        row |= {f"response_{r}_{model}": center + sd * (r == k % 8 + 1) for r in range(1, 9)}
     return {**row, **changes}
 
 
@@ -76,8 +76,8 @@ def test_a_damaged_row_is_named_with_file_line_and_field(write_jsonl: Write, cha
 def test_the_scales_are_the_published_ones(shared_data: Path) -> None:
     published = orjson.loads((shared_data / "formats" / "personalllm" / "reward_models.json").read_bytes())
     assert list(SCALES) == sorted(published)
-    for model, (mean, sd) in SCALES.items():
-        assert (mean, sd) == pytest.approx((published[model]["mean"], published[model]["sd"]), abs=1e-4)
+    for model, (center, sd) in SCALES.items():
+        assert (center, sd) == pytest.approx((published[model]["mean"], published[model]["sd"]), abs=1e-4)
 
 
 def test_real_evaluation_rows_bring_their_choices(shared_data: Path) -> None:
