@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import orjson
 
-from prb.data.source import HubSource, RawRow, Source, dict_row
+from prb.data.hub import HubSource
+from prb.data.source import RawRow, Source, dict_row
 from prb.errors import BadInput
 from prb.registry import Spec
 
@@ -166,7 +167,8 @@ def conversation(prompt: Any, name: str) -> dict[str, Any]:
     *earlier, last = turns(prompt, name)
     if last["role"] != "user" or not last["text"].strip():
         raise BadRow(f"the last message of `{name}` must be the user's")
-    return {"question": last["text"], "context": earlier} if earlier else {"question": last["text"]}
+    context = [turn for turn in earlier if turn["text"].strip()]
+    return {"question": last["text"], "context": context} if context else {"question": last["text"]}
 
 
 # places

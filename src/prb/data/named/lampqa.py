@@ -30,7 +30,7 @@ class Settings:
 
 @DATASETS.register("lampqa")
 def lampqa(path: str, settings: Settings) -> Source:
-    """Questions with rubrics as published, for `prb build`; with answers=FILE, the best graded answer and the others."""
+    """Questions with rubrics as published, for `prb build`; with answers=FILE, the best graded answer and the rest."""
     source = open_rows(path)
     answers = open_rows(settings.answers) if settings.answers else None
     return LampQA(spec_name("lampqa", source.name, settings), source, answers)

@@ -120,7 +120,7 @@ class PersonaMem:
         )
 
     def _history(self, chat: Any, user: str) -> dict[str, Any]:
-        said = turns(chat, "chat history")
+        said = [turn for turn in turns(chat, "chat history") if turn["text"].strip()]
         if self.settings.chat == "context":
             return {"context": said}
         return {"profile": posts([t["text"] for t in said if t["role"] != "assistant"], user, "chat")}
