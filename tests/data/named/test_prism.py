@@ -78,6 +78,7 @@ def test_the_reply_gone_on_with_meets_those_scored_lower_in_every_turn(folder: P
 
 
 def test_the_turns_before_are_the_context(folder: Path) -> None:
+    assert [turn.role for turn in load_pairs(f"prism?path={folder}")[1].context] == ["user", "assistant"]
     first, second, *_ = read(f"prism?path={folder}")
     assert "context" not in first
     assert second["context"] == [
@@ -107,8 +108,8 @@ def test_two_chosen_replies_of_a_turn_are_both_right_and_several_losers_one_row(
         answer(2, "c", 70),
         answer(3, "d", 1),
     )
-    [row] = read(f"prism?path={write_jsonl([both], name='conversations.jsonl')}")
-    assert (row["chosen"], row["rejected"]) == (["a", "b"], ["c", "d"])
+    [pair] = load_pairs(f"prism?path={write_jsonl([both], name='conversations.jsonl')}")
+    assert (pair.answers, pair.n_best) == (("a", "b", "c", "d"), 2)
 
 
 def test_the_survey_may_be_absent_and_the_file_be_named_itself(write_jsonl: Write) -> None:

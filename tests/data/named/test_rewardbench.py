@@ -157,9 +157,11 @@ def test_rows_of_our_own_and_rows_without_answers_are_left_alone(write_jsonl: Wr
 
 
 def test_a_run_reports_each_subset(write_jsonl: Write, tmp_path: Path) -> None:
-    data = spec(write_jsonl([FIRST, {**SECOND, "rejected": ["5"]}]))
+    tied = {**SECOND, "id": "tie", "rejected": ["5", "3", "7"]}
+    data = spec(write_jsonl([FIRST, SECOND, tied]))
     config = EvaluateConfig(model=("length",), condition=("none",), dataset=data, out=tmp_path / "run")
     row = result(evaluate(config).summary, "none", "length")
+    # "4" loses to a longer answer, then it ties with three as long: best of four
     assert row["by_category"]["chat"]["value"] == 0.0
-    assert row["by_category"]["math"]["value"] == 0.5  # as long as the other
-    assert row["accuracy"]["n"] == 2
+    assert row["by_category"]["math"]["value"] == (0 + 0.25) / 2
+    assert row["accuracy"]["n"] == 3

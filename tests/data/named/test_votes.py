@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prb.data.load import load
+from prb.data.load import load, load_pairs
 from prb.data.source import MemorySource, open_source
 from prb.data.votes import retest
 from prb.errors import BadInput, BadSpec
@@ -295,6 +295,16 @@ def test_pandalm_gives_a_couple_for_each_two_opposite_votes(shared_data: Path) -
     assert len(load(f"{spec}&per_prompt=1", skip_bad=True)) == 2 * 61
     # the same two answers were shown again: nearly always with the same result
     assert retest(open_source(spec)) == {"agreement": pytest.approx(0.9966, abs=1e-4), "n": 447}
+
+
+def test_a_pair_knows_its_choices_and_all_its_answers(write_jsonl: Write) -> None:
+    rows = [
+        {"user": "u", "prompt": prompt, "answers": [f"{prompt}{n}" for n in range(4)], "order": "A=B>C>D"}
+        for prompt in ("x", "y")
+    ]
+    first, _ = load_pairs(f"votes?path={write_jsonl(rows)}&ranking=order")
+    assert (first.answers, first.n_best) == (("x0", "x1", "x2", "x3"), 2)
+    assert [(c.question, c.chosen, c.rejected) for c in first.choices] == [("y", "y0", "y3")]
 
 
 def test_a_user_blind_model_has_exactly_half_of_pandalm(shared_data: Path, tmp_path: Path) -> None:
