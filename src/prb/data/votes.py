@@ -48,20 +48,17 @@ class Vote(NamedTuple):
     unit: str = ""
     """A conversation: its votes are never history of one another."""
 
-    @property
-    def best(self) -> list[str]:
-        """The preferred answers, each once; empty if the user preferred none."""
-        if not any(self.ranks):
-            return []
-        return list(dict.fromkeys(a for a, rank in zip(self.answers, self.ranks, strict=True) if rank == 0))
+    def sides(self) -> tuple[list[str], list[str]]:
+        """The preferred answers and those below, worst last, each text once; both empty if the user preferred none.
 
-    @property
-    def others(self) -> list[str]:
-        """The answers below, worst last. A text that is also among the best ones is no alternative to itself."""
-        best = {answer.strip() for answer in self.best}
+        A text that is also among the preferred ones is no alternative to itself.
+        """
+        best = dict.fromkeys(answer for answer, rank in zip(self.answers, self.ranks, strict=True) if rank == 0)
         order = sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
+        stripped = {answer.strip() for answer in best}
         below = (self.answers[n] for n in order if self.ranks[n] > 0)
-        return list(dict.fromkeys(a for a in below if a.strip() and a.strip() not in best))
+        others = dict.fromkeys(answer for answer in below if answer.strip() not in stripped and answer.strip())
+        return (list(best), list(others)) if others else ([], [])
 
 
 @dataclass(frozen=True)
@@ -92,8 +89,10 @@ class VoteSource:
             if self.settings.mirror:
                 for partner in self._couples.get(number, ()):
                     yield self._twin(vote, number, partner)
-            elif vote.best and vote.others:
-                yield self._row(vote, id=vote.id, chosen=_one_or_all(vote.best), rejected=_one_or_all(vote.others))
+            else:
+                best, others = vote.sides()
+                if others:
+                    yield self._row(vote, id=vote.id, chosen=one_or_all(best), rejected=one_or_all(others))
             number += 1
 
     def _twin(self, vote: Vote, number: int, partner: int) -> RawRow:
@@ -168,12 +167,12 @@ class Index:
         for number, vote in enumerate(votes):
             self.ids.append(vote.id)
             self.users.append(names.setdefault(vote.user, vote.user))
-            best = vote.best
+            best, others = vote.sides()
             self.tops.append(_hash(best[0]) if len(best) == 1 else 0)
             answers = sorted(_hash(answer) for answer in vote.answers)
             self.groups[_hash(vote.question, vote.context, answers, vote.split)].append(number)
-            if keep_choices:
-                self.past.add(vote)
+            if keep_choices and others and vote.split != "test":
+                self.past.add(vote, best[0], others)
 
     def couples(self, per_prompt: int, seed: int) -> Iterator[tuple[int, int]]:
         """Votes of two users with different preferences. Whoever is in the fewest couples comes first."""
@@ -206,14 +205,11 @@ class Past:
         self._of_user: dict[str, array[int]] = {}
         self._start, self._prompt, self._unit = array("q", [0]), array("q"), array("q")
 
-    def add(self, vote: Vote) -> None:
-        best, others = vote.best, vote.others
-        if not best or not others or vote.split == "test":
-            return
+    def add(self, vote: Vote, chosen: str, others: Sequence[str]) -> None:
         lowest = [a for a, rank in zip(vote.answers, vote.ranks, strict=True) if rank == max(vote.ranks)]
         worst = sorted(set(lowest) & set(others)) or others
         rejected = worst[draw(self._seed, vote.id, "rejected") % len(worst)]
-        raw = orjson.dumps({"question": vote.question, "chosen": best[0], "rejected": rejected})
+        raw = orjson.dumps({"question": vote.question, "chosen": chosen, "rejected": rejected})
         self._of_user.setdefault(vote.user, array("q")).append(len(self._prompt))
         self._file.write(raw)
         self._start.append(self._start[-1] + len(raw))
@@ -254,5 +250,5 @@ def _by_user(numbers: Iterable[int], users: Sequence[str]) -> dict[str, list[int
     return by_user
 
 
-def _one_or_all(answers: list[str]) -> str | list[str]:
+def one_or_all(answers: list[str]) -> str | list[str]:
     return answers[0] if len(answers) == 1 else answers

@@ -123,6 +123,11 @@ def test_missing_fields_rows_that_are_no_objects_and_missing_files_are_told(writ
         load("rewardbench")
 
 
+def test_of_the_two_parts_on_the_hub_the_filtered_one_is_used(write_jsonl: Write) -> None:
+    rows = [{**FIRST, "split": "raw"}, {**FIRST, "id": 1, "split": "raw"}, {**FIRST, "split": "filtered"}]
+    assert load(spec(write_jsonl(rows))).index.ids == ["chat-0"]
+
+
 # a file given by its path alone
 
 

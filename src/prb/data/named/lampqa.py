@@ -15,7 +15,7 @@ from functools import cached_property
 from prb.data.check import CATEGORIES
 from prb.data.rows import BadRow, Row, converted, identifier, number, spec_name, split_of, text
 from prb.data.source import DATASETS, RawRow, Source, dict_row, open_rows
-from prb.data.votes import Vote
+from prb.data.votes import Vote, one_or_all
 
 _SPLIT_IN_ID = re.compile(r"\d+_([012])_\d+")
 SPLITS = ("train", "validation", "test")
@@ -72,7 +72,10 @@ class LampQA:
             return  # nothing to prefer
         answers = [answer for _, answer in self._graded[0][own]]
         ranks = [levels.index(score) for score, _ in self._graded[0][own]]
-        vote = Vote(at.place, at.line, own, own, text(row, "question"), answers, ranks)
+        question = text(row, "question")
+        best, others = Vote(at.place, at.line, own, own, question, answers, ranks).sides()
+        if not others:
+            return
         in_id = _SPLIT_IN_ID.fullmatch(own)
         yield dict_row(
             at.place,
@@ -80,14 +83,14 @@ class LampQA:
             {
                 **known,
                 "id": own,
-                "question": vote.question,
+                "question": question,
                 "profile": _objects(row, "profile", "text"),
                 "rubric_aspects": _objects(row, "rubric_aspects", "aspect"),
                 "narrative": row.get("narrative") or "",
                 "category": known.get("category") or "LaMP-QA",
                 **({"split": SPLITS[int(in_id[1])]} if in_id else split_of(row)),
-                "chosen": vote.best[0] if len(vote.best) == 1 else vote.best,
-                "rejected": vote.others[0] if len(vote.others) == 1 else vote.others,
+                "chosen": one_or_all(best),
+                "rejected": one_or_all(others),
             },
         )
 

@@ -54,6 +54,8 @@ def preferences(path: str) -> Source:
 
 
 def _pair(row: Row, at: RawRow) -> Iterator[RawRow]:
+    if row.get("split") == "raw":  # RewardBench 1 on the hub: `filtered` is the part that is scored
+        return
     subset = str(row.get("subset") or "all")
     row_id = str(row.get("id", at.line))
     own = row_id if row_id.startswith(subset) else f"{subset}-{row_id}"  # ids of public files restart in each subset
@@ -72,7 +74,7 @@ def _pair(row: Row, at: RawRow) -> Iterator[RawRow]:
         category=subset,
         chosen=_answers(chosen, "chosen"),
         rejected=_answers(rejected, "rejected"),
-        **split_of(row),
+        **({} if row.get("split") == "filtered" else split_of(row)),
     )
 
 
