@@ -16,7 +16,8 @@ from pydantic import Field
 
 from prb import __version__
 from prb.config import DataConfig, Donors, MaskingConfig, Name, OutputConfig, Positional, Seed, Size, config
-from prb.data.load import Dataset, Users, load
+from prb.data.load import Dataset, load
+from prb.data.users import Users
 from prb.evaluation.audit_texts import Features, between_splits, leaks, length_balance, marks, repeats
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.config import EvaluateConfig
