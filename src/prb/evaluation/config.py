@@ -41,7 +41,7 @@ class EvaluateConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
     seed: Seed = 0
     """Fixes donors, answer orders and resampling."""
     require: str | None = None
-    """Exit 1 unless this holds, e.g. "accuracy>0.6,control>0,accuracy@none<=0.55"."""
+    """Exit 1 unless this holds, e.g. "accuracy>0.6,embedding:control.low>0"; without `model:` for every model."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ def evaluate(
 
 def complete(config: EvaluateConfig) -> EvaluateConfig:
     """Defaults filled in, and what fields require of each other checked, before anything expensive happens."""
-    check_requirements(config.require or "", config.condition or DEFAULT_CONDITIONS)
+    check_requirements(config.require or "", config.condition or DEFAULT_CONDITIONS, config.names or DEFAULT_MODELS)
     if config.protocol == "paper":
         config = paper_config(config)
     elif config.judge_prompt:
