@@ -44,6 +44,8 @@ class Flag:
     """How a field is written on the command line, if not as `--name VALUE`."""
 
     positional: bool = False
+    either: bool = False
+    """Positional, and `--name VALUE` means the same: for what other verbs take as a flag."""
     repeated: bool = False
     words: bool = False
     """One flag takes several words, as a shell's `runs/*` gives."""
@@ -52,6 +54,8 @@ class Flag:
 
 
 Positional = Annotated[T, Flag(positional=True)]
+PositionalOrFlag = Annotated[T, Flag(positional=True, either=True)]
+"""The first positional argument; verbs have at most one of these."""
 Single = Annotated[T, Flag(once=True)]
 Repeated = Annotated[tuple[T, ...], _AsTuple, Flag(repeated=True)]
 """`Repeated[str]`: a flag that may be given several times; in Python one value or a sequence of them."""

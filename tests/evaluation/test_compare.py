@@ -148,7 +148,9 @@ def test_runs_without_a_common_row_are_refused(make: Callable[..., Path]) -> Non
 def test_an_unfinished_run_is_refused(make: Callable[..., Path]) -> None:
     old, new = make("old", a=right_on(1)), make("new", a=right_on(1, 2))
     (new / "summary.json").unlink()
-    with pytest.raises(BadInput, match=r"new is not finished: it has no summary\.json; run its command again to resume"):
+    with pytest.raises(
+        BadInput, match=r"new is not finished: it has no summary\.json; run its command again to resume"
+    ):
         compare(CompareConfig(run_a=new, run_b=old))
 
 
