@@ -48,7 +48,7 @@ from prb.failures import ENDPOINT, Breaker, FailureConfig, breaking, refuse_fail
 from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
 from prb.llm import LLM, Sampling, check_llm, make_llm
 from prb.models import MODELS
-from prb.progress import SILENT, Progress
+from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder
 from prb.stats.best_of import powers
@@ -228,6 +228,7 @@ class Stages:
     ) -> None:
         self.config, self.dataset, self.pairs = config, dataset, pairs
         self.planner, self.run, self.breaker, self.progress = planner, run, breaker, progress
+        self.tally = Tally(progress)
         cluster = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
         self.clusters = {pair.id: cluster[pair.id] for pair in pairs}
         """Cluster of each pair; kept in the summary so that the folder can be read without the dataset."""
@@ -259,6 +260,11 @@ class Stages:
         self.run[stage].append(lines)
         if error:
             raise error
+        self.tally.add([line["failure"] for line in lines], [line["cost"] for line in lines])
+
+    def _begin(self, label: str, total: int, missing: int) -> None:
+        self.progress.begin(label, total=total, done=total - missing)
+        self.tally = Tally(self.progress)
 
     def models(self) -> list[str]:
         """The reward models of the folder, then those of this call."""
@@ -269,10 +275,11 @@ class Stages:
         config = self.config
         places = [(pair, n) for pair in self.pairs for n in range(config.n)]
         missing = [(pair, n) for pair, n in places if n not in self.samples.get(pair.id, {})]
-        self.progress.begin(f"sampling {config.policy}", total=len(places), done=len(places) - len(missing))
         if not missing:
             return
+        self.progress.begin(f"loading {config.policy}")
         llm = policy or make_llm(config.policy)
+        self._begin(f"sampling {config.policy}", len(places), len(missing))
         self.run.confirm_model(POLICY + config.policy, llm.fingerprint)
         builder = self._builder(llm)
         sampling = Sampling(
@@ -294,11 +301,11 @@ class Stages:
         pairs_per_batch = max(1, self.config.at_once // n)
         batches = list(chunks([pair for pair in self.pairs if self._texts(pair)], pairs_per_batch))
         todo = [batch for batch in batches if any(len(scores.get(pair.id, {})) < n for pair in batch)]
-        total = sum(map(len, batches))
-        self.progress.begin(f"scoring by {spec}", total=total, done=total - sum(map(len, todo)))
         if not todo:
             return
+        self.progress.begin(f"loading {spec}")
         model = given[spec] if spec in given else MODELS.make(spec)
+        self._begin(f"scoring by {spec}", sum(map(len, batches)), sum(map(len, todo)))
         check_reward_model(spec, model, n)
         self.run.confirm_model(spec, model.fingerprint)
         builder = self._builder(model)
@@ -318,7 +325,7 @@ class Stages:
         """Each distinct answer of a pair once; the first sample with a text stands for all."""
         distinct = [(pair, n, text) for pair in self.pairs for text, n in self._first_numbers(pair).items()]
         missing = [(pair, n, text) for pair, n, text in distinct if n not in self.grades.get(pair.id, {})]
-        self.progress.begin(f"grading by {self.config.grader}", total=len(distinct), done=len(distinct) - len(missing))
+        self._begin(f"grading by {self.config.grader}", len(distinct), len(missing))
         masked = self.config.masks(grader)
         for batch in chunks(missing, self.config.at_once):
             graded = grade_all(grader, [answered(pair, text, masked=masked) for pair, _, text in batch])
