@@ -22,7 +22,7 @@ class EvaluateConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
     presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | FailureConfig.presentation | {"require"}
 
     model: Repeated[Name] = ()
-    """Model spec such as `embedding` or `embedding?encoder=minilm`. Default: all embedded models.
+    """Model spec such as `embedding` or `embedding?encoder=minilm`, or `mine.py:Class`. Default: all embedded models.
     `short:=spec` names it `short` in tables."""
     condition: Repeated[Condition] = ()
     """What the model is shown of the user. Default: none, profile, shuffled and oracle."""
