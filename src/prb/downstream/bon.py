@@ -22,6 +22,7 @@ from prb.config import (
     Name,
     NonNegative,
     OutputConfig,
+    PresetConfig,
     Repeated,
     Seed,
     Single,
@@ -49,6 +50,7 @@ from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_
 from prb.llm import LLM, Sampling, check_llm, make_llm
 from prb.models import MODELS
 from prb.progress import SILENT, Progress, Tally
+from prb.prompts import PolicyPrompt
 from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder
 from prb.stats.best_of import powers
@@ -67,13 +69,26 @@ POLICY, GRADER = "policy: ", "grader: "
 
 
 @config
-class BonConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
+class BonConfig(PresetConfig, OutputConfig, FailureConfig, UserConfig, DataConfig):
     """What a reward model picks from N answers of a policy, graded against the user's rubric."""
 
     verb: ClassVar[str] = "bon"
     presentation: ClassVar[frozenset[str]] = (
-        OutputConfig.presentation | FailureConfig.presentation | {"model", "best_of", "at_once"}
+        PresetConfig.presentation
+        | OutputConfig.presentation
+        | FailureConfig.presentation
+        | {"model", "best_of", "at_once"}
     )
+    paper: ClassVar[Mapping[str, Any]] = {
+        "n": 16,
+        "k": 10,
+        "condition": "profile",
+        "temperature": 1.0,
+        "top_p": 0.9,
+        "max_tokens": 512,
+        "policy_prompt": "paper",
+    }
+    paper_choices: ClassVar[Mapping[str, Any]] = {"policy": "transformers/Qwen/Qwen2.5-0.5B-Instruct"}
 
     @classmethod
     def restore(cls, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,6 +109,8 @@ class BonConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
     """At most this many rows per user; more users are more informative than more questions of the same users."""
     condition: Single[Condition] = "profile"
     """What policy and reward models are shown of the user."""
+    policy_prompt: PolicyPrompt = "prb"
+    """What the policy reads: the query as reward models read it, or instructions with the query, as in the paper."""
     temperature: NonNegative = 1.0
     """Sampling temperature of the policy."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9
@@ -287,7 +304,7 @@ class Stages:
         )
         for batch in chunks(missing, config.at_once):
             queries = self._queries(builder, [pair for pair, _ in batch])
-            samples = sample_answers(llm, [(pair.id, n) for pair, n in batch], queries, sampling)
+            samples = sample_answers(llm, [(pair.id, n) for pair, n in batch], queries, sampling, config.policy_prompt)
             lines = [asdict(sample) for sample in samples]
             self._append(SAMPLES, lines, [sample.failed or sample for sample in samples], config.policy)
             for line in lines:

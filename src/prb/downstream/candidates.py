@@ -17,7 +17,7 @@ from prb.failures import gravest
 from prb.hashing import draw
 from prb.llm import LLM, Message, Request, Sampling
 from prb.llm.asking import without_reasoning
-from prb.prompts import render
+from prb.prompts import PolicyPrompt, policy_chat, policy_text
 from prb.runs import read_lines
 from prb.stats.best_of import meetings, win_rates
 from prb.types import Ask, Comparer, Duel, Failure, FailureKind, Query, Reward, RewardModel, Scorer, Verdict, writable
@@ -100,13 +100,22 @@ def sample_seed(seed: int, pair: str, n: int) -> int:
     return draw(seed, n, pair, bits=31)
 
 
+def chat(query: Query, style: PolicyPrompt = "prb") -> tuple[Message, ...]:
+    """What a policy is asked."""
+    return tuple(Message(role, text) for role, text in policy_chat(policy_text(query, style), style))
+
+
 def sample_answers(
-    policy: LLM, places: Sequence[Place], queries: Mapping[str, Query | Failure], sampling: Sampling
+    policy: LLM,
+    places: Sequence[Place],
+    queries: Mapping[str, Query | Failure],
+    sampling: Sampling,
+    style: PolicyPrompt = "prb",
 ) -> list[Sample]:
     """One sample per place; a place without a query is a failure, and the policy is not asked."""
     seeds = {place: sample_seed(sampling.seed, *place) for place in places}
     requests = {
-        place: Request((Message("user", render(query)),), replace(sampling, seed=seed))
+        place: Request(chat(query, style), replace(sampling, seed=seed))
         for place, seed in seeds.items()
         if isinstance(query := queries[place[0]], Query)
     }

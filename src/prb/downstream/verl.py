@@ -17,6 +17,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,9 @@ from prb.downstream.ppo import FinishedPpo, PpoConfig
 from prb.downstream.ppo.prompts import Prompt, Prompts, load_prompts
 from prb.engine.chat import fit, one_bos, write_prompt
 from prb.errors import BadInput, MissingExtra, PrbError
-from prb.llm import Message, parse_llm
+from prb.llm import parse_llm
 from prb.progress import Progress
-from prb.prompts import render
+from prb.prompts import policy_chat, policy_text
 from prb.runs import RunFolder, draft, write_bytes
 from prb.types import Failure, Query
 from prb.weights import resolve_weights
@@ -105,19 +106,22 @@ def _rows(
     """Rows as verl's RLHFDataset reads them; there is no right answer, so the ground truth is empty."""
 
     def tokens(text: str, _: str) -> list[int]:
-        chat = write_prompt(tokenizer, (Message("user", text),))
+        chat = write_prompt(tokenizer, policy_chat(text, config.policy_prompt))
         return one_bos(tokenizer, tokenizer(chat, add_special_tokens=False)["input_ids"])
 
+    write = partial(policy_text, style=config.policy_prompt)
     for prompt in selected:
         (views,) = prompts.views([prompt])
-        fitted = views if isinstance(views, Failure) else fit(views.policy, [""], tokens, config.max_prompt)
+        fitted = views if isinstance(views, Failure) else fit(views.policy, [""], tokens, config.max_prompt, write)
         progress.advance()
         if isinstance(views, Failure) or isinstance(fitted, Failure):
             progress.note(f"{prompt.item.id} is left out: {fitted}")
             continue
         yield {
             "data_source": prompts.dataset.name,
-            "prompt": [{"role": "user", "content": render(fitted[0])}],
+            "prompt": [
+                {"role": role, "content": text} for role, text in policy_chat(write(fitted[0]), config.policy_prompt)
+            ],
             "ability": "personalization",
             "reward_model": {"style": "rule", "ground_truth": ""},
             "extra_info": {"index": prompt.item.id, "user": prompt.item.user, "query": _query_json(views.reward)},

@@ -128,13 +128,17 @@ def _span(whole: str, answer: str, offsets: Sequence[tuple[int, int]]) -> tuple[
 
 
 def fit(
-    query: Query, answers: Sequence[str], encode: Callable[[str, str], Tokens], limit: int
+    query: Query,
+    answers: Sequence[str],
+    encode: Callable[[str, str], Tokens],
+    limit: int,
+    write: Callable[[Query], str] = render,
 ) -> tuple[Query, int] | Failure:
     """The largest part of the query with which every answer fits, and how much was cut."""
     longest = max(answers, key=len)
 
     def fits(candidate: Query) -> bool:
-        prompt = render(candidate)
+        prompt = write(candidate)
         return len(encode(prompt, longest)) <= limit and all(len(encode(prompt, a)) <= limit for a in answers)
 
     if fits(query):

@@ -6,10 +6,12 @@ import hashlib
 import re
 from functools import cache
 from importlib.resources import files
+from typing import Literal
 
 from prb.errors import unknown
 from prb.types import Query
 
+PolicyPrompt = Literal["prb", "paper"]
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
@@ -61,3 +63,17 @@ def render(query: Query) -> str:
         posts = "\n\n".join(post.text for post in query.posts)
         parts.insert(0, fill(load("posts"), posts=posts))
     return "\n\n".join(part.strip() for part in parts)
+
+
+def policy_text(query: Query, style: PolicyPrompt = "prb") -> str:
+    """The user message that a policy answers: the query as reward models read it, or laid out as in the paper."""
+    if style == "prb":
+        return render(query)
+    posts = "\n".join(f"Post {n} (Category: {post.category}):\n{post.text}" for n, post in enumerate(query.posts, 1))
+    return fill(load("policy_paper").strip(), question=query.question, profile=posts)
+
+
+def policy_chat(text: str, style: PolicyPrompt = "prb") -> list[tuple[Literal["system", "user"], str]]:
+    """Roles and texts of the messages of a policy, given its user message."""
+    user: tuple[Literal["system", "user"], str] = ("user", text)
+    return [("system", load("policy_paper_system").strip()), user] if style == "paper" else [user]

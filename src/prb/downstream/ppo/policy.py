@@ -11,18 +11,19 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from prb.downstream.candidates import clean
+from prb.downstream.candidates import chat, clean
 from prb.engine.chat import fit
 from prb.engine.load import Checkpoint, Loading, load
 from prb.errors import BadInput, MissingExtra
 from prb.llm import Message, Request, parse_llm
 from prb.llm.transformers import NEVER, Row, Tokens, Transformers, generation
-from prb.prompts import render
+from prb.prompts import PolicyPrompt, policy_chat, policy_text
 from prb.types import Failure, Query
 
 FORBIDDEN = -1e9
@@ -76,23 +77,21 @@ class Policy(Transformers):
             return Failure("empty answer")
         return Answer(row.prompt, row.written, text, row.ended == "length")
 
-    def fitted(self, query: Query, *, prompt: int, answer: int) -> tuple[Query, int] | Failure:
+    def fitted(
+        self, query: Query, *, prompt: int, answer: int, style: PolicyPrompt = "prb"
+    ) -> tuple[Query, int] | Failure:
         """The query cut to `prompt` tokens and to the room this model's context leaves beside the answer, and how many
         posts were cut."""
-        first = self._prompt(chat(query))
+        first = self._prompt(chat(query, style))
         if isinstance(first, Failure):
             return first
         limit = min(prompt, self._context - answer)
 
         def tokens(text: str, _: str) -> Tokens:
-            made = self._prompt((Message("user", text),))
+            made = self._prompt(tuple(Message(role, part) for role, part in policy_chat(text, style)))
             return [0] * (limit + 1) if isinstance(made, Failure) else made
 
-        return (query, 0) if len(first) <= limit else fit(query, [""], tokens, limit)
-
-
-def chat(query: Query) -> tuple[Message, ...]:
-    return (Message("user", render(query)),)
+        return (query, 0) if len(first) <= limit else fit(query, [""], tokens, limit, partial(policy_text, style=style))
 
 
 class TokenBatch(NamedTuple):
