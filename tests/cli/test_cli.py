@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,7 @@ def test_every_verb_explains_itself(words: list[str], prb: Prb) -> None:
     said = prb(*words, "--help")
     assert said.code == 0
     assert f"usage: prb {' '.join(words)}" in said.out
+    assert not re.search(r"\{None\}|NoneType|<class", said.out)
 
 
 def test_an_unknown_flag_is_bad_usage(prb: Prb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
