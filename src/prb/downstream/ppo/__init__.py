@@ -55,6 +55,7 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
         "epochs": 1,
         "lr": 5e-7,
         "critic_lr": 5e-6,
+        "max_grad_norm": 1.0,
         "kl": 0.0,
         "kl_target": None,
         "stop_kl": None,
