@@ -90,6 +90,8 @@ def test_the_python_of_the_docs_runs(page: Path, tmp_path: Path) -> None:
     code = "\n".join(blocks(page, "python"))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    promised = re.findall(r"^print\(.*\)  # (.+)$", code, re.M)
+    assert done.stdout.splitlines()[: len(promised)] == promised
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)

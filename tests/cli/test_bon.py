@@ -154,7 +154,12 @@ def child(last: int, name: str, data: Path, out: Path) -> subprocess.CompletedPr
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", CHILD, str(last), name, *words]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"},
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from statistics import mean, median
@@ -97,8 +98,9 @@ def check(source: Source, *, task: Task = "pairs", rules: Literal["none", "mirro
 
 
 def row_warnings(item: Item) -> Iterator[str]:
-    if item.category not in CATEGORIES and item.category:
-        yield f"category {item.category!r} is none of {', '.join(CATEGORIES)}"
+    near = get_close_matches(item.category, CATEGORIES, n=1, cutoff=0.8) if item.category not in CATEGORIES else []
+    if near:  # categories of one's own are fine, a misspelled one would be a group of its own in every table
+        yield f"category {item.category!r} is nearly {near[0]!r}"
     if not isinstance(item, Pair):
         return
     hidden = SharedWording(hidden_texts(item.narrative, item.rubric))

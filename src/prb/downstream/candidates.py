@@ -17,7 +17,7 @@ from prb.failures import gravest
 from prb.hashing import draw
 from prb.llm import LLM, Request, Sampling
 from prb.llm.asking import without_reasoning
-from prb.prompts import chat
+from prb.prompts import PolicyPrompt, policy_chat
 from prb.runs import read_lines
 from prb.stats.best_of import meetings, win_rates
 from prb.stats.credit import CREDIT
@@ -31,7 +31,6 @@ from prb.types import (
     Reward,
     RewardModel,
     Scorer,
-    Turn,
     Verdict,
     writable,
 )
@@ -114,18 +113,17 @@ def sample_seed(seed: int, pair: str, n: int) -> int:
     return draw(seed, n, pair, bits=31)
 
 
-def policy_chat(query: Query) -> tuple[Turn, ...]:
-    """The conversation that a policy answers."""
-    return tuple(chat(query))
-
-
 def sample_answers(
-    policy: LLM, places: Sequence[Place], queries: Mapping[str, Query | Failure], sampling: Sampling
+    policy: LLM,
+    places: Sequence[Place],
+    queries: Mapping[str, Query | Failure],
+    sampling: Sampling,
+    style: PolicyPrompt = "prb",
 ) -> list[Sample]:
     """One sample per place; a place without a query is a failure, and the policy is not asked."""
     seeds = {place: sample_seed(sampling.seed, *place) for place in places}
     requests = {
-        place: Request(policy_chat(query), replace(sampling, seed=seed))
+        place: Request(policy_chat(query, style), replace(sampling, seed=seed))
         for place, seed in seeds.items()
         if isinstance(query := queries[place[0]], Query)
     }

@@ -32,8 +32,9 @@ def evaluate_personalized_reward(
 ) -> PersonalizedReward:
     """How close a model's reward for `output` comes to this user's own score of it (0..1).
 
-    `profile` holds posts or an attribute map, such as `{"preference_for_brevity": "high"}`. The alignment of a single
-    answer says little about a model: use `prb evaluate --task ratings` for many.
+    `profile` holds posts or an attribute map, such as `{"preference_for_brevity": "high"}`: of the embedded models,
+    `attributes` understands that one. The number is not calibrated, and the alignment of a single answer says little
+    about a model: use `prb evaluate --task ratings` for many.
     """
     if not 0 <= human_score <= 1:
         raise BadInput(f"human_score must be between 0 and 1, not {human_score}")

@@ -29,7 +29,7 @@ from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, Scoring
 from prb.evaluation.summary import summarize
 from prb.failures import Breaker, breaking
 from prb.models import MODELS
-from prb.progress import SILENT, Progress
+from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec, split_alias
 from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, read_lines, sealed, write_bytes
 from prb.types import Comparer, Item, Outcome, RewardModel, Scorer
@@ -77,7 +77,7 @@ def evaluate(
 
 def complete(config: EvaluateConfig) -> EvaluateConfig:
     """Defaults filled in, and what fields require of each other checked, before anything expensive happens."""
-    check_requirements(config.require or "", config.condition or DEFAULT_CONDITIONS)
+    check_requirements(config.require or "", config.condition or DEFAULT_CONDITIONS, config.names or DEFAULT_MODELS)
     if config.protocol == "paper":
         config = paper_config(config)
     elif config.judge_prompt:
@@ -190,11 +190,13 @@ class Runner:
     def evaluate_model(self, position: int, name: str, spec: str) -> None:
         ids, clusters = self.dataset.index.ids, self.dataset.index.clusters
         rows_done = min(len(ids), max(0, self._kept - position * self._per_model) // self._per_row)
-        self.progress.begin(name, total=len(ids), done=rows_done)
         if rows_done == len(ids):
             self._read(len(ids))
             return
+        self.progress.begin(f"loading {name}")
         evaluator = self._evaluator(name, spec)
+        self.progress.begin(name, total=len(ids), done=rows_done)
+        tally = Tally(self.progress)
         start = 0
         for batch in self._batches():
             end = start + len(batch)
@@ -205,6 +207,7 @@ class Runner:
                 self._journal.append(outcomes)
                 self._pending.unlink(missing_ok=True)
                 self.outcomes.add(outcomes)
+                tally.add([outcome.failure for outcome in outcomes], [outcome.cost for outcome in outcomes])
                 self.progress.advance(len(batch))
             start = end
 

@@ -22,6 +22,17 @@ FLOORS = frozenset({"random", "length", "constant", "lexical", "embedding"})
 """Models that show what a number is worth."""
 BLIND = frozenset({"random", "length", "constant"})
 """Floors that cannot know the user at all."""
+LAST_FILES = {
+    "evaluate": SUMMARY,
+    "bon": SUMMARY,
+    "ppo": SUMMARY,
+    "grade": SUMMARY,
+    "train": "card.json",
+    "build": "card.json",
+}
+"""By the verb in `config.json`: the file that a finished run has."""
+DAMAGED = (KeyError, TypeError, IndexError, AttributeError)
+"""What reading a result of an unexpected shape raises."""
 FILES = {"correlation": "correlation.json", "audit": "audit.json"}
 KEYS = {
     "correlation": {"sets", "bench", "downstream"},
@@ -114,7 +125,7 @@ class Inputs:
     groups: tuple[Group, ...]
     ratings: tuple[Evaluation, ...]
     others: Mapping[str, tuple[Path, ...]]
-    """Folders and files by kind: bon, ppo (folders), correlation, audit, agreement (JSON files)."""
+    """Folders by verb (bon, ppo, grade, train, build) and JSON files by kind (correlation, audit, agreement)."""
     texts: bool = True
     """Whether the site may contain texts of the dataset."""
 
@@ -142,7 +153,7 @@ def gather(places: Sequence[Path], *, texts: bool = True, progress: Progress = S
 
 
 def kind_of(place: Path) -> str:
-    """evaluate, bon, ppo, correlation, audit or agreement; anything else, or unfinished, is refused."""
+    """The verb that made a folder, or the kind of a JSON file; anything else, or unfinished, is refused."""
     if place.is_file():
         content = read_json(place)
         kind = next((kind for kind, keys in KEYS.items() if isinstance(content, dict) and keys <= set(content)), None)
@@ -152,8 +163,8 @@ def kind_of(place: Path) -> str:
     if not place.is_dir():
         raise BadInput(f"{place} does not exist")
     config = read_json(place / CONFIG) if (place / CONFIG).exists() else None
-    verb = next((v for v in ("evaluate", "bon", "ppo") if isinstance(config, dict) and v in config), None)
-    if verb and not (place / SUMMARY).exists():
+    verb = next((v for v in LAST_FILES if isinstance(config, dict) and v in config), None)
+    if verb and not (place / LAST_FILES[verb]).exists():
         raise BadInput(f"{place} is not finished; run the same `prb {verb}` again to resume it")
     kind = verb or next((kind for kind, name in FILES.items() if (place / name).exists()), None)
     if kind is None:
@@ -168,19 +179,21 @@ def read_run(folder: Path) -> Evaluation:
     return Evaluation(folder, config, summary)
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
-    """The summary of a finished evaluation run."""
-    if kind_of(folder) != "evaluate":
-        raise BadInput(f"{folder} is not a run of `prb evaluate`; only those have a table")
-    return dict(read_run(folder).summary)
+def read_any(place: Path) -> tuple[str, dict[str, Any]]:
+    """The kind of a finished result and its content."""
+    kind = kind_of(place)
+    if kind == "evaluate":
+        return kind, dict(read_run(place).summary)
+    return kind, read_result(place / FILES[kind] if place.is_dir() and kind in FILES else place)
 
 
 def read_result(place: Path) -> dict[str, Any]:
-    """The content of a file, or the summary of a run; a PPO summary comes with its curves."""
+    """The content of a file, or of the result file of a run; a PPO summary comes with its curves."""
     if place.is_file():
         return dict(read_json(place))
-    summary = dict(read_json(place / SUMMARY))
-    if "train" not in summary:
+    kind = kind_of(place)
+    summary = dict(read_json(place / LAST_FILES[kind]))
+    if kind != "ppo":
         return summary
     return {**summary, "curves": read_curves(place / CURVES, up_to=summary["train"]["steps"])}
 
@@ -196,9 +209,13 @@ def prepared(inputs: Inputs, kind: str, prepare: Callable[[dict[str, Any]], dict
     for place in inputs.others.get(kind, ()):
         try:
             results.append({"name": result_name(place), **prepare(read_result(place))})
-        except (KeyError, TypeError, IndexError, AttributeError) as error:
-            raise BadInput(f"{place} is damaged or was written by another version of prb: {error!r}") from None
+        except DAMAGED as error:
+            raise damaged(place, error) from None
     return results
+
+
+def damaged(place: Path, error: Exception) -> BadInput:
+    return BadInput(f"{place} is damaged or was written by another version of prb: {error!r}")
 
 
 def dataset_label(result: Mapping[str, Any]) -> str:

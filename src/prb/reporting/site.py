@@ -21,10 +21,11 @@ from prb import __version__
 from prb.config import OutputConfig, PositionalWords, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
+from prb.reporting.exports import numbers_table, tables_of
 from prb.reporting.figures import write_figures
-from prb.reporting.format import as_csv, markdown
-from prb.reporting.gather import Inputs, gather, read_summary
-from prb.reporting.pages import audit, downstream, leaderboard, model, pairs, study
+from prb.reporting.format import Table, as_csv, markdown
+from prb.reporting.gather import DAMAGED, Inputs, damaged, gather, read_any
+from prb.reporting.pages import audit, downstream, leaderboard, model, other, pairs, study
 from prb.reporting.style import load_matplotlib
 from prb.reporting.tables import leaderboard as leaderboard_table
 from prb.runs import draft
@@ -43,7 +44,7 @@ class ReportConfig(OutputConfig):
     verb: ClassVar[str] = "report"
 
     runs: PositionalWords[Path]
-    """Folders of evaluate, bon and ppo runs; correlation.json, audit.json and agreement JSON, or their folders."""
+    """Run folders of any verb; correlation.json, audit.json and agreement JSON, or their folders."""
     out: Path | None = None
     """Folder of the site. Default: RUN/report. Only an earlier report is overwritten."""
     texts: bool = True
@@ -51,7 +52,7 @@ class ReportConfig(OutputConfig):
     figures: bool = False
     """Also write figures for papers, as SVG and PDF in figures/."""
     format: Literal["site", "markdown", "csv"] = "site"
-    """`site` writes files; the others print a table to stdout."""
+    """`site` writes files; the others print to stdout: the tables of the commands, or (only evaluate runs) numbers."""
     json: bool = False
     """Print the summaries as JSON instead."""
 
@@ -82,6 +83,7 @@ PAGES = (
     Page("downstream", "Downstream", "Downstream", downstream.build, ("results",)),
     Page("study", "Study", "Human study", study.build, ("results",)),
     Page("audit", "Audit", "Audit", audit.build, ("results",)),
+    Page("other", "Other", "Other results", other.build, ("results",)),
 )
 ENTRIES = {"assets", "data", "figures", "table.md", "table.csv", *(f"{page.name}.html" for page in PAGES)}
 """All that a report consists of."""
@@ -97,15 +99,35 @@ def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
 
 
 def report_tables(settings: ReportConfig) -> str:
-    """The leaderboards of evaluation runs as Markdown or CSV."""
-    text = as_csv if settings.format == "csv" else markdown
-    return "".join(text(leaderboard_table(summary)) for summary in report_summaries(settings))
+    """Tables in Markdown, or the numbers of evaluation runs as one CSV table."""
+    results = _results(settings)
+    if settings.format == "markdown":
+        return "\n".join(
+            markdown(table)
+            for place, (kind, content) in zip(settings.runs, results, strict=True)
+            for table in _tables(place, kind, content)
+        )
+    for place, (kind, _) in zip(settings.runs, results, strict=True):
+        if kind != "evaluate":
+            raise BadInput(f"{place} is not a run of `prb evaluate`; only those can be written as CSV")
+    return as_csv(numbers_table({str(run): content for run, (_, content) in zip(settings.runs, results, strict=True)}))
+
+
+def _tables(place: Path, kind: str, content: dict[str, Any]) -> Sequence[Table]:
+    try:
+        return tables_of(kind, content)
+    except DAMAGED as error:
+        raise damaged(place, error) from None
 
 
 def report_summaries(settings: ReportConfig) -> list[dict[str, Any]]:
+    return [content for _, content in _results(settings)]
+
+
+def _results(settings: ReportConfig) -> list[tuple[str, dict[str, Any]]]:
     if not settings.runs:
         raise BadInput("name at least one run folder")
-    return [read_summary(run) for run in settings.runs]
+    return [read_any(run) for run in settings.runs]
 
 
 def write_site(
@@ -176,7 +198,8 @@ def _fill(folder: Path, inputs: Inputs, progress: Progress) -> None:
         (folder / f"{page.name}.html").write_text(render(page, shown, inputs), "utf-8")
     tables = [leaderboard_table(run.summary) for run in inputs.evaluations]
     (folder / "table.md").write_text("\n".join(markdown(table) for table in tables), "utf-8")
-    (folder / "table.csv").write_text("\n".join(as_csv(table) for table in tables), "utf-8")
+    numbers = numbers_table({run.folder.name: run.summary for run in inputs.evaluations})
+    (folder / "table.csv").write_text(as_csv(numbers), "utf-8")
 
 
 def _write_data(folder: Path, name: str, value: Any) -> None:

@@ -10,6 +10,7 @@ from prb.reporting.format import MISSING, Table, bounds, dollars, interval, numb
 from prb.types import Pair
 from prb.weights import here
 
+SHOWN_FAILURES = 8
 Result = Mapping[str, Any]
 PAPER_COLUMNS = ("ties", "unparsed")
 
@@ -63,6 +64,7 @@ def _pairs(summary: Result) -> Table:
             f"person effect and mirror under {shown}: share of twins ordered by the user (user-blind: exactly 50) "
             "and share with both twins right (coin: 25, user-blind: 0)."
         )
+    notes += _failed_rows(results)
     extra: tuple[str, ...] = ("person effect", "mirror") if mirrored else ()
     extra += (("pairwise",) if several else ()) + (("RewardBench 2",) if official else ())
     extra += PAPER_COLUMNS if paper else ()
@@ -82,7 +84,28 @@ def _ratings(summary: Result) -> Table:
         for row in summary["results"]
     )
     note = "Means over users with 95 % intervals; scores are mapped to each user's scale, fitted on their other rows."
-    return Table(_title(summary), ("model", "condition", *metrics, "users", "failed"), rows, (note,))
+    return Table(
+        _title(summary),
+        ("model", "condition", *metrics, "users", "failed"),
+        rows,
+        (note, *_failed_rows(summary["results"])),
+    )
+
+
+def _failed_rows(results: Sequence[Result]) -> Iterator[str]:
+    """Why rows failed; models that failed alike share a line."""
+    models: dict[tuple[str, str, int], list[str]] = {}
+    for row in results:
+        for reason, count in row["failures"].items():
+            models.setdefault((row["condition"], reason, count), []).append(row["model"])
+    everyone = len({row["model"] for row in results})
+    lines = [
+        f"Failed under {condition}: {count} {reason} ({', '.join(names) if len(names) < everyone else 'every model'})."
+        for (condition, reason, count), names in models.items()
+    ]
+    yield from lines[:SHOWN_FAILURES]
+    if len(lines) > SHOWN_FAILURES:
+        yield f"… and {len(lines) - SHOWN_FAILURES} more reasons; `failures` in summary.json has all."
 
 
 def _title(summary: Result) -> str:

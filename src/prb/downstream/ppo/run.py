@@ -282,11 +282,16 @@ class HeldOut:
         for pair, view in views.items():
             fitted: Any = view
             if not isinstance(view, Failure):
-                fitted = self.policy.fitted(view.policy, prompt=config.max_prompt, answer=config.max_new_tokens)
+                fitted = self.policy.fitted(
+                    view.policy, prompt=config.max_prompt, answer=config.max_new_tokens, style=config.policy_prompt
+                )
             queries[pair] = fitted if isinstance(fitted, Failure) else fitted[0]
         sampling = Sampling(temperature=config.temperature, max_tokens=config.max_new_tokens, seed=config.seed)
         places = [(pair, 0) for pair in views]
-        samples = {sample.pair: sample for sample in sample_answers(self.policy, places, queries, sampling)}
+        samples = {
+            sample.pair: sample
+            for sample in sample_answers(self.policy, places, queries, sampling, config.policy_prompt)
+        }
         rewards, grades = self._rewards(views, samples), self._grades(prompts, samples)
         return [
             {
