@@ -103,7 +103,7 @@ def test_links_lead_to_files_that_exist(page: Path) -> None:
 def test_the_annotated_tree_is_the_real_one() -> None:
     tree = re.search(r"^```\nsrc/prb/\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.M | re.S)
     assert tree
-    listed = set(re.findall(r"\b([a-z_]+)\.py\b", tree[1])) | set(re.findall(r"\b([a-z_]+)/", tree[1]))
+    listed = set(re.findall(r"\b([a-z_0-9]+)\.py\b", tree[1])) | set(re.findall(r"\b([a-z_]+)/", tree[1]))
     source = ROOT / "src" / "prb"
     modules = {path.stem for path in source.rglob("*.py")} - {"__init__", "__main__", "env"}
     modules -= {path.stem for path in (source / "study" / "migrations").rglob("*.py")}

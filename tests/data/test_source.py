@@ -68,7 +68,7 @@ def test_a_name_like_no_other_brings_what_a_spec_may_be() -> None:
 
 
 def test_a_registered_name_takes_only_its_own_options() -> None:
-    with pytest.raises(UnknownName, match=r"no option of dataset 'mirror' named 'year'; it takes none"):
+    with pytest.raises(UnknownName, match=r"no option of dataset 'mirror' named 'year'; it takes: split, users, seed"):
         open_source("mirror?year=1994")
 
 
