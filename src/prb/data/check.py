@@ -7,6 +7,7 @@ With `--rules mirror` also the authoring rules of mirror pairs, as far as code c
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -240,8 +241,11 @@ def reading_gaps(pairs: Sequence[Pair]) -> list[float]:
 def describe(spec: str) -> dict[str, Any]:
     """Figures over all splits; every number of a datasheet comes from here."""
     source = open_source(spec)
-    splits = Counter(row.data.get("split") for row in source.rows() if isinstance(row.data, dict))
-    names = [name for name in splits if name is not None]
+    hashes: dict[str | None, Any] = {}
+    for row in source.rows():
+        if isinstance(row.data, dict):
+            hashes.setdefault(row.data.get("split"), hashlib.sha256()).update(row.raw)
+    names = [name for name in hashes if name is not None]
     sets = [load(source, split=name) for name in names] or [load(source)]
     pairs = [item for dataset in sets for item in dataset if isinstance(item, Pair)]
     users = {pair.user: pair for pair in pairs}
@@ -252,6 +256,7 @@ def describe(spec: str) -> dict[str, Any]:
     figures = {
         "dataset": source.name,
         "fingerprint": sets[0].fingerprint,
+        "fingerprints": {name: hashes[name].hexdigest() for name in names},
         "rows": len(pairs),
         "people": len(users),
         "clusters": len({c for dataset in sets for c in dataset.index.clusters}),
