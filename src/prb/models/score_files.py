@@ -43,7 +43,8 @@ def score_rows(path: Path, form: Format) -> Iterator[RawRow]:
             case _:
                 rows = content
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadInput(f"{path} is not a {form} file: {error!r}") from None
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise BadInput(f"{path} cannot be read as {form}: {reason}") from None
     if not isinstance(rows, list):
         raise BadInput(f"{path} is neither a list of rows nor a result of reward-bench or inspect")
     return (RawRow(path.name, n, b"", row) for n, row in enumerate(rows, 1))
@@ -87,8 +88,8 @@ def _reward_bench(content: Mapping[str, Any]) -> Iterator[Row]:
     subsets = content.get("subset") or [""] * len(ids)
     names = [name for name in ("scores_chosen", "scores_rejected", "scores") if name in content]
     columns = {name: content[name] for name in names or ("results",)}
-    for n, (own_id, subset) in enumerate(zip(map(str, ids), map(str, subsets), strict=True)):
-        row = {name: _one(column[n]) for name, column in columns.items()}
+    for own_id, subset, *values in zip(map(str, ids), map(str, subsets), *columns.values(), strict=True):
+        row = {name: _one(value) for name, value in zip(columns, values, strict=True)}
         if not names:
             verdict = VERDICTS.get(row["results"])
             row = {"verdict": verdict} if verdict else {"failure": f"no verdict: {row['results']}"}
