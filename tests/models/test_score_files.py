@@ -146,9 +146,9 @@ def test_a_format_that_is_named_is_not_guessed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("pair,verdict\nr1,tie,more\n", "line 2: cells do not fit the header"),
-        ("pair,verdict\nr1\n", "line 2: cells do not fit the header"),
-        ('pair,verdict\nr1,"tie\n', "cannot be read as CSV"),
+        ("pair,verdict\nr1,tie,more\n", "line 2: the row has 3 cells, the header 2"),
+        ("pair,verdict\nr1\n", "line 2: the row has 1 cells, the header 2"),
+        ('pair,verdict\nr1,"tie\n', "line 2: broken CSV"),
         ("pair,verdict\nr1,\n", "line 2: there must be a score"),
     ],
 )

@@ -5,7 +5,6 @@ Every format ends as rows of the same columns, which `scores` reads.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +27,6 @@ def score_rows(path: Path, form: Format) -> Iterator[RawRow]:
         raise BadInput(f"{path} does not exist" if not path.exists() else f"{path} is not a file")
     if path.suffix == ".eval":
         raise BadInput(f"{path} is a packed log; convert it with `inspect log convert --to json`")
-    if path.suffix == ".csv":
-        return _csv_rows(path)
     if path.suffix != ".json":
         return file_source(path).rows()
     content = _read_json(path)
@@ -48,18 +45,6 @@ def score_rows(path: Path, form: Format) -> Iterator[RawRow]:
     if not isinstance(rows, list):
         raise BadInput(f"{path} is neither a list of rows nor a result of reward-bench or inspect")
     return (RawRow(path.name, n, b"", row) for n, row in enumerate(rows, 1))
-
-
-def _csv_rows(path: Path) -> Iterator[RawRow]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            for row in reader:
-                problem = None if None not in row and None not in row.values() else "cells do not fit the header"
-                cells = {name: cell for name, cell in row.items() if cell}  # an empty cell is a missing value
-                yield RawRow(path.name, reader.line_num, b"", cells, problem)
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read as CSV: {error}") from None
 
 
 def _read_json(path: Path) -> Any:
