@@ -151,6 +151,9 @@
 
   function notes(data, v, board) {
     const said = ["Accuracy in percent with a 95 % interval clustered by user; a tie counts half, failures are left out."];
+    const { noise_ceiling: noise } = data.about;
+    if (noise) said.push(`Noise ceiling: test-retest agreement is ${percent(noise.agreement)} % (${count(noise.n)} pairs of votes by one user on the same prompt and answers); accuracies are not corrected for it.`);
+    else if (noise === null) said.push("Noise ceiling: unknown, since nobody voted twice on the same prompt and answers.");
     if (board.slices.all.some((r) => r.gain || r.control)) said.push("Gain: profile − none. Control: profile − shuffled. Stars: sign-flip p < .05, .01, .001 after Holm. Within a category or tier there are intervals but no tests.");
     if (data.models.length > 1) said.push(v.slice === "all" ? `Group: models that share a letter do not differ significantly under ${v.condition} (paired tests of every two models, Holm, 5 %).` : "Groups are shown for all rows only.");
     if (board.slices.all.some((r) => Object.keys(r.effect).length)) said.push(`Person effect and mirror under ${v.condition}: share of twins ordered by the user (user-blind: exactly 50), share with both right (chance: 25, user-blind: 0).`);
