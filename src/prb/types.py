@@ -272,7 +272,29 @@ class Comparer(Protocol):
     def prefer(self, duels: Sequence[Duel]) -> Sequence[Verdict | Failure]: ...
 
 
-RewardModel = Scorer | Comparer
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What was said of one row elsewhere: scores or verdicts, in the form an `Outcome` has them."""
+
+    scores: tuple[float | None, ...] = ()
+    verdicts: tuple[Winner | None, ...] = ()
+    tokens: int = 0
+    cost: float = 0.0
+    text: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Recorded(Protocol):
+    """Scores or verdicts that were given elsewhere. It is asked by row, so it needs no query and scores nothing new."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def recall(self, pair: str, condition: str) -> Record | Failure: ...
+
+
+RewardModel = Scorer | Comparer | Recorded
+"""What can be evaluated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ from prb.evaluation.run import chunks
 from prb.failures import ENDPOINT, Breaker, FailureConfig, breaking, refuse_failures, share_problem
 from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
 from prb.llm import LLM, Sampling, check_llm, make_llm
-from prb.models import MODELS
+from prb.models import MODELS, RECORDED
 from prb.progress import SILENT, Progress, Tally
 from prb.prompts import PolicyPrompt
 from prb.registry import Spec
@@ -144,7 +144,7 @@ def best_of_n(
     for spec in config.model:  # a wrong name must not show after hours of sampling
         if spec not in given:
             MODELS.check(Spec.parse(spec))
-        if config.n > MAX_COMPARED:  # whether it only compares is known once it is loaded
+        if config.n > MAX_COMPARED or spec.startswith(f"{RECORDED}?"):  # what it can do is known once it is loaded
             check_reward_model(spec, given[spec] if spec in given else MODELS.make(spec), config.n)
     planner = PLANNERS.make(config.planner)
     progress.begin(f"loading {config.grader}")
@@ -321,9 +321,8 @@ class Stages:
         if not todo:
             return
         self.progress.begin(f"loading {spec}")
-        model = given[spec] if spec in given else MODELS.make(spec)
+        model = check_reward_model(spec, given[spec] if spec in given else MODELS.make(spec), n)
         self._begin(f"scoring by {spec}", sum(map(len, batches)), sum(map(len, todo)))
-        check_reward_model(spec, model, n)
         self.run.confirm_model(spec, model.fingerprint)
         builder = self._builder(model)
         for batch in todo:

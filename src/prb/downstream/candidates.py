@@ -28,6 +28,7 @@ from prb.types import (
     Failure,
     FailureKind,
     Query,
+    Recorded,
     Reward,
     RewardModel,
     Scorer,
@@ -174,10 +175,12 @@ class _Task(NamedTuple):
     texts: list[str]
 
 
-def check_reward_model(name: str, model: RewardModel, n: int) -> None:
-    """Refuse what is not a reward model, and a comparer if n answers take too many verdicts."""
+def check_reward_model(name: str, model: RewardModel, n: int) -> Scorer | Comparer:
+    """Refuse what cannot score new answers, and a comparer if n of them take too many verdicts."""
     if isinstance(model, Scorer):
-        return
+        return model
+    if isinstance(model, Recorded):
+        raise BadInput(f"{name!r} holds recorded scores; best-of-N needs a model that can score new answers")
     if not isinstance(model, Comparer):
         raise BadInput(f"{name!r} is not a reward model: it has neither score() nor prefer()")
     if n > MAX_COMPARED:
@@ -185,9 +188,10 @@ def check_reward_model(name: str, model: RewardModel, n: int) -> None:
             f"{name!r} only compares answers: --n {n} would take {n * (n - 1)} verdicts per query; "
             f"use --n {MAX_COMPARED} or less"
         )
+    return model
 
 
-def score_candidates(name: str, model: RewardModel, batch: Sequence[Candidates]) -> list[Score]:
+def score_candidates(name: str, model: Scorer | Comparer, batch: Sequence[Candidates]) -> list[Score]:
     """One line per sample, all pairs in one call. Equal texts are asked once and tie exactly."""
     tasks = {c.pair: _Task(c.query, list(dict.fromkeys(c.texts))) for c in batch if isinstance(c.query, Query)}
     results = _rewards(model, tasks) if isinstance(model, Scorer) else _win_rates(model, tasks)

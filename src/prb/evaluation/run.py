@@ -25,6 +25,7 @@ from prb.evaluation.gate import check_requirements
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_scoring, rows_of_subsets
 from prb.evaluation.planners import PLANNERS, Planner
+from prb.evaluation.recorded import RecordedOutcomes
 from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, Scoring
 from prb.evaluation.summary import summarize
 from prb.failures import Breaker, breaking
@@ -32,10 +33,10 @@ from prb.models import MODELS
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec, split_alias
 from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, read_lines, sealed, write_bytes
-from prb.types import Comparer, Item, Outcome, RewardModel, Scorer
+from prb.types import Item, Outcome, Recorded, RewardModel, Scorer
 
 T = TypeVar("T")
-Evaluator = ScorerOutcomes | ComparerOutcomes | PaperScoring | PaperJudging
+Evaluator = ScorerOutcomes | ComparerOutcomes | RecordedOutcomes | PaperScoring | PaperJudging
 PENDING = "pending.jsonl"
 """Answers of a batch that had to stop: paid for, but without lines yet."""
 
@@ -247,9 +248,11 @@ class Runner:
             self.run.confirm_model(name, fingerprint)
             return paper
         model = models[name] if name in models else MODELS.make(spec)
-        if not isinstance(model, Scorer | Comparer):
-            raise BadInput(f"{name!r} is not a reward model: it needs `fingerprint`, and score() or prefer()")
+        if not isinstance(model, RewardModel):
+            raise BadInput(f"{name!r} is not a reward model: it needs `fingerprint`, and score(), prefer() or recall()")
         self.run.confirm_model(name, model.fingerprint)
+        if isinstance(model, Recorded):
+            return RecordedOutcomes(name, model)
         builder = QueryBuilder.of(config, self.dataset, self.planner, reader=model, seed=config.seed)
         refuse = config.on_overflow == "error"
         if isinstance(model, Scorer):

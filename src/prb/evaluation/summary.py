@@ -9,6 +9,7 @@ import numpy as np
 from prb import __version__
 from prb.data.index import Index
 from prb.data.load import Dataset
+from prb.data.votes import VoteSource, retest
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes
 from prb.evaluation.paper import lost_and_unparsed
@@ -46,6 +47,7 @@ def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> t
             "fingerprint": dataset.fingerprint,
             "left_out": dataset.left_out,
             **({"chance": dataset.index.chance} if dataset.index.most_answers > 2 else {}),
+            **({"noise_ceiling": retest(dataset.source)} if isinstance(dataset.source, VoteSource) else {}),
         },
         "results": results,
         "contrasts": [] if config.task == "ratings" else statistics.contrasts(config, outcomes),

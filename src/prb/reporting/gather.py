@@ -14,6 +14,7 @@ from prb.evaluation.config import CONDITIONS
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
+from prb.reporting.published import PublishedResult, read_published
 from prb.reporting.tables import shown_condition
 from prb.runs import CONFIG, SUMMARY, read_json
 from prb.stats.estimate import Ints, codes
@@ -128,6 +129,7 @@ class Inputs:
     """Folders by verb (bon, ppo, grade, train, build) and JSON files by kind (correlation, audit, agreement)."""
     texts: bool = True
     """Whether the site may contain texts of the dataset."""
+    published: tuple[PublishedResult, ...] = ()
 
     @property
     def evaluations(self) -> list[Evaluation]:
@@ -135,7 +137,9 @@ class Inputs:
         return list({run.folder: run for run in [*runs, *self.ratings]}.values())
 
 
-def gather(places: Sequence[Path], *, texts: bool = True, progress: Progress = SILENT) -> Inputs:
+def gather(
+    places: Sequence[Path], *, texts: bool = True, published: str | None = None, progress: Progress = SILENT
+) -> Inputs:
     if not places:
         raise BadInput("name at least one run folder")
     kinds = [(kind_of(place), place) for place in dict.fromkeys(places)]
@@ -148,8 +152,12 @@ def gather(places: Sequence[Path], *, texts: bool = True, progress: Progress = S
     for run in runs:
         if run.summary["task"] == "pairs":
             by_rows.setdefault(run.rows, []).append(run)
+    results = read_published(published) if published else ()
     groups = tuple(_group(f"d{n}", same, progress) for n, same in enumerate(by_rows.values()))
-    return Inputs(groups, tuple(run for run in runs if run.summary["task"] != "pairs"), others, texts)
+    names = [group.about["name"] for group in groups]
+    if published and not any(result.is_about(name) for result in results for name in names):
+        progress.note(f"published results: {published} has none about {', '.join(names) or 'these runs'}")
+    return Inputs(groups, tuple(run for run in runs if run.summary["task"] != "pairs"), others, texts, results)
 
 
 def kind_of(place: Path) -> str:

@@ -18,7 +18,7 @@ import orjson
 from filelock import FileLock
 
 from prb import __version__
-from prb.config import OutputConfig, PositionalWords, config
+from prb.config import Name, OutputConfig, PositionalWords, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.reporting.exports import numbers_table, tables_of
@@ -51,6 +51,8 @@ class ReportConfig(OutputConfig):
     """Include questions, answers, posts and replies of judges; without them the site holds ids and numbers only."""
     figures: bool = False
     """Also write figures for papers, as SVG and PDF in figures/."""
+    published: Name | None = None
+    """Also show published results about the dataset, marked as such: a YAML file, or `default` for those we ship."""
     format: Literal["site", "markdown", "csv"] = "site"
     """`site` writes files; the others print to stdout: the tables of the commands, or (only evaluate runs) numbers."""
     json: bool = False
@@ -95,7 +97,14 @@ def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
         raise BadInput("name at least one run folder")
     first = settings.runs[0]
     out = settings.out or (first if first.is_dir() else first.parent) / "report"
-    return write_site(settings.runs, out, texts=settings.texts, figures=settings.figures, progress=progress)
+    return write_site(
+        settings.runs,
+        out,
+        texts=settings.texts,
+        figures=settings.figures,
+        published=settings.published,
+        progress=progress,
+    )
 
 
 def report_tables(settings: ReportConfig) -> str:
@@ -127,17 +136,25 @@ def report_summaries(settings: ReportConfig) -> list[dict[str, Any]]:
 def _results(settings: ReportConfig) -> list[tuple[str, dict[str, Any]]]:
     if not settings.runs:
         raise BadInput("name at least one run folder")
+    if settings.published:
+        raise BadInput("--published is for the site; tables and summaries hold results of runs only")
     return [read_any(run) for run in settings.runs]
 
 
 def write_site(
-    places: Sequence[Path], out: Path, *, texts: bool = True, figures: bool = False, progress: Progress = SILENT
+    places: Sequence[Path],
+    out: Path,
+    *,
+    texts: bool = True,
+    figures: bool = False,
+    published: str | None = None,
+    progress: Progress = SILENT,
 ) -> Path:
     """The whole site or nothing: it is built beside `out` and then takes its place. Returns its `index.html`."""
     check_target(out)
     if figures:
         load_matplotlib()
-    inputs = gather(places, texts=texts, progress=progress)
+    inputs = gather(places, texts=texts, published=published, progress=progress)
     target = out.resolve()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -48,6 +48,8 @@ def _pairs(summary: Result) -> Table:
     if paper:
         counted = "as in the paper's scripts, ties count as lost and replies without a verdict as A"
     notes = [f"Accuracy in % with a 95 % interval clustered by user; {counted}."]
+    if "noise_ceiling" in summary["dataset"]:
+        notes.append(noise_note(summary["dataset"]["noise_ceiling"]))
     if several:
         chance = percent(summary["dataset"]["chance"])
         notes.append(
@@ -69,6 +71,15 @@ def _pairs(summary: Result) -> Table:
     extra += (("pairwise",) if several else ()) + (("RewardBench 2",) if official else ())
     extra += PAPER_COLUMNS if paper else ()
     return Table(_title(summary), ("model", *conditions, *kinds, *extra, "failed"), tuple(rows), tuple(notes))
+
+
+def noise_note(retest: Result | None) -> str:
+    """What is known of the noise in users' votes; accuracies are never divided by it."""
+    if retest is None:
+        return "Noise ceiling: unknown, since nobody voted twice on the same prompt and answers."
+    votes = f"{retest['n']} pairs of votes by one user on the same prompt and answers"
+    agreement = percent(retest["agreement"])
+    return f"Noise ceiling: test-retest agreement is {agreement} % ({votes}); accuracies are not corrected for it."
 
 
 def _ratings(summary: Result) -> Table:

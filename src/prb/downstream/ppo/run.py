@@ -44,7 +44,7 @@ from prb.errors import BadInput, MissingExtra, PrbError
 from prb.evaluation.run import chunks
 from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
 from prb.llm import Sampling
-from prb.models import MODELS
+from prb.models import MODELS, check_scorer
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import SUMMARY, Journal, RunFolder, read_result
@@ -68,9 +68,7 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
     tracker = _tracker(config)
     if reward is None:
         MODELS.check(Spec.parse(config.model))
-    model = MODELS.make(config.model) if reward is None else reward
-    if not isinstance(model, Scorer):
-        raise BadInput(f"{config.model!r} only compares answers; PPO needs a model that scores them")
+    model = check_scorer(config.model, MODELS.make(config.model) if reward is None else reward, "PPO needs")
     if grader is None and config.grader and config.holdout:
         grader = GRADERS.make(config.grader)
     accelerator = make_accelerator(config)
