@@ -21,8 +21,10 @@ from prb.runs import (
     read_json,
     read_lines,
     read_result,
+    read_sealed,
     write_json,
     write_lines,
+    write_sealed,
 )
 from prb.types import Outcome
 
@@ -362,3 +364,14 @@ def test_a_result_that_was_changed_after_the_run_is_refused(folder: Path) -> Non
     write_json(folder / SUMMARY, {"accuracy": 0.9})
     with pytest.raises(BadInput, match="was changed after the run wrote it"):
         read_result(folder, SUMMARY)
+
+
+def test_a_result_that_stands_alone_carries_its_digest(tmp_path: Path) -> None:
+    path = tmp_path / "audit.json"
+    write_sealed(path, {"accuracy": 0.5, "rows": [1, 2]})
+    assert read_sealed(path) == {"accuracy": 0.5, "rows": [1, 2]}
+    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.9"))
+    with pytest.raises(BadInput, match=r"audit\.json was changed after it was written"):
+        read_sealed(path)
+    write_json(path, {"accuracy": 0.9})  # of an earlier version
+    assert read_sealed(path) == {"accuracy": 0.9}

@@ -22,6 +22,7 @@ import orjson
 from filelock import FileLock, Timeout
 
 from prb.errors import BadInput, PrbError, RunConflict
+from prb.hashing import digest
 
 CONFIG, OUTCOMES, SUMMARY, USERS = "config.json", "outcomes.jsonl", "summary.json", "users.json"
 LOCK = ".lock"
@@ -30,6 +31,7 @@ FORMAT = 1
 _PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 _TAIL = 1 << 16
 _SEAL = b',"crc":'
+_DIGEST = "digest"
 
 
 def read_json(path: Path) -> Any:
@@ -81,6 +83,19 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_bytes(path, orjson.dumps(value, option=_PRETTY))
+
+
+def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
+    """A JSON file that carries its own digest: for results that are read, and copied, without the rest of a run."""
+    write_json(path, {**value, _DIGEST: digest(value).hex()})
+
+
+def read_sealed(path: Path) -> Any:
+    """A JSON file; one that carries a digest and was changed since is refused."""
+    content = read_json(path)
+    if isinstance(content, dict) and _DIGEST in content and content.pop(_DIGEST) != digest(content).hex():
+        raise BadInput(f"{path} was changed after it was written; run its command again to write it anew")
+    return content
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> None:
@@ -267,14 +282,17 @@ class RunFolder:
             )
         write_json(path, content)
 
-    def finish(self, results: Mapping[str, Any]) -> None:
-        """Make the journals durable, then write the results, the last one last: its presence means it is all there."""
+    def finish(self, results: Mapping[str, Any], files: Sequence[str] = ()) -> None:
+        """Make the journals durable, then write the results, the last one last: its presence means it is all there.
+
+        `files` were written before, and are results too: like the others they may not change any more.
+        """
         for journal in self._journals.values():
             journal.sync()
         for name, value in results.items():
             write_json(self.folder / name, value)
         content = read_json(self.folder / CONFIG)
-        content["digests"] = {name: content_digest(self.folder / name) for name in results}
+        content["digests"] = {name: content_digest(self.folder / name) for name in (*files, *results)}
         content["digests"] |= {name: _length(self.folder / name) for name in self._names}
         write_json(self.folder / CONFIG, content)
 
@@ -328,7 +346,7 @@ def read_result(folder: Path, name: str) -> Any:
     if not path.exists():
         raise BadInput(f"{folder} is not finished: it has no {name}; run its command again to resume")
     check_unchanged(path)
-    return read_json(path)
+    return read_sealed(path)
 
 
 def check_unchanged(path: Path, record: str = CONFIG) -> None:

@@ -15,7 +15,7 @@ from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.tables import shown_condition
-from prb.runs import CONFIG, SUMMARY, read_json
+from prb.runs import CONFIG, SUMMARY, read_json, read_result, read_sealed
 from prb.stats.estimate import Ints, codes
 
 FLOORS = frozenset({"random", "length", "constant", "lexical", "embedding"})
@@ -144,7 +144,7 @@ def gather(places: Sequence[Path], *, texts: bool = True, progress: Progress = S
 def kind_of(place: Path) -> str:
     """evaluate, bon, ppo, correlation, audit or agreement; anything else, or unfinished, is refused."""
     if place.is_file():
-        content = read_json(place)
+        content = read_sealed(place)
         kind = next((kind for kind, keys in KEYS.items() if isinstance(content, dict) and keys <= set(content)), None)
         if kind is None:
             raise BadInput(f"{place} is not a result of prb: expected a run folder or {', '.join(KEYS)} JSON")
@@ -162,7 +162,7 @@ def kind_of(place: Path) -> str:
 
 
 def read_run(folder: Path) -> Evaluation:
-    config, summary = read_json(folder / CONFIG), read_json(folder / SUMMARY)
+    config, summary = read_json(folder / CONFIG), read_result(folder, SUMMARY)
     if not isinstance(summary, dict) or not {"task", "dataset", "results", "contrasts"} <= set(summary):
         raise BadInput(f"{folder / SUMMARY} is not a summary of `prb evaluate`")
     return Evaluation(folder, config, summary)
@@ -175,11 +175,11 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return dict(read_run(folder).summary)
 
 
-def read_result(place: Path) -> dict[str, Any]:
+def read_place(place: Path) -> dict[str, Any]:
     """The content of a file, or the summary of a run; a PPO summary comes with its curves."""
     if place.is_file():
-        return dict(read_json(place))
-    summary = dict(read_json(place / SUMMARY))
+        return dict(read_sealed(place))
+    summary = dict(read_result(place, SUMMARY))
     if "train" not in summary:
         return summary
     return {**summary, "curves": read_curves(place / CURVES, up_to=summary["train"]["steps"])}
@@ -195,7 +195,7 @@ def prepared(inputs: Inputs, kind: str, prepare: Callable[[dict[str, Any]], dict
     results = []
     for place in inputs.others.get(kind, ()):
         try:
-            results.append({"name": result_name(place), **prepare(read_result(place))})
+            results.append({"name": result_name(place), **prepare(read_place(place))})
         except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise BadInput(f"{place} is damaged or was written by another version of prb: {error!r}") from None
     return results
