@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from prb.config import Positional, Seed, Settings, config
+from prb.config import Place, Positional, Seed, Settings, config
 from prb.errors import BadInput
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.runs import SUMMARY, read_json
@@ -25,9 +25,9 @@ class CompareConfig(Settings):
 
     verb: ClassVar[str] = "compare"
 
-    run_a: Positional[Path]
+    run_a: Positional[Place]
     """A run folder."""
-    run_b: Positional[Path]
+    run_b: Positional[Place]
     """Another run folder, or the same one with --model-a and --model-b."""
     model_a: str | None = None
     """Which model of the first run."""

@@ -18,7 +18,7 @@ import orjson
 from filelock import FileLock
 
 from prb import __version__
-from prb.config import OutputConfig, PositionalWords, config
+from prb.config import OutputConfig, Place, PositionalWords, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.reporting.figures import write_figures
@@ -42,9 +42,9 @@ class ReportConfig(OutputConfig):
 
     verb: ClassVar[str] = "report"
 
-    runs: PositionalWords[Path]
+    runs: PositionalWords[Place]
     """Folders of evaluate, bon and ppo runs; correlation.json, audit.json and agreement JSON, or their folders."""
-    out: Path | None = None
+    out: Place | None = None
     """Folder of the site. Default: RUN/report. Only an earlier report is overwritten."""
     texts: bool = True
     """Include questions, answers, posts and replies of judges; without them the site holds ids and numbers only."""
