@@ -101,7 +101,8 @@ def some_rows(data: Path) -> str:
 def evaluated(data: Path, folder: Path) -> Any:
     config = settings(some_rows(data), folder, model=("mine", "other"), batch=2)
     models = {"mine": recording()[0], "other": recording(lambda ask: float(len(ask.answer) % 3), "other")[0]}
-    return evaluate(config, models=models).summary, outcomes(folder)
+    summary = evaluate(config, models=models).summary
+    return summary, sorted(outcomes(folder), key=lambda line: (line["model"], line["condition"], line["pair"]))
 
 
 def read(data: Path, folder: Path) -> Any:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from prb.errors import BadInput, MissingExtra, unknown
 from prb.registry import Spec
-from prb.runs import CONFIG, OUTCOMES, SUMMARY, USERS, Finished, read_json, read_lines, read_result, read_sealed
+from prb.runs import CONFIG, OUTCOMES, SUMMARY, USERS, Finished, read_identity, read_lines, read_result, read_sealed
 from prb.types import Estimate
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def open_run(path: str | Path) -> Run:
             return kind(folder, read_sealed(folder / name))
     if not (folder / CONFIG).exists():
         raise BadInput(f"{folder} is not a run: it has no {CONFIG}")
-    config = read_json(folder / CONFIG)
+    config = read_identity(folder)
     verb = next((name for name in KINDS if name in config), None)
     if verb is None:
         raise BadInput(f"{folder / CONFIG} names no verb that makes runs")

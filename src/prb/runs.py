@@ -90,12 +90,19 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
     write_json(path, {**value, _DIGEST: digest(value).hex()})
 
 
-def read_sealed(path: Path) -> Any:
-    """A JSON file; one that carries a digest and was changed since is refused."""
+def read_sealed(path: Path, advice: str = "run its command again to write it anew") -> dict[str, Any]:
+    """A JSON object from a file; one that carries a digest and was changed since is refused."""
     content = read_json(path)
-    if isinstance(content, dict) and _DIGEST in content and content.pop(_DIGEST) != digest(content).hex():
-        raise BadInput(f"{path} was changed after it was written; run its command again to write it anew")
+    if not isinstance(content, dict):
+        raise BadInput(f"{path} does not hold a JSON object; {advice}")
+    if _DIGEST in content and content.pop(_DIGEST) != digest(content).hex():
+        raise BadInput(f"{path} was changed after it was written; {advice}")
     return content
+
+
+def read_identity(folder: Path) -> dict[str, Any]:
+    """The content of a run's `config.json`."""
+    return read_sealed(folder / CONFIG, "restore the file, or remove the folder and run again")
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> None:
@@ -269,18 +276,17 @@ class RunFolder:
     @property
     def models(self) -> dict[str, str]:
         """Fingerprints of all models that took part so far, by name."""
-        return dict(read_json(self.folder / CONFIG).get("models", {}))
+        return dict(read_identity(self.folder).get("models", {}))
 
     def confirm_model(self, name: str, fingerprint: str) -> None:
         """Note which weights a name stood for; a resumed run must find the same ones."""
-        path = self.folder / CONFIG
-        content = read_json(path)
+        content = read_identity(self.folder)
         known = content.setdefault("models", {}).setdefault(name, fingerprint)
         if known != fingerprint:
             raise RunConflict(
                 f"{self.folder}: model {name!r} was {known!r} when the run began and is {fingerprint!r} now"
             )
-        write_json(path, content)
+        write_sealed(self.folder / CONFIG, content)
 
     def finish(self, results: Mapping[str, Any], files: Sequence[str] = ()) -> None:
         """Make the journals durable, then write the results, the last one last: its presence means it is all there.
@@ -291,10 +297,10 @@ class RunFolder:
             journal.sync()
         for name, value in results.items():
             write_json(self.folder / name, value)
-        content = read_json(self.folder / CONFIG)
+        content = read_identity(self.folder)
         content["digests"] = {name: content_digest(self.folder / name) for name in (*files, *results)}
         content["digests"] |= {name: _length(self.folder / name) for name in self._names}
-        write_json(self.folder / CONFIG, content)
+        write_sealed(self.folder / CONFIG, content)
 
     def has_results(self) -> bool:
         journals = [self.folder / name for name in self._names]
@@ -317,11 +323,11 @@ class RunFolder:
         if not path.exists():
             if any(entry.name != LOCK for entry in self.folder.iterdir()):
                 raise RunConflict(f"{self.folder} exists and is not a run; choose another --out")
-            write_json(path, self.identity)
+            write_sealed(path, self.identity)
             return
-        stored = read_json(path)
-        if not isinstance(stored, dict) or stored.get("format", FORMAT) != FORMAT:
-            version = stored.get("format") if isinstance(stored, dict) else "unknown"
+        stored = read_identity(self.folder)
+        if stored.get("format", FORMAT) != FORMAT:
+            version = stored["format"]
             raise RunConflict(f"{self.folder} has run format {version}; this version of prb reads format {FORMAT}")
         stored = {key: value for key, value in stored.items() if key not in ("models", "digests")}
         differing = _differences(stored, orjson.loads(orjson.dumps(self.identity)))
@@ -352,9 +358,8 @@ def read_result(folder: Path, name: str) -> Any:
 def check_unchanged(path: Path, record: str = CONFIG) -> None:
     """Refuse a file that was changed after its run had finished. Of a journal a count will do: its lines are sealed."""
     config = path.with_name(record)
-    content = read_json(config) if config.exists() else {}
-    digests = content.get("digests") if isinstance(content, dict) else None
-    expected = digests.get(path.name) if isinstance(digests, dict) else None
+    content = read_sealed(config) if config.exists() else {}
+    expected = content.get("digests", {}).get(path.name)
     if expected is not None and expected != _length(path) and expected != content_digest(path):
         raise BadInput(f"{path} was changed after the run wrote it; run its command again to write it anew")
 

@@ -23,7 +23,7 @@ from prb.downstream.tables import Column, Scores
 from prb.errors import BadInput
 from prb.evaluation.outcomes import read_outcomes
 from prb.registry import split_alias
-from prb.runs import CONFIG, SUMMARY, read_json, read_result
+from prb.runs import CONFIG, SUMMARY, read_identity, read_result
 from prb.stats.best_of import curves
 from prb.stats.estimate import Floats
 
@@ -85,7 +85,7 @@ def _finished(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Verb, settings and summary of a run."""
     if not (folder / CONFIG).exists():
         raise BadInput(f"{folder} is not a run: it has no {CONFIG}")
-    config = read_json(folder / CONFIG)
+    config = read_identity(folder)
     verb = next((verb for verb in ("evaluate", "bon", "ppo") if verb in config), None)
     if verb is None:
         raise BadInput(f"{folder} is not a run of `prb evaluate`, `prb bon` or `prb ppo`")

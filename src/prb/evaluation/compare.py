@@ -11,7 +11,7 @@ import numpy as np
 from prb.config import Place, Positional, Seed, Settings, config
 from prb.errors import BadInput
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
-from prb.runs import SUMMARY, read_json
+from prb.runs import SUMMARY, read_result
 from prb.stats.estimate import codes, share
 from prb.stats.paired import correct, difference, flip_rate
 
@@ -103,10 +103,10 @@ def _credits(outcomes: Outcomes, column: Column) -> dict[str, float]:
 
 def _same_data(config: CompareConfig) -> bool | None:
     """Whether both runs saw the very same file; unknown until both are finished."""
-    paths = [folder / SUMMARY for folder in (config.run_a, config.run_b)]
-    if not all(path.exists() for path in paths):
+    folders = (config.run_a, config.run_b)
+    if not all((folder / SUMMARY).exists() for folder in folders):
         return None
-    a, b = (read_json(path)["dataset"]["fingerprint"] for path in paths)
+    a, b = (read_result(folder, SUMMARY)["dataset"]["fingerprint"] for folder in folders)
     return bool(a == b)
 
 

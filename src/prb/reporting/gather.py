@@ -15,7 +15,7 @@ from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.tables import shown_condition
-from prb.runs import CONFIG, SUMMARY, read_json, read_result, read_sealed
+from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed
 from prb.stats.estimate import Ints, codes
 
 FLOORS = frozenset({"random", "length", "constant", "lexical", "embedding"})
@@ -145,14 +145,14 @@ def kind_of(place: Path) -> str:
     """evaluate, bon, ppo, correlation, audit or agreement; anything else, or unfinished, is refused."""
     if place.is_file():
         content = read_sealed(place)
-        kind = next((kind for kind, keys in KEYS.items() if isinstance(content, dict) and keys <= set(content)), None)
+        kind = next((kind for kind, keys in KEYS.items() if keys <= set(content)), None)
         if kind is None:
             raise BadInput(f"{place} is not a result of prb: expected a run folder or {', '.join(KEYS)} JSON")
         return kind
     if not place.is_dir():
         raise BadInput(f"{place} does not exist")
-    config = read_json(place / CONFIG) if (place / CONFIG).exists() else None
-    verb = next((v for v in ("evaluate", "bon", "ppo") if isinstance(config, dict) and v in config), None)
+    config = read_identity(place) if (place / CONFIG).exists() else {}
+    verb = next((v for v in ("evaluate", "bon", "ppo") if v in config), None)
     if verb and not (place / SUMMARY).exists():
         raise BadInput(f"{place} is not finished; run the same `prb {verb}` again to resume it")
     kind = verb or next((kind for kind, name in FILES.items() if (place / name).exists()), None)
@@ -162,8 +162,8 @@ def kind_of(place: Path) -> str:
 
 
 def read_run(folder: Path) -> Evaluation:
-    config, summary = read_json(folder / CONFIG), read_result(folder, SUMMARY)
-    if not isinstance(summary, dict) or not {"task", "dataset", "results", "contrasts"} <= set(summary):
+    config, summary = read_identity(folder), read_result(folder, SUMMARY)
+    if not {"task", "dataset", "results", "contrasts"} <= set(summary):
         raise BadInput(f"{folder / SUMMARY} is not a summary of `prb evaluate`")
     return Evaluation(folder, config, summary)
 
