@@ -21,7 +21,6 @@ from prb.engine.chat import Chat
 from prb.engine.load import Checkpoint, Loading
 from prb.engine.load import load as load_model
 from prb.engine.prefix import Bundle, SharedPrefix, bundle
-from prb.prompts import render
 from prb.types import Pair, Query
 
 
@@ -70,9 +69,9 @@ def make_bundles(tokenizer: Any, queries: int, answers: int) -> list[Bundle]:
     for n in range(queries):
         pair = pairs[n * 12 % len(pairs)]
         posts = top_posts(pair.question, pair.profile, RANKERS["embedding"], k=10).posts
-        prompt = render(Query(question=pair.question, user=pair.user, posts=posts))
+        query = Query(question=pair.question, user=pair.user, posts=posts)
         texts = [*pair.answers, *pool[n * 64 : n * 64 + answers - 2]]
-        made.append(bundle([chat.tokens(prompt, text) for text in texts]))
+        made.append(bundle([chat.tokens(query, text) for text in texts]))
     return made
 
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import tyro
 from record import ROOT, write_between
 
-from prb.llm import Completion, Message, Request
+from prb.llm import Completion, Request
 from prb.llm.openai import Endpoint
+from prb.types import Turn
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def main(args: Args) -> None:
 
 def measure(args: Args, case: Case) -> tuple[str, ...]:
     prompt = "word " * args.words
-    requests = [Request((Message("user", f"{n}: {prompt}"),)) for n in range(args.completions)]
+    requests = [Request((Turn("user", f"{n}: {prompt}"),)) for n in range(args.completions)]
     with endpoint(args, case) as url:
         llm = Endpoint("local", url, concurrency=case.concurrency, timeout=max(2.0, 4 * case.latency))
         start = time.perf_counter()

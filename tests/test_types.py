@@ -29,15 +29,21 @@ PAIR = Pair(
     user="u1",
     question="Tea?",
     profile=(),
-    chosen="Yes.",
-    rejected="No.",
+    answers=("Yes.", "No."),
     rubric=(Aspect("warmth"),),
     narrative="N",
 )
 
 
 def test_a_query_has_no_place_for_rubric_or_narrative() -> None:
-    assert {field.name for field in dataclasses.fields(Query)} == {"question", "user", "posts", "plan"}
+    assert {field.name for field in dataclasses.fields(Query)} == {
+        "question",
+        "user",
+        "context",
+        "posts",
+        "choices",
+        "plan",
+    }
     with pytest.raises(TypeError, match="unexpected keyword argument 'rubric'"):
         Query(question="Tea?", rubric=("warmth",))  # type: ignore[call-arg]
     with pytest.raises((AttributeError, TypeError)):
@@ -48,7 +54,7 @@ def test_a_query_has_no_place_for_rubric_or_narrative() -> None:
     ("thing", "field"),
     [
         (Query(question="Tea?"), "question"),
-        (PAIR, "chosen"),
+        (PAIR, "answers"),
         (Failure("x"), "reason"),
         (Verdict(choice="tie"), "choice"),
         (Outcome(pair="p", user="u", cluster="c", model="m", condition="none"), "credit"),

@@ -85,6 +85,7 @@ PositionalWords = Annotated[tuple[T, ...], _AsTuple, Flag(repeated=True, positio
 
 Condition = Literal["none", "profile", "plan", "shuffled", "oracle"]
 Donors = Literal["matched", "any"]
+HistoryKind = Literal["posts", "choices", "both"]
 Masking = Literal["auto", "on", "off"]
 RankerName = Literal["embedding", "bm25", "recency"]
 
@@ -139,7 +140,7 @@ class DataConfig(Settings):
     dataset: Name = "mirror"
     """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
     split: str | None = None
-    """Which split; `test` where rows carry one, else all rows."""
+    """Which split; `all` for all of them. Default: `test` where rows have splits, else all rows."""
     limit: Count | None = None
     """At most N rows of the split, spread over clusters; twins stay together. The same rows whatever the seed."""
     skip_bad: bool = False
@@ -162,12 +163,16 @@ class MaskingConfig(Settings):
 class UserConfig(MaskingConfig):
     """What is shown of the user."""
 
+    history: HistoryKind = "both"
+    """What is shown of the user's history: past posts, past choices, or both."""
     k: Size = 10
     """How many posts of the history are shown."""
+    k_choices: Size = 8
+    """How many past choices are shown."""
     budget: Size | None = None
-    """At most this many tokens of posts, estimated as characters / 4."""
+    """At most this many tokens of posts, and as many of choices, estimated as characters / 4."""
     ranker: RankerName = "embedding"
-    """How the k posts are picked."""
+    """How the posts and choices that are shown are picked."""
     planner: Name = "extractive"
     """How condition `plan` infers what the user wants."""
     donors: Donors = "matched"

@@ -6,12 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, Self, overload, runtime_checkable
 
+Role = Literal["system", "user", "assistant"]
+
 
 class Post(NamedTuple):
     """One item of a user's history."""
 
     id: str
     category: str
+    text: str
+
+
+class Choice(NamedTuple):
+    """A past preference of a user: which of two answers to a question they preferred."""
+
+    question: str
+    chosen: str
+    rejected: str
+
+
+class Turn(NamedTuple):
+    """One message of a conversation."""
+
+    role: Role
     text: str
 
 
@@ -64,23 +81,41 @@ class Query:
     """All that a reward model may see. There is no field for rubric or narrative, so those cannot leak."""
 
     question: str
+    """The message to be answered."""
     user: str | None = None
-    """Whose posts these are; `None` where the model is told nothing about the user."""
+    """Whose history this is; `None` where the model is told nothing about the user."""
+    context: tuple[Turn, ...] = ()
+    """The turns before the question."""
     posts: tuple[Post, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    """What the user preferred before, newest last."""
     plan: tuple[str, ...] = ()
     """What this user probably wants, one aspect per entry: inferred (`plan`) or the true rubric (`oracle`)."""
+
+    @property
+    def blind(self) -> Query:
+        """The conversation alone, as condition `none` shows it."""
+        return Query(question=self.question, context=self.context)
+
+    @property
+    def about_user(self) -> bool:
+        return bool(self.posts or self.choices or self.plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A user's question with two good answers, one of which follows that user's rubric."""
+    """A user's question with good answers, some of which follow that user's rubric: usually one of two."""
 
     id: str
     user: str
     question: str
     profile: Sequence[Post]
-    chosen: str
-    rejected: str
+    answers: tuple[str, ...]
+    """The right ones first."""
+    n_best: int = 1
+    """How many of the answers are right."""
+    context: tuple[Turn, ...] = ()
+    choices: tuple[Choice, ...] = ()
     category: str = ""
     rubric: tuple[Aspect, ...] = ()
     narrative: str = ""
@@ -93,7 +128,18 @@ class Pair:
     groups: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def answers(self) -> tuple[str, str]:
+    def chosen(self) -> str:
+        """The right answer, or the first of them."""
+        return self.answers[0]
+
+    @property
+    def rejected(self) -> str:
+        """The wrong answer, or the first of them."""
+        return self.answers[self.n_best]
+
+    @property
+    def contrast(self) -> tuple[str, str]:
+        """A right and a wrong answer, for whatever looks at two."""
         return self.chosen, self.rejected
 
 
@@ -107,6 +153,8 @@ class Rating:
     profile: Sequence[Post]
     answer: str
     rating: float
+    context: tuple[Turn, ...] = ()
+    choices: tuple[Choice, ...] = ()
     category: str = ""
     rubric: tuple[Aspect, ...] = ()
     split: str | None = None
@@ -172,14 +220,14 @@ class Reward(float):
     text: str
 
 
-Choice = Literal["first", "second", "tie"]
+Winner = Literal["first", "second", "tie"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Which of two answers a comparer prefers."""
 
-    choice: Choice
+    choice: Winner
     tokens: int = 0
     cut: int = 0
     cost: float = 0.0
@@ -233,9 +281,9 @@ class Outcome:
     model: str
     condition: str
     scores: tuple[float | None, ...] | None = None
-    """Of a scorer: one number per answer, chosen first; `None` where it failed."""
+    """Of a scorer: one number per answer, right ones first; `None` where it failed."""
     verdicts: tuple[str | None, ...] | None = None
-    """Of a comparer: asked with chosen first, then with rejected first."""
+    """Of a comparer: for each right and each wrong answer, asked with the right one first, then second."""
     credit: float | None = None
     """1 won, 0.5 tied, 0 lost; `None` is a failure, not a loss."""
     margin: float | None = None
@@ -244,10 +292,14 @@ class Outcome:
     """Whether the row or its endpoint failed; `None` where nothing did."""
     post_ids: tuple[str, ...] = ()
     """The posts the model saw, in the order it saw them."""
+    choices: tuple[int, ...] = ()
+    """The past choices the model saw, as positions in the user's list of them."""
+    leaks: int = 0
+    """Past choices that were removed because they are about this question or have one of its answers."""
     plan: tuple[str, ...] = ()
     """What was inferred about the user, under condition `plan`."""
     cut: int = 0
-    """How many posts a token budget left out."""
+    """How many posts and choices a token budget left out."""
     tokens: int = 0
     seconds: float = 0.0
     cost: float = 0.0

@@ -6,15 +6,15 @@ import pytest
 
 from prb.building.ledger import Ledger, LoggedLLM
 from prb.errors import BadInput, BudgetUsedUp, Unreachable
-from prb.llm import Completion, Message, Request, Sampling
+from prb.llm import Completion, Request, Sampling
 from prb.llm.pacing import Prices
 from prb.llm.scripted import ScriptedLLM
 from prb.runs import Journal, sealed
-from prb.types import Failure
+from prb.types import Failure, Turn
 
 
 def ask(text: str) -> Request:
-    return Request((Message("user", text),), Sampling(max_tokens=10))
+    return Request((Turn("user", text),), Sampling(max_tokens=10))
 
 
 def logged(tmp_path, llm, **settings) -> LoggedLLM:

@@ -144,7 +144,7 @@ def test_the_prompt_of_each_condition_can_be_read(condition: str, prb: Prb, writ
 
 @pytest.mark.parametrize(
     ("condition", "says"),
-    [("oracle", "r1: no rubric to show"), ("shuffled", "r1: no other user to borrow a profile from")],
+    [("oracle", "r1: no rubric to show"), ("shuffled", "r1: no other user to borrow a history from")],
 )
 def test_a_prompt_that_cannot_be_made_says_why(condition: str, says: str, prb: Prb, write_jsonl: Write) -> None:
     data = write_jsonl([make_row(1, rubric_aspects=[])])

@@ -123,7 +123,7 @@ def test_a_row_without_hidden_wording_cannot_leak() -> None:
 
 def test_answers_of_very_different_length_are_a_warning() -> None:
     [problem] = warnings(sound(1), sound(2, chosen="a" * 10, rejected="b" * 21))
-    assert (problem.line, problem.what) == (2, "answers of very different length: 10 and 21 characters")
+    assert (problem.line, problem.what) == (2, "answers of very different length: 10 to 21 characters")
 
 
 def test_an_answer_of_twice_the_length_is_no_warning() -> None:
@@ -171,8 +171,7 @@ PAIR = Pair(
     user="ann",
     question=fresh(12),
     profile=tuple(Post(f"p{n}", "", fresh(50)) for n in range(10)),
-    chosen=fresh(80),
-    rejected=fresh(80),
+    answers=(fresh(80), fresh(80)),
     category="Society_and_Culture",
     rubric=tuple(Aspect(f"aspect {n}", quote, "why") for n, quote in enumerate(QUOTES)),
     narrative=" ".join([*QUOTES, fresh(40)]),
@@ -187,8 +186,14 @@ def reviewed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_module, "reviewed_names", lambda: frozenset({"New York"}))
 
 
+def changed(pair: Pair, **changes: Any) -> Pair:
+    """Another pair; its answers can be changed one by one."""
+    answers = changes.pop("chosen", pair.chosen), changes.pop("rejected", pair.rejected)
+    return replace(pair, answers=answers, **changes)
+
+
 def broken_rules(**changes: Any) -> list[str]:
-    return list(row_rules(replace(PAIR, **changes)))
+    return list(row_rules(changed(PAIR, **changes)))
 
 
 def with_post(text: str) -> tuple[Post, ...]:
@@ -268,8 +273,8 @@ def test_reviewed_names_may_be_used() -> None:
 
 
 def couple(n: int, tier: str) -> list[Pair]:
-    first = replace(PAIR, id=f"{n}a", user=f"a{n}", tier=tier, question=fresh(12), chosen=fresh(80), rejected=fresh(80))
-    return [first, replace(first, id=f"{n}b", user=f"b{n}", chosen=first.rejected, rejected=first.chosen)]
+    first = changed(PAIR, id=f"{n}a", user=f"a{n}", tier=tier, question=fresh(12), chosen=fresh(80), rejected=fresh(80))
+    return [first, changed(first, id=f"{n}b", user=f"b{n}", chosen=first.rejected, rejected=first.chosen)]
 
 
 def test_tiers_are_balanced_to_about_a_third() -> None:
@@ -302,10 +307,10 @@ def test_questions_that_say_the_same_are_named() -> None:
 def test_answers_of_one_reading_level_are_asked_for() -> None:
     easy = "The cat sat. The dog ran. It was fun."
     hard = "Notwithstanding considerable difficulties, administrators implemented international regulations."
-    uneven = replace(PAIR, chosen=easy, rejected=hard)
+    uneven = changed(PAIR, chosen=easy, rejected=hard)
     assert reading_gaps([uneven])[0] > 10
     assert any("reading grades of the two answers differ by" in what for what in set_rules([uneven]))
-    assert reading_gaps([replace(PAIR, rejected=PAIR.chosen)]) == [0]
+    assert reading_gaps([changed(PAIR, rejected=PAIR.chosen)]) == [0]
 
 
 def test_problems_of_rows_carry_their_line_and_those_of_the_set_line_zero() -> None:
@@ -318,3 +323,12 @@ def test_problems_of_rows_carry_their_line_and_those_of_the_set_line_zero() -> N
 
 def test_an_empty_set_breaks_no_rule() -> None:
     assert mirror_problems([]) == []
+
+
+def test_past_choices_that_give_the_label_away_are_a_warning() -> None:
+    row = sound(1)
+    leak = {"question": row["question"], "chosen": "Yes.", "rejected": "No."}
+    harmless = {"question": "Where do geese sleep?", "chosen": "Yes.", "rejected": "No."}
+    [problem] = warnings({**row, "choices": [harmless, leak]})
+    assert problem.what == "past choices that give the label away (number 2) are never shown"
+    assert warnings({**row, "choices": [harmless]}) == []

@@ -12,7 +12,7 @@ from prb.data.convert import convert
 from prb.data.load import Users, load, load_pairs
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput
-from prb.types import Pair, Post, Rating
+from prb.types import Choice, Pair, Post, Rating, Turn
 from tests.conftest import Row, make_row, make_twins
 from tests.data.broken import BROKEN, Broken, line, sound
 
@@ -148,8 +148,7 @@ def test_a_row_becomes_a_pair(write_jsonl: Write) -> None:
         user="u1",
         question=row["question"],
         profile=tuple(Post(p["id"], p["category"], p["text"]) for p in row["profile"]),
-        chosen=row["chosen"],
-        rejected=row["rejected"],
+        answers=(row["chosen"], row["rejected"]),
         category=row["category"],
         rubric=(("brevity", "keep it short", "Long texts tire them."),),  # type: ignore[arg-type]
         narrative=row["narrative"],
@@ -346,7 +345,7 @@ def test_the_donors_are_the_whole_split_before_the_limit(write_jsonl: Write) -> 
     dataset = load(str(write_jsonl(rows)), limit=1, donors=True)
     assert len(dataset) == 1
     assert dataset.users.names == ["u1", "u2", "u3"]
-    assert [post.text for post in dataset.users.posts("u3")] == [post["text"] for post in rows[2]["profile"]]
+    assert [post.text for post in dataset.users.history("u3").posts] == [post["text"] for post in rows[2]["profile"]]
 
 
 def clusters_of(rows: list[Row], **options: Any) -> tuple[list[str], str]:
@@ -397,76 +396,80 @@ def test_a_user_of_two_splits_is_a_donor_in_both(write_jsonl: Write) -> None:
     rows = [make_row(1, split="train"), make_row(2, user="u1", split="test", profile=late), make_row(3, split="test")]
     users = load(str(write_jsonl(rows)), donors=True).users
     assert users.names == ["u1", "u3"]
-    assert [post.id for post in users.posts("u1")] == ["late"]
+    assert [post.id for post in users.history("u1").posts] == ["late"]
+
+
+def row_of(profile: list[dict[str, Any]], split: str | None) -> dict[str, Any]:
+    return {"profile": profile, "split": split}
 
 
 def test_posts_come_back_as_they_went_in() -> None:
-    users = Users(keep_posts=True)
-    users.add("bo", None, TEA)
-    users.add("al", None, RAIN)
+    users = Users(keep=True)
+    users.add("bo", row_of(TEA, None))
+    users.add("al", row_of(RAIN, None))
     users.of_split(None, {})
-    assert tuple(users.posts("bo")) == (Post("p1", "Food", "Tea at four, naïvely."),)
-    assert tuple(users.posts("al")) == (Post("1", "", "Rain again."), Post("7", "", "Still rain."))
-    assert tuple(users.posts("bo")) == (Post("p1", "Food", "Tea at four, naïvely."),)
+    assert tuple(users.history("bo").posts) == (Post("p1", "Food", "Tea at four, naïvely."),)
+    assert tuple(users.history("al").posts) == (Post("1", "", "Rain again."), Post("7", "", "Still rain."))
+    assert tuple(users.history("bo").posts) == (Post("p1", "Food", "Tea at four, naïvely."),)
 
 
 def test_names_are_sorted_whatever_the_order_of_the_file() -> None:
-    users = Users(keep_posts=True)
+    users = Users(keep=True)
     for user in ("zoe", "al", "mo"):
-        users.add(user, None, TEA)
+        users.add(user, row_of(TEA, None))
     assert users.of_split(None, {}).names == ["al", "mo", "zoe"]
 
 
 def test_a_split_holds_only_its_own_users() -> None:
-    users = Users(keep_posts=True)
-    users.add("al", "train", TEA)
-    users.add("bo", "test", TEA)
+    users = Users(keep=True)
+    users.add("al", row_of(TEA, "train"))
+    users.add("bo", row_of(TEA, "test"))
     assert users.of_split("test", {}).names == ["bo"]
 
 
 def test_a_user_of_two_splits_has_the_posts_of_the_split_asked_for() -> None:
-    users = Users(keep_posts=True)
-    users.add("al", "train", TEA)
-    users.add("al", "test", RAIN)
+    users = Users(keep=True)
+    users.add("al", row_of(TEA, "train"))
+    users.add("al", row_of(RAIN, "test"))
     assert users.of_split("test", {}).names == ["al"]
-    assert len(users.posts("al")) == 2
+    assert len(users.history("al").posts) == 2
 
 
 def test_the_first_history_of_a_user_stays() -> None:
-    users = Users(keep_posts=True)
-    users.add("al", None, TEA)
-    users.add("al", None, RAIN)
+    users = Users(keep=True)
+    users.add("al", row_of(TEA, None))
+    users.add("al", row_of(RAIN, None))
     users.of_split(None, {})
-    assert [post.id for post in users.posts("al")] == ["p1"]
+    assert [post.id for post in users.history("al").posts] == ["p1"]
 
 
 def test_users_without_posts_are_no_donors() -> None:
-    users = Users(keep_posts=True)
-    users.add("al", None, [])
+    users = Users(keep=True)
+    users.add("al", row_of([], None))
     assert users.of_split(None, {}).names == []
 
 
 def test_nothing_is_kept_unless_asked_for() -> None:
     users = Users()
-    users.add("al", None, TEA)
+    users.add("al", row_of(TEA, None))
     assert users.of_split(None, {}).names == []
     with pytest.raises(KeyError):
-        users.posts("al")
+        users.history("al")
 
 
 def test_a_user_without_links_is_a_cluster() -> None:
-    users = Users(keep_posts=True).of_split(None, {"bo": "al"})
+    users = Users(keep=True).of_split(None, {"bo": "al"})
     assert (users.cluster("bo"), users.cluster("zoe")) == ("al", "zoe")
 
 
 def test_a_history_may_outgrow_the_memory_it_is_given() -> None:
-    users = Users(keep_posts=True)
+    users = Users(keep=True)
     long = [{"id": "p", "text": "x" * (1 << 20)}] * 70
-    users.add("al", None, long)
-    users.add("bo", None, TEA)
+    users.add("al", row_of(long, None))
+    users.add("bo", row_of(TEA, None))
     users.of_split(None, {})
-    assert len(users.posts("al")) == 70
-    assert users.posts("bo")[0].text == "Tea at four, naïvely."
+    assert len(users.history("al").posts) == 70
+    assert users.history("bo").posts[0].text == "Tea at four, naïvely."
 
 
 # ratings
@@ -518,3 +521,57 @@ def test_a_real_history_becomes_posts(shared_data: Path, write_jsonl: Write) -> 
     profile = fragments["train_row_0_profile_verbatim"]
     [pair] = load_pairs(str(write_jsonl([make_row(1, profile=profile)])))
     assert list(pair.profile) == [Post(p["id"], p["category"], p["text"]) for p in profile]
+
+
+def test_a_row_may_have_several_answers_past_choices_and_earlier_turns(write_jsonl: Write) -> None:
+    choices = [{"question": "Tea?", "chosen": "Yes.", "rejected": "No."}]
+    context = [{"role": "system", "text": "Be brief."}, {"role": "user", "text": "Hi."}]
+    row = make_row(1, chosen=["a", "bb"], rejected=["ccc", "d"], choices=choices, context=context)
+    dataset = load(str(write_jsonl([row, make_row(2)])), donors=True)
+    pair, plain = dataset
+    assert isinstance(pair, Pair)
+    assert (pair.answers, pair.n_best, pair.contrast) == (("a", "bb", "ccc", "d"), 2, ("a", "ccc"))
+    assert pair.choices == (Choice("Tea?", "Yes.", "No."),)
+    assert pair.context == (Turn("system", "Be brief."), Turn("user", "Hi."))
+    assert (plain.choices, plain.context) == ((), ())
+    assert [list(column) for column in dataset.index.answers] == [[2, 1], [4, 2]]
+    assert dataset.index.chance == pytest.approx(0.5)
+    assert dataset.index.lengths[0][0] == 1.5
+    assert dataset.users.history("u1").choices == pair.choices
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"chosen": []}, "`chosen` is empty"),
+        ({"chosen": ["a", " "]}, "`chosen.1` is empty"),
+        ({"rejected": ["a", 3]}, "`rejected.1` must be text, not a number"),
+        ({"chosen": 3}, "`chosen` must be text, not a number"),
+        ({"chosen": ["x", "y"], "rejected": ["z", "y "]}, "`chosen` and `rejected` are the same text"),
+        (
+            {"context": [{"role": "bot", "text": "Hi."}]},
+            "`context.0.role` must be 'system', 'user' or 'assistant', not 'bot'",
+        ),
+        ({"choices": [{"question": "Tea?", "chosen": "Yes."}]}, "`choices.0.rejected` is missing"),
+    ],
+)
+def test_damaged_answers_choices_and_turns_are_named(changes: Row, problem: str, write_jsonl: Write) -> None:
+    with pytest.raises(BadData) as caught:
+        load(str(write_jsonl([make_row(1, **changes)])))
+    assert [p.what for p in caught.value.problems] == [problem]
+
+
+def test_twins_with_four_answers_are_one_cluster_but_have_no_person_effect(write_jsonl: Write) -> None:
+    one = make_row(1, mirror="r2", chosen="a", rejected=["b", "c", "d"])
+    two = make_row(2, mirror="r1", question=one["question"], chosen="b", rejected=["d", "c", "a"])
+    index = load(str(write_jsonl([one, two]))).index
+    assert (index.clusters, list(index.twins)) == (["u1", "u1"], [-1, -1])
+    same = {**two, "chosen": "a", "rejected": ["b", "c", "d"]}
+    with pytest.raises(BadData, match="answers swapped"):
+        load(str(write_jsonl([one, same])))
+
+
+def test_all_splits_can_be_asked_for(write_jsonl: Write) -> None:
+    rows = [make_row(1, split="train"), make_row(2, split="test"), make_row(3)]
+    assert load(str(write_jsonl(rows)), split="all").index.ids == ["r1", "r2", "r3"]
+    assert load(str(write_jsonl(rows[2:])), split="all").index.ids == ["r3"]

@@ -4,17 +4,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prb.engine.chat import Chat, TwoTexts, fit
-from prb.prompts import render
-from prb.types import Failure, Post, Query
+from prb.prompts import flat
+from prb.types import Choice, Failure, Post, Query, Turn
 from tests import tiny
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40).filter(str.strip)
+ASK = Query(question="ask")
 NO_BOS = tiny.CHAT.replace("{{ bos_token }}", "")
 
 
 def test_a_templated_text_has_exactly_one_bos() -> None:
     for template in (tiny.CHAT, NO_BOS):
-        ids = Chat(tiny.tokenizer(template)).tokens("ask", "answer")
+        ids = Chat(tiny.tokenizer(template)).tokens(ASK, "answer")
         assert list(ids).count(1) == 1
         assert ids[0] == 1
 
@@ -23,23 +24,50 @@ def test_without_a_history_the_tokens_are_those_of_the_chat_template_for_the_bar
     tokenizer, question = tiny.tokenizer(), " Which bread?\n\nA book: "
     turns = [{"role": "user", "content": question}, {"role": "assistant", "content": "big"}]
     expected = tokenizer.apply_chat_template(turns, return_dict=False)
-    assert list(Chat(tokenizer).tokens(render(Query(question=question)), "big")) == list(expected)
+    assert list(Chat(tokenizer).tokens(Query(question=question), "big")) == list(expected)
 
 
 def test_roles_are_kept_and_a_system_turn_comes_first() -> None:
     tokenizer = tiny.tokenizer()
-    text = tokenizer.decode(Chat(tokenizer, system="be big").tokens("ask", "answer"))
+    text = tokenizer.decode(Chat(tokenizer, system="be big").tokens(ASK, "answer"))
     assert text == "<s><|system|>\nbe big<|end|>\n<|user|>\nask<|end|>\n<|assistant|>\nanswer<|end|>\n"
+
+
+def test_earlier_turns_are_turns_of_the_chat_and_system_messages_become_one() -> None:
+    tokenizer = tiny.tokenizer()
+    context = (Turn("system", "be warm"), Turn("user", "book"), Turn("assistant", "late"))
+    query = Query(question="ask", context=context, posts=(Post("1", "", "early morning"),))
+    text = tokenizer.decode(Chat(tokenizer, system="be big").tokens(query, "answer"))
+    before = "<s><|system|>\nbe big\n\nbe warm<|end|>\n<|user|>\nbook<|end|>\n<|assistant|>\nlate<|end|>\n<|user|>\n"
+    assert text.startswith(before)
+    assert text.endswith("ask<|end|>\n<|assistant|>\nanswer<|end|>\n")
+    assert "early morning" in text.removeprefix(before)
+
+
+def test_a_conversation_without_a_history_is_what_the_template_makes_of_its_messages() -> None:
+    tokenizer = tiny.tokenizer()
+    query = Query(question="ask", context=(Turn("user", "book"), Turn("assistant", "late")))
+    messages = [("user", "book"), ("assistant", "late"), ("user", "ask"), ("assistant", "big")]
+    turns = [{"role": role, "content": text} for role, text in messages]
+    assert list(Chat(tokenizer).tokens(query, "big")) == list(tokenizer.apply_chat_template(turns, return_dict=False))
+
+
+def test_models_that_read_no_turns_get_the_conversation_as_one_text() -> None:
+    query = Query(question="ask", context=(Turn("user", "book"), Turn("assistant", "late")))
+    for tokenizer in (tiny.tokenizer(None), tiny.tokenizer(None, encoder=True)):
+        reader = TwoTexts(tokenizer) if tokenizer.eos_token == "</s>" else Chat(tokenizer)
+        decoded = tokenizer.decode(reader.text(query, "answer").ids)
+        assert "User: book\n\nAssistant: late\n\nUser: ask" in decoded
 
 
 def test_without_a_template_prompt_and_answer_are_joined_by_an_empty_line() -> None:
     tokenizer = tiny.tokenizer(None)
-    assert tokenizer.decode(Chat(tokenizer).tokens("ask", "answer")) == "<s>ask\n\nanswer"
+    assert tokenizer.decode(Chat(tokenizer).tokens(ASK, "answer")) == "<s>ask\n\nanswer"
 
 
 def test_an_encoder_gets_two_texts() -> None:
     tokenizer = tiny.tokenizer(None, encoder=True)
-    made = TwoTexts(tokenizer).text("ask", "answer")
+    made = TwoTexts(tokenizer).text(ASK, "answer")
     assert tokenizer.decode(made.ids) == "<s>ask</s>answer</s>"
 
 
@@ -47,7 +75,7 @@ def test_an_encoder_gets_two_texts() -> None:
 @given(TEXT, TEXT, st.sampled_from([tiny.CHAT, None]))
 def test_the_marked_tokens_are_the_answer(prompt: str, answer: str, template: str | None) -> None:
     tokenizer = tiny.tokenizer(template)
-    made = Chat(tokenizer).text(prompt, answer)
+    made = Chat(tokenizer).text(Query(question=prompt), answer)
     assert answer.strip() in tokenizer.decode(made.ids[made.start : made.end])
 
 
@@ -56,8 +84,8 @@ def query(posts: int, words: int = 12) -> Query:
     return Query(question=" ".join(f"w{n}" for n in range(words)), user="u", posts=history)
 
 
-def encode(prompt: str, answer: str) -> list[int]:
-    return [0] * (len(prompt.split()) + len(answer.split()))
+def encode(query: Query, answer: str) -> list[int]:
+    return [0] * (len(flat(query).split()) + len(answer.split()))
 
 
 def test_what_fits_is_left_alone() -> None:
@@ -65,14 +93,14 @@ def test_what_fits_is_left_alone() -> None:
 
 
 def test_the_oldest_posts_go_first_and_as_few_as_possible() -> None:
-    full = len(encode(render(query(6)), "a"))
+    full = len(encode(query(6), "a"))
     fitted = fit(query(6), ["a"], encode, limit=full - 1)
     assert not isinstance(fitted, Failure)
     assert ([post.id for post in fitted[0].posts], fitted[1]) == (["1", "2", "3", "4", "5"], 1)
 
 
 def test_then_the_middle_of_the_question_goes_and_its_ends_stay() -> None:
-    bare = len(encode(render(query(0)), "a"))
+    bare = len(encode(query(0), "a"))
     fitted = fit(query(4), ["a"], encode, limit=bare - 4)
     assert not isinstance(fitted, Failure)
     short, cut = fitted
@@ -84,11 +112,11 @@ def test_then_the_middle_of_the_question_goes_and_its_ends_stay() -> None:
 
 
 def test_the_longest_answer_decides_for_all() -> None:
-    full = len(encode(render(query(6)), "a"))
+    full = len(encode(query(6), "a"))
     long = " ".join("b" * 9)
     fitted = fit(query(6), ["a", long], encode, limit=full)
     assert not isinstance(fitted, Failure)
-    assert len(encode(render(fitted[0]), long)) <= full
+    assert len(encode(fitted[0], long)) <= full
     assert fitted[1] == 2
 
 
@@ -107,7 +135,23 @@ def test_a_fitted_query_fits_and_loses_no_more_posts_than_needed(
         assert answer + 3 > limit - 3
         return
     short, cut = fitted
-    assert len(encode(render(short), texts[0])) <= limit
+    assert len(encode(short, texts[0])) <= limit
     if 0 < cut <= posts:
         one_more = Query(question=short.question, user="u", posts=query(posts, words).posts[cut - 1 :])
-        assert len(encode(render(one_more), texts[0])) > limit
+        assert len(encode(one_more, texts[0])) > limit
+
+
+def test_after_the_posts_go_the_oldest_choices_then_the_oldest_turns_and_a_conversation_begins_with_the_user() -> None:
+    choices = tuple(Choice(f"old question {n}", "this one", "not that one") for n in range(3))
+    context = (Turn("system", "rules"), *(Turn("user" if n % 2 == 0 else "assistant", f"turn {n}") for n in range(4)))
+    whole = Query(question="now what", user="u", context=context, posts=query(2).posts, choices=choices)
+    sizes = range(len(encode(whole, "a")), len(encode(Query(question="now what"), "a")), -1)
+    cuts = [fitted for size in sizes if not isinstance(fitted := fit(whole, ["a"], encode, size), Failure)]
+    kept = [(len(q.posts), len(q.choices), len(q.context)) for q, _ in cuts]
+    assert kept[0] == (2, 3, 5)
+    assert kept == sorted(kept, reverse=True)
+    assert all(posts == 0 or choices == 3 for posts, choices, _ in kept)
+    assert all(choices == 0 or turns == 5 for _, choices, turns in kept)
+    assert {q.context[0] for q, _ in cuts} == {Turn("system", "rules")}
+    assert {q.context[1].role for q, _ in cuts if len(q.context) > 1} == {"user"}
+    assert {q.choices[-1] for q, _ in cuts if q.choices} == {choices[-1]}

@@ -16,7 +16,6 @@ torch = tiny.torch
 from prb.engine.chat import Chat  # noqa: E402
 from prb.engine.hidden import HiddenStates  # noqa: E402
 from prb.engine.load import Checkpoint, Loading, load  # noqa: E402
-from prb.prompts import render  # noqa: E402
 
 QUERY = Query(question="best bread?", user="u", posts=(Post("1", "", "early morning"), Post("2", "", "a big city")))
 
@@ -27,7 +26,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def by_hand(loaded: Checkpoint, query: Query, answer: str, layer: int) -> np.ndarray:
-    text = Chat(loaded.tokenizer).text(render(query), answer)
+    text = Chat(loaded.tokenizer).text(query, answer)
     with torch.inference_mode():
         out = loaded.model(input_ids=torch.tensor([list(text.ids)]), output_hidden_states=True)
     return out.hidden_states[layer][0, text.start : text.end].mean(dim=0).numpy()

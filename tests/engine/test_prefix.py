@@ -13,6 +13,7 @@ from prb.engine.chat import Chat, Text, common_prefix
 from prb.engine.heads import AnswerLogp, LastToken
 from prb.engine.load import Loading, load
 from prb.engine.prefix import Bundle, SharedPrefix, batches, bundle, sharing_is_exact
+from prb.types import Query
 from tests import tiny
 from tests.tiny import torch
 
@@ -69,7 +70,7 @@ def groups_of(tokenizer: object, seed: int = 0, queries: int = 6) -> list[list[T
     for _ in range(queries):
         prompt = " ".join(random.choices(tiny.WORDS, k=random.randint(1, 60)))
         answers = [" ".join(random.choices(tiny.WORDS, k=random.randint(1, 25))) for _ in range(random.randint(2, 4))]
-        made.append([chat.text(prompt, answer) for answer in answers])
+        made.append([chat.text(Query(question=prompt), answer) for answer in answers])
     return made
 
 
@@ -155,7 +156,7 @@ def test_a_kept_prefix_is_not_read_again_until_it_is_forgotten(tmp_path: Path) -
 
 def test_an_empty_answer_is_a_failure_of_its_own(tmp_path: Path) -> None:
     from prb.models import MODELS
-    from prb.types import Ask, Failure, Query, Scorer
+    from prb.types import Ask, Failure, Scorer
 
     model = MODELS.make(f"likelihood?lm={tiny.save(tmp_path, 'llama')}&cache=false")
     assert isinstance(model, Scorer)

@@ -19,8 +19,8 @@ from tests.conftest import Row, make_row, make_twins
 class OneWish:
     fingerprint = "one-wish"
 
-    def plan(self, question: str, posts: Any) -> tuple[str, ...]:
-        return (f"{len(posts)} posts on {question}",)
+    def plan(self, query: Query) -> tuple[str, ...]:
+        return (f"{len(query.posts)} posts on {query.question}",)
 
 
 def dataset(rows: list[Row], **options: Any) -> Dataset:
@@ -44,7 +44,7 @@ def donors(data: Dataset, seed: int = 0) -> dict[str, str | None]:
 
 
 def test_a_query_has_no_field_for_rubric_or_narrative() -> None:
-    assert {field.name for field in fields(Query)} == {"question", "user", "posts", "plan"}
+    assert {field.name for field in fields(Query)} == {"question", "user", "context", "posts", "choices", "plan"}
     with pytest.raises(TypeError):
         Query(question="why?", rubric=())  # type: ignore[call-arg]
 
@@ -117,7 +117,7 @@ def test_in_a_single_cluster_shuffled_borrows_from_the_twin() -> None:
 def test_with_a_single_person_shuffled_is_a_failure() -> None:
     data = dataset([make_row(1), make_row(2, user="u1")])
     asked = asker(data).build(next(iter(data)), "shuffled")
-    assert asked == Failure("no other user to borrow a profile from")
+    assert asked == Failure("no other user to borrow a history from")
 
 
 def test_a_person_without_posts_lends_nothing() -> None:
@@ -149,7 +149,7 @@ def test_somebody_with_rows_in_two_splits_can_lend_in_both(backwards: bool) -> N
     rows = [make_row(1, split="test"), make_row(2, split="train"), make_row(3, user="u2", split="test")]
     data = dataset(rows[::-1] if backwards else rows)
     assert donors(data)["r1"] == "u2"
-    assert [post.id for post in data.users.posts("u2")] == ["u3-1", "u3-2"]  # those of the row in this split
+    assert [post.id for post in data.users.history("u2").posts] == ["u3-1", "u3-2"]  # those of the row in this split
 
 
 def test_another_seed_draws_other_donors() -> None:
@@ -168,7 +168,7 @@ def test_a_plan_that_cannot_be_made_is_a_failure() -> None:
     class Silent:
         fingerprint = "silent"
 
-        def plan(self, question: str, posts: Any) -> Failure:
+        def plan(self, query: Query) -> Failure:
             return Failure("no plan")
 
     data = dataset([make_row(1)])
@@ -237,3 +237,62 @@ def test_any_donor_will_do_if_asked_for() -> None:
 def test_nobody_borrows_from_a_user_with_the_same_question() -> None:
     rows = [make_row(n, question=f"Why is case {n // 2} so?") for n in range(20)]
     assert all(int(item[1:]) // 2 != int(str(donor)[1:]) // 2 for item, donor in donors(dataset(rows)).items())
+
+
+def past(*questions: str) -> list[dict[str, str]]:
+    return [{"question": q, "chosen": f"Yes to {q}", "rejected": f"No to {q}"} for q in questions]
+
+
+CHOICES = past("Which tea is best?", "Is jazz worth it?", "Where do geese sleep?")
+
+
+def test_a_history_is_posts_past_choices_or_both() -> None:
+    data = dataset([make_row(1, choices=CHOICES), make_row(2, choices=past("Why do cats purr?"))])
+    first, _ = data
+    shown = query(data, first, "profile")
+    assert [choice.question for choice in shown.choices] == [choice["question"] for choice in CHOICES]
+    assert [choice.question for choice in query(data, first, "shuffled").choices] == ["Why do cats purr?"]
+    assert query(data, first, "none").choices == ()
+    for history, posts, choices in (("posts", 2, 0), ("choices", 0, 3), ("both", 2, 3)):
+        built = replace(asker(data), history=history).build(first, "profile")  # type: ignore[arg-type]
+        assert isinstance(built, Built)
+        assert (len(built.query.posts), len(built.query.choices)) == (posts, choices)
+
+
+def test_the_k_choices_whose_questions_are_nearest_are_shown_oldest_first_and_budgeted() -> None:
+    near = past("How do I water an old cactus?", "Who won the race?", "How do I water a young fern?")
+    data = dataset([make_row(1, question="How do I water a plant in winter?", choices=near)])
+    builder = replace(asker(data), rank=ranker("bm25"), k_choices=2)
+    built = builder.build(next(iter(data)), "profile")
+    assert isinstance(built, Built)
+    assert built.choices == (0, 2)
+    assert [choice.question for choice in built.query.choices] == [near[0]["question"], near[2]["question"]]
+    size = sum(map(len, near[0].values())) / 4
+    tight = replace(builder, budget=int(size) + 1).build(next(iter(data)), "profile")
+    assert isinstance(tight, Built)
+    assert (len(tight.choices), tight.cut) == (1, 1)
+
+
+def test_a_choice_that_would_give_the_label_away_is_never_shown_whoever_made_it() -> None:
+    row = make_row(1)
+    leaks = [
+        {**CHOICES[0], "question": "how do I water  plant number 1?"},  # the question itself
+        {**CHOICES[0], "chosen": row["rejected"]},  # one of the answers
+    ]
+    data = dataset([{**row, "choices": [CHOICES[1], *leaks]}, make_row(2, choices=[*leaks, CHOICES[2]])])
+    item = next(iter(data))
+    for condition, kept in (("profile", "Is jazz worth it?"), ("shuffled", "Where do geese sleep?")):
+        built = asker(data).build(item, condition)  # type: ignore[arg-type]
+        assert isinstance(built, Built)
+        assert [choice.question for choice in built.query.choices] == [kept]
+        assert built.leaks == 2
+    assert len(asker(data)._whole_history(item).choices) == 1  # a planner does not see them either
+
+
+def test_every_condition_shows_the_conversation_and_masks_it() -> None:
+    turns = [{"role": "user", "text": "I am ann@example.org"}, {"role": "assistant", "text": "Hello."}]
+    data = dataset([make_row(n, context=turns, choices=CHOICES) for n in (1, 2)])
+    item = next(iter(data))
+    for condition in CONDITIONS:
+        assert query(data, item, condition).context == item.context
+        assert query(data, item, condition, mask=True).context[0].text == "I am [e-mail]"

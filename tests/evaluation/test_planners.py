@@ -7,7 +7,7 @@ import pytest
 from prb.errors import BadSpec, UnknownName
 from prb.evaluation.planners import PLANNERS
 from prb.text.encoders import ENCODERS
-from prb.types import Post
+from prb.types import Post, Query
 
 
 def posts(*texts: str) -> list[Post]:
@@ -15,7 +15,7 @@ def posts(*texts: str) -> list[Post]:
 
 
 def extract(question: str, history: list[Post], aspects: int = 3) -> tuple[str, ...]:
-    plan = PLANNERS.make(f"extractive?aspects={aspects}").plan(question, history)
+    plan = PLANNERS.make(f"extractive?aspects={aspects}").plan(Query(question=question, posts=tuple(history)))
     assert isinstance(plan, tuple)
     return plan
 

@@ -101,7 +101,7 @@ def test_a_query_that_cannot_be_made_never_reaches_the_model() -> None:
     (line,) = ScorerOutcomes("mine", model, ask).batch(items, ["u1"], ("shuffled",))
     assert asked == []
     assert (line.scores, line.credit) == (None, None)
-    assert line.failure == "no other user to borrow a profile from"
+    assert line.failure == "no other user to borrow a history from"
 
 
 @pytest.mark.parametrize("answers", [1, 3])
@@ -316,3 +316,52 @@ def test_every_part_of_a_query_makes_it_another_question() -> None:
     ]
     assert len({query_digest(query).digest() for query in queries}) == len(queries)
     assert query_digest(queries[3]).digest() == query_digest(Query(question="q", user="u", plan=("brief",))).digest()
+
+
+SEVERAL = {"chosen": ["best", "good"], "rejected": ["poor", "bad"]}
+
+
+def test_with_several_answers_all_are_scored_once_and_the_top_one_counts() -> None:
+    scores = {"best": 1.0, "good": 3.0, "poor": 2.0, "bad": 0.0}
+    (line,) = scored(lambda ask: scores[ask.answer], [make_row(1, **SEVERAL)])
+    assert (line.scores, line.credit, line.margin) == ((1.0, 3.0, 2.0, 0.0), 1.0, 1.0)
+    (line,) = scored(lambda ask: -scores[ask.answer], [make_row(1, **SEVERAL)])
+    assert (line.credit, line.margin) == (0.0, -1.0)
+
+
+def test_equal_wrong_answers_each_have_a_score() -> None:
+    (line,) = scored(lambda ask: float(len(ask.answer)), [make_row(1, chosen="aaa", rejected=["b", "b", "cc"])])
+    assert line.scores == (3.0, 1.0, 1.0, 2.0)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_a_comparer_plays_every_right_answer_against_every_wrong_one(both: bool) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def shorter(duel: Duel) -> Verdict:
+        asked.append((duel.first, duel.second))
+        return Verdict(choice="first" if len(duel.first) < len(duel.second) else "second")
+
+    row = make_row(1, chosen=["a", "ddd"], rejected=["bb", "eeee"])
+    (line,) = compared(ScriptedComparer(shorter), [row], both=both)
+    meetings = {frozenset(pair) for pair in (("a", "bb"), ("a", "eeee"), ("ddd", "bb"), ("ddd", "eeee"))}
+    assert {frozenset(pair) for pair in asked} == meetings
+    assert len(asked) == (8 if both else 4)
+    assert line.verdicts is not None
+    assert len(line.verdicts) == 8
+    assert sum(verdict is None for verdict in line.verdicts) == (0 if both else 4)
+    assert (line.credit, line.margin) == (1.0, 0.25)  # `a` beats both; three of four duels are won
+
+
+def test_what_a_comparer_said_of_several_answers_is_recalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [make_row(1, chosen="a", rejected=["bb", "ccc", "dddd"])]
+    for both in (True, False):
+        items, ask = asker(rows)
+        first = ComparerOutcomes("judge", prefers(lambda duel: duel.first == "a"), ask, both_orders=both, seed=1)
+        (line,) = first.batch(items, ["u1"], ("none",))
+        silent = ComparerOutcomes(
+            "judge", ScriptedComparer(lambda _: Failure("asked again")), ask, both_orders=both, seed=1
+        )
+        silent.recall(items, ("none",), [orjson.loads(orjson.dumps(line))])
+        (again,) = silent.batch(items, ["u1"], ("none",))
+        assert (again.verdicts, again.credit) == (line.verdicts, line.credit)

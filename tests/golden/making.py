@@ -174,7 +174,9 @@ def study(prb: Shell) -> Json:
     # the order in which a participant sees the answers depends on the drawn pseudonym, and with it who wins
     for name in ("pairs.jsonl", "ratings.jsonl"):
         made["collect"][f"fields of {name}"] = sorted({key for row in prb.read(f"collect/{name}") for key in row})
-    made["agree"] = prb.ok("study", "agree", "validate/judgements.jsonl", "--draws", 200, "--json").json
+    # away from its export, whose digest does not fit the new names
+    (prb.folder / "validate" / "judgements.jsonl").rename(prb.folder / "judgements.jsonl")
+    made["agree"] = prb.ok("study", "agree", "judgements.jsonl", "--draws", 200, "--json").json
     return made
 
 
@@ -192,6 +194,7 @@ def serve(prb: Shell) -> Json:
         "question": "How often?",
         "posts": ["Keep it short.", {"id": "x", "text": "Weekly is best."}],
     }
+    blind = {"question": "How often?"}
     texts = {"query": ["How often? Weekly.</s>", "How often? Never."], "prompts": ["How often?", "How often?"]}
     with served(prb, "serve", "--model", "lexical", "--port", 0, "--json", "--quiet") as line:
         ready = json.loads(line)
@@ -199,7 +202,7 @@ def serve(prb: Shell) -> Json:
         answers = {"query": query, "answers": ["Weekly, short.", "It depends on many things."]}
         return {
             "/v1/score": fetch_json(f"{url}/v1/score", answers),
-            "/get_reward": fetch_json(f"{url}/get_reward", {**texts, "labels": [json.dumps(query), None]}),
+            "/get_reward": fetch_json(f"{url}/get_reward", {**texts, "labels": [json.dumps(query), json.dumps(blind)]}),
             "/healthz": fetch_json(f"{url}/healthz"),
             "/metrics": sorted(re.findall(r"^# TYPE (prb\w*) (\w+)", fetch(f"{url}/metrics"), re.M)),
         }

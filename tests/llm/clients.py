@@ -6,10 +6,10 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from prb.llm import Completion, Message, Request, Sampling
+from prb.llm import Completion, Request, Sampling
 from prb.llm.openai import Endpoint
 from prb.llm.pacing import Backoff
-from prb.types import Failure
+from prb.types import Failure, Turn
 from tests.llm.server import Server
 
 QUICK = Backoff(first=0.001, longest=0.01)
@@ -20,7 +20,7 @@ def endpoint(server: Server, **settings: Any) -> Endpoint:
 
 
 def ask(*texts: str, **sampling: Any) -> list[Request]:
-    return [Request((Message("system", "Be brief."), Message("user", text)), Sampling(**sampling)) for text in texts]
+    return [Request((Turn("system", "Be brief."), Turn("user", text)), Sampling(**sampling)) for text in texts]
 
 
 def one(llm: Endpoint, **sampling: Any) -> Completion | Failure:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from prb.errors import BadInput, BadSpec, MissingExtra
-from prb.llm import LLM, Completion, Message, Request, Sampling, llamacpp, make_llm
-from prb.types import Failure
+from prb.llm import LLM, Completion, Request, Sampling, llamacpp, make_llm
+from prb.types import Failure, Turn
 from prb.weights import file_sha256, here
 from tests.llm import tiny
 
@@ -41,7 +41,7 @@ def smollm2() -> LLM:
 
 
 def ask(text: str, **sampling: Any) -> Request:
-    return Request((Message("user", text),), Sampling(**{"max_tokens": 8, **sampling}))
+    return Request((Turn("user", text),), Sampling(**{"max_tokens": 8, **sampling}))
 
 
 def said(llm: LLM, request: Request) -> Completion:
@@ -56,7 +56,7 @@ def test_the_chat_template_of_the_file_is_used_once_with_one_first_token(llm: LL
 
 def test_a_file_without_a_chat_template_gets_the_plain_one(tmp_path: Path) -> None:
     base = make_llm(f"llamacpp/{tiny.gguf(tmp_path / 'base.gguf')};threads=1;context=256")
-    chat = (Message("system", "brief"), Message("user", "hi"))
+    chat = (Turn("system", "brief"), Turn("user", "hi"))
     prompt = "System: brief\n\nUser: hi\n\nAssistant:"
     assert said(base, Request(chat, Sampling(max_tokens=1))).prompt_tokens == len(prompt) + 1
 
@@ -104,7 +104,7 @@ def test_samples_of_one_prompt_read_it_once(llm: Any, monkeypatch: pytest.Monkey
 
 @needs_smollm2
 def test_smollm2_answers(smollm2: LLM) -> None:
-    chat = (Message("user", "What is the capital of France?"), Message("assistant", "The capital of France is"))
+    chat = (Turn("user", "What is the capital of France?"), Turn("assistant", "The capital of France is"))
     reply = said(smollm2, Request(chat, Sampling(max_tokens=3, top_logprobs=3)))
     assert reply.text.startswith(" Paris")
     assert next(iter(reply.first)) == " Paris"
@@ -172,7 +172,7 @@ def test_an_empty_chat_and_half_a_character_are_failures(llm: LLM) -> None:
 
 
 def test_an_answer_that_was_begun_is_continued(llm: LLM) -> None:
-    begun = Request((Message("user", "hi"), Message("assistant", "well")), Sampling(max_tokens=4))
+    begun = Request((Turn("user", "hi"), Turn("assistant", "well")), Sampling(max_tokens=4))
     reply = said(llm, begun)
     assert reply.prompt_tokens > said(llm, ask("hi")).prompt_tokens
     assert "well" not in reply.text

@@ -12,9 +12,9 @@ import pytest
 
 from prb.engine.chat import PLAIN_TEMPLATE, one_bos, write_prompt
 from prb.errors import BadInput, BadSpec, MissingExtra
-from prb.llm import LLM, Completion, Message, Request, Sampling, make_llm
+from prb.llm import LLM, Completion, Request, Sampling, make_llm
 from prb.llm.transformers import MARGIN, draw, gumbel, settled
-from prb.types import Failure
+from prb.types import Failure, Turn
 from prb.weights import convert, here
 from tests.llm import tiny
 
@@ -43,7 +43,7 @@ def llm(folder: Path) -> LLM:
 
 
 def ask(text: str, **sampling: Any) -> Request:
-    return Request((Message("user", text),), Sampling(**{"max_tokens": 12, **sampling}))
+    return Request((Turn("user", text),), Sampling(**{"max_tokens": 12, **sampling}))
 
 
 def said(llm: LLM, request: Request) -> Completion:
@@ -175,24 +175,22 @@ def test_a_prompt_has_one_first_token_where_anybody_wants_one(template: str, add
 
 def test_a_model_without_a_template_gets_the_plain_one(tmp_path: Path) -> None:
     words = tiny.tokenizer(None)
-    chat = (Message("system", "Be brief."), Message("user", "Hi"))
+    chat = (Turn("system", "Be brief."), Turn("user", "Hi"))
     assert write_prompt(words, chat) == "System: Be brief.\n\nUser: Hi\n\nAssistant:"
-    assert (
-        write_prompt(words, (*chat, Message("assistant", "Well"))) == "System: Be brief.\n\nUser: Hi\n\nAssistant: Well"
-    )
+    assert write_prompt(words, (*chat, Turn("assistant", "Well"))) == "System: Be brief.\n\nUser: Hi\n\nAssistant: Well"
     base = make_llm(f"transformers/{tiny.llama(tmp_path, template=None)}")
     assert said(base, ask("Hi")).prompt_tokens == len(words("User: Hi\n\nAssistant:")["input_ids"])
 
 
 def test_text_in_a_message_is_not_read_as_a_template() -> None:
     words = tiny.tokenizer(None)
-    assert "{{ 1 + 1 }}" in write_prompt(words, (Message("user", "{{ 1 + 1 }}"),))
+    assert "{{ 1 + 1 }}" in write_prompt(words, (Turn("user", "{{ 1 + 1 }}"),))
 
 
 def test_a_template_that_knows_no_system_role_has_it_in_the_first_turn() -> None:
     strict = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}" + PLAIN_TEMPLATE
     words = tiny.tokenizer(strict)
-    chat = (Message("system", "Be brief."), Message("user", "Hi"))
+    chat = (Turn("system", "Be brief."), Turn("user", "Hi"))
     assert write_prompt(words, chat) == "User: Be brief.\n\nHi\n\nAssistant:"
     words = tiny.tokenizer("{{ raise_exception('never') }}")
     with pytest.raises(ValueError, match="template refuses this chat: never"):
@@ -200,7 +198,7 @@ def test_a_template_that_knows_no_system_role_has_it_in_the_first_turn() -> None
 
 
 def test_an_answer_that_was_begun_is_continued(llm: LLM) -> None:
-    begun = (Message("user", "Hi"), Message("assistant", "the"))
+    begun = (Turn("user", "Hi"), Turn("assistant", "the"))
     (first, _) = llm.complete([Request(begun, Sampling(max_tokens=3)), ask("Hi")])
     assert isinstance(first, Completion)
     assert first.prompt_tokens == said(llm, ask("Hi")).prompt_tokens + 1

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from prb.serving.app import (
+from prb.serving.bodies import (
     END_MARKERS,
     Refused,
     RewardRequest,

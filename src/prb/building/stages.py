@@ -19,12 +19,12 @@ from prb.building.records import Record
 from prb.evaluation.planners.llm import entries
 from prb.grading import Grades
 from prb.hashing import draw
-from prb.llm import LLM, Completion, Message, Request, Sampling
+from prb.llm import LLM, Completion, Request, Sampling
 from prb.llm.asking import Reply, ask, without_reasoning
 from prb.prompts import load, quote, with_material
 from prb.text.encoders import Encoder
 from prb.text.overlap import BLOCK, similarity_blocks
-from prb.types import Aspect, Failure
+from prb.types import Aspect, Failure, Turn
 
 T = TypeVar("T")
 Rubric = tuple[Aspect, ...]
@@ -268,7 +268,7 @@ def write_answers(
     for task, side, number in planned:
         # fixed by what is written, so that a subset or another order gives the same answers
         seed = draw((sampling.seed, task.id, side, number, round), bits=31)
-        prompt = Message("user", _answer_prompt(task, side, config))
+        prompt = Turn("user", _answer_prompt(task, side, config))
         requests.append(Request((prompt,), replace(sampling, seed=seed)))
     candidates = []
     for (task, side, number), reply in zip(planned, llm.complete(requests), strict=True):

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from prb.data.load import Scan, load, prepared
 from prb.data.named.mirror import VERSION, review_figures
+from prb.data.retrieve import leaking_choices
 from prb.data.schema import BUILD, Problem, Task
 from prb.data.source import Source, open_source
 from prb.text.encoders import ENCODERS
@@ -71,12 +72,16 @@ def row_warnings(item: Item) -> Iterator[str]:
     if not isinstance(item, Pair):
         return
     hidden = SharedWording(hidden_texts(item.narrative, item.rubric))
-    for where, text in {"`chosen`": item.chosen, "`rejected`": item.rejected, **_posts(item)}.items():
+    answers = {f"`{'chosen' if n < item.n_best else 'rejected'}`": text for n, text in enumerate(item.answers)}
+    for where, text in {**answers, **_posts(item)}.items():
         if shared := hidden.first_in(text):
             yield f"{where} shares {LEAK_WORDS} words in a row with the rubric or narrative: {shared!r}"
-    longer, shorter = sorted((len(item.chosen), len(item.rejected)), reverse=True)
+    shorter, *_, longer = sorted(map(len, item.answers))
     if longer > LENGTH_RATIO * shorter:
-        yield f"answers of very different length: {len(item.chosen)} and {len(item.rejected)} characters"
+        yield f"answers of very different length: {shorter} to {longer} characters"
+    if leaks := leaking_choices(item.question, item.answers, item.choices):
+        places = ", ".join(str(n + 1) for n in sorted(leaks))
+        yield f"past choices that give the label away (number {places}) are never shown"
 
 
 def _posts(pair: Pair) -> dict[str, str]:
@@ -187,8 +192,10 @@ def describe(spec: str) -> dict[str, Any]:
     sets = [load(source, split=name) for name in names] or [load(source)]
     pairs = [item for dataset in sets for item in dataset if isinstance(item, Pair)]
     users = {pair.user: pair for pair in pairs}
+    sizes = {len(pair.answers) for pair in pairs}
     posts = [len(pair.profile) for pair in users.values()]
     gaps = [abs(len(words(p.chosen)) - len(words(p.rejected))) / max(len(words(p.chosen)), 1) for p in pairs]
+    choices = [len(pair.choices) for pair in users.values()]
     figures = {
         "dataset": source.name,
         "fingerprint": sets[0].fingerprint,
@@ -204,6 +211,9 @@ def describe(spec: str) -> dict[str, Any]:
         "tiers": _counts(pairs, "tier"),
         "posts_per_person": _range(posts),
         "long_histories": sum(n >= LONG_HISTORY for n in posts),
+        **({"choices_per_person": _range(choices)} if any(choices) else {}),
+        **({"answers_per_row": _range([len(pair.answers) for pair in pairs])} if len(sizes) > 1 or sizes - {2} else {}),
+        **({"conversations": sum(bool(pair.context) for pair in pairs)} if any(pair.context for pair in pairs) else {}),
         "words": {
             "post": _range([len(words(post.text)) for pair in users.values() for post in pair.profile]),
             "question": _range([len(words(pair.question)) for pair in pairs]),

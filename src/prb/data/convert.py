@@ -34,7 +34,13 @@ TEXTS = (
 )
 BATCH = 1000
 """Rows per Parquet row group."""
-POST_KEYS, ASPECT_KEYS = ("id", "category", "text"), ("aspect", "evidence", "reason")
+RECORDS = {
+    "profile": ("id", "category", "text"),
+    "rubric_aspects": ("aspect", "evidence", "reason"),
+    "context": ("role", "text"),
+    "choices": ("question", "chosen", "rejected"),
+}
+"""Fields that are lists of objects, with the keys of these."""
 
 
 def convert(source: Source, target: Path) -> int:
@@ -77,8 +83,7 @@ def _write_parquet(rows: Iterator[Row], path: Path) -> int:
             *((name, text) for name in TEXTS),
             ("drift", pa.bool_()),
             ("rating", pa.float64()),
-            ("profile", pa.list_(pa.struct([(key, text) for key in POST_KEYS]))),
-            ("rubric_aspects", pa.list_(pa.struct([(key, text) for key in ASPECT_KEYS]))),
+            *((name, pa.list_(pa.struct([(key, text) for key in keys]))) for name, keys in RECORDS.items()),
             (EXTRA, text),
         ]
     )
@@ -123,6 +128,5 @@ FITS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(TEXTS, _is_text),
     "drift": lambda value: type(value) is bool,
     "rating": lambda value: type(value) is float,
-    "profile": _records(POST_KEYS),
-    "rubric_aspects": _records(ASPECT_KEYS),
+    **{name: _records(keys) for name, keys in RECORDS.items()},
 }

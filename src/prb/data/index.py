@@ -21,15 +21,27 @@ class Index:
     tiers: list[str | None] = field(default_factory=list)
     groups: list[dict[str, str]] = field(default_factory=list)
     ratings: array[float] = field(default_factory=lambda: array("d"))
-    lengths: tuple[array[int], array[int]] = field(default_factory=lambda: (array("l"), array("l")))
-    """Characters of the chosen and of the rejected answer."""
+    lengths: tuple[array[float], array[float]] = field(default_factory=lambda: (array("d"), array("d")))
+    """Characters of the chosen and of the rejected answer; means where there are several."""
+    answers: tuple[array[int], array[int]] = field(default_factory=lambda: (array("l"), array("l")))
+    """How many answers are right, and how many there are."""
     twins: array[int] = field(default_factory=lambda: array("l"))
-    """Position of the mirror row, -1 where there is none."""
+    """Position of the mirror row, -1 where there is none or where there are more than two answers."""
     clustered_by: str = "users"
     """`users and questions` where users who share a question or an answer are one cluster."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def chance(self) -> float:
+        """How often a random pick is right."""
+        right, total = self.answers
+        return sum(n / k for n, k in zip(right, total, strict=True)) / len(total) if total else 0.5
+
+    @property
+    def most_answers(self) -> int:
+        return max(self.answers[1], default=2)
 
     def together(self) -> list[str]:
         """Of each row a name that only its twin shares: such rows are taken together or not at all."""

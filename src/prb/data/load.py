@@ -15,17 +15,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from tempfile import SpooledTemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from prb.data.index import Index
-from prb.data.schema import BUILD, Problem, Task, normalize, row_problems
+from prb.data.schema import BUILD, Problem, Task, listed, normalize, row_problems, to_choices
 from prb.data.source import RawRow, Source, open_source, subset_of
 from prb.errors import BadData, BadInput
 from prb.stats.estimate import Ints, components
-from prb.types import Item, Pair, Profile
+from prb.types import Choice, Item, Pair, Post, Profile
 
 _NO_GROUPS: dict[str, str] = {}
 """Shared by all rows without groups."""
@@ -33,32 +33,40 @@ SMALL = 4096
 """A sample of so many rows is read once and kept: every other pass over a large file would be for little."""
 
 
-class Users:
-    """The posts of any user, spooled to a temporary file and read back one user at a time."""
+class History(NamedTuple):
+    """What is known of a user."""
 
-    def __init__(self, keep_posts: bool = False) -> None:
-        self.keep_posts = keep_posts
+    posts: Sequence[Post]
+    choices: tuple[Choice, ...] = ()
+
+
+class Users:
+    """The history of any user, spooled to a temporary file and read back one user at a time."""
+
+    def __init__(self, keep: bool = False) -> None:
+        self.keep = keep
         self.names: list[str] = []
-        """Users with posts, sorted, so that a draw does not depend on the order of the file."""
+        """Users with a history, sorted, so that a draw does not depend on the order of the file."""
         self.cluster_of: Mapping[str, str] = {}
         self._file = SpooledTemporaryFile(max_size=64 << 20)  # noqa: SIM115 - lives as long as the dataset
         self._at: dict[tuple[str, str | None], tuple[int, int]] = {}
-        """Offset and size of the posts of a user in a split."""
+        """Offset and size of the history of a user in a split."""
         self._asking: dict[tuple[str | None, str, str], set[str]] = {}
         """By split, `topic` or `category`, and its name: the users who ask about it."""
         self._alike: dict[tuple[str, str], list[str]] = {}
         self._split: str | None = None
 
-    def add(self, user: str, split: str | None, profile: list[dict[str, Any]], **about: str | None) -> None:
+    def add(self, user: str, row: Mapping[str, Any], **about: str | None) -> None:
         """A row's user; `about` names its topic and its category."""
-        if not self.keep_posts:
+        if not self.keep:
             return
+        split, profile, choices = row.get("split"), row["profile"], row.get("choices", [])
         for kind, name in about.items():
             if name:
                 self._asking.setdefault((split, kind, name), set()).add(user)
-        if not profile or (user, split) in self._at:
+        if (user, split) in self._at or not (profile or choices):
             return
-        raw = orjson.dumps(profile)
+        raw = orjson.dumps({"profile": profile, "choices": choices})
         start = self._file.seek(0, 2)
         self._file.write(raw)
         self._at[user, split] = start, len(raw)
@@ -73,17 +81,18 @@ class Users:
         return self
 
     def asking_about(self, item: Item) -> list[list[str]]:
-        """Users with posts who ask about the item's topic, and those who ask within its category; each list sorted."""
+        """Users with a history who ask about the item's topic, and those who ask within its category; sorted."""
         groups = ("topic", getattr(item, "topic", None)), ("category", item.category)
         return [self._alike[kind, name] for kind, name in groups if name and (kind, name) in self._alike]
 
     def cluster(self, user: str) -> str:
         return self.cluster_of.get(user, user)
 
-    def posts(self, user: str) -> Profile:
+    def history(self, user: str) -> History:
         start, length = self._at[user, self._split]
         self._file.seek(start)
-        return Profile(orjson.loads(self._file.read(length)))
+        row = orjson.loads(self._file.read(length))
+        return History(Profile(row["profile"]), to_choices(row))
 
 
 @dataclass(frozen=True)
@@ -186,6 +195,8 @@ def load(
 def _choose_split(name: str, split: str | None, sizes: Counter[str | None]) -> str | None:
     """Without a `split` field every row is used; with one, the default is `test`."""
     del sizes[None]
+    if split == "all":
+        return None
     if not sizes:
         if split is not None:
             raise BadInput(f"{name} has no `split` field, so there is no split {split!r}")
@@ -233,6 +244,17 @@ class Digest:
         self._waiting, self._size = [], 0
 
 
+def mirror_key(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Hashes of conversation, answers and right answers: of twins the first two are equal and the third is not."""
+    chosen = listed(row["chosen"])
+    turns = [turn["text"] for turn in row.get("context", ())]
+    return (
+        hash((*turns, row["question"])),
+        hash(frozenset((*chosen, *listed(row["rejected"])))),
+        hash(frozenset(chosen)),
+    )
+
+
 def sharing(texts: Ints, users: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Links between users who have the same text, given hashes of texts."""
     order = np.argsort(texts, kind="stable")
@@ -253,7 +275,7 @@ class Scan:
         self.ids: dict[str, int] = {}
         """Id to position among the good rows."""
         self.splits: list[str | None] = []
-        self._users = Users(keep_posts=donors)
+        self._users = Users(keep=donors)
         self._index = Index()
         self._ordinals = array("l")
         self._places: dict[str, int] = {}
@@ -262,7 +284,7 @@ class Scan:
         self._hashes = array("q"), array("q"), array("q")
         """Of question (white space normalized), chosen and rejected, to see what users share."""
         self._mirrors: dict[str, tuple[str, tuple[int, int, int]]] = {}
-        """Of mirror rows: the twin's id, and hashes of question, chosen, rejected."""
+        """Of mirror rows: the twin's id, and what `mirror_key` says."""
         digest = Digest()
         for ordinal, row in enumerate(source.rows()):
             digest.update(row.raw)
@@ -296,19 +318,27 @@ class Scan:
         index.categories.append(data.get("category", ""))
         index.tiers.append(data.get("tier"))
         index.groups.append(data.get("groups") or _NO_GROUPS)
-        self._users.add(
-            user, data.get("split"), data["profile"], topic=data.get("topic"), category=data.get("category")
-        )
+        self._users.add(user, data, topic=data.get("topic"), category=data.get("category"))
         if self.task == "ratings":
             index.ratings.append(data["rating"])
             return
         chosen, rejected = data["chosen"], data["rejected"]
-        index.lengths[0].append(len(chosen))
-        index.lengths[1].append(len(rejected))
-        for column, text in zip(self._hashes, (" ".join(data["question"].split()), chosen, rejected), strict=True):
-            column.append(hash(text))
+        if type(chosen) is not str or type(rejected) is not str:
+            several = listed(chosen), listed(rejected)
+            for lengths, answers in zip(index.lengths, several, strict=True):
+                lengths.append(sum(map(len, answers)) / len(answers))
+            counts = len(several[0]), sum(map(len, several))
+            chosen, rejected = ("\0".join(sorted(answers)) for answers in several)
+        else:
+            index.lengths[0].append(len(chosen))
+            index.lengths[1].append(len(rejected))
+            counts = 1, 2
+        for column, n in zip(index.answers, counts, strict=True):
+            column.append(n)
+        for hashes, text in zip(self._hashes, (" ".join(data["question"].split()), chosen, rejected), strict=True):
+            hashes.append(hash(text))
         if "mirror" in data:
-            self._mirrors[row_id] = str(data["mirror"]), (hash(data["question"]), hash(chosen), hash(rejected))
+            self._mirrors[row_id] = str(data["mirror"]), mirror_key(data)
 
     def _place(self, position: int) -> tuple[str, int]:
         return list(self._places)[self._place_of[position]], self._line_of[position]
@@ -322,16 +352,16 @@ class Scan:
                 self.problems.append(Problem(*self._place(position), reason))
 
     def _mirror_problem(self, row_id: str) -> str | None:
-        twin, (question, chosen, rejected) = self._mirrors[row_id]
+        twin, (question, answers, right) = self._mirrors[row_id]
         if twin == row_id:
             return "`mirror` points at its own row"
         if twin not in self._mirrors:
             why = "has no mirror itself" if twin in self.ids else "is not in the dataset, or has errors"
             return f"`mirror` {twin!r} {why}"
-        back, swapped = self._mirrors[twin]
+        back, (other_question, other_answers, other_right) = self._mirrors[twin]
         if back != row_id:
             return f"`mirror` {twin!r} does not point back: it points at {back!r}"
-        if swapped != (question, rejected, chosen):
+        if (question, answers) != (other_question, other_answers) or right == other_right:
             return f"`mirror` {twin!r} does not hold the same question with the answers swapped"
         if self.splits[self.ids[row_id]] != self.splits[self.ids[twin]]:
             return f"`mirror` {twin!r} is in another split"
@@ -348,6 +378,7 @@ class Scan:
             raise BadInput("no rows without errors" + (f" in split {split!r}" if split else ""))
         twins = [(self.ids[row_id], self.ids[twin]) for row_id, (twin, _) in self._mirrors.items() if twin in self.ids]
         cluster_of, clustered_by = self._clusters(positions, twins)
+        twins = [(a, b) for a, b in twins if self._index.answers[1][a] == 2]  # with more answers margins do not cancel
         index, sampled = self._cut(positions, dict(twins), cluster_of), None
         if limit is not None and limit < len(positions):
             positions = [positions[n] for n in index.sample(limit)]
@@ -385,7 +416,10 @@ class Scan:
         full, ids = self._index, list(self.ids)
         new_position = {old: new for new, old in enumerate(positions)} if twins else {}
         users = [full.users[i] for i in positions]
-        chosen, rejected = (array("l", (column[i] for i in positions)) if column else column for column in full.lengths)
+
+        def taken(column: array[Any]) -> array[Any]:
+            return array(column.typecode, (column[i] for i in positions)) if column else column
+
         return Index(
             ids=[ids[i] for i in positions],
             users=users,
@@ -393,7 +427,8 @@ class Scan:
             categories=[full.categories[i] for i in positions],
             tiers=[full.tiers[i] for i in positions],
             groups=[full.groups[i] for i in positions],
-            ratings=array("d", (full.ratings[i] for i in positions)) if full.ratings else full.ratings,
-            lengths=(chosen, rejected),
+            ratings=taken(full.ratings),
+            lengths=(taken(full.lengths[0]), taken(full.lengths[1])),
+            answers=(taken(full.answers[0]), taken(full.answers[1])),
             twins=array("l", (new_position.get(twins.get(i, -1), -1) for i in positions)),
         )

@@ -1,4 +1,8 @@
-"""Which of a user's posts bear on a question: rankers, and the top k that fit a budget."""
+"""Which of a user's posts and past choices bear on a question: rankers, and the top k that fit a budget.
+
+Past choices are also where a label could leak: one that is about the question at hand, or that has one of its answers,
+is never shown.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ from numpy.typing import NDArray
 
 from prb.errors import unknown
 from prb.text.encoders import ENCODERS, Encoder
+from prb.text.overlap import NEAR_DUPLICATE
 from prb.text.tokens import words
-from prb.types import Post
+from prb.types import Choice, Post
 
 Ranker = Callable[[str, Sequence[Post]], NDArray[np.float64]]
 """Relevance of each post; higher comes first, equal scores keep the order of the history."""
@@ -70,10 +75,63 @@ def top_posts(question: str, posts: Sequence[Post], rank: Ranker, *, k: int, bud
     if not posts or k == 0:
         return Selection((), 0)
     best = np.argsort(-rank(question, posts), kind="stable")[:k]
+    kept = _within(budget, best.tolist(), [len(post.text) for post in posts])
+    return Selection(tuple(posts[i] for i in kept), len(best) - len(kept))
+
+
+class ChoiceSelection(NamedTuple):
+    positions: tuple[int, ...]
+    """In the order of the history, oldest first."""
+    cut: int
+    """How many of the k best did not fit the budget."""
+    leaks: int
+    """How many would have given the label away."""
+
+
+def top_choices(
+    question: str,
+    answers: Sequence[str],
+    choices: Sequence[Choice],
+    rank: Ranker,
+    *,
+    k: int,
+    budget: int | None = None,
+) -> ChoiceSelection:
+    """The k past choices whose questions are closest to this one, without those that would leak its label."""
+    leaks = leaking_choices(question, answers, choices)
+    safe = [n for n in range(len(choices)) if n not in leaks]
+    if not safe or k == 0:
+        return ChoiceSelection((), 0, len(leaks))
+    asked = [Post(str(n), "", choices[n].question) for n in safe]
+    best = [safe[i] for i in np.argsort(-rank(question, asked), kind="stable")[:k]]
+    kept = _within(budget, best, [sum(map(len, choice)) for choice in choices])
+    return ChoiceSelection(tuple(kept), len(best) - len(kept), len(leaks))
+
+
+def leaking_choices(question: str, answers: Sequence[str], choices: Sequence[Choice]) -> set[int]:
+    """Positions of choices about this question or a near-duplicate of it, or between answers of which it has one."""
+    if not choices:
+        return set()
+    known = {_normal(answer) for answer in answers}
+    rows = _encoder().encode([question, *(choice.question for choice in choices)])
+    near = rows[1:] @ rows[0] >= NEAR_DUPLICATE
+    return {
+        n
+        for n, choice in enumerate(choices)
+        if near[n] or _normal(choice.question) == _normal(question) or known & set(map(_normal, choice[1:]))
+    }
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _within(budget: int | None, best: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """The first of these positions whose texts fit the budget, in ascending order."""
     kept, spent = [], 0.0
     for i in best:
-        spent += len(posts[i].text) / CHARACTERS_PER_TOKEN
+        spent += sizes[i] / CHARACTERS_PER_TOKEN
         if budget is not None and spent > budget:
             break
         kept.append(int(i))
-    return Selection(tuple(posts[i] for i in sorted(kept)), len(best) - len(kept))
+    return sorted(kept)

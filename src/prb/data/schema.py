@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from prb.types import Aspect, Item, Pair, Profile, Rating
+from prb.types import Aspect, Choice, Item, Pair, Profile, Rating, Role, Turn
 
 Task = Literal["pairs", "ratings"]
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 Id = Annotated[str, StringConstraints(pattern=r"\S")] | int
+Answers = Text | Annotated[list[Text], Field(min_length=1)]
 _OPEN = ConfigDict(extra="allow", strict=True)
 
 
@@ -29,6 +30,19 @@ class AspectRow(TypedDict):
     reason: NotRequired[str]
 
 
+class ChoiceRow(TypedDict):
+    __pydantic_config__ = _OPEN  # type: ignore[misc]
+    question: Text
+    chosen: Text
+    rejected: Text
+
+
+class TurnRow(TypedDict):
+    __pydantic_config__ = _OPEN  # type: ignore[misc]
+    role: Role
+    text: Text
+
+
 class PairRow(TypedDict):
     """The fields of the public benchmark, then ours. Other fields are allowed and survive conversion."""
 
@@ -39,9 +53,11 @@ class PairRow(TypedDict):
     rubric_aspects: list[AspectRow]
     narrative: str
     category: Text
-    chosen: Text
-    rejected: Text
+    chosen: Answers
+    rejected: Answers
     user: NotRequired[Id]
+    context: NotRequired[list[TurnRow]]
+    choices: NotRequired[list[ChoiceRow]]
     tier: NotRequired[str]
     mirror: NotRequired[Id]
     split: NotRequired[str]
@@ -59,6 +75,8 @@ class RatingRow(TypedDict):
     rating: Annotated[float, Field(ge=0, le=1)]
     id: NotRequired[Id]
     category: NotRequired[str]
+    context: NotRequired[list[TurnRow]]
+    choices: NotRequired[list[ChoiceRow]]
     rubric_aspects: NotRequired[list[AspectRow]]
     split: NotRequired[str]
     groups: NotRequired[dict[str, str]]
@@ -102,29 +120,50 @@ def row_problems(row: Any, task: Task) -> list[str]:
         try:
             adapter.validate_python(row)
         except ValidationError as error:
-            # a bad id is reported once for each type it may have; the first report is enough
-            return [_explain(dict(e)) for e in error.errors(include_url=False) if e["type"] != "int_type"]
-    if task == "pairs" and row["chosen"].strip() == row["rejected"].strip():
-        return ["`chosen` and `rejected` are the same text"]
+            return [_explain(dict(e)) for e in error.errors(include_url=False) if not _repeats(e)]
+    if task == "pairs":
+        chosen, rejected = row["chosen"], row["rejected"]
+        if type(chosen) is str and type(rejected) is str:
+            same: bool = chosen.strip() == rejected.strip()
+        else:
+            same = bool({a.strip() for a in listed(chosen)} & {a.strip() for a in listed(rejected)})
+        if same:
+            return ["`chosen` and `rejected` are the same text"]
     return []
+
+
+def listed(answers: str | list[str]) -> list[str]:
+    """The answers of a field that holds one of them or a list."""
+    return [answers] if type(answers) is str else answers  # type: ignore[return-value]
+
+
+def _repeats(error: Mapping[str, Any]) -> bool:
+    """A bad id or answer is reported once for each type it may have; only the report for its own type is wanted."""
+    if error["loc"][-1] == _TEXT and error["loc"][0] in ("chosen", "rejected"):
+        return type(error["input"]) is list
+    return bool(error["type"] == "int_type" or (error["loc"][-1] == _TEXTS and error["type"] == "list_type"))
 
 
 def _explain(error: Mapping[str, Any]) -> str:
     """pydantic's report in words for whoever edits the data file."""
-    is_id = error["loc"][-1] == "constrained-str"
-    where = error["loc"][:-1] if is_id else error["loc"]
+    is_id = error["loc"][-1] == _TEXT and error["loc"][0] not in ("chosen", "rejected")
+    where = [part for part in error["loc"] if part not in (_TEXT, _TEXTS)]
     field = "`" + ".".join(str(part) for part in where) + "`"
     kind = error["type"]
     if kind == "missing":
         return f"{field} is missing"
-    if kind == "string_pattern_mismatch":
+    if kind in ("string_pattern_mismatch", "too_short"):
         return f"{field} is empty"
+    if kind == "literal_error":
+        return f"{field} must be {error['ctx']['expected']}, not {error['input']!r}"
     if kind.endswith("_type"):
         expected = "text or an integer" if is_id else _EXPECTED.get(kind, kind.removesuffix("_type"))
         return f"{field} must be {expected}, not {_kind(error['input'])}"
     return f"{field}: {error['msg']}"
 
 
+_TEXT, _TEXTS = "constrained-str", "list[constrained-str]"
+"""What pydantic calls the alternatives of a field that may have several types."""
 _EXPECTED = {"string_type": "text", "list_type": "a list", "dict_type": "an object", "bool_type": "true or false"}
 _EXPECTED |= {"float_type": "a number", "int_type": "a number", "typed_dict_type": "an object"}
 _KINDS = {dict: "an object", list: "a list", str: "text", bool: "true/false", int: "a number", float: "a number"}
@@ -139,13 +178,16 @@ def to_pair(row: Mapping[str, Any]) -> Pair:
     get = row.get
     row_id = str(row["id"])
     mirror = get("mirror")
+    chosen = listed(row["chosen"])
     return Pair(
         id=row_id,
         user=str(get("user", row_id)),
         question=row["question"],
         profile=Profile(row["profile"]),
-        chosen=row["chosen"],
-        rejected=row["rejected"],
+        answers=(*chosen, *listed(row["rejected"])),
+        n_best=len(chosen),
+        context=to_context(row),
+        choices=to_choices(row),
         category=row["category"],
         rubric=_rubric(row["rubric_aspects"]),
         narrative=row["narrative"],
@@ -166,10 +208,22 @@ def to_rating(row: Mapping[str, Any]) -> Rating:
         profile=Profile(row["profile"]),
         answer=row["answer"],
         rating=float(row["rating"]),
+        context=to_context(row),
+        choices=to_choices(row),
         category=row.get("category", ""),
         rubric=_rubric(row.get("rubric_aspects", [])),
         split=row.get("split"),
         groups=row.get("groups", {}),
+    )
+
+
+def to_context(row: Mapping[str, Any]) -> tuple[Turn, ...]:
+    return tuple([Turn(turn["role"], turn["text"]) for turn in row.get("context", ())])
+
+
+def to_choices(row: Mapping[str, Any]) -> tuple[Choice, ...]:
+    return (
+        tuple([Choice(c["question"], c["chosen"], c["rejected"]) for c in row["choices"]]) if "choices" in row else ()
     )
 
 

@@ -17,15 +17,29 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from prb.config import NonNegative, Share, Size
 from prb.errors import BadInput
-from prb.evaluation.scoring import CREDIT, checked_reward
+from prb.evaluation.scoring import checked_reward
 from prb.failures import gravest
 from prb.hashing import draw
-from prb.llm import LLM, Message, Request, Sampling
+from prb.llm import LLM, Request, Sampling
 from prb.llm.asking import without_reasoning
-from prb.prompts import render
+from prb.prompts import chat
 from prb.runs import read_lines
 from prb.stats.best_of import meetings, win_rates
-from prb.types import Ask, Comparer, Duel, Failure, FailureKind, Query, Reward, RewardModel, Scorer, Verdict, writable
+from prb.stats.credit import CREDIT
+from prb.types import (
+    Ask,
+    Comparer,
+    Duel,
+    Failure,
+    FailureKind,
+    Query,
+    Reward,
+    RewardModel,
+    Scorer,
+    Turn,
+    Verdict,
+    writable,
+)
 
 MAX_COMPARED = 16
 """A round robin of 16 takes 240 verdicts per query; a comparer is refused for more."""
@@ -145,13 +159,18 @@ def sample_seed(seed: int, pair: str, n: int) -> int:
     return draw(seed, n, pair, bits=31)
 
 
+def policy_chat(query: Query) -> tuple[Turn, ...]:
+    """The conversation that a policy answers."""
+    return tuple(chat(query))
+
+
 def sample_answers(
     policy: LLM, places: Sequence[Place], queries: Mapping[str, Query | Failure], sampling: Sampling
 ) -> list[Sample]:
     """One sample per place; a place without a query is a failure, and the policy is not asked."""
     seeds = {place: sample_seed(sampling.seed, *place) for place in places}
     requests = {
-        place: Request((Message("user", render(query)),), replace(sampling, seed=seed))
+        place: Request(policy_chat(query), replace(sampling, seed=seed))
         for place, seed in seeds.items()
         if isinstance(query := queries[place[0]], Query)
     }

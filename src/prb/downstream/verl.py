@@ -28,9 +28,9 @@ from prb.downstream.ppo import FinishedPpo, PpoConfig
 from prb.downstream.ppo.prompts import Prompt, Prompts, load_prompts
 from prb.engine.chat import fit, one_bos, write_prompt
 from prb.errors import BadInput, MissingExtra, PrbError
-from prb.llm import Message, parse_llm
+from prb.llm import parse_llm
 from prb.progress import Progress
-from prb.prompts import render
+from prb.prompts import chat
 from prb.runs import RunFolder, draft, write_bytes
 from prb.types import Failure, Query
 from prb.weights import resolve_weights
@@ -104,9 +104,9 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """Rows as verl's RLHFDataset reads them; there is no right answer, so the ground truth is empty."""
 
-    def tokens(text: str, _: str) -> list[int]:
-        chat = write_prompt(tokenizer, (Message("user", text),))
-        return one_bos(tokenizer, tokenizer(chat, add_special_tokens=False)["input_ids"])
+    def tokens(query: Query, _: str) -> list[int]:
+        prompt = write_prompt(tokenizer, chat(query))
+        return one_bos(tokenizer, tokenizer(prompt, add_special_tokens=False)["input_ids"])
 
     for prompt in selected:
         (views,) = prompts.views([prompt])
@@ -117,7 +117,7 @@ def _rows(
             continue
         yield {
             "data_source": prompts.dataset.name,
-            "prompt": [{"role": "user", "content": render(fitted[0])}],
+            "prompt": [{"role": turn.role, "content": turn.text} for turn in chat(fitted[0])],
             "ability": "personalization",
             "reward_model": {"style": "rule", "ground_truth": ""},
             "extra_info": {"index": prompt.item.id, "user": prompt.item.user, "query": _query_json(views.reward)},
@@ -125,8 +125,12 @@ def _rows(
 
 
 def _query_json(query: Query) -> str:
-    posts = [post._asdict() for post in query.posts]
-    return json.dumps({"question": query.question, "user": query.user, "posts": posts, "plan": query.plan})
+    parts = {
+        name: [part._asdict() for part in getattr(query, name)]
+        for name in ("context", "posts", "choices")
+        if getattr(query, name)
+    }
+    return json.dumps({"question": query.question, "user": query.user, **parts, "plan": query.plan})
 
 
 def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

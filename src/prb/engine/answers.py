@@ -12,7 +12,6 @@ from typing import Protocol
 from prb.cache import Cache, Memo
 from prb.engine.chat import Text, fit
 from prb.hashing import digest
-from prb.prompts import render
 from prb.types import Ask, Failure, Query, Reward
 
 Compute = Callable[[Sequence[Sequence[Text]]], list[list[float]]]
@@ -20,9 +19,9 @@ Compute = Callable[[Sequence[Sequence[Text]]], list[list[float]]]
 
 
 class Reader(Protocol):
-    """How a prompt and an answer become tokens."""
+    """How a query and an answer become tokens."""
 
-    def text(self, prompt: str, answer: str) -> Text: ...
+    def text(self, query: Query, answer: str) -> Text: ...
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,13 @@ def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> list[Grou
 
 def _group(query: Query, asks: Sequence[Ask], positions: list[int], reader: Reader, limit: int) -> Group:
     answers = [asks[i].answer for i in positions]
-    texts, cut = [reader.text(render(query), answer) for answer in answers], 0
+    texts, cut = [reader.text(query, answer) for answer in answers], 0
     if max(len(text.ids) for text in texts) > limit:
-        fitted = fit(query, answers, lambda prompt, answer: reader.text(prompt, answer).ids, limit)
+        fitted = fit(query, answers, lambda shorter, answer: reader.text(shorter, answer).ids, limit)
         if isinstance(fitted, Failure):
             return Group(positions, failure=fitted)
         shorter, cut = fitted
-        texts = [reader.text(render(shorter), answer) for answer in answers]
+        texts = [reader.text(shorter, answer) for answer in answers]
     return Group(positions, texts, cut)
 
 

@@ -1,7 +1,8 @@
 """Chats → token ids: the model's chat template once, exactly one BOS, and what to cut if the result is too long.
 
-What does not fit loses the oldest posts first, then the middle of the question, never the answer. All answers to a
-query are cut alike, by the longest of them, so that they are judged on the same ground.
+What does not fit loses the oldest posts first, then the oldest past choices, the oldest turns of the conversation, the
+middle of the question; never the answer. All answers to a query are cut alike, by the longest of them, so that they are
+judged on the same ground.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prb.prompts import render
-from prb.types import Failure, Query
+from prb.prompts import chat, flat
+from prb.types import Failure, Query, Turn
 
 Tokens = Sequence[int]
 
@@ -86,28 +87,28 @@ class TwoTexts:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
-    def text(self, prompt: str, answer: str) -> Text:
-        encoded = self._tokenizer(prompt, answer)
+    def text(self, query: Query, answer: str) -> Text:
+        encoded = self._tokenizer(flat(query), answer)
         ids = list(encoded["input_ids"])
         return Text(ids, 0, len(ids), encoded.get("token_type_ids"))
 
 
 class Chat:
-    """Prompt and answer as a user turn and an assistant turn."""
+    """The conversation as turns, with the answer as the assistant's last one."""
 
     def __init__(self, tokenizer: Any, *, system: str | None = None) -> None:
         self._tokenizer = tokenizer
-        self._system = [("system", system)] if system else []
+        self._system = system
 
-    def tokens(self, prompt: str, answer: str) -> Tokens:
-        return self.text(prompt, answer).ids
+    def tokens(self, query: Query, answer: str) -> Tokens:
+        return self.text(query, answer).ids
 
-    def text(self, prompt: str, answer: str) -> Text:
+    def text(self, query: Query, answer: str) -> Text:
         templated = bool(getattr(self._tokenizer, "chat_template", None))
         if templated:
-            whole = apply_template(self._tokenizer, [*self._system, ("user", prompt), ("assistant", answer)])
+            whole = apply_template(self._tokenizer, [*self._turns(query), ("assistant", answer)])
         else:
-            whole = f"{prompt}{SEPARATOR}{answer}"
+            whole = f"{flat(query)}{SEPARATOR}{answer}"
         encoded = self._tokenizer(whole, add_special_tokens=not templated, return_offsets_mapping=True)
         ids = list(encoded["input_ids"])
         start, end = _span(whole, answer, encoded["offset_mapping"])
@@ -115,6 +116,14 @@ class Chat:
         fixed = one_bos(self._tokenizer, ids) if templated else ids
         shift = len(fixed) - len(ids)
         return Text(fixed, start + shift, end + shift)
+
+    def _turns(self, query: Query) -> list[tuple[str, str]]:
+        """With one system message at most, since templates know no more: ours, then the conversation's."""
+        turns = chat(query)
+        systems = [self._system] if self._system else []
+        systems += [turn.text for turn in turns if turn.role == "system"]
+        others: list[tuple[str, str]] = [(turn.role, turn.text) for turn in turns if turn.role != "system"]
+        return [("system", "\n\n".join(systems)), *others] if systems else others
 
 
 def _span(whole: str, answer: str, offsets: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -128,22 +137,28 @@ def _span(whole: str, answer: str, offsets: Sequence[tuple[int, int]]) -> tuple[
 
 
 def fit(
-    query: Query, answers: Sequence[str], encode: Callable[[str, str], Tokens], limit: int
+    query: Query, answers: Sequence[str], encode: Callable[[Query, str], Tokens], limit: int
 ) -> tuple[Query, int] | Failure:
-    """The largest part of the query with which every answer fits, and how much was cut."""
+    """The largest part of the query with which every answer fits, and how many parts were cut."""
     longest = max(answers, key=len)
 
     def fits(candidate: Query) -> bool:
-        prompt = render(candidate)
-        return len(encode(prompt, longest)) <= limit and all(len(encode(prompt, a)) <= limit for a in answers)
+        return len(encode(candidate, longest)) <= limit and all(len(encode(candidate, a)) <= limit for a in answers)
 
     if fits(query):
         return query, 0
-    posts = query.posts
-    bare = replace(query, posts=())
-    if fits(bare):
-        keep = _largest(lambda n: fits(replace(query, posts=posts[len(posts) - n :])), len(posts))
-        return replace(query, posts=posts[len(posts) - keep :]), len(posts) - keep
+    cut = 0
+    bare = replace(query, posts=(), choices=(), context=_newest_turns(query.context, 0))
+    shorter: list[tuple[int, Callable[[int], Query]]] = [
+        (len(query.posts), lambda n: replace(query, posts=_newest(query.posts, n))),
+        (len(query.choices), lambda n: replace(query, posts=(), choices=_newest(query.choices, n))),
+        (len(query.context), lambda n: replace(bare, context=_newest_turns(query.context, n))),
+    ]
+    for most, with_newest in shorter:
+        if fits(with_newest(0)):
+            keep = _largest(fits, with_newest, most)
+            return with_newest(keep), cut + most - keep
+        cut += most
     words = query.question.split()
 
     def without_middle(keep: int) -> Query:
@@ -154,16 +169,26 @@ def fit(
 
     if not fits(without_middle(1)):
         return Failure("too long", "the answer alone does not fit the model")
-    keep = _largest(lambda n: fits(without_middle(max(1, n))), len(words) - 1)
-    return without_middle(max(1, keep)), len(posts) + 1
+    keep = _largest(fits, lambda n: without_middle(max(1, n)), len(words) - 1)
+    return without_middle(max(1, keep)), cut + 1
 
 
-def _largest(holds: Callable[[int], bool], most: int) -> int:
-    """The largest n up to `most` for which it holds, given that it holds for 0 and never again once it fails."""
+def _newest(items: tuple[Any, ...], n: int) -> tuple[Any, ...]:
+    return items[len(items) - n :]
+
+
+def _newest_turns(turns: tuple[Turn, ...], n: int) -> tuple[Turn, ...]:
+    """System messages stay, and a conversation begins with the user, as templates expect."""
+    first = next((i for i in range(len(turns) - n, len(turns)) if turns[i].role == "user"), len(turns))
+    return tuple(turn for i, turn in enumerate(turns) if i >= first or turn.role == "system")
+
+
+def _largest(fits: Callable[[Query], bool], candidate: Callable[[int], Query], most: int) -> int:
+    """The largest n up to `most` whose candidate fits, given that 0 fits and no larger one than one that does not."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+        low, high = (middle, high) if fits(candidate(middle)) else (low, middle - 1)
     return low
 
 

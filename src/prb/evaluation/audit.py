@@ -233,7 +233,7 @@ def _topics(
     topics: dict[str, Any] = {"k": config.k}
     for kind in get_args(Donors):
         donors = [pick_donor(pair, users, config.seed, kind) for pair in pairs]
-        lent = np.array([closeness(p, users.posts(d) if d else ()) for p, d in zip(pairs, donors, strict=True)])
+        lent = np.array([closeness(p, users.history(d).posts if d else ()) for p, d in zip(pairs, donors, strict=True)])
         both = ~np.isnan(own + lent)
         means = {"own": float(own[both].mean()), "donor": float(lent[both].mean())} if both.any() else {}
         topics[kind] = {"own": None, "donor": None, **means}

@@ -41,7 +41,7 @@ class Features:
         seen = Counter(mark for pair in pairs for answer in pair.answers for mark in marks(answer))
         frequent = [mark for mark, n in sorted(seen.items(), key=lambda kv: (-kv[1], kv[0])) if n >= SEEN]
         self._place = {mark: n for n, mark in enumerate(frequent[:VOCABULARY])}
-        self._chosen, self._rejected = (self._alone([pair.answers[side] for pair in pairs]) for side in (0, 1))
+        self._chosen, self._rejected = (self._alone([pair.contrast[side] for pair in pairs]) for side in (0, 1))
 
     def alone(self) -> tuple[Matrix, Matrix]:
         """Chosen and rejected, a row a pair."""
@@ -93,7 +93,7 @@ def repeats(pairs: Sequence[Pair]) -> dict[str, int]:
         # a row without a user is its own user, which would tell every copy from its original
         rows.add((pair.user if pair.user != pair.id else None, pair.question, *pair.answers))
         users[pair.question].add(pair.user)
-        for side, answer in enumerate(pair.answers):
+        for side, answer in enumerate(pair.contrast):
             questions[answer].add(pair.question)
             sides[answer].add(side)
     shared = {answer for answer, asked in questions.items() if len(asked) > 1}

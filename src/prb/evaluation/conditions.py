@@ -1,27 +1,35 @@
-"""Conditions: how a pair becomes a query. Nothing, the user's posts, a plan, another user's posts, the true rubric."""
+"""Conditions: how a pair becomes a query. Nothing, the user's history, a plan, another user's history, the true rubric.
+
+The conversation before the question is part of every condition.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Self
 
-from prb.config import Condition, Donors, UserConfig
-from prb.data.load import Dataset, Users
-from prb.data.retrieve import Ranker, ranker, top_posts
-from prb.evaluation.planners import Plan, PlanAsk, Planner, plan_all
+from prb.config import Condition, Donors, HistoryKind, UserConfig
+from prb.data.load import Dataset, History, Users
+from prb.data.retrieve import Ranker, leaking_choices, ranker, top_choices, top_posts
+from prb.evaluation.planners import Plan, Planner, plan_all
 from prb.hashing import draw
-from prb.text.pii import mask, mask_query
-from prb.types import Failure, Item, Post, Query
+from prb.text.pii import mask_query
+from prb.types import Failure, Item, Query
 
 
 @dataclass(frozen=True)
 class Built:
-    """A query, and how many posts a token budget left out."""
+    """A query, and what was left out of it."""
 
     query: Query
     cut: int = 0
+    """Posts and choices that did not fit a token budget."""
+    choices: tuple[int, ...] = ()
+    """Which past choices are shown, as positions in the user's list of them."""
+    leaks: int = 0
+    """Past choices that would have given the label away."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +40,10 @@ class QueryBuilder:
     planner: Planner
     users: Users
     k: int
-    budget: int | None
-    seed: int
+    k_choices: int = 8
+    history: HistoryKind = "both"
+    budget: int | None = None
+    seed: int = 0
     donors: Donors = "matched"
     mask: bool = False
     mask_for_planner: bool = False
@@ -47,6 +57,8 @@ class QueryBuilder:
             planner=planner,
             users=dataset.users,
             k=config.k,
+            k_choices=config.k_choices,
+            history=config.history,
             budget=config.budget,
             seed=seed,
             donors=config.donors,
@@ -58,40 +70,67 @@ class QueryBuilder:
         """`plan` is what `plans` or an earlier process found for condition `plan`; without it the planner is asked."""
         built = self._build(item, condition, plan)
         if self.mask and isinstance(built, Built):
-            return Built(mask_query(built.query), built.cut)
+            return replace(built, query=mask_query(built.query))
         return built
 
     def plans(self, items: Sequence[Item]) -> dict[str, Plan | Failure]:
         """What the planner infers for each item, asked for all at once: many planners are a network away."""
+        asks = [self._whole_history(item) for item in items]
         if self.mask_for_planner:
-            asks = [PlanAsk(mask(i.question), [p._replace(text=mask(p.text)) for p in i.profile]) for i in items]
-        else:
-            asks = [PlanAsk(item.question, item.profile) for item in items]
+            asks = list(map(mask_query, asks))
         return dict(zip([item.id for item in items], plan_all(self.planner, asks), strict=True))
+
+    def _whole_history(self, item: Item) -> Query:
+        """All that a planner may see; it picks from it what it needs."""
+        posts, choices = self._of_kind(History(item.profile, item.choices))
+        leaks = leaking_choices(item.question, item.answers, choices)
+        return Query(
+            question=item.question,
+            user=item.user,
+            context=item.context,
+            posts=tuple(posts),
+            choices=tuple(choice for n, choice in enumerate(choices) if n not in leaks),
+        )
 
     def _build(self, item: Item, condition: Condition, plan: Plan | Failure | None) -> Built | Failure:
         match condition:
             case "none":
-                return Built(Query(question=item.question))
+                return Built(Query(question=item.question, context=item.context))
             case "profile":
-                return self._with_posts(item.question, item.user, item.profile)
+                return self._with_history(item, item.user, History(item.profile, item.choices))
             case "shuffled":
                 donor = pick_donor(item, self.users, self.seed, self.donors)
                 if donor is None:
-                    return Failure("no other user to borrow a profile from")
-                return self._with_posts(item.question, donor, self.users.posts(donor))
+                    return Failure("no other user to borrow a history from")
+                return self._with_history(item, donor, self.users.history(donor))
             case "plan":
                 return _with_plan(item, self.plans([item])[item.id] if plan is None else plan)
             case "oracle":
                 return _with_plan(item, true_plan(item) if item.rubric else Failure("no rubric to show"))
 
-    def _with_posts(self, question: str, user: str, posts: Sequence[Post]) -> Built:
-        top = top_posts(question, posts, self.rank, k=self.k, budget=self.budget)
-        return Built(Query(question=question, user=user, posts=top.posts), top.cut)
+    def _with_history(self, item: Item, user: str, history: History) -> Built:
+        posts, choices = self._of_kind(history)
+        top = top_posts(item.question, posts, self.rank, k=self.k, budget=self.budget)
+        chosen = top_choices(item.question, item.answers, choices, self.rank, k=self.k_choices, budget=self.budget)
+        query = Query(
+            question=item.question,
+            user=user,
+            context=item.context,
+            posts=top.posts,
+            choices=tuple(choices[n] for n in chosen.positions),
+        )
+        return Built(query, top.cut + chosen.cut, chosen.positions, chosen.leaks)
+
+    def _of_kind(self, history: History) -> History:
+        return History(
+            history.posts if self.history != "choices" else (), history.choices if self.history != "posts" else ()
+        )
 
 
 def _with_plan(item: Item, plan: Plan | Failure) -> Built | Failure:
-    return plan if isinstance(plan, Failure) else Built(Query(question=item.question, user=item.user, plan=plan))
+    if isinstance(plan, Failure):
+        return plan
+    return Built(Query(question=item.question, user=item.user, context=item.context, plan=plan))
 
 
 def true_plan(item: Item) -> Plan:
@@ -101,8 +140,8 @@ def true_plan(item: Item) -> Plan:
 def pick_donor(item: Item, users: Users, seed: int, donors: Donors = "matched") -> str | None:
     """A fixed other user for each item, by hash, from the whole split and outside the item's cluster if possible.
 
-    A matched donor asks about the item's topic, else within its category: posts about something else would lose to the
-    user's posts for being off topic, whoever wrote them.
+    A matched donor asks about the item's topic, else within its category: a history about something else would lose to
+    the user's own for being off topic, whoever wrote them.
     """
     cluster = users.cluster(item.user)
     for pool in (*(users.asking_about(item) if donors == "matched" else ()), users.names):

@@ -19,7 +19,7 @@ _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operato
 RESULTS = ("accuracy", "strict_accuracy", "mirror_accuracy", "person_effect", "average_user_share")
 RATINGS = ("alignment", "mae", "skill", "spearman", "concordance")
 CONTRASTS = ("gain", "control", "flip_rate")
-IMPOSSIBLE = {"no rubric to show", "no other user to borrow a profile from"}
+IMPOSSIBLE = {"no rubric to show", "no other user to borrow a history from"}
 """Failures of a condition, before any model is asked."""
 
 

@@ -18,8 +18,8 @@ from prb.types import FailureKind, Outcome
 
 NAN = float("nan")
 FIELDS = frozenset(Outcome.__dataclass_fields__)
-REQUIRED = FIELDS - {"failure_kind"}
-"""Lines of earlier versions have no kind of failure."""
+REQUIRED = FIELDS - {"failure_kind", "choices", "leaks"}
+"""Lines of earlier versions have no kind of failure and no past choices."""
 KINDS = (None, *get_args(FailureKind))
 VERDICTS = (None, "first", "second", "tie")
 
@@ -44,6 +44,10 @@ class Column:
     _margins: array[float] = field(default_factory=lambda: array("d"))
     _ratings: array[float] = field(default_factory=lambda: array("d"))
     verdicts: list[Sequence[str | None]] = field(default_factory=list)
+    """Of each duel, in both orders."""
+    several: dict[int, Sequence[Any]] = field(default_factory=dict)
+    """Of answered rows with more than two answers: all scores, or all verdicts."""
+    leaks: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     details: list[Detail] = field(default_factory=list)
     cut: int = 0
@@ -74,7 +78,11 @@ class Column:
         rating = scores[0] if scores and len(scores) == 1 else None
         self._ratings.append(NAN if rating is None else rating)
         if verdicts is not None:
-            self.verdicts.append(verdicts)
+            self.verdicts += zip(verdicts[::2], verdicts[1::2], strict=True)
+        answered = scores if verdicts is None else verdicts
+        if answered is not None and len(answered) > 2 and credit is not None:
+            self.several[len(self) - 1] = tuple(answered)
+        self.leaks += line.get("leaks", 0)
         if line["failure"] is not None:
             reason = line["failure"].partition(": ")[0]  # the detail, often the tail of a text, stays in the outcome
             self.failures[reason] = self.failures.get(reason, 0) + 1
@@ -186,7 +194,8 @@ def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule
         return "pair, user, cluster, model and condition must be texts"
     for name, valid in (("scores", _is_score), ("verdicts", VERDICTS.__contains__)):
         values = line[name]
-        if not (values is None or (isinstance(values, list) and all(map(valid, values)))):
+        even = name == "scores" or len(values or ()) % 2 == 0  # every duel in two orders
+        if not (values is None or (isinstance(values, list) and even and all(map(valid, values)))):
             return f"{name} {values!r} are not as prb evaluate writes them"
     for name in ("post_ids", "plan", "text"):
         if not (isinstance(line[name], list) and all(map(_is_text, line[name]))):

@@ -20,13 +20,13 @@ from prb.config import Condition
 from prb.errors import BadInput, Unreachable
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column
-from prb.llm import LLM, Completion, Message, Request, Sampling, make_llm
+from prb.llm import LLM, Completion, Request, Sampling, make_llm
 from prb.models import MODELS
 from prb.models.judge import read_template
 from prb.prompts import fill, load
 from prb.registry import Spec, split_alias
 from prb.text.pii import mask
-from prb.types import Failure, Item, Outcome
+from prb.types import Failure, Item, Outcome, Turn
 
 BATCH, MAX_LENGTH, SEED, JUDGE_TOKENS = 8, 8192, 42, 512
 ROWS = BATCH // 2
@@ -60,15 +60,15 @@ def paper_config(config: EvaluateConfig) -> EvaluateConfig:
     return replace(config, condition=("none",))
 
 
-def judge_prompt(path: Path | None) -> tuple[Message, ...]:
+def judge_prompt(path: Path | None) -> tuple[Turn, ...]:
     """System and user message with slots: ours, those in a folder such as the paper's `prompts/`, or one file alone."""
     names = {"question", *SLOTS.values()}
     if path is None:
-        return Message("system", load("paper_system").strip()), Message("user", load("paper_user").strip())
+        return Turn("system", load("paper_system").strip()), Turn("user", load("paper_user").strip())
     if not path.is_dir():
-        return (Message("user", read_template(path, names, SLOTS).strip()),)
+        return (Turn("user", read_template(path, names, SLOTS).strip()),)
     system, user = read_template(path / "pairwise_system.txt", set()), path / "pairwise_user.txt"
-    return Message("system", system.strip()), Message("user", read_template(user, names, SLOTS).strip())
+    return Turn("system", system.strip()), Turn("user", read_template(user, names, SLOTS).strip())
 
 
 def rows_of_subsets(subsets: Sequence[tuple[str, int]]) -> list[int]:
@@ -128,7 +128,7 @@ class PaperJudging:
 
     name: str
     llm: LLM
-    prompt: tuple[Message, ...]
+    prompt: tuple[Turn, ...]
     chosen_is_a: dict[str, bool]
     masked: bool
 
@@ -158,10 +158,10 @@ class PaperJudging:
     def recall(self, *_: Any) -> None:
         """Nothing is remembered between rows."""
 
-    def _chat(self, item: Item) -> tuple[Message, ...]:
-        a, b = item.answers if self.chosen_is_a[item.id] else item.answers[::-1]  # type: ignore[misc]
+    def _chat(self, item: Item) -> tuple[Turn, ...]:
+        a, b = item.answers if self.chosen_is_a[item.id] else item.answers[::-1]
         fields = {"question": mask(item.question) if self.masked else item.question, "answer_a": a, "answer_b": b}
-        return tuple(Message(role, fill(text, **fields)) for role, text in self.prompt)
+        return tuple(Turn(role, fill(text, **fields)) for role, text in self.prompt)
 
 
 def paper_verdict(text: str) -> str | None:

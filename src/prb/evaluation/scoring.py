@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any, Generic, TypeVar
 
 from prb.cache import Memo
@@ -21,14 +22,14 @@ from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import Plan
 from prb.failures import Breaker, gravest
 from prb.hashing import draw
-from prb.types import Ask, Comparer, Duel, Failure, Item, Outcome, Query, Reward, Scorer, Verdict
+from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
+from prb.types import Ask, Comparer, Duel, Failure, Item, Outcome, Pair, Query, Reward, Scorer, Verdict
 
 A = TypeVar("A", Ask, Duel)
 V = TypeVar("V", float, Verdict)
 
 LARGEST_REWARD = 1e100
 """Beyond it sums and squares of margins overflow; no model means such a reward."""
-CREDIT = {"first": 1.0, "tie": 0.5, "second": 0.0}
 UNASKED = Query(question="")
 SPENT = ("tokens", "cut", "cost", "text")
 """What is stored of an answer beside its value."""
@@ -98,7 +99,7 @@ class Scoring(ABC, Generic[A, V]):
         plans = {line["pair"]: tuple(line["plan"]) for line in lines if line.get("condition") == "plan"}
         places = [(item, condition) for condition in conditions for item in items]
         for job, line in zip(self._prepare(places, plans)[0], lines, strict=True):
-            for key, value in zip(job.keys, self._stored_answers(line), strict=False):
+            for key, value in zip(job.keys, self._stored_answers(job.item, line), strict=False):
                 if value is not None:
                     self._memo.put(key, value)
 
@@ -117,9 +118,9 @@ class Scoring(ABC, Generic[A, V]):
         asks: dict[bytes, A] = {}
         for item, condition in places:
             built = self._builder.build(item, condition, plans.get(item.id))
-            item_asks = {} if isinstance(built, Failure) else self._asks(item, built.query)
+            item_asks = [] if isinstance(built, Failure) else self._asks(item, built.query)
             asks.update(item_asks)
-            jobs.append(Job(item, condition, built, tuple(item_asks)))
+            jobs.append(Job(item, condition, built, tuple([key for key, _ in item_asks])))
         return jobs, asks
 
     def _ask_checked(self, asks: Sequence[A]) -> Sequence[V | Failure]:
@@ -130,7 +131,7 @@ class Scoring(ABC, Generic[A, V]):
         return answers
 
     @abstractmethod
-    def _asks(self, item: Item, query: Query) -> dict[bytes, A]: ...
+    def _asks(self, item: Item, query: Query) -> list[tuple[bytes, A]]: ...
 
     @abstractmethod
     def _ask(self, asks: Sequence[A]) -> Sequence[V | Failure]: ...
@@ -142,7 +143,7 @@ class Scoring(ABC, Generic[A, V]):
     def _unpacked(self, line: Mapping[str, Any]) -> V: ...
 
     @abstractmethod
-    def _stored_answers(self, line: Mapping[str, Any]) -> Sequence[V | None]: ...
+    def _stored_answers(self, item: Item, line: Mapping[str, Any]) -> Sequence[V | None]: ...
 
     @abstractmethod
     def _outcome(self, job: Job, cluster: str, answers: list[V | Failure], seconds: float) -> Outcome: ...
@@ -175,6 +176,8 @@ class Scoring(ABC, Generic[A, V]):
             failure=str(failure) if failure else None,
             failure_kind=failure.kind if failure else None,
             post_ids=tuple([post.id for post in built.query.posts]),
+            choices=built.choices,
+            leaks=built.leaks,
             plan=built.query.plan if job.condition == "plan" else (),
             cut=built.cut + max([answer.cut for answer in paid], default=0),
             tokens=sum([p.tokens for p in paid]) + sum([f.prompt_tokens + f.completion_tokens for f in failed]),
@@ -199,9 +202,9 @@ class ScorerOutcomes(Scoring[Ask, float]):
         super().__init__(name, builder, breaker, refuse_cuts=refuse_cuts)
         self._model = model
 
-    def _asks(self, item: Item, query: Query) -> dict[bytes, Ask]:
+    def _asks(self, item: Item, query: Query) -> list[tuple[bytes, Ask]]:
         digest = query_digest(query)
-        return {_key(digest, answer): Ask(query, answer) for answer in item.answers}
+        return [(_key(digest, answer), Ask(query, answer)) for answer in item.answers]
 
     def _ask(self, asks: Sequence[Ask]) -> Sequence[float | Failure]:
         return [checked_reward(reward) for reward in self._model.score(asks)]
@@ -214,20 +217,19 @@ class ScorerOutcomes(Scoring[Ask, float]):
         spent = {name: line[name] for name in SPENT if name in line}
         return Reward(line["score"], **spent) if spent else float(line["score"])
 
-    def _stored_answers(self, line: Mapping[str, Any]) -> Sequence[float | None]:
+    def _stored_answers(self, item: Item, line: Mapping[str, Any]) -> Sequence[float | None]:  # noqa: ARG002
         return line["scores"] or ()
 
     def _outcome(self, job: Job, cluster: str, answers: list[float | Failure], seconds: float) -> Outcome:
         scores = tuple([None if isinstance(answer, Failure) else float(answer) for answer in answers])
         credit = margin = None
-        if len(scores) == 2 and None not in scores:
-            margin = scores[0] - scores[1]  # type: ignore[operator]
-            credit = 0.5 if margin == 0 else float(margin > 0)
+        if isinstance(job.item, Pair) and scores and None not in scores:
+            credit, margin = credit_of_scores(scores, job.item.n_best)  # type: ignore[arg-type]
         return self._line(job, cluster, answers, seconds, credit, margin, scores=scores or None)
 
 
 class ComparerOutcomes(Scoring[Duel, Verdict]):
-    """Outcomes of a comparer: asked with chosen first and with rejected first, or in one order drawn by hash."""
+    """Outcomes of a comparer: every right answer against every wrong one, in both orders or in one drawn by hash."""
 
     def __init__(
         self,
@@ -244,12 +246,19 @@ class ComparerOutcomes(Scoring[Duel, Verdict]):
         self._model = model
         self._both, self._seed = both_orders, seed
 
-    def _asks(self, item: Item, query: Query) -> dict[bytes, Duel]:
+    def _asks(self, item: Item, query: Query) -> list[tuple[bytes, Duel]]:
+        assert isinstance(item, Pair)
         digest = query_digest(query)
-        chosen, rejected = item.answers  # type: ignore[misc]
-        orders = [(chosen, rejected), (rejected, chosen)]
-        asked = orders if self._both else [orders[0] if chosen_first(item.id, self._seed) else orders[1]]
-        return {_key(digest, *order): Duel(query, *order) for order in asked}
+        asks = []
+        for n, (right, wrong) in enumerate(product(item.answers[: item.n_best], item.answers[item.n_best :])):
+            orders = [(right, wrong), (wrong, right)]
+            asked = orders if self._both else [orders[0 if self._right_first(item, n) else 1]]
+            asks += [(_key(digest, *order), Duel(query, *order)) for order in asked]
+        return asks
+
+    def _right_first(self, item: Item, duel: int) -> bool:
+        """If only one order is asked: which, fixed by the pair and the number of the duel."""
+        return chosen_first(f"{item.id}#{duel}" if duel else item.id, self._seed)
 
     def _ask(self, asks: Sequence[Duel]) -> Sequence[Verdict | Failure]:
         return self._model.prefer(asks)
@@ -260,18 +269,23 @@ class ComparerOutcomes(Scoring[Duel, Verdict]):
     def _unpacked(self, line: Mapping[str, Any]) -> Verdict:
         return Verdict(choice=line["choice"], **{name: line[name] for name in SPENT})
 
-    def _stored_answers(self, line: Mapping[str, Any]) -> Sequence[Verdict | None]:
+    def _stored_answers(self, item: Item, line: Mapping[str, Any]) -> Sequence[Verdict | None]:
         stored = line["verdicts"] or ()
-        asked = stored if self._both else [choice for choice in stored if choice is not None]
-        return [None if choice is None else Verdict(choice=choice) for choice in asked]
+        if not self._both:
+            places = [2 * n + (not self._right_first(item, n)) for n in range(len(stored) // 2)]
+            stored = [stored[place] for place in places]
+        return [None if choice is None else Verdict(choice=choice) for choice in stored]
 
     def _outcome(self, job: Job, cluster: str, answers: list[Verdict | Failure], seconds: float) -> Outcome:
         choices = [None if isinstance(answer, Failure) else answer.choice for answer in answers]
         if not self._both:
-            choices = [*choices, None] if chosen_first(job.item.id, self._seed) else [None, *choices]
-        credits = [CREDIT[v] for v in choices[:1] if v] + [1 - CREDIT[v] for v in choices[1:] if v]
-        credit = sum(credits) / len(credits) if credits else None
-        margin = None if credit is None else credit - 0.5
+            firsts = [self._right_first(job.item, n) for n in range(len(choices))]
+            pairs = zip(firsts, choices, strict=True)
+            choices = [side for first, choice in pairs for side in ((choice, None) if first else (None, choice))]
+        shares = duel_shares(choices)
+        credit = margin = None
+        if isinstance(job.item, Pair) and shares and None not in shares:
+            credit, margin = credit_of_duels(shares, job.item.n_best)  # type: ignore[arg-type]
         return self._line(job, cluster, answers, seconds, credit, margin, verdicts=tuple(choices))
 
 
@@ -280,6 +294,8 @@ def query_digest(query: Query) -> Any:
     parts = [query.user or "", query.question, *query.plan]
     for post in query.posts:
         parts += (post.id, post.text)
+    for texts in (*query.choices, *query.context):
+        parts += ("", *texts)
     digest.update("\0".join(parts).encode("utf-8", "surrogatepass"))
     return digest
 

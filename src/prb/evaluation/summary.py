@@ -13,10 +13,12 @@ from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes
 from prb.evaluation.paper import lost_and_unparsed
 from prb.stats.bias import calibration, length_bias, position_bias
+from prb.stats.credit import pairwise_credit
 from prb.stats.estimate import Floats, Ints, by_group, by_label, cancels, codes, share, spread, user_means
 from prb.stats.mirror import Twins, average_user_share, mirror_accuracy, person_effect
 from prb.stats.paired import correct, difference, flip_rate
 from prb.stats.ratings import METRICS, mean_over_users, rating_metrics
+from prb.stats.rewardbench2 import SUBSETS, TIES, ScoredRow, final_score, ties_score
 
 CONTRASTS = {"gain": ("profile", "none"), "control": ("profile", "shuffled")}
 
@@ -43,6 +45,7 @@ def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> t
             "clustered_by": dataset.index.clustered_by,
             "fingerprint": dataset.fingerprint,
             "left_out": dataset.left_out,
+            **({"chance": dataset.index.chance} if dataset.index.most_answers > 2 else {}),
         },
         "results": results,
         "contrasts": [] if config.task == "ratings" else statistics.contrasts(config, outcomes),
@@ -71,6 +74,7 @@ class Statistics:
         return {
             "accuracy": share(credit[answered], self._clusters[answered], failed=failed, exact=exact).as_dict(),
             "strict_accuracy": share(won[answered], self._clusters[answered], failed=failed, exact=untied).as_dict(),
+            **self._of_several(column, credit, failed),
             **self._mirror(credit, margin, answered, seed),
             "by_category": _dicts(by_label(credit, self._clusters, self._index.categories, margin, self._twins)),
             "by_tier": _dicts(by_label(credit, self._clusters, self._index.tiers, margin, self._twins)),
@@ -83,7 +87,32 @@ class Statistics:
             },
             "failures": dict(sorted(column.failures.items())),
             "cut_posts": column.cut,
+            **({"leaking_choices": column.leaks} if column.leaks else {}),
         }
+
+    def _of_several(self, column: Column, credit: Floats, failed: int) -> dict[str, Any]:
+        """What is added where rows have more than two answers."""
+        if self._index.most_answers <= 2:
+            return {}
+        n_best = self._index.answers[0]
+        pairwise = credit.copy()
+        for n, values in column.several.items():
+            pairwise[n] = pairwise_credit(values, n_best[n])
+        answered = ~np.isnan(pairwise)
+        estimate = share(pairwise[answered], self._clusters[answered], failed=failed)
+        return {"pairwise_accuracy": estimate.as_dict(), **self._rewardbench2(column, credit)}
+
+    def _rewardbench2(self, column: Column, credit: Floats) -> dict[str, Any]:
+        """The official score, if these are the subsets of RewardBench 2 and every row has scores."""
+        labels = np.array(self._index.categories)
+        if set(labels.tolist()) != set(SUBSETS) or np.isnan(credit).any() or column.verdicts:
+            return {}
+        by_subset = {subset: float(credit[labels == subset].mean()) for subset in SUBSETS if subset != TIES}
+        n_best = self._index.answers[0]
+        places = [n for n in np.flatnonzero(labels == TIES).tolist() if n in column.several]
+        ties = [ScoredRow(self._index.ids[n], n_best[n], column.several[n]) for n in places]
+        by_subset[TIES] = ties_score(ties)
+        return {"rewardbench2": {"score": final_score(by_subset), "by_subset": by_subset}}
 
     def _mirror(self, credit: Floats, margin: Floats, answered: Any, seed: int) -> dict[str, Any]:
         twins = Twins.find(self._twins, self._clusters, answered)

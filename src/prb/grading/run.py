@@ -238,7 +238,7 @@ class GradingJob:
 
     def keys(self, grader: Grader) -> list[GradeKey]:
         """Each answer once, in the order of the files; for a retest all labeled ones once more."""
-        labeled = dict.fromkeys(GradeKey(pair.id, answer) for pair in self._labeled for answer in pair.answers)
+        labeled = dict.fromkeys(GradeKey(pair.id, answer) for pair in self._labeled for answer in pair.contrast)
         first = dict.fromkeys([*self._answers, *labeled, *(human.key for human in self._human)])
         again = labeled if self._config.retest and isinstance(grader, Reseedable) else {}
         return [*first, *(key._replace(round=RETEST) for key in again)]
@@ -326,7 +326,10 @@ class GradingJob:
         seed, clusters = self._config.seed, self._rows.clusters
         pairs = [
             GradedPair(
-                clusters[pair.id], pair.category, pair.tier, *(graded[GradeKey(pair.id, text)] for text in pair.answers)
+                clusters[pair.id],
+                pair.category,
+                pair.tier,
+                *(graded[GradeKey(pair.id, text)] for text in pair.contrast),
             )
             for pair in self._labeled
         ]

@@ -42,7 +42,7 @@ class GradedTwice(NamedTuple):
 def grade_pairs(dataset: Dataset, grade: Callable[[Sequence[Answered]], Sequence[Graded]]) -> list[GradedPair]:
     """Grade both answers of every pair."""
     pairs = [pair for pair in dataset if isinstance(pair, Pair)]
-    graded = grade([answered(pair, answer) for pair in pairs for answer in pair.answers])
+    graded = grade([answered(pair, answer) for pair in pairs for answer in pair.contrast])
     rows = zip(pairs, dataset.index.clusters, graded[::2], graded[1::2], strict=True)
     return [GradedPair(cluster, pair.category, pair.tier, *both) for pair, cluster, *both in rows]
 

@@ -9,19 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from prb.errors import BadSpec
 from prb.registry import Registry, Spec, parse_options
-from prb.types import Failure, writable
+from prb.types import Failure, Turn, writable
 
-
-class Message(NamedTuple):
-    role: Literal["system", "user", "assistant"]
-    text: str
-
-
-Chat = tuple[Message, ...]
+Chat = tuple[Turn, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

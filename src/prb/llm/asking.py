@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from prb.llm import LLM, Completion, Message, Request, Sampling
-from prb.types import Failure
+from prb.llm import LLM, Completion, Request, Sampling
+from prb.types import Failure, Turn
 
 T = TypeVar("T")
 Reader = Callable[[Completion], T | Failure | None]
@@ -59,7 +59,7 @@ def ask(
 
 
 def _complete(llm: LLM, prompts: Sequence[str], sampling: Sampling) -> list[Completion | Failure]:
-    return llm.complete([Request((Message("user", prompt),), sampling) for prompt in prompts])
+    return llm.complete([Request((Turn("user", prompt),), sampling) for prompt in prompts])
 
 
 def _value(reply: Completion | Failure, read: Reader[T]) -> T | Failure | None:

@@ -13,7 +13,7 @@ import numpy as np
 from prb.config import Count
 from prb.hashing import draw
 from prb.models import MODELS
-from prb.text.encoders import ENCODERS, Encoder
+from prb.text.encoders import ENCODERS, Encoder, Vector
 from prb.text.tokens import sentences, words
 from prb.types import Ask, Scorer
 
@@ -58,12 +58,13 @@ class Constant:
 
 @MODELS.register("embedding")
 def embedding(encoder: str = "static", nearest: Count = 3) -> Scorer:
-    """Baseline: similarity of the answer to the user's relevant posts, beyond that to the question."""
+    """Baseline: similarity of the answer to the user's relevant posts and past choices, beyond that to the question."""
     return Embedding(ENCODERS.make(encoder), nearest)
 
 
 class Embedding:
-    """Mean cosine of the answer to the `nearest` posts, beyond its cosine to the question itself."""
+    """Mean cosine of the answer to the `nearest` posts, beyond its cosine to the question itself; plus, over the
+    `nearest` past choices, its mean cosine to what was chosen minus that to what was rejected."""
 
     def __init__(self, encoder: Encoder, nearest: int) -> None:
         self.fingerprint = f"embedding-{encoder.fingerprint}-{nearest}"
@@ -74,13 +75,23 @@ class Embedding:
         return [self._affinity(ask) for ask in asks]
 
     def _affinity(self, ask: Ask) -> float:
-        texts = [ask.answer, ask.query.question, *(post.text for post in ask.query.posts)]
-        answer, question, *posts = self._encoder.encode(texts)
-        to_question = float(answer @ question)
-        if not posts:
-            return -to_question
-        relevant = np.argsort([-float(question @ post) for post in posts], kind="stable")[: self._nearest]
-        return float(np.mean([float(answer @ posts[i]) for i in relevant])) - to_question
+        query = ask.query
+        texts = [*(post.text for post in query.posts), *(text for choice in query.choices for text in choice)]
+        answer, question, *history = self._encoder.encode([ask.answer, query.question, *texts])
+        posts, choices = history[: len(query.posts)], history[len(query.posts) :]
+        affinity = -float(answer @ question)
+        if posts:
+            relevant = self._relevant(question, posts)
+            affinity += float(np.mean([float(answer @ posts[i]) for i in relevant]))
+        if choices:
+            asked, chosen, rejected = choices[::3], choices[1::3], choices[2::3]
+            relevant = self._relevant(question, asked)
+            affinity += float(np.mean([float(answer @ chosen[i]) - float(answer @ rejected[i]) for i in relevant]))
+        return affinity
+
+    def _relevant(self, question: Vector, others: Sequence[Vector]) -> list[int]:
+        order = np.argsort([-float(question @ other) for other in others], kind="stable")
+        return [int(i) for i in order[: self._nearest]]
 
 
 @MODELS.register("aspect-match")
@@ -111,9 +122,9 @@ class AspectMatch:
 
 @MODELS.register("lexical")
 class Lexical:
-    """Baseline: TF-IDF similarity of the answer to the user's posts.
+    """Baseline: TF-IDF similarity of the answer to the user's posts and to answers they chose, not rejected, before.
 
-    Posts are the corpus; words of the question carry no weight, since both answers share them.
+    Posts and past answers are the corpus; words of the question carry no weight, since both answers share them.
     """
 
     fingerprint = "lexical"
@@ -123,14 +134,21 @@ class Lexical:
 
     def _affinity(self, ask: Ask) -> float:
         posts = [words(post.text) for post in ask.query.posts]
-        if not posts:
+        chosen = [words(choice.chosen) for choice in ask.query.choices]
+        rejected = [words(choice.rejected) for choice in ask.query.choices]
+        corpus = [*posts, *chosen, *rejected]
+        if not corpus:
             return 0.0
         ignored = set(words(ask.query.question))
-        seen = Counter(word for post in posts for word in set(post))
-        # log((1 + n) / (1 + df)) + 1, the smoothed form; only words of the posts have a weight
-        idf = {word: log((1 + len(posts)) / (1 + df)) + 1 for word, df in seen.items() if word not in ignored}
+        seen = Counter(word for document in corpus for word in set(document))
+        # log((1 + n) / (1 + df)) + 1, the smoothed form; only words of the corpus have a weight
+        idf = {word: log((1 + len(corpus)) / (1 + df)) + 1 for word, df in seen.items() if word not in ignored}
         answer = _unit_tf_idf(words(ask.answer), idf)
-        return sum(_dot(answer, _unit_tf_idf(post, idf)) for post in posts) / len(posts)
+
+        def closeness(documents: list[list[str]]) -> float:
+            return sum(_dot(answer, _unit_tf_idf(d, idf)) for d in documents) / len(documents) if documents else 0.0
+
+        return closeness(posts) + closeness(chosen) - closeness(rejected)
 
 
 def _unit_tf_idf(document: list[str], idf: dict[str, float]) -> dict[str, float]:

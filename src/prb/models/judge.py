@@ -19,15 +19,14 @@ from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, Reply, T, ask
 from prb.models import MODELS
 from prb.models.judge_parse import STYLES, Parsed, Style, read_choice, read_rating, weigh_choice, weigh_rating
-from prb.prompts import load, quote, slots, with_material
-from prb.types import Ask, Choice, Duel, Failure, Query, Reward, RewardModel, Verdict
+from prb.prompts import load, quote, quoted_history, quoted_question, slots, with_material
+from prb.types import Ask, Duel, Failure, Query, Reward, RewardModel, Verdict, Winner
 
 GREEDY = Sampling(max_tokens=1024)
 LIKELIEST = 20
 """How many log-probabilities of the first token to ask for: as many as public endpoints return."""
 
 _NAMES = {
-    "posts": "earlier posts of this person, oldest first",
     "plan": "what this person probably wants",
     "answer": "answer",
     "answer_a": "answer A",
@@ -71,7 +70,7 @@ class PairwiseJudge(Judge):
             for reply in self._ask(prompts, self._read)
         ]
 
-    def _read(self, reply: Completion) -> Parsed[Choice] | Failure | None:
+    def _read(self, reply: Completion) -> Parsed[Winner] | Failure | None:
         return weigh_choice(reply, self._style) if self._weighed else read_choice(reply, self._style)
 
 
@@ -89,17 +88,21 @@ class RatingJudge(Judge):
         return weigh_rating(reply, self._style) if self._weighed else read_rating(reply, self._style)
 
 
-def _text(reply: Reply[Parsed[Choice]] | Reply[Parsed[float]]) -> str:
+def _text(reply: Reply[Parsed[Winner]] | Reply[Parsed[float]]) -> str:
     """The reply, and the log-probabilities it was read from if there are any."""
     return "\n".join(filter(None, (reply.text, reply.value.weights)))
 
 
 def judge_prompt(template: str, query: Query, **answers: str) -> str:
-    """The prompt, filled in one pass; missing posts or a missing plan leave no trace."""
-    material = {"question": quote("question", query.question)}
+    """The prompt, filled in one pass; a missing history or a missing plan leaves no trace.
+
+    Slot `posts` holds the whole history, past choices too, and `question` the turns before it: a custom prompt shows
+    everything that a query has.
+    """
+    material = {"question": quoted_question(query)}
     material |= {slot: quote(_NAMES[slot], text) for slot, text in answers.items()}
-    if query.posts:
-        material["posts"] = quote(_NAMES["posts"], "\n\n".join(post.text for post in query.posts))
+    if query.posts or query.choices:
+        material["posts"] = quoted_history(query.posts, query.choices)
     if query.plan:
         material["plan"] = quote(_NAMES["plan"], "\n".join(f"- {aspect}" for aspect in query.plan))
     for absent in {"posts", "plan"} - material.keys():

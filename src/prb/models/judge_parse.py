@@ -16,13 +16,13 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 from prb.llm import Completion
 from prb.llm.asking import without_reasoning
-from prb.types import Choice, Failure
+from prb.types import Failure, Winner
 
 V = TypeVar("V")
 
-AB: dict[str, Choice] = {"A": "first", "B": "second"}
-TIES: dict[str, Choice] = {"TIE": "tie", "DRAW": "tie"}
-GRADES: dict[str, Choice] = {"A>>B": "first", "A>B": "first", "A=B": "tie", "B>A": "second", "B>>A": "second"}
+AB: dict[str, Winner] = {"A": "first", "B": "second"}
+TIES: dict[str, Winner] = {"TIE": "tie", "DRAW": "tie"}
+GRADES: dict[str, Winner] = {"A>>B": "first", "A>B": "first", "A=B": "tie", "B>A": "second", "B>>A": "second"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Style:
     """Regular expression of a verdict; group 1 is a label or a number, group 2 the maximum it is out of."""
     reminder: str
     """Appended to the prompt if the first reply had no verdict."""
-    labels: Mapping[str, Choice] = field(default_factory=dict)
+    labels: Mapping[str, Winner] = field(default_factory=dict)
     scale: tuple[int, int] = (0, 0)
     direct: bool = False
     """Whether the reply begins with the label, so that its first token's log-probabilities can be used."""
@@ -133,7 +133,7 @@ class Parsed(NamedTuple, Generic[V]):
     weights: str = ""
 
 
-def read_choice(reply: Completion, style: Style) -> Parsed[Choice] | None:
+def read_choice(reply: Completion, style: Style) -> Parsed[Winner] | None:
     verdict = _verdict(reply, style)
     return None if verdict is None else Parsed(style.labels[_label(verdict[0])])
 
@@ -151,7 +151,7 @@ def read_rating(reply: Completion, style: Style) -> Parsed[float] | Failure | No
     return Parsed(value)
 
 
-def weigh_choice(reply: Completion, style: Style) -> Parsed[Choice] | Failure:
+def weigh_choice(reply: Completion, style: Style) -> Parsed[Winner] | Failure:
     """The label more likely to come first; equally likely ones tie."""
     labels = list(style.labels)
     logprobs = _likelihoods(reply.first, labels)

@@ -94,7 +94,7 @@ class LogRatio:
         if not self.baseline:
             return [self._combine(reward, None) for reward in rewards]
         if not self.baseline_sees_user:
-            asks = [Ask(replace(ask.query, user=None, posts=(), plan=()), ask.answer) for ask in asks]
+            asks = [Ask(ask.query.blind, ask.answer) for ask in asks]
         return [self._combine(a, b) for a, b in zip(rewards, self.baseline.score(asks), strict=True)]
 
     def _combine(self, reward: float | Failure, baseline: float | Failure | None) -> float | Failure:

@@ -12,7 +12,7 @@ import orjson
 from prb.config import NonNegative
 from prb.errors import BadSpec
 from prb.models import MODELS, is_remote
-from prb.types import Ask, Choice, Comparer, Duel, Failure, Scorer, Verdict
+from prb.types import Ask, Comparer, Duel, Failure, Scorer, Verdict, Winner
 
 
 @dataclass
@@ -46,7 +46,7 @@ def scripted(reward: float | None = None, fail: str = "nothing scripted") -> Sco
 @MODELS.register("scripted-judge")
 def scripted_judge(says: str = "first") -> Comparer:
     """Fake: a comparer that always says first, second or tie; anything else is a failure."""
-    choices: tuple[Choice, ...] = ("first", "second", "tie")
+    choices: tuple[Winner, ...] = ("first", "second", "tie")
     known: dict[str, Verdict] = {choice: Verdict(choice=choice) for choice in choices}
     return ScriptedComparer(lambda _: known.get(says) or Failure("no verdict", says), f"scripted-judge-{says}")
 
@@ -74,8 +74,11 @@ class Noisy:
 
     def _noise(self, ask: Ask) -> float:
         query = ask.query
-        texts = [query.user or "", query.question, *query.plan, *(text for post in query.posts for text in post)]
-        shape = [self._seed, query.user is None, len(query.plan), len(query.posts)]  # no two queries run together
+        records = (*query.posts, *query.choices, *query.context)
+        texts = [query.user or "", query.question, *query.plan, *(text for record in records for text in record)]
+        # no two queries run together
+        shape = [self._seed, query.user is None, len(query.plan), len(query.posts)]
+        shape += [len(query.choices), len(query.context)] if query.choices or query.context else []
         encoded = [text.encode("utf-8", "surrogatepass").hex() for text in (*texts, ask.answer)]
         content = orjson.dumps([*shape, *encoded])
         share = int.from_bytes(hashlib.blake2b(content, digest_size=6).digest(), "big") / 2**48

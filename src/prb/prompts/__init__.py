@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 
 from prb.errors import unknown
-from prb.types import Query
+from prb.types import Choice, Post, Query, Turn
 
 _SLOT = re.compile(r"\{(\w+)\}")
 
@@ -51,13 +52,58 @@ def load(name: str) -> str:
 
 
 def render(query: Query) -> str:
-    """A query as the text an LLM reads; missing parts leave no trace."""
-    if not query.plan and not query.posts:
+    """The user's message as an LLM reads it: the question, after what is known of the user; no trace of what is not.
+
+    The turns before it are messages of their own; see `chat`.
+    """
+    if not query.about_user:
         return query.question  # the user's bare message, as reward models were trained on it and others score it
-    parts = [fill(load("question"), question=query.question)]
-    if query.plan:
-        parts.insert(0, fill(load("plan"), aspects="\n".join(f"- {aspect}" for aspect in query.plan)))
+    parts = []
     if query.posts:
-        posts = "\n\n".join(post.text for post in query.posts)
-        parts.insert(0, fill(load("posts"), posts=posts))
+        parts.append(fill(load("posts"), posts=_joined(post.text for post in query.posts)))
+    if query.choices:
+        parts.append(fill(load("choices"), choices=_joined(map(choice_text, query.choices))))
+    if query.plan:
+        parts.append(fill(load("plan"), aspects="\n".join(f"- {aspect}" for aspect in query.plan)))
+    parts.append(fill(load("question"), question=query.question))
     return "\n\n".join(part.strip() for part in parts)
+
+
+def chat(query: Query) -> list[Turn]:
+    """The conversation up to the answer: earlier turns, then the user's message."""
+    return [*query.context, Turn("user", render(query))]
+
+
+def flat(query: Query) -> str:
+    """The conversation as one text, for models that read no turns."""
+    if not query.context:
+        return render(query)
+    return _joined(f"{turn.role.capitalize()}: {turn.text}" for turn in chat(query))
+
+
+def choice_text(choice: Choice) -> str:
+    return f"Question: {choice.question}\nPreferred: {choice.chosen}\nRejected: {choice.rejected}"
+
+
+def quoted_history(posts: Sequence[Post], choices: Sequence[Choice]) -> str:
+    """What is known of the user as quoted material; empty if nothing is."""
+    blocks = []
+    if posts:
+        blocks.append(quote("earlier posts of this person, oldest first", _joined(post.text for post in posts)))
+    if choices:
+        texts = _joined(map(choice_text, choices))
+        blocks.append(quote("what this person preferred earlier, oldest first", texts))
+    return _joined(blocks)
+
+
+def quoted_question(query: Query) -> str:
+    """The question as quoted material, after the turns that led to it."""
+    question = quote("question", query.question)
+    if not query.context:
+        return question
+    turns = _joined(f"{turn.role}: {turn.text}" for turn in query.context)
+    return _joined([quote("the conversation before the question", turns), question])
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "\n\n".join(texts)

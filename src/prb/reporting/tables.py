@@ -28,6 +28,8 @@ def _pairs(summary: Result) -> Table:
     kinds = [kind for kind in ("gain", "control") if any(row["kind"] == kind for row in contrasts)]
     mirrored = any(row["person_effect"] for row in results)
     paper = all("paper" in row for row in results)
+    several = all("pairwise_accuracy" in row for row in results)
+    official = any("rewardbench2" in row for row in results)
     rows = []
     for model in dict.fromkeys(row["model"] for row in results):
         row, failed = cell[model, shown], sum(cell[model, c]["accuracy"]["failed"] for c in conditions)
@@ -37,12 +39,22 @@ def _pairs(summary: Result) -> Table:
             effect = row["person_effect"]
             values.append(percent(effect["value"]) + stars(effect["p"]) if effect else MISSING)
             values.append(percent((row["mirror_accuracy"] or {}).get("value")))
+        values += [percent(row["pairwise_accuracy"]["value"])] if several else []
+        values += [percent(row.get("rewardbench2", {}).get("score"))] if official else []
         values += [str(row["paper"][name]) for name in PAPER_COLUMNS] if paper else []
         rows.append((model, *values, str(failed)))
     counted = "a tie counts half, failures are left out"
     if paper:
         counted = "as in the paper's scripts, ties count as lost and replies without a verdict as A"
     notes = [f"Accuracy in % with a 95 % interval clustered by user; {counted}."]
+    if several:
+        chance = percent(summary["dataset"]["chance"])
+        notes.append(
+            f"A row is right if a right answer is ranked first; a coin would score {chance}. pairwise: share of "
+            f"right-wrong pairs in the right order under {shown} (coin: 50)."
+        )
+    if official:
+        notes.append("RewardBench 2: its official score, the mean of six subsets, ties included.")
     if kinds:
         meanings = {"gain": "gain = profile − none", "control": "control = profile − shuffled (another user's posts)"}
         notes.append("; ".join(meanings[k] for k in kinds) + ". Stars: sign-flip p < .05, .01, .001 after Holm.")
@@ -51,7 +63,9 @@ def _pairs(summary: Result) -> Table:
             f"person effect and mirror under {shown}: share of twins ordered by the user (user-blind: exactly 50) "
             "and share with both twins right (coin: 25, user-blind: 0)."
         )
-    extra = (("person effect", "mirror") if mirrored else ()) + (PAPER_COLUMNS if paper else ())
+    extra: tuple[str, ...] = ("person effect", "mirror") if mirrored else ()
+    extra += (("pairwise",) if several else ()) + (("RewardBench 2",) if official else ())
+    extra += PAPER_COLUMNS if paper else ()
     return Table(_title(summary), ("model", *conditions, *kinds, *extra, "failed"), tuple(rows), tuple(notes))
 
 

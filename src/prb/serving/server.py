@@ -337,7 +337,8 @@ def select_batch(waiting: dict[int, Waiting], limits: Limits) -> Iterator[int]:
 
 def query_length(query: Query) -> int:
     """Characters of a whole query."""
-    return len(query.question) + sum(len(post.text) for post in query.posts) + sum(map(len, query.plan))
+    parts = [*(post.text for post in query.posts), *(text for choice in query.choices for text in choice)]
+    return sum(map(len, [query.question, *parts, *(turn.text for turn in query.context), *query.plan]))
 
 
 def score_isolated(score: Score, asks: Sequence[Ask]) -> list[float | Failure]:

@@ -18,6 +18,7 @@ from prb.registry import Registry
 from prb.weights import folder_hash, local_folder
 
 Matrix = NDArray[np.float32]
+Vector = NDArray[np.float32]
 STATIC_SIZE, MINILM_SIZE = 256, 384
 """Dimensions of the vectors."""
 

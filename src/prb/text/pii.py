@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from prb.types import Query
+from prb.types import Choice, Query
 
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+")
 _HANDLE = re.compile(r"(?<![\w@./])@\w[\w.]{1,29}\b(?:@[\w-]+(?:\.[\w-]+)*)*")
@@ -40,11 +40,13 @@ def mask(text: str) -> str:
 
 
 def mask_query(query: Query) -> Query:
-    """Masks posts, plan and question, which hold the user's words; answers do not."""
+    """Masks whatever holds the user's words; the answers to be judged do not."""
     return replace(
         query,
         question=mask(query.question),
+        context=tuple(turn._replace(text=mask(turn.text)) for turn in query.context),
         posts=tuple(post._replace(text=mask(post.text)) for post in query.posts),
+        choices=tuple(Choice(*map(mask, choice)) for choice in query.choices),
         plan=tuple(mask(aspect) for aspect in query.plan),
     )
 

@@ -148,7 +148,7 @@ def _write(
             alone = [[] if joint else [post.text for post in query.posts] for query in queries]
             shown = zip(queries, alone, strict=True)
             texts = iter(writer.texts([text for query, posts in shown for text in (query.question, *posts)]))
-            answers = writer.answers([Ask(q, a) for q, pair in zip(queries, chunk, strict=True) for a in pair.answers])
+            answers = writer.answers([Ask(q, a) for q, pair in zip(queries, chunk, strict=True) for a in pair.contrast])
             places = np.full((len(chunk), 3 + k), -1, dtype="<i4")
             for n, posts in enumerate(alone):
                 places[n, 0], places[n, 1:3] = next(texts), answers[2 * n : 2 * n + 2]

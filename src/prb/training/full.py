@@ -29,7 +29,6 @@ from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.planners import PLANNERS
 from prb.progress import SILENT, Progress
-from prb.prompts import render
 from prb.runs import Finished, RunFolder, draft, read_json, read_sealed, write_json, write_lines, write_sealed
 from prb.stats.estimate import codes
 from prb.training.config import FullConfig
@@ -175,7 +174,7 @@ def tokenized(config: FullConfig, dataset: Dataset, chat: Chat, limit: int) -> I
         plans = builder.plans(chunk) if config.condition == "plan" else {}
         for pair in chunk:
             built = builder.build(pair, config.condition, plans.get(pair.id))
-            yield pair, built if isinstance(built, Failure) else texts_of(chat, built.query, pair.answers, limit)
+            yield pair, built if isinstance(built, Failure) else texts_of(chat, built.query, pair.contrast, limit)
 
 
 def texts_of(chat: Chat, query: Query, answers: Sequence[str], limit: int) -> Texts | Failure:
@@ -184,7 +183,7 @@ def texts_of(chat: Chat, query: Query, answers: Sequence[str], limit: int) -> Te
     if isinstance(fitting, Failure):
         return fitting
     shown, cut = fitting
-    chosen, rejected = (chat.text(render(shown), answer) for answer in answers)
+    chosen, rejected = (chat.text(shown, answer) for answer in answers)
     return Texts(chosen, rejected, cut)
 
 

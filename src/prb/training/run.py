@@ -23,7 +23,7 @@ from prb.evaluation.planners import PLANNERS
 from prb.models.personal.features import Features, make_features
 from prb.models.personal.head import CARD, Head, read, save
 from prb.models.personal.method import METHODS, Floats
-from prb.models.personal.scorer import Personal, codes_from
+from prb.models.personal.scorer import Personal, infer_codes
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import Finished, RunFolder, read_lines, sealed, write_bytes, write_json
@@ -42,7 +42,7 @@ from prb.training.loop import (
     results,
     support_and_scored,
 )
-from prb.types import Ask, Failure, Pair
+from prb.types import Ask, Choice, Failure, Pair
 
 CHECKPOINT, SWEEP = "checkpoint.safetensors", "sweep.jsonl"
 CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled")
@@ -125,7 +125,11 @@ def validate(
     support, scored = support_and_scored(head, examples, held[:VALIDATION_ROWS])
     needed = {int(row) for row in (*support, *scored)}
     pairs = {n: item for n, item in enumerate(dataset) if n in needed and isinstance(item, Pair)}
-    codes = codes_from(head, features, [pairs[int(row)] for row in support], config.saved())
+    histories: dict[str, list[Choice]] = {}
+    for row in support:
+        pair = pairs[int(row)]
+        histories.setdefault(pair.user, []).append(Choice(pair.question, *pair.contrast))
+    codes = dict(zip(histories, infer_codes(head, features, list(histories.values())), strict=True))
     model = Personal(head, features, "validation", codes)
     donors = load(dataset.source, split=dataset.split, skip_bad=config.skip_bad, donors=True)
     shown = UserConfig(k=config.k, ranker=config.ranker)
@@ -148,7 +152,7 @@ def validate(
 def condition_margins(model: Personal, builder: QueryBuilder, pairs: Sequence[Pair], condition: Condition) -> Floats:
     """Reward of chosen minus reward of rejected, NaN where there is none."""
     built = {n: query for n, pair in enumerate(pairs) if isinstance(query := builder.build(pair, condition), Built)}
-    asks = [Ask(query.query, answer) for n, query in built.items() for answer in pairs[n].answers]
+    asks = [Ask(query.query, answer) for n, query in built.items() for answer in pairs[n].contrast]
     scores = np.array([np.nan if isinstance(s, Failure) else float(s) for s in model.score(asks)])
     differences = np.full(len(pairs), np.nan)
     differences[list(built)] = scores[::2] - scores[1::2]

@@ -329,7 +329,7 @@ def test_static_vectors_see_every_attribute_and_posts_give_the_group_away() -> N
         ("persons=0", "multiple of 4"),
         ("pairs=0", "pairs must be at least 1"),
         ("pairs=2&split=seen", "pairs must be at least 3"),
-        ("posts=-1", "posts must be at least 0"),
+        ("posts=-1", "posts and choices must be at least 0"),
         ("noise=-1", "noise must be finite and at least 0"),
         ("noise=nan", "noise must be finite and at least 0"),
         ("noise=inf", "noise must be finite and at least 0"),

@@ -17,9 +17,9 @@ from tests.llm.tiny import llama
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 
+from prb.downstream.candidates import policy_chat  # noqa: E402
 from prb.downstream.ppo.policy import (  # noqa: E402
     Learner,
-    chat,
     load_learner,
     pad_batch,
     run,
@@ -86,7 +86,7 @@ def test_log_probabilities_are_those_of_the_model_itself(folder: Path) -> None:
 def test_the_tokens_are_those_of_the_text(folder: Path) -> None:
     policy = learner(folder).policy
     sampling = Sampling(temperature=1.0, max_tokens=12, seed=4)
-    requests = [Request(chat(QUERY), replace(sampling, seed=seed)) for seed in range(4)]
+    requests = [Request(policy_chat(QUERY), replace(sampling, seed=seed)) for seed in range(4)]
     for answer, completion in zip(policy.write(requests), policy.complete(requests), strict=True):
         assert not isinstance(answer, Failure)
         assert not isinstance(completion, Failure)
@@ -97,7 +97,7 @@ def test_the_tokens_are_those_of_the_text(folder: Path) -> None:
 
 def test_what_is_learnt_from_does_not_end_before_it_began(tmp_path: Path) -> None:
     own = learner(writer(tmp_path / "silent", end=40.0))  # it would say nothing at all
-    requests = [Request(chat(QUERY), Sampling(temperature=1.0, max_tokens=4, seed=seed)) for seed in range(12)]
+    requests = [Request(policy_chat(QUERY), Sampling(temperature=1.0, max_tokens=4, seed=seed)) for seed in range(12)]
     silent = [answer for answer in own.policy.complete(requests) if not isinstance(answer, Failure)]
     assert [answer.text for answer in silent] == [""] * 12
     written = [answer for answer in own.policy.write(requests) if not isinstance(answer, Failure)]
@@ -123,7 +123,7 @@ def test_an_empty_answer_is_a_failure(folder: Path) -> None:
     own = learner(folder)
     with torch.no_grad():
         own.net.lm.lm_head.weight.zero_()  # all tokens alike: the likeliest is <pad>, which is no text
-    (answer,) = own.policy.write([Request(chat(QUERY), Sampling(max_tokens=3))])
+    (answer,) = own.policy.write([Request(policy_chat(QUERY), Sampling(max_tokens=3))])
     assert answer == Failure("empty answer")
 
 
@@ -183,7 +183,7 @@ def test_a_critic_of_its_own_leaves_the_policy_alone(folder: Path) -> None:
 def test_training_does_not_touch_the_copy_that_others_use(folder: Path) -> None:
     from prb.llm import make_llm
 
-    request = [Request(chat(QUERY), Sampling(max_tokens=8))]
+    request = [Request(policy_chat(QUERY), Sampling(max_tokens=8))]
     judge = make_llm(f"transformers/{folder};device=cpu;dtype=fp32")
     before = judge.complete(request)
     own = learner(folder)
@@ -200,7 +200,7 @@ def test_a_saved_policy_can_be_loaded_as_any_other(folder: Path, tmp_path: Path)
     with torch.no_grad():
         own.net.lm.lm_head.weight.mul_(1.3)
     own.save(tmp_path / "policy")
-    request = [Request(chat(QUERY), Sampling(temperature=1.0, max_tokens=10, seed=3))]
+    request = [Request(policy_chat(QUERY), Sampling(temperature=1.0, max_tokens=10, seed=3))]
     assert make_llm(f"transformers/{tmp_path / 'policy'}").complete(request) == own.policy.complete(request)
     assert not list((tmp_path / "policy").glob("*.bin"))
 
@@ -215,7 +215,7 @@ def test_saved_adapters_can_be_put_on_the_base_again(folder: Path, tmp_path: Pat
             if parameter.requires_grad:
                 parameter.add_(0.05)
     own.save(tmp_path / "policy")
-    request = [Request(chat(QUERY), Sampling(max_tokens=10))]
+    request = [Request(policy_chat(QUERY), Sampling(max_tokens=10))]
     again = make_llm(f"transformers/{folder};adapter={tmp_path / 'policy'}")
     assert again.complete(request) == own.policy.complete(request)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from prb.errors import BadInput, UnknownName
 from prb.models import MODELS
 from prb.models.personal.features import check_features, make_features
 from prb.models.personal.head import Head, Scaler, fingerprint, read, save
-from prb.models.personal.scorer import LABELED, Personal
-from prb.types import Ask, Failure, Post, Query
-from tests.conftest import make_row
+from prb.models.personal.scorer import Personal
+from prb.types import Ask, Choice, Failure, Post, Query
 
 SIZE = 256
 CARD = {
@@ -95,25 +93,32 @@ def test_codes_from_labeled_pairs_replace_what_training_knew() -> None:
     assert ann == bob
 
 
-def test_support_is_read_from_a_file_and_says_what_it_cannot_do(
-    tmp_path: Path, write_jsonl: Callable[..., Path]
-) -> None:
+def test_past_choices_tell_a_head_with_codes_who_asks_and_others_ignore_them() -> None:
     pytest.importorskip("torch", reason="needs the torch extra")
-    rows = [make_row(n, user="bob", chosen="Bake rye bread.", rejected="Take the late train.") for n in range(4)]
-    support = write_jsonl(rows)
-    save(lore_head(), tmp_path / "lore", CARD)
-    plain, told = (MODELS.make(f"personal?path={tmp_path / 'lore'}{more}") for more in ("", f"&support={support}"))
-    query = Query(question="q", user="bob")
-    asks = [Ask(query, "Bake rye bread."), Ask(query, "Take the late train.")]
-    before, after = (np.subtract(*m.score(asks)) for m in (plain, told))  # type: ignore[union-attr]
-    assert after > before
-    assert plain.fingerprint != told.fingerprint
-    given_away = Ask(Query(question=rows[0]["question"], user="bob"), "Bake rye bread.")
-    assert told.score([given_away, asks[0]]) == [LABELED, told.score(asks)[0]]  # type: ignore[union-attr]
-    assert plain.score([given_away]) != [LABELED]  # type: ignore[union-attr]
-    save(light_head(), tmp_path / "light", CARD)
-    with pytest.raises(BadInput, match="learns nothing from labeled pairs"):
-        MODELS.make(f"personal?path={tmp_path / 'light'}&support={support}")
+    choices = tuple(Choice(f"What now, {n}?", "Bake rye bread.", "Take the late train.") for n in range(4))
+    swapped = tuple(Choice(c.question, c.rejected, c.chosen) for c in choices)
+    answers = ("Bake rye bread.", "Take the late train.")
+
+    def margin(model: Personal, **known: Any) -> float:
+        first, second = model.score([Ask(Query(question="q", **known), answer) for answer in answers])
+        return float(first) - float(second)  # type: ignore[arg-type]
+
+    lore = scorer(lore_head())
+    told, opposite = margin(lore, user="bob", choices=choices), margin(lore, user="bob", choices=swapped)
+    assert told > margin(lore, user="bob") > opposite
+    assert margin(lore, user="ann", choices=choices) == told  # what was chosen counts, not the name
+    assert margin(lore, choices=choices) == told
+    light = scorer(light_head())
+    assert margin(light, choices=choices) == margin(light)
+
+
+def test_a_code_does_not_depend_on_who_else_is_asked_about() -> None:
+    pytest.importorskip("torch", reason="needs the torch extra")
+    histories = [tuple(Choice(f"Which, {n} or {k}?", f"This {n}.", "That.") for k in range(n)) for n in (1, 3, 2)]
+    asks = [Ask(Query(question="q", choices=history), "An answer") for history in histories]
+    together = scorer(lore_head()).score(asks)
+    alone = [scorer(lore_head()).score([ask])[0] for ask in asks]
+    assert together == pytest.approx(alone, abs=1e-12)
 
 
 def test_a_folder_without_a_head_and_other_features_are_refused(tmp_path: Path) -> None:

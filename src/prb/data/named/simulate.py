@@ -69,6 +69,8 @@ class World:
     pairs: int = 8
     """Labeled pairs per user."""
     posts: int = 6
+    choices: int = 0
+    """Past choices per user, made like the pairs and not among them."""
     noise: float = 0.25
     """Temperature of the Bradley-Terry choice; 0 always picks the better answer."""
     individual: float = 0.0
@@ -87,8 +89,10 @@ class World:
             raise _bad(f"persons must be a multiple of {self.block}, to balance opposite tastes, not {self.persons}")
         if self.pairs < fewest_pairs:
             raise _bad(f"pairs must be at least {fewest_pairs} with split={self.split}, not {self.pairs}")
-        if self.posts < 0:
-            raise _bad(f"posts must be at least 0, not {self.posts}")
+        if min(self.posts, self.choices) < 0:
+            raise _bad("posts and choices must be at least 0")
+        if self.choices and self.split == "seen":
+            raise _bad("choices need split=persons: with split=seen a user's training rows are their past choices")
         if not 0 <= self.noise < math.inf:
             raise _bad(f"noise must be finite and at least 0, not {self.noise}")
         if not 0 <= self.individual <= 1:
@@ -136,10 +140,13 @@ class Simulated(NamedTuple):
         for user in range(self.world.persons):
             weights = taste(self.world, user)
             profile = posts(self.world, user, weights)
+            numbers = range(self.world.pairs, self.world.pairs + self.world.choices)
+            past = [row(self.world, contest(self.world, user, n, weights), weights, []) for n in numbers]
+            choices = [{key: made[key] for key in ("question", "chosen", "rejected")} for made in past]
             for number in range(self.world.pairs):
                 line += 1
-                choice = contest(self.world, user, number, weights)
-                yield dict_row("simulate", line, row(self.world, choice, weights, profile))
+                made = row(self.world, contest(self.world, user, number, weights), weights, profile)
+                yield dict_row("simulate", line, {**made, "choices": choices} if choices else made)
 
 
 # the truth

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prb.downstream.candidates import Candidates, score_candidates
+from prb.downstream.candidates import Candidates, policy_chat, score_candidates
 from prb.downstream.ppo import PpoConfig
 from prb.downstream.ppo.checkpoints import trainable
 from prb.downstream.ppo.losses import (
@@ -34,7 +34,7 @@ from prb.downstream.ppo.losses import (
     value_loss,
     whiten,
 )
-from prb.downstream.ppo.policy import Answer, Learner, TokenBatch, chat, pad_batch, run
+from prb.downstream.ppo.policy import Answer, Learner, TokenBatch, pad_batch, run
 from prb.downstream.ppo.prompts import SEED_BITS, Prompt, Prompts, Views
 from prb.errors import PrbError
 from prb.hashing import draw
@@ -153,7 +153,7 @@ class Trainer:
             if not isinstance(fit, Failure):
                 seed = draw(config.seed, "answer", self.done, prompts[n].item.id, bits=SEED_BITS)
                 sampling = Sampling(temperature=config.temperature, max_tokens=config.max_new_tokens, seed=seed)
-                requests[n] = Request(chat(fit[0]), sampling)
+                requests[n] = Request(policy_chat(fit[0]), sampling)
         with self.accelerator.autocast():
             written = dict(zip(requests, policy.write(list(requests.values())), strict=True))
         answers = [fit if isinstance(fit, Failure) else written[n] for n, fit in enumerate(fitted)]

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from prb.downstream.candidates import clean
+from prb.downstream.candidates import clean, policy_chat
 from prb.engine.chat import fit
 from prb.engine.load import Checkpoint, Loading, load
 from prb.errors import BadInput, MissingExtra
-from prb.llm import Message, Request, parse_llm
+from prb.llm import Request, parse_llm
 from prb.llm.transformers import NEVER, Row, Tokens, Transformers, generation
-from prb.prompts import render
 from prb.types import Failure, Query
 
 FORBIDDEN = -1e9
@@ -79,20 +78,16 @@ class Policy(Transformers):
     def fitted(self, query: Query, *, prompt: int, answer: int) -> tuple[Query, int] | Failure:
         """The query cut to `prompt` tokens and to the room this model's context leaves beside the answer, and how many
         posts were cut."""
-        first = self._prompt(chat(query))
+        first = self._prompt(policy_chat(query))
         if isinstance(first, Failure):
             return first
         limit = min(prompt, self._context - answer)
 
-        def tokens(text: str, _: str) -> Tokens:
-            made = self._prompt((Message("user", text),))
+        def tokens(shorter: Query, _: str) -> Tokens:
+            made = self._prompt(policy_chat(shorter))
             return [0] * (limit + 1) if isinstance(made, Failure) else made
 
         return (query, 0) if len(first) <= limit else fit(query, [""], tokens, limit)
-
-
-def chat(query: Query) -> tuple[Message, ...]:
-    return (Message("user", render(query)),)
 
 
 class TokenBatch(NamedTuple):

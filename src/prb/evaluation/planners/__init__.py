@@ -1,14 +1,14 @@
-"""Planners infer what a user probably wants from an answer, from the user's posts and the question. One file each."""
+"""Planners infer what a user probably wants from an answer, given question and history. One file each."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from prb.cache import Cache, Memo
 from prb.registry import Registry
-from prb.types import Failure, Post
+from prb.types import Failure, Query
 
 Plan = tuple[str, ...]
 
@@ -18,15 +18,12 @@ class Planner(Protocol):
 
     fingerprint: str
 
-    def plan(self, question: str, posts: Sequence[Post]) -> Plan | Failure: ...
+    def plan(self, query: Query) -> Plan | Failure:
+        """`query` holds the whole history, not only what a reward model would be shown of it."""
+        ...
 
 
 PLANNERS: Registry[Planner] = Registry("planner", package="prb.evaluation.planners", group="prb.planners")
-
-
-class PlanAsk(NamedTuple):
-    question: str
-    posts: Sequence[Post]
 
 
 class CachedPlanner:
@@ -34,8 +31,8 @@ class CachedPlanner:
 
     def __init__(
         self,
-        infer: Callable[[Sequence[PlanAsk]], Sequence[Plan | Failure]],
-        content: Callable[[PlanAsk], Sequence[str]],
+        infer: Callable[[Sequence[Query]], Sequence[Plan | Failure]],
+        content: Callable[[Query], Sequence[str]],
         *,
         fingerprint: str,
         remote: bool,
@@ -45,19 +42,19 @@ class CachedPlanner:
         self._infer, self._content = infer, content
         self._memo: Memo[Plan] = Memo(cache=cache, model=fingerprint, unpack=tuple)
 
-    def plan(self, question: str, posts: Sequence[Post]) -> Plan | Failure:
-        return self.plans([PlanAsk(question, posts)])[0]
+    def plan(self, query: Query) -> Plan | Failure:
+        return self.plans([query])[0]
 
-    def plans(self, asks: Sequence[PlanAsk]) -> list[Plan | Failure]:
-        return self._memo.map(self._infer, asks, [self._key(ask) for ask in asks])
+    def plans(self, queries: Sequence[Query]) -> list[Plan | Failure]:
+        return self._memo.map(self._infer, queries, list(map(self._key, queries)))
 
-    def _key(self, ask: PlanAsk) -> bytes:
-        texts = "\0".join([self.fingerprint, *self._content(ask)]).encode("utf-8", "surrogatepass")
+    def _key(self, query: Query) -> bytes:
+        texts = "\0".join([self.fingerprint, *self._content(query)]).encode("utf-8", "surrogatepass")
         return hashlib.blake2b(texts, digest_size=16).digest()
 
 
-def plan_all(planner: Planner, asks: Sequence[PlanAsk]) -> list[Plan | Failure]:
-    """One plan per ask; planners that can infer many at once get all of them together."""
+def plan_all(planner: Planner, queries: Sequence[Query]) -> list[Plan | Failure]:
+    """One plan per query; planners that can infer many at once get all of them together."""
     if isinstance(planner, CachedPlanner):
-        return planner.plans(asks)
-    return [planner.plan(ask.question, ask.posts) for ask in asks]
+        return planner.plans(queries)
+    return [planner.plan(query) for query in queries]

@@ -1,16 +1,16 @@
-"""The planner that needs no language model: it quotes."""
+"""The planner that needs no LLM: it quotes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 
+from prb.config import Count
 from prb.evaluation.planners import PLANNERS, Planner
 from prb.text.encoders import ENCODERS
 from prb.text.tokens import sentences
-from prb.types import Post
+from prb.types import Query
 
 TASTE = re.compile(
     r"\b(i (?:really |always |never |would rather |just |don't |can't |won't )*"
@@ -26,17 +26,19 @@ class Extractive:
         self._encoder = ENCODERS.make(encoder)
         self.fingerprint = f"extractive-{aspects}-{self._encoder.fingerprint}"
 
-    def plan(self, question: str, posts: Sequence[Post]) -> tuple[str, ...]:
-        found = [s for post in posts for s in sentences(post.text) if not s.endswith("?")]
-        if not found:
+    def plan(self, query: Query) -> tuple[str, ...]:
+        written = [s for post in query.posts for s in sentences(post.text) if not s.endswith("?")]
+        preferred = [s for choice in query.choices for s in sentences(choice.chosen)]
+        quotes = written + preferred
+        if not quotes:
             return ()
-        rows = self._encoder.encode([question, *found])
-        taste = np.array([bool(TASTE.search(s)) for s in found])
+        rows = self._encoder.encode([query.question, *quotes])
+        taste = np.array([bool(TASTE.search(s)) for s in written] + [False] * len(preferred))
         near = rows[1:] @ rows[0] + taste
-        return tuple(found[i] for i in np.argsort(-near, kind="stable")[: self._aspects])
+        return tuple(quotes[i] for i in np.argsort(-near, kind="stable")[: self._aspects])
 
 
 @PLANNERS.register("extractive")
-def extractive(aspects: int = 3, encoder: str = "static") -> Planner:
-    """Sentences in which the person speaks of their own taste, those near the question first."""
+def extractive(aspects: Count = 3, encoder: str = "static") -> Planner:
+    """Sentences on the user's own taste, or of answers they preferred; those near the question first."""
     return Extractive(aspects, encoder)

@@ -1,8 +1,8 @@
-"""A persona as plan, in the manner of SynthesizeMe (Ryan et al. 2025, arXiv 2506.05598), from posts instead of votes.
+"""A persona as plan, in the manner of SynthesizeMe (Ryan et al. 2025, arXiv 2506.05598).
 
-From two thirds of a person's posts a language model forms hypotheses, each with the posts it rests on; each is tested
-on the posts held out; what they refute is dropped; the rest becomes a short description. It depends on the person and
-not on the question, so it is made once a person.
+From two thirds of a user's posts and past choices an LLM forms hypotheses, each with the items it rests on; each is
+tested on the items held out; what they refute is dropped; the rest becomes a short description. It depends on the user
+and not on the question, so it is made once per user.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from prb.cache import Cache
-from prb.errors import BadSpec
-from prb.evaluation.planners import PLANNERS, CachedPlanner, Plan, PlanAsk, Planner
-from prb.evaluation.planners.llm import MOST, brief, entries
+from prb.config import Count
+from prb.evaluation.planners import PLANNERS, CachedPlanner, Plan, Planner
+from prb.evaluation.planners.llm import Most, brief, entries
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, T, ask, without_reasoning
-from prb.prompts import load, quote, with_material
-from prb.types import Failure, Post
+from prb.prompts import choice_text, load, quote, with_material
+from prb.types import Failure, Query
 
 Finding = Literal["consistent", "refuted", "silent"]
 HELD_OUT = 3
@@ -38,10 +38,8 @@ _PERSONA = re.compile(r"\bpersona\b[*_]*\s*:[*_]*\s*(\S.*)", re.IGNORECASE | re.
 
 
 @PLANNERS.register("persona")
-def persona(llm: str, hypotheses: int = 6, posts: int = 40, max_tokens: int = 1024) -> Planner:
-    """A language model forms hypotheses on the person, tests them on held-out posts and writes a short persona."""
-    if not 1 <= hypotheses <= MOST or posts < 1 or max_tokens < 1:
-        raise BadSpec(f"planner 'persona': hypotheses is 1 to {MOST}, posts and max_tokens are 1 or more")
+def persona(llm: str, hypotheses: Most = 6, posts: Count = 40, max_tokens: Count = 1024) -> Planner:
+    """An LLM forms hypotheses about the user, tests them on held-out posts and choices, and writes a short persona."""
     return by_persona(make_llm(llm), hypotheses=hypotheses, posts=posts, max_tokens=max_tokens, cache=Cache())
 
 
@@ -52,7 +50,7 @@ def by_persona(
     settings = (words, REMIND_LIST, REMIND_FINDING, REMIND_PERSONA, HELD_OUT, hypotheses, posts, max_tokens)
     return CachedPlanner(
         Personas(model, hypotheses, posts, Sampling(max_tokens=max_tokens)),
-        lambda wanted: [post.text for post in wanted.posts],
+        items_of,
         fingerprint=f"persona-{brief(settings)}-{model.fingerprint}",
         remote=model.remote,
         cache=cache,
@@ -65,32 +63,33 @@ class Hypothesis(NamedTuple):
 
 
 class Personas:
-    """Three rounds of calls for all people at once: hypotheses, tests, personas. Whoever fails in one is out of it."""
+    """Three rounds of calls for all users at once: hypotheses, tests, personas. A user who fails in one leaves it."""
 
     def __init__(self, model: LLM, hypotheses: int, posts: int, sampling: Sampling) -> None:
         self._model, self._hypotheses, self._posts, self._sampling = model, hypotheses, posts, sampling
 
-    def __call__(self, asks: Sequence[PlanAsk]) -> list[Plan | Failure]:
-        done: dict[int, Plan | Failure] = {n: () for n, wanted in enumerate(asks) if not wanted.posts}
-        split = {n: split_posts(wanted.posts[-self._posts :]) for n, wanted in enumerate(asks) if n not in done}
+    def __call__(self, queries: Sequence[Query]) -> list[Plan | Failure]:
+        items = {n: items_of(query)[-self._posts :] for n, query in enumerate(queries)}
+        done: dict[int, Plan | Failure] = {n: () for n in items if not items[n]}
+        split = {n: split_items(items[n]) for n in items if n not in done}
         formed = _sorted_out(self._form({n: seen for n, (seen, _) in split.items()}), done)
         kept = _sorted_out(self._test(formed, {n: held for n, (_, held) in split.items()}), done)
         done |= {n: () for n, hypotheses in kept.items() if not hypotheses}
         done |= self._write({n: hypotheses for n, hypotheses in kept.items() if hypotheses})
-        return [done[n] for n in range(len(asks))]
+        return [done[n] for n in range(len(queries))]
 
-    def _form(self, seen: dict[int, list[Post]]) -> dict[int, list[Hypothesis] | Failure]:
+    def _form(self, seen: dict[int, list[str]]) -> dict[int, list[Hypothesis] | Failure]:
         """Hypotheses that name posts which are there; one without evidence is none."""
         replies = self._ask(
             [
                 with_material(
                     load("persona_hypotheses"),
-                    posts="\n\n".join(quote(f"post {k}", post.text) for k, post in enumerate(posts, 1)),
+                    posts="\n\n".join(quote(f"post {k}", post) for k, post in enumerate(posts, 1)),
                     count=str(self._hypotheses),
                 )
                 for posts in seen.values()
             ],
-            lambda said: read_hypotheses(said) or None,
+            lambda reply: read_hypotheses(reply) or None,
             REMIND_LIST,
             "no hypotheses",
         )
@@ -106,7 +105,7 @@ class Personas:
         return found
 
     def _test(
-        self, formed: dict[int, list[Hypothesis]], held: dict[int, list[Post]]
+        self, formed: dict[int, list[Hypothesis]], held: dict[int, list[str]]
     ) -> dict[int, list[Hypothesis] | Failure]:
         """Those that the held-out posts do not refute; with no post held out, all."""
         tests = [(n, hypothesis) for n, hypotheses in formed.items() if held[n] for hypothesis in hypotheses]
@@ -135,15 +134,20 @@ class Personas:
         return [reply if isinstance(reply, Failure) else reply.value for reply in replies]
 
 
-def split_posts(posts: Sequence[Post]) -> tuple[list[Post], list[Post]]:
-    """Those to learn from and those to test on; the first and the second post are always for learning."""
-    held = [post for n, post in enumerate(posts, 1) if n % HELD_OUT == 0]
-    return [post for n, post in enumerate(posts, 1) if n % HELD_OUT], held
+def items_of(query: Query) -> list[str]:
+    """The user's past choices and posts, each as a text that can be cited."""
+    return [*map(choice_text, query.choices), *(post.text for post in query.posts)]
 
 
-def read_hypotheses(said: Completion) -> list[Hypothesis]:
+def split_items(items: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Those to learn from and those to test on; the first two are always for learning."""
+    held = [item for n, item in enumerate(items, 1) if n % HELD_OUT == 0]
+    return [item for n, item in enumerate(items, 1) if n % HELD_OUT], held
+
+
+def read_hypotheses(reply: Completion) -> list[Hypothesis]:
     found = []
-    for entry in [] if said.truncated else entries(said.text):
+    for entry in [] if reply.truncated else entries(reply.text):
         cited = _CITED.search(entry)
         if cited:
             numbers = tuple(int(number) for number in re.findall(r"[0-9]{1,6}", cited[1]))
@@ -151,19 +155,19 @@ def read_hypotheses(said: Completion) -> list[Hypothesis]:
     return [hypothesis for hypothesis in found if hypothesis.text]
 
 
-def read_finding(said: Completion) -> Finding | None:
-    found = [] if said.truncated else _FINDING.findall(without_reasoning(said.text))
+def read_finding(reply: Completion) -> Finding | None:
+    found = [] if reply.truncated else _FINDING.findall(without_reasoning(reply.text))
     known: dict[str, Finding] = {"consistent": "consistent", "refuted": "refuted", "silent": "silent"}
     return known[found[-1].lower()] if found else None
 
 
-def read_persona(said: Completion) -> Plan | None:
-    found = None if said.truncated else _PERSONA.search(without_reasoning(said.text))
+def read_persona(reply: Completion) -> Plan | None:
+    found = None if reply.truncated else _PERSONA.search(without_reasoning(reply.text))
     return (" ".join(found[1].split()),) if found else None
 
 
-def _test_prompt(hypothesis: Hypothesis, held: Sequence[Post]) -> str:
-    posts = quote("posts of this person", "\n\n".join(post.text for post in held))
+def _test_prompt(hypothesis: Hypothesis, held: Sequence[str]) -> str:
+    posts = quote("posts of this person", "\n\n".join(held))
     return with_material(load("persona_verify"), hypothesis=quote("hypothesis", hypothesis.text), posts=posts)
 
 

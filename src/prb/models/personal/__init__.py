@@ -13,12 +13,8 @@ from prb.types import Scorer
 
 
 @MODELS.register("personal")
-def personal(path: str, support: str | None = None, support_split: str | None = None) -> Scorer:
-    """A head trained with `prb train` (path=FOLDER).
-
-    support: a dataset with labeled pairs of the users to be scored (a file or a spec), for methods that can use them.
-    Rows that are given as support get no score.
-    """
+def personal(path: Path) -> Scorer:
+    """A head trained with `prb train` (path=FOLDER); methods with a code per user infer it from past choices."""
     from prb.models.personal.scorer import load_personal
 
-    return load_personal(Path(path), support, support_split)
+    return load_personal(path)

@@ -10,18 +10,15 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prb.cache import Cache, Memo
 from prb.engine.load import DEFAULT_LOADING, Loading
 from prb.errors import unknown
 from prb.hashing import digest
-from prb.prompts import render
+from prb.prompts import flat
 from prb.registry import Registry, Spec
-from prb.text.encoders import ENCODERS, Encoder, Matrix
-from prb.types import Ask, Failure, Query
-
-Vector = NDArray[np.float32]
+from prb.text.encoders import ENCODERS, Encoder, Matrix, Vector
+from prb.types import Ask, Failure
 
 
 class Features(Protocol):
@@ -70,7 +67,7 @@ class Encoded:
         return self._encoder.encode(texts)
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        texts = [f"{render(query)}\n\n{answer}" if query.posts or query.plan else answer for query, answer in asks]
+        texts = [f"{flat(query)}\n\n{answer}" if query.about_user else answer for query, answer in asks]
         return list(self._encoder.encode(texts))
 
 
@@ -94,7 +91,7 @@ class Cached:
         return np.stack([row for row in rows if not isinstance(row, Failure)]) if rows else self._inner.texts(texts)
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        keys = [digest(self.fingerprint, "answer", render(ask.query), ask.answer) for ask in asks]
+        keys = [digest(self.fingerprint, "answer", flat(ask.query), ask.answer) for ask in asks]
         return self._memo.map(self._inner.answers, asks, keys)
 
 
@@ -113,7 +110,7 @@ class Shifted:
         return np.hstack([vectors, np.zeros_like(vectors)])
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        without = self._inner.answers([Ask(Query(question=query.question), answer) for query, answer in asks])
+        without = self._inner.answers([Ask(query.blind, answer) for query, answer in asks])
         results: list[Vector | Failure] = []
         for plain, shown in zip(without, self._inner.answers(asks), strict=True):
             if isinstance(plain, Failure):

@@ -9,47 +9,42 @@ from typing import Any
 
 import numpy as np
 
-from prb.data.load import load
-from prb.data.retrieve import ranker, top_posts
+from prb.cache import Memo
+from prb.data.retrieve import top_posts
 from prb.errors import BadInput
-from prb.models.personal.features import Features, Vector, make_features
+from prb.hashing import digest
+from prb.models.personal.features import Features, make_features
 from prb.models.personal.head import Head, fingerprint, read
 from prb.models.personal.method import Floats, Pairs, View
-from prb.types import Ask, Failure, Pair, Query
+from prb.text.encoders import Vector
+from prb.types import Ask, Choice, Failure, Pair, Query
 
-LABELED = Failure("labeled pair", "this user's choice here was given to the model as support")
+KNOWN = 4096
+"""Users whose codes are remembered."""
 
 
 class Personal:
-    def __init__(
-        self,
-        head: Head,
-        features: Features,
-        name: str,
-        codes: Mapping[str, Floats] | None = None,
-        labeled: frozenset[tuple[str | None, str]] = frozenset(),
-    ) -> None:
-        """`labeled`: users and questions whose choice was given away with `codes`; they get no score."""
+    def __init__(self, head: Head, features: Features, name: str, codes: Mapping[str, Floats] | None = None) -> None:
+        """`codes`: what is known of users by name, beside those that the head was trained on."""
         self.fingerprint = f"personal-{name}"
         self.head, self._features = head, features
         self._codes = {**head.codes, **(codes or {})}
-        self._labeled = labeled
+        self._inferred: Memo[Floats] = Memo(capacity=KNOWN)
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         """What a head cannot use is removed first, so that it makes no difference, not even in rounding."""
         visible = [Ask(self._visible(ask.query), ask.answer) for ask in asks]
         distinct = list(dict.fromkeys(visible))
         rewards = dict(zip(distinct, self._score(distinct), strict=True))
-        return [
-            LABELED if (ask.query.user, ask.query.question) in self._labeled else rewards[seen]
-            for ask, seen in zip(asks, visible, strict=True)
-        ]
+        return [rewards[seen] for seen in visible]
 
     def _visible(self, query: Query) -> Query:
-        user = query.user if query.user in self._codes else None
-        if self.head.method.joint or self.head.method.uses_posts:
-            return replace(query, user=user)
-        return Query(question=query.question, user=user)
+        method = self.head.method
+        choices = query.choices if method.code_size else ()
+        user = query.user if query.user in self._codes and not choices else None
+        if method.joint or method.uses_posts:
+            return replace(query, user=user, choices=choices)
+        return replace(query, user=user, choices=choices, posts=(), plan=())
 
     def _score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         head = self.head
@@ -58,23 +53,36 @@ class Personal:
         rewards: dict[int, float | Failure] = {}
         if vectors:
             queries = [asks[n].query for n in vectors]
-            codes = np.stack([self._codes.get(q.user, head.nobody) if q.user else head.nobody for q in queries])
-            shown = queries if head.method.uses_posts else [Query(question=q.question) for q in queries]
-            values = head.rewards(view_of(self._features, shown, codes), np.stack(list(vectors.values())))
+            shown = queries if head.method.uses_posts else [query.blind for query in queries]
+            view = view_of(self._features, shown, self._codes_of(queries))
+            values = head.rewards(view, np.stack(list(vectors.values())))
             rewards = {
                 n: float(value) if np.isfinite(value) else Failure("reward is not a finite number")
                 for n, value in zip(vectors, values, strict=True)
             }
         return [a if isinstance(a, Failure) else rewards[n] for n, a in enumerate(answers)]
 
+    def _codes_of(self, queries: Sequence[Query]) -> Floats:
+        """From a user's past choices if the query has some, else what training knew of the user, else nobody's."""
+        histories = [query.choices for query in queries if query.choices]
+        keys = [digest(*(text for choice in history for text in choice)) for history in histories]
+
+        def infer(new: Sequence[tuple[Choice, ...]]) -> list[Floats | Failure]:
+            return list(infer_codes(self.head, self._features, new))
+
+        inferred = iter(self._inferred.map(infer, histories, keys))
+        nobody = self.head.nobody
+        known = [next(inferred) if q.choices else self._codes.get(q.user or "", nobody) for q in queries]
+        return np.stack([nobody if isinstance(code, Failure) else code for code in known])
+
 
 def encode_answers(features: Features, asks: Sequence[Ask], *, joint: bool) -> list[Vector | Failure]:
-    """Answers in context; the posts belong to it only for methods that are `joint`."""
-    return features.answers(asks if joint else [Ask(Query(question=q.question), a) for q, a in asks])
+    """Answers in context; the history belongs to it only for methods that are `joint`."""
+    return features.answers(asks if joint else [Ask(query.blind, answer) for query, answer in asks])
 
 
 def view_of(features: Features, queries: Sequence[Query], codes: Any) -> View:
-    """What is known of the user are the posts, or the lines of a plan in their place."""
+    """What is known of the user beside the code: the posts, or the lines of a plan in their place."""
     questions = features.texts([query.question for query in queries])
     known = [tuple(post.text for post in query.posts) or query.plan for query in queries]
     posts = np.zeros((len(queries), max([1, *map(len, known)]), questions.shape[1]), dtype=np.float32)
@@ -87,7 +95,7 @@ def view_of(features: Features, queries: Sequence[Query], codes: Any) -> View:
     return View(questions, posts, mask, codes)
 
 
-def load_personal(folder: Path, support: str | None = None, split: str | None = None) -> Personal:
+def load_personal(folder: Path) -> Personal:
     head, card = read(folder)
     features = make_features(card["features"])
     if features.fingerprint != card["features_fingerprint"]:
@@ -95,34 +103,27 @@ def load_personal(folder: Path, support: str | None = None, split: str | None = 
             f"{folder} was trained on features {card['features_fingerprint']!r}; {card['features']!r} gives "
             f"{features.fingerprint!r} here"
         )
-    name = fingerprint(folder)
-    if support is None:
-        return Personal(head, features, name)
-    if not head.method.code_size:
-        raise BadInput(f"support={support}: method {head.spec!r} learns nothing from labeled pairs of a user")
-    dataset = load(support, split=split)
-    pairs = [item for item in dataset if isinstance(item, Pair)]
-    codes = codes_from(head, features, pairs, card["train"])
-    labeled = frozenset((pair.user, pair.question) for pair in pairs)
-    return Personal(head, features, f"{name}-{dataset.fingerprint[:12]}", codes, labeled)
+    return Personal(head, features, fingerprint(folder))
 
 
-def codes_from(head: Head, features: Features, pairs: Sequence[Pair], settings: Mapping[str, Any]) -> dict[str, Floats]:
-    """The codes of the users of labeled pairs; `settings` are those the head was trained with."""
-    if not pairs:
-        return {}
-    number = {user: n for n, user in enumerate(dict.fromkeys(pair.user for pair in pairs))}
-    rank = ranker(settings["ranker"])
-    queries = [query_of(pair, rank, settings["k"], posts=head.method.uses_posts) for pair in pairs]
-    asks = [Ask(query, answer) for query, pair in zip(queries, pairs, strict=True) for answer in pair.answers]
-    both = []
-    for answer in encode_answers(features, asks, joint=False):
-        if isinstance(answer, Failure):
-            raise BadInput(f"support: an answer cannot be encoded ({answer})")
-        both.append(answer)
-    view = view_of(features, queries, np.tile(head.nobody, (len(pairs), 1)))
-    support = Pairs(view, np.stack(both[::2]), np.stack(both[1::2]), np.array([number[pair.user] for pair in pairs]))
-    return dict(zip(number, head.infer(support, len(number)), strict=True))
+def infer_codes(head: Head, features: Features, histories: Sequence[Sequence[Choice]]) -> Floats:
+    """What past choices say about their users, one code per history.
+
+    A choice whose answers cannot be encoded says nothing.
+    """
+    choices = [(n, choice) for n, history in enumerate(histories) for choice in history]
+    queries = [Query(question=choice.question) for _, choice in choices]
+    asks = [Ask(query, text) for query, (_, choice) in zip(queries, choices, strict=True) for text in choice[1:]]
+    encoded = encode_answers(features, asks, joint=False)
+    chosen, rejected = (
+        {n: a for n, a in enumerate(side) if not isinstance(a, Failure)} for side in (encoded[::2], encoded[1::2])
+    )
+    usable = [n for n in chosen if n in rejected]
+    if not usable:
+        return np.tile(head.nobody, (len(histories), 1))
+    view = view_of(features, [queries[n] for n in usable], np.tile(head.nobody, (len(usable), 1)))
+    of_chosen, of_rejected = (np.stack([side[n] for n in usable]) for side in (chosen, rejected))
+    return head.infer(Pairs(view, of_chosen, of_rejected, np.array([choices[n][0] for n in usable])), len(histories))
 
 
 def query_of(pair: Pair, rank: Any, k: int, *, posts: bool = True) -> Query:

@@ -148,7 +148,7 @@ class Chunk:
         if condition == "shuffled" and item and self._group.dataset:
             users = self._group.dataset.users
             donor = pick_donor(item, users, *settings)
-            posts = {post.id: post for post in users.posts(donor)} if donor else {}
+            posts = {post.id: post for post in users.history(donor).posts} if donor else {}
             view |= {"donor": donor, "lent": [self._number(posts[i]) for i in ids if i in posts]}
         return view
 

@@ -1,0 +1,72 @@
+"""What a model earns on one row: credit for ranking a right answer on top, and the margin by which it did.
+
+A row has right and wrong answers, usually one of each. With two answers credit is 1, ½ for a tie, or 0. With more it is
+1 if the top-ranked answer is right; answers tied for the top share it, as in RewardBench 2 (arXiv 2506.01937). Pairwise
+credit is the share of right-wrong pairs in the right order, ties counting half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+CREDIT = {"first": 1.0, "tie": 0.5, "second": 0.0}
+"""Of a verdict, to the answer that stood first."""
+
+
+class Credit(NamedTuple):
+    credit: float
+    margin: float
+    """Positive if a right answer is on top; of twins the margins of a user-blind model cancel."""
+
+
+def credit_of_scores(scores: Sequence[float], n_best: int) -> Credit:
+    """The first `n_best` scores are those of right answers."""
+    right, wrong = scores[:n_best], scores[n_best:]
+    margin = max(right) - max(wrong)
+    if margin != 0:
+        return Credit(float(margin > 0), margin)
+    top = max(right)
+    tied = sum(score == top for score in right)
+    return Credit(tied / sum(score == top for score in scores), 0.0)
+
+
+def pairwise_of_scores(scores: Sequence[float], n_best: int) -> float:
+    duels = [_order(right - wrong) for right in scores[:n_best] for wrong in scores[n_best:]]
+    return sum(duels) / len(duels)
+
+
+def pairwise_credit(values: Sequence[float] | Sequence[str | None], n_best: int) -> float:
+    """From all scores of a row, or from all its verdicts."""
+    if isinstance(values[0], (int, float)):
+        return pairwise_of_scores(values, n_best)  # type: ignore[arg-type]
+    shares = [share for share in duel_shares(values) if share is not None]  # type: ignore[arg-type]
+    return sum(shares) / len(shares)
+
+
+def _order(margin: float) -> float:
+    return 0.5 if margin == 0 else float(margin > 0)
+
+
+def duel_shares(verdicts: Sequence[str | None]) -> list[float | None]:
+    """Of each right-wrong pair the right answer's share: the mean over both orders, or over the one that was asked."""
+    shares: list[float | None] = []
+    for right_first, wrong_first in zip(verdicts[::2], verdicts[1::2], strict=True):
+        credits = [CREDIT[right_first]] if right_first else []
+        credits += [1 - CREDIT[wrong_first]] if wrong_first else []
+        shares.append(sum(credits) / len(credits) if credits else None)
+    return shares
+
+
+def credit_of_duels(shares: Sequence[float], n_best: int) -> Credit:
+    """From the shares of all right-wrong pairs, by right answer.
+
+    A right answer that loses to no wrong one is on top, together with the wrong ones it ties with.
+    """
+    margin = sum(shares) / len(shares) - 0.5
+    if len(shares) == 1:
+        return Credit(shares[0], margin)
+    per_right = len(shares) // n_best
+    rows = [shares[start : start + per_right] for start in range(0, len(shares), per_right)]
+    tops = [1 / (1 + sum(share == 0.5 for share in row)) for row in rows if min(row) >= 0.5]
+    return Credit(max(tops, default=0.0), margin)
