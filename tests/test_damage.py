@@ -286,3 +286,12 @@ def test_a_line_of_another_shape_is_no_traceback(kind: str, tmp_path: Path) -> N
         edit_sealed_line(folder.folder / draws.choice(JOURNALS[kind]), draws)
         with suppress(PrbError):
             folder.reader(seed)(tmp_path, folder.folder)
+
+
+@pytest.mark.parametrize("name", ["audit.json", "correlation.json", "config.json"])
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"5", b"null", b"", b'{"a": 1}'])
+def test_a_file_with_anything_else_in_it_is_no_run(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    for reader in (opened, reported):
+        with pytest.raises(PrbError):
+            reader(tmp_path / "elsewhere", tmp_path)

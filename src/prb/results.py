@@ -236,6 +236,9 @@ def open_run(path: str | Path) -> Run:
     folder = Path(path)
     for name, kind in WITHOUT_CONFIG.items():
         if (folder / name).exists():
+            from prb.reporting.gather import kind_of
+
+            kind_of(folder / name)  # refuses what is no such result
             return kind(folder, read_sealed(folder / name))
     if not (folder / CONFIG).exists():
         raise BadInput(f"{folder} is not a run: it has no {CONFIG}")
