@@ -371,7 +371,8 @@ def _length(path: Path) -> str:
 
 
 def content_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_draft(path: Path) -> bool:
