@@ -23,9 +23,12 @@ from pydantic_core import PydanticCustomError
 from prb.errors import BadInput
 from prb.hashing import short_digest
 from prb.runs import CONFIG, read_json
+from prb.types import writable
 
 T = TypeVar("T")
 
+LONGEST_NAME = 60
+"""Characters of a dataset's name in the name of a folder; file systems take 255 bytes in all."""
 LARGEST = 2**63 - 1
 """What JSON readers, NumPy and SQLite can all hold."""
 
@@ -109,9 +112,15 @@ class Settings:
     @classmethod
     def explain_errors(cls, values: Any, validate: Any) -> Self:
         try:
-            return validate(values)  # type: ignore[no-any-return]
+            settings: Self = validate(values)
         except ValidationError as error:
             raise BadInput("\n  ".join(map(_explain, error.errors()))) from None
+        for field in fields(settings):
+            value = getattr(settings, field.name)
+            for text in value if isinstance(value, tuple) else (value,):
+                if isinstance(text, str) and writable(text) != text:
+                    raise BadInput(f"{field.name} must be valid UTF-8, not {text!r}")
+        return settings
 
     @classmethod
     def of(cls, settings: Self | None, changes: Mapping[str, Any]) -> Self:
@@ -194,7 +203,7 @@ class OutputConfig(Settings):
 
     def folder(self, name: str) -> Path:
         """`out`, or a folder named after the job and a digest of all that can change its result."""
-        readable = "".join(c if c.isalnum() else "-" for c in name).strip("-")
+        readable = "".join(c if c.isalnum() else "-" for c in name)[:LONGEST_NAME].strip("-")
         return self.out or Path("runs") / f"{readable}-{short_digest(self.saved())}"
 
 

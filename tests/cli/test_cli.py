@@ -91,3 +91,40 @@ def test_a_reader_that_goes_away_is_no_error(words: list[str]) -> None:
 def test_the_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "prb", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"prb {__version__}\n"
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "--dataset", LONG),
+        ("evaluate", "--config", LONG),
+        ("evaluate", "--model", f"personal?path={LONG}"),
+        ("compare", LONG, LONG),
+        ("report", LONG),
+        ("report", ".", "--out", LONG),
+        ("correlate", LONG),
+        ("data", "check", LONG),
+        ("data", "convert", "mirror", f"{LONG}/x.parquet"),
+        ("grade", "--answers", LONG),
+        ("build", "--input", LONG, "--llm", "scripted/x", "--out", "out"),
+        ("train", "curve", LONG),
+        ("study", "agree", f"{LONG}.jsonl"),
+    ],
+)
+def test_a_name_that_is_too_long_is_one_line_whoever_gets_it(words: tuple[str, ...], prb: Prb, tmp_path: Path) -> None:
+    said = prb(*words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.splitlines()[-1].startswith("prb: ")
+    assert said.err.splitlines()[-1].endswith("File name too long")
+
+
+def test_a_file_that_cannot_be_used_is_named(prb: Prb, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "there.json")
+
+    monkeypatch.setattr("prb.cli.compare.command", refuse)
+    said = prb("compare", "a", "b")
+    assert (said.code, said.err) == (1, "prb: there.json: Permission denied\n")

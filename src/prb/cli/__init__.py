@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -53,6 +54,10 @@ def run(args: list[str]) -> int:
         if not isinstance(stop, BrokenPipeError) and not isinstance(stop.__context__, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"prb: {what}", file=sys.stderr)  # noqa: T201
+        return 2 if error.errno == errno.ENAMETOOLONG else 1
     return 0
 
 
