@@ -128,3 +128,26 @@ def test_a_file_that_cannot_be_used_is_named(prb: Prb, monkeypatch: pytest.Monke
     monkeypatch.setattr("prb.cli.compare.command", refuse)
     said = prb("compare", "a", "b")
     assert (said.code, said.err) == (1, "prb: there.json: Permission denied\n")
+
+
+IMPATIENT = """
+import os, signal, time
+import prb.cli.compare
+from prb.cli import main
+
+def command(args):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+prb.cli.compare.command = command
+main(["compare"])
+"""
+
+
+def test_a_second_interrupt_does_not_wait_and_is_no_traceback() -> None:
+    said = subprocess.run([sys.executable, "-c", IMPATIENT], capture_output=True, text=True, check=False, timeout=50)
+    assert (said.returncode, said.stderr) == (130, "prb: interrupted; run the same command again to resume\n")
