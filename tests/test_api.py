@@ -149,3 +149,16 @@ def test_ratings_have_no_contrasts(write_jsonl: Write, tmp_path: Path) -> None:
     )
     with pytest.raises(BadInput, match="this run has no gain"):
         result.gain()
+
+
+def test_the_default_folder_of_a_long_name_can_be_made() -> None:
+    config = prb.EvaluateConfig()
+    assert len(config.folder("y" * 300).name) < 100
+    assert config.folder("a b.jsonl").name.startswith("a-b-jsonl-")
+
+
+def test_a_text_that_no_file_can_hold_is_refused() -> None:
+    with pytest.raises(BadInput, match="dataset must be valid UTF-8"):
+        prb.EvaluateConfig(dataset="a\udcffb.jsonl")
+    with pytest.raises(BadInput, match="model must be valid UTF-8"):
+        prb.EvaluateConfig(model=("length", "a\ud800"))

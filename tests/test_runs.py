@@ -18,11 +18,14 @@ from prb.runs import (
     USERS,
     RunFolder,
     draft,
+    read_identity,
     read_json,
     read_lines,
     read_result,
+    read_sealed,
     write_json,
     write_lines,
+    write_sealed,
 )
 from prb.types import Outcome
 
@@ -192,7 +195,7 @@ def test_another_configuration_is_refused_with_every_key_that_differs(folder: Pa
         "limit: null → 5",
     ]
     assert (folder / OUTCOMES).read_bytes() == before
-    assert read_json(folder / CONFIG) == CONFIGURED
+    assert read_identity(folder) == CONFIGURED
 
 
 def test_a_refused_run_does_not_stay_locked(folder: Path) -> None:
@@ -235,7 +238,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
 def test_an_empty_folder_may_become_a_run(folder: Path) -> None:
     folder.mkdir(parents=True)
     written(folder, 1)
-    assert read_json(folder / CONFIG) == CONFIGURED
+    assert read_identity(folder) == CONFIGURED
 
 
 def test_a_model_that_changed_under_its_name_is_refused(folder: Path) -> None:
@@ -270,7 +273,7 @@ def test_a_run_that_fails_after_its_first_outcome_is_kept(folder: Path) -> None:
     with pytest.raises(ValueError, match="bad"):
         fail()
     assert ids(read_lines(folder / OUTCOMES)) == ["r1"]
-    assert read_json(folder / CONFIG) == CONFIGURED
+    assert read_identity(folder) == CONFIGURED
 
 
 def test_a_resumed_run_that_fails_at_once_is_kept(folder: Path) -> None:
@@ -362,3 +365,25 @@ def test_a_result_that_was_changed_after_the_run_is_refused(folder: Path) -> Non
     write_json(folder / SUMMARY, {"accuracy": 0.9})
     with pytest.raises(BadInput, match="was changed after the run wrote it"):
         read_result(folder, SUMMARY)
+
+
+def test_a_result_that_stands_alone_carries_its_digest(tmp_path: Path) -> None:
+    path = tmp_path / "audit.json"
+    write_sealed(path, {"accuracy": 0.5, "rows": [1, 2]})
+    assert read_sealed(path) == {"accuracy": 0.5, "rows": [1, 2]}
+    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.9"))
+    with pytest.raises(BadInput, match=r"audit\.json was changed after it was written"):
+        read_sealed(path)
+    write_json(path, {"accuracy": 0.9})  # of an earlier version
+    assert read_sealed(path) == {"accuracy": 0.9}
+
+
+def test_a_changed_identity_is_refused(folder: Path) -> None:
+    written(folder)
+    path = folder / CONFIG
+    path.write_bytes(path.read_bytes().replace(b"bm25", b"bm52"))
+    with (
+        pytest.raises(BadInput, match=r"config\.json was changed after it was written; restore the file"),
+        RunFolder(folder, CONFIGURED),
+    ):
+        pass

@@ -18,26 +18,52 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_t
 
 from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
-from pydantic_core import ArgsKwargs
+from pydantic_core import ArgsKwargs, PydanticCustomError
 
 from prb.errors import BadInput
 from prb.hashing import short_digest
 from prb.runs import CONFIG, read_json
+from prb.types import writable
 
 T = TypeVar("T")
 
+LONGEST_NAME = 60
+"""Characters of a dataset's name in the name of a folder; file systems take 255 bytes in all."""
 LARGEST = 2**63 - 1
 """What JSON readers, NumPy and SQLite can all hold."""
-Count = Annotated[int, Field(ge=1, le=LARGEST)]
-Size = Annotated[int, Field(ge=0, le=LARGEST)]
-Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+
+
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):  # which Python would take for 0 or 1
+        raise PydanticCustomError("int_type", "should be a whole number")
+    return value
+
+
+def _not_empty(value: Any) -> Any:
+    if value == "":  # which a `Path` would take for the working folder
+        raise PydanticCustomError("string_too_short", "should not be empty")
+    return value
+
+
+def _as_tuple(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        raise PydanticCustomError("tuple_type", "should have an order, such as a tuple")
+    return (value,) if isinstance(value, (str, Path, int)) else value
+
+
+_Whole = BeforeValidator(_no_truth_value)
+Count = Annotated[int, _Whole, Field(ge=1, le=LARGEST)]
+Size = Annotated[int, _Whole, Field(ge=0, le=LARGEST)]
+Seed = Annotated[int, _Whole, Field(ge=0, le=2**32 - 1)]
 """The range of NumPy's generators."""
 Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, Path) else v), StringConstraints(min_length=1)]
 """A dataset or a spec: never empty, and a `Path` will do."""
-_AsTuple = BeforeValidator(lambda v: (v,) if isinstance(v, (str, Path, int)) else v)
+Place = Annotated[Path, BeforeValidator(_not_empty)]
+"""A file or a folder."""
+_AsTuple = BeforeValidator(_as_tuple)
 
 
 @dataclass(frozen=True)
@@ -90,9 +116,15 @@ class Settings:
     @classmethod
     def explain_errors(cls, values: Any, validate: Any) -> Self:
         try:
-            return validate(values)  # type: ignore[no-any-return]
+            settings: Self = validate(values)
         except ValidationError as error:
             raise BadInput("\n  ".join(map(_explain, error.errors()))) from None
+        for field in fields(settings):
+            value = getattr(settings, field.name)
+            for text in value if isinstance(value, tuple) else (value,):
+                if isinstance(text, str) and writable(text) != text:
+                    raise BadInput(f"{field.name} must be valid UTF-8, not {text!r}")
+        return settings
 
     @classmethod
     def of(cls, settings: Self | None, changes: Mapping[str, Any]) -> Self:
@@ -166,7 +198,7 @@ class OutputConfig(Settings):
 
     presentation: ClassVar[frozenset[str]] = frozenset({"out", "json", "quiet"})
 
-    out: Path | None = None
+    out: Place | None = None
     """Folder of the run; the same command resumes it. Default: a folder in runs/ named after these settings."""
     json: bool = False
     """Print the result as JSON to stdout instead of a table."""
@@ -175,7 +207,7 @@ class OutputConfig(Settings):
 
     def folder(self, name: str) -> Path:
         """`out`, or a folder named after the job and a digest of all that can change its result."""
-        readable = "".join(c if c.isalnum() else "-" for c in name).strip("-")
+        readable = "".join(c if c.isalnum() else "-" for c in name)[:LONGEST_NAME].strip("-")
         return self.out or Path("runs") / f"{readable}-{short_digest(self.saved())}"
 
 

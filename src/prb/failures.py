@@ -63,11 +63,11 @@ class Breaker:
         """What to raise if the budget is used up, or if too many answers so far are fatal failures in a row."""
         for answer in answers:
             if isinstance(answer, Failure) and answer.kind == "budget":
-                return BudgetUsedUp(f"{name}: {answer}; {RESUME}, with a larger budget")
+                return BudgetUsedUp(f"{name}: {answer}; {RESUME}, with as much again to spend")
             self.add(answer)
         if not self.tripped:
             return None
-        why = f"{self._fatal} times in a row without an answer (--max-fatal {self._limit})"
+        why = f"no answer in {self._limit} or more attempts in a row (--max-fatal {self._limit})"
         return Unreachable(f"{name}: {self.tripped}; {why}; check key, model name and address; {RESUME}")
 
 

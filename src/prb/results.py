@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from prb.errors import BadInput, MissingExtra, unknown
 from prb.registry import Spec
-from prb.runs import CONFIG, OUTCOMES, SUMMARY, USERS, Finished, read_json, read_lines, read_result
+from prb.runs import CONFIG, OUTCOMES, SUMMARY, USERS, Finished, read_identity, read_lines, read_result, read_sealed
 from prb.types import Estimate
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class BuiltBenchmark(Run):
     def tables(self) -> Sequence[Table]:
         from prb.reporting.tables import build_estimate
 
-        return [build_estimate(self.summary)] if "usd" in self.summary else ()
+        return [build_estimate(self.summary)] if "stages" in self.summary else ()
 
 
 KINDS: dict[str, tuple[type[Run], str]] = {
@@ -236,14 +236,21 @@ def open_run(path: str | Path) -> Run:
     folder = Path(path)
     for name, kind in WITHOUT_CONFIG.items():
         if (folder / name).exists():
-            return kind(folder, read_json(folder / name))
+            from prb.reporting.gather import kind_of
+
+            kind_of(folder / name)  # refuses what is no such result
+            return kind(folder, read_sealed(folder / name))
     if not (folder / CONFIG).exists():
         raise BadInput(f"{folder} is not a run: it has no {CONFIG}")
-    config = read_json(folder / CONFIG)
+    config = read_identity(folder)
     verb = next((name for name in KINDS if name in config), None)
     if verb is None:
         raise BadInput(f"{folder / CONFIG} names no verb that makes runs")
     cls, name = KINDS[verb]
+    if verb == "train":
+        from prb.models.personal.head import read as read_head
+
+        return cls(folder, read_head(folder)[1])
     return cls(folder, read_result(folder, name))
 
 

@@ -22,6 +22,7 @@ import orjson
 from filelock import FileLock, Timeout
 
 from prb.errors import BadInput, PrbError, RunConflict
+from prb.hashing import digest
 
 CONFIG, OUTCOMES, SUMMARY, USERS = "config.json", "outcomes.jsonl", "summary.json", "users.json"
 LOCK = ".lock"
@@ -30,6 +31,7 @@ FORMAT = 1
 _PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 _TAIL = 1 << 16
 _SEAL = b',"crc":'
+_DIGEST = "digest"
 
 
 def read_json(path: Path) -> Any:
@@ -81,6 +83,26 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_bytes(path, orjson.dumps(value, option=_PRETTY))
+
+
+def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
+    """A JSON file that carries its own digest: for results that are read, and copied, without the rest of a run."""
+    write_json(path, {**value, _DIGEST: digest(value).hex()})
+
+
+def read_sealed(path: Path, advice: str = "run its command again to write it anew") -> dict[str, Any]:
+    """A JSON object from a file; one that carries a digest and was changed since is refused."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise BadInput(f"{path} does not hold a JSON object; {advice}")
+    if _DIGEST in content and content.pop(_DIGEST) != digest(content).hex():
+        raise BadInput(f"{path} was changed after it was written; {advice}")
+    return content
+
+
+def read_identity(folder: Path) -> dict[str, Any]:
+    """The content of a run's `config.json`."""
+    return read_sealed(folder / CONFIG, "restore the file, or remove the folder and run again")
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> None:
@@ -254,29 +276,31 @@ class RunFolder:
     @property
     def models(self) -> dict[str, str]:
         """Fingerprints of all models that took part so far, by name."""
-        return dict(read_json(self.folder / CONFIG).get("models", {}))
+        return dict(read_identity(self.folder).get("models", {}))
 
     def confirm_model(self, name: str, fingerprint: str) -> None:
         """Note which weights a name stood for; a resumed run must find the same ones."""
-        path = self.folder / CONFIG
-        content = read_json(path)
+        content = read_identity(self.folder)
         known = content.setdefault("models", {}).setdefault(name, fingerprint)
         if known != fingerprint:
             raise RunConflict(
                 f"{self.folder}: model {name!r} was {known!r} when the run began and is {fingerprint!r} now"
             )
-        write_json(path, content)
+        write_sealed(self.folder / CONFIG, content)
 
-    def finish(self, results: Mapping[str, Any]) -> None:
-        """Make the journals durable, then write the results, the last one last: its presence means it is all there."""
+    def finish(self, results: Mapping[str, Any], files: Sequence[str] = ()) -> None:
+        """Make the journals durable, then write the results, the last one last: its presence means it is all there.
+
+        `files` were written before, and are results too: like the others they may not change any more.
+        """
         for journal in self._journals.values():
             journal.sync()
         for name, value in results.items():
             write_json(self.folder / name, value)
-        content = read_json(self.folder / CONFIG)
-        content["digests"] = {name: content_digest(self.folder / name) for name in results}
+        content = read_identity(self.folder)
+        content["digests"] = {name: content_digest(self.folder / name) for name in (*files, *results)}
         content["digests"] |= {name: _length(self.folder / name) for name in self._names}
-        write_json(self.folder / CONFIG, content)
+        write_sealed(self.folder / CONFIG, content)
 
     def has_results(self) -> bool:
         journals = [self.folder / name for name in self._names]
@@ -299,11 +323,11 @@ class RunFolder:
         if not path.exists():
             if any(entry.name != LOCK for entry in self.folder.iterdir()):
                 raise RunConflict(f"{self.folder} exists and is not a run; choose another --out")
-            write_json(path, self.identity)
+            write_sealed(path, self.identity)
             return
-        stored = read_json(path)
-        if not isinstance(stored, dict) or stored.get("format", FORMAT) != FORMAT:
-            version = stored.get("format") if isinstance(stored, dict) else "unknown"
+        stored = read_identity(self.folder)
+        if stored.get("format", FORMAT) != FORMAT:
+            version = stored["format"]
             raise RunConflict(f"{self.folder} has run format {version}; this version of prb reads format {FORMAT}")
         stored = {key: value for key, value in stored.items() if key not in ("models", "digests")}
         differing = _differences(stored, orjson.loads(orjson.dumps(self.identity)))
@@ -328,15 +352,14 @@ def read_result(folder: Path, name: str) -> Any:
     if not path.exists():
         raise BadInput(f"{folder} is not finished: it has no {name}; run its command again to resume")
     check_unchanged(path)
-    return read_json(path)
+    return read_sealed(path)
 
 
 def check_unchanged(path: Path, record: str = CONFIG) -> None:
     """Refuse a file that was changed after its run had finished. Of a journal a count will do: its lines are sealed."""
     config = path.with_name(record)
-    content = read_json(config) if config.exists() else {}
-    digests = content.get("digests") if isinstance(content, dict) else None
-    expected = digests.get(path.name) if isinstance(digests, dict) else None
+    content = read_sealed(config) if config.exists() else {}
+    expected = content.get("digests", {}).get(path.name)
     if expected is not None and expected != _length(path) and expected != content_digest(path):
         raise BadInput(f"{path} was changed after the run wrote it; run its command again to write it anew")
 
@@ -348,7 +371,8 @@ def _length(path: Path) -> str:
 
 
 def content_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_draft(path: Path) -> bool:

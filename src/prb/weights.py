@@ -310,10 +310,11 @@ def folder_hash(folder: Path) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """That of a large file is kept beside it, and reused as long as size and modification time stay the same."""
+    """That of a large file is kept beside it, and reused as long as size and times stay the same. The time of the last
+    change (ctime) is among them: unlike the modification time it cannot be set back."""
     note = path.with_name(f"{path.name}.sha256")
     stat = path.stat()
-    state = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    state = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns}
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         known = json.loads(note.read_text("utf-8"))
         if known == {**state, "sha256": known["sha256"]}:

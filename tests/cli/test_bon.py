@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import prb as package
 from prb.grading import GRADERS
 from prb.llm import LLMS
 from prb.llm.scripted import ScriptedLLM
@@ -153,13 +154,9 @@ def child(last: int, name: str, data: Path, out: Path) -> subprocess.CompletedPr
     words = list(map(str, flags(data, out, "--model", "length", "--at-once", "3", "--quiet")))
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", CHILD, str(last), name, *words]
+    source = os.pathsep.join(map(str, (Path(package.__file__).parents[1], root)))  # the same package as in this process
     return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"},
+        command, capture_output=True, text=True, check=False, cwd=root, env={**os.environ, "PYTHONPATH": source}
     )
 
 

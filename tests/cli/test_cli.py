@@ -103,3 +103,63 @@ def test_a_terminal_that_knows_only_ascii_gets_a_table_without_a_traceback() -> 
 def test_the_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "prb", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"prb {__version__}\n"
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "--dataset", LONG),
+        ("evaluate", "--config", LONG),
+        ("evaluate", "--model", f"personal?path={LONG}"),
+        ("compare", LONG, LONG),
+        ("report", LONG),
+        ("report", ".", "--out", LONG),
+        ("correlate", LONG),
+        ("data", "check", LONG),
+        ("data", "convert", "mirror", f"{LONG}/x.parquet"),
+        ("grade", "--answers", LONG),
+        ("build", "--input", LONG, "--llm", "scripted/x", "--out", "out"),
+        ("train", "curve", LONG),
+        ("study", "agree", f"{LONG}.jsonl"),
+    ],
+)
+def test_a_name_that_is_too_long_is_one_line_whoever_gets_it(words: tuple[str, ...], prb: Prb, tmp_path: Path) -> None:
+    said = prb(*words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.splitlines()[-1].startswith("prb: ")
+    assert said.err.splitlines()[-1].endswith("File name too long")
+
+
+def test_a_file_that_cannot_be_used_is_named(prb: Prb, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "there.json")
+
+    monkeypatch.setattr("prb.cli.compare.command", refuse)
+    said = prb("compare", "a", "b")
+    assert (said.code, said.err) == (1, "prb: there.json: Permission denied\n")
+
+
+IMPATIENT = """
+import os, signal, time
+import prb.cli.compare
+from prb.cli import main
+
+def command(args):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+prb.cli.compare.command = command
+main(["compare"])
+"""
+
+
+def test_a_second_interrupt_does_not_wait_and_is_no_traceback() -> None:
+    said = subprocess.run([sys.executable, "-c", IMPATIENT], capture_output=True, text=True, check=False, timeout=50)
+    assert (said.returncode, said.stderr) == (130, "prb: interrupted; run the same command again to resume\n")

@@ -16,7 +16,7 @@ from prb.downstream.tables import Scores
 from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.runs import read_json, read_lines, sealed, write_json
+from prb.runs import read_identity, read_lines, sealed, write_json
 from prb.types import Ask, Failure
 from tests.conftest import make_row, make_twins
 from tests.downstream import fakes
@@ -136,7 +136,7 @@ def test_a_summary_that_does_not_say_who_belongs_together_is_told_with_what_to_d
     write_json(best / "summary.json", {key: value for key, value in summary.items() if key != "clusters"})
     with pytest.raises(BadInput, match=r"summary\.json was changed after the run wrote it"):
         read(bench, best)
-    config = read_json(best / "config.json")
+    config = read_identity(best)
     del config["digests"]  # as an older version wrote it
     write_json(best / "config.json", config)
     with pytest.raises(BadInput, match="run its command again"):

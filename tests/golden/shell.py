@@ -17,7 +17,7 @@ from prb.cli import run
 
 Json = Any
 ROOT = Path(__file__).resolve().parents[2]
-CLOCK = {"seconds", "at", "created", "exported", "crc", "digests"}
+CLOCK = {"seconds", "at", "created", "exported", "crc", "digest", "digests"}
 """Fields that hold a duration or a moment, or a checksum of such fields or of floats of this machine."""
 
 

@@ -295,6 +295,23 @@ def test_a_list_of_labels_is_no_verdict_in_any_style(style: str, text: str) -> N
     assert choice(text, style) is None
 
 
+@pytest.mark.parametrize(
+    "text", ["Result: A – or rather B", "Result: A. No, wait: B.", "Result: A (maybe a tie)", "Result: B, sorry, A"]
+)
+def test_a_verdict_that_is_taken_back_is_none(text: str) -> None:
+    assert choice(text) is None
+
+
+def test_a_verdict_may_be_explained_by_the_other_answer() -> None:
+    assert choice("Result: A (B is worse)") == "first"
+    assert choice("Result: B. No doubt: A is longer than it should be.") == "second"
+
+
+@pytest.mark.parametrize("text", ["5 (maybe 6)", "5, or rather 6", "1e1", "5 %", "5 percent", "5+"])
+def test_a_number_in_doubt_or_of_another_kind_is_no_rating(text: str) -> None:
+    assert rating(f"Rating: {text}") is None
+
+
 @pytest.mark.parametrize("text", ["5, 6", "5; 6", "5 and 6", "5 & 6", "1,000", "10,000", "5 (6)", "5\n6", "5,6,7"])
 def test_several_numbers_are_no_rating(text: str) -> None:
     assert rating(f"Rating: {text}") is None

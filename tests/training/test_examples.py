@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import prb.cache
 from prb.errors import BadInput
 from prb.models.personal.features import make_features
 from prb.models.personal.method import METHODS
@@ -87,3 +88,18 @@ def test_features_are_computed_once_for_all_methods(
     pairs = first.pairs(np.array([5, 0]), METHODS.make("light"), np.zeros((2, 0)))
     assert pairs.view.mask.sum() == 6
     assert pairs.user.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["about.json", "vectors.f4", "rows.i4"])
+def test_damaged_features_are_computed_again(name: str, write_jsonl: Callable[..., Path]) -> None:
+    dataset, features = open_training(str(write_jsonl(rows_of_twelve())), None), make_features("static")
+    first = prepare(dataset, features, joint=False, k=10, rank="embedding")
+    vectors, rows = first.vectors.copy(), first.rows.copy()
+    (stored,) = (prb.cache.cache_path().parent / "features").rglob(name)
+    content = bytearray(stored.read_bytes())
+    for damaged in (bytes([content[0] ^ 1]) + content[1:], b"", content[:-3]):
+        stored.unlink()  # the file in use stays as it is
+        stored.write_bytes(damaged)
+        again = prepare(dataset, features, joint=False, k=10, rank="embedding")
+        np.testing.assert_array_equal(vectors, again.vectors)
+        np.testing.assert_array_equal(rows, again.rows)

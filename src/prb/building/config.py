@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import field
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -14,6 +13,7 @@ from prb.config import (
     Name,
     NonNegative,
     OutputConfig,
+    Place,
     Repeated,
     Seed,
     Share,
@@ -101,7 +101,7 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     """Records: a .jsonl or .parquet file, a folder of them, or lampqa:FOLDER with LaMP-QA files as published."""
     llm: Name
     """LLM for every role, e.g. `openai/gpt-5;usd_in=1.25;usd_out=10`."""
-    out: Path = field()
+    out: Place = field()
     """Folder of the build; the same command resumes it."""
     write_llm: Name | None = None
     """LLM that writes rubrics and answers, instead of --llm."""

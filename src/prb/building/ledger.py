@@ -14,9 +14,13 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any, get_args
 
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
 from prb.building.config import PROMPTS, ROLES, STAGES, BuildConfig, Role, Stage
 from prb.building.records import Record
 from prb.building.stages import propose_couples
+from prb.config import NonNegative, Size
 from prb.errors import BadInput, BudgetUsedUp, Unreachable
 from prb.failures import RESUME, Breaker, unanswered
 from prb.hashing import digest
@@ -26,7 +30,7 @@ from prb.progress import SILENT, Progress
 from prb.prompts import load
 from prb.runs import Journal
 from prb.text.encoders import ENCODERS
-from prb.types import Failure
+from prb.types import Failure, FailureKind
 
 MAX_TRANSIENT = 8
 """Failures of the endpoint without a reply in between that stop the build: continuing would only produce rejects."""
@@ -43,6 +47,31 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     usd: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedCall:
+    """What is read of a line of the log."""
+
+    key: str
+    stage: Stage
+    prompt_tokens: Size
+    completion_tokens: Size
+    usd: NonNegative
+    reply: str | None = None
+    truncated: bool = False
+    failure: str | None = None
+    failure_kind: FailureKind = "row"
+
+
+_CALL = TypeAdapter(LoggedCall)
+
+
+def _reason(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    return f"`{first['loc'][0]}`: {first['msg']}"
 
 
 class Ledger:
@@ -72,9 +101,9 @@ class Ledger:
         for number, line in enumerate(journal.lines(), 1):
             try:
                 self._book(line)
-            except (KeyError, TypeError, AttributeError):
+            except ValueError as error:
                 advice = "delete the line and run again to repeat the call"
-                raise BadInput(f"{journal.path}:{number} is not a valid line; {advice}") from None
+                raise BadInput(f"{journal.path}:{number} is not a valid line: {_reason(error)}; {advice}") from None
 
     @property
     def usd(self) -> float:
@@ -126,27 +155,31 @@ class Ledger:
         return failed
 
     def _book(self, line: dict[str, Any]) -> None:
-        if isinstance(self._known.get(line["key"]), Completion):  # a call that was answered is never made again
-            raise KeyError(line["key"])
-        usage = self.usage[line["stage"]]
+        """Raises `ValueError` if the line is not a call that could have been made."""
+        call = _CALL.validate_json(orjson.dumps(line), strict=True)
+        if isinstance(self._known.get(call.key), Completion):
+            raise ValueError("a call that was answered is never made again")
+        usage = self.usage[call.stage]
         usage.calls += 1
-        usage.prompt_tokens += line["prompt_tokens"]
-        usage.completion_tokens += line["completion_tokens"]
-        usage.usd += line["usd"]
-        if "failure" in line:
+        usage.prompt_tokens += call.prompt_tokens
+        usage.completion_tokens += call.completion_tokens
+        usage.usd += call.usd
+        if call.failure is not None:
             usage.failed += 1
-            reason, _, detail = line["failure"].partition(": ")
-            failure = Failure(reason, detail, kind=line.get("failure_kind", "row"))
+            reason, _, detail = call.failure.partition(": ")
+            failure = Failure(reason, detail, kind=call.failure_kind)
             # otherwise the same request would fail again, and be charged again
             if not (unanswered(failure) or self._retry_failed):
-                self._known[line["key"]] = failure
+                self._known[call.key] = failure
             return
-        self._known[line["key"]] = Completion(
-            text=line["reply"],
-            prompt_tokens=line["prompt_tokens"],
-            completion_tokens=line["completion_tokens"],
-            cost=line["usd"],
-            truncated=line["truncated"],
+        if call.reply is None:
+            raise ValueError("it has neither a reply nor a failure")
+        self._known[call.key] = Completion(
+            text=call.reply,
+            prompt_tokens=call.prompt_tokens,
+            completion_tokens=call.completion_tokens,
+            cost=call.usd,
+            truncated=call.truncated,
         )
 
     def _affordable(self, llm: LoggedLLM, requests: Sequence[Request]) -> int:

@@ -12,14 +12,14 @@ from shutil import rmtree
 from typing import Any
 
 from prb import __version__
-from prb.building.config import GATES, PROMPTS, Stage
+from prb.building.config import GATES, PROMPTS, STAGES, Stage
 from prb.building.gates import BlindResult, BuildContext, Check
 from prb.building.records import Record, Reject
 from prb.building.stages import SIDES, Rubric, VerifiedPair
 from prb.data.convert import convert
 from prb.data.source import MemorySource
 from prb.prompts import load
-from prb.runs import draft, write_json, write_lines
+from prb.runs import draft, write_lines, write_sealed
 
 PAIRS, REJECTS, CHECKS, CARD, HUB = "pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json", "hub"
 
@@ -60,7 +60,7 @@ def write_output(
             **dict.fromkeys(blind_gates),
             **{result.name: result.accuracy(pairs) for result in blind},
         },
-        "cost": {stage: asdict(of_stage) for stage, of_stage in usage.items()},
+        "cost": {stage: asdict(usage[stage]) for stage in STAGES if stage in usage},
         "usd": context.ledger.usd,
         "stopped_after": stopped_after,
     }
@@ -70,7 +70,7 @@ def write_output(
         return card
     convert(MemorySource(PAIRS, rows), out / PAIRS)
     write_lines(out / REJECTS, [reject._asdict() for reject in rejects])
-    write_json(out / CARD, card)
+    write_sealed(out / CARD, card)
     if rows:
         _write_hub(out / HUB, rows, card)
     else:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+INTERRUPTED = 130
+RESUME = "interrupted; run the same command again to resume"
 VERBS = {
     "evaluate": "score reward models on a personalized benchmark (the main job)",
     "compare": "compare two runs, paired",
@@ -28,7 +32,23 @@ VERBS = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Exit codes: 0 done, 1 failed, 2 bad input or usage, 130 interrupted."""
-    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started us wants it otherwise
+        signal.signal(signal.SIGINT, _interrupt)
+    code = run(list(sys.argv[1:] if argv is None else argv))
+    if code == INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
+
+
+def _interrupt(*_: object) -> None:
+    """The first Ctrl-C lets a verb clean up. A second one does not wait for that: files are whole at any moment."""
+    signal.signal(signal.SIGINT, _leave)
+    raise KeyboardInterrupt
+
+
+def _leave(*_: object) -> None:
+    os.write(2, f"prb: {RESUME}\n".encode())
+    os._exit(INTERRUPTED)
 
 
 def run(args: list[str]) -> int:
@@ -46,13 +66,17 @@ def run(args: list[str]) -> int:
         print(f"prb: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     except KeyboardInterrupt:
-        print("prb: interrupted; run the same command again to resume", file=sys.stderr)  # noqa: T201
-        return 130
+        print(f"prb: {RESUME}", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
     except (BrokenPipeError, SystemExit) as stop:
         # the reader of our output has gone (`prb … | head`): its business, not an error; rich exits over it
         if not isinstance(stop, BrokenPipeError) and not isinstance(stop.__context__, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"prb: {what}", file=sys.stderr)  # noqa: T201
+        return 2 if error.errno == errno.ENAMETOOLONG else 1
     return 0
 
 

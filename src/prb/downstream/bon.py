@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -33,7 +33,9 @@ from prb.data.load import Dataset, load
 from prb.downstream.candidates import (
     MAX_COMPARED,
     Candidates,
+    LineShape,
     Sample,
+    SampleGrade,
     Score,
     check_reward_model,
     read_stage,
@@ -58,12 +60,12 @@ from prb.types import Failure, Pair, Query, RewardModel, Scorer
 
 DEFAULT_MODELS = ("random", "length", "lexical", "embedding")
 SAMPLES, SCORES, GRADES = "samples.jsonl", "scores.jsonl", "grades.jsonl"
-STAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    SAMPLES: (("pair", "n"), tuple(f.name for f in fields(Sample) if f.name != "failure_kind")),
-    SCORES: (("model", "pair", "n"), tuple(f.name for f in fields(Score) if f.name != "failure_kind")),
-    GRADES: (("pair", "n"), ("score",)),
+STAGES = {
+    SAMPLES: LineShape(Sample, ("pair", "n"), "text"),
+    SCORES: LineShape(Score, ("model", "pair", "n"), "score"),
+    GRADES: LineShape(SampleGrade, ("pair", "n"), "score"),
 }
-"""File of a stage → what identifies a line, and the fields it must have."""
+"""File of a stage → what its lines look like."""
 POLICY, GRADER = "policy: ", "grader: "
 """Prefixes that tell policy and grader from the reward models in the folder's list of weights."""
 
@@ -267,7 +269,7 @@ class Stages:
         retries = self.config.retries
         failed = [n for n, x in enumerate(journal.lines()) if retries(x.get("failure"), x.get("failure_kind"))]
         journal.replace(dict.fromkeys(failed))
-        return list(read_stage(journal.path, *STAGES[name]).values())
+        return list(read_stage(journal.path, STAGES[name]).values())
 
     def _append(self, stage: str, lines: Sequence[Line], answers: Sequence[object], name: str) -> None:
         """Store the lines of a batch; if the run has to stop, only those of `answers` that were given."""

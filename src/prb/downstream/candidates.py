@@ -6,11 +6,16 @@ their win rates in a round robin.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import orjson
+from pydantic import Field, TypeAdapter, ValidationError
+
+from prb.config import NonNegative, Share, Size
 from prb.errors import BadInput
 from prb.evaluation.scoring import checked_reward
 from prb.failures import gravest
@@ -40,6 +45,7 @@ MAX_COMPARED = 16
 """A round robin of 16 takes 240 verdicts per query; a comparer is refused for more."""
 Place = tuple[str, int]
 """Pair id and number of the sample."""
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +53,15 @@ class Sample:
     """One line of `samples.jsonl`."""
 
     pair: str
-    n: int
+    n: Size
     """0 to N − 1."""
     text: str | None
-    tokens: int
+    tokens: Size
     """Tokens written by the policy."""
     seed: int
     truncated: bool = False
     """Whether the policy was stopped by max_tokens; the text is used all the same."""
-    cost: float = 0.0
+    cost: NonNegative = 0.0
     failure: str | None = None
     failure_kind: FailureKind | None = None
 
@@ -70,19 +76,30 @@ class Score:
 
     model: str
     pair: str
-    n: int
-    score: float | None
+    n: Size
+    score: Finite | None
     """The reward, or the win rate where the model is a comparer."""
     failure: str | None = None
     failure_kind: FailureKind | None = None
-    cut: int = 0
+    cut: Size = 0
     """Posts that did not fit the model."""
-    tokens: int = 0
-    cost: float = 0.0
+    tokens: Size = 0
+    cost: NonNegative = 0.0
 
     @property
     def failed(self) -> Failure | None:
         return _failure(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleGrade:
+    """What is read of a line of `grades.jsonl`."""
+
+    pair: str
+    n: Size
+    score: Share | None
+    failure: str | None
+    failure_kind: FailureKind | None = None
 
 
 def _failure(line: Sample | Score) -> Failure | None:
@@ -92,18 +109,46 @@ def _failure(line: Sample | Score) -> Failure | None:
     return Failure(reason, detail, kind=line.failure_kind or "row")
 
 
-def read_stage(path: Path, identity: Sequence[str], fields: Collection[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
+@dataclass(frozen=True)
+class LineShape:
+    """What a line of a stage must look like."""
+
+    of: type
+    """A dataclass with its fields; all of them but `failure_kind`, which earlier versions lack, must be there."""
+    identity: tuple[str, ...]
+    value: str | None = None
+    """The field that is null exactly if the line is a failure."""
+
+    def problem(self, line: Mapping[str, Any]) -> str | None:
+        missing = [field.name for field in fields(self.of) if field.name not in (*line, "failure_kind")]
+        if missing:
+            return f"has no field {missing[0]!r}"
+        try:
+            self._adapter.validate_json(orjson.dumps(line), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            return f"has a wrong {first['loc'][0]!r}: {first['msg']}"
+        if self.value and (line[self.value] is None) == (line["failure"] is None):
+            return f"must have either {self.value!r} or 'failure'"
+        return None
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.of)
+
+
+def read_stage(path: Path, shape: LineShape) -> dict[tuple[Any, ...], dict[str, Any]]:
     """The lines of a stage by identity. A repeated line counts once; only a failure may be followed by another result
     for the same identity."""
     lines: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, line in enumerate(read_lines(path), 1):
-        missing = [name for name in (*identity, *fields, "failure") if name not in line]
-        if missing:
-            raise BadInput(f"{path} line {number} has no field {missing[0]!r}")
-        key = tuple([line[name] for name in identity])
+        problem = shape.problem(line)
+        if problem:
+            raise BadInput(f"{path} line {number} {problem}")
+        key = tuple([line[name] for name in shape.identity])
         known = lines.get(key, line)
         if known != line and known["failure"] is None:
-            named = ", ".join(f"{name} {value!r}" for name, value in zip(identity, key, strict=True))
+            named = ", ".join(f"{name} {value!r}" for name, value in zip(shape.identity, key, strict=True))
             raise BadInput(f"{path} line {number} contradicts an earlier line for {named}; remove one of them")
         lines[key] = line
     return lines

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from prb import __version__
-from prb.config import Condition, Count, Name, OutputConfig, Positional, Seed, Words, config
+from prb.config import Condition, Count, Name, OutputConfig, Place, Positional, Seed, Words, config
 from prb.downstream.run_columns import RESAMPLES, read_runs
 from prb.downstream.tables import Column, Scores, checked, read_table, unfit
 from prb.errors import BadInput
@@ -45,7 +45,7 @@ class CorrelateConfig(OutputConfig):
     verb: ClassVar[str] = "correlate"
     presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | {"format"}
 
-    table: Positional[Path | None] = None
+    table: Positional[Place | None] = None
     """CSV, Parquet or JSON, one row per model; a column X_se holds standard errors of X. Without it: run folders."""
     bench: Words[Name] = ()
     """Columns with benchmark scores (default: all others), or run folders of `prb evaluate`."""
@@ -69,7 +69,7 @@ class CorrelateConfig(OutputConfig):
     """Random orders where there are too many to enumerate (more than 9 models)."""
     seed: Seed = 0
     """Fixes all draws."""
-    out: Path | None = None
+    out: Place | None = None
     """Folder for correlation.json, table.md, table.tex and scatter.svg."""
     format: Literal["table", "markdown", "latex"] = "table"
     """How to print."""

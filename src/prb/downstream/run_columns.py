@@ -23,7 +23,7 @@ from prb.downstream.tables import Column, Scores
 from prb.errors import BadInput
 from prb.evaluation.outcomes import read_outcomes
 from prb.registry import split_alias
-from prb.runs import CONFIG, SUMMARY, read_json, read_result
+from prb.runs import CONFIG, SUMMARY, read_identity, read_result
 from prb.stats.best_of import curves
 from prb.stats.estimate import Floats
 
@@ -85,7 +85,7 @@ def _finished(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Verb, settings and summary of a run."""
     if not (folder / CONFIG).exists():
         raise BadInput(f"{folder} is not a run: it has no {CONFIG}")
-    config = read_json(folder / CONFIG)
+    config = read_identity(folder)
     verb = next((verb for verb in ("evaluate", "bon", "ppo") if verb in config), None)
     if verb is None:
         raise BadInput(f"{folder} is not a run of `prb evaluate`, `prb bon` or `prb ppo`")
@@ -144,14 +144,22 @@ def _best_of_cells(folder: Path, summary: Mapping[str, Any], k: int) -> Cells:
         raise BadInput(f"{folder} was summarized by an older prb: run its command again, nothing is sampled anew")
     for name in STAGES:
         _require(folder, name)
-    samples, scores, grades = (read_stage(folder / name, *STAGES[name]) for name in (SAMPLES, SCORES, GRADES))
-    text = {place: line["text"] for place, line in samples.items()}
-    grade_of = {(pair, text[pair, number]): line["score"] for (pair, number), line in grades.items()}
+    samples, scores, grades = (read_stage(folder / name, STAGES[name]) for name in (SAMPLES, SCORES, GRADES))
     n = summary["n"]
+    text = {place: line["text"] for place, line in samples.items()}
+    if lost := [pair for pair in summary["clusters"] if any((pair, i) not in text for i in range(n))]:
+        raise _incomplete(folder, SAMPLES, lost)
+    grade_of = {(pair, text.get((pair, number))): line["score"] for (pair, number), line in grades.items()}
+    usable = [pair for pair in summary["clusters"] if all(text[pair, i] is not None for i in range(n))]
+    if lost := [pair for pair in usable if any((pair, text[pair, i]) not in grade_of for i in range(n))]:
+        raise _incomplete(folder, GRADES, lost)
+    models = [result["model"] for result in summary["results"]]
+    if lost := [pair for pair in usable if any((m, pair, i) not in scores for m in models for i in range(n))]:
+        raise _incomplete(folder, SCORES, lost)
     rows: dict[tuple[str, str], Floats] = {}
     for (model, pair, number), line in scores.items():
         rows.setdefault((model, pair), np.full(n, np.nan))[number] = line["score"]
-    cells: Cells = {result["model"]: {} for result in summary["results"]}
+    cells: Cells = {model: {} for model in models}
     for (model, pair), row in rows.items():
         if model not in cells:  # added after the summary, so perhaps not scored completely
             continue
@@ -167,11 +175,18 @@ def _ppo_cells(folder: Path, summary: Mapping[str, Any]) -> Cells:
     if not held_out["prompts"] or "grade" not in held_out:
         raise BadInput(f"{folder} has no graded held-out answers")
     cells: dict[str, list[float]] = {}
-    for (stage, _), line in read_stage(_require(folder, ANSWERS), *ANSWER_LINES).items():
+    lines = read_stage(_require(folder, ANSWERS), ANSWER_LINES)
+    if sum(stage == "after" for stage, _ in lines) < held_out["prompts"]:
+        raise BadInput(f"{folder / ANSWERS} lacks answers to held-out prompts; remove the folder and run again")
+    for (stage, _), line in lines.items():
         score = (line["grade"] or {}).get("score")
         if stage == "after" and score is not None:
             cells.setdefault(line["cluster"], []).append(score)
     return {summary["model"]["spec"]: cells}
+
+
+def _incomplete(folder: Path, name: str, pairs: Sequence[str]) -> BadInput:
+    return BadInput(f"{folder / name} lacks lines of {len(pairs)} rows, such as {pairs[0]!r}; run its command again")
 
 
 def _require(folder: Path, name: str) -> Path:

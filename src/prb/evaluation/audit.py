@@ -26,7 +26,7 @@ from prb.evaluation.run import evaluate
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import Finished, write_json
+from prb.runs import Finished, write_sealed
 from prb.stats.blind import blind_margins, credits_of, fold_groups, giveaways
 from prb.stats.estimate import Floats, Ints, cancels, codes, share
 from prb.stats.paired import difference
@@ -104,7 +104,7 @@ def audit(
         "splits": _splits(dataset, pairs, encoder),
     }
     result["verdict"] = verdict(result)
-    write_json(folder / AUDIT, result)
+    write_sealed(folder / AUDIT, result)
     return Finished(folder, result)
 
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from prb.config import Positional, Seed, Settings, config
+from prb.config import Place, Positional, Seed, Settings, config
 from prb.errors import BadInput
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
-from prb.runs import SUMMARY, read_json, read_result
+from prb.runs import SUMMARY, read_result
 from prb.stats.estimate import codes, share
 from prb.stats.paired import correct, difference, flip_rate
 
@@ -25,9 +25,9 @@ class CompareConfig(Settings):
 
     verb: ClassVar[str] = "compare"
 
-    run_a: Positional[Path]
+    run_a: Positional[Place]
     """A run folder."""
-    run_b: Positional[Path]
+    run_b: Positional[Place]
     """Another run folder, or the same one with --model-a and --model-b."""
     model_a: str | None = None
     """Which model of the first run."""
@@ -105,7 +105,7 @@ def _credits(outcomes: Outcomes, column: Column) -> dict[str, float]:
 
 def _same_data(config: CompareConfig) -> bool:
     """Whether both runs saw the very same file."""
-    a, b = (read_json(folder / SUMMARY)["dataset"]["fingerprint"] for folder in (config.run_a, config.run_b))
+    a, b = (read_result(folder, SUMMARY)["dataset"]["fingerprint"] for folder in (config.run_a, config.run_b))
     return bool(a == b)
 
 

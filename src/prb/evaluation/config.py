@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
-from prb.config import Condition, Count, DataConfig, Name, OutputConfig, Repeated, Seed, UserConfig, config
+from prb.config import Condition, Count, DataConfig, Name, OutputConfig, Place, Repeated, Seed, UserConfig, config
 from prb.failures import FailureConfig
 from prb.registry import split_alias
 
@@ -32,7 +31,7 @@ class EvaluateConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
     """Ask comparers in both answer orders, or in one drawn by a hash of the pair."""
     protocol: Literal["prb", "paper"] = "prb"
     """paper: the procedure of the paper's released scripts, faults included, to compare with published numbers."""
-    judge_prompt: Path | None = None
+    judge_prompt: Place | None = None
     """With --protocol paper: its prompts/ folder, or a file with the slots {question}, {answer_a} and {answer_b}."""
     on_overflow: Literal["cut", "error"] = "cut"
     """When a query does not fit a model: drop the oldest posts and count them, or stop the run."""

@@ -192,7 +192,7 @@ class Runner:
         ids, clusters = self.dataset.index.ids, self.dataset.index.clusters
         rows_done = min(len(ids), max(0, self._kept - position * self._per_model) // self._per_row)
         if rows_done == len(ids):
-            self._read(len(ids))
+            self._read(name, len(ids))
             return
         self.progress.begin(f"loading {name}")
         evaluator = self._evaluator(name, spec)
@@ -202,7 +202,7 @@ class Runner:
         for batch in self._batches():
             end = start + len(batch)
             if end <= rows_done:
-                evaluator.recall(batch, self.config.condition, self._read(len(batch)))
+                evaluator.recall(batch, self.config.condition, self._read(name, len(batch)))
             else:
                 outcomes = self._stoppable(evaluator, batch, clusters[start:end])
                 self._journal.append(outcomes)
@@ -212,11 +212,14 @@ class Runner:
                 self.progress.advance(len(batch))
             start = end
 
-    def _read(self, rows: int) -> list[dict[str, Any]]:
+    def _read(self, model: str, rows: int) -> list[dict[str, Any]]:
         """The stored lines of so many rows."""
         lines = []
         for number, line in islice(self._stored, rows * self._per_row):
-            self.outcomes.read(line, f"{self._journal.path}, line {number}")
+            where = f"{self._journal.path}, line {number}"
+            self.outcomes.read(line, where)
+            if line["model"] != model:
+                raise BadInput(f"{where}: an outcome of {line['model']!r} stands among those of {model!r}")
             lines.append(line)
         return lines
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar, Self
 
 from pydantic import model_validator
 
-from prb.config import Count, DataConfig, MaskingConfig, Name, OutputConfig, Seed, config
+from prb.config import Count, DataConfig, MaskingConfig, Name, OutputConfig, Place, Seed, config
 from prb.errors import BadInput
 from prb.failures import FailureConfig
 
@@ -21,11 +20,11 @@ class GradeConfig(OutputConfig, FailureConfig, MaskingConfig, DataConfig):
 
     grader: Name = "embedded"
     """Grader spec: `embedded`, `embedded?encoder=minilm`, `llm?llm=openai/gpt-5`, `llm?llm=SPEC&way=each`."""
-    answers: Path | None = None
+    answers: Place | None = None
     """JSONL with one {"pair": id of a row, "answer": text} per line."""
     validate: bool = False
     """Grade the chosen and the rejected answer of every row, and report how often the chosen one scores higher."""
-    human: Path | None = None
+    human: Place | None = None
     """With --validate: JSONL with grades by human annotators, {"pair": id, "answer": text, "grades": [0, 2, 1]}."""
     retest: bool = False
     """With --validate: grade everything twice under different seeds, and report how often the grades agree."""

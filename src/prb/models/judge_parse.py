@@ -3,7 +3,8 @@
 Reasoning is removed first. Then code fences, since they quote, unless a fence holds the verdict and nothing else. Of
 what is left the last verdict counts; where contradicting verdicts stand side by side (on one line, or with no word
 between them) there is none, since that is the list of options and not a choice from it. For the same reason a verdict
-that is followed by nothing but other labels or numbers (`A; B`, `A (tie)`, `5, 6`) is none.
+that is followed by nothing but other labels or numbers (`A; B`, `A (tie)`, `5, 6`), or taken back on its line
+(`A. No, wait: B`, `5 (maybe 6)`), is none.
 """
 
 from __future__ import annotations
@@ -66,9 +67,10 @@ _OUT_OF = r"(?:[\s(*_-]*(?:[a-z]+[\s-]+){0,2}(?:/|out[\s-]+of|of)[\s-]*([0-9]+))
 """`3/5`, `3 out of 5`, `3 stars out of 5`."""
 _NUMBER = (
     rf"(-?[0-9]+(?:\.[0-9]+|,[0-9]{{1,2}})?)(?![0-9]){_OUT_OF}"
-    r"(?![0-9%]|[.,][0-9]|\s*[-–—,;/&]\s*[0-9]|\s+(?:to|or|and)\s+[0-9])"
+    r"(?![0-9+]|e[+-]?[0-9]|\s*(?:%|percent\b)|[.,][0-9]|\s*[-–—,;/&]\s*[0-9]|\s+(?:to|or|and)\s+[0-9])"
 )
-"""A comma before three digits separates thousands, so `1,000` is not 1."""
+"""A comma before three digits separates thousands, so `1,000` is not 1; nor are `1e1`, `1 %` and `1+`."""
+_DOUBT = r"[\W_]*(?:or|no(?!\s+doubt)|wait|rather|perhaps|maybe|sorry|correction|i\s+mean|make\s+that)\b"
 
 STYLES: dict[str, Style] = {
     "pairwise": Style(
@@ -204,11 +206,14 @@ def _verdict(reply: Completion, style: Style) -> tuple[str, str] | None:
 
 
 def _continued(rest: str, verdict: str, style: Style) -> bool:
-    """Whether what follows a verdict, on its line or in all, is nothing but other labels or numbers."""
+    """Whether what follows a verdict, on its line or in all, is nothing but other labels or numbers, or whether its
+    line goes on with a doubt and another one."""
     names = [*style.labels, "A", "B", "tie", "draw"] if style.labels else []
     item = "|".join(map(re.escape, sorted(set(names), key=len, reverse=True))) or r"-?[0-9]+(?:[.,][0-9]+)?"
-    for part in (rest.partition("\n")[0], rest):
-        if re.fullmatch(rf"[\W_]*(?:\b(?:{item}|or|and)\b[\W_]*)*", part, re.IGNORECASE):
+    line = rest.partition("\n")[0]
+    for part in (line, rest):
+        doubted = part is line and re.match(_DOUBT, line, re.IGNORECASE)
+        if doubted or re.fullmatch(rf"[\W_]*(?:\b(?:{item}|or|and)\b[\W_]*)*", part, re.IGNORECASE):
             others = re.findall(rf"\b(?:{item})\b", part, re.IGNORECASE)
             if any(_label(other) != _label(verdict) for other in others):
                 return True

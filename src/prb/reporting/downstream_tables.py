@@ -24,7 +24,7 @@ from prb.reporting.format import (
     stars,
 )
 from prb.reporting.tables import dataset_name
-from prb.runs import write_bytes, write_json
+from prb.runs import write_bytes, write_sealed
 
 Result = Mapping[str, Any]
 LEVEL = 0.05
@@ -178,7 +178,7 @@ def write_correlation(summary: Result, folder: Path, progress: Progress = SILENT
     listed = "\n".join(f"- {sentence}" for sentence in summary["sentences"])
     write_bytes(folder / "table.md", "\n".join([*map(markdown, tables), listed, ""]).encode())
     write_bytes(folder / "table.tex", "\n".join(map(latex, tables)).encode())
-    write_json(folder / "correlation.json", summary)
+    write_sealed(folder / "correlation.json", summary)
     write_scatter(summary, folder, progress)
 
 

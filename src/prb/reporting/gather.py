@@ -16,7 +16,7 @@ from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.published import PublishedResult, read_published
 from prb.reporting.tables import shown_condition
-from prb.runs import CONFIG, SUMMARY, read_json
+from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed
 from prb.stats.estimate import Ints, codes
 
 FLOORS = frozenset({"random", "length", "constant", "lexical", "embedding"})
@@ -163,15 +163,15 @@ def gather(
 def kind_of(place: Path) -> str:
     """The verb that made a folder, or the kind of a JSON file; anything else, or unfinished, is refused."""
     if place.is_file():
-        content = read_json(place)
-        kind = next((kind for kind, keys in KEYS.items() if isinstance(content, dict) and keys <= set(content)), None)
+        content = read_sealed(place)
+        kind = next((kind for kind, keys in KEYS.items() if keys <= set(content)), None)
         if kind is None:
             raise BadInput(f"{place} is not a result of prb: expected a run folder or {', '.join(KEYS)} JSON")
         return kind
     if not place.is_dir():
         raise BadInput(f"{place} does not exist")
-    config = read_json(place / CONFIG) if (place / CONFIG).exists() else None
-    verb = next((v for v in LAST_FILES if isinstance(config, dict) and v in config), None)
+    config = read_identity(place) if (place / CONFIG).exists() else {}
+    verb = next((v for v in LAST_FILES if v in config), None)
     if verb and not (place / LAST_FILES[verb]).exists():
         raise BadInput(f"{place} is not finished; run the same `prb {verb}` again to resume it")
     kind = verb or next((kind for kind, name in FILES.items() if (place / name).exists()), None)
@@ -181,8 +181,8 @@ def kind_of(place: Path) -> str:
 
 
 def read_run(folder: Path) -> Evaluation:
-    config, summary = read_json(folder / CONFIG), read_json(folder / SUMMARY)
-    if not isinstance(summary, dict) or not {"task", "dataset", "results", "contrasts"} <= set(summary):
+    config, summary = read_identity(folder), read_result(folder, SUMMARY)
+    if not {"task", "dataset", "results", "contrasts"} <= set(summary):
         raise BadInput(f"{folder / SUMMARY} is not a summary of `prb evaluate`")
     return Evaluation(folder, config, summary)
 
@@ -192,15 +192,15 @@ def read_any(place: Path) -> tuple[str, dict[str, Any]]:
     kind = kind_of(place)
     if kind == "evaluate":
         return kind, dict(read_run(place).summary)
-    return kind, read_result(place / FILES[kind] if place.is_dir() and kind in FILES else place)
+    return kind, read_place(place / FILES[kind] if place.is_dir() and kind in FILES else place)
 
 
-def read_result(place: Path) -> dict[str, Any]:
+def read_place(place: Path) -> dict[str, Any]:
     """The content of a file, or of the result file of a run; a PPO summary comes with its curves."""
     if place.is_file():
-        return dict(read_json(place))
+        return dict(read_sealed(place))
     kind = kind_of(place)
-    summary = dict(read_json(place / LAST_FILES[kind]))
+    summary = dict(read_result(place, LAST_FILES[kind]))
     if kind != "ppo":
         return summary
     return {**summary, "curves": read_curves(place / CURVES, up_to=summary["train"]["steps"])}
@@ -216,7 +216,7 @@ def prepared(inputs: Inputs, kind: str, prepare: Callable[[dict[str, Any]], dict
     results = []
     for place in inputs.others.get(kind, ()):
         try:
-            results.append({"name": result_name(place), **prepare(read_result(place))})
+            results.append({"name": result_name(place), **prepare(read_place(place))})
         except DAMAGED as error:
             raise damaged(place, error) from None
     return results

@@ -18,7 +18,7 @@ import orjson
 from filelock import FileLock
 
 from prb import __version__
-from prb.config import Name, OutputConfig, PositionalWords, config
+from prb.config import Name, OutputConfig, Place, PositionalWords, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.reporting.exports import numbers_table, tables_of
@@ -43,9 +43,9 @@ class ReportConfig(OutputConfig):
 
     verb: ClassVar[str] = "report"
 
-    runs: PositionalWords[Path]
+    runs: PositionalWords[Place]
     """Run folders of any verb; correlation.json, audit.json and agreement JSON, or their folders."""
-    out: Path | None = None
+    out: Place | None = None
     """Folder of the site. Default: RUN/report. Only an earlier report is overwritten."""
     texts: bool = True
     """Include questions, answers, posts and replies of judges; without them the site holds ids and numbers only."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from prb.errors import BadInput, GateFailed, unknown
 from prb.hashing import draw
-from prb.runs import check_unchanged, read_lines, write_json
+from prb.runs import check_unchanged, read_lines, write_sealed
 from prb.stats.agreement import (
     cohen_kappa,
     dawid_skene,
@@ -55,7 +55,7 @@ def agree(config: AgreeConfig, *, show: Callable[[Row], None] = lambda _: None) 
     rows = read_judgments(config.study)
     summary = summarize(rows, margin=config.margin, min_checks=config.min_checks, draws=config.draws, seed=config.seed)
     if config.out:
-        write_json(config.out, summary)
+        write_sealed(config.out, summary)
     show(summary)
     require(required, summary)
     return summary

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from prb.config import Count, Name, Positional, Positive, Repeated, Seed, Settings, Share, Size, config
+from prb.config import Count, Name, Place, Positional, Positive, Repeated, Seed, Settings, Share, Size, config
 from prb.errors import BadInput
 from prb.serving.server import Port
 
@@ -49,7 +49,7 @@ class NewConfig(Settings):
     """SQLite file to create, or postgresql://user@host/name."""
     title: str = ""
     """Title at the top of every page."""
-    consent: Path | None = None
+    consent: Place | None = None
     """collect: text file that participants must agree to. Default: a short text that comes with prb."""
     task: Literal["pairs", "ratings"] = "pairs"
     """Kind of rows in the dataset (ratings: only for collect; rows with the same question are its answers)."""
@@ -104,7 +104,7 @@ class ExportConfig(Settings):
 
     study: StudyPath = "study.db"
     """SQLite file or PostgreSQL URL."""
-    out: Path = Path("study-export")
+    out: Place = Path("study-export")
     """Folder to write to."""
     json: bool = False
     """Print the row counts as JSON."""
@@ -126,7 +126,7 @@ class AgreeConfig(Settings):
     """Bootstrap samples of questions."""
     require: str = ""
     """Exit with 1 unless these hold; any of parity, preference, personal, agreement, separated by commas."""
-    out: Path | None = None
+    out: Place | None = None
     """Also write the result to this JSON file."""
     seed: Seed = 0
     """Seed of the bootstrap."""

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from prb.errors import BadInput
-from prb.runs import content_digest, is_draft, read_json, write_json, write_lines, writing
+from prb.runs import content_digest, is_draft, read_sealed, write_lines, write_sealed, writing
 from prb.study.config import ExportConfig
 from prb.study.database import ANNOTATOR, ANSWER, ASSIGNMENT, ITEM, POST, open_study, study_row
 from prb.study.judgments import unblind
@@ -34,15 +34,15 @@ def export(config: ExportConfig) -> dict[str, int]:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not all(is_draft(entry) for entry in folder.iterdir()):
-            previous = read_json(folder / STUDY_FILE) if (folder / STUDY_FILE).is_file() else {}
+            previous = read_sealed(folder / STUDY_FILE) if (folder / STUDY_FILE).is_file() else {}
             if previous.get("created") != about["created"]:
                 raise BadInput(f"{folder} exists and is not an export of this study; choose another --out")
-    write_json(folder / STUDY_FILE, about)  # whose folder it is, in case this process is killed
+    write_sealed(folder / STUDY_FILE, about)  # whose folder it is, in case this process is killed
     for name, rows in tables.items():
         write_lines(folder / name, rows)
     counts = {name: len(rows) for name, rows in tables.items()}
     digests = {name: content_digest(folder / name) for name in tables}
-    write_json(folder / STUDY_FILE, {**about, "exported": time.time(), "rows": counts, "digests": digests})
+    write_sealed(folder / STUDY_FILE, {**about, "exported": time.time(), "rows": counts, "digests": digests})
     return counts
 
 

@@ -13,6 +13,7 @@ from prb.config import (
     Name,
     NonNegative,
     OutputConfig,
+    Place,
     Positional,
     Positive,
     RankerName,
@@ -162,7 +163,7 @@ class CurveConfig(DataConfig):
 
     verb: ClassVar[str] = "train curve"
 
-    path: Positional[Path]
+    path: Positional[Place]
     """Folder of a trained head."""
     m: Annotated[tuple[Size, ...], Field(min_length=1)] = (0, 1, 2, 4)
     """How many labeled pairs of each user are shown."""

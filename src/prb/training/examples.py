@@ -25,7 +25,7 @@ from prb.models.personal.features import Features
 from prb.models.personal.method import Method, Pairs, View
 from prb.models.personal.scorer import encode_answers, query_of
 from prb.progress import SILENT, Progress
-from prb.runs import draft, read_json, write_json
+from prb.runs import content_digest, draft, read_sealed, write_sealed, writing
 from prb.stats.estimate import codes
 from prb.types import Ask, Failure, Pair
 
@@ -35,6 +35,7 @@ RECENT = 300_000
 """How many recent texts are recognized when they occur again; older ones are written twice to bound memory."""
 Ints = NDArray[np.int64]
 T = TypeVar("T")
+ABOUT, VECTORS, ROWS = "about.json", "vectors.f4", "rows.i4"
 
 
 @dataclass(frozen=True)
@@ -113,24 +114,33 @@ def open_training(spec: str, split: str | None, limit: int | None = None, *, ski
 def prepare(
     dataset: Dataset, features: Features, *, joint: bool, k: int, rank: str, progress: Progress = SILENT
 ) -> Examples:
-    """From the cache folder, or computed into it."""
+    """From the cache folder, or computed into it; what is damaged there is computed again."""
     parts = [dataset.fingerprint, dataset.split, digest(dataset.index.ids).hex(), features.fingerprint, joint, k, rank]
     folder = prb.cache.cache_path().parent / "features" / digest(*parts).hex()
-    if not folder.exists():
+    if not _intact(folder):
         progress.begin(f"features of {dataset.name}", total=len(dataset))
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        with writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
         with draft(folder) as part:
             _write(part, dataset, features, joint=joint, k=k, rank=rank, progress=progress)
     index = dataset.index
-    size = read_json(folder / "about.json")["size"]
+    size = read_sealed(folder / ABOUT)["size"]
     return Examples(
-        vectors=np.memmap(folder / "vectors.f4", dtype="<f4", mode="r").reshape(-1, size),
-        rows=np.memmap(folder / "rows.i4", dtype="<i4", mode="r").reshape(-1, 3 + k),
+        vectors=np.memmap(folder / VECTORS, dtype="<f4", mode="r").reshape(-1, size),
+        rows=np.memmap(folder / ROWS, dtype="<i4", mode="r").reshape(-1, 3 + k),
         users=list(dict.fromkeys(index.users)),
         user=codes(index.users),
         cluster=codes(index.clusters),
         twins=np.asarray(index.twins, dtype=np.int64),
     )
+
+
+def _intact(folder: Path) -> bool:
+    try:
+        digests = read_sealed(folder / ABOUT).get("digests", {})
+        return all(digests.get(name) == content_digest(folder / name) for name in (VECTORS, ROWS))
+    except (BadInput, OSError):
+        return False
 
 
 def _write(
@@ -139,7 +149,7 @@ def _write(
     folder.mkdir()
     order = ranker(rank)
     stream = (item for item in dataset if isinstance(item, Pair))
-    with (folder / "vectors.f4").open("wb") as vectors, (folder / "rows.i4").open("wb") as rows:
+    with (folder / VECTORS).open("wb") as vectors, (folder / ROWS).open("wb") as rows:
         writer = VectorFile(features, vectors, joint=joint)
         while chunk := list(islice(stream, CHUNK)):
             queries = [query_of(pair, order, k) for pair in chunk]
@@ -154,7 +164,9 @@ def _write(
                 places[n, 3 : 3 + len(posts)] = list(islice(texts, len(posts)))
             rows.write(places.tobytes())
             progress.advance(len(chunk))
-    write_json(folder / "about.json", {"size": writer.size, "features": features.fingerprint, "data": dataset.name})
+    about = {"size": writer.size, "features": features.fingerprint, "data": dataset.name}
+    digests = {name: content_digest(folder / name) for name in (VECTORS, ROWS)}
+    write_sealed(folder / ABOUT, {**about, "digests": digests})
 
 
 class VectorFile:

@@ -29,7 +29,7 @@ from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.planners import PLANNERS
 from prb.progress import SILENT, Progress
-from prb.runs import Finished, RunFolder, draft, read_json, write_json, write_lines
+from prb.runs import Finished, RunFolder, draft, read_json, read_sealed, write_json, write_lines, write_sealed
 from prb.stats.estimate import codes
 from prb.training.config import FullConfig
 from prb.training.examples import open_training, split_off
@@ -76,9 +76,9 @@ def finetune(config: FullConfig, *, progress: Progress = SILENT) -> Finished:
             place.wait()
             if place.main:
                 card["validation"] = validate(config, dataset, rows["held"], progress)
-                write_json(config.target / CARD, card)
+                write_sealed(config.target / CARD, card)
         place.clean()
-    return Finished(config.target, read_json(config.target / CARD))
+    return Finished(config.target, read_sealed(config.target / CARD))
 
 
 class Workplace:

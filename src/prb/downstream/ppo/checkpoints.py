@@ -1,4 +1,7 @@
-"""What a PPO run writes while it trains: curves (CSV) and checkpoints (safetensors and JSON, no pickles)."""
+"""What a PPO run writes while it trains: curves (CSV) and checkpoints (safetensors and JSON, no pickles).
+
+A checkpoint carries the digests of its files and the curves so far, so what was changed is never trained on.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,42 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from prb.runs import draft, read_json, write_json
+from prb.downstream.candidates import Finite, LineShape
+from prb.errors import BadInput
+from prb.runs import check_unchanged, content_digest, draft, read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CURVES, CHECKPOINTS, POLICY, ANSWERS = "curves.csv", "checkpoints", "policy", "answers.jsonl"
-ANSWER_LINES = (("stage", "pair"), ("cluster", "reward", "grade"))
-"""What identifies a line of `answers.jsonl`, and the fields it must have."""
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 
 CurveRow = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A reward or a grade, or why there is none."""
+
+    score: Finite | None
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class HeldOutAnswer:
+    """What is read of a line of `answers.jsonl`."""
+
+    stage: Literal["before", "after"]
+    pair: str
+    cluster: str
+    reward: Scored | None
+    grade: Scored | None
+    failure: str | None
+
+
+ANSWER_LINES = LineShape(HeldOutAnswer, ("stage", "pair"))
 
 
 def write_curves(path: Path, rows: Sequence[CurveRow]) -> None:
@@ -31,12 +57,16 @@ def write_curves(path: Path, rows: Sequence[CurveRow]) -> None:
 
 
 def read_curves(path: Path, up_to: int) -> list[dict[str, float]]:
-    """The rows up to a step: those that a checkpoint covers; later ones are done again."""
+    """The rows up to a step."""
     if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(file)]
-    return [row for row in rows if row["step"] <= up_to]
+        raise BadInput(f"{path.parent} is incomplete: it has no {path.name}")
+    check_unchanged(path)
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(file)]
+        return [row for row in rows if row["step"] <= up_to]
+    except (ValueError, TypeError, KeyError, csv.Error) as error:
+        raise BadInput(f"{path} is damaged: {error}") from None
 
 
 def _number(text: str) -> float:
@@ -53,6 +83,8 @@ class Checkpoint:
     step: int
     kl: float
     """The KL penalty coefficient, which an adaptive run changes."""
+    curves: Sequence[CurveRow]
+    """A row for each step so far."""
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
 
@@ -67,20 +99,31 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         part.mkdir()
         for name, tensors in ((WEIGHTS, checkpoint.weights), (OPTIMIZER, checkpoint.optimizer)):
             save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, part / name)
-        write_json(part / STATE, {"step": checkpoint.step, "kl": checkpoint.kl})
+        digests = {name: content_digest(part / name) for name in (WEIGHTS, OPTIMIZER)}
+        state = {"step": checkpoint.step, "kl": checkpoint.kl, "curves": checkpoint.curves, "digests": digests}
+        write_sealed(part / STATE, state)
     for other in folder.iterdir():
         if other != target:
             shutil.rmtree(other)
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     complete = sorted(path for path in folder.glob("*") if path.name.isdigit())
     if not complete:
         return None
-    latest, state = complete[-1], read_json(complete[-1] / STATE)
-    return Checkpoint(state["step"], state["kl"], load_file(latest / WEIGHTS), load_file(latest / OPTIMIZER))
+    latest = complete[-1]
+    try:
+        state = read_sealed(latest / STATE)
+        for name, expected in state["digests"].items():
+            if content_digest(latest / name) != expected:
+                raise ValueError(f"{name} was changed")
+        weights, optimizer = load_file(latest / WEIGHTS), load_file(latest / OPTIMIZER)
+        return Checkpoint(state["step"], state["kl"], state["curves"], weights, optimizer)
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+        raise BadInput(f"{latest} is damaged ({error}); remove {folder} to train again from the start") from None
 
 
 def trainable(model: Any) -> dict[str, Tensor]:

@@ -31,7 +31,6 @@ from prb.downstream.ppo.checkpoints import (
     Checkpoint,
     latest_checkpoint,
     optimizer_tensors,
-    read_curves,
     restore,
     save_checkpoint,
     trainable,
@@ -47,7 +46,7 @@ from prb.llm import Sampling
 from prb.models import MODELS, check_scorer
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import SUMMARY, Journal, RunFolder, read_result
+from prb.runs import SUMMARY, Journal, RunFolder, check_unchanged, read_result
 from prb.stats.estimate import Floats, Ints, codes, totals
 from prb.stats.paired import bootstrap_interval, difference
 from prb.types import Failure, Pair, Query, Scorer
@@ -86,6 +85,7 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
     with RunFolder(out, identity, journals=(ANSWERS,)) if main else nullcontext() as folder:
         accelerator.wait_for_everyone()
         if (out / SUMMARY).exists():
+            check_unchanged(out / CURVES)
             return FinishedPpo(out, read_result(out, SUMMARY), main_process=main)
         progress.begin(f"loading {config.policy}")
         run = LocalRun(config, prompts, model, grader, accelerator, out, folder, progress)
@@ -151,9 +151,10 @@ class LocalRun:
     def run(self, tracker: Any) -> dict[str, Any]:
         checkpoint = latest_checkpoint(self.out / CHECKPOINTS)
         if checkpoint is not None:
+            self.held_out.check_answers_before(self.out / ANSWERS)
             restore(self.learner.net, self.trainer.optimizer, checkpoint)
             self.trainer.done, self.trainer.kl = checkpoint.step, checkpoint.kl
-            self.curves = read_curves(self.out / CURVES, up_to=checkpoint.step)
+            self.curves = [dict(row) for row in checkpoint.curves]
             self.progress.note(f"resuming after step {checkpoint.step}")
         else:
             self.answer_held_out("before")
@@ -163,7 +164,8 @@ class LocalRun:
         summary = self.summary(stopped)
         if self.folder is not None:
             self.learner.save(self.out / POLICY)
-            self.folder.finish({SUMMARY: summary})
+            write_curves(self.out / CURVES, self.curves)  # a resumed run has them from its checkpoint
+            self.folder.finish({SUMMARY: summary}, files=(CURVES,))
             shutil.rmtree(self.out / CHECKPOINTS, ignore_errors=True)
         self.accelerator.wait_for_everyone()
         return summary
@@ -195,7 +197,8 @@ class LocalRun:
         write_curves(self.out / CURVES, self.curves)
         if last or self.trainer.done % self.config.checkpoint_every == 0:
             weights, state = trainable(self.learner.net), optimizer_tensors(self.trainer.optimizer)
-            save_checkpoint(self.out / CHECKPOINTS, Checkpoint(self.trainer.done, self.trainer.kl, weights, state))
+            done = Checkpoint(self.trainer.done, self.trainer.kl, self.curves, weights, state)
+            save_checkpoint(self.out / CHECKPOINTS, done)
             row = self.curves[-1]
             measured = f"reward {row['reward']:.3f}, KL {row['kl']:.2f}, {row['length']:.0f} tokens"
             self.progress.note(f"step {self.trainer.done} of {self.trainer.steps}: {measured}")
@@ -266,12 +269,19 @@ class HeldOut:
 
     def answer(self, stage: str, journal: Journal, progress: Progress) -> None:
         """Add the lines of a stage that are missing."""
-        done = {line["pair"] for line in journal.lines() if line["stage"] == stage}
+        done = {pair for answered, pair in read_stage(journal.path, ANSWER_LINES) if answered == stage}
         missing = [prompt for prompt in self.prompts.held_out if prompt.item.id not in done]
         progress.begin(f"held-out answers {stage} training", total=len(done) + len(missing), done=len(done))
         for batch in chunks(missing, HELD_OUT_BATCH):
             journal.append([{"stage": stage, **line} for line in self._lines(batch)])
             progress.advance(len(batch))
+
+    def check_answers_before(self, path: Path) -> None:
+        """Once training has begun, answers before it cannot be had any more."""
+        lines = read_stage(path, ANSWER_LINES)
+        lost = sum(("before", prompt.item.id) not in lines for prompt in self.prompts.held_out)
+        if lost:
+            raise BadInput(f"{path} has lost {lost} answers from before training; remove the folder and run again")
 
     def _lines(self, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
         config = self.config
@@ -325,7 +335,7 @@ class HeldOut:
         held_out, seed = self.prompts.held_out, self.config.seed
         if not held_out:
             return {"prompts": 0}
-        lines = read_stage(path, *ANSWER_LINES)
+        lines = read_stage(path, ANSWER_LINES)
         clusters = codes([prompt.cluster for prompt in held_out])
 
         def column(stage: str, name: str) -> Floats:
