@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from prb.failures import count_reasons
 from prb.reporting.format import MISSING, Table, bounds, dollars, interval, number, p_value, percent, points, stars
 from prb.types import Pair
 from prb.weights import here
@@ -63,6 +65,7 @@ def _pairs(summary: Result) -> Table:
             f"person effect and mirror under {shown}: share of twins ordered by the user (user-blind: exactly 50) "
             "and share with both twins right (coin: 25, user-blind: 0)."
         )
+    notes += failure_notes(results)
     extra: tuple[str, ...] = ("person effect", "mirror") if mirrored else ()
     extra += (("pairwise",) if several else ()) + (("RewardBench 2",) if official else ())
     extra += PAPER_COLUMNS if paper else ()
@@ -82,7 +85,16 @@ def _ratings(summary: Result) -> Table:
         for row in summary["results"]
     )
     note = "Means over users with 95 % intervals; scores are mapped to each user's scale, fitted on their other rows."
-    return Table(_title(summary), ("model", "condition", *metrics, "users", "failed"), rows, (note,))
+    notes = (note, *failure_notes(summary["results"]))
+    return Table(_title(summary), ("model", "condition", *metrics, "users", "failed"), rows, notes)
+
+
+def failure_notes(results: Sequence[Result]) -> Iterator[str]:
+    """Why rows of a model failed, over all conditions."""
+    reasons: dict[str, Counter[str]] = {}
+    for row in results:
+        reasons.setdefault(row["model"], Counter()).update(row["failures"])
+    yield from (f"Failed, {model}: {count_reasons(counts)}." for model, counts in reasons.items() if counts)
 
 
 def _title(summary: Result) -> str:
@@ -239,7 +251,7 @@ def _agreement(result: Result) -> str:
 
 def _failures(reasons: Mapping[str, int]) -> Iterator[str]:
     if reasons:
-        yield "Failed: " + ", ".join(f"{count} {reason}" for reason, count in reasons.items()) + "."
+        yield f"Failed: {count_reasons(reasons)}."
 
 
 def _grader_trust(summary: Result) -> Iterator[str]:
@@ -279,6 +291,8 @@ def build_lines(card: Result) -> list[str]:
         right = "not measured, too few pairs" if value is None else f"{percent(value)} % right without the user"
         lines.append(f"{name}: {right}")
     lines.append(paid)
+    if card["failures"]:
+        lines.append(f"failed requests: {count_reasons(card['failures'])}")
     if counts["rejected_by_gate"].get("endpoint"):
         lines.append("some calls failed at the endpoint; run the same command again to retry them")
     return lines
