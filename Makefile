@@ -51,6 +51,7 @@ coverage: $(VENV)/.dev  ## how often 95 % intervals hold the truth, into docs/st
 
 bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmarks.md; and coverage
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/judging.py
 	$(BIN)/python benchmarks/serving.py

@@ -80,12 +80,16 @@ class Notes:
         self.notes: list[str] = []
         self.begun: list[tuple[str, int | None, int]] = []
         self.advanced = 0
+        self.statuses: list[str] = []
 
     def begin(self, label: str, total: int | None = None, done: int = 0) -> None:
         self.begun.append((label, total, done))
 
     def advance(self, n: int = 1) -> None:
         self.advanced += n
+
+    def status(self, text: str) -> None:
+        self.statuses.append(text)
 
     def note(self, text: str) -> None:
         self.notes.append(text)

@@ -90,6 +90,8 @@ def test_the_python_of_the_docs_runs(page: Path, tmp_path: Path) -> None:
     code = "\n".join(blocks(page, "python"))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    promised = re.findall(r"^print\(.*\)  # (.+)$", code, re.M)
+    assert done.stdout.splitlines()[: len(promised)] == promised
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
@@ -101,7 +103,7 @@ def test_links_lead_to_files_that_exist(page: Path) -> None:
 def test_the_annotated_tree_is_the_real_one() -> None:
     tree = re.search(r"^```\nsrc/prb/\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.M | re.S)
     assert tree
-    listed = set(re.findall(r"\b([a-z_]+)\.py\b", tree[1])) | set(re.findall(r"\b([a-z_]+)/", tree[1]))
+    listed = set(re.findall(r"\b([a-z_0-9]+)\.py\b", tree[1])) | set(re.findall(r"\b([a-z_]+)/", tree[1]))
     source = ROOT / "src" / "prb"
     modules = {path.stem for path in source.rglob("*.py")} - {"__init__", "__main__", "env"}
     modules -= {path.stem for path in (source / "study" / "migrations").rglob("*.py")}

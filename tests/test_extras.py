@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from prb.errors import EXTRAS
 
 BLOCKED = """
 import sys
@@ -47,3 +51,13 @@ def test_a_missing_extra_is_named_in_one_line(words: tuple[str, ...], modules: s
     assert "Traceback" not in done.stderr
     assert done.returncode == 2
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+
+
+def test_the_readme_lists_every_extra_once_and_all_has_them_all() -> None:
+    root = Path(__file__).parents[1]
+    extras = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    table = re.findall(r"^\| (`[a-z`, ]+`) \|", (root / "README.md").read_text("utf-8"), re.M)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(table))) == sorted({*extras} - {"dev"})
+    (everything,) = extras["all"]
+    assert sorted(re.findall(r"\w+", everything.partition("[")[2])) == sorted({*extras} - {"all", "dev"})
+    assert set(EXTRAS.values()) <= {*extras}

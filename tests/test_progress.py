@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from prb import progress
-from prb.progress import SILENT, Bar, Lines, watch
+from prb.progress import SILENT, Bar, Lines, Tally, watch
 
 
 class Clock:
@@ -99,3 +99,14 @@ def test_a_bar_is_taken_down_when_the_work_fails(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ValueError, match="broken"), watch():
         raise ValueError("broken")
     assert len(stopped) == 1
+
+
+def test_a_tally_shows_failures_and_cost_once_there_are_some(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(every=1)
+    lines.begin("judge", total=9)
+    tally = Tally(lines)
+    for failures, costs in (([None], [0.0]), ([None, "busy"], [0.25, 0.5])):
+        clock.now += 1
+        tally.add(failures, costs)
+        lines.advance(len(failures))
+    assert capsys.readouterr().err.splitlines()[1:] == ["judge: 1 of 9", "judge: 3 of 9, 0.5/s, 1 failed, $0.7500"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb import registry as registry_module
-from prb.errors import BadSpec, MissingExtra, UnknownName
+from prb.errors import BadInput, BadSpec, MissingExtra, UnknownName
 from prb.registry import Registry, Spec
 
 
@@ -290,3 +291,53 @@ def test_a_missing_optional_module_names_its_extra(module: str, extra: str) -> N
 
     with pytest.raises(MissingExtra, match=rf"tool 'laser' needs .*personalized-rewardbench\[{extra}\]"):
         made.make("laser")
+
+
+MINE = """
+class Shortest:
+    fingerprint = "shortest-1"
+
+    def __init__(self, weight: float = 1.0) -> None:
+        self.weight = weight
+
+    def score(self, asks):
+        return [-self.weight * len(ask.answer) for ask in asks]
+
+READY = Shortest(3.0)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(MINE, "utf-8")
+    return tmp_path / "mine.py"
+
+
+def test_a_name_may_be_a_class_in_a_file(mine: Path) -> None:
+    made: Any = tools().make(f"{mine}:Shortest?weight=2")
+    assert made.weight == 2.0
+    ready: Any = tools().make(f"{mine}:READY")
+    assert ready.weight == 3.0
+
+
+def test_the_fingerprint_of_a_model_from_a_file_follows_the_file(mine: Path) -> None:
+    first: Any = tools().make(f"{mine}:Shortest")
+    assert first.fingerprint.startswith("shortest-1-")
+    mine.write_text(MINE + "# another line", "utf-8")
+    second: Any = tools().make(f"{mine}:Shortest")
+    assert second.fingerprint != first.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("FOLDER/gone.py:Shortest", "gone.py does not exist"),
+        ("FOLDER/mine.py:Shortst", "named 'Shortst'; did you mean 'Shortest'?"),
+        ("FOLDER/mine.py:Shortest?weight=x", "weight='x'"),
+        ("FOLDER/broken.py:Shortest", "broken.py cannot be used: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(spec: str, says: str, mine: Path) -> None:
+    (mine.parent / "broken.py").write_text("1 / 0", "utf-8")
+    with pytest.raises(BadInput, match=re.escape(says)):
+        tools().make(spec.replace("FOLDER", str(mine.parent)))

@@ -246,6 +246,15 @@ def test_a_path_stands_for_itself_and_anything_else_is_a_hub_id(
         assert resolve_weights(hub) == hub
 
 
+@pytest.mark.parametrize(("name", "meant"), [("smolm2", "smollm2"), ("smollm-2", "smollm2"), ("miniLM6", "minilm")])
+def test_a_near_miss_of_a_name_is_answered_without_asking_the_hub(name: str, meant: str) -> None:
+    with pytest.raises(BadInput, match=f"no weights named '{name}'; did you mean '{meant}'"):
+        resolve_weights(name)
+    if meant == "smollm2":
+        with pytest.raises(BadInput, match=f"no GGUF file named '{name}'; did you mean 'smollm2'"):
+            resolve_gguf(name)
+
+
 def test_a_folder_here_does_not_hide_a_known_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "smollm2").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -255,7 +264,7 @@ def test_a_folder_here_does_not_hide_a_known_name(tmp_path: Path, monkeypatch: p
 
 
 def test_weights_without_a_gguf_are_no_gguf() -> None:
-    with pytest.raises(BadInput, match=r"no GGUF file 'minilm'.*smollm2, gemma3-270m"):
+    with pytest.raises(BadInput, match=r"no GGUF file named 'minilm'.*smollm2, gemma3-270m"):
         resolve_gguf("minilm")
 
 

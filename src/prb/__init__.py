@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from prb.types import Post as Post
     from prb.types import Query as Query
     from prb.types import Rating as Rating
+    from prb.types import Record as Record
+    from prb.types import Recorded as Recorded
     from prb.types import Reward as Reward
     from prb.types import Scorer as Scorer
     from prb.types import Verdict as Verdict
@@ -84,7 +86,9 @@ _EXPORTS = {
     "prb.serving.server": "ServeConfig",
     "prb.text.encoders": "ENCODERS",
     "prb.training.config": "FullConfig TrainConfig",
-    "prb.types": ("Ask Aspect Comparer Duel Estimate Failure Outcome Pair Post Query Rating Reward Scorer Verdict"),
+    "prb.types": (
+        "Ask Aspect Comparer Duel Estimate Failure Outcome Pair Post Query Rating Record Recorded Reward Scorer Verdict"
+    ),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 __all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605

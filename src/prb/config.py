@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_t
 
 from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
-from pydantic_core import PydanticCustomError
+from pydantic_core import ArgsKwargs, PydanticCustomError
 
 from prb.errors import BadInput
 from prb.hashing import short_digest
@@ -71,6 +71,8 @@ class Flag:
     """How a field is written on the command line, if not as `--name VALUE`."""
 
     positional: bool = False
+    either: bool = False
+    """Positional, and `--name VALUE` means the same: for what other verbs take as a flag."""
     repeated: bool = False
     words: bool = False
     """One flag takes several words, as a shell's `runs/*` gives."""
@@ -79,6 +81,8 @@ class Flag:
 
 
 Positional = Annotated[T, Flag(positional=True)]
+PositionalOrFlag = Annotated[T, Flag(positional=True, either=True)]
+"""The first positional argument; verbs have at most one of these."""
 Single = Annotated[T, Flag(once=True)]
 Repeated = Annotated[tuple[T, ...], _AsTuple, Flag(repeated=True)]
 """`Repeated[str]`: a flag that may be given several times; in Python one value or a sequence of them."""
@@ -205,6 +209,34 @@ class OutputConfig(Settings):
         """`out`, or a folder named after the job and a digest of all that can change its result."""
         readable = "".join(c if c.isalnum() else "-" for c in name)[:LONGEST_NAME].strip("-")
         return self.out or Path("runs") / f"{readable}-{short_digest(self.saved())}"
+
+
+@config
+class PresetConfig(Settings):
+    """Published settings."""
+
+    presentation: ClassVar[frozenset[str]] = frozenset({"preset"})
+    paper: ClassVar[Mapping[str, Any]] = {}
+    """What the paper's scripts set; any other value contradicts the preset."""
+    paper_choices: ClassVar[Mapping[str, Any]] = {}
+    """What the paper chose among others; filled in unless given."""
+
+    preset: Literal["none", "paper"] = "none"
+    """paper: the settings of the paper's released scripts where you give none; docs/downstream.md lists them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def fill_in(cls, values: Any) -> Any:
+        if not isinstance(values, ArgsKwargs) or (values.kwargs or {}).get("preset") != "paper":
+            return values
+        return ArgsKwargs(values.args, {**cls.paper, **cls.paper_choices, **(values.kwargs or {})})
+
+    @model_validator(mode="after")
+    def check_preset(self) -> Self:
+        for name, value in self.paper.items() if self.preset == "paper" else ():
+            if getattr(self, name) != value:
+                raise BadInput(f"preset paper has {name} {value}, not {getattr(self, name)}; leave out one of the two")
+        return self
 
 
 def read_config(path: Path, settings: type[Settings]) -> dict[str, Any]:

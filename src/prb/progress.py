@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,6 +30,22 @@ class Silent:
 
 
 SILENT = Silent()
+
+
+class Tally:
+    """Failures and cost of a task so far, as its status; nothing while there are none."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._failed, self._usd = progress, 0, 0.0
+
+    def add(self, failures: Iterable[object], costs: Iterable[float]) -> None:
+        """`failures`: one per line, None where there was none."""
+        self._failed += sum(failure is not None for failure in failures)
+        self._usd += sum(costs)
+        failed = [f"{self._failed:,} failed"] if self._failed else []
+        cost = [f"${self._usd:,.4f}"] if self._usd else []
+        if failed or cost:
+            self._progress.status(", ".join(failed + cost))
 
 
 class Lines:

@@ -2,17 +2,24 @@
 
 A registry finds the modules of its own package (each registers itself with one decorator) and whatever other installed
 packages declare under its entry-point group. Both are imported when a name is first looked up. What another package
-breaks is reported when its name is asked for, and harms no other name.
+breaks is reported when its name is asked for, and harms no other name. A name such as `mine.py:Shortest` is what that
+file defines.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import pkgutil
+import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 from urllib.parse import unquote
 
@@ -20,6 +27,7 @@ from prb.errors import BadSpec, explain_import, unknown
 
 T = TypeVar("T")
 Factory = Callable[..., T]
+_FILE = re.compile(r"(.+\.py):(\w+)")
 
 
 @dataclass(frozen=True)
@@ -86,15 +94,21 @@ class Registry(Generic[T]):
         factory = self[spec.name]
         arguments = _arguments(factory, spec, self.kind)
         try:
-            return factory(**arguments)
+            made = factory(**arguments)
         except ImportError as error:
             raise explain_import(f"{self.kind} {spec.name!r}", error) from None
+        if file := _FILE.fullmatch(spec.name):
+            with suppress(AttributeError):  # of a read-only one: then it is up to its author
+                made.fingerprint = f"{getattr(made, 'fingerprint', spec)}-{_file_hash(file[1])}"  # type: ignore[attr-defined]
+        return made
 
     def check(self, spec: Spec) -> dict[str, Any]:
         """The arguments of the factory. Raises what `build` would for a wrong name or option, and builds nothing."""
         return _arguments(self[spec.name], spec, self.kind)
 
     def __getitem__(self, name: str) -> Factory[T]:
+        if file := _FILE.fullmatch(name):
+            return _from_file(file[1], file[2])
         self._discover()
         if name in self._broken:
             raise BadSpec(f"{self.kind} {name!r} {self._broken[name]}")
@@ -143,6 +157,34 @@ class Registry(Generic[T]):
         self._discovered = True
 
 
+def _from_file(path: str, name: str) -> Factory[Any]:
+    """What a Python file calls `name`: a class or function to call, or an object as it is."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise BadSpec(f"{path} does not exist")
+    module_name = f"prb_file_{_file_hash(path)}"
+    if module_name not in sys.modules:
+        loader = spec_from_file_location(module_name, file)
+        assert loader is not None
+        assert loader.loader is not None
+        module = module_from_spec(loader)
+        sys.modules[module_name] = module
+        sys.path.append(str(file.resolve().parent))  # as for a script: it may import its neighbors
+        try:
+            loader.loader.exec_module(module)
+        except (Exception, SystemExit) as error:  # a file of others: anything can be wrong with it
+            del sys.modules[module_name]
+            raise BadSpec(f"{path} cannot be used: {type(error).__name__}: {error}") from None
+    content = vars(sys.modules[module_name])
+    if name not in content:
+        raise unknown(f"name in {path}", name, [key for key in content if not key.startswith("_")])
+    return content[name] if callable(content[name]) else lambda: content[name]
+
+
+def _file_hash(path: str) -> str:
+    return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()[:16]
+
+
 @dataclass(frozen=True)
 class Setting:
     """One option a spec may carry: a parameter of the factory, or a field of a parameter that is a dataclass."""
@@ -155,7 +197,7 @@ class Setting:
 
 
 def _settings(factory: Callable[..., Any]) -> dict[str, Setting]:
-    hints = get_type_hints(factory, include_extras=True)
+    hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
     settings: dict[str, Setting] = {}
     for parameter in inspect.signature(factory).parameters.values():
         hint = hints.get(parameter.name, str)
@@ -175,7 +217,7 @@ def _arguments(factory: Callable[..., Any], spec: Spec, kind: str) -> dict[str, 
     if missing:
         raise BadSpec(f"{kind} {spec.name!r} needs {', '.join(f'{m}=…' for m in missing)}")
     arguments = {key: value for key, value in values.items() if settings[key].parameter is None}
-    hints = get_type_hints(factory)
+    hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
     for group in {s.parameter for s in settings.values() if s.parameter}:
         arguments[group] = hints[group](**{k: v for k, v in values.items() if settings[k].parameter == group})
     return arguments

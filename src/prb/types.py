@@ -32,6 +32,10 @@ class Turn(NamedTuple):
     text: str
 
 
+NO_EVIDENCE = "no-evidence"
+"""Tier of rows on which no history bears: a model should be indifferent, so they count in no accuracy."""
+
+
 class Profile(Sequence[Post]):
     """A user's posts, built when they are first looked at: most passes over a large set never do."""
 
@@ -268,7 +272,29 @@ class Comparer(Protocol):
     def prefer(self, duels: Sequence[Duel]) -> Sequence[Verdict | Failure]: ...
 
 
-RewardModel = Scorer | Comparer
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What was said of one row elsewhere: scores or verdicts, in the form an `Outcome` has them."""
+
+    scores: tuple[float | None, ...] = ()
+    verdicts: tuple[Winner | None, ...] = ()
+    tokens: int = 0
+    cost: float = 0.0
+    text: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Recorded(Protocol):
+    """Scores or verdicts that were given elsewhere. It is asked by row, so it needs no query and scores nothing new."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def recall(self, pair: str, condition: str) -> Record | Failure: ...
+
+
+RewardModel = Scorer | Comparer | Recorded
+"""What can be evaluated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +311,7 @@ class Outcome:
     verdicts: tuple[str | None, ...] | None = None
     """Of a comparer: for each right and each wrong answer, asked with the right one first, then second."""
     credit: float | None = None
-    """1 won, 0.5 tied, 0 lost; `None` is a failure, not a loss."""
+    """1 won, 0.5 tied, 0 lost; `None` is a failure, not a loss, or a row without a right answer (`NO_EVIDENCE`)."""
     margin: float | None = None
     failure: str | None = None
     failure_kind: FailureKind | None = None

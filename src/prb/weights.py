@@ -19,6 +19,7 @@ import tempfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -116,7 +117,11 @@ def resolve_weights(name_or_path: str) -> str:
             raise BadInput(f"{name_or_path} is here for llama.cpp only; {how}")
         return str(_pulled(name_or_path))
     path = Path(name_or_path).expanduser()
-    return str(path) if path.exists() else name_or_path
+    if path.exists():
+        return str(path)
+    if "/" not in name_or_path and get_close_matches(name_or_path.lower(), WEIGHTS, n=1, cutoff=0.75):
+        raise unknown("weights", name_or_path, WEIGHTS)  # the hub would be asked for a minute before it says no
+    return name_or_path
 
 
 def resolve_gguf(name_or_path: str) -> Path:
@@ -125,8 +130,9 @@ def resolve_gguf(name_or_path: str) -> Path:
         return _pulled(name_or_path) / WEIGHTS[name_or_path].gguf
     path = Path(name_or_path).expanduser()
     if not path.is_file():
-        names = ", ".join(name for name, weights in WEIGHTS.items() if weights.gguf)
-        raise BadInput(f"no GGUF file {name_or_path!r}; give a path to one, or a name that can be pulled: {names}")
+        names = [name for name, weights in WEIGHTS.items() if weights.gguf]
+        hint = f"give a path to one, or a name that can be pulled: {', '.join(names)}"
+        raise unknown("GGUF file", name_or_path, names, hint=hint)
     return path
 
 

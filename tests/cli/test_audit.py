@@ -62,3 +62,8 @@ def test_bad_input_ends_with_one_line(prb: Prb, tmp_path: Path) -> None:
     assert (said.code, said.out) == (2, "")
     assert "does not exist" in said.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_set_may_be_given_as_a_flag_as_with_other_verbs(prb: Prb, data: Path, tmp_path: Path) -> None:
+    said = prb("audit", "--dataset", data, "--out", tmp_path / "audit", "--json", "--quiet")
+    assert said.json["dataset"]["name"] == str(data)

@@ -42,7 +42,7 @@ BAD = {
     "no such back end": (["--llm", "opnai/x"], "did you mean 'openai'?"),
     "prices that are none": (["--llm", "openai/x;usd_in=nan", "--dry-run"], "usd_in='nan'"),
     "no such back end in a dry run": (["--llm", "opnai/x", "--dry-run"], "did you mean 'openai'?"),
-    "a lampqa folder that is none": (["--input", "lampqa:nowhere"], "nowhere is not a folder"),
+    "a lampqa folder that is none": (["--input", "lampqa:nowhere"], "nowhere does not exist"),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +56,7 @@ def test_every_verb_explains_itself(words: list[str], prb: Prb) -> None:
     said = prb(*words, "--help")
     assert said.code == 0
     assert f"usage: prb {' '.join(words)}" in said.out
+    assert not re.search(r"\{None\}|NoneType|<class", said.out)
 
 
 def test_an_unknown_flag_is_bad_usage(prb: Prb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +89,15 @@ def test_a_reader_that_goes_away_is_no_error(words: list[str]) -> None:
     writer.stdout.close()
     _, err = writer.communicate()
     assert (writer.returncode, err) == (0, b"")
+
+
+def test_a_terminal_that_knows_only_ascii_gets_a_table_without_a_traceback() -> None:
+    command = [sys.executable, "-m", "prb", "data", "show", "c01-q1-amparo"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii()
+    assert b"\\u" in done.stdout
 
 
 def test_the_module_is_the_command() -> None:

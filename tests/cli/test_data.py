@@ -44,10 +44,10 @@ def test_errors_are_listed_with_their_line_and_exit_2(
 
 
 def test_warnings_only_count_if_strict(prb: Prb, write_jsonl: Write) -> None:
-    data = write_jsonl([make_row(1, category="Gardening", rejected="It is dry on top, so water it now.")])
+    data = write_jsonl([make_row(1, category="Society_and_Cultre", rejected="It is dry on top, so water it now.")])
     said = prb("data", "check", data)
     assert (said.code, said.err) == (0, "")
-    assert "warning  set.jsonl:1: category 'Gardening' is none of " in said.out
+    assert "warning  set.jsonl:1: category 'Society_and_Cultre' is nearly 'Society_and_Culture'" in said.out
     strict = prb("data", "check", data, "--strict")
     assert (strict.code, strict.out) == (2, said.out)
     assert strict.err == f"prb: {data}: 1 problem\n"
@@ -95,6 +95,23 @@ def test_text_that_looks_like_markup_is_shown_as_it_is(prb: Prb, write_jsonl: Wr
 def test_a_row_as_json_is_the_row_of_the_file(prb: Prb, write_jsonl: Write) -> None:
     row = make_row(1, own_field={"kept": [1, None]})
     assert prb("data", "show", write_jsonl([row]), "r1", "--json").json == row
+
+
+def test_a_dataset_may_be_given_as_a_flag_as_with_other_verbs(prb: Prb, write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(1), make_row(2)])
+    for command in ("check", "stats"):
+        assert prb("data", command, "--dataset", data).out == prb("data", command, data).out
+    shown = prb("data", "show", data, "r1", "--json")
+    assert shown.json["id"] == "r1"
+    assert prb("data", "show", "r1", f"--dataset={data}", "--json").out == shown.out
+    assert prb("data", "show", "--json", "--dataset", data, "r1").out == shown.out
+    assert prb("data", "convert", tmp_path / "copy.jsonl", "--dataset", data).code == 0
+
+
+@pytest.mark.parametrize("words", [["check", ""], ["stats", "--dataset", ""], ["show", "", "1"]])
+def test_an_empty_name_is_no_dataset(words: list[str], prb: Prb) -> None:
+    said = prb("data", *words)
+    assert (said.code, said.out, said.err) == (2, "", "prb: dataset must not be empty\n")
 
 
 def test_an_id_alone_is_looked_for_in_the_embedded_set(prb: Prb) -> None:

@@ -60,7 +60,7 @@ def test_a_validation_prints_its_table(prb: Prb, write_jsonl: Write, tmp_path: P
 
 def test_failures_are_shown(prb: Prb, tmp_path: Path) -> None:
     said = prb("grade", "--validate", "--limit", "2", "--grader", "llm?llm=scripted/no", "--out", tmp_path / "run")
-    assert (said.code, "Failed: 4 × no grades." in said.out) == (1, True)
+    assert (said.code, "Failed: 4 no grades." in said.out) == (1, True)
 
 
 def test_a_saved_config_repeats_the_run(prb: Prb, answers: Path, tmp_path: Path) -> None:
@@ -81,7 +81,8 @@ def test_a_saved_config_repeats_the_run(prb: Prb, answers: Path, tmp_path: Path)
         (["--validate", "--grader", "llm"], "needs llm=…"),
         (["--validate", "--grader", "llm?llm=gpt"], "is not an llm spec"),
         (["--validate", "--dataset", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
-        (["--validate", "--split", "dev"], "no rows in split 'dev'"),
+        (["--validate", "--split", "devel"], "no rows in split 'devel'"),
+        (["--answers", "."], ". is a folder; give a .jsonl file with one answer per line"),
         (["--validate", "--human", "nobody.jsonl"], "nobody.jsonl does not exist"),
         (["--config", "nothing.json"], "nothing.json does not exist"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Prb
-from tests.conftest import make_twins
+from tests.conftest import make_row, make_twins
 
 Write = Callable[..., Path]
 
@@ -78,8 +79,46 @@ def test_markdown_goes_to_standard_output(prb: Prb, run: Path) -> None:
 
 
 def test_csv_goes_to_standard_output(prb: Prb, run: Path) -> None:
-    head, row = csv.reader(io.StringIO(prb("report", run, "--format", "csv").out))
-    assert (head[0], row[0], row[1], row[-1]) == ("model", "length", "50.0 [50.0, 50.0]", "0")
+    rows = list(csv.DictReader(io.StringIO(prb("report", run, "--format", "csv").out)))
+    assert [(row["run"], row["model"], row["condition"]) for row in rows] == [
+        (str(run), "length", "none"),
+        (str(run), "length", "profile"),
+    ]
+    texts = {"run", "dataset", "split", "model", "condition"}
+    assert all(not value or math.isfinite(float(value)) for row in rows for k, value in row.items() if k not in texts)
+    assert (rows[1]["accuracy"], rows[1]["accuracy_low"], rows[1]["accuracy_n"]) == (
+        "0.5",
+        "0.5",
+        rows[0]["accuracy_n"],
+    )
+    assert (rows[0]["gain"], float(rows[1]["gain"])) == ("", 0.0)
+
+
+@pytest.fixture
+def others(prb: Prb, write_jsonl: Write, tmp_path: Path) -> list[Path]:
+    """Runs of grade, train and audit."""
+    data = write_jsonl([make_row(n) for n in range(1, 9)], name="others.jsonl")
+    prb("grade", "--dataset", data, "--validate", "--quiet", "--out", tmp_path / "graded")
+    prb("train", "light", "--dataset", data, "--quiet", "--out", tmp_path / "head")
+    prb("audit", data, "--quiet", "--out", tmp_path / "audited")
+    return [tmp_path / name for name in ("graded", "head", "audited")]
+
+
+def test_a_folder_of_any_verb_can_be_reported(prb: Prb, others: list[Path], tmp_path: Path) -> None:
+    assert prb("report", *others, "--quiet", "--out", tmp_path / "site").code == 0
+    data = (tmp_path / "site" / "data" / "other.js").read_text("utf-8")
+    assert "light: fitted on" in data
+    assert "others.jsonl" in data
+    assert (tmp_path / "site" / "audit.html").exists()
+    said = prb("report", *others, "--format", "markdown")
+    assert said.code == 0
+    assert "light: fitted on" in said.out
+    assert len(prb("report", *others, "--json").json) == 3
+
+
+def test_only_evaluations_are_written_as_csv(prb: Prb, others: list[Path]) -> None:
+    says = f"prb: {others[0]} is not a run of `prb evaluate`; only those can be written as CSV\n"
+    assert prb("report", others[0], "--format", "csv") == (2, "", says)
 
 
 def test_json_is_the_summaries_and_nothing_else(prb: Prb, run: Path) -> None:

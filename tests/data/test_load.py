@@ -9,8 +9,9 @@ import orjson
 import pytest
 
 from prb.data.convert import convert
-from prb.data.load import Users, load, load_pairs
+from prb.data.load import load, load_pairs
 from prb.data.source import MemorySource, open_source
+from prb.data.users import Users
 from prb.errors import BadData, BadInput
 from prb.types import Choice, Pair, Post, Rating, Turn
 from tests.conftest import Row, make_row, make_twins
@@ -278,8 +279,12 @@ def test_an_unknown_split_is_refused_with_those_there_are(write_jsonl: Write) ->
 
 
 def test_a_set_without_test_rows_says_which_splits_it_has(write_jsonl: Write) -> None:
-    with pytest.raises(BadInput, match=r"no rows in split 'test'; its splits are train \(1 rows\)"):
-        load(str(write_jsonl([make_row(1, split="train")])))
+    with pytest.raises(BadInput, match=r"no rows in split 'test'; its splits are train \(1 rows\), dev \(1 rows\)"):
+        load(str(write_jsonl([make_row(1, split="train"), make_row(2, split="dev")])))
+
+
+def test_the_only_split_there_is_need_not_be_named(write_jsonl: Write) -> None:
+    assert load(str(write_jsonl([make_row(1, split="train")]))).split == "train"
 
 
 def test_asking_for_a_split_where_there_is_none_is_refused(write_jsonl: Write) -> None:

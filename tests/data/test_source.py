@@ -68,7 +68,7 @@ def test_a_name_like_no_other_brings_what_a_spec_may_be() -> None:
 
 
 def test_a_registered_name_takes_only_its_own_options() -> None:
-    with pytest.raises(UnknownName, match=r"no option of dataset 'mirror' named 'year'; it takes none"):
+    with pytest.raises(UnknownName, match=r"no option of dataset 'mirror' named 'year'; it takes: split, users, seed"):
         open_source("mirror?year=1994")
 
 
@@ -79,9 +79,11 @@ def test_a_missing_path_is_named(spec: str) -> None:
 
 
 def test_an_unknown_format_brings_the_known_ones(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
+    path = tmp_path / "x.xlsx"
     path.touch()
-    with pytest.raises(BadInput, match=r"x.csv: unknown format; .* are .jsonl, .ndjson, .jsonl.gz, .parquet"):
+    with pytest.raises(
+        BadInput, match=r"x.xlsx: unknown format; .* are .jsonl, .ndjson, .jsonl.gz, .parquet, .json, .csv"
+    ):
         open_source(str(path))
 
 
@@ -308,7 +310,7 @@ def test_hidden_and_foreign_files_are_left_alone(tmp_path: Path) -> None:
 
 def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(BadInput, match=r"holds no .jsonl or .ndjson or .jsonl.gz or .parquet file"):
+    with pytest.raises(BadInput, match=r"holds no .jsonl or .ndjson or .jsonl.gz or .parquet or .json or .csv file"):
         load(str(tmp_path))
 
 

@@ -139,16 +139,19 @@ def test_rows_of_one_run_only_are_left_out_and_counted(make: Callable[..., Path]
     assert (row["n"], row["only_in_one"], row["value"], found["same_data"]) == (2, 3, 1.0, False)
 
 
-def test_runs_without_a_common_row_have_no_difference(make: Callable[..., Path]) -> None:
+def test_runs_without_a_common_row_are_refused(make: Callable[..., Path]) -> None:
     old, new = make("old", rows=[make_row(1)], a=right_on(1)), make("new", rows=[make_row(2)], a=right_on(1))
-    row = one(CompareConfig(run_a=new, run_b=old))
-    assert (row["n"], row["value"], row["p"], row["accuracy_a"], row["only_in_one"]) == (0, None, None, None, 2)
+    with pytest.raises(BadInput, match="nothing to compare: no row was answered in both"):
+        compare(CompareConfig(run_a=new, run_b=old))
 
 
-def test_an_unfinished_run_can_be_compared_but_its_data_is_not_known(make: Callable[..., Path]) -> None:
+def test_an_unfinished_run_is_refused(make: Callable[..., Path]) -> None:
     old, new = make("old", a=right_on(1)), make("new", a=right_on(1, 2))
     (new / "summary.json").unlink()
-    assert compare(CompareConfig(run_a=new, run_b=old))["same_data"] is None
+    with pytest.raises(
+        BadInput, match=r"new is not finished: it has no summary\.json; run its command again to resume"
+    ):
+        compare(CompareConfig(run_a=new, run_b=old))
 
 
 @pytest.mark.parametrize(

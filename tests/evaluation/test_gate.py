@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from prb.errors import BadSpec, GateFailed, UnknownName
-from prb.evaluation.gate import Requirement, parse_requirements, require
+from prb.errors import BadInput, BadSpec, GateFailed, UnknownName
+from prb.evaluation.gate import Requirement, check_requirements, parse_requirements, require
 
 SUMMARY: dict[str, Any] = {
     "results": [
@@ -46,6 +46,7 @@ SUMMARY: dict[str, Any] = {
         "average_user_share<0.5",
         "gain.low>0",
         " accuracy>0.6 , ,",
+        "good:accuracy>0.7,good:control.low>0,fair:flip_rate<0.5",
     ],
 )
 def test_a_requirement_that_holds_passes(text: str) -> None:
@@ -67,6 +68,8 @@ def test_a_requirement_that_holds_passes(text: str) -> None:
         ("mirror_accuracy>0", [f"mirror_accuracy>0: {m} under profile has no value" for m in ("good", "fair")]),
         ("accuracy@oracle>0", ["accuracy@oracle>0: the run has no such result"]),
         ("alignment>0", [f"alignment>0: {m} under profile has no value" for m in ("good", "fair")]),
+        ("good:accuracy>0.9", ["good:accuracy>0.9: good under profile has 0.8000"]),
+        ("fair:gain>0", ["fair:gain>0: the run has no such result"]),
         ("gain.failed<=0", ["gain.failed<=0: good has no value"]),
         ("accuracy.p<1", [f"accuracy.p<1: {m} under profile has no value" for m in ("good", "fair")]),
     ],
@@ -90,8 +93,38 @@ def test_contrasts_of_a_run_without_them_fail() -> None:
 
 def test_a_requirement_is_read_into_its_parts() -> None:
     (found,) = parse_requirements("accuracy@none.low >= -1.5e-3")
-    assert found == Requirement("accuracy@none.low >= -1.5e-3", "accuracy", "none", "low", ">=", -0.0015)
+    assert found == Requirement("accuracy@none.low >= -1.5e-3", None, "accuracy", "none", "low", ">=", -0.0015)
     assert parse_requirements("") == []
+    (of_model,) = parse_requirements("embedding?encoder=x:accuracy>0.5")
+    assert (of_model.model, of_model.metric) == ("embedding?encoder=x", "accuracy")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("accuracy>60", "--require: accuracy>60: accuracy lies between -1 and 1; for 60 % write 0.6"),
+        ("a:control.low>=2.5", "--require: a:control.low>=2.5: control lies between -1 and 1; for 2.5 % write 0.025"),
+        ("accuracy<1000", "--require: accuracy<1000: accuracy lies between -1 and 1"),
+    ],
+)
+def test_a_percentage_is_refused_with_the_share_that_was_meant(text: str, says: str) -> None:
+    with pytest.raises(BadSpec) as caught:
+        parse_requirements(text)
+    assert str(caught.value) == says
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("accuracy@plan>0.5", "--require: accuracy@plan>0.5 needs condition 'plan', which is not run"),
+        ("control>0", "--require: control>0 needs condition 'shuffled', which is not run"),
+        ("godo:accuracy>0.5", "no model of this run named 'godo'; did you mean 'good'?"),
+    ],
+)
+def test_what_the_run_cannot_answer_is_refused_before_it(text: str, says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        check_requirements(text, ("none", "profile"), ("good", "fair"))
+    assert str(caught.value) == says
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_models_and_conditions_do_not_mix() -> None:
         ({"condition": "oracle"}, "no model 'm' under condition 'oracle'"),
         ({"credit": 9.0}, "credit 9.0 is not between 0 and 1"),
         ({"credit": "1"}, "credit '1' is not between 0 and 1"),
-        ({"credit": None}, "contradict each other"),
+        ({"margin": None}, "contradict each other"),
         ({"failure": "busy"}, "contradict each other"),
         ({"margin": True}, "margin True is not a number"),
         ({"scores": [1, "2"]}, "scores .* are not as prb evaluate writes them"),

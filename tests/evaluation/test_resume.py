@@ -132,7 +132,7 @@ def test_a_resumed_run_says_what_is_there_and_asks_only_for_the_rest(
     again = {"mine": scorer, "judge": ScriptedComparer(judge, "judge")}
     evaluate(replace(config, out=tmp_path / "cut"), models=again, progress=notes)
     assert notes.notes == ["resuming: 12 of 36 outcomes are there"]
-    assert notes.begun[1:] == [("mine", 6, 4), ("judge", 6, 0)]
+    assert [begun for begun in notes.begun[1:] if begun[1]] == [("mine", 6, 4), ("judge", 6, 0)]
     assert not [ask for ask in asked if "plant 1 " in ask.answer]  # rows of the first batch
 
 

@@ -195,7 +195,7 @@ def test_progress_is_told_of_every_row(write_jsonl: Write, tmp_path: Path) -> No
     notes = Notes()
     config = settings(write_jsonl([make_row(n) for n in range(5)]), tmp_path / "run", batch=2)
     evaluate(config, models={"mine": ScriptedScorer(by_length)}, progress=notes)
-    assert notes.begun[1:] == [("mine", 5, 0)]
+    assert notes.begun[1:] == [("loading mine", None, 0), ("mine", 5, 0)]
     assert (notes.advanced, notes.notes) == (5, [])
 
 

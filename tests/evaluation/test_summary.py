@@ -11,6 +11,7 @@ import pytest
 from prb import __version__
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.reporting.tables import leaderboard
 from prb.runs import Finished, read_json
 from prb.types import Ask, Duel, Failure, RewardModel, Verdict
 from tests.conftest import Row, make_row
@@ -310,3 +311,30 @@ def test_ratings_of_a_model_that_always_fails_have_no_value(write_jsonl: Write, 
     found = result(done.summary, "none")
     assert (found["n"], found["failed"], found["users"], found["alignment"]["value"]) == (0, 10, 0, None)
     assert users_of(done)["results"][0]["alignment"] == [None, None, None]
+
+
+def vote(user: str, prompt: str, choice: int) -> Row:
+    return {"user": user, "prompt": prompt, "answers": [f"{prompt} Yes.", f"{prompt} No."], "choice": choice}
+
+
+def test_the_noise_ceiling_of_votes_stands_beside_the_accuracy_and_changes_nothing(
+    write_jsonl: Write, tmp_path: Path
+) -> None:
+    votes = [vote("ann", "Tea?", 0), vote("bob", "Tea?", 1), vote("ann", "Milk?", 1), vote("bob", "Milk?", 1)]
+    again = [*votes, vote("ann", "Tea?", 0), vote("bob", "Milk?", 0), vote("cem", "Tea?", 0)]
+    summaries = []
+    for n, rows in enumerate((votes, again)):
+        data = f"votes?path={write_jsonl(rows, f'{n}.jsonl')}"
+        summaries.append(evaluate(settings(data, tmp_path / f"run{n}", model=("length",))).summary)
+    unknown, known = summaries
+    assert unknown["dataset"]["noise_ceiling"] is None
+    assert known["dataset"]["noise_ceiling"] == {"agreement": 0.5, "n": 2}
+    assert result(known, "none", "length")["accuracy"]["value"] == 4 / 7  # four of seven prefer `Yes.`, the longer
+    assert "Noise ceiling: unknown, since nobody voted twice" in " ".join(leaderboard(unknown).notes)
+    assert "test-retest agreement is 50.0 % (2 pairs of votes" in " ".join(leaderboard(known).notes)
+
+
+def test_other_datasets_have_no_noise_ceiling(write_jsonl: Write, tmp_path: Path) -> None:
+    summary = evaluate(settings(write_jsonl([make_row(1)]), tmp_path / "run", model=("length",))).summary
+    assert "noise_ceiling" not in summary["dataset"]
+    assert "Noise" not in " ".join(leaderboard(summary).notes)

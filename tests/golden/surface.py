@@ -151,7 +151,7 @@ def accepted(prb: Shell, task: str, sound: Json, make: Callable[[Json], Json]) -
 def exit_codes(prb: Shell) -> Json:
     """How commands end that are wrong, fail, or ask for little; and whether they leave files."""
     prb.write_rows("bad.jsonl", [make_row(1, chosen="")])
-    prb.write_rows("odd.jsonl", [make_row(1, category="Gardening")])
+    prb.write_rows("odd.jsonl", [make_row(1, category="Society_and_Cultre")])
     return {"prb " + " ".join(words): prb(*words).code for words in BAD} | {"files": prb.names(".")}
 
 

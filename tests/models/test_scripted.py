@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from prb.errors import BadSpec, UnknownName
+from prb.errors import BadInput, BadSpec, UnknownName
 from prb.evaluation.config import DEFAULT_MODELS
 from prb.models import MODELS, is_remote
 from prb.models.scripted import Noisy, ScriptedComparer, ScriptedScorer
@@ -145,7 +145,7 @@ def test_a_spec_holds_another_spec_with_its_own_options() -> None:
         ("noisy", BadSpec, "needs model="),
         ("noisy?model=length&sd=-1", BadSpec, "sd='-1'"),
         ("noisy?model=length&sd=nan", BadSpec, "sd='nan'"),
-        ("noisy?model=scripted-judge", BadSpec, "only compares"),
+        ("noisy?model=scripted-judge", BadInput, "only compares"),
         ("noisy?model=lenght", UnknownName, "did you mean 'length'"),
     ],
 )

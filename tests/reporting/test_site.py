@@ -359,7 +359,7 @@ def test_a_symbolic_link_to_a_report_is_followed(run: Path, site: Path, tmp_path
 def test_python_and_the_command_line_do_the_same(run: Path, tmp_path: Path) -> None:
     assert report(ReportConfig(runs=run)) == run / "report" / "index.html"
     assert report(ReportConfig(runs=[run], out=tmp_path / "site", texts=False)) == tmp_path / "site" / "index.html"
-    assert report_tables(ReportConfig(runs=run, format="csv")).startswith("model,none,profile")
+    assert report_tables(ReportConfig(runs=run, format="csv")).startswith("run,dataset,split,model,condition")
     with pytest.raises(BadInput, match="at least one run"):
         report(ReportConfig(runs=()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_notes_say_how_to_read_it_and_name_the_user_blind_values(summary: dict[s
         "gain = profile − none",
         "control = profile − shuffled",
         "user-blind: exactly 50",
-        "Failed, shy: 6 × busy.",
+        "Failed under profile: 2 busy (shy).",
     ):
         assert part in notes
 
@@ -78,6 +79,15 @@ def test_a_model_without_any_answer_has_dashes(write_jsonl: Write, tmp_path: Pat
     config = settings(write_jsonl(make_twins(1)), tmp_path / "run")
     table = leaderboard(evaluate(config, models={"mine": ScriptedComparer(lambda _: Failure("no verdict"))}).summary)
     assert table.rows == (("mine", "–", "–", "–", "–", "–", "6"),)
+    assert table.notes[-1] == "Failed under shuffled: 2 no verdict (every model)."
+
+
+def test_rows_without_a_rubric_are_named_with_the_reason(write_jsonl: Write, tmp_path: Path) -> None:
+    config = settings(write_jsonl([make_row(1, rubric_aspects=[]), make_row(2)]), tmp_path / "run")
+    models = {"mine": ScriptedScorer(by_length), "other": ScriptedScorer(by_length)}
+    config = replace(config, model=tuple(models), condition=("none", "oracle"))
+    table = leaderboard(evaluate(config, models=models).summary)
+    assert table.notes[-1] == "Failed under oracle: 1 no rubric to show (every model)."
 
 
 def test_split_and_rows_left_out_are_in_the_title(write_jsonl: Write, tmp_path: Path) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
-from prb.data.check import CATEGORIES
 from prb.data.schema import Problem
-from prb.data.source import RawRow, Source, dict_row, open_source
+from prb.data.source import DATASETS, open_source
 from prb.errors import BadData, BadInput
-from prb.runs import read_json
+from prb.registry import Spec
 from prb.text.pii import mask
 from prb.types import Aspect, Post
 
@@ -58,7 +56,8 @@ class Reject(NamedTuple):
 
 def read_records(spec: str, *, skip_bad: bool = False) -> tuple[list[Record], list[Reject]]:
     """All records of an input. Bad rows raise an error that lists them all, or become rejects."""
-    source: Source = LampQA(Path(spec.removeprefix("lampqa:"))) if spec.startswith("lampqa:") else open_source(spec)
+    folder = spec.removeprefix("lampqa:")
+    source = DATASETS.build(Spec("lampqa", {"path": folder})) if folder != spec else open_source(spec)
     records: dict[str, Record] = {}
     problems: list[Problem] = []
     for row in source.rows():
@@ -122,36 +121,3 @@ def _post(number: int, post: Any) -> Post:
     if isinstance(post, str):
         return Post(str(number), "", post)
     return Post(str(post.get("id") or number), str(post.get("category") or ""), post["text"])
-
-
-@dataclass(frozen=True)
-class LampQA:
-    """LaMP-QA as published: one file or folder per category, with JSON lists of records, JSONL or Parquet."""
-
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return f"lampqa:{self.path}"
-
-    def rows(self) -> Iterator[RawRow]:
-        if not self.path.is_dir():
-            raise BadInput(f"{self.path} is not a folder; lampqa:FOLDER needs the published files")
-        lists = sorted(self.path.rglob("*.json"))
-        for path in lists:
-            rows = read_json(path)
-            if not isinstance(rows, list):
-                raise BadInput(f"{path} must hold a list of records, not {type(rows).__name__}")
-            place = path.relative_to(self.path)
-            for line, row in enumerate(rows, 1):
-                yield self._with_category(dict_row(str(place), line, row if isinstance(row, dict) else {}), place)
-        if not lists:
-            for row in open_source(str(self.path)).rows():
-                yield self._with_category(row, Path(row.place))
-
-    def _with_category(self, row: RawRow, place: Path) -> RawRow:
-        """The `category` of a row is its forum; the benchmark's category is in the name of the file or folder."""
-        category = next((c for c in CATEGORIES if c in str(place)), None)
-        if category is None or not isinstance(row.data, dict):
-            return row
-        return row._replace(data={**row.data, "category": category})

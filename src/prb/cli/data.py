@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from prb.cli.parse import choose, parse, print_json
-from prb.config import Condition, Positional, Settings, config
+from prb.config import Condition, Name, Positional, PositionalOrFlag, Settings, config
 
 if TYPE_CHECKING:
     from prb.types import Pair
 
-Spec = Positional[str]
+Dataset = PositionalOrFlag[Name]
 
 
 @config
 class CheckConfig(Settings):
     """Report every problem of a dataset with its line. Exit 2 on errors, with --strict also on warnings."""
 
-    spec: Spec
+    dataset: Dataset
     """A name, a file, a folder, or hub:owner/name."""
     task: Literal["pairs", "ratings"] = "pairs"
     """What the rows are."""
@@ -35,7 +35,7 @@ class CheckConfig(Settings):
 class StatsConfig(Settings):
     """What a dataset holds, in numbers."""
 
-    spec: Spec = "mirror"
+    dataset: Dataset = "mirror"
     """A name, a file, a folder, or hub:owner/name."""
     json: bool = False
     """Print as JSON."""
@@ -45,9 +45,9 @@ class StatsConfig(Settings):
 class ShowConfig(Settings):
     """One row to read, or what a model would be shown of it. `prb data show ID` looks in the embedded set."""
 
-    spec: Spec
+    dataset: Dataset
     """Dataset, or the id alone for the embedded set."""
-    id: Positional[str] = ""
+    id: Positional[str | None] = None
     """Id of the row."""
     condition: Condition | None = None
     """Print the prompt a model reads under this condition instead."""
@@ -59,15 +59,14 @@ class ShowConfig(Settings):
 class ConvertConfig(Settings):
     """Copy a dataset to .jsonl or .parquet, losing nothing."""
 
-    source: Spec
+    dataset: Dataset
     """Any dataset spec."""
     target: Positional[Path]
     """File to write; its ending is the format."""
 
 
 def command(args: Sequence[str]) -> None:
-    words = [word for word in args if word != "--dataset"]  # `--dataset X` and `X` mean the same here
-    choose("data", words, {"check": check_data, "show": show_row, "stats": show_stats, "convert": convert_data})
+    choose("data", args, {"check": check_data, "show": show_row, "stats": show_stats, "convert": convert_data})
 
 
 def check_data(args: Sequence[str]) -> None:
@@ -76,7 +75,7 @@ def check_data(args: Sequence[str]) -> None:
     from prb.data.source import open_source
     from prb.errors import BadData
 
-    problems = check(open_source(config.spec), task=config.task, rules=config.rules)
+    problems = check(open_source(config.dataset), task=config.task, rules=config.rules)
     errors = [p for p in problems if p.level == "error"]
     warnings = [p for p in problems if p.level == "warning"]
     if config.json:
@@ -84,10 +83,10 @@ def check_data(args: Sequence[str]) -> None:
     else:
         for problem in problems:
             print(f"{problem.level:<7}  {problem}")  # noqa: T201
-        print(f"{config.spec}: {len(errors)} errors, {len(warnings)} warnings")  # noqa: T201
+        print(f"{config.dataset}: {len(errors)} errors, {len(warnings)} warnings")  # noqa: T201
     counted = problems if config.strict else errors
     if counted:
-        raise BadData(config.spec, counted, shown=0)
+        raise BadData(config.dataset, counted, shown=0)
 
 
 def show_stats(args: Sequence[str]) -> None:
@@ -96,15 +95,15 @@ def show_stats(args: Sequence[str]) -> None:
     from prb.reporting.format import show
     from prb.reporting.tables import stats_table
 
-    figures = describe(config.spec)
-    print_json(figures) if config.json else show(stats_table(figures, config.spec))
+    figures = describe(config.dataset)
+    print_json(figures) if config.json else show(stats_table(figures, config.dataset))
 
 
 def show_row(args: Sequence[str]) -> None:
     config = parse(ShowConfig, args, "data show")
     from prb.data.source import find_row
 
-    spec, id_ = (config.spec, config.id) if config.id else ("mirror", config.spec)
+    spec, id_ = (config.dataset, config.id) if config.id else ("mirror", config.dataset)
     if config.condition is None and config.json:
         print_json(find_row(spec, id_))
         return
@@ -158,5 +157,5 @@ def convert_data(args: Sequence[str]) -> None:
     from prb.data.convert import convert
     from prb.data.source import open_source
 
-    count = convert(open_source(config.source), config.target)
+    count = convert(open_source(config.dataset), config.target)
     print(f"{count} rows written to {config.target}")  # noqa: T201

@@ -42,16 +42,33 @@ def parse(config: type[C], args: Sequence[str], command: str) -> C:
     parser.add_group(
         "more", [(["--config"], source), (["-h", "--help"], {"action": "help", "help": "Show this help."})]
     )
-    values = vars(parser.parse_args(list(args)))
+    either = [name for name, field in fields.items() if _flag(field).either]
+    values = vars(parser.parse_intermixed_args(_positional_first(args, either)))
     given = {name: None if value is NOTHING else value for name, value in values.items() if value is not None}
     path = given.pop("config", None)
     saved = read_config(path, config) if path else {}
     return config(**{**saved, **given})
 
 
+def _positional_first(args: Sequence[str], names: Sequence[str]) -> list[str]:
+    """`--dataset X` as the first positional argument, for verbs that take it as one."""
+    words = list(args)
+    for flag in ("--" + name.replace("_", "-") for name in names):
+        for n, word in enumerate(words):
+            if word.startswith(f"{flag}="):
+                return [word.partition("=")[2], *words[:n], *words[n + 1 :]]
+            if word == flag and n + 1 < len(words):
+                return [words[n + 1], *words[:n], *words[n + 2 :]]
+    return words
+
+
+def _flag(field: FieldInfo) -> Flag:
+    return next((item for item in field.metadata if isinstance(item, Flag)), Flag())
+
+
 def _argument(name: str, field: FieldInfo, description: str) -> Argument:
     """What argparse must know of a field: its words, and how many values it takes."""
-    flag = next((item for item in field.metadata if isinstance(item, Flag)), Flag())
+    flag = _flag(field)
     kinds = [kind for kind in _members(field.annotation) if kind is not NoneType]
     literal = get_origin(kinds[0]) is Literal
     values = [str(value) for kind in kinds for value in get_args(kind)] if literal else []
@@ -90,6 +107,7 @@ def _members(annotation: Any) -> list[Any]:
 
 def _help(field: FieldInfo, flag: Flag, description: str) -> str:
     text = description.replace("%", "%%").replace("\n", " ")
+    text += " A flag --dataset means the same." if flag.either else ""
     if field.is_required():
         return f"{text} (required)"
     shown = field.default
@@ -128,15 +146,19 @@ class Parser(argparse.ArgumentParser):
             usage=argparse.SUPPRESS,
         )
         self._flags: list[str] = []
+        self._positionals_shown: list[str] = []
 
     def add_group(self, title: str, arguments: Sequence[Argument]) -> None:
         group = self.add_argument_group(title)
         for words, options in arguments:
             self._flags += [word for word in words if word.startswith("-")]
+            if not words[0].startswith("-"):
+                shown = {"?": "[{}]", "+": "{}…", "*": "[{}…]"}.get(options["nargs"], "{}")
+                self._positionals_shown.append(shown.format(options["metavar"]))
             group.add_argument(*words, **options)
 
     def format_help(self) -> str:
-        return f"usage: {self.prog} [options]\n\n{super().format_help().lstrip()}"
+        return f"usage: {' '.join([self.prog, *self._positionals_shown])} [options]\n\n{super().format_help().lstrip()}"
 
     def error(self, message: str) -> NoReturn:
         words = message.removeprefix("unrecognized arguments: ").split()

@@ -7,13 +7,15 @@ With `--rules mirror` also the authoring rules of mirror pairs, as far as code c
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from statistics import mean, median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from prb.data.load import Scan, load, prepared
 from prb.data.named.mirror import VERSION, review_figures
@@ -24,28 +26,58 @@ from prb.text.encoders import ENCODERS
 from prb.text.overlap import LEAK_WORDS, NEAR_DUPLICATE, SharedWording, hidden_texts, near_duplicates
 from prb.text.pii import find
 from prb.text.tokens import is_list, reading_grade, words
-from prb.types import Item, Pair
+from prb.types import NO_EVIDENCE, Item, Pair
 
 CATEGORIES = ("Art_and_Entertainment", "Lifestyle_and_Personal_Development", "Society_and_Culture")
 LENGTH_RATIO = 2.0
 """Answers that differ by more than this factor in characters give a warning."""
 
 # the authoring rules of mirror pairs
-TIERS = ("stated", "implied", "situational")
-WORDS = {"question": (8, 25), "narrative": (40, 80), "chosen": (70, 100), "rejected": (70, 100)}
-POST_WORDS = (40, 90)
+WORDS = {"question": (8, 25), "narrative": (40, 80)}
+ANSWER_WORDS = (70, 100)
 LONG_HISTORY = 30
 """Posts of a user from which on a history is called long."""
-HISTORIES = ((10, 10), (LONG_HISTORY, 40))
-"""Posts per user: a short or a long history."""
 ASPECTS = 3
 LENGTH_GAP = 0.10
 ANSWER_RUN = 4
 """Words in a row that an answer may not share with a post or the narrative."""
 GRADE_GAP = 2.0
 """Median difference in reading grade between the two answers."""
-TIER_SHARE = (0.25, 0.42)
 _TWO_CAPITALS = re.compile(r"(?<=[a-zà-ÿ,;] )([A-ZÀ-Þ][a-zà-ÿ]+ [A-ZÀ-Þ][a-zà-ÿ]+)\b")
+
+
+class Rules(NamedTuple):
+    """What differs between the splits of the embedded benchmark."""
+
+    post_words: tuple[int, int]
+    histories: tuple[tuple[int, int], ...]
+    """Posts per user."""
+    tiers: tuple[str, ...]
+    tier_share: tuple[float, float] = (0.0, 1.0)
+    tier_rows: int = 0
+    """Rows of each tier, at least."""
+
+
+WRITTEN = Rules((40, 90), ((10, 10), (LONG_HISTORY, 40)), ("stated", "implied", "situational"), (0.25, 0.42))
+HARD = Rules(
+    (8, 200),
+    ((80, 160),),
+    (
+        "false-drift",
+        "conditional",
+        "attribution",
+        "contested",
+        "frequency",
+        "surface",
+        "needle",
+        "one-of-four",
+        NO_EVIDENCE,
+    ),
+    tier_rows=20,
+)
+COMPOSED = Rules((8, 125), ((10, 45),), ("stated", "implied"))
+RULES = {"hard": HARD, "train": COMPOSED, "validation": COMPOSED}
+"""By split; all others are `WRITTEN`."""
 
 Place = tuple[str, int, Pair]
 
@@ -67,13 +99,13 @@ def check(source: Source, *, task: Task = "pairs", rules: Literal["none", "mirro
 
 
 def row_warnings(item: Item) -> Iterator[str]:
-    if item.category not in CATEGORIES and item.category:
-        yield f"category {item.category!r} is none of {', '.join(CATEGORIES)}"
+    near = get_close_matches(item.category, CATEGORIES, n=1, cutoff=0.8) if item.category not in CATEGORIES else []
+    if near:  # categories of one's own are fine, a misspelled one would be a group of its own in every table
+        yield f"category {item.category!r} is nearly {near[0]!r}"
     if not isinstance(item, Pair):
         return
     hidden = SharedWording(hidden_texts(item.narrative, item.rubric))
-    answers = {f"`{'chosen' if n < item.n_best else 'rejected'}`": text for n, text in enumerate(item.answers)}
-    for where, text in {**answers, **_posts(item)}.items():
+    for where, text in [*((f"`{name}`", text) for name, text in named_answers(item)), *_posts(item).items()]:
         if shared := hidden.first_in(text):
             yield f"{where} shares {LEAK_WORDS} words in a row with the rubric or narrative: {shared!r}"
     shorter, *_, longer = sorted(map(len, item.answers))
@@ -101,28 +133,42 @@ def row_rules(pair: Pair) -> Iterator[str]:
     yield from _rubric_rules(pair)
     yield from _answer_rules(pair)
     yield from _privacy_rules(pair)
-    if pair.tier not in TIERS:
-        yield f"tier {pair.tier!r} is none of {', '.join(TIERS)}"
+    tiers = rules_of(pair).tiers
+    if pair.tier not in tiers:
+        yield f"tier {pair.tier!r} is none of {', '.join(tiers)}"
     if pair.mirror is None:
         yield "has no mirror"
     if pair.drift and len(pair.profile) < LONG_HISTORY:
         yield "drift needs a long history"
 
 
+def rules_of(pair: Pair) -> Rules:
+    return RULES.get(pair.split or "", WRITTEN)
+
+
 def _length_rules(pair: Pair) -> Iterator[str]:
-    for name, (low, high) in WORDS.items():
-        n = len(words(getattr(pair, name)))
+    sizes = [*((name, len(words(getattr(pair, name))), *limits) for name, limits in WORDS.items())]
+    sizes += [(name, len(words(text)), *ANSWER_WORDS) for name, text in named_answers(pair)]
+    for name, n, low, high in sizes:
         if not low <= n <= high:
             yield f"`{name}` has {n} words, must have {low}-{high}"
-    chosen, rejected = len(words(pair.chosen)), len(words(pair.rejected))
-    if abs(chosen - rejected) > LENGTH_GAP * max(chosen, rejected):
-        yield f"answers of {chosen} and {rejected} words differ by more than {LENGTH_GAP:.0%}"
-    if not any(low <= len(pair.profile) <= high for low, high in HISTORIES):
-        yield f"profile has {len(pair.profile)} posts, must have 10, or 30-40 for a long history"
+    shortest, *_, longest = sorted(len(words(text)) for text in pair.answers)
+    if longest - shortest > LENGTH_GAP * longest:
+        yield f"answers of {shortest} and {longest} words differ by more than {LENGTH_GAP:.0%}"
+    rules = rules_of(pair)
+    if not any(low <= len(pair.profile) <= high for low, high in rules.histories):
+        allowed = " or ".join(f"{low}-{high}" if low < high else str(low) for low, high in rules.histories)
+        yield f"profile has {len(pair.profile)} posts, must have {allowed}"
+    low, high = rules.post_words
     for post in pair.profile:
         n = len(words(post.text))
-        if not POST_WORDS[0] <= n <= POST_WORDS[1]:
-            yield f"post {post.id!r} has {n} words, must have {POST_WORDS[0]}-{POST_WORDS[1]}"
+        if not low <= n <= high:
+            yield f"post {post.id!r} has {n} words, must have {low}-{high}"
+
+
+def named_answers(pair: Pair) -> list[tuple[str, str]]:
+    """Each answer with the field it is from."""
+    return [("chosen" if n < pair.n_best else "rejected", text) for n, text in enumerate(pair.answers)]
 
 
 def _rubric_rules(pair: Pair) -> Iterator[str]:
@@ -134,12 +180,12 @@ def _rubric_rules(pair: Pair) -> Iterator[str]:
 
 
 def _answer_rules(pair: Pair) -> Iterator[str]:
-    if is_list(pair.chosen) != is_list(pair.rejected):
+    if len(set(map(is_list, pair.answers))) > 1:
         yield "one answer is a list, the other is not"
-    for name in ("chosen", "rejected"):
-        answer = SharedWording([getattr(pair, name)], ANSWER_RUN)
-        for where, text in {**_posts(pair), "the narrative": pair.narrative}.items():
-            if shared := answer.first_in(text):
+    for name, text in named_answers(pair):
+        answer = SharedWording([text], ANSWER_RUN)
+        for where, other in {**_posts(pair), "the narrative": pair.narrative}.items():
+            if shared := answer.first_in(other):
                 yield f"`{name}` shares {shared!r} with {where}"
 
 
@@ -165,9 +211,8 @@ def set_rules(pairs: Sequence[Pair]) -> Iterator[str]:
     for pair in pairs:
         if first.setdefault(pair.user, pair).profile != pair.profile:
             yield f"{pair.id}: the profile of {pair.user!r} differs from that in {first[pair.user].id}"
-    for tier, n in Counter(pair.tier for pair in pairs).items():
-        if not TIER_SHARE[0] <= n / len(pairs) <= TIER_SHARE[1]:
-            yield f"tier {tier!r} has {n} of {len(pairs)} rows, must have about a third"
+    for split in dict.fromkeys(pair.split for pair in pairs):
+        yield from _tier_rules([pair for pair in pairs if pair.split == split])
     questions = {pair.question for pair in pairs}
     answers = {answer for pair in pairs for answer in pair.answers}
     for kind, texts in (("questions", sorted(questions)), ("answers", sorted(answers))):
@@ -179,6 +224,15 @@ def set_rules(pairs: Sequence[Pair]) -> Iterator[str]:
         yield f"the reading grades of the two answers differ by {gap:.1f} in the median, must be at most {GRADE_GAP:g}"
 
 
+def _tier_rules(pairs: Sequence[Pair]) -> Iterator[str]:
+    rules = rules_of(pairs[0])
+    for tier, n in Counter(pair.tier for pair in pairs).items():
+        if not rules.tier_share[0] <= n / len(pairs) <= rules.tier_share[1]:
+            yield f"tier {tier!r} has {n} of {len(pairs)} rows, must have about a third"
+        if n < rules.tier_rows:
+            yield f"tier {tier!r} has {n} rows, must have at least {rules.tier_rows}"
+
+
 def reading_gaps(pairs: Sequence[Pair]) -> list[float]:
     """Per pair, the difference in reading grade between the two answers."""
     return [abs(reading_grade(pair.chosen) - reading_grade(pair.rejected)) for pair in pairs]
@@ -187,8 +241,11 @@ def reading_gaps(pairs: Sequence[Pair]) -> list[float]:
 def describe(spec: str) -> dict[str, Any]:
     """Figures over all splits; every number of a datasheet comes from here."""
     source = open_source(spec)
-    splits = Counter(row.data.get("split") for row in source.rows() if isinstance(row.data, dict))
-    names = [name for name in splits if name is not None]
+    hashes: dict[str | None, Any] = {}
+    for row in source.rows():
+        if isinstance(row.data, dict):
+            hashes.setdefault(row.data.get("split"), hashlib.sha256()).update(row.raw)
+    names = [name for name in hashes if name is not None]
     sets = [load(source, split=name) for name in names] or [load(source)]
     pairs = [item for dataset in sets for item in dataset if isinstance(item, Pair)]
     users = {pair.user: pair for pair in pairs}
@@ -199,6 +256,7 @@ def describe(spec: str) -> dict[str, Any]:
     figures = {
         "dataset": source.name,
         "fingerprint": sets[0].fingerprint,
+        "fingerprints": {name: hashes[name].hexdigest() for name in names},
         "rows": len(pairs),
         "people": len(users),
         "clusters": len({c for dataset in sets for c in dataset.index.clusters}),

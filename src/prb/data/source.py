@@ -1,4 +1,4 @@
-"""Where rows come from: JSONL, Parquet, a folder of both, the Hugging Face hub, or a named dataset.
+"""Where rows come from: JSONL, Parquet, JSON, CSV, a folder of such files, the Hugging Face hub, or a named dataset.
 
 A source streams; it never holds the whole dataset. Rows arrive raw, with the place they came from and whatever is wrong
 with their bytes. `schema` decides what they mean, so that every format is checked by the same rules.
@@ -6,19 +6,20 @@ with their bytes. `schema` decides what they mean, so that every format is check
 
 from __future__ import annotations
 
+import csv
 import gzip
+import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, NamedTuple, Protocol, TextIO, cast
 
 import orjson
 
-from prb.errors import BadInput, MissingExtra, unknown
+from prb.errors import BadInput, unknown
 from prb.registry import Registry, Spec
 
 MAX_LINE = 16 * 1024 * 1024
@@ -29,6 +30,8 @@ EXTRA = "extra_json"
 NUL = "holds a NUL byte"
 _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """Not after an escaped backslash: a text may well mention `\\u0000`."""
+
+_OPENING, _GAP = re.compile(r"\s*\["), re.compile(r"[\s,]*")
 
 
 class RawRow(NamedTuple):
@@ -53,20 +56,48 @@ DATASETS: Registry[Source] = Registry("dataset", package="prb.data.named", group
 
 
 def open_source(text: str) -> Source:
-    """A dataset spec: a registered name, `hub:owner/name`, a file or a folder."""
-    if text.startswith("hub:"):
-        return HubSource.parse(text)
-    path = Path(text)
-    if path.is_dir():
-        return FolderSource(text, path)
-    if path.is_file():
-        return file_source(path)
+    """A dataset spec: a registered name, `hub:owner/name`, a file or a folder.
+
+    Rows of prompt, chosen and rejected, as RewardBench and trl have them, are recognized by the first one and
+    converted; the name of the source says so.
+    """
+    if text.startswith("hub:") or Path(text).exists():
+        source = open_rows(text)
+        name = _foreign_format(source)
+        return DATASETS.build(Spec(name, {"path": text})) if name else source
     name = Spec.parse(text).name
     if name in DATASETS:
         return DATASETS.make(text)
-    if path.suffix in READERS or "/" in text:
+    if Path(text).suffix in READERS or "/" in text:
         raise BadInput(f"{text} does not exist")
     raise unknown("dataset", name, list(DATASETS), hint="give a file, a folder, or hub:owner/name")
+
+
+def open_rows(text: str) -> Source:
+    """The rows of a file, a folder or a hub repository as they are."""
+    if text.startswith("hub:"):
+        from prb.data.hub import HubSource
+
+        return HubSource.parse(text)
+    path = Path(text)
+    if not path.exists():
+        raise BadInput(f"{text} does not exist")
+    return FolderSource(text, path) if path.is_dir() else file_source(path)
+
+
+def _foreign_format(source: Source) -> str | None:
+    """The named dataset that reads rows like the first one, if it is of the common shape of preference data."""
+    try:
+        row = next(iter(source.rows()), None)
+    except BadInput:
+        return None  # told when the rows are read
+    if row is None or not isinstance(row.data, dict) or "question" in row.data:
+        return None
+    if not {"chosen", "rejected"} <= row.data.keys() or not (
+        "prompt" in row.data or isinstance(row.data["chosen"], list)
+    ):
+        return None
+    return "rewardbench" if "subset" in row.data else "preferences"
 
 
 def file_source(path: Path) -> Source:
@@ -131,21 +162,73 @@ class ParquetSource:
             raise BadInput(f"{self.path} cannot be read as Parquet: {error}") from None
 
 
-READERS: dict[str, type[JsonlSource] | type[ParquetSource]] = {
+@dataclass(frozen=True)
+class JsonSource:
+    """A list of objects, or objects one after the other; the line of a row is the number of its object."""
+
+    name: str
+    path: Path
+
+    def rows(self) -> Iterator[RawRow]:
+        try:
+            with self.path.open(encoding="utf-8-sig", newline="") as file:
+                yield from _parse_objects(file, self.path.name)
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{self.path} must be UTF-8: {error.reason}") from None
+
+
+@dataclass(frozen=True)
+class CsvSource:
+    """A header and one row per record; the columns in `STRUCTURED` hold JSON. An empty cell is null."""
+
+    name: str
+    path: Path
+
+    def rows(self) -> Iterator[RawRow]:
+        csv.field_size_limit(MAX_LINE)
+        place, line = self.path.name, 1
+        try:
+            with self.path.open(encoding="utf-8-sig", newline="") as file:
+                reader = csv.reader(file, strict=True)
+                header = next(reader, [])
+                if repeated := {name for name in header if header.count(name) > 1}:
+                    raise BadInput(f"{self.path} has two columns named {min(repeated)!r}")
+                line = reader.line_num + 1
+                for cells in reader:
+                    if cells and len(cells) != len(header):
+                        problem = f"the row has {len(cells)} cells, the header {len(header)}"
+                        yield RawRow(place, line, repr(cells).encode(), problem=problem)
+                    elif cells:
+                        yield dict_row(place, line, {k: _cell(k, cell) for k, cell in zip(header, cells, strict=True)})
+                    line = reader.line_num + 1
+        except csv.Error as error:
+            yield RawRow(place, line, b"", problem=f"broken CSV: {error}")
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{self.path} must be UTF-8: {error.reason}") from None
+
+
+Reader = type[JsonlSource] | type[ParquetSource] | type[JsonSource] | type[CsvSource]
+READERS: dict[str, Reader] = {
     ".jsonl": JsonlSource,
     ".ndjson": JsonlSource,
     ".jsonl.gz": JsonlSource,
     ".parquet": ParquetSource,
+    ".json": JsonSource,
+    ".csv": CsvSource,
 }
+STRUCTURED = frozenset({"profile", "rubric_aspects", "context", "choices", "groups"})
 
 
-def _reader(path: Path) -> type[JsonlSource] | type[ParquetSource] | None:
+def _reader(path: Path) -> Reader | None:
     return next((reader for ending, reader in READERS.items() if path.name.endswith(ending)), None)
 
 
 @dataclass(frozen=True)
 class FolderSource:
-    """All data files in a folder, by name; `train.jsonl` or `test-00000-of-00001.parquet` name their split."""
+    """All data files in a folder, by name; `train.jsonl` or `test-00000-of-00001.parquet` name their split.
+
+    Beside JSONL and Parquet, JSON and CSV files are notes and are left alone; in a folder without, they are the data.
+    """
 
     name: str
     path: Path
@@ -153,74 +236,13 @@ class FolderSource:
     def rows(self) -> Iterator[RawRow]:
         relative = sorted(p.relative_to(self.path) for p in self.path.rglob("*") if p.is_file() and _reader(p))
         files = [path for path in relative if not any(part.startswith(".") for part in path.parts)]
+        files = [path for path in files if _reader(path) in (JsonlSource, ParquetSource)] or files
         if not files:
             raise BadInput(f"{self.path} holds no {' or '.join(READERS)} file")
         for path in files:
             split = next((s for s in SPLITS if path.name.startswith(s)), None)
             for row in file_source(self.path / path).rows():
-                yield _with_split(row, split)._replace(place=str(path))
-
-
-@dataclass(frozen=True)
-class HubSource:
-    """`hub:owner/name?subset=…&revision=…`: a dataset on the Hugging Face hub at a pinned revision.
-
-    The repository is downloaded once into the hub's own cache (so `HF_HUB_OFFLINE=1` works afterwards) and read from
-    there like any folder. The revision that was read is part of the name, hence of the run.
-    """
-
-    repo: str
-    folder: Path
-    revision: str
-    subset: str | None = None
-
-    @property
-    def name(self) -> str:
-        return f"hub:{self.repo}?revision={self.revision}" + (f"&subset={self.subset}" if self.subset else "")
-
-    @classmethod
-    def parse(cls, text: str) -> HubSource:
-        spec = Spec.parse(text.removeprefix("hub:"))
-        for key in spec.options:
-            if key not in ("revision", "subset"):
-                raise unknown("option of a hub dataset", key, ["revision", "subset"])
-        folder = _snapshot(spec.name, spec.options.get("revision"))
-        return cls(spec.name, folder, folder.name, spec.options.get("subset"))
-
-    def rows(self) -> Iterator[RawRow]:
-        datasets = _hub_library("datasets")
-        try:
-            subsets = list(datasets.get_dataset_config_names(str(self.folder)))
-            if self.subset is not None and self.subset not in subsets:
-                raise unknown(f"subset of {self.repo}", self.subset, subsets)
-            for subset in [self.subset] if self.subset else subsets:
-                splits = datasets.load_dataset(str(self.folder), name=subset, streaming=True)
-                for split, rows in splits.items():
-                    for line, row in enumerate(rows, 1):
-                        yield _with_split(dict_row(f"{subset}/{split}", line, unfold(dict(row))), str(split))
-        except (datasets.exceptions.DatasetsError, ValueError, OSError) as error:
-            lines = str(error).split("\n")  # the last one names the cause
-            raise BadInput(f"{self.name} cannot be read: {' '.join(dict.fromkeys((lines[0], lines[-1])))}") from None
-
-
-def _snapshot(repo: str, revision: str | None) -> Path:
-    hub = _hub_library("huggingface_hub")
-    wrong = (hub.errors.HFValidationError, hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError)
-    try:
-        return Path(hub.snapshot_download(repo, repo_type="dataset", revision=revision))
-    except wrong as error:
-        raise BadInput(f"hub:{repo}: {str(error).splitlines()[0]}") from None
-    except (hub.errors.LocalEntryNotFoundError, hub.errors.OfflineModeIsEnabled, OSError) as error:
-        raise BadInput(
-            f"hub:{repo} is not in the local cache and the hub cannot be reached ({type(error).__name__})"
-        ) from None
-
-
-def _hub_library(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        raise MissingExtra("reading from the hub", "hub") from None
+                yield with_split(row, split)._replace(place=str(path))
 
 
 def subset_of(place: str) -> str:
@@ -229,7 +251,7 @@ def subset_of(place: str) -> str:
     return str(path.parent) if path.name.startswith(SPLITS) else place
 
 
-def _with_split(row: RawRow, split: str | None) -> RawRow:
+def with_split(row: RawRow, split: str | None) -> RawRow:
     if split is None or not isinstance(row.data, dict) or "split" in row.data:
         return row
     return row._replace(data={**row.data, "split": split})
@@ -254,6 +276,45 @@ def _parse_lines(file: BinaryIO, place: str) -> Iterator[RawRow]:
         text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if text and not text.isspace():
             yield _parse_line(place, number, text)
+
+
+def _parse_objects(file: TextIO, place: str) -> Iterator[RawRow]:
+    decoder, buffer, number = json.JSONDecoder(), file.read(1 << 20), 1
+    opening = _OPENING.match(buffer)
+    in_list, at = opening is not None, opening.end() if opening else 0
+    while True:
+        gap = _GAP.match(buffer, at)
+        at = gap.end() if gap else at
+        if at == len(buffer):
+            buffer, at = file.read(1 << 20), 0
+            if buffer:
+                continue
+            if in_list:
+                yield RawRow(place, number, b"", problem="broken JSON: the list is not closed")
+            return
+        if in_list and buffer[at] == "]":
+            return
+        try:
+            _, end = decoder.raw_decode(buffer, at)
+        except (json.JSONDecodeError, RecursionError) as error:
+            more = file.read(1 << 20) if len(buffer) - at < MAX_LINE else ""
+            if not more:
+                reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
+                yield RawRow(place, number, b"", problem=f"broken JSON: {reason}")
+                return
+            buffer, at = buffer[at:] + more, 0
+            continue
+        yield _parse_line(place, number, buffer[at:end].encode())
+        number, at = number + 1, end
+
+
+def _cell(name: str, text: str) -> Any:
+    if name in STRUCTURED:
+        try:
+            return orjson.loads(text) if text else []
+        except orjson.JSONDecodeError:
+            return text
+    return text if text or name == "narrative" else None
 
 
 def _parse_line(place: str, number: int, line: bytes) -> RawRow:

@@ -22,6 +22,7 @@ from prb.config import (
     Name,
     NonNegative,
     OutputConfig,
+    PresetConfig,
     Repeated,
     Seed,
     Single,
@@ -49,8 +50,9 @@ from prb.evaluation.run import chunks
 from prb.failures import ENDPOINT, Breaker, FailureConfig, breaking, refuse_failures, share_problem
 from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
 from prb.llm import LLM, Sampling, check_llm, make_llm
-from prb.models import MODELS
-from prb.progress import SILENT, Progress
+from prb.models import MODELS, RECORDED
+from prb.progress import SILENT, Progress, Tally
+from prb.prompts import PolicyPrompt
 from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder
 from prb.stats.best_of import powers
@@ -69,13 +71,26 @@ POLICY, GRADER = "policy: ", "grader: "
 
 
 @config
-class BonConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
+class BonConfig(PresetConfig, OutputConfig, FailureConfig, UserConfig, DataConfig):
     """What a reward model picks from N answers of a policy, graded against the user's rubric."""
 
     verb: ClassVar[str] = "bon"
     presentation: ClassVar[frozenset[str]] = (
-        OutputConfig.presentation | FailureConfig.presentation | {"model", "best_of", "at_once"}
+        PresetConfig.presentation
+        | OutputConfig.presentation
+        | FailureConfig.presentation
+        | {"model", "best_of", "at_once"}
     )
+    paper: ClassVar[Mapping[str, Any]] = {
+        "n": 16,
+        "k": 10,
+        "condition": "profile",
+        "temperature": 1.0,
+        "top_p": 0.9,
+        "max_tokens": 512,
+        "policy_prompt": "paper",
+    }
+    paper_choices: ClassVar[Mapping[str, Any]] = {"policy": "transformers/Qwen/Qwen2.5-0.5B-Instruct"}
 
     @classmethod
     def restore(cls, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,6 +111,8 @@ class BonConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
     """At most this many rows per user; more users are more informative than more questions of the same users."""
     condition: Single[Condition] = "profile"
     """What policy and reward models are shown of the user."""
+    policy_prompt: PolicyPrompt = "prb"
+    """What the policy reads: the query as reward models read it, or instructions with the query, as in the paper."""
     temperature: NonNegative = 1.0
     """Sampling temperature of the policy."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.9
@@ -129,7 +146,7 @@ def best_of_n(
     for spec in config.model:  # a wrong name must not show after hours of sampling
         if spec not in given:
             MODELS.check(Spec.parse(spec))
-        if config.n > MAX_COMPARED:  # whether it only compares is known once it is loaded
+        if config.n > MAX_COMPARED or spec.startswith(f"{RECORDED}?"):  # what it can do is known once it is loaded
             check_reward_model(spec, given[spec] if spec in given else MODELS.make(spec), config.n)
     planner = PLANNERS.make(config.planner)
     progress.begin(f"loading {config.grader}")
@@ -230,6 +247,7 @@ class Stages:
     ) -> None:
         self.config, self.dataset, self.pairs = config, dataset, pairs
         self.planner, self.run, self.breaker, self.progress = planner, run, breaker, progress
+        self.tally = Tally(progress)
         cluster = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
         self.clusters = {pair.id: cluster[pair.id] for pair in pairs}
         """Cluster of each pair; kept in the summary so that the folder can be read without the dataset."""
@@ -261,6 +279,11 @@ class Stages:
         self.run[stage].append(lines)
         if error:
             raise error
+        self.tally.add([line["failure"] for line in lines], [line["cost"] for line in lines])
+
+    def _begin(self, label: str, total: int, missing: int) -> None:
+        self.progress.begin(label, total=total, done=total - missing)
+        self.tally = Tally(self.progress)
 
     def models(self) -> list[str]:
         """The reward models of the folder, then those of this call."""
@@ -271,10 +294,11 @@ class Stages:
         config = self.config
         places = [(pair, n) for pair in self.pairs for n in range(config.n)]
         missing = [(pair, n) for pair, n in places if n not in self.samples.get(pair.id, {})]
-        self.progress.begin(f"sampling {config.policy}", total=len(places), done=len(places) - len(missing))
         if not missing:
             return
+        self.progress.begin(f"loading {config.policy}")
         llm = policy or make_llm(config.policy)
+        self._begin(f"sampling {config.policy}", len(places), len(missing))
         self.run.confirm_model(POLICY + config.policy, llm.fingerprint)
         builder = self._builder(llm)
         sampling = Sampling(
@@ -282,7 +306,7 @@ class Stages:
         )
         for batch in chunks(missing, config.at_once):
             queries = self._queries(builder, [pair for pair, _ in batch])
-            samples = sample_answers(llm, [(pair.id, n) for pair, n in batch], queries, sampling)
+            samples = sample_answers(llm, [(pair.id, n) for pair, n in batch], queries, sampling, config.policy_prompt)
             lines = [asdict(sample) for sample in samples]
             self._append(SAMPLES, lines, [sample.failed or sample for sample in samples], config.policy)
             for line in lines:
@@ -296,12 +320,11 @@ class Stages:
         pairs_per_batch = max(1, self.config.at_once // n)
         batches = list(chunks([pair for pair in self.pairs if self._texts(pair)], pairs_per_batch))
         todo = [batch for batch in batches if any(len(scores.get(pair.id, {})) < n for pair in batch)]
-        total = sum(map(len, batches))
-        self.progress.begin(f"scoring by {spec}", total=total, done=total - sum(map(len, todo)))
         if not todo:
             return
-        model = given[spec] if spec in given else MODELS.make(spec)
-        check_reward_model(spec, model, n)
+        self.progress.begin(f"loading {spec}")
+        model = check_reward_model(spec, given[spec] if spec in given else MODELS.make(spec), n)
+        self._begin(f"scoring by {spec}", sum(map(len, batches)), sum(map(len, todo)))
         self.run.confirm_model(spec, model.fingerprint)
         builder = self._builder(model)
         for batch in todo:
@@ -320,7 +343,7 @@ class Stages:
         """Each distinct answer of a pair once; the first sample with a text stands for all."""
         distinct = [(pair, n, text) for pair in self.pairs for text, n in self._first_numbers(pair).items()]
         missing = [(pair, n, text) for pair, n, text in distinct if n not in self.grades.get(pair.id, {})]
-        self.progress.begin(f"grading by {self.config.grader}", total=len(distinct), done=len(distinct) - len(missing))
+        self._begin(f"grading by {self.config.grader}", len(distinct), len(missing))
         masked = self.config.masks(grader)
         for batch in chunks(missing, self.config.at_once):
             graded = grade_all(grader, [answered(pair, text, masked=masked) for pair, _, text in batch])

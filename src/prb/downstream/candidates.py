@@ -22,7 +22,7 @@ from prb.failures import gravest
 from prb.hashing import draw
 from prb.llm import LLM, Request, Sampling
 from prb.llm.asking import without_reasoning
-from prb.prompts import chat
+from prb.prompts import PolicyPrompt, policy_chat
 from prb.runs import read_lines
 from prb.stats.best_of import meetings, win_rates
 from prb.stats.credit import CREDIT
@@ -33,10 +33,10 @@ from prb.types import (
     Failure,
     FailureKind,
     Query,
+    Recorded,
     Reward,
     RewardModel,
     Scorer,
-    Turn,
     Verdict,
     writable,
 )
@@ -159,18 +159,17 @@ def sample_seed(seed: int, pair: str, n: int) -> int:
     return draw(seed, n, pair, bits=31)
 
 
-def policy_chat(query: Query) -> tuple[Turn, ...]:
-    """The conversation that a policy answers."""
-    return tuple(chat(query))
-
-
 def sample_answers(
-    policy: LLM, places: Sequence[Place], queries: Mapping[str, Query | Failure], sampling: Sampling
+    policy: LLM,
+    places: Sequence[Place],
+    queries: Mapping[str, Query | Failure],
+    sampling: Sampling,
+    style: PolicyPrompt = "prb",
 ) -> list[Sample]:
     """One sample per place; a place without a query is a failure, and the policy is not asked."""
     seeds = {place: sample_seed(sampling.seed, *place) for place in places}
     requests = {
-        place: Request(policy_chat(query), replace(sampling, seed=seed))
+        place: Request(policy_chat(query, style), replace(sampling, seed=seed))
         for place, seed in seeds.items()
         if isinstance(query := queries[place[0]], Query)
     }
@@ -221,10 +220,12 @@ class _Task(NamedTuple):
     texts: list[str]
 
 
-def check_reward_model(name: str, model: RewardModel, n: int) -> None:
-    """Refuse what is not a reward model, and a comparer if n answers take too many verdicts."""
+def check_reward_model(name: str, model: RewardModel, n: int) -> Scorer | Comparer:
+    """Refuse what cannot score new answers, and a comparer if n of them take too many verdicts."""
     if isinstance(model, Scorer):
-        return
+        return model
+    if isinstance(model, Recorded):
+        raise BadInput(f"{name!r} holds recorded scores; best-of-N needs a model that can score new answers")
     if not isinstance(model, Comparer):
         raise BadInput(f"{name!r} is not a reward model: it has neither score() nor prefer()")
     if n > MAX_COMPARED:
@@ -232,9 +233,10 @@ def check_reward_model(name: str, model: RewardModel, n: int) -> None:
             f"{name!r} only compares answers: --n {n} would take {n * (n - 1)} verdicts per query; "
             f"use --n {MAX_COMPARED} or less"
         )
+    return model
 
 
-def score_candidates(name: str, model: RewardModel, batch: Sequence[Candidates]) -> list[Score]:
+def score_candidates(name: str, model: Scorer | Comparer, batch: Sequence[Candidates]) -> list[Score]:
     """One line per sample, all pairs in one call. Equal texts are asked once and tie exactly."""
     tasks = {c.pair: _Task(c.query, list(dict.fromkeys(c.texts))) for c in batch if isinstance(c.query, Query)}
     results = _rewards(model, tasks) if isinstance(model, Scorer) else _win_rates(model, tasks)

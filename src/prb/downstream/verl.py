@@ -30,7 +30,7 @@ from prb.engine.chat import fit, one_bos, write_prompt
 from prb.errors import BadInput, MissingExtra, PrbError
 from prb.llm import parse_llm
 from prb.progress import Progress
-from prb.prompts import chat
+from prb.prompts import policy_chat
 from prb.runs import RunFolder, draft, write_bytes
 from prb.types import Failure, Query
 from prb.weights import resolve_weights
@@ -105,7 +105,7 @@ def _rows(
     """Rows as verl's RLHFDataset reads them; there is no right answer, so the ground truth is empty."""
 
     def tokens(query: Query, _: str) -> list[int]:
-        prompt = write_prompt(tokenizer, chat(query))
+        prompt = write_prompt(tokenizer, policy_chat(query, config.policy_prompt))
         return one_bos(tokenizer, tokenizer(prompt, add_special_tokens=False)["input_ids"])
 
     for prompt in selected:
@@ -117,7 +117,9 @@ def _rows(
             continue
         yield {
             "data_source": prompts.dataset.name,
-            "prompt": [{"role": turn.role, "content": turn.text} for turn in chat(fitted[0])],
+            "prompt": [
+                {"role": turn.role, "content": turn.text} for turn in policy_chat(fitted[0], config.policy_prompt)
+            ],
             "ability": "personalization",
             "reward_model": {"style": "rule", "ground_truth": ""},
             "extra_info": {"index": prompt.item.id, "user": prompt.item.user, "query": _query_json(views.reward)},

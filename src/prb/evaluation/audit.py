@@ -15,8 +15,9 @@ import numpy as np
 from pydantic import Field
 
 from prb import __version__
-from prb.config import DataConfig, Donors, MaskingConfig, Name, OutputConfig, Positional, Seed, Size, config
-from prb.data.load import Dataset, Users, load
+from prb.config import DataConfig, Donors, MaskingConfig, Name, OutputConfig, PositionalOrFlag, Seed, Size, config
+from prb.data.load import Dataset, load
+from prb.data.users import Users
 from prb.evaluation.audit_texts import Features, between_splits, leaks, length_balance, marks, repeats
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.config import EvaluateConfig
@@ -48,7 +49,7 @@ class AuditConfig(OutputConfig, MaskingConfig, DataConfig):
 
     verb: ClassVar[str] = "audit"
 
-    dataset: Positional[Name] = "mirror"
+    dataset: PositionalOrFlag[Name] = "mirror"
     """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
     ceiling: Name = "aspect-match"
     """The model that reads the rubric (condition oracle): `aspect-match?encoder=minilm`, or an LLM judge."""

@@ -48,13 +48,16 @@ def compare(config: CompareConfig) -> dict[str, Any]:
             "Name one model of each with --model-a and --model-b"
         )
     rows = [_compare_cells(left, right, a, b, config.seed) for left, right in matches]
+    if not any(row["n"] for row in rows):
+        raise BadInput(f"nothing to compare: no row was answered in both {config.run_a} and {config.run_b}")
     correct(rows)
     return {"a": str(config.run_a), "b": str(config.run_b), "same_data": _same_data(config), "comparisons": rows}
 
 
 def _pairs_run(folder: Path) -> Outcomes:
     outcomes = read_outcomes(folder)
-    if any(np.isnan(c.credit).sum() > sum(c.failures.values()) for c in outcomes.of.values()):
+    read_result(folder, SUMMARY)  # an unfinished run has none, and would be compared on the rows it has so far
+    if any(np.isnan(c.margin).sum() > sum(c.failures.values()) for c in outcomes.of.values()):
         raise BadInput(f"{folder} holds ratings; compare works on pairs")
     return outcomes
 
@@ -97,16 +100,12 @@ def _compare_cells(left: Cell, right: Cell, a: Outcomes, b: Outcomes, seed: int)
 
 
 def _credits(outcomes: Outcomes, column: Column) -> dict[str, float]:
-    """By pair; a column of a run under way may be shorter than others."""
-    return dict(zip(outcomes.pairs, column.credit.tolist(), strict=False))
+    return dict(zip(outcomes.pairs, column.credit.tolist(), strict=True))
 
 
-def _same_data(config: CompareConfig) -> bool | None:
-    """Whether both runs saw the very same file; unknown until both are finished."""
-    folders = (config.run_a, config.run_b)
-    if not all((folder / SUMMARY).exists() for folder in folders):
-        return None
-    a, b = (read_result(folder, SUMMARY)["dataset"]["fingerprint"] for folder in folders)
+def _same_data(config: CompareConfig) -> bool:
+    """Whether both runs saw the very same file."""
+    a, b = (read_result(folder, SUMMARY)["dataset"]["fingerprint"] for folder in (config.run_a, config.run_b))
     return bool(a == b)
 
 

@@ -21,7 +21,7 @@ class EvaluateConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
     presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | FailureConfig.presentation | {"require"}
 
     model: Repeated[Name] = ()
-    """Model spec such as `embedding` or `embedding?encoder=minilm`. Default: all embedded models.
+    """Model spec such as `embedding` or `embedding?encoder=minilm`, or `mine.py:Class`. Default: all embedded models.
     `short:=spec` names it `short` in tables."""
     condition: Repeated[Condition] = ()
     """What the model is shown of the user. Default: none, profile, shuffled and oracle."""
@@ -40,7 +40,7 @@ class EvaluateConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
     seed: Seed = 0
     """Fixes donors, answer orders and resampling."""
     require: str | None = None
-    """Exit 1 unless this holds, e.g. "accuracy>0.6,control>0,accuracy@none<=0.55"."""
+    """Exit 1 unless this holds, e.g. "accuracy>0.6,embedding:control.low>0"; without `model:` for every model."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`--require "accuracy>0.6,control>0"`: a run as a gate in CI."""
+"""`--require "embedding:accuracy>0.6,control>0"`: a run as a gate in CI."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from prb.evaluation.config import CONDITIONS
 from prb.failures import refuse_failures, share_problem
 
 _CLAUSE = re.compile(
-    r"([a-z_]+)(?:@([a-z]+))?(?:\.(low|high|p|p_holm|failed|n))?\s*(>=|<=|>|<)\s*(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)"
+    r"(?:(.+):)?([a-z_]+)(?:@([a-z]+))?(?:\.(low|high|p|p_holm|failed|n))?"
+    r"\s*(>=|<=|>|<)\s*(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)"
 )
 _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 RESULTS = ("accuracy", "strict_accuracy", "mirror_accuracy", "person_effect", "average_user_share")
 RATINGS = ("alignment", "mae", "skill", "spearman", "concordance")
 CONTRASTS = ("gain", "control", "flip_rate")
+COUNTS = ("failed", "n")
+"""Parts of an estimate that are no shares."""
 IMPOSSIBLE = {"no rubric to show", "no other user to borrow a history from"}
 """Failures of a condition, before any model is asked."""
 
@@ -26,6 +29,8 @@ IMPOSSIBLE = {"no rubric to show", "no other user to borrow a history from"}
 @dataclass(frozen=True)
 class Requirement:
     text: str
+    model: str | None
+    """None: every model of the run."""
     metric: str
     condition: str | None
     part: str
@@ -37,9 +42,11 @@ def parse_requirements(text: str) -> list[Requirement]:
     return [_parse(clause.strip()) for clause in text.split(",") if clause.strip()]
 
 
-def check_requirements(text: str, conditions: Sequence[str]) -> None:
+def check_requirements(text: str, conditions: Sequence[str], models: Sequence[str]) -> None:
     """Refuse, before the run, what the run cannot answer."""
     for requirement in parse_requirements(text):
+        if requirement.model is not None and requirement.model not in models:
+            raise unknown("model of this run", requirement.model, models)
         needed = {"gain": ("profile", "none"), "control": ("profile", "shuffled"), "flip_rate": ("profile", "shuffled")}
         for condition in needed.get(requirement.metric, (requirement.condition,)):
             if condition is not None and condition not in conditions:
@@ -49,13 +56,17 @@ def check_requirements(text: str, conditions: Sequence[str]) -> None:
 def _parse(clause: str) -> Requirement:
     match = _CLAUSE.fullmatch(clause)
     if not match:
-        raise BadSpec(f"--require: {clause!r} is not like accuracy>0.6, control.low>0 or accuracy@none<=0.55")
-    metric, condition, part, compare, bound = match.groups()
+        raise BadSpec(f"--require: {clause!r} is not like accuracy>0.6, control.low>0 or embedding:accuracy@none<=0.55")
+    model, metric, condition, part, compare, number = match.groups()
     if metric not in RESULTS + RATINGS + CONTRASTS:
         raise unknown("metric", metric, RESULTS + RATINGS + CONTRASTS)
     if condition is not None and condition not in CONDITIONS:
         raise unknown("condition", condition, CONDITIONS)
-    return Requirement(clause, metric, condition, part or "value", compare, float(bound))
+    bound = float(number)
+    if part not in COUNTS and abs(bound) > 1:
+        hint = f"; for {number} % write {bound / 100:g}" if abs(bound) <= 100 else ""
+        raise BadSpec(f"--require: {clause}: {metric} lies between -1 and 1{hint}")
+    return Requirement(clause, model, metric, condition, part or "value", compare, bound)
 
 
 def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:
@@ -91,7 +102,7 @@ def _counts(row: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def require(text: str, summary: Mapping[str, Any]) -> None:
-    """Every requirement must hold for every model of the run; a value that is not there fails it."""
+    """Every requirement must hold for its model, or for every model of the run; a value that is not there fails it."""
     broken = [line for requirement in parse_requirements(text) for line in _broken(requirement, summary)]
     if broken:
         raise GateFailed("requirements not met:\n  " + "\n  ".join(broken))
@@ -109,15 +120,16 @@ def _broken(requirement: Requirement, summary: Mapping[str, Any]) -> Iterator[st
 
 
 def _values(requirement: Requirement, summary: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+    only = requirement.model
     if requirement.metric in CONTRASTS:
         kind = "control" if requirement.metric == "flip_rate" else requirement.metric
         for row in summary["contrasts"]:
-            if row["kind"] == kind:
+            if row["kind"] == kind and only in (None, row["model"]):
                 yield row["model"], row["flip_rate"] if requirement.metric == "flip_rate" else row.get(requirement.part)
         return
     condition = requirement.condition or usual_condition(summary)
     for row in summary["results"]:
-        if row["condition"] == condition:
+        if row["condition"] == condition and only in (None, row["model"]):
             value = row.get(requirement.metric)
             yield f"{row['model']} under {condition}", value.get(requirement.part) if isinstance(value, dict) else value
 

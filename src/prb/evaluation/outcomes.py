@@ -186,7 +186,8 @@ def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule
         return f"credit {credit!r} is not between 0 and 1"
     if not (margin is None or _is_number(margin)):
         return f"margin {margin!r} is not a number"
-    if (credit is None) != (margin is None) or (failure is not None and (credit is not None or not _is_text(failure))):
+    answered = margin is not None  # without credit where no answer is right
+    if (credit is not None and not answered) or (failure is not None and (answered or not _is_text(failure))):
         return "credit, margin and failure contradict each other"
     if line.get("failure_kind") not in (KINDS if failure else (None,)):
         return f"failure_kind {line['failure_kind']!r} does not fit failure {failure!r}"
@@ -200,8 +201,9 @@ def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule
     for name in ("post_ids", "plan", "text"):
         if not (isinstance(line[name], list) and all(map(_is_text, line[name]))):
             return f"{name} must be a list of texts"
-    if not all(_is_number(line[name]) and line[name] >= 0 for name in ("cut", "tokens", "seconds", "cost")):
-        return "cut, tokens, seconds and cost must be numbers that are not negative"
+    amounts = [line["cut"], line["tokens"], line["seconds"], line["cost"], line.get("leaks", 0)]
+    if not all(_is_number(value) and value >= 0 for value in (*amounts, *line.get("choices", ()))):
+        return "cut, tokens, seconds, cost, leaks and choices must be numbers that are not negative"
     return None
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from prb.errors import BadInput, PrbError
-from prb.models import MODELS
-from prb.types import Ask, Failure, Post, Query, RewardModel, Scorer
+from prb.models import MODELS, check_scorer
+from prb.types import Ask, Failure, Post, Query, RewardModel
 
 IDENTIFIERS = frozenset({"id", "user", "user_id"})
 """Keys of an attribute map that say who the user is, not what they like."""
@@ -32,14 +32,13 @@ def evaluate_personalized_reward(
 ) -> PersonalizedReward:
     """How close a model's reward for `output` comes to this user's own score of it (0..1).
 
-    `profile` holds posts or an attribute map, such as `{"preference_for_brevity": "high"}`. The alignment of a single
-    answer says little about a model: use `prb evaluate --task ratings` for many.
+    `profile` holds posts or an attribute map, such as `{"preference_for_brevity": "high"}`: of the embedded models,
+    `attributes` understands that one. The number is not calibrated, and the alignment of a single answer says little
+    about a model: use `prb evaluate --task ratings` for many.
     """
     if not 0 <= human_score <= 1:
         raise BadInput(f"human_score must be between 0 and 1, not {human_score}")
-    scorer = MODELS.make(model) if isinstance(model, str) else model
-    if not isinstance(scorer, Scorer):
-        raise BadInput(f"{model!r} only compares answers; this needs a model that scores them")
+    scorer = check_scorer(str(model), MODELS.make(model) if isinstance(model, str) else model, "this needs")
     (score,) = scorer.score([Ask(Query(question=question, user="you", posts=_posts(profile)), output)])
     if isinstance(score, Failure) or not math.isfinite(score):
         raise PrbError(f"no score: {score}")

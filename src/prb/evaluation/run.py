@@ -25,17 +25,18 @@ from prb.evaluation.gate import check_requirements
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_scoring, rows_of_subsets
 from prb.evaluation.planners import PLANNERS, Planner
+from prb.evaluation.recorded import RecordedOutcomes
 from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, Scoring
 from prb.evaluation.summary import summarize
 from prb.failures import Breaker, breaking
 from prb.models import MODELS
-from prb.progress import SILENT, Progress
+from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec, split_alias
 from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, read_lines, sealed, write_bytes
-from prb.types import Comparer, Item, Outcome, RewardModel, Scorer
+from prb.types import Item, Outcome, Recorded, RewardModel, Scorer
 
 T = TypeVar("T")
-Evaluator = ScorerOutcomes | ComparerOutcomes | PaperScoring | PaperJudging
+Evaluator = ScorerOutcomes | ComparerOutcomes | RecordedOutcomes | PaperScoring | PaperJudging
 PENDING = "pending.jsonl"
 """Answers of a batch that had to stop: paid for, but without lines yet."""
 
@@ -77,7 +78,7 @@ def evaluate(
 
 def complete(config: EvaluateConfig) -> EvaluateConfig:
     """Defaults filled in, and what fields require of each other checked, before anything expensive happens."""
-    check_requirements(config.require or "", config.condition or DEFAULT_CONDITIONS)
+    check_requirements(config.require or "", config.condition or DEFAULT_CONDITIONS, config.names or DEFAULT_MODELS)
     if config.protocol == "paper":
         config = paper_config(config)
     elif config.judge_prompt:
@@ -190,11 +191,13 @@ class Runner:
     def evaluate_model(self, position: int, name: str, spec: str) -> None:
         ids, clusters = self.dataset.index.ids, self.dataset.index.clusters
         rows_done = min(len(ids), max(0, self._kept - position * self._per_model) // self._per_row)
-        self.progress.begin(name, total=len(ids), done=rows_done)
         if rows_done == len(ids):
             self._read(name, len(ids))
             return
+        self.progress.begin(f"loading {name}")
         evaluator = self._evaluator(name, spec)
+        self.progress.begin(name, total=len(ids), done=rows_done)
+        tally = Tally(self.progress)
         start = 0
         for batch in self._batches():
             end = start + len(batch)
@@ -205,6 +208,7 @@ class Runner:
                 self._journal.append(outcomes)
                 self._pending.unlink(missing_ok=True)
                 self.outcomes.add(outcomes)
+                tally.add([outcome.failure for outcome in outcomes], [outcome.cost for outcome in outcomes])
                 self.progress.advance(len(batch))
             start = end
 
@@ -247,9 +251,11 @@ class Runner:
             self.run.confirm_model(name, fingerprint)
             return paper
         model = models[name] if name in models else MODELS.make(spec)
-        if not isinstance(model, Scorer | Comparer):
-            raise BadInput(f"{name!r} is not a reward model: it needs `fingerprint`, and score() or prefer()")
+        if not isinstance(model, RewardModel):
+            raise BadInput(f"{name!r} is not a reward model: it needs `fingerprint`, and score(), prefer() or recall()")
         self.run.confirm_model(name, model.fingerprint)
+        if isinstance(model, Recorded):
+            return RecordedOutcomes(name, model)
         builder = QueryBuilder.of(config, self.dataset, self.planner, reader=model, seed=config.seed)
         refuse = config.on_overflow == "error"
         if isinstance(model, Scorer):

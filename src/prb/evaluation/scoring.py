@@ -23,7 +23,7 @@ from prb.evaluation.planners import Plan
 from prb.failures import Breaker, gravest
 from prb.hashing import draw
 from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
-from prb.types import Ask, Comparer, Duel, Failure, Item, Outcome, Pair, Query, Reward, Scorer, Verdict
+from prb.types import NO_EVIDENCE, Ask, Comparer, Duel, Failure, Item, Outcome, Pair, Query, Reward, Scorer, Verdict
 
 A = TypeVar("A", Ask, Duel)
 V = TypeVar("V", float, Verdict)
@@ -163,6 +163,7 @@ class Scoring(ABC, Generic[A, V]):
         failed = [answer for answer in answers if isinstance(answer, Failure)]
         built = job.built if isinstance(job.built, Built) else Built(UNASKED)
         failure = job.built if isinstance(job.built, Failure) else gravest(failed) if failed else None
+        unscored = failure or (isinstance(job.item, Pair) and job.item.tier == NO_EVIDENCE)
         return Outcome(
             pair=job.item.id,
             user=job.item.user,
@@ -171,7 +172,7 @@ class Scoring(ABC, Generic[A, V]):
             condition=job.condition,
             scores=scores,
             verdicts=verdicts,
-            credit=None if failure else credit,
+            credit=None if unscored else credit,
             margin=None if failure else margin,
             failure=str(failure) if failure else None,
             failure_kind=failure.kind if failure else None,

@@ -9,6 +9,7 @@ import numpy as np
 from prb import __version__
 from prb.data.index import Index
 from prb.data.load import Dataset
+from prb.data.votes import VoteSource, retest
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes
 from prb.evaluation.paper import lost_and_unparsed
@@ -46,6 +47,7 @@ def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> t
             "fingerprint": dataset.fingerprint,
             "left_out": dataset.left_out,
             **({"chance": dataset.index.chance} if dataset.index.most_answers > 2 else {}),
+            **({"noise_ceiling": retest(dataset.source)} if isinstance(dataset.source, VoteSource) else {}),
         },
         "results": results,
         "contrasts": [] if config.task == "ratings" else statistics.contrasts(config, outcomes),
@@ -67,7 +69,7 @@ class Statistics:
     def of_pairs(self, column: Column, seed: int) -> dict[str, Any]:
         credit, margin = column.credit, column.margin
         answered = ~np.isnan(credit)
-        failed = int((~answered).sum())
+        failed = int(np.isnan(margin).sum())
         won = np.where(credit == 1, 1.0, 0.0)
         exact = cancels(margin, self._twins)
         untied = exact and not bool((credit == 0.5).any())
@@ -88,7 +90,19 @@ class Statistics:
             "failures": dict(sorted(column.failures.items())),
             "cut_posts": column.cut,
             **({"leaking_choices": column.leaks} if column.leaks else {}),
+            **self._indifference(credit, margin),
         }
+
+    def _indifference(self, credit: Floats, margin: Floats) -> dict[str, Any]:
+        """Rows on which no history bears: margins should be small, and of twins neither should be preferred."""
+        apart = np.isnan(credit) & ~np.isnan(margin)
+        if not apart.any():
+            return {}
+        usual = np.median(np.abs(margin[~np.isnan(credit)])) if (~np.isnan(credit)).any() else 0.0
+        chosen = np.where(margin[apart] == 0, 0.5, margin[apart] > 0).astype(np.float64)
+        relative = float(np.median(np.abs(margin[apart])) / usual) if usual else None
+        share_of_chosen = share(chosen, self._clusters[apart]).as_dict()
+        return {"indifference": {"n": int(apart.sum()), "relative_margin": relative, "chosen": share_of_chosen}}
 
     def _of_several(self, column: Column, credit: Floats, failed: int) -> dict[str, Any]:
         """What is added where rows have more than two answers."""

@@ -48,7 +48,7 @@ class EmbeddedGrader:
 
     def __init__(self, encoder: Encoder, *, cache: Cache | None = None) -> None:
         self._encoder, self._words, self._cache = encoder, ENCODERS.make("static"), cache
-        train = load("mirror", split="train")
+        train = load("mirror", split="dev")
         self._pairs = [pair for pair in train if isinstance(pair, Pair)]
         self._rarity = Rarity([pair.chosen for pair in self._pairs])
         bias, *weights = self._remember(self._train, encoder.fingerprint, self._words.fingerprint, train.fingerprint)

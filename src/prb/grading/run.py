@@ -35,7 +35,7 @@ from prb.grading import (
 )
 from prb.grading.config import GradeConfig
 from prb.grading.validate import Graded, GradedPair, GradedTwice, agreement, count_failures, discrimination, scores
-from prb.progress import SILENT, Progress
+from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, Journal, RunFolder
 from prb.stats.estimate import average, codes
@@ -195,6 +195,8 @@ def read_human(path: Path, rows: GradableRows) -> list[HumanGrades]:
 
 def _read_file(path: Path, parse: Callable[[Mapping[str, Any]], T]) -> list[T]:
     """One item per line. All wrong lines are reported together, and then nothing of the file is used."""
+    if path.is_dir():
+        raise BadInput(f"{path} is a folder; give a .jsonl file with one answer per line")
     if not path.is_file():
         raise BadInput(f"{path} does not exist")
     items: list[T] = []
@@ -257,6 +259,7 @@ class GradingJob:
         if lines:
             progress.note(f"resuming: {len(lines)} of {len(keys)} answers are graded")
         progress.begin(f"grading by {self._config.grader}", total=len(keys), done=len(lines))
+        tally = Tally(progress)
         for batch in self._batches([key for key in keys if key not in lines]):
             asked = grader.reseeded(RETEST) if batch[0].round and isinstance(grader, Reseedable) else grader
             masked = self._config.masks(asked)
@@ -269,6 +272,7 @@ class GradingJob:
             if error:
                 raise error
             lines |= fresh
+            tally.add([line.failure for line in fresh.values()], [line.cost for line in fresh.values()])
             progress.advance(len(batch))
         return {key: lines[key] for key in keys}
 

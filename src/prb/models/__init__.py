@@ -10,10 +10,22 @@ Modules import heavy libraries only inside their factories, so that listing the 
 
 from __future__ import annotations
 
+from prb.errors import BadInput
 from prb.registry import Registry
-from prb.types import RewardModel
+from prb.types import Recorded, RewardModel, Scorer
 
 MODELS: Registry[RewardModel] = Registry("model", package="prb.models", group="prb.models")
+RECORDED = "scores"
+"""The model whose scores were given elsewhere."""
+
+
+def check_scorer(name: str, model: object, use: str) -> Scorer:
+    """The model as a scorer; refused if it only compares answers, or knows only those that were scored elsewhere."""
+    if isinstance(model, Recorded):
+        raise BadInput(f"{name!r} holds recorded scores; {use} a model that can score new answers")
+    if not isinstance(model, Scorer):
+        raise BadInput(f"{name!r} only compares answers; {use} a model that scores them")
+    return model
 
 
 def is_remote(model: object) -> bool:

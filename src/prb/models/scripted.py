@@ -10,8 +10,7 @@ from statistics import NormalDist
 import orjson
 
 from prb.config import NonNegative
-from prb.errors import BadSpec
-from prb.models import MODELS, is_remote
+from prb.models import MODELS, check_scorer, is_remote
 from prb.types import Ask, Comparer, Duel, Failure, Scorer, Verdict, Winner
 
 
@@ -54,10 +53,7 @@ def scripted_judge(says: str = "first") -> Comparer:
 @MODELS.register("noisy")
 def noisy(model: str, sd: NonNegative = 0.3, seed: int = 0) -> Scorer:
     """Constructed, for studies: another scorer (model=SPEC, its ? and & written %3F and %26) plus Gaussian noise."""
-    inner = MODELS.make(model)
-    if not isinstance(inner, Scorer):
-        raise BadSpec(f"model 'noisy': {model!r} only compares answers; noise needs a model that scores them")
-    return Noisy(inner, sd, seed)
+    return Noisy(check_scorer(model, MODELS.make(model), "noise needs"), sd, seed)
 
 
 class Noisy:

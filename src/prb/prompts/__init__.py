@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
+from typing import Literal
 
 from prb.errors import unknown
 from prb.types import Choice, Post, Query, Turn
 
+PolicyPrompt = Literal["prb", "paper"]
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
@@ -72,6 +74,15 @@ def render(query: Query) -> str:
 def chat(query: Query) -> list[Turn]:
     """The conversation up to the answer: earlier turns, then the user's message."""
     return [*query.context, Turn("user", render(query))]
+
+
+def policy_chat(query: Query, style: PolicyPrompt = "prb") -> tuple[Turn, ...]:
+    """The conversation that a policy answers: as reward models read it, or laid out as in the paper."""
+    if style == "prb":
+        return tuple(chat(query))
+    posts = "\n".join(f"Post {n} (Category: {post.category}):\n{post.text}" for n, post in enumerate(query.posts, 1))
+    message = fill(load("policy_paper").strip(), question=query.question, profile=posts)
+    return Turn("system", load("policy_paper_system").strip()), *query.context, Turn("user", message)
 
 
 def flat(query: Query) -> str:

@@ -24,7 +24,7 @@ from prb.reporting.format import (
     points,
     stars,
 )
-from prb.reporting.tables import dataset_name, failure_notes
+from prb.reporting.tables import dataset_name
 from prb.runs import write_bytes, write_sealed
 
 Result = Mapping[str, Any]
@@ -92,7 +92,9 @@ def bon_tables(summary: Result) -> Iterator[Table]:
 def _failures(summary: Result) -> Iterator[str]:
     if reasons := summary["queries"]["failures"]:
         yield f"Failed in sampling or grading: {count_reasons(reasons)}."
-    yield from failure_notes(summary["results"])
+    for result in summary["results"]:
+        if result["failures"]:
+            yield f"Failed, {result['model']}: {count_reasons(result['failures'])}."
 
 
 def _bon_title(summary: Result) -> str:

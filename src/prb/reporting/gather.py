@@ -14,6 +14,7 @@ from prb.evaluation.config import CONDITIONS
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
+from prb.reporting.published import PublishedResult, read_published
 from prb.reporting.tables import shown_condition
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed
 from prb.stats.estimate import Ints, codes
@@ -22,6 +23,17 @@ FLOORS = frozenset({"random", "length", "constant", "lexical", "embedding"})
 """Models that show what a number is worth."""
 BLIND = frozenset({"random", "length", "constant"})
 """Floors that cannot know the user at all."""
+LAST_FILES = {
+    "evaluate": SUMMARY,
+    "bon": SUMMARY,
+    "ppo": SUMMARY,
+    "grade": SUMMARY,
+    "train": "card.json",
+    "build": "card.json",
+}
+"""By the verb in `config.json`: the file that a finished run has."""
+DAMAGED = (KeyError, TypeError, IndexError, AttributeError)
+"""What reading a result of an unexpected shape raises."""
 FILES = {"correlation": "correlation.json", "audit": "audit.json"}
 KEYS = {
     "correlation": {"sets", "bench", "downstream"},
@@ -114,9 +126,10 @@ class Inputs:
     groups: tuple[Group, ...]
     ratings: tuple[Evaluation, ...]
     others: Mapping[str, tuple[Path, ...]]
-    """Folders and files by kind: bon, ppo (folders), correlation, audit, agreement (JSON files)."""
+    """Folders by verb (bon, ppo, grade, train, build) and JSON files by kind (correlation, audit, agreement)."""
     texts: bool = True
     """Whether the site may contain texts of the dataset."""
+    published: tuple[PublishedResult, ...] = ()
 
     @property
     def evaluations(self) -> list[Evaluation]:
@@ -124,7 +137,9 @@ class Inputs:
         return list({run.folder: run for run in [*runs, *self.ratings]}.values())
 
 
-def gather(places: Sequence[Path], *, texts: bool = True, progress: Progress = SILENT) -> Inputs:
+def gather(
+    places: Sequence[Path], *, texts: bool = True, published: str | None = None, progress: Progress = SILENT
+) -> Inputs:
     if not places:
         raise BadInput("name at least one run folder")
     kinds = [(kind_of(place), place) for place in dict.fromkeys(places)]
@@ -137,12 +152,16 @@ def gather(places: Sequence[Path], *, texts: bool = True, progress: Progress = S
     for run in runs:
         if run.summary["task"] == "pairs":
             by_rows.setdefault(run.rows, []).append(run)
+    results = read_published(published) if published else ()
     groups = tuple(_group(f"d{n}", same, progress) for n, same in enumerate(by_rows.values()))
-    return Inputs(groups, tuple(run for run in runs if run.summary["task"] != "pairs"), others, texts)
+    names = [group.about["name"] for group in groups]
+    if published and not any(result.is_about(name) for result in results for name in names):
+        progress.note(f"published results: {published} has none about {', '.join(names) or 'these runs'}")
+    return Inputs(groups, tuple(run for run in runs if run.summary["task"] != "pairs"), others, texts, results)
 
 
 def kind_of(place: Path) -> str:
-    """evaluate, bon, ppo, correlation, audit or agreement; anything else, or unfinished, is refused."""
+    """The verb that made a folder, or the kind of a JSON file; anything else, or unfinished, is refused."""
     if place.is_file():
         content = read_sealed(place)
         kind = next((kind for kind, keys in KEYS.items() if keys <= set(content)), None)
@@ -152,8 +171,8 @@ def kind_of(place: Path) -> str:
     if not place.is_dir():
         raise BadInput(f"{place} does not exist")
     config = read_identity(place) if (place / CONFIG).exists() else {}
-    verb = next((v for v in ("evaluate", "bon", "ppo") if v in config), None)
-    if verb and not (place / SUMMARY).exists():
+    verb = next((v for v in LAST_FILES if v in config), None)
+    if verb and not (place / LAST_FILES[verb]).exists():
         raise BadInput(f"{place} is not finished; run the same `prb {verb}` again to resume it")
     kind = verb or next((kind for kind, name in FILES.items() if (place / name).exists()), None)
     if kind is None:
@@ -168,19 +187,21 @@ def read_run(folder: Path) -> Evaluation:
     return Evaluation(folder, config, summary)
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
-    """The summary of a finished evaluation run."""
-    if kind_of(folder) != "evaluate":
-        raise BadInput(f"{folder} is not a run of `prb evaluate`; only those have a table")
-    return dict(read_run(folder).summary)
+def read_any(place: Path) -> tuple[str, dict[str, Any]]:
+    """The kind of a finished result and its content."""
+    kind = kind_of(place)
+    if kind == "evaluate":
+        return kind, dict(read_run(place).summary)
+    return kind, read_place(place / FILES[kind] if place.is_dir() and kind in FILES else place)
 
 
 def read_place(place: Path) -> dict[str, Any]:
-    """The content of a file, or the summary of a run; a PPO summary comes with its curves."""
+    """The content of a file, or of the result file of a run; a PPO summary comes with its curves."""
     if place.is_file():
         return dict(read_sealed(place))
-    summary = dict(read_result(place, SUMMARY))
-    if "train" not in summary:
+    kind = kind_of(place)
+    summary = dict(read_result(place, LAST_FILES[kind]))
+    if kind != "ppo":
         return summary
     return {**summary, "curves": read_curves(place / CURVES, up_to=summary["train"]["steps"])}
 
@@ -196,9 +217,13 @@ def prepared(inputs: Inputs, kind: str, prepare: Callable[[dict[str, Any]], dict
     for place in inputs.others.get(kind, ()):
         try:
             results.append({"name": result_name(place), **prepare(read_place(place))})
-        except (KeyError, TypeError, IndexError, AttributeError) as error:
-            raise BadInput(f"{place} is damaged or was written by another version of prb: {error!r}") from None
+        except DAMAGED as error:
+            raise damaged(place, error) from None
     return results
+
+
+def damaged(place: Path, error: Exception) -> BadInput:
+    return BadInput(f"{place} is damaged or was written by another version of prb: {error!r}")
 
 
 def dataset_label(result: Mapping[str, Any]) -> str:

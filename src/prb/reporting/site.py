@@ -18,13 +18,14 @@ import orjson
 from filelock import FileLock
 
 from prb import __version__
-from prb.config import OutputConfig, Place, PositionalWords, config
+from prb.config import Name, OutputConfig, Place, PositionalWords, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
+from prb.reporting.exports import numbers_table, tables_of
 from prb.reporting.figures import write_figures
-from prb.reporting.format import as_csv, markdown
-from prb.reporting.gather import Inputs, gather, read_summary
-from prb.reporting.pages import audit, downstream, leaderboard, model, pairs, study
+from prb.reporting.format import Table, as_csv, markdown
+from prb.reporting.gather import DAMAGED, Inputs, damaged, gather, read_any
+from prb.reporting.pages import audit, downstream, leaderboard, model, other, pairs, study
 from prb.reporting.style import load_matplotlib
 from prb.reporting.tables import leaderboard as leaderboard_table
 from prb.runs import draft
@@ -43,15 +44,17 @@ class ReportConfig(OutputConfig):
     verb: ClassVar[str] = "report"
 
     runs: PositionalWords[Place]
-    """Folders of evaluate, bon and ppo runs; correlation.json, audit.json and agreement JSON, or their folders."""
+    """Run folders of any verb; correlation.json, audit.json and agreement JSON, or their folders."""
     out: Place | None = None
     """Folder of the site. Default: RUN/report. Only an earlier report is overwritten."""
     texts: bool = True
     """Include questions, answers, posts and replies of judges; without them the site holds ids and numbers only."""
     figures: bool = False
     """Also write figures for papers, as SVG and PDF in figures/."""
+    published: Name | None = None
+    """Also show published results about the dataset, marked as such: a YAML file, or `default` for those we ship."""
     format: Literal["site", "markdown", "csv"] = "site"
-    """`site` writes files; the others print a table to stdout."""
+    """`site` writes files; the others print to stdout: the tables of the commands, or (only evaluate runs) numbers."""
     json: bool = False
     """Print the summaries as JSON instead."""
 
@@ -82,6 +85,7 @@ PAGES = (
     Page("downstream", "Downstream", "Downstream", downstream.build, ("results",)),
     Page("study", "Study", "Human study", study.build, ("results",)),
     Page("audit", "Audit", "Audit", audit.build, ("results",)),
+    Page("other", "Other", "Other results", other.build, ("results",)),
 )
 ENTRIES = {"assets", "data", "figures", "table.md", "table.csv", *(f"{page.name}.html" for page in PAGES)}
 """All that a report consists of."""
@@ -93,29 +97,64 @@ def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
         raise BadInput("name at least one run folder")
     first = settings.runs[0]
     out = settings.out or (first if first.is_dir() else first.parent) / "report"
-    return write_site(settings.runs, out, texts=settings.texts, figures=settings.figures, progress=progress)
+    return write_site(
+        settings.runs,
+        out,
+        texts=settings.texts,
+        figures=settings.figures,
+        published=settings.published,
+        progress=progress,
+    )
 
 
 def report_tables(settings: ReportConfig) -> str:
-    """The leaderboards of evaluation runs as Markdown or CSV."""
-    text = as_csv if settings.format == "csv" else markdown
-    return "".join(text(leaderboard_table(summary)) for summary in report_summaries(settings))
+    """Tables in Markdown, or the numbers of evaluation runs as one CSV table."""
+    results = _results(settings)
+    if settings.format == "markdown":
+        return "\n".join(
+            markdown(table)
+            for place, (kind, content) in zip(settings.runs, results, strict=True)
+            for table in _tables(place, kind, content)
+        )
+    for place, (kind, _) in zip(settings.runs, results, strict=True):
+        if kind != "evaluate":
+            raise BadInput(f"{place} is not a run of `prb evaluate`; only those can be written as CSV")
+    return as_csv(numbers_table({str(run): content for run, (_, content) in zip(settings.runs, results, strict=True)}))
+
+
+def _tables(place: Path, kind: str, content: dict[str, Any]) -> Sequence[Table]:
+    try:
+        return tables_of(kind, content)
+    except DAMAGED as error:
+        raise damaged(place, error) from None
 
 
 def report_summaries(settings: ReportConfig) -> list[dict[str, Any]]:
+    return [content for _, content in _results(settings)]
+
+
+def _results(settings: ReportConfig) -> list[tuple[str, dict[str, Any]]]:
     if not settings.runs:
         raise BadInput("name at least one run folder")
-    return [read_summary(run) for run in settings.runs]
+    if settings.published:
+        raise BadInput("--published is for the site; tables and summaries hold results of runs only")
+    return [read_any(run) for run in settings.runs]
 
 
 def write_site(
-    places: Sequence[Path], out: Path, *, texts: bool = True, figures: bool = False, progress: Progress = SILENT
+    places: Sequence[Path],
+    out: Path,
+    *,
+    texts: bool = True,
+    figures: bool = False,
+    published: str | None = None,
+    progress: Progress = SILENT,
 ) -> Path:
     """The whole site or nothing: it is built beside `out` and then takes its place. Returns its `index.html`."""
     check_target(out)
     if figures:
         load_matplotlib()
-    inputs = gather(places, texts=texts, progress=progress)
+    inputs = gather(places, texts=texts, published=published, progress=progress)
     target = out.resolve()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +215,8 @@ def _fill(folder: Path, inputs: Inputs, progress: Progress) -> None:
         (folder / f"{page.name}.html").write_text(render(page, shown, inputs), "utf-8")
     tables = [leaderboard_table(run.summary) for run in inputs.evaluations]
     (folder / "table.md").write_text("\n".join(markdown(table) for table in tables), "utf-8")
-    (folder / "table.csv").write_text("\n".join(as_csv(table) for table in tables), "utf-8")
+    numbers = numbers_table({run.folder.name: run.summary for run in inputs.evaluations})
+    (folder / "table.csv").write_text(as_csv(numbers), "utf-8")
 
 
 def _write_data(folder: Path, name: str, value: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from prb.reporting.format import MISSING, Table, bounds, dollars, interval, numb
 from prb.types import Pair
 from prb.weights import here
 
+SHOWN_FAILURES = 8
 Result = Mapping[str, Any]
 PAPER_COLUMNS = ("ties", "unparsed")
 
@@ -49,6 +49,8 @@ def _pairs(summary: Result) -> Table:
     if paper:
         counted = "as in the paper's scripts, ties count as lost and replies without a verdict as A"
     notes = [f"Accuracy in % with a 95 % interval clustered by user; {counted}."]
+    if "noise_ceiling" in summary["dataset"]:
+        notes.append(noise_note(summary["dataset"]["noise_ceiling"]))
     if several:
         chance = percent(summary["dataset"]["chance"])
         notes.append(
@@ -65,11 +67,20 @@ def _pairs(summary: Result) -> Table:
             f"person effect and mirror under {shown}: share of twins ordered by the user (user-blind: exactly 50) "
             "and share with both twins right (coin: 25, user-blind: 0)."
         )
-    notes += failure_notes(results)
+    notes += _failed_rows(results)
     extra: tuple[str, ...] = ("person effect", "mirror") if mirrored else ()
     extra += (("pairwise",) if several else ()) + (("RewardBench 2",) if official else ())
     extra += PAPER_COLUMNS if paper else ()
     return Table(_title(summary), ("model", *conditions, *kinds, *extra, "failed"), tuple(rows), tuple(notes))
+
+
+def noise_note(retest: Result | None) -> str:
+    """What is known of the noise in users' votes; accuracies are never divided by it."""
+    if retest is None:
+        return "Noise ceiling: unknown, since nobody voted twice on the same prompt and answers."
+    votes = f"{retest['n']} pairs of votes by one user on the same prompt and answers"
+    agreement = percent(retest["agreement"])
+    return f"Noise ceiling: test-retest agreement is {agreement} % ({votes}); accuracies are not corrected for it."
 
 
 def _ratings(summary: Result) -> Table:
@@ -85,16 +96,28 @@ def _ratings(summary: Result) -> Table:
         for row in summary["results"]
     )
     note = "Means over users with 95 % intervals; scores are mapped to each user's scale, fitted on their other rows."
-    notes = (note, *failure_notes(summary["results"]))
-    return Table(_title(summary), ("model", "condition", *metrics, "users", "failed"), rows, notes)
+    return Table(
+        _title(summary),
+        ("model", "condition", *metrics, "users", "failed"),
+        rows,
+        (note, *_failed_rows(summary["results"])),
+    )
 
 
-def failure_notes(results: Sequence[Result]) -> Iterator[str]:
-    """Why rows of a model failed, over all conditions."""
-    reasons: dict[str, Counter[str]] = {}
+def _failed_rows(results: Sequence[Result]) -> Iterator[str]:
+    """Why rows failed; models that failed alike share a line."""
+    models: dict[tuple[str, str, int], list[str]] = {}
     for row in results:
-        reasons.setdefault(row["model"], Counter()).update(row["failures"])
-    yield from (f"Failed, {model}: {count_reasons(counts)}." for model, counts in reasons.items() if counts)
+        for reason, count in row["failures"].items():
+            models.setdefault((row["condition"], reason, count), []).append(row["model"])
+    everyone = len({row["model"] for row in results})
+    lines = [
+        f"Failed under {condition}: {count} {reason} ({', '.join(names) if len(names) < everyone else 'every model'})."
+        for (condition, reason, count), names in models.items()
+    ]
+    yield from lines[:SHOWN_FAILURES]
+    if len(lines) > SHOWN_FAILURES:
+        yield f"… and {len(lines) - SHOWN_FAILURES} more reasons; `failures` in summary.json has all."
 
 
 def _title(summary: Result) -> str:
@@ -251,7 +274,7 @@ def _agreement(result: Result) -> str:
 
 def _failures(reasons: Mapping[str, int]) -> Iterator[str]:
     if reasons:
-        yield f"Failed: {count_reasons(reasons)}."
+        yield "Failed: " + ", ".join(f"{count} {reason}" for reason, count in reasons.items()) + "."
 
 
 def _grader_trust(summary: Result) -> Iterator[str]:

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 
 from prb.config import Count, MaskingConfig, Name, NonNegative, config
 from prb.errors import BadInput, MissingExtra, PrbError
-from prb.models import MODELS
+from prb.models import MODELS, check_scorer
 from prb.registry import Spec
 from prb.text.pii import mask_query
 from prb.types import Ask, Failure, Query, RewardModel, Scorer
@@ -126,9 +126,7 @@ def serve(config: ServeConfig, *, model: RewardModel | None = None, ready: Calla
             raise BadInput(
                 f"--host {config.host} can be reached from other machines: set {TOKEN_VARIABLE} or --token-file"
             )
-        scorer = model or MODELS.make(config.model)
-        if not isinstance(scorer, Scorer):
-            raise BadInput(f"{config.model!r} only compares answers; a reward server needs a model that scores them")
+        scorer = check_scorer(config.model, model or MODELS.make(config.model), "a reward server needs")
         metrics = Metrics()
         limits = Limits(
             window=config.window_ms / 1000, batch=config.batch, tokens=config.batch_tokens, queue=config.queue

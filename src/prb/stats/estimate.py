@@ -156,12 +156,13 @@ def by_label(
     """
     names = np.array([label or "" for label in labels], dtype=object)
     answered = ~np.isnan(credit)
+    failed = np.isnan(credit if margin is None else margin)  # a row without a right answer has a margin and no credit
     estimates = {}
-    for name in sorted(set(names) - {""}):
+    for name in sorted(set(names[answered | failed]) - {""}):
         rows = names == name
         known = rows & answered
         exact = margin is not None and twins is not None and cancels(margin, twins, rows)
-        estimates[name] = share(credit[known], clusters[known], failed=int((rows & ~answered).sum()), exact=exact)
+        estimates[name] = share(credit[known], clusters[known], failed=int((rows & failed).sum()), exact=exact)
     return estimates
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import prb.cache
-from prb.data.load import Dataset, load
+from prb.data.load import Dataset, load, training_split
 from prb.data.retrieve import ranker
 from prb.data.source import open_source
 from prb.errors import BadInput
@@ -105,11 +105,10 @@ def split_off(clusters: Ints, share: float, seed: int) -> tuple[Ints, Ints]:
 
 def open_training(spec: str, split: str | None, limit: int | None = None, *, skip_bad: bool = False) -> Dataset:
     """Unlike an evaluation, training never falls back to the test rows."""
-    if split == "test":
-        raise BadInput("--split test: a model that is trained on the test rows cannot be tested on them")
-    first = next(iter(open_source(spec).rows()), None)
-    has_splits = first is not None and isinstance(first.data, dict) and "split" in first.data
-    return load(spec, split=split or ("train" if has_splits else None), limit=limit, skip_bad=skip_bad)
+    if split in ("test", "hard", "all"):
+        raise BadInput(f"--split {split}: a model that is trained on the test rows cannot be tested on them")
+    source = open_source(spec)
+    return load(source, split=split or training_split(source), limit=limit, skip_bad=skip_bad)
 
 
 def prepare(

@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from prb.data.check import CATEGORIES, TIERS, check, describe
+from prb.data.check import CATEGORIES, HARD, WRITTEN, check, describe, row_rules
 from prb.data.load import load, load_pairs
+from prb.data.named.composed import read_bank, read_neutral
 from prb.data.named.mirror import load_reviews, quality_gap, review_figures, unfold_couple
 from prb.data.source import MemorySource, open_source
+from prb.errors import BadSpec
 from prb.types import Pair
 
 
 @cache
 def rows() -> list[Pair]:
-    return [pair for split in ("train", "test") for pair in load_pairs("mirror", split=split)]
+    return [pair for split in ("dev", "test") for pair in load_pairs("mirror", split=split)]
 
 
 def want(answer: str, **more: Any) -> dict[str, Any]:
@@ -90,15 +92,15 @@ def test_the_datasheet_names_this_version_and_these_very_rows() -> None:
 def test_it_has_the_promised_size_and_splits_by_user() -> None:
     assert len(rows()) == 384
     splits = {pair.user: pair.split for pair in rows()}
-    assert Counter(splits.values()) == {"train": 24, "test": 40}
-    assert Counter(pair.split for pair in rows()) == {"train": 144, "test": 240}
+    assert Counter(splits.values()) == {"dev": 24, "test": 40}
+    assert Counter(pair.split for pair in rows()) == {"dev": 144, "test": 240}
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("split", ["dev", "test"])
 def test_categories_and_tiers_are_even_in_each_split(split: str) -> None:
     here = [pair for pair in rows() if pair.split == split]
     assert Counter(pair.category for pair in here) == dict.fromkeys(CATEGORIES, len(here) // 3)
-    assert Counter(pair.tier for pair in here) == dict.fromkeys(TIERS, len(here) // 3)
+    assert Counter(pair.tier for pair in here) == dict.fromkeys(WRITTEN.tiers, len(here) // 3)
 
 
 def test_topics_are_many_and_histories_are_short_or_long() -> None:
@@ -143,3 +145,103 @@ def test_the_figures_of_the_review_are_those_of_the_file() -> None:
     figures = review_figures(rows())
     assert figures["solved_final_round"]["all"].endswith("/384")
     assert figures["quality_gap_latest"]["mean"] < figures["quality_gap_first_round"]["mean"]
+
+
+# --- hard ---
+
+
+@cache
+def hard() -> list[Pair]:
+    return load_pairs("mirror", split="hard")
+
+
+def test_hard_has_240_rows_of_24_users_with_long_histories() -> None:
+    assert len(hard()) == 240
+    users = {pair.user: pair for pair in hard()}
+    assert len(users) == 24
+    assert not set(users) & {pair.user for pair in rows()}
+    assert all(80 <= len(pair.profile) <= 160 for pair in users.values())
+    counts = Counter(pair.tier for pair in hard())
+    assert set(counts) == set(HARD.tiers)
+    assert min(counts.values()) >= 20
+
+
+def test_where_a_bearing_post_stands_says_nothing() -> None:
+    """Bearing posts are spread over histories: their mean place is near the middle."""
+    raw = [row.data for row in open_source("mirror").rows() if row.data["split"] == "hard"]
+    places = [
+        [post["id"] for post in row["profile"]].index(post_id) / (len(row["profile"]) - 1)
+        for row in raw
+        for post_id in row["bearing_posts"]
+    ]
+    assert 0.35 < sum(places) / len(places) < 0.65
+
+
+def test_a_user_blind_model_scores_half_on_hard_rows_with_two_answers() -> None:
+    by_id = {pair.id: pair for pair in hard()}
+    for pair in hard():
+        twin = by_id[str(pair.mirror)]
+        assert set(twin.answers) == set(pair.answers)
+        assert twin.chosen != pair.chosen
+        assert len(pair.answers) == (4 if pair.tier == "one-of-four" else 2)
+
+
+# --- composed ---
+
+
+def test_composed_rows_are_mirror_rows_that_keep_every_rule() -> None:
+    for split, users in (("train", 120), ("validation", 24)):
+        pairs = load_pairs(f"mirror?split={split}&users={users}")
+        assert len(pairs) == 2 * users
+        assert [problem for pair in pairs for problem in row_rules(pair)] == []
+        assert {pair.split for pair in pairs} == {split}
+
+
+def test_composition_depends_on_the_seed_and_the_number_of_the_couple_alone() -> None:
+    few, many, other = (
+        [row.raw for row in open_source(f"mirror?split=train&{options}").rows()]
+        for options in ("users=20", "users=40", "users=20&seed=1")
+    )
+    assert many[: len(few)] == few
+    assert not set(few) & set(other)
+
+
+def test_twins_disagree_on_the_asked_axis_and_mostly_agree_elsewhere() -> None:
+    bank = read_bank("train")
+    pole_of = {
+        post["text"]: (name, side)
+        for name, axis in bank.axes.items()
+        for side, pole in enumerate(axis["poles"])
+        for post in pole["evidence"]
+    }
+    couples: dict[str, list[dict[str, int]]] = {}
+    asked: dict[str, str] = {}
+    for row in open_source("mirror?split=train&users=400").rows():
+        if row.data["id"].endswith(("q1-a", "q1-b")):
+            couple = row.data["id"].rsplit("-", 2)[0]
+            poles = dict(pole_of[post["text"]] for post in row.data["profile"] if post["text"] in pole_of)
+            couples.setdefault(couple, []).append(poles)
+            asked[couple] = row.data["axis"]
+    shared = []
+    for couple, (first, second) in couples.items():
+        assert (first[asked[couple]], second[asked[couple]]) == (0, 1)
+        others = (set(first) & set(second)) - {asked[couple]}
+        shared += [first[name] == second[name] for name in others]
+        assert 4 <= len(first) - 1 <= 7
+    assert 0.72 < sum(shared) / len(shared) < 0.88
+
+
+def test_the_bank_has_sixty_axes_to_train_on_and_twelve_held_out() -> None:
+    train, validation = read_bank("train"), read_bank("validation")
+    assert (len(train.axes), len(validation.axes)) == (60, 12)
+    assert not set(train.axes) & set(validation.axes)
+    for axis in (*train.axes.values(), *validation.axes.values()):
+        assert [len(pole["evidence"]) for pole in axis["poles"]] == [12, 12]
+        assert [len(pole["exceptions"]) for pole in axis["poles"]] == [2, 2]
+        assert len(axis["questions"]) == 8
+    assert len(read_neutral()) == 400
+
+
+def test_users_come_in_couples() -> None:
+    with pytest.raises(BadSpec, match="must be even, not 3"):
+        open_source("mirror?split=train&users=3")

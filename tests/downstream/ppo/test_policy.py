@@ -17,13 +17,13 @@ from tests.llm.tiny import llama
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 
-from prb.downstream.candidates import policy_chat  # noqa: E402
 from prb.downstream.ppo.policy import (  # noqa: E402
     Learner,
     load_learner,
     pad_batch,
     run,
 )
+from prb.prompts import policy_chat  # noqa: E402
 
 QUERY = Query(question="name a colour", user="u", posts=tuple(Post(str(n), "", f"the lazy dog {n}") for n in range(4)))
 PROMPTS, ANSWERS = [[5, 6, 7, 8, 9], [11, 12], [13]], [[21, 22], [23, 24, 25, 26], [27]]

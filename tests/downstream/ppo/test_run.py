@@ -367,7 +367,7 @@ def test_nobody_is_trained_on_and_held_out(policy: Path, tmp_path: Path) -> None
     from prb.downstream.ppo.prompts import load_prompts
 
     seen = load_prompts(config(policy, Path("mirror"), tmp_path / "run", holdout=64), scorer())
-    assert {prompt.item.split for prompt in seen.train} == {"train"}  # type: ignore[union-attr]
+    assert {prompt.item.split for prompt in seen.train} == {"dev"}  # type: ignore[union-attr]
     assert {prompt.item.split for prompt in seen.held_out} == {"test"}  # type: ignore[union-attr]
     assert len({prompt.cluster for prompt in seen.held_out}) == 20  # all that there are: the more, the more is known
     same = load_prompts(config(policy, Path("mirror"), tmp_path / "run", split="test", holdout=64), scorer())

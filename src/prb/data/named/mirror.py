@@ -1,7 +1,9 @@
-"""The embedded benchmark: one file per couple, two users whose needs conflict, six questions that both might ask.
+"""The embedded benchmark: one file per couple, two users whose needs conflict, and questions that both might ask.
 
 A file holds each text once. Rows in the public format are unfolded from it: every question gives two rows with the same
-answers and swapped labels, so a model that ignores the user scores exactly 50 %. The recorded blind review of the
+answers and swapped labels, so a model that ignores the user scores exactly 50 %. Splits `test` and `dev` are written
+couples with histories of 10 or 30-40 posts; in `hard` the histories have 80-160 posts, neutral ones included. Splits
+`train` and `validation` are composed from a bank of preferences, see `composed`. The recorded blind review of the
 benchmark (can a reader tell, and are both answers good?) is beside it.
 """
 
@@ -9,36 +11,103 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
+from prb.config import Count
+from prb.data.named.composed import Composed, read_neutral, runs_of
+from prb.data.named.simulate import Dice
 from prb.data.source import DATASETS, RawRow, Source, dict_row
+from prb.errors import BadSpec
 from prb.types import Pair
 
-VERSION = "1.0"
+VERSION = "2.0"
 EVEN = 0.5
 """Questions whose answers differ by more than this in mean rating are counted as uneven."""
 Review = Mapping[str, Any]
 
 
+HARD_HISTORY = range(80, 161)
+"""Posts per user in split `hard`."""
+
+
+@dataclass(frozen=True)
 class Mirror:
-    name = "mirror"
+    """The written splits, or the composed one that was asked for."""
+
+    name: str
+    composed: Composed | None = None
 
     def rows(self) -> Iterator[RawRow]:
-        folder = files("prb.data") / "mirror" / "couples"
-        for entry in sorted(folder.iterdir(), key=lambda e: e.name):
-            couple = orjson.loads(entry.read_bytes())
-            for line, row in enumerate(unfold_couple(couple), 1):
-                yield dict_row(entry.name, line, row)
+        if self.composed:
+            rows = enumerate(self.composed.rows(), 1)
+            yield from (dict_row(self.composed.split, line, row) for line, row in rows)
+            return
+        for part, unfold in (("couples", unfold_couple), ("hard", unfold_hard)):
+            folder = files("prb.data") / "mirror" / part
+            for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+                couple = orjson.loads(entry.read_bytes())
+                for line, row in enumerate(unfold(couple), 1):
+                    yield dict_row(entry.name, line, row)
 
 
 @DATASETS.register("mirror")
-def mirror() -> Source:
-    """The embedded benchmark of mirror pairs, written for this project (English, CC-BY-4.0)."""
-    return Mirror()
+def mirror(split: Literal["train", "validation"] | None = None, users: Count = 600, seed: int = 0) -> Source:
+    """The embedded benchmark of mirror pairs (English, CC-BY-4.0): splits test, dev and hard.
+
+    split=train or split=validation composes rows for so many users from a bank of preferences, for training.
+    """
+    if split is None:
+        return Mirror("mirror")
+    if users % 2:
+        raise BadSpec(f"dataset 'mirror': users come in couples, so their number must be even, not {users}")
+    return Mirror(f"mirror?split={split}&users={users}&seed={seed}", Composed(split, users, seed))
+
+
+def unfold_hard(couple: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Rows of a couple whose histories are filled up with neutral posts; their own posts keep their order."""
+    profiles: dict[str, list[dict[str, str]]] = {}
+    numbers: dict[str, dict[int, str]] = {}
+    answers = [
+        text
+        for q in couple["questions"]
+        for text in (*(w["answer"] for w in q["wants"].values()), *q.get("others", ()))
+    ]
+    taken = frozenset().union(*map(runs_of, answers))
+    for user, content in couple["people"].items():
+        dice = Dice("hard", couple["couple"], user)
+        neutral = [post for post in dice.shuffled(read_neutral()) if not runs_of(post["text"]) & taken]
+        missing = dice.pick(HARD_HISTORY) - len(content["posts"])
+        own = set(sorted(range(missing + len(content["posts"])), key=lambda _: dice.random())[: len(content["posts"])])
+        queues = iter(content["posts"]), iter(neutral)
+        posts = [next(queues[place not in own]) for place in range(missing + len(content["posts"]))]
+        profiles[user] = [{"id": f"{user}-{n:03}", "category": "", "text": p["text"]} for n, p in enumerate(posts, 1)]
+        numbers[user] = {k: profiles[user][place]["id"] for k, place in enumerate(sorted(own), 1)}
+    first, second = couple["people"]
+    for number, question in enumerate(couple["questions"], 1):
+        name, wants = f"{couple['couple']}-q{number}", question["wants"]
+        for user, other in ((first, second), (second, first)):
+            wrong = [wants[other]["answer"], *question.get("others", ())]
+            yield {
+                "id": f"{name}-{user}",
+                "user": user,
+                "question": question["question"],
+                "profile": profiles[user],
+                "rubric_aspects": wants[user]["aspects"],
+                "narrative": wants[user]["narrative"],
+                "category": question["category"],
+                "chosen": wants[user]["answer"],
+                "rejected": wrong if len(wrong) > 1 else wrong[0],
+                "tier": question["tier"],
+                "mirror": f"{name}-{other}",
+                "split": "hard",
+                "topic": question["topic"],
+                "bearing_posts": [numbers[user][n] for n in wants[user]["bearing"]],
+            }
 
 
 def unfold_couple(couple: dict[str, Any]) -> Iterator[dict[str, Any]]:

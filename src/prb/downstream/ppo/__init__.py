@@ -5,6 +5,7 @@ The loop is in `loop`, its arithmetic in `losses`, the networks in `policy`, the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -18,6 +19,7 @@ from prb.config import (
     NonNegative,
     OutputConfig,
     Positive,
+    PresetConfig,
     Repeated,
     Seed,
     Share,
@@ -30,16 +32,46 @@ from prb.errors import BadInput, MissingExtra
 from prb.grading import Grader
 from prb.llm import check_llm, parse_llm
 from prb.progress import SILENT, Progress
+from prb.prompts import PolicyPrompt
 from prb.runs import Finished
 from prb.types import Scorer
 
 
 @config
-class PpoConfig(OutputConfig, UserConfig):
+class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     """Train a policy against a reward model, then grade what comes out on held-out prompts."""
 
     verb: ClassVar[str] = "ppo"
-    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | {"tracker", "launch", "reward_url"}
+    presentation: ClassVar[frozenset[str]] = (
+        PresetConfig.presentation | OutputConfig.presentation | {"tracker", "launch", "reward_url"}
+    )
+    paper: ClassVar[Mapping[str, Any]] = {
+        "k": 10,
+        "condition": "profile",
+        "policy_prompt": "paper",
+        "steps": None,
+        "batch": 128,
+        "minibatch": 16,
+        "epochs": 1,
+        "lr": 5e-7,
+        "critic_lr": 5e-6,
+        "max_grad_norm": 1.0,
+        "kl": 0.0,
+        "kl_target": None,
+        "stop_kl": None,
+        "gamma": 1.0,
+        "lam": 1.0,
+        "clip": 0.2,
+        "value_clip": 0.5,
+        "critic": "separate",
+        "whiten": "advantages",
+        "lora": 0,
+        "max_new_tokens": 512,
+        "max_prompt": 8192,
+        "temperature": 1.0,
+    }
+    """One pass over the prompts; what the scripts leave to verl has verl's defaults."""
+    paper_choices: ClassVar[Mapping[str, Any]] = {"policy": "transformers/Qwen/Qwen2.5-0.5B-Instruct"}
 
     policy: Name
     """What is trained: `transformers/smollm2`, `transformers/FOLDER` or a hub id after the slash."""
@@ -55,6 +87,8 @@ class PpoConfig(OutputConfig, UserConfig):
     """What policy and reward model are shown of the user."""
     mask_pii: Masking = "auto"
     """Mask personal data in what reward model and grader read; auto: only if they are on other machines."""
+    policy_prompt: PolicyPrompt = "prb"
+    """What the policy reads: the query as reward models read it, or instructions with the query, as in the paper."""
     steps: Count | None = None
     """Batches of answers to learn from; default: one pass over the prompts."""
     batch: Annotated[int, Field(ge=2)] = 32

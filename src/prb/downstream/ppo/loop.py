@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prb.downstream.candidates import Candidates, policy_chat, score_candidates
+from prb.downstream.candidates import Candidates, score_candidates
 from prb.downstream.ppo import PpoConfig
 from prb.downstream.ppo.checkpoints import trainable
 from prb.downstream.ppo.losses import (
@@ -39,6 +39,7 @@ from prb.downstream.ppo.prompts import SEED_BITS, Prompt, Prompts, Views
 from prb.errors import PrbError
 from prb.hashing import draw
 from prb.llm import Request, Sampling
+from prb.prompts import policy_chat
 from prb.types import Failure, Scorer
 
 BLANK = Answer([0], [0], "", truncated=False)
@@ -145,7 +146,9 @@ class Trainer:
         fitted = [
             view
             if isinstance(view, Failure)
-            else policy.fitted(view.policy, prompt=config.max_prompt, answer=config.max_new_tokens)
+            else policy.fitted(
+                view.policy, prompt=config.max_prompt, answer=config.max_new_tokens, style=config.policy_prompt
+            )
             for view in views
         ]
         requests: dict[int, Request] = {}
@@ -153,7 +156,7 @@ class Trainer:
             if not isinstance(fit, Failure):
                 seed = draw(config.seed, "answer", self.done, prompts[n].item.id, bits=SEED_BITS)
                 sampling = Sampling(temperature=config.temperature, max_tokens=config.max_new_tokens, seed=seed)
-                requests[n] = Request(policy_chat(fit[0]), sampling)
+                requests[n] = Request(policy_chat(fit[0], config.policy_prompt), sampling)
         with self.accelerator.autocast():
             written = dict(zip(requests, policy.write(list(requests.values())), strict=True))
         answers = [fit if isinstance(fit, Failure) else written[n] for n, fit in enumerate(fitted)]

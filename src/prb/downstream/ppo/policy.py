@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from prb.downstream.candidates import clean, policy_chat
+from prb.downstream.candidates import clean
 from prb.engine.chat import fit
 from prb.engine.load import Checkpoint, Loading, load
 from prb.errors import BadInput, MissingExtra
 from prb.llm import Request, parse_llm
 from prb.llm.transformers import NEVER, Row, Tokens, Transformers, generation
+from prb.prompts import PolicyPrompt, policy_chat
 from prb.types import Failure, Query
 
 FORBIDDEN = -1e9
@@ -75,16 +76,18 @@ class Policy(Transformers):
             return Failure("empty answer")
         return Answer(row.prompt, row.written, text, row.ended == "length")
 
-    def fitted(self, query: Query, *, prompt: int, answer: int) -> tuple[Query, int] | Failure:
+    def fitted(
+        self, query: Query, *, prompt: int, answer: int, style: PolicyPrompt = "prb"
+    ) -> tuple[Query, int] | Failure:
         """The query cut to `prompt` tokens and to the room this model's context leaves beside the answer, and how many
         posts were cut."""
-        first = self._prompt(policy_chat(query))
+        first = self._prompt(policy_chat(query, style))
         if isinstance(first, Failure):
             return first
         limit = min(prompt, self._context - answer)
 
         def tokens(shorter: Query, _: str) -> Tokens:
-            made = self._prompt(policy_chat(shorter))
+            made = self._prompt(policy_chat(shorter, style))
             return [0] * (limit + 1) if isinstance(made, Failure) else made
 
         return (query, 0) if len(first) <= limit else fit(query, [""], tokens, limit)

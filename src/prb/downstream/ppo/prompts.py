@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from prb.data.load import Dataset, load
+from prb.data.load import Dataset, load, training_split
 from prb.data.source import open_source
 from prb.downstream.ppo import PpoConfig
 from prb.errors import BadInput
@@ -68,9 +68,9 @@ class Prompts:
 
 def load_prompts(config: PpoConfig, model: object) -> Prompts:
     """`model` is the reward model: what it reads may be masked. The policy is trained here and reads everything."""
-    rows = (row.data for row in open_source(config.dataset).rows())
-    splits = {str(data["split"]) for data in rows if isinstance(data, dict) and "split" in data}
-    split = config.split or ("train" if "train" in splits else None)
+    source = open_source(config.dataset)
+    splits = {str(row.data["split"]) for row in source.rows() if isinstance(row.data, dict) and "split" in row.data}
+    split = config.split or (training_split(source) if splits & {"train", "dev"} else None)
     dataset = load(config.dataset, split=split, limit=config.limit, donors=config.condition == "shuffled")
     test = load(config.dataset, split="test") if "test" in splits and dataset.split != "test" else None
     train, held_out = _hold_out(config, _prompts(dataset), None if test is None else _prompts(test))

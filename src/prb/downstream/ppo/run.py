@@ -43,7 +43,7 @@ from prb.errors import BadInput, MissingExtra, PrbError
 from prb.evaluation.run import chunks
 from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
 from prb.llm import Sampling
-from prb.models import MODELS
+from prb.models import MODELS, check_scorer
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import SUMMARY, Journal, RunFolder, check_unchanged, read_result
@@ -67,9 +67,7 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
     tracker = _tracker(config)
     if reward is None:
         MODELS.check(Spec.parse(config.model))
-    model = MODELS.make(config.model) if reward is None else reward
-    if not isinstance(model, Scorer):
-        raise BadInput(f"{config.model!r} only compares answers; PPO needs a model that scores them")
+    model = check_scorer(config.model, MODELS.make(config.model) if reward is None else reward, "PPO needs")
     if grader is None and config.grader and config.holdout:
         grader = GRADERS.make(config.grader)
     accelerator = make_accelerator(config)
@@ -292,11 +290,16 @@ class HeldOut:
         for pair, view in views.items():
             fitted: Any = view
             if not isinstance(view, Failure):
-                fitted = self.policy.fitted(view.policy, prompt=config.max_prompt, answer=config.max_new_tokens)
+                fitted = self.policy.fitted(
+                    view.policy, prompt=config.max_prompt, answer=config.max_new_tokens, style=config.policy_prompt
+                )
             queries[pair] = fitted if isinstance(fitted, Failure) else fitted[0]
         sampling = Sampling(temperature=config.temperature, max_tokens=config.max_new_tokens, seed=config.seed)
         places = [(pair, 0) for pair in views]
-        samples = {sample.pair: sample for sample in sample_answers(self.policy, places, queries, sampling)}
+        samples = {
+            sample.pair: sample
+            for sample in sample_answers(self.policy, places, queries, sampling, config.policy_prompt)
+        }
         rewards, grades = self._rewards(views, samples), self._grades(prompts, samples)
         return [
             {

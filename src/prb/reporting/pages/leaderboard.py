@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from prb.evaluation.summary import CONTRASTS
+from prb.models import RECORDED
 from prb.reporting.gather import BLIND, FLOORS, Entry, Group, Inputs
+from prb.reporting.published import about
 from prb.stats.estimate import Floats, cancels, share
 from prb.stats.mirror import Twins, mirror_accuracy, person_effect
 from prb.stats.paired import correct, difference, flip_rate
@@ -23,7 +25,9 @@ def build(inputs: Inputs) -> Iterator[tuple[str, Any]]:
     for group in inputs.groups:
         tests = {condition: paired_tests(group, condition) for condition in group.conditions}
         letters = {condition: _letters(group, condition, tests[condition]) for condition in group.conditions}
-        yield f"{group.id}/board", {"slices": {"all": _all_rows(group), **dict(_slices(group))}, "letters": letters}
+        board = {"slices": {"all": _all_rows(group), **dict(_slices(group))}, "letters": letters}
+        published = about(inputs.published, group.about["name"])
+        yield f"{group.id}/board", board | ({"published": published} if published else {})
         yield f"{group.id}/tests", tests
 
 
@@ -36,6 +40,7 @@ def describe(group: Group) -> dict[str, Any]:
             "run": entry.run.folder.name,
             "floor": entry.spec in FLOORS,
             "blind": entry.kind in BLIND,
+            **({"recorded": True} if entry.kind == RECORDED else {}),
             "conditions": [c for c in group.conditions if (entry.name, c) in group.columns],
             **{key: entry.run.settings[key] for key in ("k", "ranker", "budget", "protocol")},
         }

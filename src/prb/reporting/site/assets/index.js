@@ -110,13 +110,27 @@
   function cell(data, column, r, v) {
     if (column.key === "model") {
       return [h("a", { href: link({ data: data.id, model: r.model.name, condition: v.condition }, "model.html") }, r.model.name),
-        r.model.blind ? h("span", { class: "badge", title: "never sees the user" }, "user-blind") : null];
+        r.model.blind ? h("span", { class: "badge", title: "never sees the user" }, "user-blind") : null,
+        r.model.recorded ? h("span", { class: "badge", title: "scores that were given elsewhere" }, "recorded") : null];
     }
     if (column.key === "group") return h("span", { class: "letters" }, column.text(r));
     const estimate = r.accuracy[column.key];
     if (!estimate) return column.more && column.more(r) ? [column.text(r), h("small", { class: "quiet" }, column.more(r))] : column.text(r);
     return h("span", { class: column.key === v.condition ? "lit" : null }, percent(estimate.value),
       h("small", { class: "quiet" }, value(estimate) === null ? "" : `[${percent(estimate.low)}, ${percent(estimate.high)}]`));
+  }
+
+  // numbers of others: a table of its own, so that nothing sorts, ranks or tests them with ours
+  function published(list) {
+    const text = (name) => ({ label: name, left: true, wrap: true, of: (r) => r[name] });
+    const heads = [{ label: "model", left: true, of: (r) => [r.model, h("span", { class: "badge" }, "published")] }, { label: "percent", of: (r) => percent(r.value) },
+      text("metric"), text("condition"), { label: "rows", of: (r) => r.rows && count(r.rows) }, text("source"), text("note")].filter((c) => list.some((r) => c.of(r)));
+    const body = list.map((r) => heads.map((c) => c.of(r) || "–"));
+    const drawn = table(heads, body);
+    drawn.className = "board published";
+    return [h("h2", {}, "Published results"),
+      h("p", { class: "soft" }, "As others published them on this dataset, not run here: their procedure may differ, and they take no part in ranks, intervals, tests and groups."),
+      h("div", { class: "card boardcard" }, h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Published results" }, drawn))];
   }
 
   // --- the table as text ---
@@ -137,6 +151,9 @@
 
   function notes(data, v, board) {
     const said = ["Accuracy in percent with a 95 % interval clustered by user; a tie counts half, failures are left out."];
+    const { noise_ceiling: noise } = data.about;
+    if (noise) said.push(`Noise ceiling: test-retest agreement is ${percent(noise.agreement)} % (${count(noise.n)} pairs of votes by one user on the same prompt and answers); accuracies are not corrected for it.`);
+    else if (noise === null) said.push("Noise ceiling: unknown, since nobody voted twice on the same prompt and answers.");
     if (board.slices.all.some((r) => r.gain || r.control)) said.push("Gain: profile − none. Control: profile − shuffled. Stars: sign-flip p < .05, .01, .001 after Holm. Within a category or tier there are intervals but no tests.");
     if (data.models.length > 1) said.push(v.slice === "all" ? `Group: models that share a letter do not differ significantly under ${v.condition} (paired tests of every two models, Holm, 5 %).` : "Groups are shown for all rows only.");
     if (board.slices.all.some((r) => Object.keys(r.effect).length)) said.push(`Person effect and mirror under ${v.condition}: share of twins ordered by the user (user-blind: exactly 50), share with both right (chance: 25, user-blind: 0).`);
@@ -151,12 +168,12 @@
     const tier = h("select", { id: "tier", onchange: () => go({ tier: tier.value, category: null }) });
     const condition = h("select", { id: "condition", onchange: () => go({ condition: condition.value, sort: null }) });
     const search = h("input", { type: "search", id: "q", placeholder: "model name", oninput: () => go({ q: search.value }, { replace: true }) });
-    const about = h("p", {}), body = h("div", { class: "card boardcard" }), said = h("ul", { class: "notes" });
+    const about = h("p", {}), body = h("div", { class: "card boardcard" }), said = h("ul", { class: "notes" }), others = h("div", {});
     const label = (text, input) => h("label", {}, text, input);
     const parts = [about, h("div", { class: "controls" },
       label("Condition", condition), data.categories.length ? label("Category", category) : null, data.tiers.length ? label("Tier", tier) : null,
       label("Search", search), h("span", { class: "end", role: "group", "aria-label": "Copy the table" }, copying(() => current),
-        h("button", { type: "button", id: "permalink", title: "Copy the address of this view", onclick: (event) => copy(location.href, event.currentTarget) }, "Copy link"))), body, said];
+        h("button", { type: "button", id: "permalink", title: "Copy the address of this view", onclick: (event) => copy(location.href, event.currentTarget) }, "Copy link"))), body, said, others];
 
     function update(board, v) {
       options(condition, data.conditions.map((c) => [c, `${c}: ${MEANINGS[c]}`]), v.condition);
@@ -170,6 +187,7 @@
       put(body, charts.legend(data.conditions.map((c) => ({ name: `${c}: ${MEANINGS[c]}`, kind: c }))), h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Leaderboard" }, current.drawn),
         current.shown.length ? null : h("p", { class: "soft" }, "No model has this in its name."));
       put(said, notes(data, v, board).map((text) => h("li", {}, text)));
+      put(others, board.published ? published(board.published) : null);
     }
     return { parts, update };
   }

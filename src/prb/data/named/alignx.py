@@ -1,0 +1,69 @@
+"""AlignX (arXiv 2503.15463): 1.3 million preferences of Reddit users, each with comments and earlier preferences.
+
+Every row carries its user along: a description, comments on other posts, and pairs they preferred elsewhere. The
+benchmark files beside it are read too: P-Soups (`profile` instead of a history) and AlignXplore (`responseA`,
+`responseB`, `answer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prb.data.rows import BadRow, Row, converted, field, pair, posts, spec_name, text
+from prb.data.source import DATASETS, RawRow, Source, open_rows
+
+ABOUT, COMMENTS, PAIRS = "Demographic Information", "User-Generated Content", "Pair-wise Comparative Feedback"
+
+
+@DATASETS.register("alignx")
+def alignx(path: str) -> Source:
+    """The answer a user would prefer, given a description, four comments and four earlier preferences of theirs."""
+    source = open_rows(path)
+    return AlignX(spec_name("alignx", source.name), source)
+
+
+class AlignX:
+    def __init__(self, name: str, inner: Source) -> None:
+        self.name = name
+        self.inner = inner
+
+    def rows(self) -> Iterator[RawRow]:
+        return converted(self.inner, _row)
+
+
+def _row(row: Row, at: RawRow) -> Iterator[RawRow]:
+    chosen, rejected = _answers(row)
+    own = str(row.get("id") or f"{at.place.rsplit('.', 1)[0]}-{at.line}")
+    known = [str(row[key]) for key in (ABOUT, "profile") if row.get(key)]
+    comments = [f"{text(c, 'prompt')}\n\n{text(c, 'comment')}" for c in _objects(row, COMMENTS)]
+    yield pair(
+        at,
+        id=own,
+        user=own,
+        question=text(row, "prompt"),
+        chosen=chosen,
+        rejected=rejected,
+        category="alignx",
+        profile=[*posts(known, f"{own}-about", "about"), *posts(comments, own, "comment")],
+        choices=[
+            {"question": text(p, "prompt"), "chosen": text(p, "chosen"), "rejected": text(p, "rejected")}
+            for p in _objects(row, PAIRS)
+        ],
+    )
+
+
+def _answers(row: Row) -> tuple[str, str]:
+    if "responseA" not in row:
+        return text(row, "chosen"), text(row, "rejected")
+    answer = str(field(row, "answer")).strip().removeprefix("Response ").upper()
+    if answer not in ("A", "B"):
+        raise BadRow(f"`answer` is {row['answer']!r}; must be Response A or Response B")
+    return text(row, f"response{answer}"), text(row, f"response{'B' if answer == 'A' else 'A'}")
+
+
+def _objects(row: Row, name: str) -> list[dict[str, Any]]:
+    value = row.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise BadRow(f"`{name}` must be a list of objects")
+    return value

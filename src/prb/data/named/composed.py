@@ -1,0 +1,152 @@
+"""Users composed from a bank of preferences: any number of mirror rows to learn from.
+
+The bank has one file per axis of everyday preference, such as plan or improvise. It holds two poles, posts that show or
+state each, exceptions, and questions with one answer per pole. A couple of users is asked about one axis, on which
+they have opposite poles; on a few other axes they mostly have the same. Posts of their poles, some exceptions and
+neutral posts make up the histories. Everything is a function of the seed and the number of the couple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import orjson
+
+from prb.data.named.simulate import Dice
+from prb.text.overlap import word_runs
+
+Row = dict[str, Any]
+SHARED_WORDS = 4
+"""Words in a row that an answer must not share with a post of the history it is judged by."""
+OTHER_AXES = range(4, 8)
+"""How many axes a user shows beside the one they are asked about."""
+POSTS_PER_AXIS = range(1, 4)
+HISTORY = range(10, 41)
+"""Posts per user."""
+SAME_POLE, EXCEPTION = 0.8, 0.3
+"""How often twins agree on another axis, and how often an axis comes with one of its exceptions."""
+QUESTIONS_PER_COUPLE = 2
+LAST_DAY = date(2026, 6, 30)
+
+
+class Bank(NamedTuple):
+    """The axes of one split, and what goes between their posts."""
+
+    axes: dict[str, Row]
+    neutral: list[Row]
+    related: dict[str, frozenset[str]]
+    """Axes too close to each other to be mixed in one user."""
+
+
+@cache
+def read_bank(split: str) -> Bank:
+    folder = files("prb.data") / "mirror"
+    read = [orjson.loads(entry.read_bytes()) for entry in (folder / "axes").iterdir() if entry.name.endswith(".json")]
+    axes = {axis["axis"]: axis for axis in sorted(read, key=lambda a: a["axis"]) if axis["split"] == split}
+    related: dict[str, set[str]] = {}
+    for group in orjson.loads((folder / "related.json").read_bytes()):
+        for name in group:
+            related.setdefault(name, set()).update(group)
+    return Bank(axes, read_neutral(), {name: frozenset(others) for name, others in related.items()})
+
+
+@cache
+def read_neutral() -> list[Row]:
+    """Posts that show no preference."""
+    return orjson.loads((files("prb.data") / "mirror" / "neutral.json").read_bytes())  # type: ignore[no-any-return]
+
+
+@cache
+def runs_of(text: str) -> frozenset[str]:
+    return frozenset(word_runs(text, SHARED_WORDS))
+
+
+@dataclass(frozen=True)
+class Composed:
+    """`users` composed users, two per couple, of the axes of a split."""
+
+    split: str
+    users: int
+    seed: int
+
+    def rows(self) -> Iterator[Row]:
+        bank = read_bank(self.split)
+        names = list(bank.axes)
+        for couple in range(self.users // 2):
+            # every axis once before any comes again, in another order each time
+            turn, place = divmod(couple, len(names))
+            axis = Dice(self.seed, self.split, "turn", turn).shuffled(names)[place]
+            yield from self._couple(bank, couple, axis)
+
+    def _couple(self, bank: Bank, number: int, asked: str) -> Iterator[Row]:
+        dice = Dice(self.seed, self.split, "couple", number)
+        axis = bank.axes[asked]
+        questions = dice.shuffled(axis["questions"])[:QUESTIONS_PER_COUPLE]
+        taken = frozenset().union(*(runs_of(answer) for question in questions for answer in question["answers"]))
+        others: list[str] = []
+        for name in dice.shuffled([name for name in bank.axes if name != asked]):
+            near = bank.related.get(name, frozenset())
+            if asked not in near and not near & set(others):
+                others.append(name)
+        others = others[: dice.pick(OTHER_AXES)]
+        first = {name: dice.pick((0, 1)) for name in others}
+        second = {name: pole if dice.random() < SAME_POLE else 1 - pole for name, pole in first.items()}
+        couple = f"{self.split}-{self.seed}-{number:05}"
+        people = [
+            self._history(bank, f"{couple}-{'ab'[side]}", {asked: side, **poles}, asked, taken)
+            for side, poles in enumerate((first, second))
+        ]
+        for n, question in enumerate(questions, 1):
+            for side, (user, profile, bearing, tier) in enumerate(people):
+                pole = axis["poles"][side]
+                narrative = pole["narrative"].replace("{topic}", question["topic"])
+                yield {
+                    "id": f"{couple}-q{n}-{'ab'[side]}",
+                    "user": user,
+                    "question": question["question"],
+                    "profile": profile,
+                    "rubric_aspects": pole["aspects"],
+                    "narrative": narrative,
+                    "category": question["category"],
+                    "chosen": question["answers"][side],
+                    "rejected": question["answers"][1 - side],
+                    "tier": tier,
+                    "mirror": f"{couple}-q{n}-{'ba'[side]}",
+                    "split": self.split,
+                    "topic": question["topic"],
+                    "axis": asked,
+                    "bearing_posts": bearing,
+                }
+
+    def _history(
+        self, bank: Bank, user: str, poles: dict[str, int], asked: str, taken: frozenset[str]
+    ) -> tuple[str, list[Row], list[str], str]:
+        """A user's posts in order, the ids of those that bear on the asked axis, and whether one states its pole."""
+        dice = Dice(self.seed, user)
+        posts: list[tuple[str, Row]] = []
+        for name, side in poles.items():
+            pole = bank.axes[name]["poles"][side]
+            usable = [post for post in dice.shuffled(pole["evidence"]) if not runs_of(post["text"]) & taken]
+            posts += [(name, post) for post in usable[: dice.pick(POSTS_PER_AXIS)]]
+            if dice.random() < EXCEPTION:
+                safe = [post for post in dice.shuffled(pole["exceptions"]) if not runs_of(post["text"]) & taken]
+                posts += [(name, post) for post in safe[:1]]
+        length = max(dice.pick(HISTORY), len(posts))
+        neutral = [post for post in dice.shuffled(bank.neutral) if not runs_of(post["text"]) & taken]
+        posts += [("", post) for post in neutral[: length - len(posts)]]
+        day = LAST_DAY - timedelta(days=dice.pick(range(21)))
+        profile: list[Row] = []
+        bearing, stated = [], False
+        for n, (name, post) in enumerate(dice.shuffled(posts), 1):
+            made = {"id": f"{user}-{n:02}", "category": "", "text": post["text"]}
+            made["date"] = (day - timedelta(days=9 * (len(posts) - n) + dice.pick(range(9)))).isoformat()
+            profile.append(made)
+            if name == asked:
+                bearing.append(made["id"])
+                stated = stated or post.get("kind") == "stated"
+        return user, profile, bearing, "stated" if stated else "implied"

@@ -1,0 +1,179 @@
+"""PersonaMem (arXiv 2504.14225) and PersonaMem-v2: simulated users, long chats, four answers to the next message.
+
+The chat before the question is the user's history: by default every message of theirs is a post, so that the conditions
+`none` and `shuffled` take it away. `chat=context` shows the whole conversation as turns instead, as the official
+evaluation does; then even `none` knows the user.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from prb.data.rows import (
+    BadRow,
+    Row,
+    conversation,
+    converted,
+    field,
+    folder_of,
+    identifier,
+    items,
+    literal,
+    pair,
+    posts,
+    spec_name,
+    text,
+    turns,
+)
+from prb.data.source import DATASETS, RawRow, Source, file_source
+from prb.errors import BadInput
+
+OPTION = re.compile(r"^\(([a-z])\)\s*", re.IGNORECASE)
+_CONTEXT_ID = re.compile(rb'\s*\{\s*"([^"]+)"\s*:')
+
+
+@dataclass(frozen=True)
+class Settings:
+    size: Literal["32k", "128k", "1M"] = "32k"
+    """Length of the chats in tokens."""
+    chat: Literal["posts", "context"] = "posts"
+    """What the chat before the question becomes."""
+
+
+@DATASETS.register("personamem")
+def personamem(path: str, settings: Settings) -> Source:
+    """The reply that fits what the user said in a long chat against three others: version 1 or 2, a folder or a CSV."""
+    root = folder_of(path, "personamem")
+    names = (f"questions_{settings.size}.csv", "benchmark/text/benchmark.csv", "benchmark.csv")
+    questions = next((root / name for name in names if (root / name).is_file()), None) if root.is_dir() else root
+    if questions is None:
+        raise BadInput(f"dataset 'personamem': {path} holds none of {', '.join(names)}")
+    return PersonaMem(spec_name("personamem", path, settings), questions, settings)
+
+
+@dataclass(frozen=True)
+class PersonaMem:
+    name: str
+    path: Path
+    settings: Settings
+
+    def rows(self) -> Iterator[RawRow]:
+        return converted(file_source(self.path), self._row)
+
+    def _row(self, row: Row, at: RawRow) -> Iterator[RawRow]:
+        yield self._second(row, at) if "user_query" in row else self._first(row, at)
+
+    def _first(self, row: Row, at: RawRow) -> RawRow:
+        """A question of version 1."""
+        options = {}
+        for option in items(row, "all_options"):
+            letter = OPTION.match(str(option))
+            if letter is None:
+                raise BadRow(f"`all_options` must hold texts that begin with (a), (b), …, not {str(option)[:20]!r}")
+            options[letter[1].lower()] = str(option)[letter.end() :]
+        right = text(row, "correct_answer").strip().strip("()").lower()
+        if right not in options:
+            raise BadRow(f"`correct_answer` is {row['correct_answer']!r}, which is none of the options")
+        end = text(row, "end_index_in_shared_context").strip()
+        if not end.isdecimal():
+            raise BadRow("`end_index_in_shared_context` must be an integer")
+        chat = self._shared(identifier(row, "shared_context_id"))[: int(end)]
+        user = f"persona{identifier(row, 'persona_id')}"
+        return pair(
+            at,
+            id=identifier(row, "question_id"),
+            user=user,
+            question=text(row, "user_question_or_message"),
+            chosen=options.pop(right),
+            rejected=list(options.values()),
+            category=text(row, "question_type"),
+            topic=row.get("topic"),
+            **self._history(chat, user),
+        )
+
+    def _second(self, row: Row, at: RawRow) -> RawRow:
+        """A question of version 2."""
+        query = literal(field(row, "user_query"))
+        asked = conversation([query] if isinstance(query, dict) else query, "user_query")
+        user, size = f"persona{identifier(row, 'persona_id')}", self.settings.size
+        preference = str(row.get("preference") or "")
+        return pair(
+            at,
+            id=f"{user}-{at.line}",
+            user=user,
+            question=asked["question"],
+            chosen=text(row, "correct_answer"),
+            rejected=[str(answer) for answer in items(row, "incorrect_answers")],
+            category=str(row.get("pref_type") or "preference"),
+            topic=row.get("conversation_scenario"),
+            rubric_aspects=[{"aspect": preference}] if preference else [],
+            narrative=preference,
+            groups={key: str(row[key]) for key in ("updated", "who") if row.get(key)},
+            **self._history(self._linked(text(row, f"chat_history_{size}_link"), f"chat_history_{size}_link"), user),
+        )
+
+    def _history(self, chat: Any, user: str) -> dict[str, Any]:
+        said = [turn for turn in turns(chat, "chat history") if turn["text"].strip()]
+        if self.settings.chat == "context":
+            return {"context": said}
+        return {"profile": posts([t["text"] for t in said if t["role"] != "assistant"], user, "chat")}
+
+    @cached_property
+    def _offsets(self) -> dict[str, int]:
+        """Where the line of each shared context begins."""
+        path = self._contexts
+        if not path.is_file():
+            raise BadInput(f"dataset 'personamem': {path} does not exist")
+        offsets, at = {}, 0
+        with path.open("rb") as file:
+            for line in file:
+                if found := _CONTEXT_ID.match(line):
+                    offsets[found[1].decode()] = at
+                at += len(line)
+        return offsets
+
+    @property
+    def _contexts(self) -> Path:
+        return self.path.with_name(self.path.stem.replace("questions", "shared_contexts") + ".jsonl")
+
+    def _shared(self, name: str) -> list[Any]:
+        if name not in self._offsets:
+            raise BadRow(f"`shared_context_id` {name!r} is not in {self._contexts.name}")
+        return _shared_context(self._contexts, self._offsets[name], name)
+
+    def _linked(self, link: str, column: str) -> list[Any]:
+        """A chat of version 2; links begin at the root of the dataset, which is a folder above the CSV."""
+        path = next((p / link for p in self.path.parents[:4] if (p / link).is_file()), None)
+        if path is None:
+            raise BadRow(f"`{column}` {link!r} does not exist")
+        return _chat_file(path)
+
+
+@lru_cache(maxsize=2)  # several questions in a row share one
+def _shared_context(path: Path, offset: int, name: str) -> list[Any]:
+    with path.open("rb") as file:
+        file.seek(offset)
+        try:
+            messages: list[Any] = orjson.loads(file.readline())[name]
+        except orjson.JSONDecodeError:
+            raise BadRow(f"`shared_context_id` {name!r} is broken JSON in {path.name}") from None
+    return messages
+
+
+@lru_cache(maxsize=2)
+def _chat_file(path: Path) -> list[Any]:
+    try:
+        data = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError:
+        raise BadRow(f"the chat in {path.name} is broken JSON") from None
+    messages = data.get("chat_history") if isinstance(data, dict) else data
+    if not isinstance(messages, list):
+        raise BadRow(f"the chat in {path.name} must be a list of messages")
+    return messages

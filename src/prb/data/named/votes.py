@@ -1,0 +1,172 @@
+"""`votes?path=FILE`: anybody's votes. The columns are named as options, so that no file needs rewriting."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from os.path import commonprefix
+from pathlib import PurePath
+from typing import Any
+
+from prb.data.rows import (
+    BadRow,
+    Row,
+    about,
+    conversation,
+    converted,
+    field,
+    identifier,
+    items,
+    literal,
+    messages_or_text,
+    spec_name,
+    split_of,
+    text,
+)
+from prb.data.source import DATASETS, RawRow, Source, open_rows
+from prb.data.votes import Vote, VoteSource, Voting
+from prb.errors import BadSpec
+
+TIES = frozenset({"", "tie", "tied", "both", "neither", "equal", "same", "none"})
+_BETTER = re.compile(r"(\w+)-is-(?:\w+-)?better")
+"""`A-is-slightly-better`, as MultiPref writes it."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column holds what; several columns are separated by commas."""
+
+    prompt: str = "prompt"
+    """Text or messages; several columns are joined with an empty line."""
+    answers: str = "answers"
+    """One column with a list, or a column per answer."""
+    user: str = "user"
+    choice: str = ""
+    """Label of the preferred answer: its number, letter, column, what its column ends with, or its text. Or a tie."""
+    ranking: str = ""
+    """`B>A=C>D`, or a list of labels, best first."""
+    voters: str = ""
+    """Instead of user and choice: columns that hold one user's choice each. The user is the name of the column."""
+    id: str = ""
+    about: str = ""
+    """Columns that describe the user: each becomes a post and a group."""
+    category: str = ""
+    split: str = ""
+    first: int = 0
+    """The number of the first answer where answers are numbered."""
+
+
+@DATASETS.register("votes")
+def votes(path: str, columns: Columns, voting: Voting) -> Source:
+    """Users' votes on shared prompts, columns as options; with mirror=true, twins: two users who voted oppositely."""
+    given = [name for name in ("choice", "ranking", "voters") if getattr(columns, name)]
+    if len(given) > 1:
+        raise BadSpec(f"dataset 'votes': {' and '.join(given)} cannot be combined")
+    source = open_rows(path)
+    name = spec_name("votes", source.name, columns, voting)
+    return VoteSource(name, lambda: converted(source, partial(votes_of, columns)), voting)
+
+
+def votes_of(columns: Columns, row: Row, at: RawRow) -> Iterator[Vote]:
+    parts = columns.prompt.split(",")
+    prompt = row.get(parts[0]) if len(parts) == 1 else "\n\n".join(filter(None, (row.get(p) or "" for p in parts)))
+    asked = conversation(messages_or_text(field({columns.prompt: prompt}, columns.prompt)), columns.prompt)
+    answers, labels = _answers(row, columns)
+    vote_id = identifier(row, columns.id) if columns.id else f"{PurePath(at.place).stem}-{at.line}"
+    facts = {c: str(row[c]) for c in columns.about.split(",") if row.get(c) not in (None, "")}
+    for user, suffix, ranks in _ballots(row, columns, answers, labels):
+        yield Vote(
+            place=at.place,
+            line=at.line,
+            id=f"{vote_id}{suffix}",
+            user=user,
+            question=asked["question"],
+            answers=answers,
+            ranks=ranks,
+            context=asked.get("context", ()),
+            profile=about(user, facts),
+            category=str(row.get(columns.category) or "votes"),
+            split=split_of(row, columns.split or "split").get("split"),
+            groups=facts,
+        )
+
+
+def _answers(row: Row, columns: Columns) -> tuple[list[str], Mapping[str, int]]:
+    names = columns.answers.split(",")
+    if len(names) == 1:
+        answers = items(row, names[0])
+        if not all(isinstance(answer, str) and answer.strip() for answer in answers):
+            raise BadRow(f"`{names[0]}` must be a list of texts")
+    else:
+        answers = [text(row, name) for name in names]
+    if len(answers) < 2:
+        raise BadRow(f"`{columns.answers}` must hold at least two answers")
+    return answers, labels_of(len(answers), tuple(names) if len(names) > 1 else (), columns.first)
+
+
+@cache
+def labels_of(count: int, names: tuple[str, ...], first: int) -> Mapping[str, int]:
+    """Everything an answer may be called: its column, what the column's name ends with, a letter, a number."""
+    labels = {name.lower(): n for n, name in enumerate(names)}
+    prefix = commonprefix(names)  # noqa: RUF071 - of column names, not of paths
+    labels |= {name.removeprefix(prefix).lower(): n for n, name in enumerate(names)}
+    labels.pop("", None)
+    labels = {chr(ord("a") + n): n for n in range(min(count, 26))} | labels
+    if not any(label.isdigit() for label in labels):
+        labels |= {str(first + n): n for n in range(count)}
+    return labels
+
+
+def _ballots(
+    row: Row, columns: Columns, answers: Sequence[str], labels: Mapping[str, int]
+) -> Iterator[tuple[str, str, list[int]]]:
+    """User, what to add to the row's id, and ranks."""
+    if columns.voters:
+        for voter in columns.voters.split(","):
+            yield voter, f"-{voter}", _chosen(field(row, voter), voter, answers, labels)
+        return
+    user = identifier(row, columns.user)
+    if columns.ranking:
+        yield user, "", ranked(field(row, columns.ranking), columns.ranking, answers, labels)
+    else:
+        column = columns.choice or "choice"
+        yield user, "", _chosen("" if row.get(column, "") is None else field(row, column), column, answers, labels)
+
+
+def _chosen(value: Any, column: str, answers: Sequence[str], labels: Mapping[str, int]) -> list[int]:
+    best = _which(value, column, answers, labels)
+    return [0] * len(answers) if best is None else [int(n != best) for n in range(len(answers))]
+
+
+def _which(value: Any, column: str, answers: Sequence[str], labels: Mapping[str, int]) -> int | None:
+    """The answer that a label names, `None` for a tie."""
+    label = str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
+    if found := _BETTER.fullmatch(label):
+        label = found[1]
+    if label.lower() in labels:
+        return labels[label.lower()]
+    if label in answers:
+        return answers.index(label)
+    if label.lower() in TIES or (label == "0" and "1" in labels):
+        return None
+    raise BadRow(f"`{column}` is {label!r}; an answer is called {', '.join(labels)}")
+
+
+def ranked(value: Any, column: str, answers: Sequence[str], labels: Mapping[str, int]) -> list[int]:
+    """Ranks from `B>A=C>D` or from a list of labels, best first; a list inside is a tie."""
+    value = literal(value)
+    levels = [level.split("=") for level in value.split(">")] if isinstance(value, str) else value
+    if not isinstance(levels, list):
+        raise BadRow(f"`{column}` must be a ranking such as B>A=C or a list of labels")
+    ranks: dict[int, int] = {}
+    for rank, level in enumerate(levels):
+        for label in level if isinstance(level, list) else [level]:
+            n = _which(label, column, answers, labels)
+            if n is None or n in ranks:
+                raise BadRow(f"`{column}` names {label!r} " + ("twice" if n is not None else "that is no answer"))
+            ranks[n] = rank
+    if len(ranks) < len(answers):
+        raise BadRow(f"`{column}` ranks {len(ranks)} of {len(answers)} answers")
+    return [ranks[n] for n in range(len(answers))]

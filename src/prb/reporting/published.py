@@ -1,0 +1,79 @@
+"""Published results beside ours: rows of a YAML file, shown if they are about the run's dataset, never computed with.
+
+- dataset: reward-bench-2
+  model: QRM-Gemma-2-27B
+  value: 76.7
+  source: arXiv 2506.01937
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from prb.config import Condition, Count
+from prb.errors import BadInput
+
+DEFAULT = "default"
+"""Names the file that comes with the package."""
+SHIPPED = files("prb.reporting") / "published.yaml"
+Text = Annotated[str, StringConstraints(pattern=r"\S")]
+
+
+class PublishedResult(BaseModel):
+    """A number that others published."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dataset: Text
+    """A name that is part of the name of the run's dataset, such as a hub repository or a file without its ending."""
+    model: Text
+    value: Annotated[float, Field(gt=1, le=100)]
+    """In percent, as papers print it; a share below 1 is refused."""
+    source: Text
+    """Where it was published."""
+    metric: Text = "accuracy"
+    condition: Condition | None = None
+    """Under which the model was shown the user, if the source says so."""
+    rows: Count | None = None
+    """How many rows the number is about."""
+    note: str = ""
+
+    def is_about(self, dataset: str) -> bool:
+        """Whether the name occurs in the dataset's: `reward-bench` is not part of `reward-bench-2`."""
+        name = re.escape(self.dataset.lower())
+        return re.search(rf"(?<![\w-]){name}(?![\w-])", dataset.lower()) is not None
+
+
+def read_published(place: str) -> tuple[PublishedResult, ...]:
+    """The rows of a file, or of the one that is shipped."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(SHIPPED.read_text("utf-8") if place == DEFAULT else Path(place).read_text("utf-8"))
+        return tuple(TypeAdapter(list[PublishedResult]).validate_python(content))
+    except OSError as error:
+        raise BadInput(f"{place} cannot be read: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(f"{place} is not YAML: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        raise BadInput(f"{place}, {_first_problem(error)}") from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors()[0]
+    row, *field = first["loc"] or ("",)
+    where = f"row {row + 1}" if isinstance(row, int) else "content"
+    return f"{where}: {''.join(f'{name}: ' for name in field)}{first['msg']}"
+
+
+def about(published: Sequence[PublishedResult], dataset: str) -> list[dict[str, Any]]:
+    """Those about a dataset, as the page needs them: shares instead of percent, best first by metric."""
+    rows = [row for row in published if row.is_about(dataset)]
+    rows.sort(key=lambda row: (row.metric, -row.value))
+    return [{**row.model_dump(exclude={"dataset"}), "value": row.value / 100} for row in rows]

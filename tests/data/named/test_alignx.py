@@ -1,0 +1,72 @@
+"""Files in AlignX's format, written here by hand: its rows may not be copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.data.named.reading import Row, problems, read
+
+ROW: Row = {
+    "prompt": "A post?",
+    "chosen": "A kind comment.",
+    "rejected": "A rude comment.",
+    "Preference Direction": [0.5] * 90,
+    "Demographic Information": "A nurse who likes dogs.",
+    "User-Generated Content": [{"prompt": "Another post", "comment": "My comment.", "Preference Direction": [1] * 90}],
+    "Pair-wise Comparative Feedback": [{"prompt": "A third post", "chosen": "Good.", "rejected": "Bad."}],
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def write(*rows: Any) -> str:
+        (tmp_path / "AlignX.json").write_bytes(orjson.dumps(list(rows)))
+        return f"alignx?path={tmp_path / 'AlignX.json'}"
+
+    return write
+
+
+def test_a_row_brings_its_user_along(write: Any) -> None:
+    row, other = read(write(ROW, {**ROW, "User-Generated Content": [], "Pair-wise Comparative Feedback": []}))
+    assert (row["id"], row["user"], row["question"]) == ("AlignX-1", "AlignX-1", "A post?")
+    assert (row["chosen"], row["rejected"]) == ("A kind comment.", "A rude comment.")
+    assert [post["text"] for post in row["profile"]] == ["A nurse who likes dogs.", "Another post\n\nMy comment."]
+    assert row["choices"] == [{"question": "A third post", "chosen": "Good.", "rejected": "Bad."}]
+    assert (len(other["profile"]), other.get("choices")) == (1, None)
+    assert "Preference Direction" not in row
+
+
+def test_the_benchmark_files_beside_it_are_read_too(write: Any) -> None:
+    soups = {
+        "prompt": "Why?",
+        "chosen": "Since.",
+        "rejected": "No.",
+        "profile": "An expert.",
+        "ground_truth_persona": "x",
+    }
+    letters = {"prompt": "Why?", "responseA": "No.", "responseB": "Since.", "answer": "Response B"}
+    first, second = read(write(soups, letters))
+    assert [post["text"] for post in first["profile"]] == ["An expert."]
+    assert (second["chosen"], second["rejected"]) == ("Since.", "No.")
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({**ROW, "chosen": None}, "`chosen` is missing"),
+        ({**ROW, "User-Generated Content": "none"}, "`User-Generated Content` must be a list of objects"),
+        ({**ROW, "Pair-wise Comparative Feedback": [{"prompt": "x", "chosen": "y"}]}, "`rejected` is missing"),
+        (
+            {"prompt": "p", "responseA": "a", "responseB": "b", "answer": "both"},
+            "`answer` is 'both'; must be Response A",
+        ),
+        ([1], "a row must be an object"),
+    ],
+)
+def test_a_damaged_row_is_named_with_file_number_and_field(write: Any, row: Any, says: str) -> None:
+    [problem] = problems(write(ROW, row))
+    assert problem.startswith(f"AlignX.json:2: {says}")

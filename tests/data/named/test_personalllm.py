@@ -1,0 +1,106 @@
+"""PersonalLLM: real evaluation rows, and a table of answers and scores written here by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import orjson
+import pytest
+
+from prb.data.load import load_pairs
+from prb.data.named.personalllm import SCALES, taste
+from prb.data.source import open_source
+from tests.data.named.reading import Row, problems, read
+
+Write = Callable[..., Path]
+
+
+def table_row(n: int, **changes: Any) -> Row:
+    """Reward model k likes answer k best, and k + 1 for the last two; all else is at its mean."""
+    row: Row = {"prompt": f"Prompt {n}?", **{f"response_{r}": f"Answer {r} to {n}" for r in range(1, 9)}}
+    for k, (model, (center, sd)) in enumerate(SCALES.items()):
+        row |= {f"response_{r}_{model}": center + sd * (r == k % 8 + 1) for r in range(1, 9)}
+    return {**row, **changes}
+
+
+def spec(path: Path, **options: Any) -> str:
+    return f"personalllm?path={path}" + "".join(f"&{key}={value}" for key, value in options.items())
+
+
+def test_a_user_prefers_what_their_reward_model_likes_best(write_jsonl: Write) -> None:
+    rows = read(spec(write_jsonl([table_row(n) for n in range(40)]), users=5))
+    models = list(SCALES)
+    for row in rows:
+        weights = taste(0, int(row["user"][1:]), 0.01)
+        favorite = models.index(max(zip(weights, models, strict=True))[1]) % 8 + 1
+        assert row["chosen"] == f"Answer {favorite} to {row['question'][7:-1]}"
+    assert len({row["user"] for row in rows}) > 1
+    assert {len(row["choices"]) for row in rows} <= set(range(17))
+
+
+def test_tastes_are_weights_that_a_small_alpha_makes_one_sided() -> None:
+    tastes = [taste(1, user, 0.01) for user in range(200)]
+    assert all(sum(weights) == pytest.approx(1) for weights in tastes)
+    assert mean(map(max, tastes)) == pytest.approx(0.944, abs=0.03)  # numpy: 0.944 over 5,000 draws
+    favorites = Counter(weights.index(max(weights)) for weights in tastes)
+    assert len(favorites) == 10
+    even = [max(taste(1, user, 100.0)) for user in range(50)]
+    assert max(even) < 0.2
+
+
+def test_with_several_raters_there_are_twins(write_jsonl: Write) -> None:
+    rows = read(spec(write_jsonl([table_row(n) for n in range(20)]), users=50, raters=4, mirror="true"))
+    by_id = {row["id"]: row for row in rows}
+    assert rows
+    assert all(by_id[row["mirror"]]["chosen"] == row["rejected"] for row in rows)
+    assert read(spec(write_jsonl([table_row(1)]), mirror="true")) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"prompt": None}, "`prompt` is missing"),
+        ({"response_3_gemma_2b": "high"}, "`response_3_gemma_2b` must be a number"),
+        ({"response_3_gemma_2b": None}, "`response_3_gemma_2b` is missing"),
+        ({f"response_{r}": "" for r in range(1, 8)}, "`response_1` … `response_8` must hold at least two answers"),
+    ],
+)
+def test_a_damaged_row_is_named_with_file_line_and_field(write_jsonl: Write, change: Row, says: str) -> None:
+    assert problems(spec(write_jsonl([table_row(1), table_row(2, **change)]))) == [f"set.jsonl:2: {says}"]
+
+
+def test_the_scales_are_the_published_ones(shared_data: Path) -> None:
+    published = orjson.loads((shared_data / "formats" / "personalllm" / "reward_models.json").read_bytes())
+    assert list(SCALES) == sorted(published)
+    for model, (center, sd) in SCALES.items():
+        assert (center, sd) == pytest.approx((published[model]["mean"], published[model]["sd"]), abs=1e-4)
+
+
+def test_real_evaluation_rows_bring_their_choices(shared_data: Path) -> None:
+    [row] = read(spec(shared_data / "formats" / "personalllm" / "eval_pref_rows.csv"))
+    assert (row["user"], row["question"]) == ("p1", "Is it true that some circular saw blades contain diamonds?")
+    assert row["chosen"].startswith("Yes, it is true that some circular saw blades contain diamon")
+    assert len(row["choices"]) == 4  # the fifth slot is unused
+    assert row["choices"][0]["chosen"].startswith("Apple pie is often considered")
+
+
+def test_real_rows_of_single_rewards_have_no_choices(shared_data: Path) -> None:
+    pairs = load_pairs(spec(shared_data / "formats" / "personalllm" / "eval_reward_rows.csv"))
+    assert [pair.user for pair in pairs] == ["p1", "p0"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"chosen_1": "c"}, "`chosen_1` is 'c'; must be a or b"),
+        ({"gpt4o_reward": None}, "`gpt4o_reward` is missing"),
+        ({"response_1_b": " "}, "`response_1_b` is empty"),
+    ],
+)
+def test_a_damaged_evaluation_row_is_named(write_jsonl: Write, shared_data: Path, change: Row, says: str) -> None:
+    [raw] = list(open_source(str(shared_data / "formats" / "personalllm" / "eval_pref_rows.csv")).rows())
+    assert problems(spec(write_jsonl([raw.data, {**raw.data, **change}]))) == [f"set.jsonl:2: {says}"]

@@ -1,0 +1,150 @@
+"""PersonaMem: real questions of version 1 in the released layout, and files of version 2 written here by hand."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from prb.data.source import open_source
+from prb.errors import BadInput
+from tests.data.named.reading import Row, problems, read
+
+
+def write_csv(path: Path, rows: list[Row]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+CHAT = [
+    {"role": "system", "content": "Current user persona: Kim"},
+    {"role": "user", "content": "I do not eat meat."},
+    {"role": "assistant", "content": "Noted."},
+    {"role": "user", "content": "I moved to Oslo."},
+]
+FIRST = {
+    "persona_id": 4,
+    "question_id": "q1",
+    "question_type": "recall",
+    "topic": "food",
+    "user_question_or_message": "Dinner?",
+    "correct_answer": "(b)",
+    "all_options": str(["(a) Steak.", "(b) It's lentils.", "(c) Fish.", "(d) Ham."]),
+    "shared_context_id": "abc",
+    "end_index_in_shared_context": 2,
+}
+SECOND = {
+    "persona_id": 4,
+    "chat_history_32k_link": "data/chats/kim.json",
+    "user_query": str({"role": "user", "content": "Dinner?"}),
+    "correct_answer": "Lentils.",
+    "incorrect_answers": '["Steak.", "Fish.", "Ham."]',
+    "preference": "Eats no meat.",
+    "pref_type": "food",
+    "conversation_scenario": "chat",
+    "who": "self",
+    "updated": "False",
+}
+
+
+def first(folder: Path, **changes: Any) -> Path:
+    (folder / "shared_contexts_32k.jsonl").write_bytes(orjson.dumps({"abc": CHAT}) + b"\n")
+    write_csv(folder / "questions_32k.csv", [FIRST, {**FIRST, "question_id": "q2", **changes}])
+    return folder
+
+
+def second(folder: Path, **changes: Any) -> Path:
+    chat = folder / "data" / "chats" / "kim.json"
+    chat.parent.mkdir(parents=True)
+    chat.write_bytes(orjson.dumps({"metadata": {}, "chat_history": CHAT}))
+    write_csv(folder / "benchmark" / "text" / "benchmark.csv", [SECOND, {**SECOND, **changes}])
+    return folder
+
+
+# version 1
+
+
+def test_the_right_option_meets_the_others_and_the_chat_up_to_then_is_the_history(tmp_path: Path) -> None:
+    row, other = read(f"personamem?path={first(tmp_path, end_index_in_shared_context=4)}")
+    assert (row["id"], row["user"], row["question"], row["topic"]) == ("q1", "persona4", "Dinner?", "food")
+    assert (row["chosen"], row["rejected"]) == ("It's lentils.", ["Steak.", "Fish.", "Ham."])
+    assert [post["text"] for post in row["profile"]] == ["Current user persona: Kim", "I do not eat meat."]
+    assert [post["text"] for post in other["profile"]][2:] == ["I moved to Oslo."]
+
+
+def test_the_chat_can_be_the_context_instead(tmp_path: Path) -> None:
+    row, _ = read(f"personamem?path={first(tmp_path)}&chat=context")
+    assert row["profile"] == []
+    assert row["context"] == [{"role": m["role"], "text": m["content"]} for m in CHAT[:2]]
+
+
+def test_the_real_questions_load(shared_data: Path) -> None:
+    rows = read(f"personamem?path={shared_data / 'formats' / 'personamem_v1'}")
+    assert len(rows) == 8
+    assert {len(row["rejected"]) for row in rows} == {3}
+    assert not any(answer.startswith("(") for row in rows for answer in (row["chosen"], *row["rejected"]))
+    assert all(row["profile"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"correct_answer": "(e)"}, "`correct_answer` is '(e)', which is none of the options"),
+        ({"all_options": "['Steak', 'Ham']"}, "`all_options` must hold texts that begin with (a), (b), …, not 'Steak'"),
+        ({"all_options": "[broken"}, "`all_options` must be a list that is not empty"),
+        ({"shared_context_id": "xyz"}, "`shared_context_id` 'xyz' is not in shared_contexts_32k.jsonl"),
+        ({"end_index_in_shared_context": "soon"}, "`end_index_in_shared_context` must be an integer"),
+    ],
+)
+def test_a_damaged_question_is_named_with_file_line_and_field(tmp_path: Path, change: Row, says: str) -> None:
+    assert problems(f"personamem?path={first(tmp_path, **change)}") == [f"questions_32k.csv:3: {says}"]
+
+
+def test_a_size_that_is_not_there_and_a_lost_context_file_are_refused(tmp_path: Path, shared_data: Path) -> None:
+    folder = first(tmp_path)
+    with pytest.raises(BadInput, match=r"holds none of questions_128k.csv"):
+        open_source(f"personamem?path={folder}&size=128k")
+    (folder / "shared_contexts_32k.jsonl").unlink()
+    with pytest.raises(BadInput, match=r"shared_contexts_32k.jsonl does not exist"):
+        read(f"personamem?path={folder}")
+
+
+def test_a_real_file_that_was_cut_off_is_refused(tmp_path: Path, shared_data: Path) -> None:
+    folder = shutil.copytree(shared_data / "formats" / "personamem_v1", tmp_path / "cut")
+    text = (folder / "questions_32k.csv").read_text("utf-8")
+    (folder / "questions_32k.csv").unlink()
+    (folder / "questions_32k.csv").write_text(text[: len(text) // 2], "utf-8")
+    assert len(problems(f"personamem?path={folder}")) == 1
+
+
+# version 2
+
+
+def test_version_2_has_its_chats_in_files_and_its_preference_is_hidden(tmp_path: Path) -> None:
+    row, again = read(f"personamem?path={second(tmp_path, user_query=orjson.dumps(CHAT[1]).decode())}")
+    assert (row["user"], row["question"], row["chosen"]) == ("persona4", "Dinner?", "Lentils.")
+    assert row["rejected"] == ["Steak.", "Fish.", "Ham."]
+    assert (row["rubric_aspects"], row["narrative"]) == ([{"aspect": "Eats no meat."}], "Eats no meat.")
+    assert [post["text"] for post in row["profile"]][1:] == ["I do not eat meat.", "I moved to Oslo."]
+    assert row["groups"] == {"updated": "False", "who": "self"}
+    assert again["question"] == "I do not eat meat."
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"chat_history_32k_link": "data/lost.json"}, "`chat_history_32k_link` 'data/lost.json' does not exist"),
+        ({"incorrect_answers": ""}, "`incorrect_answers` is missing"),
+        ({"user_query": "{}"}, "`user_query.0.content` must be text"),
+    ],
+)
+def test_a_damaged_row_of_version_2_is_named(tmp_path: Path, change: Row, says: str) -> None:
+    assert problems(f"personamem?path={second(tmp_path, **change)}") == [f"benchmark.csv:3: {says}"]

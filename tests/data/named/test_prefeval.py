@@ -1,0 +1,86 @@
+"""PrefEval: the real rows, joined into one file, and the published layout written here by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from prb.data.source import open_source
+from prb.errors import BadInput
+from tests.data.named.reading import Row, problems, read
+
+Write = Callable[..., Path]
+BASE: Row = {"preference": "I eat no meat.", "question": "Dinner?", "explanation": "Steak comes to mind."}
+OPTIONS: Row = {**BASE, "classification_task_options": ["Lentils.", "Steak.", "Ham.", "Fish."]}
+PERSONA: Row = {**BASE, "persona": "a nurse", "conversation": {"0": {"user": "No meat for me.", "assistant": "Noted."}}}
+CHOICE: Row = {
+    **BASE,
+    "conversation": {"query": "Lunch?", "assistant_options": "1. Tofu\n2. Ham", "user_selection": "The first."},
+}
+
+
+def publish(folder: Path, **changes: Any) -> Path:
+    files = {
+        "mcq_options/food.json": [OPTIONS, {**OPTIONS, **changes.get("options", {})}],
+        "mcq_options/food copy.json": [OPTIONS],
+        "explicit_preference/food.json": [BASE, BASE],
+        "implicit_preference/persona-driven/food.json": [PERSONA, {**PERSONA, **changes.get("persona", {})}],
+        "implicit_preference/choice-based/food.json": [CHOICE, {**CHOICE, **changes.get("choice", {})}],
+    }
+    for name, rows in files.items():
+        path = folder / "benchmark_dataset" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(orjson.dumps(rows))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("form", "posts"),
+    [
+        ("persona", ["No meat for me."]),
+        ("choice", ["Lunch?\n\n1. Tofu\n2. Ham\n\nThe first."]),
+        ("explicit", ["I eat no meat."]),
+    ],
+)
+def test_the_form_decides_how_the_user_is_known(tmp_path: Path, form: str, posts: list[str]) -> None:
+    row, other = read(f"prefeval?path={publish(tmp_path)}&form={form}")
+    assert [post["text"] for post in row["profile"]] == posts
+    assert (row["id"], row["category"], other["id"]) == ("food-1", "food", "food-2")
+    assert (row["chosen"], row["rejected"]) == ("Lentils.", ["Steak.", "Ham.", "Fish."])
+    assert (row["rubric_aspects"][0]["aspect"], row["narrative"]) == ("I eat no meat.", "I eat no meat.")
+
+
+@pytest.mark.parametrize("form", ["persona", "choice", "explicit"])
+def test_the_thousand_real_rows_load_in_every_form(shared_data: Path, form: str) -> None:
+    rows = read(f"prefeval?path={shared_data / 'prefeval' / 'pairs.jsonl'}&form={form}")
+    assert len(rows) == 1000
+    assert {len(row["rejected"]) for row in rows} == {3}
+    assert all(row["profile"] for row in rows)
+    assert len({row["category"] for row in rows}) == 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"options": {"classification_task_options": ["One."]}}, "an option must be text, and there must be at least"),
+        ({"options": {"classification_task_options": None}}, "`classification_task_options` is missing"),
+        ({"options": {"preference": ""}}, "`preference` is empty"),
+        (
+            {"persona": {"question": "Else?"}},
+            "`question` is not that of the same row of implicit_preference/persona-dri",
+        ),
+        ({"persona": {"conversation": []}}, "`conversation` must be an object"),
+    ],
+)
+def test_a_damaged_row_is_named_with_file_number_and_field(tmp_path: Path, changes: Row, says: str) -> None:
+    [problem] = problems(f"prefeval?path={publish(tmp_path, **changes)}")
+    assert problem.startswith(f"food.json:2: {says}")
+
+
+def test_a_folder_without_the_lists_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="mcq_options does not exist"):
+        open_source(f"prefeval?path={tmp_path}")

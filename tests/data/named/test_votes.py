@@ -1,0 +1,315 @@
+"""Votes of many users on the same prompts: rows, histories, mirror pairs of real people, test-retest agreement."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from prb.data.load import load, load_pairs
+from prb.data.source import MemorySource, open_source
+from prb.data.votes import retest
+from prb.errors import BadInput, BadSpec
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.run import evaluate
+from tests.data.named.reading import Row, problems, read
+from tests.runs import result
+
+Write = Callable[..., Path]
+PANDALM = "prompt=instruction,input&answers=response1,response2&voters=annotator1,annotator2,annotator3&id=idx"
+
+
+def vote(user: str, prompt: str, choice: Any, **more: Any) -> Row:
+    return {"user": user, "prompt": prompt, "answers": [f"{prompt} Yes.", f"{prompt} No."], "choice": choice, **more}
+
+
+VOTES = [
+    vote("ann", "Tea?", 0),
+    vote("bob", "Tea?", 1),
+    vote("ann", "Milk?", "B"),
+    vote("bob", "Milk?", "b"),
+    vote("ann", "Cake?", "Cake? Yes."),
+    vote("bob", "Cake?", "tie"),
+]
+
+
+# --- rows
+
+
+def test_a_vote_is_a_pair_and_the_users_other_votes_are_its_history(write_jsonl: Write) -> None:
+    rows = read(f"votes?path={write_jsonl(VOTES)}")
+    assert [(r["id"], r["user"], r["chosen"]) for r in rows] == [
+        ("set-1", "ann", "Tea? Yes."),
+        ("set-2", "bob", "Tea? No."),
+        ("set-3", "ann", "Milk? No."),
+        ("set-4", "bob", "Milk? No."),
+        ("set-5", "ann", "Cake? Yes."),
+    ]
+    assert rows[0]["choices"] == [
+        {"question": "Milk?", "chosen": "Milk? No.", "rejected": "Milk? Yes."},
+        {"question": "Cake?", "chosen": "Cake? Yes.", "rejected": "Cake? No."},
+    ]
+    assert [choice["question"] for choice in rows[1]["choices"]] == ["Milk?"]
+    assert (rows[0]["profile"], rows[0]["rubric_aspects"], rows[0]["narrative"]) == ([], [], "")
+
+
+def test_the_history_holds_the_last_votes_and_never_one_on_the_same_prompt(write_jsonl: Write) -> None:
+    many = [vote("ann", f"Number {n}?", 0) for n in range(6)] + [vote("ann", "number  5?", 0)]
+    rows = read(f"votes?path={write_jsonl(many)}&history=2")
+    assert [c["question"] for c in rows[0]["choices"]] == ["Number 5?", "number  5?"]
+    assert [c["question"] for c in rows[5]["choices"]] == ["Number 3?", "Number 4?"]
+    assert "choices" not in read(f"votes?path={write_jsonl(many)}&history=0")[0]
+
+
+def test_votes_of_the_test_split_are_nobodys_history(write_jsonl: Write) -> None:
+    split = [vote("ann", f"{n}?", 0, fold=fold) for n, fold in enumerate(("train", "val", "test", "test"))]
+    rows = read(f"votes?path={write_jsonl(split)}&split=fold")
+    assert [row["split"] for row in rows] == ["train", "validation", "test", "test"]
+    assert [[c["question"] for c in row["choices"]] for row in rows] == [["1?"], ["0?"], ["0?", "1?"], ["0?", "1?"]]
+
+
+def test_more_than_two_answers_are_one_row_with_the_others_rejected(write_jsonl: Write) -> None:
+    row = {"who": 7, "text": "Pick.", "a": "One.", "b": "Two.", "c": "Three.", "d": "Two.", "best": "c"}
+    [made] = read(f"votes?path={write_jsonl([row])}&prompt=text&answers=a,b,c,d&user=who&choice=best")
+    assert (made["user"], made["chosen"], made["rejected"]) == ("7", "Three.", ["One.", "Two."])
+
+
+@pytest.mark.parametrize("ranking", ["B>A=C>D", [1, ["a", "C"], "D"], '["B", ["A", "C"], "D"]'])
+def test_a_ranking_puts_the_best_first_and_the_worst_into_the_history(write_jsonl: Write, ranking: Any) -> None:
+    rows = [
+        {"user": "u", "prompt": prompt, "answers": [f"{prompt}{n}" for n in range(4)], "order": ranking}
+        for prompt in ("x", "y")
+    ]
+    made = read(f"votes?path={write_jsonl(rows)}&ranking=order")[0]
+    assert (made["chosen"], made["rejected"]) == ("x1", ["x0", "x2", "x3"])
+    assert made["choices"] == [{"question": "y", "chosen": "y1", "rejected": "y3"}]
+
+
+def test_several_answers_can_share_the_first_rank(write_jsonl: Write) -> None:
+    row = {"user": "u", "prompt": "x", "answers": ["0", "1", "2"], "order": "A=B>C"}
+    [made] = read(f"votes?path={write_jsonl([row])}&ranking=order")
+    assert (made["chosen"], made["rejected"]) == (["0", "1"], "2")
+
+
+def test_conversations_and_what_is_known_of_a_user_come_along(write_jsonl: Write) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "human", "content": "Tea?"}]
+    row = {**vote("ann", "Tea?", 0), "prompt": messages, "age": 61, "city": None, "kind": "food"}
+    [made] = read(f"votes?path={write_jsonl([row])}&about=age,city&category=kind")
+    assert (made["question"], made["context"]) == ("Tea?", [{"role": "system", "text": "Be brief."}])
+    assert made["profile"] == [{"id": "ann-age", "category": "about", "text": "age: 61"}]
+    assert (made["groups"], made["category"]) == ({"age": "61"}, "food")
+
+
+def test_csv_and_parquet_hold_the_same_votes(tmp_path: Path) -> None:
+    same = [{**v, "choice": str(v["choice"]), "key": f"k{n}"} for n, v in enumerate(VOTES)]
+    rows = [{**v, "answers": orjson.dumps(v["answers"]).decode()} for v in same]
+    with (tmp_path / "set.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    pq.write_table(pa.Table.from_pylist(same), tmp_path / "set.parquet")
+    assert read(f"votes?path={tmp_path / 'set.csv'}&id=key") == read(f"votes?path={tmp_path / 'set.parquet'}&id=key")
+
+
+def test_the_name_of_a_source_makes_it_again(write_jsonl: Write) -> None:
+    source = open_source(f"votes?path={write_jsonl(VOTES)}&mirror=true&per_prompt=1&about=age")
+    assert source.name.endswith("set.jsonl&about=age&mirror=true&per_prompt=1")
+    assert list(open_source(source.name).rows()) == list(source.rows())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"choice": "C"}, "`choice` is 'C'; an answer is called a, b, 0, 1"),
+        ({"answers": ["x"]}, "`answers` must hold at least two answers"),
+        ({"answers": ["x", ""]}, "`answers` must be a list of texts"),
+        ({"prompt": " "}, "`prompt` is empty"),
+        ({"user": None}, "`user` is missing"),
+        ({"prompt": [{"role": "assistant", "content": "x"}]}, "the last message of `prompt` must be the user's"),
+    ],
+)
+def test_a_damaged_vote_is_named_with_file_line_and_field(write_jsonl: Write, change: Row, says: str) -> None:
+    path = write_jsonl([VOTES[0], {**VOTES[1], **change}, VOTES[2]])
+    assert problems(f"votes?path={path}") == [f"set.jsonl:2: {says}"]
+    assert len(list(open_source(f"votes?path={path}").rows())) == 3
+
+
+@pytest.mark.parametrize(
+    ("ranking", "says"),
+    [("A>A", "names 'A' twice"), ("A", "ranks 1 of 2 answers"), ("A>C", "is 'C'"), (7, "must be a ranking such as")],
+)
+def test_a_damaged_ranking_is_refused(write_jsonl: Write, ranking: Any, says: str) -> None:
+    [problem] = problems(f"votes?path={write_jsonl([vote('u', 'x', None, order=ranking)])}&ranking=order")
+    assert says in problem
+
+
+def test_a_column_that_is_not_there_is_named_in_every_row(write_jsonl: Write) -> None:
+    assert problems(f"votes?path={write_jsonl(VOTES[:1])}&choice=pick") == ["set.jsonl:1: `pick` is missing"]
+
+
+def test_contradicting_options_and_missing_files_are_refused(write_jsonl: Write) -> None:
+    with pytest.raises(BadSpec, match="choice and ranking cannot be combined"):
+        open_source(f"votes?path={write_jsonl(VOTES)}&choice=a&ranking=b")
+    with pytest.raises(BadInput, match=r"gone.jsonl does not exist"):
+        open_source("votes?path=gone.jsonl")
+    with pytest.raises(BadSpec, match="per_prompt='0'"):
+        open_source("votes?path=gone.jsonl&per_prompt=0")
+
+
+# --- mirror
+
+
+def assert_twins(rows: Iterable[Row]) -> None:
+    by_id = {row["id"]: row for row in rows}
+    for row in by_id.values():
+        twin = by_id[row["mirror"]]
+        assert (twin["mirror"], twin["question"]) == (row["id"], row["question"])
+        assert (twin["chosen"], twin["rejected"]) == (row["rejected"], row["chosen"])
+        assert twin["user"] != row["user"]
+
+
+def test_two_users_who_preferred_opposite_answers_are_twins(write_jsonl: Write) -> None:
+    rows = read(f"votes?path={write_jsonl(VOTES)}&mirror=true")
+    assert [(r["id"], r["mirror"]) for r in rows] == [("set-1~set-2", "set-2~set-1"), ("set-2~set-1", "set-1~set-2")]
+    assert_twins(rows)
+    assert all("Tea?" not in [c["question"] for c in row["choices"]] for row in rows)
+
+
+def test_of_four_answers_twins_get_the_two_that_were_preferred(write_jsonl: Write) -> None:
+    def ballot(user: str, order: str) -> Row:
+        shuffled = ["w", "x", "y", "z"] if user != "cat" else ["z", "y", "x", "w"]
+        return {"user": user, "prompt": "?", "answers": shuffled, "order": order}
+
+    path = write_jsonl([ballot("ann", "A>B>C>D"), ballot("bob", "C>A>B>D"), ballot("cat", "D>A>B>C")])
+    rows = read(f"votes?path={path}&ranking=order&mirror=true")
+    assert_twins(rows)  # cat preferred w, too: her answers were shown in another order
+    assert {row["user"]: (row["chosen"], row["rejected"]) for row in rows} == {
+        "ann": ("w", "y"),
+        "bob": ("y", "w"),
+        "cat": ("w", "y"),
+    }
+
+
+def crowd(users: int, prompts: int) -> list[Row]:
+    return [vote(f"u{u}", f"Prompt {p}?", int((u * 7 + p * 3) % 5 > 1)) for p in range(prompts) for u in range(users)]
+
+
+def test_nobody_dominates_and_the_seed_decides(write_jsonl: Write) -> None:
+    path = write_jsonl(crowd(users=10, prompts=30))
+    rows = read(f"votes?path={path}&mirror=true&per_prompt=2")
+    assert_twins(rows)
+    assert Counter(row["question"] for row in rows) == {f"Prompt {p}?": 4 for p in range(30)}
+    couples = Counter(row["user"] for row in rows)
+    assert max(couples.values()) - min(couples.values()) <= 1
+    assert rows == read(f"votes?path={path}&mirror=true&per_prompt=2")
+    assert rows != read(f"votes?path={path}&mirror=true&per_prompt=2&seed=1")
+
+
+def test_users_who_contradict_themselves_are_in_no_couple(write_jsonl: Write) -> None:
+    path = write_jsonl([vote("ann", "Tea?", 0), vote("bob", "Tea?", 1), vote("bob", "Tea?", 0)])
+    assert read(f"votes?path={path}&mirror=true") == []
+
+
+def test_twins_are_of_one_split(write_jsonl: Write) -> None:
+    path = write_jsonl([vote("ann", "Tea?", 0, split="train"), vote("bob", "Tea?", 1, split="test")])
+    assert read(f"votes?path={path}&mirror=true") == []
+
+
+# --- repeated votes
+
+
+def test_the_agreement_of_users_with_themselves_is_measured_where_they_voted_again(write_jsonl: Write) -> None:
+    again = [vote("ann", "Tea?", 0), vote("ann", "Milk?", 1), vote("bob", "Tea?", 1), vote("bob", "Tea?", "tie")]
+    source = open_source(f"votes?path={write_jsonl([*VOTES, *again])}")
+    # ann says the same twice; of bob's three votes two agree and one is a tie
+    assert retest(source) == {"agreement": (1 + 1 + 1 + 0.5 + 0.5) / 5, "n": 5}
+
+
+def test_without_repeated_votes_the_ceiling_is_unknown(write_jsonl: Write) -> None:
+    assert retest(open_source(f"votes?path={write_jsonl(VOTES)}")) is None
+    assert retest(MemorySource("rows", [])) is None
+
+
+# --- size, and real votes
+
+
+READ_ALL = """
+import resource, sys
+from prb.data.source import open_source
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+count = sum(1 for _ in open_source(sys.argv[1]).rows())
+print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_many_votes_stream_in_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "votes.jsonl"
+    filler = "word " * 60
+    with path.open("wb") as file:
+        for n in range(20_000):
+            row = vote(f"u{n % 500}", f"Prompt {n // 5}? {filler}", n % 7 % 2)
+            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+    command = [sys.executable, "-c", READ_ALL, f"votes?path={path}&history=1"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    count, kilobytes = map(int, printed.split())
+    assert count == 20_000
+    assert kilobytes < 60_000  # a few numbers per vote; choices beyond 64 MB would be on disk
+
+
+def opposite_votes(path: Path) -> int:
+    """The couples of PandaLM, counted the slow way: annotators of one mind who disagree on the same two answers."""
+    ballots: dict[Any, dict[int, set[str | None]]] = defaultdict(lambda: defaultdict(set))
+    for row in orjson.loads(path.read_bytes()):
+        answers = [row["response1"], row["response2"]]
+        if all(isinstance(answer, str) and answer.strip() for answer in answers):
+            for n in (1, 2, 3):
+                pick = row[f"annotator{n}"]
+                item = row["instruction"], row["input"], *sorted(answers)
+                ballots[item][n].add(answers[pick - 1] if pick else None)
+    minds = [[v.copy().pop() for v in users.values() if len(v) == 1 and None not in v] for users in ballots.values()]
+    return sum(a != b for item in minds for a, b in combinations(item, 2))
+
+
+def test_pandalm_gives_a_couple_for_each_two_opposite_votes(shared_data: Path) -> None:
+    path = shared_data / "pandalm" / "testset-v1.json"
+    spec = f"votes?path={path}&{PANDALM}&mirror=true"
+    dataset = load(spec, skip_bad=True)
+    assert dataset.left_out == 60  # an answer is empty, or `true` instead of text
+    assert len(dataset) == 2 * opposite_votes(path) == 2 * 122
+    assert set(dataset.index.twins) == set(range(len(dataset)))
+    rows = [row.data for row in open_source(spec).rows() if not row.problem]
+    assert_twins(rows)
+    assert {row["user"] for row in rows} == {"annotator1", "annotator2", "annotator3"}
+    assert {len(row["choices"]) for row in rows} == {16}
+    assert all(row["question"] not in [c["question"] for c in row["choices"]] for row in rows)
+    assert len(load(f"{spec}&per_prompt=1", skip_bad=True)) == 2 * 61
+    # the same two answers were shown again: nearly always with the same result
+    assert retest(open_source(spec)) == {"agreement": pytest.approx(0.9966, abs=1e-4), "n": 447}
+
+
+def test_a_pair_knows_its_choices_and_all_its_answers(write_jsonl: Write) -> None:
+    rows = [
+        {"user": "u", "prompt": prompt, "answers": [f"{prompt}{n}" for n in range(4)], "order": "A=B>C>D"}
+        for prompt in ("x", "y")
+    ]
+    first, _ = load_pairs(f"votes?path={write_jsonl(rows)}&ranking=order")
+    assert (first.answers, first.n_best) == (("x0", "x1", "x2", "x3"), 2)
+    assert [(c.question, c.chosen, c.rejected) for c in first.choices] == [("y", "y0", "y3")]
+
+
+def test_a_user_blind_model_has_exactly_half_of_pandalm(shared_data: Path, tmp_path: Path) -> None:
+    spec = f"votes?path={shared_data / 'pandalm' / 'testset-v1.json'}&{PANDALM}&mirror=true"
+    config = EvaluateConfig(model=("length",), condition=("none",), dataset=spec, skip_bad=True, out=tmp_path / "run")
+    row = result(evaluate(config).summary, "none", "length")
+    assert (row["accuracy"]["value"], row["accuracy"]["n"]) == (0.5, 244)
+    assert row["person_effect"]["value"] == 0.5

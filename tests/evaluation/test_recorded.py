@@ -1,0 +1,160 @@
+"""Recorded scores through the main job: credited as live ones, failures where they do not fit, resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb.downstream.bon import BonConfig, best_of_n
+from prb.errors import BadInput, RunConflict
+from prb.evaluation.config import CONDITIONS
+from prb.evaluation.personalized_reward import evaluate_personalized_reward
+from prb.evaluation.run import evaluate
+from prb.models.scripted import ScriptedScorer
+from prb.types import Duel, Failure, Record
+from tests.conftest import make_row, make_twins
+from tests.runs import by_length, names, outcomes, prefers, result, same_files, settings
+
+Write = Callable[..., Path]
+
+
+def as_recorded(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: line[key] for key in ("pair", "condition", "scores", "verdicts", "failure")} for line in lines]
+
+
+def longer(duel: Duel) -> bool | None:
+    return None if len(duel.first) == len(duel.second) else len(duel.first) > len(duel.second)
+
+
+@pytest.mark.parametrize("model", [ScriptedScorer(by_length), prefers(longer)], ids=["scorer", "comparer"])
+def test_the_outcomes_of_a_run_are_a_scores_file_with_the_same_result(
+    model: Any, write_jsonl: Write, tmp_path: Path
+) -> None:
+    several = make_row(9, chosen=["Short.", "Short too."], rejected=["A bit longer.", "No."])
+    data = write_jsonl([*make_twins(1), *make_twins(2), make_row(3), several])
+    live = evaluate(settings(data, tmp_path / "live"), models={"mine": model})
+    spec = f"mine:=scores?path={tmp_path / 'live' / 'outcomes.jsonl'}"
+    again = evaluate(settings(data, tmp_path / "again", model=(spec,)))
+    assert again.summary == live.summary
+    credits = [[(line["credit"], line["margin"]) for line in outcomes(run.folder)] for run in (live, again)]
+    assert credits[0] == credits[1]
+
+
+def test_a_row_without_rubric_has_its_score_under_oracle(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(n, rubric_aspects=[]) for n in (1, 2)])
+    scores = write_jsonl([{"pair": f"r{n}", "verdict": "chosen"} for n in (1, 2)], "scores.jsonl")
+    config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), condition=CONDITIONS)
+    summary = evaluate(config).summary
+    assert [result(summary, c)["accuracy"]["value"] for c in CONDITIONS] == [1.0] * len(CONDITIONS)
+
+
+def test_missing_rows_are_failures_with_a_reason(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(n) for n in (1, 2, 3)])
+    scores = write_jsonl([{"pair": "r1", "scores": [2, 1]}, {"pair": "r3", "scores": [1, 2]}], "theirs.jsonl")
+    config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), condition=("none",))
+    row = result(evaluate(config).summary, "none")
+    assert (row["accuracy"]["value"], row["accuracy"]["n"], row["accuracy"]["failed"]) == (0.5, 2, 1)
+    assert row["failures"] == {"no score for this row in theirs.jsonl": 1}
+
+
+class Given:
+    """Records by row, as an object of one's own."""
+
+    fingerprint = "given"
+
+    def __init__(self, records: dict[str, Record]) -> None:
+        self.records = records
+
+    def recall(self, pair: str, condition: str) -> Record | Failure:
+        return self.records.get(pair) or Failure("not recorded")
+
+
+SCORES, VERDICTS = "the recorded scores do not fit the answers", "the recorded verdicts do not fit the answers"
+
+
+@pytest.mark.parametrize(
+    ("record", "failure"),
+    [
+        (Record(scores=(1.0,)), f"{SCORES}: 1 for 2"),
+        (Record(scores=(None, 1.0)), f"{SCORES}: 1 for 2"),
+        (Record(scores=(1.0, 2.0, 3.0)), f"{SCORES}: 3 for 2"),
+        (Record(scores=(1.0, float("nan"))), "not a finite number: nan"),
+        (Record(scores=(1.0, 1e200)), "too large a number: 1e+200"),
+        (Record(verdicts=("first",) * 8), f"{VERDICTS}: 2 answers"),
+        (Record(verdicts=(None, None)), f"{VERDICTS}: 2 answers"),
+        (Record(), f"{VERDICTS}: 2 answers"),
+    ],
+)
+def test_a_record_that_does_not_fit_its_row_is_a_failure(
+    record: Record, failure: str, write_jsonl: Write, tmp_path: Path
+) -> None:
+    config = settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("none",))
+    evaluate(config, models={"mine": Given({"r1": record})})
+    (line,) = outcomes(tmp_path / "run")
+    assert (line["failure"], line["credit"], line["failure_kind"]) == (failure, None, "row")
+
+
+def test_what_a_record_cost_and_said_is_in_the_outcome(write_jsonl: Write, tmp_path: Path) -> None:
+    record = Record(verdicts=("second", None), tokens=7, cost=0.5, text=("B.",))
+    config = settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("none",))
+    evaluate(config, models={"mine": Given({"r1": record})})
+    (line,) = outcomes(tmp_path / "run")
+    spent = {key: line[key] for key in ("credit", "verdicts", "tokens", "cost", "text")}
+    assert spent == {"credit": 0.0, "verdicts": ["second", None], "tokens": 7, "cost": 0.5, "text": ["B."]}
+
+
+def test_ratings_take_one_score_per_row(write_jsonl: Write, tmp_path: Path) -> None:
+    plain = {"user": "u", "chosen": None, "rejected": None}
+    rows = [make_row(n, **plain, answer="x" * n, rating=n / 5) for n in range(1, 6)]
+    scores = write_jsonl([{"id": f"r{n}", "score": n} for n in range(1, 6)], "scores.jsonl")
+    config = settings(
+        write_jsonl(rows), tmp_path / "run", task="ratings", model=(f"mine:=scores?path={scores}",), condition=("none",)
+    )
+    assert result(evaluate(config).summary, "none")["concordance"]["value"] == 1.0
+
+
+def test_a_torn_run_resumes_to_the_same_bytes(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(n) for n in range(1, 7)])
+    scores = write_jsonl([{"pair": f"r{n}", "scores": [n, 3]} for n in range(1, 7)], "scores.jsonl")
+    model = (f"mine:=scores?path={scores}",)
+    whole = evaluate(settings(data, tmp_path / "whole", model=model, batch=2))
+    torn = evaluate(settings(data, tmp_path / "torn", model=model, batch=2)).folder
+    lines = (torn / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
+    (torn / "outcomes.jsonl").write_bytes(b"".join(lines[:8]))
+    for name in ("summary.json", "users.json"):
+        (torn / name).unlink()
+    evaluate(settings(data, torn, model=model, batch=2))
+    assert same_files(whole.folder, torn)
+
+
+def test_a_run_is_not_resumed_with_other_scores(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(n) for n in (1, 2)])
+    scores = write_jsonl([{"pair": "r1", "scores": [1, 0]}, {"pair": "r2", "scores": [1, 0]}], "scores.jsonl")
+    config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), batch=1)
+    evaluate(config)
+    journal = tmp_path / "run" / "outcomes.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:3]))
+    (tmp_path / "run" / "summary.json").unlink()
+    write_jsonl([{"pair": "r1", "scores": [0, 1]}, {"pair": "r2", "scores": [0, 1]}], "scores.jsonl")
+    with pytest.raises(RunConflict):
+        evaluate(config)
+
+
+def test_a_damaged_file_leaves_nothing_behind(write_jsonl: Write, tmp_path: Path) -> None:
+    data, scores = write_jsonl([make_row(1)]), write_jsonl([{"pair": "r1", "verdict": "A"}], "scores.jsonl")
+    before = names(tmp_path)
+    with pytest.raises(BadInput, match=r"scores.jsonl, line 1: verdict"):
+        evaluate(settings(data, tmp_path / "run", model=(f"scores?path={scores}",)))
+    assert names(tmp_path) == before
+
+
+def test_verbs_that_score_new_answers_refuse_recorded_scores(write_jsonl: Write, tmp_path: Path) -> None:
+    scores = write_jsonl([{"pair": "r1", "verdict": "tie"}], "scores.jsonl")
+    spec, problem = f"scores?path={scores}", "holds recorded scores; .* a model that can score new answers"
+    with pytest.raises(BadInput, match=problem):
+        evaluate_personalized_reward("An answer.", ["A post."], 0.5, model=spec)
+    with pytest.raises(BadInput, match=problem):
+        best_of_n(BonConfig(model=(spec,), policy="scripted/hello", n=2, out=tmp_path / "bon"))

@@ -1,0 +1,116 @@
+"""Published results: read strictly, shown where they are about the dataset, and never part of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb.errors import BadInput
+from prb.evaluation.run import evaluate
+from prb.reporting.published import PublishedResult, read_published
+from prb.reporting.site import ReportConfig, report_tables, write_site
+from tests.reporting.sites import EVIL, data_of, make_run, rows
+from tests.runs import Notes, settings
+
+Write = Callable[..., Path]
+ROW = "- {dataset: set, model: theirs, value: 71.5, source: 'Their paper, Table 2'}\n"
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "published.yaml"
+    path.write_text(text, "utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def run(write_jsonl: Write, tmp_path: Path) -> Path:
+    return make_run(write_jsonl(rows()), tmp_path / "run")
+
+
+def test_a_row_is_shown_beside_the_board_and_changes_nothing_in_it(run: Path, tmp_path: Path) -> None:
+    place = write(tmp_path, ROW + ROW.replace("71.5", "80").replace("theirs", EVIL))
+    plain = write_site([run], tmp_path / "plain").parent
+    site = write_site([run], tmp_path / "site", published=place).parent
+    board = data_of(site, "d0/board")
+    shown = board.pop("published")
+    assert [(row["model"], row["value"], row["source"]) for row in shown] == [
+        (EVIL, 0.8, "Their paper, Table 2"),
+        ("theirs", 0.715, "Their paper, Table 2"),
+    ]
+    assert board == data_of(plain, "d0/board")
+    changed = {str(f.relative_to(site)) for f in site.rglob("*") if f.is_file()}
+    changed = {name for name in changed if (site / name).read_bytes() != (plain / name).read_bytes()}
+    assert changed == {"data/d0/board.js"}
+
+
+def test_rows_about_other_datasets_are_not_shown_and_the_user_is_told(run: Path, tmp_path: Path) -> None:
+    place, notes = write(tmp_path, ROW.replace("set,", "other,")), Notes()
+    site = write_site([run], tmp_path / "site", published=place, progress=notes).parent
+    assert "published" not in data_of(site, "d0/board")
+    assert [note for note in notes.notes if "has none about" in note]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name", "same"),
+    [
+        ("reward-bench-2", "rewardbench?path=hub:allenai/reward-bench-2?revision=05a9005", True),
+        ("Reward-Bench-2", "rewardbench?path=data/reward-bench-2.jsonl", True),
+        ("reward-bench", "rewardbench?path=hub:allenai/reward-bench-2?revision=05a9005", False),
+        ("QiyaoMa/Personalized-RewardBench", "hub:QiyaoMa/Personalized-RewardBench?revision=1", True),
+        ("prism_personalized_0125", "personalrewardbench?path=hub:MichaelR207/prism_personalized_0125", True),
+        ("prism", "personalrewardbench?path=hub:MichaelR207/prism_personalized_0125", False),
+        ("a.c", "abc", False),
+    ],
+)
+def test_a_dataset_is_matched_by_a_whole_part_of_its_name(dataset: str, name: str, same: bool) -> None:
+    assert PublishedResult(dataset=dataset, model="m", value=50, source="s").is_about(name) is same
+
+
+def test_the_shipped_rows_have_sources_and_cover_the_three_benchmarks() -> None:
+    shipped = read_published("default")
+    names = {"hub:QiyaoMa/Personalized-RewardBench?revision=1", "hub:allenai/reward-bench-2?revision=1"}
+    names |= {f"hub:MichaelR207/{name}_personalized_0125?revision=1" for name in ("prism", "chatbot_arena")}
+    assert all(any(row.is_about(name) for row in shipped) for name in names)
+    assert all(any(row.is_about(name) for name in names) for row in shipped)
+    assert all(row.source for row in shipped)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: [", "is not YAML"),
+        ("dataset: set", "content: Input should be a valid list"),
+        (ROW.replace("source", "sourse"), "row 1: source: Field required"),
+        (ROW + ROW.replace("71.5", "0.715"), "row 2: value: Input should be greater than 1"),
+        (ROW.replace("71.5", "715"), "row 1: value: Input should be less than or equal to 100"),
+        (ROW.replace("source:", "interval: 3, source:"), "row 1: interval: Extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_file_is_refused_and_nothing_is_written(text: str, problem: str, run: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=problem) as error:
+        write_site([run], tmp_path / "site", published=write(tmp_path, text))
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_file_that_is_not_there_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"no\.yaml cannot be read"):
+        write_site([run], tmp_path / "site", published=str(tmp_path / "no.yaml"))
+
+
+def test_tables_hold_results_of_runs_only(run: Path) -> None:
+    with pytest.raises(BadInput, match="--published is for the site"):
+        report_tables(ReportConfig(runs=(run,), format="markdown", published="default"))
+
+
+def test_recorded_scores_are_marked(write_jsonl: Write, tmp_path: Path) -> None:
+    content = rows()
+    scores = write_jsonl([{"pair": row["id"], "verdict": "chosen"} for row in content], "scores.jsonl")
+    models: Any = (f"reader:=scores?path={scores}", "length")
+    evaluate(settings(write_jsonl(content), tmp_path / "run", model=models, condition=("none",)))
+    site = write_site([tmp_path / "run"], tmp_path / "site").parent
+    marks = {model["name"]: model.get("recorded") for model in data_of(site, "site")["datasets"][0]["models"]}
+    assert marks == {"reader": True, "length": None}
