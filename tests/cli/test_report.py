@@ -150,4 +150,4 @@ def test_a_folder_with_other_things_is_not_overwritten(prb: Prb, run: Path, tmp_
 def test_a_damaged_summary_is_refused(prb: Prb, run: Path) -> None:
     (run / "summary.json").write_text("{")
     said = prb("report", run)
-    assert (said.code, "summary.json is not JSON" in said.err) == (2, True)
+    assert (said.code, "summary.json was changed after the run wrote it" in said.err) == (2, True)

@@ -151,6 +151,15 @@ def test_best_of_n_prints_its_curves_its_differences_and_its_grader_with_both(tm
     assert {table.notes[-1] for table in (curves, paired)} == {"Graded by marks. Right on 3 of 4 known pairs."}
 
 
+def test_best_of_n_tells_why_queries_failed(tmp_path: Path) -> None:
+    summary = read_json(bon_run(tmp_path / "bon") / "summary.json")
+    summary["queries"]["failures"] = {"HTTP 400": 2}
+    summary["results"][0]["failures"] = {"no verdict": 3}
+    notes = next(bon_tables(summary)).notes
+    assert "Failed in sampling or grading: 2 × HTTP 400." in notes
+    assert "Failed, knows: 3 × no verdict." in notes
+
+
 def test_ppo_prints_the_held_out_prompts_before_and_after(tmp_path: Path) -> None:
     summary = read_json(ppo_run(tmp_path / "ppo", stopped="KL 9.0") / "summary.json")
     (table,) = ppo_tables(summary)

@@ -193,16 +193,17 @@ def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule
         return f"failure_kind {line['failure_kind']!r} does not fit failure {failure!r}"
     if not all(_is_text(line[name]) for name in ("pair", "user", "cluster", "model", "condition")):
         return "pair, user, cluster, model and condition must be texts"
-    for name, valid in (("scores", _is_score), ("verdicts", VERDICTS.__contains__)):
+    for name, valid, each in (("scores", _is_score, 1), ("verdicts", VERDICTS.__contains__, 2)):  # duels in two orders
         values = line[name]
-        even = name == "scores" or len(values or ()) % 2 == 0  # every duel in two orders
-        if not (values is None or (isinstance(values, list) and even and all(map(valid, values)))):
+        if not (values is None or (isinstance(values, list) and len(values) % each == 0 and all(map(valid, values)))):
             return f"{name} {values!r} are not as prb evaluate writes them"
     for name in ("post_ids", "plan", "text"):
         if not (isinstance(line[name], list) and all(map(_is_text, line[name]))):
             return f"{name} must be a list of texts"
     amounts = [line["cut"], line["tokens"], line["seconds"], line["cost"], line.get("leaks", 0)]
-    if not all(_is_number(value) and value >= 0 for value in (*amounts, *line.get("choices", ()))):
+    choices = line.get("choices", ())
+    amounts += choices if isinstance(choices, list | tuple) else [None]
+    if not all(_is_number(value) and value >= 0 for value in amounts):
         return "cut, tokens, seconds, cost, leaks and choices must be numbers that are not negative"
     return None
 

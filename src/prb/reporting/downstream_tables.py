@@ -8,6 +8,7 @@ from typing import Any
 
 from prb.downstream.curves import trust
 from prb.errors import BadInput
+from prb.failures import count_reasons
 from prb.progress import SILENT, Progress
 from prb.reporting.format import (
     MISSING,
@@ -66,6 +67,7 @@ def bon_tables(summary: Result) -> Iterator[Table]:
         "score; “then down” where the fall from there to the end is significant (corrected sign-flip p < .05).",
         f"{samples['drawn']} samples, {samples['failed']} failed, {samples['truncated']} stopped by --max-tokens; "
         f"{number(samples['distinct_of_n'])} of {summary['n']} distinct. Failed queries are left out, never scored.",
+        *_failures(summary),
         grader_trust,
     )
     columns = ("model", *(f"best of {k}" for k in ks), "headroom", "peak", "failed")
@@ -85,6 +87,14 @@ def bon_tables(summary: Result) -> Iterator[Table]:
         note = "Points, paired by query; sign-flip p over clusters, and the 95 % interval that inverts it."
         columns = ("models", "difference", "95 %", "p", "p (Holm)", "queries")
         yield Table(f"Best of {ks[-1]}, paired", columns, contrasts, (note, grader_trust))
+
+
+def _failures(summary: Result) -> Iterator[str]:
+    if reasons := summary["queries"]["failures"]:
+        yield f"Failed in sampling or grading: {count_reasons(reasons)}."
+    for result in summary["results"]:
+        if result["failures"]:
+            yield f"Failed, {result['model']}: {count_reasons(result['failures'])}."
 
 
 def _bon_title(summary: Result) -> str:

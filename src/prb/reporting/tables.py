@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from prb.failures import count_reasons
 from prb.reporting.format import MISSING, Table, bounds, dollars, interval, number, p_value, percent, points, stars
 from prb.types import Pair
 from prb.weights import here
@@ -313,6 +314,8 @@ def build_lines(card: Result) -> list[str]:
         right = "not measured, too few pairs" if value is None else f"{percent(value)} % right without the user"
         lines.append(f"{name}: {right}")
     lines.append(paid)
+    if card["failures"]:
+        lines.append(f"failed requests: {count_reasons(card['failures'])}")
     if counts["rejected_by_gate"].get("endpoint"):
         lines.append("some calls failed at the endpoint; run the same command again to retry them")
     return lines
