@@ -3,17 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 VERL := .venv-verl
-EMBEDDED := random length constant lexical embedding aspect-match
 
 .PHONY: help demo test test-slow test-verl check baselines training downstream study coverage bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-demo: $(VENV)/.core  ## train a light head, evaluate it and the embedded models on the embedded benchmark, write a site
-	@rm -rf runs/demo runs/demo-head
-	$(BIN)/prb train light --out runs/demo-head
-	$(BIN)/prb evaluate $(addprefix --model ,$(EMBEDDED)) --model 'personal?path=runs/demo-head' --out runs/demo
+demo: $(VENV)/.core  ## evaluate the embedded models on the embedded benchmark, write a site
+	@rm -rf runs/demo
+	$(BIN)/prb evaluate --out runs/demo
 	@$(BIN)/prb report runs/demo
 
 test: $(VENV)/.dev chromium  ## all tests, then the command line once more in an unusual environment
@@ -61,7 +59,7 @@ bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmar
 	$(BIN)/python benchmarks/coverage.py
 
 clean:  ## remove the environment and the demo run
-	rm -rf $(VENV) runs/demo runs/demo-head
+	rm -rf $(VENV) runs/demo
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from prb.data.load import load_pairs
 from prb.errors import BadInput, UnknownName
-from prb.models import MODELS
+from prb.models import MODELS, NOT_RECORDED
 from prb.types import Comparer, Failure, Record, Recorded, Scorer
 
 Write = Callable[..., Path]
@@ -66,9 +67,8 @@ def test_a_row_without_condition_holds_for_all_that_have_none_of_their_own(write
 
 def test_a_missing_row_is_a_failure_that_names_the_file(write_jsonl: Write) -> None:
     model = recorded(write_jsonl([{"pair": "r1", "condition": "none", "verdict": "tie"}], "theirs.jsonl"))
-    assert (
-        model.recall("r1", "profile") == model.recall("r2", "none") == Failure("no score for this row in theirs.jsonl")
-    )
+    assert model.recall("r2", "none") == Failure("no score for this row in theirs.jsonl")
+    assert model.recall("r1", "profile") == Failure(NOT_RECORDED)
 
 
 def test_one_of_several_models_is_picked_by_name(write_jsonl: Write) -> None:
@@ -140,3 +140,16 @@ def test_noise_needs_a_model_that_can_score_new_answers(write_jsonl: Write) -> N
     path = write_jsonl([{"pair": "r1", "verdict": "tie"}])
     with pytest.raises(BadInput, match="holds recorded scores; noise needs a model that can score new answers"):
         MODELS.make(f"noisy?model=scores%3Fpath={path}")
+
+
+def test_the_embedded_reader_knows_the_rows_of_mirror_and_says_where_it_has_none() -> None:
+    reader = MODELS.make("reader")
+    assert isinstance(reader, Recorded)
+    for split in ("test", "hard"):
+        for pair in load_pairs("mirror", split=split):
+            for condition in ("none", "profile", "shuffled"):
+                record = reader.recall(pair.id, condition)
+                assert isinstance(record, Record)
+                assert len(record.scores) == len(pair.answers)
+    assert reader.recall("c01-q1-amparo", "oracle") == Failure(NOT_RECORDED)
+    assert reader.recall("no such row", "profile") == Failure("no score for this row in readers.jsonl")

@@ -146,7 +146,7 @@ def best_of_n(
     for spec in config.model:  # a wrong name must not show after hours of sampling
         if spec not in given:
             MODELS.check(Spec.parse(spec))
-        if config.n > MAX_COMPARED or spec.startswith(f"{RECORDED}?"):  # what it can do is known once it is loaded
+        if config.n > MAX_COMPARED or Spec.parse(spec).name in RECORDED:  # what it can do is known once it is loaded
             check_reward_model(spec, given[spec] if spec in given else MODELS.make(spec), config.n)
     planner = PLANNERS.make(config.planner)
     progress.begin(f"loading {config.grader}")

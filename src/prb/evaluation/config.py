@@ -11,6 +11,8 @@ from prb.registry import split_alias
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 DEFAULT_CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled", "oracle")
 DEFAULT_MODELS = ("random", "length", "constant", "lexical", "embedding", "aspect-match")
+READER = "reader (LLM, recorded):=reader"
+"""Added to them on the splits of `mirror` that it has read, so that a first table shows what is possible."""
 
 
 @config
@@ -43,6 +45,13 @@ class EvaluateConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
     """Exit 1 unless this holds, e.g. "accuracy>0.6,embedding:control.low>0"; without `model:` for every model."""
 
     @property
+    def models(self) -> tuple[str, ...]:
+        """The models, or the embedded ones that suit the data."""
+        has_reader = self.dataset == "mirror" and self.split in (None, "test", "hard") and self.task == "pairs"
+        embedded = (*DEFAULT_MODELS, READER) if has_reader and self.protocol == "prb" else DEFAULT_MODELS
+        return tuple(dict.fromkeys(self.model)) or embedded
+
+    @property
     def names(self) -> tuple[str, ...]:
         """What the models are called in outcomes and tables."""
-        return tuple(split_alias(model)[0] for model in self.model)
+        return tuple(split_alias(model)[0] for model in self.models)

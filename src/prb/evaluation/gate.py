@@ -11,6 +11,7 @@ from typing import Any
 from prb.errors import BadSpec, GateFailed, unknown
 from prb.evaluation.config import CONDITIONS
 from prb.failures import refuse_failures, share_problem
+from prb.models import NOT_RECORDED
 
 _CLAUSE = re.compile(
     r"(?:(.+):)?([a-z_]+)(?:@([a-z]+))?(?:\.(low|high|p|p_holm|failed|n))?"
@@ -72,14 +73,15 @@ def _parse(clause: str) -> Requirement:
 def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:
     """Raise `TooManyFailures` if more than this share of a model's rows failed under a condition.
 
-    A condition that is impossible for the whole dataset is no failure of the model: see `impossible_conditions`.
+    A condition that is impossible for the whole dataset is no failure of the model: see `impossible_conditions`. Nor is
+    one under which nothing was recorded of a model whose scores were given elsewhere.
     """
     impossible = impossible_conditions(summary)
     refuse_failures(
         (
             share_problem(f"{row['model']} under {row['condition']}", *_counts(row), row["failures"], max_failed)
             for row in summary["results"]
-            if row["condition"] not in impossible
+            if row["condition"] not in impossible and set(row["failures"]) != {NOT_RECORDED}
         ),
         max_failed,
     )

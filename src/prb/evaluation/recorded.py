@@ -8,8 +8,8 @@ from typing import Any
 
 from prb.config import Condition
 from prb.evaluation.scoring import checked_reward
-from prb.stats.credit import Credit, credit_of_duels, credit_of_scores, duel_shares
-from prb.types import Failure, Item, Outcome, Pair, Record, Recorded
+from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
+from prb.types import NO_EVIDENCE, Failure, Item, Outcome, Pair, Record, Recorded
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,15 @@ def _misfit(record: Record, item: Item) -> Failure | None:
     return None
 
 
-def _credit(record: Record, item: Item) -> Credit | tuple[None, None]:
+def _credit(record: Record, item: Item) -> tuple[float | None, float | None]:
     """Of pairs; ratings have none. `_misfit` has checked that every score and every duel is there."""
     if not isinstance(item, Pair):
         return None, None
     if record.scores:
-        return credit_of_scores(record.scores, item.n_best)  # type: ignore[arg-type]
-    return credit_of_duels(duel_shares(record.verdicts), item.n_best)  # type: ignore[arg-type]
+        earned = credit_of_scores(record.scores, item.n_best)  # type: ignore[arg-type]
+    else:
+        earned = credit_of_duels(duel_shares(record.verdicts), item.n_best)  # type: ignore[arg-type]
+    return (None, earned.margin) if item.tier == NO_EVIDENCE else earned
 
 
 def _finite(scores: Sequence[float | None]) -> tuple[float | None, ...]:

@@ -20,7 +20,7 @@ from prb import __version__
 from prb.data.load import Dataset, load
 from prb.errors import BadInput, BudgetUsedUp, Unreachable
 from prb.evaluation.conditions import QueryBuilder
-from prb.evaluation.config import DEFAULT_CONDITIONS, DEFAULT_MODELS, EvaluateConfig
+from prb.evaluation.config import DEFAULT_CONDITIONS, EvaluateConfig
 from prb.evaluation.gate import check_requirements
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_scoring, rows_of_subsets
@@ -78,7 +78,7 @@ def evaluate(
 
 def complete(config: EvaluateConfig) -> EvaluateConfig:
     """Defaults filled in, and what fields require of each other checked, before anything expensive happens."""
-    check_requirements(config.require or "", config.condition or DEFAULT_CONDITIONS, config.names or DEFAULT_MODELS)
+    check_requirements(config.require or "", config.condition or DEFAULT_CONDITIONS, config.names)
     if config.protocol == "paper":
         config = paper_config(config)
     elif config.judge_prompt:
@@ -87,7 +87,7 @@ def complete(config: EvaluateConfig) -> EvaluateConfig:
         raise BadInput("two models have the same short name")
     return replace(
         config,
-        model=tuple(dict.fromkeys(config.model)) or DEFAULT_MODELS,
+        model=config.models,
         condition=tuple(dict.fromkeys(config.condition)) or DEFAULT_CONDITIONS,
     )
 

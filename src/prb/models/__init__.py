@@ -15,8 +15,9 @@ from prb.registry import Registry
 from prb.types import Recorded, RewardModel, Scorer
 
 MODELS: Registry[RewardModel] = Registry("model", package="prb.models", group="prb.models")
-RECORDED = "scores"
-"""The model whose scores were given elsewhere."""
+RECORDED = frozenset({"scores", "reader"})
+"""Models whose scores were given elsewhere."""
+NOT_RECORDED = "not recorded under this condition"
 
 
 def check_scorer(name: str, model: object, use: str) -> Scorer:

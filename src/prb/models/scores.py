@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from prb.config import Condition, NonNegative, Size
 from prb.data.source import RawRow
 from prb.errors import BadInput, unknown
-from prb.models import MODELS, RECORDED
+from prb.models import MODELS, NOT_RECORDED
 from prb.models.score_files import Format, score_rows
 from prb.types import Failure, Record, Recorded, Winner, writable
 
@@ -98,10 +99,17 @@ class ScoreRow(BaseModel):
         return Record(scores=tuple(self.scores or both), **spent)
 
 
-@MODELS.register(RECORDED)
+@MODELS.register("scores")
 def scores(path: str, model: str | None = None, format: Format = "auto") -> Recorded:
     """Scores or verdicts that were given elsewhere (path=FILE; model=NAME if the file has several models)."""
     return RecordedScores(Path(path), model, format)
+
+
+@MODELS.register("reader")
+def reader() -> Recorded:
+    """Picks of LLM readers on `mirror`, splits test and hard, recorded under none, profile and shuffled."""
+    with as_file(files("prb.data") / "mirror" / "readers.jsonl") as path:
+        return RecordedScores(path)
 
 
 class RecordedScores:
@@ -122,12 +130,15 @@ class RecordedScores:
             raise BadInput(f"{path} has scores of several models; add model=… to pick one: {', '.join(sorted(models))}")
         if model is not None and model not in models:
             raise unknown(f"model in {path}", model, models)
+        self._conditions = {condition for _, condition in self._records}
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         self.fingerprint = f"scores-{content[:32]}" + (f"-{model}" if model else "")
 
     def recall(self, pair: str, condition: str) -> Record | Failure:
         record = self._records.get((pair, condition)) or self._records.get((pair, None))
+        if record is None and not {condition, None} & self._conditions:
+            return Failure(NOT_RECORDED)
         return record or Failure(f"no score for this row in {self._name}")
 
     def _add(self, row: ScoreRow, where: str) -> None:

@@ -40,7 +40,7 @@ def describe(group: Group) -> dict[str, Any]:
             "run": entry.run.folder.name,
             "floor": entry.spec in FLOORS,
             "blind": entry.kind in BLIND,
-            **({"recorded": True} if entry.kind == RECORDED else {}),
+            **({"recorded": True} if entry.kind in RECORDED else {}),
             "conditions": [c for c in group.conditions if (entry.name, c) in group.columns],
             **{key: entry.run.settings[key] for key in ("k", "ranker", "budget", "protocol")},
         }
