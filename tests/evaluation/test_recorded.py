@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from prb.api import ppo
 from prb.downstream.bon import BonConfig, best_of_n
 from prb.errors import BadInput, RunConflict
 from prb.evaluation.config import CONDITIONS
 from prb.evaluation.personalized_reward import evaluate_personalized_reward
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
+from prb.serving.server import ServeConfig, serve
 from prb.types import Duel, Failure, Record
 from tests.conftest import make_row, make_twins
 from tests.runs import by_length, names, outcomes, prefers, result, same_files, settings
@@ -158,3 +160,8 @@ def test_verbs_that_score_new_answers_refuse_recorded_scores(write_jsonl: Write,
         evaluate_personalized_reward("An answer.", ["A post."], 0.5, model=spec)
     with pytest.raises(BadInput, match=problem):
         best_of_n(BonConfig(model=(spec,), policy="scripted/hello", n=2, out=tmp_path / "bon"))
+    with pytest.raises(BadInput, match=problem):
+        ppo(model=spec, policy="transformers/nowhere", out=tmp_path / "ppo")
+    with pytest.raises(BadInput, match=problem):
+        serve(ServeConfig(model=spec, port=0), ready=lambda _: pytest.fail("it listens"))
+    assert not {"bon", "ppo"} & set(names(tmp_path))
