@@ -22,6 +22,7 @@ from prb.types import (
     Reward,
     Scorer,
     Verdict,
+    visible,
 )
 
 PAIR = Pair(
@@ -141,3 +142,9 @@ def test_a_model_is_known_by_its_one_method() -> None:
     assert not isinstance(OnlyScores(), Comparer)
     assert isinstance(OnlyCompares(), Comparer)
     assert not isinstance(OnlyCompares(), Scorer)
+
+
+def test_what_hides_reorders_or_commands_is_shown_by_its_code() -> None:
+    assert visible("a\u202eb\u0007\x1b[2J\u200f") == "a⟨U+202E⟩b⟨U+0007⟩⟨U+001B⟩[2J⟨U+200F⟩"
+    for text in ("plain", "two\nlines\tand a tab", "שלום مرحبا 你好 é 👩‍💻"):
+        assert visible(text) == text

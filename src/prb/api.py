@@ -129,13 +129,17 @@ def audit(
 ) -> Audit:
     """Measure how much of a benchmark needs the user at all; run or resume."""
     from prb.evaluation.audit import audit as run
+    from prb.evaluation.audit import check_failures
     from prb.reporting.figures import write_audit
 
     checked = AuditConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, models=models, progress=shown)
         write_audit(finished.summary, finished.folder, shown)
-    return Audit(finished.folder, finished.summary)
+    result = Audit(finished.folder, finished.summary)
+    with _carrying(result):
+        check_failures(result.summary, checked.max_failed)
+    return result
 
 
 @verb(GradeConfig)

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from prb.types import visible
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -78,7 +80,7 @@ class Lines:
         self.show(text)
 
     def show(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+        print(visible(text), file=sys.stderr, flush=True)  # noqa: T201
 
 
 class Bar:
@@ -89,8 +91,9 @@ class Bar:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
-        status = TextColumn("{task.fields[status]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), status)
+        status = TextColumn("{task.fields[status]}", markup=False)
+        label = TextColumn("{task.description}", markup=False)
+        columns = (label, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), status)
         self._rich = RichProgress(*columns, console=Console(stderr=True), transient=True)
         self._task: TaskID | None = None
 
@@ -110,7 +113,7 @@ class Bar:
             self._rich.update(self._task, status=f"{speed:.2g}/s  {text}" if speed else text)
 
     def note(self, text: str) -> None:
-        self._rich.console.print(text, highlight=False, markup=False)
+        self._rich.console.print(visible(text), highlight=False, markup=False)
 
     def stop(self) -> None:
         self._rich.stop()

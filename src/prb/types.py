@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, Self, overload, runtime_checkable
@@ -175,6 +176,15 @@ Item = Pair | Rating
 def writable(text: str) -> str:
     """The text as a file can hold it: a lone surrogate, left by a token limit or sent by a server, becomes `?`."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+_HIDDEN = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]")
+
+
+def visible(text: str) -> str:
+    """Control and direction characters as their code, so that no text can hide or reorder what is on a page, or give
+    orders to a terminal."""
+    return text if text.isprintable() else _HIDDEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
 
 
 FailureKind = Literal["row", "transient", "fatal", "budget"]

@@ -67,3 +67,11 @@ def test_bad_input_ends_with_one_line(prb: Prb, tmp_path: Path) -> None:
 def test_a_set_may_be_given_as_a_flag_as_with_other_verbs(prb: Prb, data: Path, tmp_path: Path) -> None:
     said = prb("audit", "--dataset", data, "--out", tmp_path / "audit", "--json", "--quiet")
     assert said.json["dataset"]["name"] == str(data)
+
+
+def test_a_ceiling_that_fails_is_told_and_exits_1(prb: Prb, data: Path, tmp_path: Path) -> None:
+    said = prb("audit", data, "--ceiling", "scripted?fail=busy", "--out", tmp_path / "out", "--quiet")
+    assert said.code == 1
+    assert "could read no rubric" in said.out
+    assert "failed (" in said.err
+    assert "× busy)" in said.err

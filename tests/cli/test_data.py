@@ -213,3 +213,13 @@ def test_a_source_that_breaks_leaves_no_half_file(prb: Prb, tmp_path: Path) -> N
     said = prb("data", "convert", tmp_path / "set.jsonl", tmp_path / "out.parquet")
     assert (said.code, "set.jsonl:2: broken JSON" in said.err) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set.jsonl"]
+
+
+def test_a_text_gives_no_orders_to_a_terminal(prb: Prb, write_jsonl: Callable[..., Path]) -> None:
+    data = write_jsonl([make_row(1, chosen="yes\x1b]0;title\x07 \u202eno"), make_row(2, category=3)])
+    for words in (("show", data, "r1"), ("show", data, "r1", "--condition", "profile"), ("check", data)):
+        said = prb("data", *words)
+        assert not set(said.out + said.err) & set("\x1b\x07\u202e")
+    assert "yes⟨U+001B⟩]0;title⟨U+0007⟩ ⟨U+202E⟩no" in prb("data", "show", data, "r1").out
+    missing = prb("data", "show", data, "r\x1b[31m")
+    assert "\x1b" not in missing.err

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prb.errors import BadData, BadInput, BadSpec, UnknownName
-from prb.evaluation.audit import AuditConfig, audit, verdict
+from prb.errors import BadData, BadInput, BadSpec, TooManyFailures, UnknownName
+from prb.evaluation.audit import AuditConfig, audit, check_failures, verdict
 from prb.models.scripted import ScriptedScorer
 from prb.runs import read_sealed
 from prb.stats.estimate import share
@@ -103,6 +103,19 @@ def test_a_reader_that_cannot_read_is_named(write_jsonl: Write, tmp_path: Path) 
     result = audit(config, models={"reader": ScriptedScorer(lambda _: Failure("timeout"), "broken")}).summary
     assert (result["headroom"]["value"], result["headroom"]["dropped"]) == (None, 25)
     assert result["verdict"].endswith("What the person adds cannot be told: reader could read no rubric.")
+
+
+def test_a_reader_that_mostly_fails_is_an_error_and_rows_without_a_rubric_are_none(
+    write_jsonl: Write, tmp_path: Path
+) -> None:
+    data = write_jsonl([row(n, rubric_aspects=[] if n < 5 else row(n)["rubric_aspects"]) for n in range(12)])
+    result = run(data, tmp_path / "out")
+    assert result["ceiling"]["failures"] == {"no rubric to show": 5}
+    check_failures(result, 0.1)
+    broken = {"reader": ScriptedScorer(lambda _: Failure("timeout"), "broken")}
+    config = AuditConfig(dataset=data, out=tmp_path / "broken", ceiling="reader")
+    with pytest.raises(TooManyFailures, match=r"reader: 7 of 7 failed \(7 × timeout\)"):
+        check_failures(audit(config, models=broken).summary, 0.1)
 
 
 def test_without_a_rubric_there_is_no_ceiling_and_it_says_so(write_jsonl: Write, tmp_path: Path) -> None:

@@ -84,6 +84,11 @@ def test_data_in_a_script_reads_back_as_it_was_and_ends_no_script(value: Any) ->
     assert "\u2029".encode() not in text
 
 
+def test_no_key_in_a_script_changes_a_prototype() -> None:
+    text = script_json({"__proto__": 1, "a": '"__proto__":'})
+    assert text == rb'{["__proto__"]:1,"a":"\"__proto__\":"}'
+
+
 def test_a_site_is_the_same_every_time(run: Path, tmp_path: Path) -> None:
     one, two = (write_site([run], tmp_path / name).parent for name in ("one", "two"))
     files = sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file())

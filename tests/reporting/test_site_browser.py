@@ -360,3 +360,29 @@ def test_ratings_alone_are_a_table(visit: Open, tmp_path: Path) -> None:
     assert window.texts("nav a") == ["Leaderboard"]
     window.assert_quiet()
     window.assert_fits()
+
+
+def test_a_category_may_have_the_name_of_a_property_of_every_object(visit: Open, tmp_path: Path) -> None:
+    data = tmp_path / "set.jsonl"
+    odd = {"category": "__proto__", "tier": "constructor", "groups": {"__proto__": "toString"}}
+    made = [make_row(n, **(odd if n < 3 else {})) for n in range(6)]
+    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in made))
+    site = write_site([make_run(data, tmp_path / "run")], tmp_path / "report").parent
+    window = visit(site, "model.html#model=knows")
+    for group in ("category=__proto__", "tier=constructor"):
+        assert window.page.locator(f'main a[href*="{group}"]').count() == 1
+    assert "toString" in window.page.locator("main").inner_text()
+    window.assert_quiet()
+    pairs = visit(site, "pairs.html#category=__proto__")
+    assert pairs.page.locator(".row").count() == 3
+    pairs.assert_quiet()
+
+
+def test_marks_that_turn_or_hide_text_are_shown_by_their_code(visit: Open, tmp_path: Path) -> None:
+    data = tmp_path / "set.jsonl"
+    row = make_row(1, chosen="Yes \u202eno\u202c.", question="Do\u2066 you?\u0007")
+    data.write_bytes(b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in (row, make_row(2))))
+    site = write_site([make_run(data, tmp_path / "run")], tmp_path / "report").parent
+    page = visit(site, "pairs.html#pair=r1").page
+    assert "Yes ⟨U+202E⟩no⟨U+202C⟩." in page.locator(".chosen .text").inner_text()
+    assert page.locator(".detail h2").inner_text() == "Do⟨U+2066⟩ you?⟨U+0007⟩"

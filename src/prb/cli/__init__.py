@@ -53,6 +53,7 @@ def _leave(*_: object) -> None:
 
 def run(args: list[str]) -> int:
     from prb.errors import PrbError
+    from prb.types import visible
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # an ASCII terminal must not turn a table into a traceback
@@ -63,7 +64,7 @@ def run(args: list[str]) -> int:
         finally:
             sys.stdout.flush()
     except PrbError as error:
-        print(f"prb: {error}", file=sys.stderr)  # noqa: T201
+        print(visible(f"prb: {error}"), file=sys.stderr)  # noqa: T201
         return error.exit_code
     except KeyboardInterrupt:
         print(f"prb: {RESUME}", file=sys.stderr)  # noqa: T201

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prb.cli.parse import parse, print_json
+from prb.cli.parse import finished, parse, print_json
 from prb.evaluation.audit import AuditConfig
 
 
@@ -13,9 +13,11 @@ def command(args: Sequence[str]) -> None:
     from prb.api import audit
     from prb.reporting.format import show
 
-    result = audit(config)
+    result, failed = finished(lambda: audit(config))
     if config.json:
         print_json(result.summary)
-        return
-    show(*result.tables())
-    print(f"{result.summary['verdict']}\nwritten: {result.folder}")  # noqa: T201
+    else:
+        show(*result.tables())
+        print(f"{result.summary['verdict']}\nwritten: {result.folder}")  # noqa: T201
+    if failed:
+        raise failed

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from prb.cli.parse import choose, parse, print_json
 from prb.config import Condition, Name, Positional, PositionalOrFlag, Settings, config
+from prb.types import visible
 
 if TYPE_CHECKING:
     from prb.types import Pair
@@ -82,7 +83,7 @@ def check_data(args: Sequence[str]) -> None:
         print_json([p._asdict() for p in problems])
     else:
         for problem in problems:
-            print(f"{problem.level:<7}  {problem}")  # noqa: T201
+            print(visible(f"{problem.level:<7}  {problem}"))  # noqa: T201
         print(f"{config.dataset}: {len(errors)} errors, {len(warnings)} warnings")  # noqa: T201
     counted = problems if config.strict else errors
     if counted:
@@ -111,13 +112,13 @@ def show_row(args: Sequence[str]) -> None:
     if config.condition is None:
         from prb.reporting.tables import pair_text
 
-        print(pair_text(pair))  # noqa: T201
+        print(visible(pair_text(pair)))  # noqa: T201
         return
     prompt = _prompt(spec, pair, config.condition)
     if config.json:
         print_json({"id": pair.id, "condition": config.condition, "prompt": prompt})
     else:
-        print(prompt)  # noqa: T201
+        print(visible(prompt))  # noqa: T201
 
 
 def _read_pair(spec: str, id_: str) -> Pair:

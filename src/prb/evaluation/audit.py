@@ -21,8 +21,10 @@ from prb.data.users import Users
 from prb.evaluation.audit_texts import Features, between_splits, leaks, length_balance, marks, repeats
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.gate import IMPOSSIBLE
 from prb.evaluation.outcomes import Column, read_outcomes
 from prb.evaluation.run import evaluate
+from prb.failures import FailureConfig, refuse_failures, share_problem
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
@@ -44,10 +46,11 @@ AUDIT = "audit.json"
 
 
 @config
-class AuditConfig(OutputConfig, MaskingConfig, DataConfig):
+class AuditConfig(OutputConfig, FailureConfig, MaskingConfig, DataConfig):
     """How much of a benchmark needs the user: for any set of chosen/rejected pairs."""
 
     verb: ClassVar[str] = "audit"
+    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | FailureConfig.presentation
 
     dataset: PositionalOrFlag[Name] = "mirror"
     """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
@@ -85,7 +88,8 @@ def audit(
     blind = _blind(pairs, dataset.index.clusters, encoder, config, progress)
     reading = headroom = None
     if ceiling is not None:
-        reading = {"model": config.ceiling, "accuracy": rows.share(ceiling.credit, ceiling.margin)}
+        accuracy = rows.share(ceiling.credit, ceiling.margin)
+        reading = {"model": config.ceiling, "accuracy": accuracy, "failures": dict(sorted(ceiling.failures.items()))}
         if blind is not None:
             headroom = difference(ceiling.credit, blind.beside_question, rows.clusters, seed=config.seed).as_dict()
     scores = {name: rows.share(column.credit, column.margin) for name, column in floors.items()}
@@ -108,8 +112,18 @@ def audit(
     return Finished(folder, result)
 
 
+def check_failures(result: Mapping[str, Any], max_failed: float) -> None:
+    """Raise `TooManyFailures` if the reader of the rubric failed on more than this share of the rows that have one."""
+    reading = result["ceiling"]
+    if reading:
+        reasons = {reason: n for reason, n in reading["failures"].items() if reason not in IMPOSSIBLE}
+        failed = sum(reasons.values())
+        problem = share_problem(reading["model"], failed, reading["accuracy"]["n"] + failed, reasons, max_failed)
+        refuse_failures([problem], max_failed)
+
+
 def _evaluation(config: AuditConfig, models: Sequence[str], condition: Literal["profile", "oracle"]) -> EvaluateConfig:
-    names = ("dataset", "split", "limit", "k", "seed", "skip_bad", "mask_pii")
+    names = ("dataset", "split", "limit", "k", "seed", "skip_bad", "mask_pii", "max_fatal", "retry_failed")
     same = {name: getattr(config, name) for name in names}
     return EvaluateConfig(model=tuple(models), condition=(condition,), **same)
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from prb.types import visible
+
 MISSING = "–"
 Estimate = Mapping[str, Any]
 """What JSON holds of a number with uncertainty: value, low, high; a contrast also has p and p_holm."""
@@ -154,10 +156,10 @@ def show(*tables: Table) -> None:
     console = Console(soft_wrap=True, highlight=False)
     sections = []
     for table in tables:
-        sections.append(Text("\n".join(_fitted([table.title], width)), style="bold"))
-        sections.append(Text("\n".join(layout(table, width))))
+        sections.append(Text(visible("\n".join(_fitted([table.title], width))), style="bold"))
+        sections.append(Text(visible("\n".join(layout(table, width)))))
         if table.notes:
-            sections.append(Text("\n".join(_fitted(table.notes, width)), style="dim"))
+            sections.append(Text(visible("\n".join(_fitted(table.notes, width))), style="dim"))
     for position, section in enumerate(sections):
         console.print(*([""] if position else []), section, sep="\n")
 

@@ -226,11 +226,11 @@ def _write_data(folder: Path, name: str, value: Any) -> None:
 
 
 def script_json(value: Any) -> bytes:
-    """JSON that is safe inside a script: it can open or close no tag and end no line."""
+    """JSON that is safe inside a script: it can open or close no tag, end no line and change no prototype."""
     text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     for raw, safe in ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029")):
         text = text.replace(raw, safe)
-    return text
+    return text.replace(b'"__proto__":', b'["__proto__"]:')  # inside a string its quotes would be escaped
 
 
 def render(page: Page, pages: Sequence[Page], inputs: Inputs) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -45,6 +44,7 @@ from prb.study.judgments import (
     undone_reply,
     validate_fields,
 )
+from prb.types import visible
 
 MAX_FIELDS = 10_000
 MAX_SKIP_WORDS = 1000
@@ -52,7 +52,6 @@ SIGN_INS_PER_MINUTE = 10
 TRACKED_KEYS = 10_000
 """Rate limits forget idle keys when there are more."""
 COOKIE, ADMIN_COOKIE = "prb_study", "prb_study_admin"
-BIDI_CONTROLS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
 NOTICES = {
     "kept": "This item had already been answered, perhaps in another tab. The first answer was kept; use Undo to "
     "change it.",
@@ -262,17 +261,6 @@ class RateLimit:
             left = min(float(self.per_minute), left + (now - last) * self.per_minute / 60)
             self._buckets[key] = (left - 1 if left >= 1 else left), now
             return left >= 1
-
-
-def visible(text: str) -> str:
-    """Control and direction characters as their code, so that no text can hide or reorder what is on the page."""
-    if text.isprintable():
-        return text
-
-    def hidden(c: str) -> bool:
-        return c not in "\n\t" and (unicodedata.category(c) == "Cc" or c in BIDI_CONTROLS)
-
-    return "".join(f"⟨U+{ord(c):04X}⟩" if hidden(c) else c for c in text)
 
 
 def account_routes(site: Site) -> APIRouter:

@@ -56,6 +56,15 @@ const prb = (() => {
   // --- elements: text is text, never markup ---
   const SVG = new Set(["svg", "g", "line", "rect", "circle", "path", "polyline", "polygon", "text", "title", "desc"]);
 
+  // control characters and marks that turn the direction of text are shown by their code, so that nothing hides or moves
+  const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+  const visible = (text) => text.replace(HIDDEN, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+
+  function contents(children) {
+    const shown = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+    return shown.map((child) => (typeof child === "string" ? visible(child) : child));
+  }
+
   function h(tag, attributes = {}, ...children) {
     const node = SVG.has(tag) ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
     for (const [key, value] of Object.entries(attributes)) {
@@ -63,13 +72,13 @@ const prb = (() => {
       if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
       else node.setAttribute(key, value === true ? "" : value);
     }
-    node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+    node.append(...contents(children));
     return node;
   }
 
   function put(where, ...children) {
     const node = typeof where === "string" ? document.getElementById(where) : where;
-    node.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+    node.replaceChildren(...contents(children));
     return node;
   }
 
