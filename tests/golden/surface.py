@@ -23,7 +23,7 @@ BAD = (
     ("evaluate", "--model", "random?seed=a"),
     ("evaluate", "--limit", "0"),
     ("evaluate", "--dataset", "nowhere.jsonl"),
-    ("evaluate", "--split", "dev"),
+    ("evaluate", "--split", "devel"),
     ("evaluate", "--config", "nowhere.json"),
     ("evaluate", "--require", "acuracy>0"),
     ("evaluate", "--limit", "2", "--model", "constant", "--out", "run", "--quiet", "--require", "accuracy>0.9"),

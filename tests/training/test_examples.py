@@ -71,7 +71,7 @@ def test_too_few_users_are_refused() -> None:
 
 def test_training_never_falls_back_to_test_rows(write_jsonl: Callable[..., Path]) -> None:
     path = write_jsonl([make_row(1, split="test"), make_row(2, split="test")])
-    with pytest.raises(BadInput, match="no rows in split 'train'"):
+    with pytest.raises(BadInput, match="has no rows to train on; its splits are test"):
         open_training(str(path), None)
 
 

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from statistics import mean, median
 from typing import Any, Literal, NamedTuple
@@ -192,11 +192,14 @@ def _answer_rules(pair: Pair) -> Iterator[str]:
 def _privacy_rules(pair: Pair) -> Iterator[str]:
     """No contact details anywhere, and no full names except reviewed ones."""
     for text in (pair.question, pair.narrative, *pair.answers, *(post.text for post in pair.profile)):
-        for match in find(text):
-            yield f"holds personal data ({match.kind}): {text[match.start : match.end]!r}"
-        for name in _TWO_CAPITALS.findall(text):
-            if name not in reviewed_names():
-                yield f"{name!r} may be a private person's full name; see mirror/names.txt"
+        yield from private_texts(text)
+
+
+@lru_cache(maxsize=8192)  # a user's posts are the same in every row
+def private_texts(text: str) -> tuple[str, ...]:
+    found = [f"holds personal data ({match.kind}): {text[match.start : match.end]!r}" for match in find(text)]
+    names = [name for name in _TWO_CAPITALS.findall(text) if name not in reviewed_names()]
+    return (*found, *(f"{name!r} may be a private person's full name; see mirror/names.txt" for name in names))
 
 
 @cache

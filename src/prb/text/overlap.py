@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -33,12 +34,13 @@ def near_duplicates(rows: Matrix, limit: float = NEAR_DUPLICATE, block: int = BL
         yield from ((start + int(i), int(j)) for i, j in np.argwhere(cosines >= limit) if j < start + i)
 
 
-def word_runs(text: str, n: int) -> set[str]:
+@lru_cache(maxsize=8192)  # the same posts stand beside many answers
+def word_runs(text: str, n: int) -> frozenset[str]:
     """All runs of `n` words; of twice as many characters in scripts that do not separate words."""
     units = words(text)
     if not text.isascii() and len(_SPACELESS.findall(text)) > 0.3 * sum(map(len, units)):
         units, n = list("".join(units)), 2 * n
-    return {" ".join(units[i : i + n]) for i in range(len(units) - n + 1)}
+    return frozenset(" ".join(units[i : i + n]) for i in range(len(units) - n + 1))
 
 
 def hidden_texts(narrative: str, rubric: Iterable[Aspect]) -> list[str]:
@@ -51,7 +53,7 @@ class SharedWording:
 
     def __init__(self, texts: Iterable[str], n: int = LEAK_WORDS, *, allowed: str = "") -> None:
         self._n = n
-        self._runs = set().union(*(word_runs(text, n) for text in texts)) - word_runs(allowed, n)
+        self._runs = frozenset().union(*(word_runs(text, n) for text in texts)) - word_runs(allowed, n)
 
     def first_in(self, text: str) -> str | None:
         """The alphabetically first of these runs in `text`, if there is one."""

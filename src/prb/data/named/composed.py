@@ -61,9 +61,8 @@ def read_neutral() -> list[Row]:
     return orjson.loads((files("prb.data") / "mirror" / "neutral.json").read_bytes())  # type: ignore[no-any-return]
 
 
-@cache
 def runs_of(text: str) -> frozenset[str]:
-    return frozenset(word_runs(text, SHARED_WORDS))
+    return word_runs(text, SHARED_WORDS)
 
 
 @dataclass(frozen=True)
