@@ -189,7 +189,7 @@ class UserConfig(MaskingConfig):
     planner: Name = "extractive"
     """How condition `plan` infers what the user wants."""
     donors: Donors = "matched"
-    """Whose posts condition `shuffled` shows: those of a user with the same topic, else category; or of any user."""
+    """Whose history condition `shuffled` shows: that of a user with the same topic, else category; or of any user."""
 
 
 @config

@@ -386,3 +386,22 @@ def test_marks_that_turn_or_hide_text_are_shown_by_their_code(visit: Open, tmp_p
     page = visit(site, "pairs.html#pair=r1").page
     assert "Yes ⟨U+202E⟩no⟨U+202C⟩." in page.locator(".chosen .text").inner_text()
     assert page.locator(".detail h2").inner_text() == "Do⟨U+2066⟩ you?⟨U+0007⟩"
+
+
+def test_a_pair_shows_its_conversation_all_its_answers_and_past_choices(visit: Open, tmp_path: Path) -> None:
+    row = make_row(
+        1,
+        context=[{"role": "user", "text": "Good morning."}, {"role": "assistant", "text": "Hello."}],
+        choices=[{"question": "Tea?", "chosen": f"Yes. {EVIL}", "rejected": "No."}],
+        chosen=["Once a week.", "Every Sunday."],
+        rejected=["It depends.", "Never."],
+    )
+    data = tmp_path / "several.jsonl"
+    data.write_bytes(b"".join(orjson.dumps(r) + b"\n" for r in (row, make_row(2))))
+    evaluate(settings(data, tmp_path / "run", model=("length",)))
+    page = visit(write_site([tmp_path / "run"], tmp_path / "report").parent, "pairs.html#pair=r1").page
+    shown = page.locator("article").inner_text()
+    for text in ("user: Good morning.", "assistant: Hello.", "Also right", "Every Sunday.", "Also wrong", "Never."):
+        assert text in shown
+    page.locator("#choices summary").click()
+    assert f"Yes. {EVIL}" in page.locator("#choices").inner_text()

@@ -20,7 +20,7 @@ from prb.serving.bodies import (
     score_reply,
 )
 from prb.serving.server import MODEL_ERROR
-from prb.types import Ask, Failure, Post, Query, Reward
+from prb.types import Ask, Choice, Failure, Post, Query, Reward, Turn
 from tests.serving.fakes import ask
 
 
@@ -198,3 +198,15 @@ def test_openrlhf_gets_rewards_scores_and_numbers_to_log() -> None:
         "scores": [0.5, 1.0],
         "extra_logs": {"cut": [3.0, 0.0]},
     }
+
+
+def test_a_query_may_hold_past_choices_and_earlier_turns() -> None:
+    choice = {"question": "Tea?", "chosen": "Yes.", "rejected": "No."}
+    body = {"question": "And now?", "choices": [choice], "context": [{"role": "user", "text": "Hello."}]}
+    (one,) = ScoreRequest.model_validate({"query": body, "answers": ["a"]}).asks()
+    assert one.query.choices == (Choice("Tea?", "Yes.", "No."),)
+    assert one.query.context == (Turn("user", "Hello."),)
+    assert refused(query={**body, "choices": [{"question": "Tea?", "chosen": "Yes."}]}, answers=["a"]).startswith(
+        "query"
+    )
+    assert "role" in refused(query={**body, "context": [{"role": "bot", "text": "x"}]}, answers=["a"])

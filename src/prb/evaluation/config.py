@@ -36,7 +36,7 @@ class EvaluateConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
     judge_prompt: Place | None = None
     """With --protocol paper: its prompts/ folder, or a file with the slots {question}, {answer_a} and {answer_b}."""
     on_overflow: Literal["cut", "error"] = "cut"
-    """When a query does not fit a model: drop the oldest posts and count them, or stop the run."""
+    """When a query does not fit a model: drop the oldest posts, choices and turns and count them, or stop the run."""
     batch: Count = 64
     """Rows per batch; a crash costs at most one."""
     seed: Seed = 0

@@ -57,6 +57,9 @@ def _pairs(summary: Result) -> Table:
             f"A row is right if a right answer is ranked first; a coin would score {chance}. pairwise: share of "
             f"right-wrong pairs in the right order under {shown} (coin: 50)."
         )
+    if str(summary["dataset"]["name"]).startswith("personalrewardbench"):
+        means = [f"{row['model']} {percent(row['users']['mean'])}" for row in results if row["condition"] == shown]
+        notes.append(f"Mean accuracy over users under {shown}, as PersonalRewardBench reports it: {', '.join(means)}.")
     if official:
         notes.append("RewardBench 2: its official score, the mean of six subsets, ties included.")
     if kinds:

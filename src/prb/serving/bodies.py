@@ -125,7 +125,7 @@ class ScoreReply(BaseModel):
     failures: list[str | None]
     """Why there is no score; null where there is one."""
     cut: list[int]
-    """How many posts were left out because they did not fit the model's context."""
+    """How many posts, choices and turns were left out because they did not fit the model's context."""
     model: str
     fingerprint: str
 

@@ -110,7 +110,15 @@ class Chunk:
             "profile": [self._number(post) for post in item.profile],
             "topic": item.topic,
             "groups": dict(item.groups),
+            **self._more(item),
         }
+
+    def _more(self, item: Pair) -> dict[str, Any]:
+        """What only some datasets have: earlier turns, past choices, and further answers, right or wrong."""
+        shown = {0, item.n_best}
+        others = [(n < item.n_best, text) for n, text in enumerate(item.answers) if n not in shown]
+        parts = {"context": item.context, "choices": item.choices, "others": others}
+        return {name: [tuple(part) for part in part_list] for name, part_list in parts.items() if part_list}
 
     def _number(self, post: Post) -> int:
         return self._posts.setdefault(post, len(self._posts))

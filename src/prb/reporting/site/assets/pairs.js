@@ -28,6 +28,25 @@
     h("p", { class: "soft" }, h("label", {}, h("input", { type: "checkbox", id: "marked", checked: marked, onchange: (e) => go({ plain: e.target.checked ? null : "1" }, { replace: true }) }), " mark differences. "), how)];
   }
 
+  // earlier turns, further answers and past choices: only where the dataset has them
+  function turns(pair) {
+    return (pair.context || []).map(([role, text]) => h("p", { class: "soft turn" }, h("b", {}, `${role}: `), h("span", { class: "text" }, text)));
+  }
+
+  function others(pair) {
+    if (!pair.others) return null;
+    return h("div", { class: "two" }, pair.others.map(([right, text]) => h("section", { class: right ? "answer chosen" : "answer rejected" },
+      h("h3", {}, right ? "Also right" : "Also wrong"), h("div", { class: "text" }, text))));
+  }
+
+  function choices(pair) {
+    if (!pair.choices) return null;
+    return h("details", { class: "card", id: "choices" }, h("summary", {}, `Past choices of the user, oldest first: ${pair.choices.length}`),
+      h("ol", { class: "posts" }, pair.choices.map(([question, chosen, rejected]) => h("li", { class: "post" }, h("b", {}, question),
+        h("p", {}, h("span", { class: "badge" }, "preferred"), " ", h("span", { class: "text" }, chosen)),
+        h("p", { class: "soft" }, h("span", { class: "badge" }, "rejected"), " ", h("span", { class: "text" }, rejected))))));
+  }
+
   function rubric(pair) {
     if (!pair.rubric.length && !pair.narrative) return null;
     return h("details", { class: "card", id: "rubric" }, h("summary", {}, "Rubric: what this user wants (hidden from models, except under oracle)"),
@@ -97,13 +116,14 @@
     return [
       h("p", { class: "crumbs" }, h("a", { href: link({ pair: null }), class: "back" }, "← list"), step(at - 1, "k previous"), step(at + 1, "j next"),
         h("span", { class: "soft" }, at >= 0 ? `${at + 1} of ${count(found.length)}` : "not in this list")),
+      turns(pair),
       h("h2", { id: "question", tabindex: -1 }, pair.question || pairs.ids[i]),
       h("p", { class: "soft" }, `${pairs.ids[i]} · `, h("a", { href: link({ user: users.names[pairs.users[i]], pair: pairs.ids[i] }) }, users.names[pairs.users[i]]),
         pairs.category[i] >= 0 ? ` · ${words(pairs.categories[pairs.category[i]])}` : "", pairs.tier[i] >= 0 ? ` · ${words(pairs.tiers[pairs.tier[i]])}` : "",
         twin >= 0 ? [" · ", h("a", { href: link({ pair: pairs.ids[twin] }) }, "same question, other user")] : null),
       pairs.note ? h("p", { class: "note" }, pairs.note) : null,
-      pair.question ? answers(pair, state.plain !== "1") : null,
-      scores(page, pair, i), spoken(page, pair), pair.question ? rubric(pair) : null, posts(page, pair, chunk, reader)];
+      pair.question ? [answers(pair, state.plain !== "1"), others(pair)] : null,
+      scores(page, pair, i), spoken(page, pair), pair.question ? rubric(pair) : null, choices(pair), posts(page, pair, chunk, reader)];
   }
 
   // --- the page ---
