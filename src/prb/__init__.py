@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from prb.training.config import TrainConfig as TrainConfig
     from prb.types import Ask as Ask
     from prb.types import Aspect as Aspect
+    from prb.types import Choice as Choice
     from prb.types import Comparer as Comparer
     from prb.types import Duel as Duel
     from prb.types import Estimate as Estimate
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from prb.types import Recorded as Recorded
     from prb.types import Reward as Reward
     from prb.types import Scorer as Scorer
+    from prb.types import Turn as Turn
     from prb.types import Verdict as Verdict
 
 __version__ = "0.1.0"
@@ -87,7 +89,8 @@ _EXPORTS = {
     "prb.text.encoders": "ENCODERS",
     "prb.training.config": "FullConfig TrainConfig",
     "prb.types": (
-        "Ask Aspect Comparer Duel Estimate Failure Outcome Pair Post Query Rating Record Recorded Reward Scorer Verdict"
+        "Ask Aspect Choice Comparer Duel Estimate Failure Outcome Pair Post Query "
+        "Rating Record Recorded Reward Scorer Turn Verdict"
     ),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}

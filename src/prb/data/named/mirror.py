@@ -87,12 +87,28 @@ def unfold_hard(couple: dict[str, Any]) -> Iterator[dict[str, Any]]:
         posts = [next(queues[place not in own]) for place in range(missing + len(content["posts"]))]
         profiles[user] = [{"id": f"{user}-{n:03}", "category": "", "text": p["text"]} for n, p in enumerate(posts, 1)]
         numbers[user] = {k: profiles[user][place]["id"] for k, place in enumerate(sorted(own), 1)}
+    return mirror_rows(couple, profiles, numbers, "hard")
+
+
+def unfold_couple(couple: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    profiles: dict[str, list[dict[str, str]]] = {}
+    for user, content in couple["people"].items():
+        posts = enumerate(content["posts"], 1)
+        profiles[user] = [{"id": f"{user}-{n:02}", "category": p["category"], "text": p["text"]} for n, p in posts]
+    numbers = {user: {n: post["id"] for n, post in enumerate(posts, 1)} for user, posts in profiles.items()}
+    return mirror_rows(couple, profiles, numbers, couple["split"])
+
+
+def mirror_rows(
+    couple: dict[str, Any], profiles: dict[str, list[dict[str, str]]], posts: dict[str, dict[int, str]], split: str
+) -> Iterator[dict[str, Any]]:
+    """Every question under both users, the answers swapped; `posts` has the ids of users' own posts by number."""
     first, second = couple["people"]
     for number, question in enumerate(couple["questions"], 1):
         name, wants = f"{couple['couple']}-q{number}", question["wants"]
         for user, other in ((first, second), (second, first)):
             wrong = [wants[other]["answer"], *question.get("others", ())]
-            yield {
+            row = {
                 "id": f"{name}-{user}",
                 "user": user,
                 "question": question["question"],
@@ -104,36 +120,9 @@ def unfold_hard(couple: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 "rejected": wrong if len(wrong) > 1 else wrong[0],
                 "tier": question["tier"],
                 "mirror": f"{name}-{other}",
-                "split": "hard",
+                "split": split,
                 "topic": question["topic"],
-                "bearing_posts": [numbers[user][n] for n in wants[user]["bearing"]],
-            }
-
-
-def unfold_couple(couple: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    profiles: dict[str, list[dict[str, str]]] = {}
-    for user, content in couple["people"].items():
-        posts = enumerate(content["posts"], 1)
-        profiles[user] = [{"id": f"{user}-{n:02}", "category": p["category"], "text": p["text"]} for n, p in posts]
-    first, second = couple["people"]
-    for number, question in enumerate(couple["questions"], 1):
-        name, wants = f"{couple['couple']}-q{number}", question["wants"]
-        for user, other in ((first, second), (second, first)):
-            row = {
-                "id": f"{name}-{user}",
-                "user": user,
-                "question": question["question"],
-                "profile": profiles[user],
-                "rubric_aspects": wants[user]["aspects"],
-                "narrative": wants[user]["narrative"],
-                "category": question["category"],
-                "chosen": wants[user]["answer"],
-                "rejected": wants[other]["answer"],
-                "tier": question["tier"],
-                "mirror": f"{name}-{other}",
-                "split": couple["split"],
-                "topic": question["topic"],
-                "bearing_posts": [profiles[user][n - 1]["id"] for n in wants[user]["bearing"]],
+                "bearing_posts": [posts[user][n] for n in wants[user]["bearing"]],
             }
             yield {**row, "drift": True} if wants[user].get("drift") else row
 
