@@ -77,17 +77,22 @@ def test_a_long_prompt_is_cut_for_the_policy_and_whole_for_the_reward_model(work
 
 
 def test_settings_are_said_in_verls_words(work: Path) -> None:
-    ppo(settings(work, lr=2e-6, kl=0.2, kl_target=4.0, gpus=2, nodes=2, minibatch=8, lora=8, steps=5, tracker="wandb"))
+    ppo(settings(work, lr=2e-6, kl=0.2, gpus=2, nodes=2, minibatch=8, lora=8, steps=5, tracker="wandb"))
     told = tree(work)
     assert told["defaults"] == ["ppo_trainer", "_self_"]
     assert float(told["actor_rollout_ref"]["actor"]["optim"]["lr"]) == 2e-6
     assert float(told["critic"]["optim"]["lr"]) == pytest.approx(2e-5)
     assert told["actor_rollout_ref"]["actor"]["ppo_micro_batch_size_per_gpu"] == 2
     assert told["actor_rollout_ref"]["model"]["lora_rank"] == told["critic"]["model"]["lora_rank"] == 8
-    assert told["algorithm"]["kl_ctrl"] == {"type": "adaptive", "kl_coef": 0.2, "horizon": 10000, "target_kl": 4.0}
+    assert told["algorithm"]["kl_ctrl"] == {"type": "fixed", "kl_coef": 0.2, "horizon": 10000}
     assert told["trainer"]["total_training_steps"] == 5
     assert told["trainer"]["logger"] == ["console", "wandb"]
-    assert told["reward"]["custom_reward_function"]["reward_kwargs"] == {"url": "http://127.0.0.1:8300"}
+    assert told["reward"]["custom_reward_function"]["reward_kwargs"] == {"url": "http://127.0.0.1:8300", "empty": None}
+
+
+def test_a_target_per_answer_is_not_passed_off_as_one_per_token(work: Path) -> None:
+    with pytest.raises(BadInput, match=r"per answer here and per token in verl.*--override algorithm\.kl_ctrl"):
+        ppo(settings(work, kl_target=4.0))
 
 
 def test_the_reward_file_gives_verl_the_client_of_the_server(work: Path) -> None:
@@ -139,7 +144,7 @@ def test_a_second_call_writes_no_row_again(work: Path) -> None:
 def test_a_server_that_has_moved_needs_no_other_folder(work: Path) -> None:
     ppo(settings(work))
     ppo(settings(work, reward_url="http://elsewhere:8300"))
-    assert tree(work)["reward"]["custom_reward_function"]["reward_kwargs"] == {"url": "http://elsewhere:8300"}
+    assert tree(work)["reward"]["custom_reward_function"]["reward_kwargs"]["url"] == "http://elsewhere:8300"
 
 
 def test_where_verl_is_not_installed_the_command_for_where_it_is_is_told(

@@ -71,12 +71,62 @@ def test_a_reply_depends_on_its_own_request_alone(folder: Path, llm: LLM) -> Non
         assert make_llm(f"transformers/{folder};device=cpu;batch={batch}").complete(mixed()) == alone
 
 
-def test_near_ties_are_decided_by_the_request_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_ties_are_decided_by_the_request_alone(folder: Path) -> None:
     """With a margin as wide as this every token is a near tie."""
-    llm = make_llm(f"transformers/{folder};device=cpu")
+    llm: Any = make_llm(f"transformers/{folder};device=cpu")
     usual = llm.complete(mixed())
-    monkeypatch.setattr("prb.llm.transformers.MARGIN", 1e6)
+    llm._margin = 1e6
     assert llm.complete(mixed()) == usual
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_in_16_bits_requests_share_a_pass_too_and_depend_on_themselves_alone(folder: Path, dtype: str) -> None:
+    llm: Any = make_llm(f"transformers/{folder};device=cpu;dtype={dtype}")
+    assert llm._batch == 8
+    assert llm._margin > MARGIN
+    requests = [request for request in mixed() if not request.sampling.top_logprobs]
+    alone = [said(llm, request) for request in requests]
+    assert llm.complete(requests) == alone
+    assert llm.complete(requests[::-1]) == alone[::-1]
+
+
+THINKS = (
+    "{% for m in messages %}<|user|>{{ m['content'] }}{% endfor %}<|assistant|>"
+    "{% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}"
+)
+
+
+def test_a_template_that_opens_the_thinking_is_seen_and_its_settings_reach_it(tmp_path: Path) -> None:
+    folder = tiny.llama(tmp_path, template=THINKS)
+    thinking = said(make_llm(f"transformers/{folder};device=cpu"), ask("Hi", top_logprobs=4))
+    assert thinking.text.startswith("<think>")
+    assert thinking.first == {}, "it never got to an answer"
+    quiet = make_llm(f'transformers/{folder};device=cpu;chat_template_kwargs={{"enable_thinking": false}}')
+    answer = said(quiet, ask("Hi", top_logprobs=4))
+    assert answer.first
+    assert "<think>" not in answer.text
+    assert quiet.fingerprint != make_llm(f"transformers/{folder};device=cpu").fingerprint
+
+
+def test_log_probabilities_are_those_after_the_thinking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is made to write a thought, a blank line and a letter; what was likely at the letter counts."""
+    llm: Any = make_llm(f"transformers/{folder};device=cpu")
+    script = llm._tokenizer("<think>A or B?</think>\n\nB", add_special_tokens=False)["input_ids"]
+    seen: list[int] = []
+    monkeypatch.setattr(llm, "_likeliest", lambda _, __: seen.append(1) or {"B": -float(len(seen))})
+    monkeypatch.setattr("prb.llm.transformers.settled", lambda *_: script[len(steps)])
+    steps: list[int] = []
+    write = llm._write
+
+    def step(row: Any, logits: Any) -> None:
+        write(row, logits)
+        steps.append(1)
+
+    monkeypatch.setattr(llm, "_write", step)
+    completion = said(llm, ask("Hi", top_logprobs=4, max_tokens=len(script)))
+    assert completion.text.endswith("B")
+    assert completion.first == {"B": -float(len(seen))}, "the last place that was looked at"
+    assert len(seen) > 1, "the very first token might have been the answer"
 
 
 def test_greedy_replies_are_those_of_the_library(folder: Path, llm: LLM) -> None:

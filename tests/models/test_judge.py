@@ -126,6 +126,19 @@ def test_half_a_character_in_a_reply_can_still_be_written() -> None:
     assert verdict.text.encode()
 
 
+def test_a_thinking_judge_has_room_to_think_before_its_verdict() -> None:
+    llm = ScriptedLLM(Completion(text="<think>A or B?</think>\n\nB", first={"A": -3.0, "B": -0.1}))
+    judge = PairwiseJudge(llm, STYLES["pairwise-direct"], logprobs=True, thinking=500)
+    (verdict,) = judge.prefer([DUEL])
+    assert isinstance(verdict, Verdict)
+    assert verdict.choice == "second"
+    assert llm.requests[0].sampling.max_tokens > 500
+    spoken = ScriptedLLM("<think>Result: A? No.</think>Result: B")
+    (verdict,) = PairwiseJudge(spoken, STYLES["pairwise"]).prefer([DUEL])
+    assert isinstance(verdict, Verdict)
+    assert verdict.choice == "second"
+
+
 def weighed(name: str, first: dict[str, float]) -> Any:
     llm = ScriptedLLM(Completion(text="A", first=first, truncated=True))
     style = STYLES[name]

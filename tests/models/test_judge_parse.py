@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb.llm import Completion
-from prb.llm.asking import without_reasoning
+from prb.llm.thinking import without_thinking
 from prb.models.judge_parse import STYLES, Parsed, read_choice, read_rating, weigh_choice, weigh_rating
 from prb.types import Failure
 
@@ -245,7 +245,7 @@ def test_a_model_that_repeats_itself_for_ever_is_read_at_once(name: str, piece: 
     ],
 )
 def test_reasoning_is_taken_away(text: str, rest: str) -> None:
-    assert without_reasoning(text).strip() == rest
+    assert without_thinking(text).strip() == rest
 
 
 @pytest.mark.parametrize("name", STYLES)

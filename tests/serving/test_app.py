@@ -243,6 +243,26 @@ def test_when_too_much_waits_clients_are_told_when_to_come_back() -> None:
     assert [reply.json()["scores"] for reply in accepted] == [[value("q", a)] for a in ("busy", "1", "4")]
 
 
+def test_openrlhf_which_soon_gives_up_waits_for_room_in_a_full_queue() -> None:
+    server = Server(window=0.0, queue=1)
+    server.model.gate.clear()
+    whole = {"query": ["Q: q\nAnswer."], "prompts": ["Q: q\n"], "labels": [json.dumps({"question": "q"})]}
+
+    async def talk(client: Client) -> list[Any]:
+        busy = asyncio.create_task(client.post("/v1/score", json=body("q", "busy")))
+        await server.hold()
+        waiting = asyncio.create_task(client.post("/v1/score", json=body("q", "1")))
+        while server.batcher.waiting < 1:
+            await asyncio.sleep(0.01)
+        patient = asyncio.create_task(client.post("/get_reward", json=whole))
+        await asyncio.sleep(0.1)
+        server.model.gate.set()
+        return list(await asyncio.gather(busy, waiting, patient))
+
+    *_, reply = server.run(talk)
+    assert reply.json()["rewards"] == [worth(ask("q", "Answer."))]
+
+
 def test_when_too_many_bodies_are_still_coming_others_are_told_to_come_back() -> None:
     server, go_on = Server(max_requests=2), asyncio.Event()
 

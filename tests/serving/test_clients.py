@@ -69,7 +69,7 @@ GOOD = (200, {}, b'{"scores": [1.5], "failures": [null]}')
 @pytest.mark.parametrize("query", [QUERY, json.dumps(QUERY)], ids=["a map", "JSON"])
 def test_verl_gets_the_score_of_an_answer_for_its_person(query: Any, url: str) -> None:
     reward = compute_score("prb", "Yes.", "unused", {"query": query, "index": 3, "num_turns": None}, url=url)
-    assert reward == worth(ask("q", "Yes.", "I am brief"))
+    assert reward == {"score": worth(ask("q", "Yes.", "I am brief")), "empty": 0.0}
 
 
 def test_verl_loads_the_file_by_its_path_where_prb_is_not_installed(url: str, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_verl_loads_the_file_by_its_path_where_prb_is_not_installed(url: str, tm
         "assert not {'torch', 'numpy', 'prb', 'httpx'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert float(done.stdout) == worth(ask("q", "Yes.", "I am brief"))
+    assert ast.literal_eval(done.stdout)["score"] == worth(ask("q", "Yes.", "I am brief"))
 
 
 def test_the_file_needs_the_standard_library_only() -> None:
@@ -110,6 +110,17 @@ def test_verl_without_a_query_is_an_error_not_a_score_for_nobody(extra_info: Any
 def test_verl_raises_where_there_is_no_score(answer: str, why: str, url: str) -> None:
     with pytest.raises(NoScore, match=why):
         compute_score("prb", answer, "", {"query": QUERY}, url=url)
+
+
+def test_an_empty_answer_does_not_end_verl_but_gets_the_lowest_reward_and_is_counted(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "_lowest", float("inf"))
+    info = {"query": QUERY}
+    given = [compute_score("prb", text, "", info, url=url)["score"] for text in ("One.", "Two.", "Three.")]
+    lowest = min(*given, worth(ask("q", clients.SHORTEST, "I am brief")))
+    assert compute_score("prb", " \n", "", info, url=url) == {"score": lowest, "empty": 1.0}
+    assert compute_score("prb", "", "", info, url=url, empty=-3.0) == {"score": -3.0, "empty": 1.0}
 
 
 def test_trl_gets_one_reward_a_completion_and_none_where_there_is_no_score(url: str) -> None:
@@ -193,7 +204,7 @@ def test_address_and_token_come_from_the_environment(scripted: Any, monkeypatch:
     monkeypatch.setenv("PRB_SERVE_URL", scripted.url + "/")
     monkeypatch.setenv("PRB_SERVE_TOKEN", "open sesame\n")  # as a file's content is
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    assert compute_score("prb", "Yes.", "", {"query": QUERY}) == 1.5
+    assert compute_score("prb", "Yes.", "", {"query": QUERY}) == {"score": 1.5, "empty": 0.0}
     assert scripted.asked[0]["token"] == "Bearer open sesame"
 
 

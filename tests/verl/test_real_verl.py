@@ -71,7 +71,7 @@ def test_verls_own_command_composes_the_config(work: Path) -> None:
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
-    "adaptive": {"kl_target": 3.0, "steps": 7, "epochs": 3, "lr": 2e-6},
+    "short": {"steps": 7, "epochs": 3, "lr": 2e-6, "empty_reward": -1.0},
     "no KL penalty, no clipping of values": {"kl": 0.0, "value_clip": None, "holdout": 0},
     "lora": {"lora": 8, "rollout": "sglang"},
 }

@@ -20,7 +20,8 @@ from prb.evaluation.planners.llm import entries
 from prb.grading import Grades
 from prb.hashing import draw
 from prb.llm import LLM, Completion, Request, Sampling
-from prb.llm.asking import Reply, ask, without_reasoning
+from prb.llm.asking import Reply, ask
+from prb.llm.thinking import without_thinking
 from prb.prompts import load, quote, with_material
 from prb.text.encoders import Encoder
 from prb.text.overlap import BLOCK, similarity_blocks
@@ -137,7 +138,7 @@ def write_rubrics(
 
 def read_rubric(text: str, narrative: str, span: tuple[int, int]) -> Rubric | None:
     """The aspects, if the list is complete and every evidence is a quote; evidence is spelled as in the narrative."""
-    text = without_reasoning(text)
+    text = without_thinking(text)
     heads = list(_FIELD.finditer(text))
     if not heads or [head[1].lower() for head in heads] != ["aspect", "evidence", "reason"] * (len(heads) // 3):
         return None
@@ -252,7 +253,7 @@ def judge_couples(
 
 def read_couple_verdict(reply: Completion) -> CoupleVerdict | None:
     """`None` unless there is exactly one verdict."""
-    verdicts = {match.lower() for match in _VERDICT.findall(without_reasoning(reply.text))}
+    verdicts = {match.lower() for match in _VERDICT.findall(without_thinking(reply.text))}
     return next((name for name in COUPLE_VERDICTS if verdicts == {name}), None)
 
 
@@ -272,7 +273,7 @@ def write_answers(
         requests.append(Request((prompt,), replace(sampling, seed=seed)))
     candidates = []
     for (task, side, number), reply in zip(planned, llm.complete(requests), strict=True):
-        text = "" if isinstance(reply, Failure) else without_reasoning(reply.text).strip()
+        text = "" if isinstance(reply, Failure) else without_thinking(reply.text).strip()
         failure = reply if isinstance(reply, Failure) else None if text else Failure("empty answer")
         if isinstance(reply, Completion) and reply.truncated:
             failure = Failure("cut off at the token limit")
@@ -334,7 +335,7 @@ def rate_quality(llm: LLM, pairs: Sequence[QualityAsk], sampling: Sampling) -> l
 
 def read_ratings(reply: Completion) -> tuple[float, float] | None:
     """The last rating of each answer; `None` unless both are rated."""
-    text = without_reasoning(reply.text)
+    text = without_thinking(reply.text)
     matches = [list(pattern.finditer(text)) for pattern in _RATING_LINES]
     if not all(matches):
         return None

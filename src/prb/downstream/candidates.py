@@ -21,7 +21,7 @@ from prb.evaluation.scoring import checked_reward
 from prb.failures import gravest
 from prb.hashing import draw
 from prb.llm import LLM, Request, Sampling
-from prb.llm.asking import without_reasoning
+from prb.llm.thinking import without_thinking
 from prb.prompts import PolicyPrompt, policy_chat
 from prb.runs import read_lines
 from prb.stats.best_of import meetings, win_rates
@@ -202,7 +202,7 @@ def sample_answers(
 
 def clean(text: str) -> str:
     """The text as reward models read it, without reasoning."""
-    return writable(without_reasoning(text).strip())
+    return writable(without_thinking(text).strip())
 
 
 class Candidates(NamedTuple):

@@ -5,7 +5,8 @@ the reward model may see. `reward.py` is verl's custom reward function: the clie
 package and the standard library. `prb.yaml` extends verl's own `ppo_trainer`.
 
 verl differs from the local engine: the critic is a model of its own, advantages are whitened but rewards are not, and
-there is no early stop on KL. An answer that gets no reward is an error in verl, never a number.
+there is no early stop on KL. An answer that gets no reward is an error in verl, never a number; one without text gets
+`empty_reward`, and verl logs how many there were as `empty`.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ def run_verl(config: PpoConfig, *, progress: Progress) -> FinishedPpo:
     if config.minibatch % (gpus * config.accumulate):
         raise BadInput(
             f"minibatch {config.minibatch} cannot be split into {gpus} GPUs × accumulate {config.accumulate}"
+        )
+    if config.kl_target is not None:
+        raise BadInput(
+            "kl_target is per answer here and per token in verl, so it cannot be passed on; set verl's own with "
+            "--override algorithm.kl_ctrl.type=adaptive --override algorithm.kl_ctrl.target_kl=…"
         )
     if "adapter" in parse_llm(config.policy).options:
         raise BadInput(f"policy {config.policy}: verl starts from whole weights; merge the adapter first")
@@ -205,18 +211,13 @@ def verl_settings(config: PpoConfig, prompts: int, out: Path) -> dict[str, Any]:
             "gamma": config.gamma,
             "lam": config.lam,
             "use_kl_in_reward": config.kl > 0,
-            "kl_ctrl": {
-                "type": "fixed" if config.kl_target is None else "adaptive",
-                "kl_coef": config.kl,
-                "horizon": config.kl_horizon,
-                "target_kl": config.kl_target or 0.1,
-            },
+            "kl_ctrl": {"type": "fixed", "kl_coef": config.kl, "horizon": config.kl_horizon},
         },
         "reward": {
             "custom_reward_function": {
                 "path": str(out / REWARD),
                 "name": "compute_score",
-                "reward_kwargs": {"url": config.reward_url},
+                "reward_kwargs": {"url": config.reward_url, "empty": config.empty_reward},
             }
         },
         "trainer": {

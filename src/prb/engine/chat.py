@@ -50,12 +50,14 @@ def apply_template(tokenizer: Any, messages: Sequence[tuple[str, str]], **shape:
     raise ValueError(f"the model's chat template refuses this chat: {why}")
 
 
-def write_prompt(tokenizer: Any, messages: Sequence[tuple[str, str]]) -> str:
-    """The chat up to where the model takes over; an answer that has begun is continued."""
+def write_prompt(tokenizer: Any, messages: Sequence[tuple[str, str]], **settings: Any) -> str:
+    """The chat up to where the model takes over; an answer that has begun is continued. `settings` are the template's
+    own, such as `enable_thinking`."""
     if not messages:
         raise ValueError("the chat is empty")
     begun = messages[-1][0] == "assistant"
-    return apply_template(tokenizer, messages, add_generation_prompt=not begun, continue_final_message=begun)
+    shape = {"add_generation_prompt": not begun, "continue_final_message": begun}
+    return apply_template(tokenizer, messages, **{**settings, **shape})
 
 
 def one_bos(tokenizer: Any, tokens: Tokens) -> list[int]:

@@ -24,7 +24,8 @@ from prb.errors import BadSpec
 from prb.failures import gravest
 from prb.grading import GRADERS, TOP, Answered, Grader, Grades, ungradable
 from prb.llm import LLM, Completion, Sampling, make_llm
-from prb.llm.asking import Reply, ask, without_reasoning
+from prb.llm.asking import Reply, ask
+from prb.llm.thinking import without_thinking
 from prb.prompts import load, quote, with_material
 from prb.types import Failure
 
@@ -207,7 +208,7 @@ def read_all(reply: Completion, aspects: Sequence[str]) -> AspectGrades | Failur
 
 def _readable(reply: Completion) -> str:
     """Nothing of a reply that was cut off by its token limit counts: its conclusion is missing."""
-    return "" if reply.truncated else without_reasoning(reply.text)
+    return "" if reply.truncated else without_thinking(reply.text)
 
 
 def _all_or_none(grades: Sequence[int | Failure | None]) -> AspectGrades | Failure | None:

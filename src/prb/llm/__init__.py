@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from pydantic import Json
 
 from prb.errors import BadSpec
 from prb.registry import Registry, Spec, parse_options
 from prb.types import Failure, Turn, writable
 
 Chat = tuple[Turn, ...]
+JsonObject = Json[dict[str, Any]]
+"""An option written as JSON, e.g. `chat_template_kwargs={"enable_thinking": false}`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +30,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     seed: int = 0
     top_logprobs: int = 0
-    """Return this many log-probabilities of the first token, where the backend can."""
+    """Return this many log-probabilities of the answer's first token, where the backend can."""
 
 
 class Request(NamedTuple):
@@ -41,7 +45,7 @@ class Completion:
     completion_tokens: int = 0
     cost: float = 0.0
     first: Mapping[str, float] = field(default_factory=dict)
-    """First token → log-probability; empty where the backend returns none."""
+    """First token of the answer, after any thinking → log-probability; empty where the backend returns none."""
     truncated: bool = False
     """Whether `max_tokens` ended it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -17,8 +16,6 @@ Reader = Callable[[Completion], T | Failure | None]
 TAIL = 200
 """Characters of an unreadable reply that its failure quotes."""
 ASKED_AGAIN = "\n\n--- asked again ---\n\n"
-
-_TAG = re.compile(r"<(/?)(?:think|thinking|reasoning)>", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -76,18 +73,3 @@ def _result(value: T | Failure | None, attempts: Sequence[Completion | Failure],
     if isinstance(value, Failure):  # failed calls are charged too
         return replace(value, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cost=cost)
     return Reply(value, ASKED_AGAIN.join(texts), prompt_tokens + completion_tokens, cost)
-
-
-def without_reasoning(text: str) -> str:
-    """The reply without its reasoning: tagged blocks, an unclosed one to the end, all before a stray closing tag."""
-    kept: list[str] = []
-    since, thinking = 0, False
-    for tag in _TAG.finditer(text):
-        if tag[1]:
-            if not thinking:
-                kept.clear()
-            since, thinking = tag.end(), False
-        elif not thinking:
-            kept.append(text[since : tag.start()])
-            thinking = True
-    return "".join(kept if thinking else [*kept, text[since:]])

@@ -6,9 +6,11 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from prb.llm import Request
+from prb.llm.thinking import answer_token
 from prb.types import Failure
 
 MOST_TOKENS = 10**9
@@ -20,8 +22,13 @@ REJECTION = re.compile(
 )
 
 
-def request_body(model: str, request: Request, rejected: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """As JSON, without the parameters the model rejects."""
+def request_body(
+    model: str,
+    request: Request,
+    rejected: frozenset[str] = frozenset(),
+    extra: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """As JSON, without the parameters the model rejects, and with those of this endpoint alone."""
     sampling = request.sampling
     body: dict[str, Any] = {
         "model": model,
@@ -38,7 +45,7 @@ def request_body(model: str, request: Request, rejected: frozenset[str] = frozen
         body |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
     if "max_tokens" in rejected:
         body["max_completion_tokens"] = sampling.max_tokens
-    return {key: value for key, value in body.items() if key not in rejected}
+    return {**extra, **{key: value for key, value in body.items() if key not in rejected}}
 
 
 def parse(content: bytes) -> Any:
@@ -68,9 +75,23 @@ def text_of(choice: Mapping[str, Any]) -> tuple[str, Failure | None]:
 
 
 def first_token(choice: Mapping[str, Any]) -> dict[str, float]:
-    """Log-probabilities of the first token; a token spelled twice keeps the likelier one."""
+    """Log-probabilities of the answer's first token; a token spelled twice keeps the likelier one.
+
+    Servers that take the thinking out of the text still list its tokens here.
+    """
     match choice.get("logprobs"):
-        case {"content": [{"top_logprobs": [*top]} as chosen, *_]}:
+        case {"content": [_, *_] as tokens}:
+            pass
+        case _:
+            return {}
+    spelled = [str(token.get("token", "")) if isinstance(token, dict) else "" for token in tokens]
+    at = answer_token(spelled)
+    if thinking_of(choice):
+        answer = (choice["message"].get("content") or "").strip()
+        places = range(len(spelled)) if answer else ()
+        at = next((n for n in places if spelled[n].strip() and "".join(spelled[n:]).strip() == answer), None)
+    match None if at is None else tokens[at]:
+        case {"top_logprobs": [*top]} as chosen:
             first: dict[str, float] = {}
             for entry in (*top, chosen):
                 match entry:
@@ -78,6 +99,12 @@ def first_token(choice: Mapping[str, Any]) -> dict[str, float]:
                         first[token] = max(float(logprob), first.get(token, -math.inf))
             return first
     return {}
+
+
+def thinking_of(choice: Mapping[str, Any]) -> str:
+    """The thinking, where the server returns it apart from the text."""
+    message = choice["message"]
+    return str(message.get("reasoning_content") or message.get("reasoning") or "")
 
 
 def usage_of(data: Any) -> tuple[int, int] | None:

@@ -19,6 +19,7 @@ from prb.config import Count
 from prb.engine.chat import PLAIN_STOP, PLAIN_TEMPLATE
 from prb.errors import BadInput, MissingExtra
 from prb.llm import LLM, LLMS, Completion, Request
+from prb.llm.thinking import answer_token
 from prb.types import Failure
 from prb.weights import file_sha256, has_chat_template, resolve_gguf
 
@@ -108,15 +109,17 @@ def _completion(reply: Mapping[str, Any], request: Request) -> Completion:
 
 
 def _first_token(logprobs: Mapping[str, Any] | None, text: str) -> dict[str, float]:
-    """Tokens that are part of a character are left out of the list, so its first is not always the text's first."""
+    """Of the answer. Tokens that are part of a character are left out of the list, so its first is not always the
+    text's first."""
     tokens = (logprobs or {}).get("content") or []
     if not tokens:
         return {}
     token, start = bytes(tokens[0]["bytes"]), text.encode()
-    if not (token.startswith(start) or start.startswith(token)):
+    at = answer_token([entry["token"] for entry in tokens])
+    if at is None or not (token.startswith(start) or start.startswith(token)):
         return {}
     first: dict[str, float] = {}
-    for candidate in tokens[0]["top_logprobs"]:
+    for candidate in tokens[at]["top_logprobs"]:
         first.setdefault(candidate["token"], candidate["logprob"])  # parts of characters read alike; keep the likelier
     return first
 

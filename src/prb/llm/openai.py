@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import ipaddress
+import json
 import os
 import random
 import re
@@ -26,7 +28,7 @@ from pydantic import Field
 from prb.config import NonNegative, Positive, Size
 from prb.errors import BadInput, BadSpec, MissingExtra
 from prb.failures import Breaker
-from prb.llm import LLM, LLMS, Completion, Request
+from prb.llm import LLM, LLMS, Completion, JsonObject, Request
 from prb.llm.chat_protocol import (
     first_choice,
     first_token,
@@ -56,6 +58,8 @@ def openai(
     max_tokens_total: Size | None = None,
     usd_in: NonNegative = 0.0,
     usd_out: NonNegative = 0.0,
+    chat_template_kwargs: JsonObject | None = None,
+    extra_body: JsonObject | None = None,
 ) -> LLM:
     """Chat endpoint of OpenAI or of anything compatible.
 
@@ -63,14 +67,25 @@ def openai(
     server on this machine needs none. A server may be silent for `timeout` seconds, and take twice that in total.
     `usd_in` and `usd_out` are dollars per million tokens. Once `max_usd` or `max_tokens_total` is reached, nothing more
     is sent; up to `concurrency` requests in flight are still paid. Tokens are those of the reply's `usage`; where it
-    has none, characters / 4.
+    has none, characters / 4. `chat_template_kwargs` (for vLLM and SGLang, e.g. `{"enable_thinking": false}`) and
+    `extra_body` are JSON objects sent along with every request.
     """
     if max_usd is not None and not (usd_in or usd_out):
         raise BadSpec("openai: max_usd needs the prices usd_in and usd_out (dollars per million tokens)")
     budget = Budget(Prices(prompt=usd_in, completion=usd_out), max_usd, max_tokens_total)
     url = base_url or os.environ.get("OPENAI_BASE_URL") or VENDOR
+    extra = {**(extra_body or {}), **({"chat_template_kwargs": chat_template_kwargs} if chat_template_kwargs else {})}
+    if own := extra.keys() & request_body(model, Request(())).keys():
+        raise BadSpec(f"openai: extra_body must not contain {', '.join(sorted(own))}, which prb sets itself")
     return Endpoint(
-        model, url, key_env=key_env, concurrency=concurrency, timeout=timeout, retries=retries, budget=budget
+        model,
+        url,
+        key_env=key_env,
+        concurrency=concurrency,
+        timeout=timeout,
+        retries=retries,
+        budget=budget,
+        extra=extra,
     )
 
 
@@ -97,10 +112,13 @@ class Endpoint:
         retries: int = 6,
         budget: Budget | None = None,
         backoff: Backoff = BACKOFF,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
         address = check_url(url)
         self.remote = not is_loopback(str(address.hostname))
-        self.fingerprint = f"openai-{model}@{address_of(address)}"
+        self._extra = extra or {}
+        digest = hashlib.sha256(json.dumps(self._extra, sort_keys=True).encode()).hexdigest()[:8]
+        self.fingerprint = f"openai-{model}@{address_of(address)}" + (f"-{digest}" if self._extra else "")
         self._model, self._timeout, self._retries = model, timeout, retries
         self._budget = budget or Budget()
         self._backoff, self._rng = backoff, random.Random(0)  # noqa: S311
@@ -199,7 +217,7 @@ class Endpoint:
             if limit := self._budget.used_up():
                 return Failure("budget used up", limit, kind="budget")
             self._budget.sent(again=again)
-            reply = await self._send(request_body(self._model, request, rejected))
+            reply = await self._send(request_body(self._model, request, rejected, self._extra))
             if not isinstance(reply, Rejected):
                 break
             if reply.parameter in rejected:

@@ -1,27 +1,30 @@
 """Any causal LM that transformers loads, in this process.
 
-In 32 bits several requests share a forward pass, and every reply is still what its request alone would get: a token is
-the largest of logit + temperature × Gumbel noise, which is a draw from the softmax at that temperature (at temperature
-0, the likeliest token), and the noise belongs to the request alone. Batching and padding change logits by no more than
+Several requests share a forward pass, and every reply is still what its request alone would get: a token is the largest
+of logit + temperature × Gumbel noise, which is a draw from the softmax at that temperature (at temperature 0, the
+likeliest token), and the noise belongs to the request alone. Batching and padding change logits by no more than
 rounding, so a token that leads by more than rounding is the same however the logits were computed; where `settled`
-finds two of them too close, the logits are computed again for this request by itself. In 16 bits, where rounding is not
-small, each request has the model to itself. For throughput on GPUs serve the model with vLLM and name it
-`openai/…;base_url=…`.
+finds two of them too close, the logits are computed again for this request by itself. In 16 bits rounding is larger: it
+is measured on the model, and more tokens are computed again. For throughput on GPUs serve the model with vLLM and name
+it `openai/…;base_url=…`.
 
 Top-p is the usual one: after temperature, the likeliest tokens until they hold this much probability together.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from prb.config import Count
 from prb.engine.chat import PLAIN_STOP, one_bos, write_prompt
 from prb.engine.load import Checkpoint, Dtype, Loading, load_shared
-from prb.llm import LLM, LLMS, Chat, Completion, Request, Sampling
+from prb.llm import LLM, LLMS, Chat, Completion, JsonObject, Request, Sampling
+from prb.llm.thinking import answer_is_next, opened_by, still_thinking
 from prb.types import Failure
 
 if TYPE_CHECKING:
@@ -31,6 +34,16 @@ Tokens = list[int]
 
 MARGIN = 2e-3
 """Logits closer than this are not told apart; rounding in 32 bits is far below."""
+PROBE = (
+    "Before the rain came, we carried the chairs inside, counted the plates twice and found that one was missing; "
+    "nobody minded, since the soup was good and there was bread for everyone who stayed until the end."
+)
+NOISE = 8
+"""A margin is so many times the rounding seen when the model was probed."""
+LAST = 16
+"""Tokens at the end of a prompt among which an opening tag of thinking is looked for."""
+WIDEST = 0.5
+"""With a larger margin most tokens would be computed again, so each request has the model to itself."""
 NEVER = -float("inf")
 
 
@@ -43,17 +56,19 @@ def transformers(
     batch: Count = 8,
     trust_remote_code: bool = False,
     revision: str | None = None,
+    chat_template_kwargs: JsonObject | None = None,
 ) -> LLM:
     """A causal LM: folder, hub id, or a pulled name such as smollm2.
 
     `device=auto` is the first GPU, else the CPU; `dtype=auto` is bf16 on a GPU and fp32 on a CPU. `adapter` is a folder
-    or hub id of a LoRA adapter. `batch` requests share a forward pass in fp32. A model without a chat template gets a
-    plain one (`User: …`, `Assistant: …`). A prompt that does not fit the model's positions is a failure.
+    or hub id of a LoRA adapter. `batch` requests share a forward pass. A model without a chat template gets a plain one
+    (`User: …`, `Assistant: …`); `chat_template_kwargs` is a JSON object for its own, e.g. `{"enable_thinking": false}`.
+    A prompt that does not fit the model's positions is a failure.
     """
     loading = Loading(
         device=device, dtype=dtype, adapter=adapter, trust_remote_code=trust_remote_code, revision=revision
     )
-    return Transformers(load_shared(model, "causal", loading), batch=batch)
+    return Transformers(load_shared(model, "causal", loading), batch=batch, template=chat_template_kwargs)
 
 
 @dataclass
@@ -65,6 +80,8 @@ class Row:
     limit: int
     """Most tokens it may write."""
     generator: Generator | None
+    begun: str = ""
+    """How the prompt ends: some templates open the thinking themselves."""
     written: Tokens = field(default_factory=list)
     first: dict[str, float] = field(default_factory=dict)
     ended: Literal["", "stop", "length"] = ""
@@ -73,16 +90,19 @@ class Row:
 class Transformers:
     remote = False
 
-    def __init__(self, checkpoint: Checkpoint, *, batch: int = 8) -> None:
-        self.fingerprint = f"transformers-{checkpoint.fingerprint}"
+    def __init__(self, checkpoint: Checkpoint, *, batch: int = 8, template: Mapping[str, Any] | None = None) -> None:
+        self._template = template or {}
+        digest = hashlib.sha256(json.dumps(self._template, sort_keys=True).encode()).hexdigest()[:8]
+        self.fingerprint = f"transformers-{checkpoint.fingerprint}" + (f"-{digest}" if self._template else "")
         self._checkpoint = checkpoint
         self._model, self._tokenizer = checkpoint.model, checkpoint.tokenizer
         self._model.generation_config = generation()  # a repository's penalties and top-k are not what was asked for
         self._ends, self._context = checkpoint.ends, checkpoint.max_length
         self._pad = next((t for t in (self._tokenizer.pad_token_id, *self._ends) if t is not None), 0)
         self._stop = () if self._tokenizer.chat_template else PLAIN_STOP
-        self._together = padding_is_rounding(self._model, self._pad)
-        self._batch = batch if self._together else 1
+        probe = self._tokenizer(PROBE, add_special_tokens=False)["input_ids"][: self._context - 1]
+        self._margin = padding_margin(self._model, probe, self._pad)
+        self._batch = 1 if self._margin is None else batch
 
     def __repr__(self) -> str:
         return f"<{self.fingerprint}>"
@@ -113,11 +133,12 @@ class Transformers:
             return Failure("prompt longer than the context", f"{len(prompt)} tokens, context {self._context}")
         sampling = request.sampling
         generator = torch.Generator().manual_seed(sampling.seed % 2**63) if sampling.temperature > 0 else None
-        return Row(request, prompt, max(1, min(sampling.max_tokens, self._context - len(prompt))), generator)
+        limit = max(1, min(sampling.max_tokens, self._context - len(prompt)))
+        return Row(request, prompt, limit, generator, begun=opened_by(self._tokenizer.decode(prompt[-LAST:])))
 
     def _prompt(self, chat: Chat) -> Tokens | Failure:
         try:
-            text = write_prompt(self._tokenizer, chat)
+            text = write_prompt(self._tokenizer, chat, **self._template)
             tokens = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         except (ValueError, TypeError) as error:
             return Failure("chat cannot be turned into a prompt", str(error))
@@ -151,12 +172,14 @@ class Transformers:
 
     def _write(self, row: Row, logits: Tensor) -> None:
         sampling = row.request.sampling
-        if sampling.top_logprobs and not row.written:
+        if sampling.top_logprobs and answer_is_next(row.begun + self._tokenizer.decode(row.written)):
             row.first = self._likeliest(logits, sampling.top_logprobs)
         noise = None if row.generator is None else gumbel(len(logits), row.generator).to(logits)
-        token = settled(logits, noise, sampling) if self._together else draw(logits, noise, sampling)
-        if token is None:
-            token = draw(self._logits_alone(row), noise, sampling)
+        if self._margin is None:
+            token = draw(logits, noise, sampling)
+        else:
+            clear = settled(logits, noise, sampling, self._margin)
+            token = draw(self._logits_alone(row), noise, sampling) if clear is None else clear
         row.written.append(token)
         if token in self._ends or self._cut(row)[1]:
             row.ended = "stop"
@@ -191,11 +214,12 @@ class Transformers:
         return (text, False) if at < 0 else (text[:at], True)
 
     def _completion(self, row: Row) -> Completion:
+        text = row.begun + self._cut(row)[0]
         return Completion(
-            text=self._cut(row)[0],
+            text=text,
             prompt_tokens=len(row.prompt),
             completion_tokens=len(row.written),
-            first=row.first,
+            first={} if still_thinking(text) else row.first,
             truncated=row.ended == "length",
         )
 
@@ -206,14 +230,12 @@ def generation(**settings: Any) -> Any:
     return GenerationConfig(**settings)  # type: ignore[no-untyped-call]
 
 
-def padding_is_rounding(model: Any, pad: int) -> bool:
-    """Whether a padded row gets the logits it gets alone, up to rounding far below MARGIN."""
+def padding_margin(model: Any, long: Tokens, pad: int) -> float | None:
+    """How far logits must be apart to come out in the same order padded and alone; `None` if padding changes them by
+    more than rounding."""
     import torch
 
-    if model.dtype != torch.float32:
-        return False
-    size = model.get_input_embeddings().num_embeddings
-    short, long = [n % size for n in (5, 7, 11)], [n % size for n in range(3, 12)]
+    short = long[: len(long) // 3]
     ids = torch.tensor([[pad] * (len(long) - len(short)) + short, long], device=model.device)
     mask = torch.tensor([[0] * (len(long) - len(short)) + [1] * len(short), [1] * len(long)], device=model.device)
     config = generation(max_new_tokens=1, pad_token_id=pad, output_logits=True, return_dict_in_generate=True)
@@ -223,8 +245,13 @@ def padding_is_rounding(model: Any, pad: int) -> bool:
         return first
 
     alone = torch.tensor([short], device=model.device)
-    off = (logits(ids, mask) - logits(alone, torch.ones_like(alone))).abs().max()
-    return bool(off < MARGIN / 8)
+    expected = logits(alone, torch.ones_like(alone)).float()
+    off = float((logits(ids, mask).float() - expected).abs().max())
+    if model.dtype == torch.float32:
+        return MARGIN if NOISE * off < MARGIN else None
+    step = torch.finfo(model.dtype).eps * float(expected.abs().max())
+    margin = NOISE * max(off, step)
+    return margin if margin < WIDEST else None
 
 
 def draw(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int:
@@ -239,18 +266,18 @@ def draw(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int:
     return int(tokens[scores[tokens].masked_fill((before >= sampling.top_p) & (before > 0), NEVER).argmax()])
 
 
-def settled(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int | None:
+def settled(logits: Tensor, noise: Tensor | None, sampling: Sampling, within: float = MARGIN) -> int | None:
     """What `draw` gives for these logits and all others within rounding of them; `None` if that is not one token."""
     scores = logits if noise is None else logits + sampling.temperature * noise
     if noise is None or sampling.top_p >= 1:
-        return _leader(scores)
-    margin = MARGIN / sampling.temperature
+        return _leader(scores, within)
+    margin = within / sampling.temperature
     falling, share, tokens = _likeliest(logits / sampling.temperature, sampling.top_p + 2 * margin)
     surely_before, maybe_before = _before(falling, share, margin)
     possible = surely_before < sampling.top_p + margin
     if possible[-1] and len(tokens) < len(logits):
         return None
-    won = _leader(scores[tokens].masked_fill(~possible, NEVER))
+    won = _leader(scores[tokens].masked_fill(~possible, NEVER), within)
     if won is None or (maybe_before[won] >= sampling.top_p - margin and maybe_before[won] > 0):
         return None
     return int(tokens[won])
@@ -264,9 +291,9 @@ def gumbel(size: int, generator: Generator) -> Tensor:
     return -(-uniform.log()).log()
 
 
-def _leader(scores: Tensor) -> int | None:
+def _leader(scores: Tensor, margin: float) -> int | None:
     best = scores.topk(min(2, len(scores)))
-    near = best.values[0] - best.values[1:] <= MARGIN
+    near = best.values[0] - best.values[1:] <= margin
     return None if bool(near.any()) else int(best.indices[0])
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from prb.config import Count, NonNegative
+from prb.config import Count, NonNegative, Size
 from prb.errors import BadSpec, unknown
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, Reply, T, ask
@@ -25,6 +25,8 @@ from prb.types import Ask, Duel, Failure, Query, Reward, RewardModel, Verdict, W
 GREEDY = Sampling(max_tokens=1024)
 LIKELIEST = 20
 """How many log-probabilities of the first token to ask for: as many as public endpoints return."""
+AFTER_THINKING = 8
+"""Tokens for the closing tag, blank lines and the label."""
 
 _NAMES = {
     "plan": "what this person probably wants",
@@ -46,10 +48,14 @@ class Judge:
         template: str | None = None,
         sampling: Sampling = GREEDY,
         logprobs: bool = False,
+        thinking: int = 0,
     ) -> None:
         self._llm, self._style, self._weighed = llm, style, logprobs
         self._template = load(style.prompt) if template is None else template
-        self._sampling = replace(sampling, max_tokens=1, top_logprobs=LIKELIEST) if logprobs else sampling
+        if logprobs:
+            length = thinking + AFTER_THINKING if thinking else 1
+            sampling = replace(sampling, max_tokens=length, top_logprobs=LIKELIEST)
+        self._sampling = sampling
         self.remote = llm.remote
         settings = (style, self._template, load("material"), self._sampling)
         digest = hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
@@ -117,10 +123,15 @@ def judge(
     logprobs: bool = False,
     prompt: Path | None = None,
     max_tokens: Count = 1024,
+    thinking: Size = 0,
     temperature: NonNegative = 0.0,
     seed: int = 0,
 ) -> RewardModel:
-    """An LLM asked which answer this user would prefer, or (style=rating) to rate one."""
+    """An LLM asked which answer this user would prefer, or (style=rating) to rate one.
+
+    A verdict is read after the thinking of models that think; `thinking` is how many tokens they may think before it,
+    on top of `max_tokens` or, with logprobs=true, of the one token that is weighed.
+    """
     if style not in STYLES:
         raise unknown("style of judge", style, STYLES)
     chosen = STYLES[style]
@@ -128,9 +139,9 @@ def judge(
         direct = " or ".join(f"style={name}" for name, other in STYLES.items() if other.direct)
         raise BadSpec(f"logprobs=true reads the first token of the reply, so it needs {direct}, not style={style}")
     template = None if prompt is None else read_template(prompt, chosen.slots)
-    sampling = Sampling(temperature=temperature, max_tokens=max_tokens, seed=seed)
+    sampling = Sampling(temperature=temperature, max_tokens=max_tokens + thinking, seed=seed)
     make = PairwiseJudge if chosen.kind == "pairwise" else RatingJudge
-    return make(make_llm(llm), chosen, template=template, sampling=sampling, logprobs=logprobs)
+    return make(make_llm(llm), chosen, template=template, sampling=sampling, logprobs=logprobs, thinking=thinking)
 
 
 def read_template(path: Path, expected: Set[str], renamed: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from prb.llm import Completion
-from prb.llm.asking import without_reasoning
+from prb.llm.thinking import without_thinking
 from prb.types import Failure, Winner
 
 V = TypeVar("V")
@@ -190,7 +190,7 @@ def _verdict(reply: Completion, style: Style) -> tuple[str, str] | None:
     if reply.truncated and not style.direct:
         return None
     pattern = re.compile(style.verdict, re.IGNORECASE | re.MULTILINE)
-    text = _without_quotations(without_reasoning(reply.text), pattern)
+    text = _without_quotations(without_thinking(reply.text), pattern)
     matches = list(pattern.finditer(text))
     if not matches:
         return None

@@ -46,6 +46,9 @@ log = logging.getLogger("prb.serving")
 CLIENT_LEFT = 499
 """Nobody reads this status; metrics count it."""
 ROUTES = ("/v1/score", "/get_reward", "/healthz", "/metrics")
+PATIENCE = {"/get_reward": 120.0}
+"""Seconds that a request waits for room in the queue. OpenRLHF tries five times, a second apart, and then ends the
+training; it waits three minutes for a reply. Other clients are told when to come back."""
 CHECKS = ThreadPoolExecutor(4, "check")
 """Where bodies are read: a large one holds up nobody, and few are in memory as objects at the same time."""
 SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -106,14 +109,14 @@ class Service:
         read = partial(read_body, kind, await request.body(), max_answers=self.max_answers, max_chars=self.max_chars)
         return await asyncio.get_running_loop().run_in_executor(CHECKS, read)
 
-    async def score(self, asks: Sequence[Ask], request: Request) -> list[float | Failure]:
+    async def score(self, asks: Sequence[Ask], request: Request, patience: float = 0.0) -> list[float | Failure]:
         """The model's results. If the client leaves first, what still waits is removed from the queue."""
 
         async def until_client_leaves() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
 
-        scoring = asyncio.ensure_future(self.batcher.score(asks))
+        scoring = asyncio.ensure_future(self.batcher.score(asks, patience))
         leaving = asyncio.ensure_future(until_client_leaves())
         try:
             await asyncio.wait({scoring, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -142,7 +145,7 @@ def make_app(service: Service, *, token: str | None, max_body: int, max_requests
     async def get_reward(request: Request) -> RewardReply:
         """The same for OpenRLHF's `--remote_rm_url`."""
         _, asks = await service.read(RewardRequest, request)
-        return reward_reply(await service.score(asks, request))
+        return reward_reply(await service.score(asks, request, PATIENCE["/get_reward"]))
 
     @app.get("/healthz")
     async def healthz() -> Response:
@@ -232,7 +235,7 @@ class Guard:
             return problem(413, f"a body of {int(size)} bytes; at most {self._max_body}")
         if scope["method"] == "POST":
             try:
-                self._service.batcher.check_room(1)
+                await self._service.batcher.wait_for_room(1, PATIENCE.get(scope["path"], 0.0))
                 if self._requests > self._max_requests:
                     raise Overloaded(1)
             except (Overloaded, Closing) as error:

@@ -6,7 +6,8 @@ trl     GRPOTrainer(reward_funcs=trl_reward, …); the dataset's column `query` 
 
 `PRB_SERVE_URL` (default http://127.0.0.1:8300) and `PRB_SERVE_TOKEN` set address and token. A server that is busy,
 restarting or unreachable is retried for `patience` seconds; then, and on every other error, these functions raise. An
-answer without a score never gets a number: `compute_score` raises, `trl_reward` returns None, which trl leaves out.
+answer without a score never gets a number: `compute_score` raises, `trl_reward` returns None, which trl leaves out. An
+answer without text is not a failure but the policy's doing: for verl it has a reward of its own and is counted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ RETRIED = frozenset({429, 503})
 """Any other status would come back the same."""
 MAX_PAUSE = 30.0
 MAX_CONNECTIONS = 32
+SHORTEST = "."
+"""Stands in for an empty answer, so that there always is a lowest reward."""
 
+_lowest = float("inf")
 _JITTER = random.SystemRandom()  # leaves the trainer's random state alone
 _DIRECT = build_opener(ProxyHandler({}))  # users' texts go to this server directly, never through a proxy
 
@@ -45,13 +49,23 @@ def compute_score(
     *,
     url: str | None = None,
     patience: float = PATIENCE,
+    empty: float | None = None,
     **_: Any,
-) -> float:
-    """verl's custom reward function; `url` and `patience` may come from `custom_reward_function.reward_kwargs`."""
+) -> dict[str, float]:
+    """verl's custom reward function; `url`, `patience` and `empty` may come from
+    `custom_reward_function.reward_kwargs`. `empty` is the reward of an answer without text, by default the lowest that
+    this process has given; verl logs `empty` of the reply."""
+    global _lowest  # noqa: PLW0603 - verl keeps no object between calls
     query = (extra_info or {}).get("query")
     if query is None:
         raise NoScore(f"a row of {data_source!r} has no extra_info['query'], which holds the question and the user")
-    return float(score(query, [solution_str], url=url, patience=patience)["scores"][0])
+    without_text = not solution_str.strip()
+    if without_text and empty is not None:
+        return {"score": float(empty), "empty": 1.0}
+    answer = SHORTEST if without_text else solution_str
+    reward = float(score(query, [answer], url=url, patience=patience)["scores"][0])
+    _lowest = min(_lowest, reward)
+    return {"score": _lowest if without_text else reward, "empty": float(without_text)}
 
 
 def trl_reward(

@@ -44,6 +44,8 @@ PATIENCE = 0.1
 """Share of a batch's own time that it may wait for more answers."""
 CHARS_PER_TOKEN = 4
 MAX_RETRY_SECONDS = 60
+ROOM_POLL = 0.05
+"""Seconds between looks at a full queue."""
 
 
 @config
@@ -229,8 +231,9 @@ class Batcher:
         with self._condition:
             return not self._waiting and not self._busy
 
-    async def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
+    async def score(self, asks: Sequence[Ask], patience: float = 0.0) -> list[float | Failure]:
         """One result per ask. Cancelling removes what still waits."""
+        await self.wait_for_room(len(asks), patience)
         return list(await asyncio.gather(*map(asyncio.wrap_future, self.submit(asks))))
 
     def submit(self, asks: Sequence[Ask]) -> list[Future[float | Failure]]:
@@ -240,6 +243,17 @@ class Batcher:
             futures = [self._add(ask) for ask in asks]
             self._condition.notify()
         return futures
+
+    async def wait_for_room(self, answers: int, seconds: float) -> None:
+        """For clients that give up after a few tries: raise only when there is no room for so long."""
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                return self.check_room(answers)
+            except Overloaded:
+                if time.monotonic() >= end:
+                    raise
+            await asyncio.sleep(ROOM_POLL)
 
     def check_room(self, answers: int) -> None:
         """Raise why so many more answers cannot be accepted."""

@@ -229,3 +229,15 @@ def test_what_training_cannot_take_is_refused(folder: Path, option: str, why: st
 def test_adapters_on_top_of_an_adapter_are_refused(folder: Path) -> None:
     with pytest.raises(BadInput, match="merge that one first"):
         load_learner(f"transformers/{folder};adapter=x", lora=2, separate=False, temperature=1, seed=0)
+
+
+def test_values_stay_in_32_bits_where_the_model_computes_in_16(folder: Path) -> None:
+    net = learner(folder).net
+    torch.nn.init.normal_(net.head.weight, generator=torch.Generator().manual_seed(0))
+    batch = pad_batch(PROMPTS, ANSWERS)
+    seen: list[Any] = []
+    net.head.register_forward_hook(lambda _, __, out: seen.append(out.dtype))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        value = net(batch).value
+    assert seen == [torch.float32]
+    assert not torch.equal(value, value.bfloat16().float())

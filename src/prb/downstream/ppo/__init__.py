@@ -108,7 +108,8 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     kl: NonNegative = 0.05
     """KL penalty coefficient: reward lost per nat away from the reference policy; 0: no penalty."""
     kl_target: Positive | None = None
-    """Adapt the KL penalty coefficient so that answers stay about this many nats away; default: it is fixed."""
+    """Adapt the KL penalty coefficient so that answers stay about this many nats away; default: it is fixed. Not
+    with --engine verl, which counts per token."""
     kl_horizon: Count = 10_000
     """Answers over which an adaptive coefficient may change by its own size."""
     stop_kl: Positive | None = 50.0
@@ -149,6 +150,9 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     """Train in this process (`accelerate launch -m prb ppo …` for several GPUs), or by verl on a Ray cluster."""
     reward_url: str = "http://127.0.0.1:8300"
     """With --engine verl: the `prb serve` that gives the rewards; PRB_SERVE_TOKEN is its token."""
+    empty_reward: float | None = None
+    """With --engine verl: the reward of an answer without text, which no model can score; default: the lowest reward
+    seen so far. The local engine does not sample such answers."""
     nodes: Count = 1
     """With --engine verl: number of machines."""
     gpus: Count = 1

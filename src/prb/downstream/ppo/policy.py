@@ -148,7 +148,8 @@ class ActorCritic(torch.nn.Module):
         logits, states = run(self.lm, batch, states=self.trunk is None)
         if self.trunk is not None:
             states = self.trunk(**inputs(self.trunk, batch), use_cache=False).last_hidden_state
-        value = self.head(states[:, -width - 1 : -1].float()).squeeze(-1)
+        with torch.autocast(batch.ids.device.type, enabled=False):  # values are regressed, and bf16 has 8 bits
+            value = self.head(states[:, -width - 1 : -1].float()).squeeze(-1)
         return TokenStats(*self.answer_logp(logits, batch), value)
 
     def answer_logp(self, logits: Tensor, batch: TokenBatch) -> tuple[Tensor, Tensor]:

@@ -67,10 +67,10 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
     tracker = _tracker(config)
     if reward is None:
         MODELS.check(Spec.parse(config.model))
+    accelerator = make_accelerator(config)  # first: it gives each process its GPU, where its models then go
     model = check_scorer(config.model, MODELS.make(config.model) if reward is None else reward, "PPO needs")
     if grader is None and config.grader and config.holdout:
         grader = GRADERS.make(config.grader)
-    accelerator = make_accelerator(config)
     main = accelerator.is_main_process  # the one process that writes and reports progress
     progress = progress if main else SILENT
     progress.begin(f"checking {config.dataset}")

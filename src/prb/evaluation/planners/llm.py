@@ -14,7 +14,8 @@ from prb.config import Count
 from prb.data.retrieve import ranker, top_choices, top_posts
 from prb.evaluation.planners import PLANNERS, CachedPlanner, Plan, Planner
 from prb.llm import LLM, Completion, Sampling, make_llm
-from prb.llm.asking import ask, without_reasoning
+from prb.llm.asking import ask
+from prb.llm.thinking import without_thinking
 from prb.prompts import choice_text, load, quoted_history, quoted_question, with_material
 from prb.types import Failure, Query
 
@@ -83,7 +84,7 @@ class Aspects:
 
 def entries(text: str) -> list[str]:
     """Of a numbered or bulleted list, without markup and repetitions; what is indented deeper belongs to its parent."""
-    items = list(_ITEM.finditer(without_reasoning(text)))
+    items = list(_ITEM.finditer(without_thinking(text)))
     outer = [_MARKUP.sub("", item[2]).strip() for item in items if len(item[1]) <= len(items[0][1])]
     return list(dict.fromkeys(filter(None, outer)))
 

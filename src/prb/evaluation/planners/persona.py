@@ -16,7 +16,8 @@ from prb.config import Count
 from prb.evaluation.planners import PLANNERS, CachedPlanner, Plan, Planner
 from prb.evaluation.planners.llm import Most, brief, entries
 from prb.llm import LLM, Completion, Sampling, make_llm
-from prb.llm.asking import Reader, T, ask, without_reasoning
+from prb.llm.asking import Reader, T, ask
+from prb.llm.thinking import without_thinking
 from prb.prompts import choice_text, load, quote, with_material
 from prb.types import Failure, Query
 
@@ -156,13 +157,13 @@ def read_hypotheses(reply: Completion) -> list[Hypothesis]:
 
 
 def read_finding(reply: Completion) -> Finding | None:
-    found = [] if reply.truncated else _FINDING.findall(without_reasoning(reply.text))
+    found = [] if reply.truncated else _FINDING.findall(without_thinking(reply.text))
     known: dict[str, Finding] = {"consistent": "consistent", "refuted": "refuted", "silent": "silent"}
     return known[found[-1].lower()] if found else None
 
 
 def read_persona(reply: Completion) -> Plan | None:
-    found = None if reply.truncated else _PERSONA.search(without_reasoning(reply.text))
+    found = None if reply.truncated else _PERSONA.search(without_thinking(reply.text))
     return (" ".join(found[1].split()),) if found else None
 
 
