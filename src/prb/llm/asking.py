@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from prb.llm import LLM, Completion, Request, Sampling
+from prb.llm import LLM, Chat, Completion, Request, Sampling
 from prb.types import Failure, Turn
 
 T = TypeVar("T")
@@ -30,14 +30,15 @@ class Reply(Generic[T]):
 
 def ask(
     llm: LLM,
-    prompts: Sequence[str],
+    prompts: Sequence[str | Chat],
     read: Reader[T] | Sequence[Reader[T]],
     *,
     sampling: Sampling,
     reminder: str,
     missing: str,
 ) -> list[Reply[T] | Failure]:
-    """One reply per prompt; what cannot be read is asked for once more, with another seed and the reminder.
+    """One reply per prompt, which is a user message or a whole chat; what cannot be read is asked for once more, with
+    another seed and the reminder.
 
     `read` is one reader for all prompts, or one per prompt. If the second reply is unreadable too, the result is a
     failure named `missing` with the end of the text. Failures of the backend are passed on: it has its own retries.
@@ -47,7 +48,7 @@ def ask(
     values = [_value(reply, reader) for (reply,), reader in zip(attempts, readers, strict=True)]
     again = [n for n, value in enumerate(values) if value is None]
     if again:
-        reminded = [f"{prompts[n]}\n\n{reminder}" for n in again]
+        reminded = [_reminded(prompts[n], reminder) for n in again]
         second = _complete(llm, reminded, replace(sampling, seed=sampling.seed + 1))
         for n, reply in zip(again, second, strict=True):
             attempts[n].append(reply)
@@ -55,8 +56,17 @@ def ask(
     return [_result(value, replies, missing) for value, replies in zip(values, attempts, strict=True)]
 
 
-def _complete(llm: LLM, prompts: Sequence[str], sampling: Sampling) -> list[Completion | Failure]:
-    return llm.complete([Request((Turn("user", prompt),), sampling) for prompt in prompts])
+def _complete(llm: LLM, prompts: Sequence[str | Chat], sampling: Sampling) -> list[Completion | Failure]:
+    return llm.complete([Request(_chat(prompt), sampling) for prompt in prompts])
+
+
+def _chat(prompt: str | Chat) -> Chat:
+    return (Turn("user", prompt),) if isinstance(prompt, str) else prompt
+
+
+def _reminded(prompt: str | Chat, reminder: str) -> Chat:
+    *before, (role, text) = _chat(prompt)
+    return *before, Turn(role, f"{text}\n\n{reminder}")
 
 
 def _value(reply: Completion | Failure, read: Reader[T]) -> T | Failure | None:

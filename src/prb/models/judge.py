@@ -7,20 +7,33 @@ with a code that it cannot contain. Styles are data, in `judge_parse`.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from prb.config import Count, NonNegative, Size
 from prb.errors import BadSpec, unknown
-from prb.llm import LLM, Completion, Sampling, make_llm
+from prb.llm import LLM, Chat, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, Reply, T, ask
 from prb.models import MODELS
-from prb.models.judge_parse import STYLES, Parsed, Style, read_choice, read_rating, weigh_choice, weigh_rating
-from prb.prompts import load, quote, quoted_history, quoted_question, slots, with_material
-from prb.types import Ask, Duel, Failure, Query, Reward, RewardModel, Verdict, Winner
+from prb.models.judge_parse import (
+    STYLES,
+    Parsed,
+    Shape,
+    Style,
+    read_choice,
+    read_items,
+    read_rating,
+    weigh_choice,
+    weigh_rating,
+)
+from prb.models.voting import mean_reward, vote
+from prb.prompts import flat, load, quote, quoted_history, quoted_question, slots, with_material
+from prb.types import Ask, Duel, Failure, Query, Reward, RewardModel, Turn, Verdict, Winner
 
 GREEDY = Sampling(max_tokens=1024)
 LIKELIEST = 20
@@ -37,6 +50,9 @@ _NAMES = {
 """How quoted texts are introduced."""
 
 
+NO_CHECKLIST = Failure("no checklist", "this style needs a plan: --condition plan --planner checklist?llm=…, or oracle")
+
+
 class Judge:
     """What judges share: the prompt, the LLM and its sampling."""
 
@@ -49,32 +65,41 @@ class Judge:
         sampling: Sampling = GREEDY,
         logprobs: bool = False,
         thinking: int = 0,
+        votes: int = 1,
     ) -> None:
-        self._llm, self._style, self._weighed = llm, style, logprobs
+        self._llm, self._style, self._weighed, self._votes = llm, style, logprobs, votes
         self._template = load(style.prompt) if template is None else template
         if logprobs:
             length = thinking + AFTER_THINKING if thinking else 1
             sampling = replace(sampling, max_tokens=length, top_logprobs=LIKELIEST)
         self._sampling = sampling
         self.remote = llm.remote
-        settings = (style, self._template, load("material"), self._sampling)
+        settings = (style, self._template, load("material"), self._sampling, *([votes] if votes > 1 else []))
         digest = hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
         self.fingerprint = f"{style.prompt}-{digest}-{llm.fingerprint}"
 
-    def _ask(self, prompts: Sequence[str], read: Reader[T]) -> list[Reply[T] | Failure]:
-        reminder = self._style.reminder
-        return ask(self._llm, prompts, read, sampling=self._sampling, reminder=reminder, missing="no verdict")
+    def _ask(self, prompts: Sequence[Chat], read: Reader[T] | Sequence[Reader[T]]) -> list[list[Reply[T] | Failure]]:
+        """For each prompt as many replies as there are votes, each with a seed of its own; the reminder takes the next
+        one."""
+        rounds = [
+            ask(
+                self._llm,
+                prompts,
+                read,
+                sampling=replace(self._sampling, seed=self._sampling.seed + 2 * n),
+                reminder=self._style.reminder,
+                missing="no verdict",
+            )
+            for n in range(self._votes)
+        ]
+        return [list(replies) for replies in zip(*rounds, strict=True)]
 
 
 class PairwiseJudge(Judge):
     def prefer(self, duels: Sequence[Duel]) -> list[Verdict | Failure]:
-        prompts = [judge_prompt(self._template, d.query, answer_a=d.first, answer_b=d.second) for d in duels]
-        return [
-            reply
-            if isinstance(reply, Failure)
-            else Verdict(choice=reply.value.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
-            for reply in self._ask(prompts, self._read)
-        ]
+        shape = self._style.shape
+        prompts = [judge_chat(shape, self._template, d.query, answer_a=d.first, answer_b=d.second) for d in duels]
+        return [vote(list(map(_verdict, replies))) for replies in self._ask(prompts, self._read)]
 
     def _read(self, reply: Completion) -> Parsed[Winner] | Failure | None:
         return weigh_choice(reply, self._style) if self._weighed else read_choice(reply, self._style)
@@ -82,16 +107,36 @@ class PairwiseJudge(Judge):
 
 class RatingJudge(Judge):
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        prompts = [judge_prompt(self._template, a.query, answer=a.answer) for a in asks]
-        return [
-            reply
-            if isinstance(reply, Failure)
-            else Reward(reply.value.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
-            for reply in self._ask(prompts, self._read)
-        ]
+        prompts = [judge_chat(self._style.shape, self._template, a.query, answer=a.answer) for a in asks]
+        return [mean_reward(list(map(_reward, replies))) for replies in self._ask(prompts, self._read)]
 
     def _read(self, reply: Completion) -> Parsed[float] | Failure | None:
         return weigh_rating(reply, self._style) if self._weighed else read_rating(reply, self._style)
+
+
+class ChecklistJudge(Judge):
+    """Checks every item of a plan, as the planner `checklist` writes it, without knowing whose it is."""
+
+    def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
+        planned = [a for a in asks if a.query.plan]
+        prompts = [
+            (Turn("user", judge_prompt(self._template, a.query, numbered=True, answer=a.answer)),) for a in planned
+        ]
+        readers = [partial(read_items, style=self._style, count=len(a.query.plan)) for a in planned]
+        rewards = iter([mean_reward(list(map(_reward, replies))) for replies in self._ask(prompts, readers)])
+        return [next(rewards) if a.query.plan else NO_CHECKLIST for a in asks]
+
+
+def _verdict(reply: Reply[Parsed[Winner]] | Failure) -> Verdict | Failure:
+    if isinstance(reply, Failure):
+        return reply
+    return Verdict(choice=reply.value.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
+
+
+def _reward(reply: Reply[Parsed[float]] | Failure) -> Reward | Failure:
+    if isinstance(reply, Failure):
+        return reply
+    return Reward(reply.value.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
 
 
 def _text(reply: Reply[Parsed[Winner]] | Reply[Parsed[float]]) -> str:
@@ -99,7 +144,20 @@ def _text(reply: Reply[Parsed[Winner]] | Reply[Parsed[float]]) -> str:
     return "\n".join(filter(None, (reply.text, reply.value.weights)))
 
 
-def judge_prompt(template: str, query: Query, **answers: str) -> str:
+def judge_chat(shape: Shape, template: str, query: Query, **answers: str) -> Chat:
+    """What a judge reads. The template is split before it is filled, so no text can begin another message."""
+    if shape == "json":
+        said = {f"model-{n}": answer for n, answer in enumerate(answers.values(), 1)}
+        asked = {"principle": judge_prompt(template, query), "prompt": flat(query.blind), "responses": said}
+        return (Turn("user", json.dumps(asked, ensure_ascii=False, indent=2)),)
+    if shape == "message":
+        return (Turn("user", judge_prompt(template, query, False, **answers)),)
+    system, user = re.split(r"^=+$", template, maxsplit=1, flags=re.MULTILINE)
+    used = {name: text for name, text in answers.items() if name in slots(user)}
+    return Turn("system", judge_prompt(system, query)), Turn("user", judge_prompt(user, query, False, **used))
+
+
+def judge_prompt(template: str, query: Query, numbered: bool = False, **answers: str) -> str:
     """The prompt, filled in one pass; a missing history or a missing plan leaves no trace.
 
     Slot `posts` holds the whole history, past choices too, and `question` the turns before it: a custom prompt shows
@@ -110,7 +168,8 @@ def judge_prompt(template: str, query: Query, **answers: str) -> str:
     if query.posts or query.choices:
         material["posts"] = quoted_history(query.posts, query.choices)
     if query.plan:
-        material["plan"] = quote(_NAMES["plan"], "\n".join(f"- {aspect}" for aspect in query.plan))
+        items = [f"{n}. {item}" if numbered else f"- {item}" for n, item in enumerate(query.plan, 1)]
+        material["plan"] = quote("checklist" if numbered else _NAMES["plan"], "\n".join(items))
     for absent in {"posts", "plan"} - material.keys():
         template = re.sub(rf"\{{{absent}\}}\s*", "", template)
     return with_material(template, **material)
@@ -124,13 +183,15 @@ def judge(
     prompt: Path | None = None,
     max_tokens: Count = 1024,
     thinking: Size = 0,
+    votes: Count = 1,
     temperature: NonNegative = 0.0,
     seed: int = 0,
 ) -> RewardModel:
     """An LLM asked which answer this user would prefer, or (style=rating) to rate one.
 
     A verdict is read after the thinking of models that think; `thinking` is how many tokens they may think before it,
-    on top of `max_tokens` or, with logprobs=true, of the one token that is weighed.
+    on top of `max_tokens` or, with logprobs=true, of the one token that is weighed. With `votes`, every question is
+    asked so many times at a temperature above 0: the majority decides, ratings are averaged, and all replies are paid.
     """
     if style not in STYLES:
         raise unknown("style of judge", style, STYLES)
@@ -138,10 +199,18 @@ def judge(
     if logprobs and not chosen.direct:
         direct = " or ".join(f"style={name}" for name, other in STYLES.items() if other.direct)
         raise BadSpec(f"logprobs=true reads the first token of the reply, so it needs {direct}, not style={style}")
+    if votes > 1 and (logprobs or not temperature):
+        raise BadSpec(f"votes={votes} samples replies, so it needs a temperature above 0, and no logprobs")
     template = None if prompt is None else read_template(prompt, chosen.slots)
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens + thinking, seed=seed)
-    make = PairwiseJudge if chosen.kind == "pairwise" else RatingJudge
-    return make(make_llm(llm), chosen, template=template, sampling=sampling, logprobs=logprobs, thinking=thinking)
+    kinds: dict[str, type[PairwiseJudge | RatingJudge | ChecklistJudge]] = {
+        "pairwise": PairwiseJudge,
+        "rating": RatingJudge,
+        "checklist": ChecklistJudge,
+    }
+    return kinds[chosen.kind](
+        make_llm(llm), chosen, template=template, sampling=sampling, logprobs=logprobs, thinking=thinking, votes=votes
+    )
 
 
 def read_template(path: Path, expected: Set[str], renamed: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -26,28 +26,44 @@ TIES: dict[str, Winner] = {"TIE": "tie", "DRAW": "tie"}
 GRADES: dict[str, Winner] = {"A>>B": "first", "A>B": "first", "A=B": "tie", "B>A": "second", "B>>A": "second"}
 
 
+Shape = Literal["message", "system", "json"]
+"""How a judge is addressed: by one user message; by a system and a user message, which a line of equals signs separates
+in the prompt file; by a JSON object with a principle (the prompt file), the question and the answers."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """One way of asking; a pairwise style has labels, a rating style has a scale."""
+    """One way of asking; a pairwise style has labels or keys, a rating style has a scale."""
 
     prompt: str
     """Name of the prompt file."""
-    verdict: str
+    verdict: str = ""
     """Regular expression of a verdict; group 1 is a label or a number, group 2 the maximum it is out of."""
     reminder: str
     """Appended to the prompt if the first reply had no verdict."""
     labels: Mapping[str, Winner] = field(default_factory=dict)
     scale: tuple[int, int] = (0, 0)
+    keys: tuple[str, str] | None = None
+    """Under which keys of a JSON object the scores of both answers stand; the higher one wins."""
+    shape: Shape = "message"
+    items: bool = False
+    """Whether every item of the plan is checked on its own."""
     direct: bool = False
     """Whether the reply begins with the label, so that its first token's log-probabilities can be used."""
 
     @property
-    def kind(self) -> Literal["pairwise", "rating"]:
-        return "pairwise" if self.labels else "rating"
+    def kind(self) -> Literal["pairwise", "rating", "checklist"]:
+        if self.items:
+            return "checklist"
+        return "pairwise" if self.labels or self.keys else "rating"
 
     @property
     def slots(self) -> frozenset[str]:
         """What a prompt of this style must contain."""
+        if self.shape == "json":  # which has the question and the answers under keys of their own
+            return frozenset({"posts", "plan"})
+        if self.items:  # what is known of the user went into the list
+            return frozenset({"plan", "question", "answer"})
         answers = ("answer_a", "answer_b") if self.kind == "pairwise" else ("answer",)
         return frozenset({"posts", "plan", "question", *answers})
 
@@ -104,11 +120,39 @@ STYLES: dict[str, Style] = {
         reminder="Your reply must finish with one of these grades: [[A>>B]], [[A>B]], [[A=B]], [[B>A]] or [[B>>A]].",
         labels=GRADES,
     ),
+    "rm-r1": Style(
+        prompt="judge_rm_r1",
+        verdict=r"<answer>\s*\[\[\s*([AB])\s*\]\]\s*</answer>",
+        reminder="Your reply must finish with <answer>[[A]]</answer> or <answer>[[B]]</answer>.",
+        labels=AB,
+        shape="system",
+    ),
+    "p-genrm": Style(
+        prompt="judge_p_genrm",
+        reminder="Your reply must finish with the JSON object that has a score for response_1 and for response_2.",
+        keys=("response_1", "response_2"),
+        scale=(0, 10),
+        shape="system",
+    ),
+    "rewardanything": Style(
+        prompt="judge_rewardanything",
+        reminder="Your reply must be the JSON object with the scores of model-1 and model-2.",
+        keys=("model-1", "model-2"),
+        scale=(1, 5),
+        shape="json",
+    ),
     "rating": Style(
         prompt="judge_rating",
         verdict=rf"(?:\brating\b{_COLON}|\[\[\s*){_NUMBER}",
         reminder="Your reply must finish with a line like Rating: [[n]], where n is a whole number from 1 to 10.",
         scale=(1, 10),
+    ),
+    "checklist": Style(
+        prompt="judge_checklist",
+        verdict=r"^\W*([0-9]{1,2})\W+(yes|no)\b",
+        reminder="Your reply must have one line per item of the checklist: its number, a colon, and yes or no.",
+        scale=(0, 1),
+        items=True,
     ),
     "rating-direct": Style(
         prompt="judge_rating_direct",
@@ -135,9 +179,23 @@ class Parsed(NamedTuple, Generic[V]):
     weights: str = ""
 
 
-def read_choice(reply: Completion, style: Style) -> Parsed[Winner] | None:
+def read_choice(reply: Completion, style: Style) -> Parsed[Winner] | Failure | None:
+    if style.keys:
+        return _higher_of_two(reply, style.keys, style.scale)
     verdict = _verdict(reply, style)
     return None if verdict is None else Parsed(style.labels[_label(verdict[0])])
+
+
+def _higher_of_two(reply: Completion, keys: tuple[str, str], scale: tuple[int, int]) -> Parsed[Winner] | Failure | None:
+    """Of a JSON object, or nearly one: models write single quotes, trailing commas and numbers as texts."""
+    text = without_thinking(reply.text)
+    found = [re.findall(rf"""["']?{key}["']?\s*:\s*["']?(-?[0-9]+(?:\.[0-9]+)?)(?![0-9./])""", text) for key in keys]
+    if reply.truncated or not all(found):
+        return None
+    first, second = (float(numbers[-1]) for numbers in found)
+    if not all(scale[0] <= score <= scale[1] for score in (first, second)):
+        return Failure("rating outside the scale", f"{first:g} and {second:g}, expected {scale[0]} to {scale[1]}")
+    return Parsed("tie" if first == second else "first" if first > second else "second")
 
 
 def read_rating(reply: Completion, style: Style) -> Parsed[float] | Failure | None:
@@ -151,6 +209,16 @@ def read_rating(reply: Completion, style: Style) -> Parsed[float] | Failure | No
         shown = f"{number}/{out_of}" if out_of else number
         return Failure("rating outside the scale", f"{shown[:20]}, expected {low} to {high}")
     return Parsed(value)
+
+
+def read_items(reply: Completion, style: Style, count: int) -> Parsed[float] | None:
+    """The share of items that were checked; every item must have been, and once, or always with the same result."""
+    checked: dict[int, set[str]] = {}
+    for number, mark in re.findall(style.verdict, without_thinking(reply.text), re.IGNORECASE | re.MULTILINE):
+        checked.setdefault(int(number), set()).add(mark.lower())
+    if reply.truncated or checked.keys() != set(range(1, count + 1)) or any(len(m) > 1 for m in checked.values()):
+        return None
+    return Parsed(sum(marks == {"yes"} for marks in checked.values()) / count)
 
 
 def weigh_choice(reply: Completion, style: Style) -> Parsed[Winner] | Failure:

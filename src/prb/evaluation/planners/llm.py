@@ -1,4 +1,4 @@
-"""The planner that asks an LLM what this user would want from an answer to this question."""
+"""Planners that ask an LLM what this user would want from an answer to this question: as aspects, or as a checklist."""
 
 from __future__ import annotations
 
@@ -32,12 +32,25 @@ def llm(llm: str, aspects: Most = 4, posts: Count = 20, max_tokens: Count = 1024
     return by_llm(make_llm(llm), aspects=aspects, posts=posts, max_tokens=max_tokens, cache=Cache())
 
 
+@PLANNERS.register("checklist")
+def checklist(llm: str, items: Most = 6, posts: Count = 20, max_tokens: Count = 1024) -> Planner:
+    """An LLM writes a checklist of yes-or-no questions for this user; `judge?style=checklist` checks each item."""
+    model = make_llm(llm)
+    return by_llm(model, aspects=items, posts=posts, max_tokens=max_tokens, cache=Cache(), prompt="plan_checklist")
+
+
 def by_llm(
-    model: LLM, *, aspects: int = 4, posts: int = 20, max_tokens: int = 1024, cache: Cache | None = None
+    model: LLM,
+    *,
+    aspects: int = 4,
+    posts: int = 20,
+    max_tokens: int = 1024,
+    cache: Cache | None = None,
+    prompt: str = "plan_aspects",
 ) -> CachedPlanner:
-    settings = (load("material"), load("plan_aspects"), REMINDER, aspects, posts, max_tokens)
+    settings = (load("material"), load(prompt), REMINDER, aspects, posts, max_tokens)
     return CachedPlanner(
-        Aspects(model, aspects, posts, Sampling(max_tokens=max_tokens)),
+        Aspects(model, prompt, aspects, posts, Sampling(max_tokens=max_tokens)),
         lambda query: [
             *(turn.text for turn in query.context),
             query.question,
@@ -53,8 +66,9 @@ def by_llm(
 class Aspects:
     """One call per question and user. Nothing can be inferred about a user without a history, so nothing is asked."""
 
-    def __init__(self, model: LLM, aspects: int, posts: int, sampling: Sampling) -> None:
-        self._model, self._aspects, self._posts, self._sampling = model, aspects, posts, sampling
+    def __init__(self, model: LLM, prompt: str, aspects: int, posts: int, sampling: Sampling) -> None:
+        self._model, self._template = model, load(prompt)
+        self._aspects, self._posts, self._sampling = aspects, posts, sampling
         self._rank = ranker("embedding")
 
     def __call__(self, queries: Sequence[Query]) -> list[Plan | Failure]:
@@ -71,7 +85,7 @@ class Aspects:
         shown = top_posts(query.question, query.posts, self._rank, k=self._posts).posts
         nearest = top_choices(query.question, (), query.choices, self._rank, k=self._posts).positions
         return with_material(
-            load("plan_aspects"),
+            self._template,
             posts=quoted_history(shown, [query.choices[n] for n in nearest]),
             question=quoted_question(query),
             count="one point" if self._aspects == 1 else f"{self._aspects} points",

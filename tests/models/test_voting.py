@@ -1,0 +1,89 @@
+"""Several opinions become one: majority and mean, cost of all, no result where too few have an opinion."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prb.errors import BadSpec
+from prb.llm import Completion
+from prb.llm.scripted import ScriptedLLM
+from prb.models import MODELS
+from prb.models.judge import PairwiseJudge, RatingJudge
+from prb.models.judge_parse import STYLES
+from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.models.voting import Panel, vote
+from prb.types import Ask, Duel, Failure, Query, Reward, Verdict
+
+QUERY = Query(question="Which?")
+DUEL = Duel(QUERY, "one", "two")
+
+
+@given(st.lists(st.sampled_from(["first", "second", "tie"]), min_size=1, max_size=9))
+def test_the_majority_decides_whatever_the_order(choices: list[Any]) -> None:
+    said = vote([Verdict(choice=choice, tokens=3, cost=0.5) for choice in choices])
+    assert isinstance(said, Verdict)
+    counts = Counter(choices)
+    ahead = counts["first"] - counts["second"]
+    assert said.choice == ("first" if ahead > 0 else "second" if ahead < 0 else "tie")
+    assert (said.tokens, said.cost) == (3 * len(choices), 0.5 * len(choices))
+
+
+def test_who_failed_has_no_vote_but_was_paid() -> None:
+    failed = Failure("no verdict", "hm", prompt_tokens=5, completion_tokens=2, cost=0.1)
+    said = vote([Verdict(choice="second", tokens=4, cost=0.2), failed])
+    assert said == Verdict(choice="second", tokens=11, cost=pytest.approx(0.3))
+    lost = vote([Verdict(choice="second", tokens=4, cost=0.2), failed, failed])
+    assert isinstance(lost, Failure)
+    assert (lost.reason, lost.detail) == ("no verdict", "1 of 3 votes; hm")
+    assert (lost.prompt_tokens + lost.completion_tokens, lost.cost) == (18, pytest.approx(0.4))
+
+
+def completions(*texts: str) -> ScriptedLLM:
+    return ScriptedLLM([Completion(text=text, prompt_tokens=10, completion_tokens=1, cost=0.01) for text in texts])
+
+
+def test_a_judge_may_be_asked_several_times_with_other_seeds() -> None:
+    llm = completions("Result: A", "Result: B", "Result: B")
+    (verdict,) = PairwiseJudge(llm, STYLES["pairwise"], votes=3).prefer([DUEL])
+    assert isinstance(verdict, Verdict)
+    assert (verdict.choice, verdict.tokens, verdict.cost) == ("second", 33, pytest.approx(0.03))
+    assert len({request.sampling.seed for request in llm.requests}) == 3
+
+
+def test_ratings_are_averaged() -> None:
+    (reward,) = RatingJudge(completions("Rating: [[4]]", "Rating: [[7]]"), STYLES["rating"], votes=2).score(
+        [Ask(QUERY, "one")]
+    )
+    assert isinstance(reward, Reward)
+    assert (float(reward), reward.cost) == (5.5, pytest.approx(0.02))
+
+
+@pytest.mark.parametrize("options", ["votes=8", "votes=8&style=pairwise-direct&logprobs=true&temperature=1"])
+def test_votes_without_chance_would_all_be_the_same(options: str) -> None:
+    with pytest.raises(BadSpec, match="needs a temperature above 0"):
+        MODELS.make(f"judge?llm=scripted/x&{options}")
+
+
+def test_scorers_and_judges_sit_on_one_panel() -> None:
+    longer = ScriptedScorer(lambda ask: Reward(float(len(ask.answer)), tokens=2, cost=0.1), "longer")
+    first = ScriptedComparer(lambda _: Verdict(choice="first", tokens=5, cost=0.2), "first")
+    broken = ScriptedScorer(lambda _: Failure("no"), "broken")
+    panel = Panel([longer, first, longer])
+    (verdict,) = panel.prefer([Duel(QUERY, "short", "much longer")])
+    assert isinstance(verdict, Verdict)
+    assert (verdict.choice, verdict.tokens, verdict.cost) == ("second", 13, pytest.approx(0.6))
+    assert Panel([broken, broken, first]).prefer([DUEL])[0] == Failure("no", "1 of 3 votes; ")
+    assert panel.fingerprint == "panel-longer+first+longer"
+
+
+def test_a_panel_is_named_by_a_spec() -> None:
+    panel = MODELS.make("panel?models=length|noisy%3Fmodel=length%26sd=0.1|scripted-judge%3Fsays=tie")
+    assert panel.fingerprint.count("+") == 2
+    for refused in ("length", "length|reader"):
+        with pytest.raises(BadSpec, match="two or more models that can judge new answers"):
+            MODELS.make(f"panel?models={refused}")
