@@ -9,6 +9,7 @@ from functools import cache
 
 import prb as package
 from tests.golden import making, running
+from tests.golden.comparing import load
 from tests.golden.running import make_row
 from tests.golden.shell import Json, Shell, opened_shell
 
@@ -156,8 +157,11 @@ def exit_codes(prb: Shell) -> Json:
 
 
 def formats(prb: Shell) -> Json:
-    """Paths and types inside every JSON file, so that a field that moved is named even where values are many."""
-    return {name: {file: shape(value) for file, value in files_of(produce(name))} for name in SHAPED}
+    """Paths and types inside every JSON file, so that a field that moved is named even where values are many.
+
+    Of what is expected: whether results are as expected is for the other cases to say.
+    """
+    return {name: {file: shape(value) for file, value in files_of(load(name))} for name in SHAPED}
 
 
 def files_of(result: Json) -> list[tuple[str, Json]]:
