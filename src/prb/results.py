@@ -122,7 +122,7 @@ class Evaluation(Run):
         return data_frame(rows)
 
     def tables(self) -> Sequence[Table]:
-        from prb.reporting.tables import leaderboard
+        from prb.reporting.board import leaderboard
 
         return [leaderboard(self.summary)]
 

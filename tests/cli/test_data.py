@@ -176,12 +176,12 @@ def test_the_prompt_of_a_row_in_another_split_has_its_donor_there(prb: Prb, writ
 def test_stats_count_what_is_there(prb: Prb, write_jsonl: Write) -> None:
     data = write_jsonl([*make_twins(1, split="test"), make_row(5, split="train", user="a1")])
     found = prb("data", "stats", data, "--json").json
-    assert (found["rows"], found["people"], found["mirror_rows"], found["questions"]) == (3, 2, 2, 2)
+    assert (found["rows"], found["users"], found["mirror_rows"], found["questions"]) == (3, 2, 2, 2)
     assert found["splits"] == {"test": 2, "train": 1}
-    assert found["posts_per_person"] == {"min": 2, "median": 2, "max": 2}
+    assert found["posts_per_user"] == {"min": 2, "median": 2, "max": 2}
     shown = prb("data", "stats", data)
     assert shown.code == 0
-    assert "posts per person" in shown.out
+    assert "posts per user" in shown.out
     assert "2 (2 to 2)" in shown.out
 
 

@@ -288,9 +288,9 @@ def test_tiers_are_balanced_to_about_a_third() -> None:
     uneven = [*even, *couple(4, "stated"), *couple(5, "stated")]
     reported = [what for what in set_rules(uneven) if what.startswith("tier")]
     assert reported == [
-        "tier 'stated' has 6 of 10 rows, must have about a third",
-        "tier 'implied' has 2 of 10 rows, must have about a third",
-        "tier 'situational' has 2 of 10 rows, must have about a third",
+        "tier 'stated' has 6 of 10 rows, must have 25% to 42%",
+        "tier 'implied' has 2 of 10 rows, must have 25% to 42%",
+        "tier 'situational' has 2 of 10 rows, must have 25% to 42%",
     ]
 
 

@@ -35,7 +35,7 @@ def small(write_jsonl: Write) -> Path:
 
 def test_rows_users_and_clusters_are_counted_over_all_splits(small: Path) -> None:
     found = describe(str(small))
-    assert (found["rows"], found["people"], found["clusters"], found["questions"]) == (4, 3, 2, 3)
+    assert (found["rows"], found["users"], found["clusters"], found["questions"]) == (4, 3, 2, 3)
     assert (found["mirror_rows"], found["drift_rows"], found["topics"], found["long_histories"]) == (2, 1, 1, 1)
 
 
@@ -48,7 +48,7 @@ def test_tables_count_what_is_there(small: Path) -> None:
 
 def test_ranges_are_over_users_for_posts_and_over_rows_for_texts(small: Path) -> None:
     found = describe(str(small))
-    assert found["posts_per_person"] == {"min": 2, "median": 2, "max": 30}
+    assert found["posts_per_user"] == {"min": 2, "median": 2, "max": 30}
     assert found["words"]["post"]["median"] == 3
     assert found["words"]["answer"] == {"min": 1, "median": 2.5, "max": 4}
 

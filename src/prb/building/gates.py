@@ -22,6 +22,7 @@ from prb.llm import LLM, Sampling
 from prb.models.judge import PairwiseJudge
 from prb.models.judge_parse import STYLES
 from prb.stats.blind import blind_margins, credits_of
+from prb.stats.credit import CREDIT
 from prb.stats.estimate import components
 from prb.text.encoders import ENCODERS, Encoder
 from prb.text.overlap import BLOCK, LEAK_WORDS, SharedWording, hidden_texts, near_duplicates
@@ -233,7 +234,6 @@ def _blind_judge(context: BuildContext, pairs: Sequence[VerifiedPair]) -> BlindR
         query = Query(question=pair.task.record.question)
         duels += [Duel(query, pair.chosen, pair.rejected), Duel(query, pair.rejected, pair.chosen)]
     verdicts = judge.prefer(duels)
-    worth = {"first": 1.0, "tie": 0.5, "second": 0.0}
     credits: list[float | None] = [0.5] * len(pairs)
     for n, forward, backward in zip(asked, verdicts[::2], verdicts[1::2], strict=True):
         for verdict in (forward, backward):
@@ -242,7 +242,7 @@ def _blind_judge(context: BuildContext, pairs: Sequence[VerifiedPair]) -> BlindR
         if isinstance(forward, Failure) or isinstance(backward, Failure):
             credits[n] = None
         else:
-            credits[n] = (worth[forward.choice] + 1 - worth[backward.choice]) / 2
+            credits[n] = (CREDIT[forward.choice] + 1 - CREDIT[backward.choice]) / 2
     return BlindResult("blind-judge", tuple(credits), tuple(credit or 0.0 for credit in credits))
 
 

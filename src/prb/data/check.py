@@ -231,7 +231,8 @@ def _tier_rules(pairs: Sequence[Pair]) -> Iterator[str]:
     rules = rules_of(pairs[0])
     for tier, n in Counter(pair.tier for pair in pairs).items():
         if not rules.tier_share[0] <= n / len(pairs) <= rules.tier_share[1]:
-            yield f"tier {tier!r} has {n} of {len(pairs)} rows, must have about a third"
+            low, high = (f"{share:.0%}" for share in rules.tier_share)
+            yield f"tier {tier!r} has {n} of {len(pairs)} rows, must have {low} to {high}"
         if n < rules.tier_rows:
             yield f"tier {tier!r} has {n} rows, must have at least {rules.tier_rows}"
 
@@ -261,7 +262,7 @@ def describe(spec: str) -> dict[str, Any]:
         "fingerprint": sets[0].fingerprint,
         "fingerprints": {name: hashes[name].hexdigest() for name in names},
         "rows": len(pairs),
-        "people": len(users),
+        "users": len(users),
         "clusters": len({c for dataset in sets for c in dataset.index.clusters}),
         "questions": len({pair.question for pair in pairs}),
         "mirror_rows": sum(pair.mirror is not None for pair in pairs),
@@ -270,9 +271,9 @@ def describe(spec: str) -> dict[str, Any]:
         "splits": _counts(pairs, "split"),
         "categories": _counts(pairs, "category"),
         "tiers": _counts(pairs, "tier"),
-        "posts_per_person": _range(posts),
+        "posts_per_user": _range(posts),
         "long_histories": sum(n >= LONG_HISTORY for n in posts),
-        **({"choices_per_person": _range(choices)} if any(choices) else {}),
+        **({"choices_per_user": _range(choices)} if any(choices) else {}),
         **({"answers_per_row": _range([len(pair.answers) for pair in pairs])} if len(sizes) > 1 or sizes - {2} else {}),
         **({"conversations": sum(bool(pair.context) for pair in pairs)} if any(pair.context for pair in pairs) else {}),
         "words": {

@@ -74,7 +74,8 @@ class Judge:
             sampling = replace(sampling, max_tokens=length, top_logprobs=LIKELIEST)
         self._sampling = sampling
         self.remote = llm.remote
-        settings = (style, self._template, load("material"), self._sampling, *([votes] if votes > 1 else []))
+        newer = [setting for setting in (votes, style.keys) if setting not in (1, None)]  # old judges keep their names
+        settings = (style, self._template, load("material"), self._sampling, *newer)
         digest = hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
         self.fingerprint = f"{style.prompt}-{digest}-{llm.fingerprint}"
 

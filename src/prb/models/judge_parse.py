@@ -43,10 +43,10 @@ class Style:
     """Appended to the prompt if the first reply had no verdict."""
     labels: Mapping[str, Winner] = field(default_factory=dict)
     scale: tuple[int, int] = (0, 0)
-    keys: tuple[str, str] | None = None
+    keys: tuple[str, str] | None = field(default=None, repr=False)
     """Under which keys of a JSON object the scores of both answers stand; the higher one wins."""
-    shape: Shape = "message"
-    items: bool = False
+    shape: Shape = field(default="message", repr=False)
+    items: bool = field(default=False, repr=False)
     """Whether every item of the plan is checked on its own."""
     direct: bool = False
     """Whether the reply begins with the label, so that its first token's log-probabilities can be used."""

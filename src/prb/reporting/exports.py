@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from prb.reporting.board import leaderboard
 from prb.reporting.downstream_tables import bon_tables, correlation_tables, ppo_tables
 from prb.reporting.format import Table
-from prb.reporting.tables import audit_tables, build_lines, grade_table, leaderboard, train_lines
+from prb.reporting.tables import audit_tables, build_lines, grade_table, train_lines
 
 Result = Mapping[str, Any]
 PARTS = ("low", "high", "p", "p_holm", "n", "failed", "ties")

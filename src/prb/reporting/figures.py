@@ -13,11 +13,12 @@ from textwrap import fill
 from typing import Any
 
 from prb.progress import SILENT, Progress
+from prb.reporting.board import shown_condition
 from prb.reporting.downstream_figures import best_of_n, ppo, scatter
 from prb.reporting.format import percent, shortened, stars
 from prb.reporting.gather import FLOORS, Group, Inputs, dataset_label, read_place, result_name
 from prb.reporting.style import CONDITIONS, LINE, MARKS, PAPER, SOFT, drawing, whiskers, write_or_note
-from prb.reporting.tables import audit_estimates, shown_condition
+from prb.reporting.tables import audit_estimates
 from prb.stats.paired import correct
 
 Summary = Mapping[str, Any]

@@ -14,8 +14,8 @@ from prb.evaluation.config import CONDITIONS
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
+from prb.reporting.board import shown_condition
 from prb.reporting.published import PublishedResult, read_published
-from prb.reporting.tables import shown_condition
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed
 from prb.stats.estimate import Ints, codes
 

@@ -21,13 +21,13 @@ from prb import __version__
 from prb.config import Name, OutputConfig, Place, PositionalWords, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
+from prb.reporting.board import leaderboard as leaderboard_table
 from prb.reporting.exports import numbers_table, tables_of
 from prb.reporting.figures import write_figures
 from prb.reporting.format import Table, as_csv, markdown
 from prb.reporting.gather import DAMAGED, Inputs, damaged, gather, read_any
 from prb.reporting.pages import audit, downstream, leaderboard, model, other, pairs, study
 from prb.reporting.style import load_matplotlib
-from prb.reporting.tables import leaderboard as leaderboard_table
 from prb.runs import draft
 
 DataFile = tuple[str, Any]

@@ -1,4 +1,4 @@
-"""What each verb prints, made from its result: tables and sentences. Downstream verbs have their own file."""
+"""What verbs print, made from their results: tables and sentences. `evaluate` has `board`, bon and ppo another file."""
 
 from __future__ import annotations
 
@@ -7,137 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from prb.failures import count_reasons
-from prb.reporting.format import MISSING, Table, bounds, dollars, interval, number, p_value, percent, points, stars
+from prb.reporting.format import MISSING, Table, bounds, dollars, interval, number, p_value, percent, points
 from prb.types import Pair
 from prb.weights import here
 
-SHOWN_FAILURES = 8
 Result = Mapping[str, Any]
-PAPER_COLUMNS = ("ties", "unparsed")
-
-
-# --- evaluate ---
-def leaderboard(summary: Result) -> Table:
-    return _ratings(summary) if summary["task"] == "ratings" else _pairs(summary)
-
-
-def _pairs(summary: Result) -> Table:
-    results, contrasts = summary["results"], summary["contrasts"]
-    conditions = list(dict.fromkeys(row["condition"] for row in results))
-    shown = shown_condition(conditions)
-    cell = {(row["model"], row["condition"]): row for row in results}
-    change = {(row["model"], row["kind"]): row for row in contrasts}
-    kinds = [kind for kind in ("gain", "control") if any(row["kind"] == kind for row in contrasts)]
-    mirrored = any(row["person_effect"] for row in results)
-    paper = all("paper" in row for row in results)
-    several = all("pairwise_accuracy" in row for row in results)
-    official = any("rewardbench2" in row for row in results)
-    rows = []
-    for model in dict.fromkeys(row["model"] for row in results):
-        row, failed = cell[model, shown], sum(cell[model, c]["accuracy"]["failed"] for c in conditions)
-        values = [interval(cell[model, c]["accuracy"]) for c in conditions]
-        values += [points(change.get((model, kind))) for kind in kinds]
-        if mirrored:
-            effect = row["person_effect"]
-            values.append(percent(effect["value"]) + stars(effect["p"]) if effect else MISSING)
-            values.append(percent((row["mirror_accuracy"] or {}).get("value")))
-        values += [percent(row["pairwise_accuracy"]["value"])] if several else []
-        values += [percent(row.get("rewardbench2", {}).get("score"))] if official else []
-        values += [str(row["paper"][name]) for name in PAPER_COLUMNS] if paper else []
-        rows.append((model, *values, str(failed)))
-    counted = "a tie counts half, failures are left out"
-    if paper:
-        counted = "as in the paper's scripts, ties count as lost and replies without a verdict as A"
-    notes = [f"Accuracy in % with a 95 % interval clustered by user; {counted}."]
-    if "noise_ceiling" in summary["dataset"]:
-        notes.append(noise_note(summary["dataset"]["noise_ceiling"]))
-    if several:
-        chance = percent(summary["dataset"]["chance"])
-        notes.append(
-            f"A row is right if a right answer is ranked first; a coin would score {chance}. pairwise: share of "
-            f"right-wrong pairs in the right order under {shown} (coin: 50)."
-        )
-    if str(summary["dataset"]["name"]).startswith("personalrewardbench"):
-        means = [f"{row['model']} {percent(row['users']['mean'])}" for row in results if row["condition"] == shown]
-        notes.append(f"Mean accuracy over users under {shown}, as PersonalRewardBench reports it: {', '.join(means)}.")
-    if official:
-        notes.append("RewardBench 2: its official score, the mean of six subsets, ties included.")
-    if kinds:
-        meanings = {"gain": "gain = profile − none", "control": "control = profile − shuffled (another user's posts)"}
-        notes.append("; ".join(meanings[k] for k in kinds) + ". Stars: sign-flip p < .05, .01, .001 after Holm.")
-    if mirrored:
-        notes.append(
-            f"person effect and mirror under {shown}: share of twins ordered by the user (user-blind: exactly 50) "
-            "and share with both twins right (coin: 25, user-blind: 0)."
-        )
-    notes += _failed_rows(results)
-    extra: tuple[str, ...] = ("person effect", "mirror") if mirrored else ()
-    extra += (("pairwise",) if several else ()) + (("RewardBench 2",) if official else ())
-    extra += PAPER_COLUMNS if paper else ()
-    return Table(_title(summary), ("model", *conditions, *kinds, *extra, "failed"), tuple(rows), tuple(notes))
-
-
-def noise_note(retest: Result | None) -> str:
-    """What is known of the noise in users' votes; accuracies are never divided by it."""
-    if retest is None:
-        return "Noise ceiling: unknown, since nobody voted twice on the same prompt and answers."
-    votes = f"{retest['n']} pairs of votes by one user on the same prompt and answers"
-    agreement = percent(retest["agreement"])
-    return f"Noise ceiling: test-retest agreement is {agreement} % ({votes}); accuracies are not corrected for it."
-
-
-def _ratings(summary: Result) -> Table:
-    metrics = ("alignment", "mae", "skill", "spearman", "concordance")
-    rows = tuple(
-        (
-            row["model"],
-            row["condition"],
-            *(interval(row[metric], 3, scale=1) for metric in metrics),
-            str(row["users"]),
-            str(row["failed"]),
-        )
-        for row in summary["results"]
-    )
-    note = "Means over users with 95 % intervals; scores are mapped to each user's scale, fitted on their other rows."
-    return Table(
-        _title(summary),
-        ("model", "condition", *metrics, "users", "failed"),
-        rows,
-        (note, *_failed_rows(summary["results"])),
-    )
-
-
-def _failed_rows(results: Sequence[Result]) -> Iterator[str]:
-    """Why rows failed; models that failed alike share a line."""
-    models: dict[tuple[str, str, int], list[str]] = {}
-    for row in results:
-        for reason, count in row["failures"].items():
-            models.setdefault((row["condition"], reason, count), []).append(row["model"])
-    everyone = len({row["model"] for row in results})
-    lines = [
-        f"Failed under {condition}: {count} {reason} ({', '.join(names) if len(names) < everyone else 'every model'})."
-        for (condition, reason, count), names in models.items()
-    ]
-    yield from lines[:SHOWN_FAILURES]
-    if len(lines) > SHOWN_FAILURES:
-        yield f"… and {len(lines) - SHOWN_FAILURES} more reasons; `failures` in summary.json has all."
-
-
-def _title(summary: Result) -> str:
-    data = summary["dataset"]
-    left = f"; {data['left_out']} rows with errors left out" if data["left_out"] else ""
-    paper = "; procedure of the paper's scripts" if summary.get("protocol") == "paper" else ""
-    size = f"{data['rows']} rows, {data['users']} users, {data['clusters']} clusters"
-    return f"{dataset_name(data)}: {size}{left}{paper}"
 
 
 def dataset_name(data: Result) -> str:
     return f"{data['name']}, split {data['split']}" if data["split"] else str(data["name"])
-
-
-def shown_condition(conditions: Sequence[str]) -> str:
-    """The condition a reader asks for first: the user's own history, if it was run."""
-    return "profile" if "profile" in conditions else conditions[0]
 
 
 # --- compare ---
