@@ -86,7 +86,7 @@ def served_classifier(
 ) -> Scorer:
     """`reward` makes one number of a head's logits, and `name` says how."""
     about = fleet.about
-    tokenizer = load_tokenizer(serving.tokenizer or about.source, loading)
+    tokenizer = load_tokenizer(serving.tokenizer or about.tokenizer or about.source, loading)
     reader: Chat | TwoTexts = TwoTexts(tokenizer) if layout == "pair" else Chat(tokenizer, system=system)
     head = ServedHead(fleet, dialect_of(about, serving.api), tokenizer, reward)
     probes = head.check([reader.text(Query(question=question), answer) for question, answer in PROBES])
@@ -112,7 +112,8 @@ def refuse_loading(loading: Loading) -> None:
 def identity(about: About) -> str:
     """Server, version, model and dtype. Weights on this machine are known by their content, others by their name."""
     folder = Path(about.source)
-    model = fingerprint(str(folder)) if folder.is_dir() else about.model.rstrip("/")
+    here = folder.is_dir() and any(folder.glob("*.safetensors"))
+    model = fingerprint(str(folder)) if here else about.model.rstrip("/")
     name = Path(model).name if model.startswith("/") else model
     return "-".join(filter(None, ("served", about.kind, about.version, name, about.weights, about.dtype)))
 

@@ -39,7 +39,9 @@ class About:
     weights: str = ""
     """A commit or fingerprint, where the server knows it."""
     source: str = field(default="", compare=False)
-    """Where the server got weights and tokenizer: a folder, perhaps of another machine, or a hub id."""
+    """Where the server got the weights: a folder, perhaps of another machine, or a hub id."""
+    tokenizer: str = field(default="", compare=False)
+    """Where it got the tokenizer, if elsewhere."""
     max_length: int | None = None
     batch: int = BATCH
     labels: tuple[str, ...] = ()
@@ -89,7 +91,8 @@ def _sglang(about: dict[str, Any], server: dict[str, Any], model: str) -> About:
         version=str(server.get("version") or ""),
         model=name,
         dtype=str(server.get("dtype") or ""),
-        source=str(about.get("tokenizer_path") or about["model_path"]),
+        source=str(about["model_path"]),
+        tokenizer=str(about.get("tokenizer_path") or ""),
         max_length=length if isinstance(length, int) else None,
     )
 
