@@ -40,6 +40,8 @@ class RewardServer:
     bodies: list[Json] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
+    port: int = 0
+    """A free one is chosen, and kept by a server that is started again."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     stop: Callable[[], None] = lambda: None
 
@@ -181,7 +183,7 @@ def start(server: RewardServer) -> None:
         def log_message(self, *_: Any) -> None:
             pass
 
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    listening = ThreadingHTTPServer(("127.0.0.1", server.port), Handler)
     listening.daemon_threads = True
     listening.block_on_close = False
     listening.handle_error = lambda *_: None  # type: ignore[method-assign]
@@ -196,4 +198,5 @@ def start(server: RewardServer) -> None:
             with suppress(OSError):
                 connection.shutdown(2)
 
-    server.url, server.stop = f"http://127.0.0.1:{listening.server_port}", stop
+    server.port, server.stop = listening.server_port, stop
+    server.url = f"http://127.0.0.1:{server.port}"
