@@ -281,6 +281,8 @@ class Fleet:
             about = await describe(get, self._api, self._model)
         except Unreachable as error:
             return Failure("cannot be reached", str(error), kind="fatal")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # of replies in no shape we know
+            raise BadInput(f"{self.servers[n].address} describes itself in an unknown way: {error!r}") from None
         if about is None:
             kinds = "vLLM, SGLang, text-embeddings-inference or prb serve"
             raise BadInput(

@@ -75,7 +75,7 @@ def _vllm(version: str, listed: Any, model: str) -> About:
         version=version,
         model=str(card["id"]),
         source=str(card.get("root") or card["id"]),
-        max_length=card.get("max_model_len"),
+        max_length=_count(card.get("max_model_len")),
     )
 
 
@@ -93,7 +93,7 @@ def _sglang(about: dict[str, Any], server: dict[str, Any], model: str) -> About:
         dtype=str(server.get("dtype") or ""),
         source=str(about["model_path"]),
         tokenizer=str(about.get("tokenizer_path") or ""),
-        max_length=length if isinstance(length, int) else None,
+        max_length=_count(length),
     )
 
 
@@ -113,10 +113,14 @@ def _tei(info: dict[str, Any], model: str) -> About:
         dtype=str(info.get("model_dtype") or ""),
         weights=str(info.get("model_sha") or ""),
         source=name,
-        max_length=info.get("max_input_length"),
+        max_length=_count(info.get("max_input_length")),
         batch=int(info.get("max_client_batch_size") or TEI_BATCH),
         labels=tuple(names[key] for key in sorted(names, key=int)),
     )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def _another_model(model: str, served: Sequence[str] | dict[str, Any]) -> str:
