@@ -221,6 +221,7 @@ def test_a_busy_server_is_asked_again(status: int, server: Any, words: Any) -> N
         {"data": [{"index": 0, "probs": []}, {"index": 1, "probs": [1.0]}]},
         {"data": [{"index": 0, "probs": ["1"]}, {"index": 1, "probs": [True]}]},
         {"model": "another", "data": [{"index": n, "probs": [1.0]} for n in range(2)]},
+        {"data": [{"index": [], "probs": [1.0]}] * 2},
         [1.0, 2.0],
         None,
     ],

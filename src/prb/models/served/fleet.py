@@ -35,7 +35,8 @@ STRIKES = 3
 """Requests in a row that a server fails, each after all its retries, before it is taken out."""
 REST = 30.0
 """Seconds until a server that was taken out is looked at again."""
-ABSENT = {404, 405, 501}
+CONNECT, DESCRIBE = 10.0, 30.0
+"""Seconds to connect, and to say what it is."""
 
 
 class Call(NamedTuple):
@@ -113,7 +114,7 @@ class Fleet:
                 httpx.AsyncClient(
                     base_url=address,
                     headers=headers,
-                    timeout=timeout,
+                    timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT)),
                     limits=limits,
                     trust_env=not local,
                     verify=address.startswith("https:"),  # certificates take a while to load
@@ -233,7 +234,10 @@ class Fleet:
             return response
         if response.status_code >= 300:
             return self._refused(response)
-        value = call.read(parse(response.content))
+        try:
+            value = call.read(parse(response.content))
+        except (AttributeError, KeyError, TypeError, ValueError):  # in no shape we know
+            value = None
         if value is None:
             return Retry(self._clean(f"unreadable reply: {response.text[:200]}"))
         return value
@@ -241,7 +245,8 @@ class Fleet:
     async def _request(self, n: int, method: str, path: str, body: bytes | None = None) -> Any:
         client = self._background.made.clients[n]
         try:
-            async with asyncio.timeout(2 * self._timeout):  # httpx's own timeout only limits silence
+            # httpx's own timeout only limits silence
+            async with asyncio.timeout(2 * self._timeout if method == "POST" else DESCRIBE):
                 return await client.request(method, path, content=body)
         except self._httpx.ConnectTimeout:
             return Retry("no connection in time", kind="fatal")
@@ -251,7 +256,7 @@ class Fleet:
             return Retry(f"no whole reply within {2 * self._timeout:g} s", overloaded=True)
         except self._httpx.HTTPError as error:
             refused = isinstance(error, self._httpx.ConnectError)
-            why = self._clean(f"connection: {error or type(error).__name__}")
+            why = self._clean(f"connection: {str(error) or type(error).__name__}")
             return Retry(why, kind="fatal" if refused else "transient")
 
     def _refused(self, response: Any) -> Retry | Failure:
@@ -272,7 +277,7 @@ class Fleet:
                 raise Unreachable(response.why)
             if response.status_code in (401, 403):
                 raise BadInput(f"{self.servers[n].address} wants a key (HTTP {response.status_code}); see key_env")
-            if response.status_code >= 500 and response.status_code not in ABSENT:
+            if response.status_code >= 500:
                 raise Unreachable(f"HTTP {response.status_code}")
             body = parse(response.content) if response.status_code == 200 else None
             return body if isinstance(body, dict) else None
