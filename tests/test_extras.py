@@ -35,6 +35,7 @@ URL = "base_url=http://localhost:1/v1"
         (("evaluate", "--dataset", "hub:a/b"), "datasets,huggingface_hub", "hub"),
         (("train", "vpl"), "torch,transformers", "torch"),
         (("ppo", "--policy", "transformers/x", "--model", "length"), "torch,transformers,trl", "torch"),
+        (("evaluate", "--model", "classifier?url=http://localhost:1"), "httpx", "serve"),
         (("serve", "--model", "length"), "fastapi,uvicorn", "serve"),
         (("study", "demo"), "sqlalchemy,fastapi", "study"),
     ],

@@ -88,6 +88,7 @@ EXTRAS = {
     "trl": "train",
     "openai": "api",
     "xllamacpp": "llamacpp",
+    "httpx": "serve",
     "huggingface_hub": "hub",
     "datasets": "hub",
 }

@@ -14,8 +14,8 @@ from prb.engine.chat import Text, fit
 from prb.hashing import digest
 from prb.types import Ask, Failure, Query, Reward
 
-Compute = Callable[[Sequence[Sequence[Text]]], list[list[float]]]
-"""Groups of texts that share a query → a number for each."""
+Compute = Callable[[Sequence[Sequence[Text]]], Sequence[Sequence[float | Failure]]]
+"""Groups of texts that share a query → a number for each, or why there is none."""
 
 
 class Reader(Protocol):
@@ -63,6 +63,9 @@ def _group(query: Query, asks: Sequence[Ask], positions: list[int], reader: Read
 class AnswerScorer:
     """A scorer made from a reader and a function of grouped texts; known scores come from the cache."""
 
+    remote = False
+    """Whether texts leave the machine."""
+
     def __init__(
         self, reader: Reader, compute: Compute, *, fingerprint: str, limit: int, cache: Cache | None = None
     ) -> None:
@@ -91,4 +94,6 @@ class AnswerScorer:
         """Texts of one query come next to each other, so that they share its prefix."""
         groups = [[text for _, text in same] for _, same in groupby(texts, itemgetter(0))]
         values = [value for row in self._compute(groups) for value in row]
-        return [v if math.isfinite(v) else Failure("not a finite number", str(v)) for v in values]
+        return [
+            v if isinstance(v, Failure) or math.isfinite(v) else Failure("not a finite number", str(v)) for v in values
+        ]

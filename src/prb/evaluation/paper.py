@@ -49,7 +49,8 @@ def paper_config(config: EvaluateConfig) -> EvaluateConfig:
         if getattr(config, name) != getattr(defaults, name):
             raise BadInput(f"--protocol paper leaves no choice of {name}: omit --{name.replace('_', '-')}")
     specs = [Spec.parse(split_alias(model)[1]) for model in config.model]
-    if not specs or any(spec.name not in OPTIONS for spec in specs):
+    needed = {"classifier": "path", "judge": "llm"}
+    if not specs or any(needed.get(spec.name) not in spec.options for spec in specs):
         raise BadInput("--protocol paper knows --model classifier?path=… and judge?llm=… only")
     for spec in specs:
         for option in sorted(spec.options.keys() - OPTIONS[spec.name]):

@@ -8,16 +8,13 @@ failure with its reason; a failed one never becomes an empty text.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import ipaddress
 import json
 import os
 import random
 import re
-import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -29,6 +26,7 @@ from prb.config import NonNegative, Positive, Size
 from prb.errors import BadInput, BadSpec, MissingExtra
 from prb.failures import Breaker
 from prb.llm import LLM, LLMS, Completion, JsonObject, Request
+from prb.llm.background import Background
 from prb.llm.chat_protocol import (
     first_choice,
     first_token,
@@ -97,6 +95,17 @@ class Rejected:
     failure: Failure
 
 
+@dataclass(frozen=True)
+class Line:
+    """What lives on the event loop."""
+
+    client: Any
+    limiter: Limiter
+
+    async def aclose(self) -> None:
+        await self.client.close()
+
+
 class Endpoint:
     """Requests run on an event loop in its own thread, so that connections outlive a call and `complete` works inside
     other event loops (notebooks, servers) and from several threads."""
@@ -134,16 +143,15 @@ class Endpoint:
 
         local = not self.remote
 
-        def connect() -> Any:  # without a reference to self, so that the thread ends with its last user
+        def connect() -> Line:  # without a reference to self, so that the thread ends with its last user
             # to this machine without proxies or redirects, so that texts do not leave it that way
             http = sdk.DefaultAsyncHttpxClient(trust_env=False, follow_redirects=False) if local else None
-            return sdk.AsyncOpenAI(
+            client = sdk.AsyncOpenAI(
                 api_key=key or "none", base_url=url, max_retries=0, timeout=timeout, http_client=http
             )
+            return Line(client, Limiter(concurrency))
 
-        self._connect = connect
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._background = Background(self.fingerprint, connect)
 
     def __repr__(self) -> str:
         return f"<{self.fingerprint}>"
@@ -153,24 +161,7 @@ class Endpoint:
         return self._budget.spent
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        self._start()
-        future = asyncio.run_coroutine_threadsafe(self._complete(requests, Breaker()), self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # an interrupt must not wait for replies
-            raise
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread and self._thread.is_alive():  # it is dead in a forked child
-                return
-            self._loop, self._client, self._limiter = asyncio.new_event_loop(), self._connect(), Limiter(self._most)
-            self._thread = threading.Thread(
-                target=_run_loop, args=(self._loop, self._client), name=self.fingerprint, daemon=True
-            )
-            self._thread.start()
-            weakref.finalize(self, _stop_loop, self._loop)
+        return self._background.run(self._complete(requests, Breaker()))
 
     async def _complete(self, requests: Sequence[Request], breaker: Breaker) -> list[Completion | Failure]:
         """Twice as many workers as slots, since one that waits to retry leaves its slot to another.
@@ -201,13 +192,14 @@ class Endpoint:
         return reply
 
     async def _try(self, request: Request, breaker: Breaker, *, again: bool) -> Completion | Failure | Retry:
-        ticket = await self._limiter.enter()
+        limiter = self._background.made.limiter
+        ticket = await limiter.enter()
         reply: Completion | Failure | Retry | None = None
         try:
             reply = breaker.tripped or await self._adapted(request, again)
         finally:
             overloaded = isinstance(reply, Retry) and reply.overloaded
-            self._limiter.leave(ticket, ok=isinstance(reply, Completion), overloaded=overloaded)
+            limiter.leave(ticket, ok=isinstance(reply, Completion), overloaded=overloaded)
         return reply
 
     async def _adapted(self, request: Request, again: bool) -> Completion | Failure | Retry:
@@ -231,7 +223,7 @@ class Endpoint:
     async def _send(self, body: dict[str, Any]) -> bytes | Retry | Failure | Rejected:
         try:
             async with asyncio.timeout(2 * self._timeout):  # the SDK's own timeout only limits silence
-                return bytes(await self._client.post("/chat/completions", cast_to=bytes, body=body))
+                return bytes(await self._background.made.client.post("/chat/completions", cast_to=bytes, body=body))
         except self._sdk.APITimeoutError:
             return Retry(f"no reply within {self._timeout:g} s", overloaded=True)
         except TimeoutError:
@@ -280,19 +272,17 @@ class Endpoint:
         )
 
 
-def check_url(url: str) -> SplitResult:
-    """The parts of a base_url. Errors never repeat the URL itself, since it may hold a password."""
+def check_url(url: str, option: str = "openai: base_url", example: str = "http://localhost:8000/v1") -> SplitResult:
+    """The parts of a URL. Errors never repeat the URL itself, since it may hold a password."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port  # both raise on nonsense
     except ValueError:
         host = None
     if not host or parts.scheme not in ("http", "https"):
-        raise BadSpec("openai: base_url must be like http://localhost:8000/v1")
+        raise BadSpec(f"{option} must be like {example}")
     if parts.username or parts.password or parts.query:
-        raise BadSpec(
-            "openai: base_url must not contain a user, a password or a query; key_env names the key's variable"
-        )
+        raise BadSpec(f"{option} must not contain a user, a password or a query; key_env names the key's variable")
     return parts
 
 
@@ -311,12 +301,12 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def read_key(name: str, *, needed: bool) -> str:
+def read_key(name: str, *, needed: bool, use: str = "openai") -> str:
     key = os.environ.get(name, "").strip()
     if needed and not key:
-        raise BadInput(f"openai: {name} is not set; it must hold the key (any text if the server checks none)")
+        raise BadInput(f"{use}: {name} is not set; it must hold the key (any text if the server checks none)")
     if not re.fullmatch(r"[!-~]*", key):
-        raise BadInput(f"openai: the key in {name} contains invalid characters; copy it again")
+        raise BadInput(f"{use}: the key in {name} contains invalid characters; copy it again")
     return key
 
 
@@ -329,15 +319,3 @@ def cleaner(key: str) -> Callable[[str], str]:
         return " ".join(text.split())[:200]
 
     return clean
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop, client: Any) -> None:
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-    loop.run_until_complete(client.close())
-    loop.close()
-
-
-def _stop_loop(loop: asyncio.AbstractEventLoop) -> None:
-    with contextlib.suppress(RuntimeError):  # closed already
-        loop.call_soon_threadsafe(loop.stop)

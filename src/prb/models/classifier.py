@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from prb.cache import Cache
 from prb.engine.load import DEFAULT_LOADING, Loading
-from prb.errors import BadInput
+from prb.errors import BadInput, BadSpec
 from prb.models import MODELS
+from prb.models.served import NOT_SERVED, PrbServer, Serving, open_fleet, served_classifier
 from prb.types import Scorer
 
 Logit = Literal["auto", "softmax"] | int
@@ -79,19 +80,25 @@ def quirk_of(path: str) -> Quirk:
 
 @MODELS.register("classifier")
 def classifier(
-    path: str,
+    path: str | None = None,
     logit: Logit = "auto",
     input: Literal["auto", "chat", "pair"] = "auto",
     system: str | None = None,
     cache: bool = True,
     loading: Loading = DEFAULT_LOADING,
+    serving: Serving = NOT_SERVED,
 ) -> Scorer:
-    """A reward head on an LLM or encoder (path=folder or hub id): Skywork, Tulu-RM, OpenAssistant, …
+    """A reward head on an LLM or encoder (path=folder or hub id, or url=server): Skywork, Tulu-RM, OpenAssistant, …
 
     logit: a single logit is the reward. Of several, `auto` and `softmax` take the log-odds of the last class, as the
     scripts of published benchmarks do; a number picks one. input: `chat` applies the model's chat template to user and
     assistant turns, `pair` gives prompt and answer as two texts, `auto` follows the catalogue, else chat.
+    url: a server that has the weights (vLLM, SGLang, text-embeddings-inference, prb serve), or several, as `one|two`.
     """
+    if (path is None) == (serving.url is None):
+        raise BadSpec("model 'classifier' needs path=… (weights) or url=… (a server)" + (", not both" if path else ""))
+    if path is None:
+        return _served(logit, input, system, cache, loading, serving)
     quirk = quirk_of(path)
     if quirk.unsupported:
         raise BadInput(f"{path}: {quirk.unsupported}")
@@ -117,6 +124,34 @@ def classifier(
         rewards,
         fingerprint=f"classifier-{checkpoint.fingerprint}-{layout}-{chosen}-{system or ''}",
         limit=checkpoint.max_length,
+        cache=Cache() if cache else None,
+    )
+
+
+def _served(
+    logit: Logit,
+    input: Literal["auto", "chat", "pair"],
+    system: str | None,
+    cache: bool,
+    loading: Loading,
+    serving: Serving,
+) -> Scorer:
+    """What a server gives are a head's logits; a checkpoint whose reward is something else is refused."""
+    fleet = open_fleet(serving, loading)
+    if fleet.about.kind == "prb":
+        return PrbServer(fleet)
+    quirk = quirk_of(fleet.about.source)
+    if quirk.read != "logits" or quirk.kind != "classifier":
+        raise BadInput(f"{fleet.about.model}: its reward is not among the logits that a server gives; use path=…")
+    chosen = quirk.logit if logit == "auto" else logit
+    return served_classifier(
+        fleet,
+        serving,
+        loading,
+        layout=quirk.layout if input == "auto" else input,
+        reward=lambda logits: reward_of(logits, chosen),
+        name=str(chosen),
+        system=system,
         cache=Cache() if cache else None,
     )
 

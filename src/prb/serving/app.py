@@ -1,4 +1,5 @@
-"""The reward server's HTTP interface: routes, refusals and metrics. Two contracts: `/v1/score` and `/get_reward`."""
+"""The reward server's HTTP interface: routes, refusals and metrics. Three contracts: `/v1/score`,
+`/get_reward` (OpenRLHF) and `/classify` (vLLM)."""
 
 from __future__ import annotations
 
@@ -21,11 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from prb import __version__
 from prb.serving.bodies import (
     Body,
+    ClassifyReply,
+    ClassifyRequest,
     Refused,
     RewardReply,
     RewardRequest,
     ScoreReply,
     ScoreRequest,
+    classify_reply,
     first_problem,
     read_body,
     reward_reply,
@@ -45,10 +49,10 @@ log = logging.getLogger("prb.serving")
 
 CLIENT_LEFT = 499
 """Nobody reads this status; metrics count it."""
-ROUTES = ("/v1/score", "/get_reward", "/healthz", "/metrics")
 PATIENCE = {"/get_reward": 120.0}
 """Seconds that a request waits for room in the queue. OpenRLHF tries five times, a second apart, and then ends the
 training; it waits three minutes for a reply. Other clients are told when to come back."""
+ROUTES = ("/v1/score", "/get_reward", "/classify", "/info", "/healthz", "/metrics")
 CHECKS = ThreadPoolExecutor(4, "check")
 """Where bodies are read: a large one holds up nobody, and few are in memory as objects at the same time."""
 SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -146,6 +150,19 @@ def make_app(service: Service, *, token: str | None, max_body: int, max_requests
         """The same for OpenRLHF's `--remote_rm_url`."""
         _, asks = await service.read(RewardRequest, request)
         return reward_reply(await service.score(asks, request, PATIENCE["/get_reward"]))
+
+    @app.post("/classify", openapi_extra=described("/classify", ClassifyRequest))
+    async def classify(request: Request) -> ClassifyReply:
+        """The same in the shape of vLLM's `/classify`, for whatever asks a reward model there."""
+        body, asks = await service.read(ClassifyRequest, request)
+        results = await service.score(asks, request)
+        return classify_reply(results, use_activation=body.use_activation, model=service.model)
+
+    @app.get("/info")
+    async def info() -> dict[str, str]:
+        """What is served; equal fingerprints score alike."""
+        about = {"model": service.model, "fingerprint": service.fingerprint}
+        return {"server": "prb", "version": __version__, **about}
 
     @app.get("/healthz")
     async def healthz() -> Response:

@@ -1,11 +1,24 @@
-"""What the reward server is asked and what it replies: the bodies of its two contracts, ours and OpenRLHF's."""
+"""What the reward server is asked and what it replies: the bodies of its contracts, ours, OpenRLHF's and vLLM's."""
 
 from __future__ import annotations
 
+import math
+import re
+import time
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+from uuid import uuid4
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from prb.serving.server import MODEL_ERROR, MOST_ANSWERS, query_length
 from prb.types import Ask, Choice, Failure, Post, Query, Reward, Role, Turn
@@ -21,6 +34,15 @@ END_MARKERS = (
     "</s>",
 )
 """What a policy's tokenizer leaves after an answer; OpenRLHF sends texts with them."""
+TURNS = (
+    ("<|im_start|>", "\n", "<|im_end|>"),
+    ("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"),
+    ("<start_of_turn>", "\n", "<end_of_turn>"),
+)
+"""What chat templates write before the role of a turn, before its text and after it: ChatML, Llama 3, Gemma."""
+BETWEEN = re.compile(r"(?:\s|<\|begin_of_text\|>|<bos>|<s>|</s>|<\|endoftext\|>|<\|end_of_text\|>|<eos>)*")
+NO_THOUGHT = re.compile(r"\A\s*<think>\s*</think>\s*")
+"""What the templates of thinking models put before an answer that came without a thought."""
 
 
 class Refused(Exception):
@@ -156,7 +178,84 @@ class RewardRequest(BaseModel):
         return asks
 
 
-Body = TypeVar("Body", ScoreRequest, RewardRequest)
+class MessageIn(BaseModel):
+    role: Role
+    content: Text
+
+
+class ClassifyRequest(BaseModel):
+    """vLLM's `/classify`: chats as texts that a chat template wrote, or one chat as messages. The last turn is the
+    answer. Other fields of vLLM's change nothing here."""
+
+    input: Many[Text] = Field(default=[], max_length=MOST_ANSWERS)
+    messages: Many[MessageIn] = Field(default=[], max_length=1_000)
+    query: QueryIn | None = None
+    """Not vLLM's: what the model may see instead of the turns before the answer, as in `/v1/score`."""
+    use_activation: bool = False
+    """Whether scores go through a sigmoid."""
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def several_texts(cls, value: Any) -> Any:
+        if isinstance(value, list) and value and not isinstance(value[0], str):
+            raise ValueError("token ids depend on the tokenizer; send texts or messages")
+        return [value] if isinstance(value, str) else value
+
+    @property
+    def count(self) -> int:
+        return len(self.input) or 1
+
+    def asks(self) -> list[Ask]:
+        if bool(self.input) == bool(self.messages):
+            raise Refused(422, "send either input or messages")
+        if self.messages:
+            return [self._ask("messages", [Turn(message.role, message.content) for message in self.messages])]
+        return [self._ask(f"input.{n}", _turns(n, text)) for n, text in enumerate(self.input)]
+
+    def _ask(self, place: str, turns: Sequence[Turn]) -> Ask:
+        *before, answer = turns
+        if answer.role != "assistant" or not before or before[-1].role != "user":
+            raise Refused(422, f"{place} must end with a user's turn and the assistant's answer to it")
+        asked = Query(question=before[-1].text, context=tuple(before[:-1]))
+        return Ask(self.query.query() if self.query else asked, answer.text)
+
+
+def _turns(n: int, text: str) -> list[Turn]:
+    """The turns of a text that is nothing but turns."""
+    roles: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "model": "assistant"}
+    for start, middle, end in TURNS:
+        before, *pieces = text.split(start)
+        parts = [(role, *rest.partition(end)) for role, _, rest in (piece.partition(middle) for piece in pieces)]
+        whole = all(role in roles and ended and BETWEEN.fullmatch(after) for role, _, ended, after in parts)
+        if parts and whole and BETWEEN.fullmatch(before):
+            return [Turn(roles[role], NO_THOUGHT.sub("", said, count=1).strip()) for role, said, *_ in parts]
+    raise Refused(422, f"input.{n} is not a chat as the templates of Qwen, Llama 3 or Gemma write it; send messages")
+
+
+class Class(BaseModel):
+    index: int
+    label: Literal["LABEL_0"] = "LABEL_0"
+    probs: list[float]
+    """The score: one label has one logit."""
+    num_classes: Literal[1] = 1
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int = 0
+
+
+class ClassifyReply(BaseModel):
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[Class]
+    usage: Usage
+
+
+Body = TypeVar("Body", ScoreRequest, RewardRequest, ClassifyRequest)
 
 
 class RewardReply(BaseModel):
@@ -226,3 +325,17 @@ def score_reply(results: Sequence[float | Failure], *, partial: bool, model: str
 def reward_reply(results: Sequence[float | Failure]) -> RewardReply:
     scores = all_scores(results)
     return RewardReply(rewards=scores, scores=scores, extra_logs={"cut": [float(cut) for cut in cuts(results)]})
+
+
+def classify_reply(results: Sequence[float | Failure], *, use_activation: bool, model: str) -> ClassifyReply:
+    scores = all_scores(results)
+    if use_activation:
+        scores = [1 / (1 + math.exp(-score)) if score > -700 else 0.0 for score in scores]
+    tokens = sum(result.tokens for result in results if isinstance(result, Reward))
+    return ClassifyReply(
+        id=f"classify-{uuid4().hex[:16]}",
+        created=int(time.time()),
+        model=model,
+        data=[Class(index=n, probs=[score]) for n, score in enumerate(scores)],
+        usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
+    )

@@ -1,0 +1,65 @@
+"""`prb evaluate` with a served model whose server dies in the middle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+pytest.importorskip("httpx", reason="needs httpx")
+
+from prb.api import evaluate
+from prb.errors import Unreachable
+from prb.llm.pacing import Backoff
+from tests import tiny
+from tests.conftest import make_row
+from tests.models.reward_server import RewardServer, serve_rewards, start
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RewardServer:
+    monkeypatch.setattr(Backoff, "wait", lambda *_: 0.0)
+    words = tiny.tokenizer()
+    words.save_pretrained(tmp_path / "rm")
+    return RewardServer("vllm", str(tmp_path / "rm"), words)
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    read = [orjson.loads(line) for line in (out / "outcomes.jsonl").read_bytes().splitlines()]
+    return [{key: value for key, value in line.items() if key not in ("seconds", "crc")} for line in read]
+
+
+def test_a_run_whose_server_died_is_resumed_and_equals_an_undisturbed_one(
+    server: RewardServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RM_KEY", "sk-very-secret-1234")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(b"".join(orjson.dumps(make_row(n)) + b"\n" for n in range(24)))
+
+    def run(out: str) -> Any:
+        spec = f"rm:=classifier?url={server.url}&cache=false&retries=1&key_env=RM_KEY&concurrency=2"
+        return evaluate(dataset=str(rows), model=(spec,), batch=4, out=tmp_path / out, quiet=True)
+
+    def dies(one: RewardServer, _: Any) -> None:
+        if len(one.bodies) > 30:
+            one.stop()
+            raise ConnectionError
+
+    with serve_rewards(server):
+        whole = run("whole")
+        server.bodies.clear()
+        server.fault = dies
+        with pytest.raises(Unreachable, match="run the same command again to resume"):
+            run("again")
+        kept = lines(tmp_path / "again")
+        assert 0 < len(kept) < len(lines(tmp_path / "whole"))
+        assert all(line["failure"] is None for line in kept)
+        server.fault = lambda *_: None
+        start(server)
+        resumed = run("again")
+    assert lines(tmp_path / "again") == lines(tmp_path / "whole")
+    assert resumed.summary == whole.summary
+    for file in (tmp_path / "again").iterdir():
+        assert b"secret" not in file.read_bytes()

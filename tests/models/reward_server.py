@@ -1,0 +1,202 @@
+"""A reward server on loopback that answers as vLLM 0.32, SGLang, text-embeddings-inference 1.9 and `prb serve` do.
+
+The replies of vLLM, errors included, were recorded from a real one (`make test-vllm` compares with it); those of SGLang
+and text-embeddings-inference follow their sources. The reward of a text is a function of its token ids.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Json = dict[str, Any]
+Reply = tuple[int, Any]
+USAGE = {"prompt_tokens": 10, "total_tokens": 10, "completion_tokens": 0, "prompt_tokens_details": None}
+LIMIT = 512
+
+
+def worth(ids: Sequence[int]) -> float:
+    """Depends on every token and its place, is raw (beyond 0 and 1), and differs between most texts."""
+    return sum((n % 13 + 1) * token for n, token in enumerate(ids)) % 9973 / 1000 - 5
+
+
+@dataclass
+class RewardServer:
+    kind: str
+    source: str
+    """Folder of the tokenizer."""
+    tokenizer: Any = None
+    version: str = "0.32.0"
+    model: str = "rm"
+    reward: Callable[[Sequence[int]], float] = worth
+    fault: Callable[[RewardServer, Json], Reply | None] = lambda *_: None
+    """What to reply to a body instead; raising `ConnectionError` hangs up."""
+    bodies: list[Json] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    url: str = ""
+    port: int = 0
+    """A free one is chosen, and kept by a server that is started again."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stop: Callable[[], None] = lambda: None
+
+    @property
+    def texts(self) -> int:
+        return sum(len(inputs(body)) for body in self.bodies)
+
+    def get(self, path: str) -> Reply:
+        known: dict[str, dict[str, Any]] = {
+            "vllm": {
+                "/version": {"version": self.version},
+                "/v1/models": {
+                    "object": "list",
+                    "data": [{"id": self.model, "object": "model", "root": self.source, "max_model_len": LIMIT}],
+                },
+            },
+            "sglang": {
+                "/get_model_info": {"model_path": self.model, "tokenizer_path": self.source, "is_generation": False},
+                "/get_server_info": {"version": "0.5.3", "dtype": "bfloat16", "context_length": LIMIT},
+            },
+            "tei": {
+                "/info": {
+                    "model_id": self.model,
+                    "model_sha": "c0ffee",
+                    "model_dtype": "float16",
+                    "model_type": {"classifier": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
+                    "max_input_length": LIMIT,
+                    "max_client_batch_size": 32,
+                    "version": "1.9.0",
+                }
+            },
+            "prb": {"/info": {"server": "prb", "version": "1", "model": self.model, "fingerprint": "worth-1"}},
+        }
+        return (200, known[self.kind][path]) if path in known[self.kind] else (404, {"detail": "Not Found"})
+
+    def post(self, path: str, body: Json) -> Reply:
+        if path == "/tokenize" and self.kind == "vllm":
+            return 200, {"tokens": self.tokenizer(body["prompt"], add_special_tokens=False)["input_ids"]}
+        with self.lock:
+            self.bodies.append(body)
+        if special := self.fault(self, body):
+            return special
+        if self.kind == "vllm" and body.get("model") != self.model:
+            return error(404, f"The model `{body.get('model')}` does not exist.", "NotFoundError")
+        return getattr(self, f"_{self.kind}")(path, body)
+
+    def _scores(self, texts: Sequence[Any], *, soft: bool = False) -> list[float]:
+        rewards = [self.reward(text) for text in texts]
+        return [1 / (1 + 2.718281828459045**-reward) for reward in rewards] if soft else rewards
+
+    def _vllm(self, path: str, body: Json) -> Reply:
+        for ids in body["input"]:
+            if len(ids) > LIMIT:
+                message = f"This model's maximum context length is {LIMIT} tokens. However, your prompt contains more"
+                return error(400, message, "BadRequestError")
+        switch = "activation" if self.version.startswith("0.10") else "use_activation"
+        scores = self._scores(body["input"], soft=body.get(switch, True))
+        if any(map(math.isnan, scores)):
+            return error(400, "Out of range float values are not JSON compliant", "BadRequestError")
+        rows: list[Json] = [
+            {"index": n, "label": "LABEL_0", "probs": [x], "num_classes": 1} for n, x in enumerate(scores)
+        ]
+        if path == "/pooling":
+            rows = [{"index": n, "object": "pooling", "data": [x]} for n, x in enumerate(scores)]
+        return 200, {"id": "x", "object": "list", "created": 0, "model": self.model, "data": rows, "usage": USAGE}
+
+    def _sglang(self, path: str, body: Json) -> Reply:
+        scores = [None if math.isnan(x) else x for x in self._scores(inputs(body))]
+        if path == "/classify":
+            return 200, [{"embedding": [x], "meta_info": {"id": "x", "prompt_tokens": 5}} for x in scores]
+        rows = [{"object": "embedding", "index": n, "embedding": [x]} for n, x in enumerate(scores)]
+        return 200, {"object": "list", "model": body["model"], "data": rows, "usage": USAGE}
+
+    def _tei(self, path: str, body: Json) -> Reply:
+        if len(body["inputs"]) > 32:
+            return 422, {"error": "batch size 33 > maximum allowed batch size 32", "error_type": "Validation"}
+        ids = [self.tokenizer(*parts)["input_ids"] for parts in body["inputs"]]
+        scores = self._scores(ids, soft=not body.get("raw_scores", False))
+        return 200, [[{"score": None if math.isnan(x) else x, "label": "LABEL_0"}] for x in scores]
+
+    def _prb(self, path: str, body: Json) -> Reply:
+        scores = [self.reward(list(answer.encode())) if answer.strip() else None for answer in body["answers"]]
+        failures = ["empty answer" if score is None else None for score in scores]
+        more = {"cut": [0] * len(scores), "model": self.model, "fingerprint": "worth-1"}
+        return 200, {"scores": scores, "failures": failures, **more}
+
+
+def inputs(body: Json) -> list[Any]:
+    return next(body[name] for name in ("input", "input_ids", "inputs", "answers") if name in body)
+
+
+def error(status: int, message: str, kind: str) -> Reply:
+    return status, {"error": {"message": message, "type": kind, "param": None, "code": status}}
+
+
+@contextmanager
+def serve_rewards(*servers: RewardServer) -> Iterator[str]:
+    """All of them on free ports; yields their URLs as a spec takes them."""
+    for server in servers:
+        start(server)
+    try:
+        yield "|".join(server.url for server in servers)
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def start(server: RewardServer) -> None:
+    connections: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = 1 << 16  # one packet per reply
+
+        def setup(self) -> None:
+            super().setup()
+            connections.append(self.connection)
+
+        def do_GET(self) -> None:
+            self.reply(*server.get(self.path))
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            server.headers.append(dict(self.headers))
+            try:
+                self.reply(*server.post(self.path, body))
+            except ConnectionError:
+                self.close_connection = True
+
+        def reply(self, status: int, body: Any) -> None:
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+            self.wfile.flush()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    listening = ThreadingHTTPServer(("127.0.0.1", server.port), Handler)
+    listening.daemon_threads = True
+    listening.block_on_close = False
+    listening.handle_error = lambda *_: None  # type: ignore[method-assign]
+    thread = threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        """As a process that is killed: nobody listens, and open connections end."""
+        threading.Thread(target=listening.shutdown).start()
+        listening.server_close()
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(2)
+
+    server.port, server.stop = listening.server_port, stop
+    server.url = f"http://127.0.0.1:{server.port}"

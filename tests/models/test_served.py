@@ -1,0 +1,368 @@
+"""Reward heads behind servers: what is sent, what is read, and what is never taken for a score."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx", reason="needs httpx")
+
+from prb.engine.chat import Chat
+from prb.errors import BadInput, BadSpec, Unreachable
+from prb.llm.pacing import Backoff
+from prb.models import MODELS, is_remote
+from prb.models.served import as_texts, fleet
+from prb.models.served.protocols import About, dialect_of
+from prb.types import Ask, Failure, Query, Scorer
+from tests import tiny
+from tests.models.reward_server import LIMIT, RewardServer, inputs, serve_rewards, worth
+
+QUERIES = [Query(question=f"How do I bake bread number {n}?") for n in range(8)]
+ANSWERS = ("Early in the morning.", "Buy a better book about it.")
+ASKS = [Ask(query, answer) for query in QUERIES for answer in ANSWERS]
+MANY = [Ask(Query(question=f"What about book number {n}?"), answer) for n in range(30) for answer in ANSWERS]
+"""So many that each of two servers gets some, whatever their ports hash to."""
+
+
+@pytest.fixture(scope="module")
+def words() -> Any:
+    return tiny.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def folder(words: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    place = tmp_path_factory.mktemp("served") / "rm"
+    words.save_pretrained(place)
+    return str(place)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backoff, "wait", lambda *_: 0.0)
+
+
+def make(url: str, **options: Any) -> Scorer:
+    more = "".join(f"&{key}={value}" for key, value in {"cache": "false", **options}.items())
+    model = MODELS.make(f"classifier?url={url}{more}")
+    assert isinstance(model, Scorer)
+    return model
+
+
+@pytest.fixture
+def server(folder: str, words: Any) -> Any:
+    def made(api: str = "vllm", **settings: Any) -> RewardServer:
+        return RewardServer(api.split("-", maxsplit=1)[0], folder, words, **settings)
+
+    return made
+
+
+def expected(words: Any, asks: list[Ask] = ASKS) -> list[float]:
+    return [worth(Chat(words).text(ask.query, ask.answer).ids) for ask in asks]
+
+
+@pytest.mark.parametrize("api", ["vllm", "vllm-pooling", "sglang", "sglang-embeddings", "tei"])
+def test_every_server_gives_the_raw_logits_of_our_own_tokens(api: str, server: Any, words: Any, folder: str) -> None:
+    one = server(api)
+    with serve_rewards(one) as url:
+        assert make(url, api=api, tokenizer=folder).score(ASKS) == expected(words)
+    sent = inputs(one.bodies[-1])[0]
+    ids = words(*sent)["input_ids"] if api == "tei" else sent
+    assert (ids[0], ids.count(words.bos_token_id)) == (words.bos_token_id, 1)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "tei"])
+def test_the_kind_of_server_is_found_out(kind: str, server: Any, words: Any, folder: str) -> None:
+    with serve_rewards(server(kind)) as url:
+        model = make(url, tokenizer=folder)
+        assert model.score(ASKS[:2]) == expected(words)[:2]
+    assert model.fingerprint.startswith(f"served-{kind}-")
+
+
+def test_a_prb_server_is_sent_queries_as_they_are(server: Any) -> None:
+    with serve_rewards(server("prb")) as url:
+        model = make(url)
+        scores = model.score([*ASKS[:2], Ask(QUERIES[0], " ")])
+    assert scores == [*(worth(list(answer.encode())) for answer in ANSWERS), Failure("empty answer")]
+    assert model.fingerprint == "served-worth-1"
+
+
+def test_something_else_that_listens_there_is_refused(server: Any) -> None:
+    one = server("vllm")
+    one.get = lambda _: (404, {"detail": "Not Found"})
+    with serve_rewards(one) as url, pytest.raises(BadInput, match="is not vLLM, SGLang"):
+        make(url)
+
+
+def test_a_server_that_describes_itself_in_nonsense_is_refused_in_one_line(server: Any) -> None:
+    one = server("vllm")
+    one.get = lambda path: (200, {"version": "0.32.0"} if path == "/version" else {"data": ["rm"]})
+    with serve_rewards(one) as url, pytest.raises(BadInput, match="unknown way"):
+        make(url)
+
+
+def test_the_answers_to_a_query_are_one_request_and_requests_are_sorted_by_tokens(server: Any) -> None:
+    one = server()
+    with serve_rewards(one) as url:
+        model = make(url, concurrency=1)
+        one.bodies.clear()
+        model.score(list(reversed(ASKS)))
+    assert [len(inputs(body)) for body in one.bodies] == [len(ANSWERS)] * len(QUERIES)
+    firsts = [inputs(body)[0] for body in one.bodies]
+    assert firsts == sorted(firsts)
+
+
+def test_a_query_always_goes_to_the_same_server(server: Any, words: Any) -> None:
+    both = [server(), server()]
+    with serve_rewards(*both) as url:
+        model = make(url)
+        before = [len(one.bodies) for one in both]
+        assert model.score(MANY) == expected(words, MANY)
+        first = [{str(inputs(body)) for body in one.bodies[n:]} for one, n in zip(both, before, strict=True)]
+        model.score(MANY)
+    again = [{str(inputs(body)) for body in one.bodies[n:]} for one, n in zip(both, before, strict=True)]
+    assert first == again
+    assert all(first)
+
+
+def test_the_queries_of_a_server_that_dies_go_to_the_others(server: Any, words: Any) -> None:
+    def dies(one: RewardServer, _: Any) -> None:
+        if len(one.bodies) > 4:  # three probes and a query
+            one.stop()
+            raise ConnectionError
+
+    doomed, healthy = server(fault=dies), server()
+    with serve_rewards(doomed, healthy) as url:
+        model = make(url, concurrency=1)
+        assert model.score(MANY) == expected(words, MANY)
+        assert model.score(MANY) == expected(words, MANY)
+    assert len(doomed.bodies) == 5
+    asked = Counter(str(inputs(body)) for body in healthy.bodies[3:])
+    assert max(asked.values()) <= 2
+
+
+def test_a_server_that_comes_back_is_used_again_only_if_it_scores_as_before(
+    server: Any, words: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "REST", 0.0)
+    one, other = server(), server()
+    with serve_rewards(one, other) as url:
+        model = make(url)
+        head = model._compute.__self__  # type: ignore[attr-defined]
+        gone = Failure("gone")
+        head._fleet.servers[0].out = gone
+        assert model.score(ASKS) == expected(words)
+        assert head._fleet.servers[0].out is None
+        one.reward, head._fleet.servers[0].out = (lambda ids: -worth(ids)), gone
+        assert model.score(ASKS) == expected(words)
+        assert str(head._fleet.servers[0].out) == "scores differently"
+
+
+def test_without_any_server_rows_fail_and_no_number_is_made_up(server: Any) -> None:
+    one = server()
+    with serve_rewards(one) as url:
+        model = make(url, retries=1)
+        one.stop()
+        scores = model.score(ASKS)
+    assert {(type(score), score.kind) for score in scores if isinstance(score, Failure)} == {(Failure, "fatal")}
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        make(url)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "tei"])
+def test_a_reward_that_is_not_a_number_fails_alone(kind: str, server: Any, words: Any, folder: str) -> None:
+    poison = list(Chat(words).text(*ASKS[1]).ids)
+    one = server(kind, reward=lambda ids: math.nan if list(ids) == poison else worth(ids))
+    with serve_rewards(one) as url:
+        scores = make(url, tokenizer=folder).score(ASKS)
+    assert isinstance(scores[1], Failure)
+    assert scores[:1] + scores[2:] == expected(words)[:1] + expected(words)[2:]
+
+
+def test_a_text_that_the_server_refuses_fails_with_its_reason(server: Any, words: Any) -> None:
+    def refuses(_: RewardServer, body: Any) -> Any:
+        long = any(len(ids) > 150 for ids in inputs(body))
+        return (400, {"error": {"message": "too long for today", "code": 400}}) if long else None
+
+    one = server(fault=refuses)
+    with serve_rewards(one) as url:
+        model = make(url)
+        good, bad = model.score([Ask(QUERIES[0], ANSWERS[0]), Ask(QUERIES[0], "a b c d e " * 20)])
+    assert good == expected(words)[0]
+    assert str(bad) == "HTTP 400: too long for today"
+
+
+def test_too_long_a_query_is_cut_to_what_the_server_takes(server: Any, words: Any) -> None:
+    one = server()
+    with serve_rewards(one) as url:
+        (score,) = make(url).score([Ask(Query(question="bread " * LIMIT), "A book.")])
+    assert not isinstance(score, Failure)
+    assert score.cut == 1  # type: ignore[attr-defined]
+    assert len(inputs(one.bodies[-1])[0]) <= LIMIT
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_server_is_asked_again(status: int, server: Any, words: Any) -> None:
+    def busy(one: RewardServer, _: Any) -> Any:
+        return (status, {"error": "busy"}) if len(one.bodies) % 3 == 1 else None
+
+    with serve_rewards(server(fault=busy)) as url:
+        assert make(url).score(ASKS) == expected(words)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"data": []},
+        {"data": [{"index": 0, "probs": [1.0]}] * 2},
+        {"data": [{"index": 0, "probs": []}, {"index": 1, "probs": [1.0]}]},
+        {"data": [{"index": 0, "probs": ["1"]}, {"index": 1, "probs": [True]}]},
+        {"model": "another", "data": [{"index": n, "probs": [1.0]} for n in range(2)]},
+        {"data": [{"index": [], "probs": [1.0]}] * 2},
+        [1.0, 2.0],
+        None,
+    ],
+)
+def test_a_reply_about_anything_else_is_no_score(reply: Any, server: Any) -> None:
+    one = server()
+    with serve_rewards(one) as url:
+        model = make(url, retries=1)
+        one.fault = lambda *_: (200, reply)
+        scores = model.score(ASKS[:2])
+    assert all(isinstance(score, Failure) and "unreadable reply" in score.detail for score in scores)
+
+
+def test_the_fingerprint_tells_server_version_model_and_dtype_but_no_address(server: Any, folder: str) -> None:
+    made = []
+    for _ in range(2):
+        with serve_rewards(server("sglang")) as url:
+            made.append(make(url, tokenizer=folder))
+            assert url.rsplit(":", 1)[1] not in made[-1].fingerprint
+    assert made[0].fingerprint == made[1].fingerprint
+    assert made[0].fingerprint.startswith("served-sglang-0.5.3-rm-bfloat16-")
+    assert not is_remote(made[0])
+
+
+def test_the_key_is_sent_and_never_shown(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RM_KEY", "sk-very-secret-1234")
+    leak = (400, {"error": {"message": "bad key sk-very-secret-1234 was given"}})
+    one = server()
+    with serve_rewards(one) as url:
+        model = make(url, key_env="RM_KEY")
+        one.fault = lambda *_: leak
+        (failure,) = model.score(ASKS[:1])
+        with pytest.raises(BadInput, match="NO_KEY is not set"):
+            make(url, key_env="NO_KEY")
+        with pytest.raises(BadSpec, match="must not contain a user"):
+            make(url.replace("//", "//me:sk-very-secret-1234@"))
+    assert one.headers[0]["Authorization"] == "Bearer sk-very-secret-1234"
+    assert "secret" not in f"{failure}{model.fingerprint}{model!r}"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"version": "0.31.0"}, "version '0.32.0' and '0.31.0'"),
+        ({"model": "another"}, "model 'rm' and 'another'"),
+        ({"reward": lambda ids: -worth(ids)}, "scores differently"),
+    ],
+)
+def test_servers_of_different_models_are_refused(change: dict[str, Any], why: str, server: Any) -> None:
+    with serve_rewards(server(), server(**change)) as url, pytest.raises(BadInput, match=why):
+        make(url)
+
+
+def test_a_server_that_is_down_from_the_start_is_left_out(server: Any, words: Any) -> None:
+    one, down = server(), server()
+    with serve_rewards(one, down) as url:
+        down.stop()
+        assert make(url).score(ASKS) == expected(words)
+
+
+def test_another_tokenizer_than_the_servers_is_refused(server: Any, tmp_path: Path) -> None:
+    from tests.llm.tiny import tokenizer
+
+    tokenizer().save_pretrained(tmp_path / "other")
+    with serve_rewards(server()) as url, pytest.raises(BadInput, match="not the server's"):
+        make(url, tokenizer=tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("path=x&url=http://localhost:1", "not both"),
+        ("logit=0", "path=… .* or url=…"),
+        ("url=localhost:8000", "must be like http://localhost:8000"),
+        ("url=http://localhost:1|http://localhost:1", "given twice"),
+        ("url=http://localhost:1&device=cuda", "device cannot be set for a served model"),
+    ],
+)
+def test_a_wrong_spec_is_one_line(options: str, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        MODELS.make(f"classifier?{options}")
+
+
+@pytest.mark.parametrize(
+    ("version", "api", "path", "switch"),
+    [
+        ("0.32.0", "auto", "/classify", "use_activation"),
+        ("0.32.0", "vllm-pooling", "/pooling", "use_activation"),
+        ("0.15.1", "vllm", "/classify", "use_activation"),
+        ("0.14.0", "auto", "/pooling", "use_activation"),
+        ("0.10.2", "auto", "/pooling", "activation"),
+        ("0.1.dev1+gabc", "auto", "/classify", "use_activation"),
+    ],
+)
+def test_releases_of_vllm_are_asked_under_the_names_they_know(version: str, api: Any, path: str, switch: str) -> None:
+    dialect = dialect_of(About(kind="vllm", model="rm", version=version), api)
+    assert (dialect.path, dialect.write([[1]], True)[switch]) == (path, False)
+
+
+@pytest.mark.parametrize(("version", "api"), [("0.9.2", "auto"), ("0.14.0", "vllm")])
+def test_releases_that_cannot_do_it_are_refused(version: str, api: Any) -> None:
+    with pytest.raises(BadInput, match=version):
+        dialect_of(About(kind="vllm", model="rm", version=version), api)
+
+
+def test_a_server_that_ignores_the_request_for_logits_is_refused(server: Any) -> None:
+    soft = server(version="0.1.dev1+gabc", reward=lambda ids: 1 / (1 + math.exp(-worth(ids))))
+    soft.fault = lambda one, body: one._vllm("/classify", body | {"use_activation": False})
+    with serve_rewards(soft) as url, pytest.raises(BadInput, match="probabilities"):
+        make(url)
+
+
+def test_labels_of_tei_are_put_in_the_order_of_the_head() -> None:
+    about = About(kind="tei", model="rm", labels=("bad", "good"))
+    reply = [[{"label": "good", "score": 2.0}, {"label": "bad", "score": -1.0}]]
+    assert dialect_of(about, "auto").logits(reply, 1) == [[-1.0, 2.0]]
+    assert (
+        dialect_of(about, "auto").logits([[{"label": "good", "score": 1.0}, {"label": "?", "score": 0.0}]], 1) is None
+    )
+
+
+def test_a_text_for_a_server_that_tokenizes_is_exactly_what_we_tokenized() -> None:
+    from prb.engine.chat import TwoTexts
+
+    encoder = tiny.tokenizer(None, encoder=True)
+    encoder.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    text = TwoTexts(encoder).text(QUERIES[0], "A book.")
+    parts = as_texts(encoder, text)
+    assert parts is not None
+    assert len(parts) == 2
+    assert encoder(*parts)["input_ids"] == list(text.ids)
+
+
+def test_cached_scores_are_not_used_for_other_weights_under_the_same_name(server: Any, words: Any, folder: str) -> None:
+    one = server("sglang")
+    with serve_rewards(one) as url:
+        assert make(url, tokenizer=folder, cache="true").score(ASKS) == expected(words)
+        asked = len(one.bodies)
+        model = make(url, tokenizer=folder, cache="true")
+        assert model.score(ASKS) == expected(words)
+        assert len(one.bodies) == asked + 3
+        one.reward = lambda ids: -worth(ids)
+        with pytest.raises(BadInput, match="another model that was served under this name"):
+            make(url, tokenizer=folder, cache="true")
