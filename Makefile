@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 VERL := .venv-verl
+EXTRAS := .venv-extras
 
-.PHONY: help demo test test-slow test-verl check baselines training downstream study coverage bench clean
+.PHONY: help demo test test-slow test-verl test-extras check baselines training downstream study coverage bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -25,6 +26,9 @@ test-slow: $(VENV)/.dev  ## long loads and soaks
 
 test-verl: $(VERL)/.ready  ## the files for verl, read by verl itself, in its own environment (its pins differ from ours)
 	$(VERL)/bin/python -m pytest tests/verl
+
+test-extras: $(EXTRAS)/.ready  ## trackers, inspect logs and Croissant, read by their own libraries (too large for `make test`)
+	$(EXTRAS)/bin/python -m pytest tests/hooks tests/reporting/formats tests/data/test_publish.py
 
 check: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
@@ -82,6 +86,12 @@ $(VERL)/.ready: pyproject.toml
 	$(VERL)/bin/python -m pip install --quiet torch==2.13.0
 	$(VERL)/bin/python -m pip install --quiet torch==2.13.0 verl==0.9.1
 	$(VERL)/bin/python -m pip install --quiet --editable '.[serve]' pytest hypothesis
+	@touch $@
+
+$(EXTRAS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(EXTRAS)
+	$(EXTRAS)/bin/python -m pip install --quiet --editable '.[hub,pandas,inspect,wandb,mlflow,trackio]' \
+	  hypothesis jsonschema mlcroissant pytest
 	@touch $@
 
 .PHONY: chromium

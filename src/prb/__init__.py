@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from prb.evaluation.planners import PLANNERS as PLANNERS
     from prb.grading import GRADERS as GRADERS
     from prb.grading.config import GradeConfig as GradeConfig
+    from prb.hooks import HOOKS as HOOKS
     from prb.llm import LLMS as LLMS
     from prb.models import MODELS as MODELS
     from prb.reporting.site import ReportConfig as ReportConfig
@@ -81,6 +82,7 @@ _EXPORTS = {
     "prb.evaluation.planners": "PLANNERS",
     "prb.grading": "GRADERS",
     "prb.grading.config": "GradeConfig",
+    "prb.hooks": "HOOKS",
     "prb.llm": "LLMS",
     "prb.models": "MODELS",
     "prb.reporting.site": "ReportConfig",

@@ -89,12 +89,14 @@ def evaluate(
     config: EvaluateConfig | None = None,
     *,
     models: Models | None = None,
+    hooks: Sequence[object] = (),
     progress: Progress | None = None,
     **settings: Any,
 ) -> Evaluation:
     """Score reward models on a personalized benchmark; run or resume.
 
-    `models` holds reward models of your own by the name they have in `model`. Raises, with the result attached,
+    `models` holds reward models of your own by the name they have in `model`, `hooks` objects that are told how the run
+    goes (see `prb.hooks`). Raises, with the result attached,
     `GateFailed` if a `require` condition does not hold, and `TooManyFailures` if more than `max_failed` of rows failed.
     """
     from prb.evaluation.gate import check_failures, require
@@ -102,7 +104,7 @@ def evaluate(
 
     checked = EvaluateConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
-        finished = run(checked, models=models, progress=shown)
+        finished = run(checked, models=models, hooks=hooks, progress=shown)
     result = Evaluation(finished.folder, finished.summary)
     with _carrying(result):
         check_failures(result.summary, checked.max_failed)

@@ -90,6 +90,10 @@ EXTRAS = {
     "xllamacpp": "llamacpp",
     "huggingface_hub": "hub",
     "datasets": "hub",
+    "inspect_ai": "inspect",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "trackio": "trackio",
 }
 """Optional module → the extra that installs it."""
 
