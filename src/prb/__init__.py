@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from prb.api import compare as compare
     from prb.api import correlate as correlate
     from prb.api import evaluate as evaluate
+    from prb.api import export as export
     from prb.api import grade as grade
     from prb.api import ppo as ppo
     from prb.api import report as report
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from prb.hooks import HOOKS as HOOKS
     from prb.llm import LLMS as LLMS
     from prb.models import MODELS as MODELS
+    from prb.reporting.formats import ExportConfig as ExportConfig
     from prb.reporting.site import ReportConfig as ReportConfig
     from prb.results import Evaluation as Evaluation
     from prb.results import Run as Run
@@ -67,7 +69,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "prb.api": "audit best_of_n build compare correlate evaluate grade ppo report serve train",
+    "prb.api": "audit best_of_n build compare correlate evaluate export grade ppo report serve train",
     "prb.building.config": "BuildConfig",
     "prb.data.load": "load_pairs",
     "prb.data.source": "DATASETS",
@@ -85,6 +87,7 @@ _EXPORTS = {
     "prb.hooks": "HOOKS",
     "prb.llm": "LLMS",
     "prb.models": "MODELS",
+    "prb.reporting.formats": "ExportConfig",
     "prb.reporting.site": "ReportConfig",
     "prb.results": "Evaluation Run open_run",
     "prb.serving.server": "ServeConfig",

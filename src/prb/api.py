@@ -25,6 +25,7 @@ from prb.evaluation.compare import CompareConfig
 from prb.evaluation.config import EvaluateConfig
 from prb.grading.config import GradeConfig
 from prb.progress import Progress, watch
+from prb.reporting.formats import ExportConfig
 from prb.reporting.site import ReportConfig
 from prb.results import (
     Audit,
@@ -273,6 +274,17 @@ def report(runs: Sequence[str | Path] | ReportConfig, *, progress: Progress | No
 
     config = runs if isinstance(runs, ReportConfig) else None
     checked = ReportConfig.of(config, settings if config else {"runs": runs, **settings})
+    with _shown(progress, checked.quiet) as shown:
+        return write(checked, progress=shown)
+
+
+@verb(ExportConfig)
+def export(run: str | Path | ExportConfig, *, progress: Progress | None = None, **settings: Any) -> list[Path]:
+    """Write a finished evaluation in a format that others read; the paths of the files."""
+    from prb.reporting.formats import export as write
+
+    config = run if isinstance(run, ExportConfig) else None
+    checked = ExportConfig.of(config, settings if config else {"run": run, **settings})
     with _shown(progress, checked.quiet) as shown:
         return write(checked, progress=shown)
 

@@ -15,6 +15,7 @@ VERBS = {
     "evaluate": "score reward models on a personalized benchmark (the main job)",
     "compare": "compare two runs, paired",
     "report": "write a static site from runs: leaderboard, models, pairs, downstream",
+    "export": "write a run for the hub, every_eval_ever, inspect, CSV or Parquet",
     "build": "build a benchmark from users' records",
     "data": "check | show | stats | convert a dataset",
     "train": "train a personalization-aware reward model",

@@ -47,7 +47,7 @@ def metric_name(*parts: str) -> str:
 
 def final_metrics(summary: Mapping[str, Any]) -> dict[str, float]:
     """Every estimate of a summary with its interval, by model, condition and name."""
-    metrics = {}
+    metrics: dict[str, float] = {}
     for row in summary["results"]:
         metrics |= {metric_name(row["model"], row["condition"], name): value for name, value in _numbers(row)}
     for row in summary["contrasts"]:

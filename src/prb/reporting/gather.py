@@ -247,7 +247,7 @@ def _group(name: str, runs: Sequence[Evaluation], progress: Progress) -> Group:
             entry = next(entry for entry in entries if entry.run is run and entry.model == model)
             columns[entry.name, condition] = column
     assert first is not None
-    dataset, missing = _dataset(runs, first.pairs, progress)
+    dataset, missing = dataset_of(runs, first.pairs, progress)
     present = {condition for _, condition in columns}
     return Group(
         id=name,
@@ -276,13 +276,14 @@ def _entries(runs: Sequence[Evaluation]) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _dataset(runs: Sequence[Evaluation], pairs: Sequence[str], progress: Progress) -> tuple[Dataset | None, str]:
+def dataset_of(runs: Sequence[Evaluation], pairs: Sequence[str], progress: Progress) -> tuple[Dataset | None, str]:
     """The rows, if they are still where the run found them and unchanged; else why not."""
     settings, about = runs[0].settings, runs[0].summary["dataset"]
     progress.begin(f"reading {settings['dataset']}")
     try:
         dataset = load(
             settings["dataset"],
+            task=settings["task"],
             split=settings["split"],
             limit=settings["limit"],
             skip_bad=settings["skip_bad"],
