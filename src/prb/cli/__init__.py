@@ -17,7 +17,7 @@ VERBS = {
     "report": "write a static site from runs: leaderboard, models, pairs, downstream",
     "export": "write a run for the hub, every_eval_ever, inspect, CSV or Parquet",
     "build": "build a benchmark from users' records",
-    "data": "check | show | stats | convert a dataset",
+    "data": "check | show | stats | convert | push a dataset",
     "train": "train a personalization-aware reward model",
     "models": "list | pull reward models and weights",
     "bon": "best-of-N: what a reward model picks, graded against the rubric",
