@@ -27,6 +27,7 @@ from prb.grading.config import GradeConfig
 from prb.progress import Progress, watch
 from prb.reporting.formats import ExportConfig
 from prb.reporting.site import ReportConfig
+from prb.reporting.submissions import Leaderboard, LeaderboardConfig
 from prb.results import (
     Audit,
     BestOfN,
@@ -274,6 +275,22 @@ def report(runs: Sequence[str | Path] | ReportConfig, *, progress: Progress | No
 
     config = runs if isinstance(runs, ReportConfig) else None
     checked = ReportConfig.of(config, settings if config else {"runs": runs, **settings})
+    with _shown(progress, checked.quiet) as shown:
+        return write(checked, progress=shown)
+
+
+@verb(LeaderboardConfig)
+def leaderboard(
+    submissions: str | Path | LeaderboardConfig, *, progress: Progress | None = None, **settings: Any
+) -> Leaderboard:
+    """Check many run folders and write one site from those that hold.
+
+    Raises `Refused`, with the result attached, if all are refused, or any with `strict`.
+    """
+    from prb.reporting.submissions import leaderboard as write
+
+    config = submissions if isinstance(submissions, LeaderboardConfig) else None
+    checked = LeaderboardConfig.of(config, settings if config else {"submissions": submissions, **settings})
     with _shown(progress, checked.quiet) as shown:
         return write(checked, progress=shown)
 

@@ -15,6 +15,7 @@ VERBS = {
     "evaluate": "score reward models on a personalized benchmark (the main job)",
     "compare": "compare two runs, paired",
     "report": "write a static site from runs: leaderboard, models, pairs, downstream",
+    "leaderboard": "check many submissions and write one site from them",
     "export": "write a run for the hub, every_eval_ever, inspect, CSV or Parquet",
     "build": "build a benchmark from users' records",
     "data": "check | show | stats | convert | push a dataset",
