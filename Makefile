@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 VERL := .venv-verl
 VLLM := .venv-vllm
+EXTRAS := .venv-extras
 
-.PHONY: help demo test test-slow test-verl test-vllm check baselines training downstream study coverage bench clean
+.PHONY: help demo test test-slow test-verl test-vllm test-extras check baselines training downstream study coverage bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -29,6 +30,9 @@ test-verl: $(VERL)/.ready  ## the files for verl, read by verl itself, in its ow
 
 test-vllm: $(VLLM)/.ready  ## served reward models against a real vLLM on the CPU, in its own environment (minutes)
 	$(VLLM)/bin/python -m pytest tests/vllm -rP
+
+test-extras: $(EXTRAS)/.ready  ## trackers, inspect logs and Croissant, read by their own libraries (too large for `make test`)
+	$(EXTRAS)/bin/python -m pytest tests/hooks tests/reporting/formats tests/data/test_publish.py
 
 check: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
@@ -96,6 +100,12 @@ $(VLLM)/.ready: pyproject.toml
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VLLM)/bin/python -m pip install --quiet --editable '.[serve,torch]' pytest hypothesis
 	-$(VLLM)/bin/prb models pull smollm2
+	@touch $@
+
+$(EXTRAS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(EXTRAS)
+	$(EXTRAS)/bin/python -m pip install --quiet --editable '.[hub,pandas,inspect,wandb,mlflow,trackio]' \
+	  hypothesis jsonschema mlcroissant pytest
 	@touch $@
 
 .PHONY: chromium

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 
 from prb.cli import VERBS, run
 from prb.errors import BadInput
@@ -39,7 +40,16 @@ def commands(page: Path) -> list[str]:
     return [part for part in parts if part.startswith("prb ")]
 
 
+def steps(workflow: Path) -> list[str]:
+    """Every `prb …` line of a workflow's steps."""
+    (job,) = yaml.safe_load(workflow.read_text("utf-8"))["jobs"].values()
+    lines = "\n".join(step.get("run", "") for step in job["steps"]).replace("\\\n", " ").splitlines()
+    return [line.strip() for line in lines if line.strip().startswith("prb ")]
+
+
+WORKFLOW = ROOT / "examples" / "publish" / "github-pages.yml"
 ALL = [(page.name, command) for page in PAGES for command in commands(page)]
+ALL += [(WORKFLOW.name, command) for command in steps(WORKFLOW)]
 
 
 def test_there_are_commands_to_check() -> None:
@@ -76,6 +86,19 @@ def test_every_command_of_the_docs_has_flags_that_exist(
     with pytest.raises(Parsed):
         module.command([word for word in words[1:] if word != "&"])
     assert parsed
+
+
+def test_the_workflow_evaluates_checks_and_publishes_what_it_built() -> None:
+    content = yaml.safe_load(WORKFLOW.read_text("utf-8"))
+    assert set(content[True]) == {"push", "workflow_dispatch"}  # YAML 1.1 reads the key `on` as true
+    assert content["permissions"] == {"contents": "read", "pages": "write", "id-token": "write"}
+    (job,) = content["jobs"].values()
+    assert all(("uses" in step) != ("run" in step) for step in job["steps"])
+    used = {step["uses"].partition("@")[0]: step.get("with", {}) for step in job["steps"] if "uses" in step}
+    assert [command.split()[1] for command in steps(WORKFLOW)] == ["evaluate", "leaderboard", "export"]
+    site = shlex.split(steps(WORKFLOW)[1])
+    assert used["actions/upload-pages-artifact"]["path"] == site[site.index("--out") + 1]
+    assert "actions/deploy-pages" in used
 
 
 @pytest.mark.parametrize("command", RUNNABLE)

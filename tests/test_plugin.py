@@ -1,4 +1,4 @@
-"""A real third-party package adds a model and a dataset through its entry points."""
+"""A real third-party package adds a model, a dataset and a hook through its entry points."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def prb(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "prb", *words], capture_output=True, text=True, env=env, check=False)
 
 
-def test_a_plugged_in_model_and_dataset_work_like_our_own(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_plugged_in_model_dataset_and_hook_work_like_our_own(environment: dict[str, str], tmp_path: Path) -> None:
     words = ["evaluate", "--model", "shortest", "--dataset", "tiny?rows=3", "--condition", "none", "--json", "--quiet"]
-    done = prb(*words, "--out", str(tmp_path / "run"), env=environment)
+    done = prb(*words, "--hook", "diary", "--out", str(tmp_path / "run"), env=environment)
     assert done.returncode == 0, done.stderr
+    assert done.stderr == "diary: run is done\n"
     (result,) = json.loads(done.stdout)["results"]
     assert (result["accuracy"]["value"], result["accuracy"]["n"]) == (1.0, 3)
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from prb.api import compare as compare
     from prb.api import correlate as correlate
     from prb.api import evaluate as evaluate
+    from prb.api import export as export
     from prb.api import grade as grade
+    from prb.api import leaderboard as leaderboard
     from prb.api import ppo as ppo
     from prb.api import report as report
     from prb.api import serve as serve
@@ -34,9 +36,12 @@ if TYPE_CHECKING:
     from prb.evaluation.planners import PLANNERS as PLANNERS
     from prb.grading import GRADERS as GRADERS
     from prb.grading.config import GradeConfig as GradeConfig
+    from prb.hooks import HOOKS as HOOKS
     from prb.llm import LLMS as LLMS
     from prb.models import MODELS as MODELS
+    from prb.reporting.formats import ExportConfig as ExportConfig
     from prb.reporting.site import ReportConfig as ReportConfig
+    from prb.reporting.submissions import LeaderboardConfig as LeaderboardConfig
     from prb.results import Evaluation as Evaluation
     from prb.results import Run as Run
     from prb.results import open_run as open_run
@@ -66,7 +71,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "prb.api": "audit best_of_n build compare correlate evaluate grade ppo report serve train",
+    "prb.api": "audit best_of_n build compare correlate evaluate export grade leaderboard ppo report serve train",
     "prb.building.config": "BuildConfig",
     "prb.data.load": "load_pairs",
     "prb.data.source": "DATASETS",
@@ -81,9 +86,12 @@ _EXPORTS = {
     "prb.evaluation.planners": "PLANNERS",
     "prb.grading": "GRADERS",
     "prb.grading.config": "GradeConfig",
+    "prb.hooks": "HOOKS",
     "prb.llm": "LLMS",
     "prb.models": "MODELS",
+    "prb.reporting.formats": "ExportConfig",
     "prb.reporting.site": "ReportConfig",
+    "prb.reporting.submissions": "LeaderboardConfig",
     "prb.results": "Evaluation Run open_run",
     "prb.serving.server": "ServeConfig",
     "prb.text.encoders": "ENCODERS",

@@ -25,7 +25,9 @@ from prb.evaluation.compare import CompareConfig
 from prb.evaluation.config import EvaluateConfig
 from prb.grading.config import GradeConfig
 from prb.progress import Progress, watch
+from prb.reporting.formats import ExportConfig
 from prb.reporting.site import ReportConfig
+from prb.reporting.submissions import Leaderboard, LeaderboardConfig
 from prb.results import (
     Audit,
     BestOfN,
@@ -89,12 +91,14 @@ def evaluate(
     config: EvaluateConfig | None = None,
     *,
     models: Models | None = None,
+    hooks: Sequence[object] = (),
     progress: Progress | None = None,
     **settings: Any,
 ) -> Evaluation:
     """Score reward models on a personalized benchmark; run or resume.
 
-    `models` holds reward models of your own by the name they have in `model`. Raises, with the result attached,
+    `models` holds reward models of your own by the name they have in `model`, `hooks` objects that are told how the run
+    goes (see `prb.hooks`). Raises, with the result attached,
     `GateFailed` if a `require` condition does not hold, and `TooManyFailures` if more than `max_failed` of rows failed.
     """
     from prb.evaluation.gate import check_failures, require
@@ -102,7 +106,7 @@ def evaluate(
 
     checked = EvaluateConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
-        finished = run(checked, models=models, progress=shown)
+        finished = run(checked, models=models, hooks=hooks, progress=shown)
     result = Evaluation(finished.folder, finished.summary)
     with _carrying(result):
         check_failures(result.summary, checked.max_failed)
@@ -271,6 +275,33 @@ def report(runs: Sequence[str | Path] | ReportConfig, *, progress: Progress | No
 
     config = runs if isinstance(runs, ReportConfig) else None
     checked = ReportConfig.of(config, settings if config else {"runs": runs, **settings})
+    with _shown(progress, checked.quiet) as shown:
+        return write(checked, progress=shown)
+
+
+@verb(LeaderboardConfig)
+def leaderboard(
+    submissions: str | Path | LeaderboardConfig, *, progress: Progress | None = None, **settings: Any
+) -> Leaderboard:
+    """Check many run folders and write one site from those that hold.
+
+    Raises `Refused`, with the result attached, if all are refused, or any with `strict`.
+    """
+    from prb.reporting.submissions import leaderboard as write
+
+    config = submissions if isinstance(submissions, LeaderboardConfig) else None
+    checked = LeaderboardConfig.of(config, settings if config else {"submissions": submissions, **settings})
+    with _shown(progress, checked.quiet) as shown:
+        return write(checked, progress=shown)
+
+
+@verb(ExportConfig)
+def export(run: str | Path | ExportConfig, *, progress: Progress | None = None, **settings: Any) -> list[Path]:
+    """Write a finished evaluation in a format that others read; the paths of the files."""
+    from prb.reporting.formats import export as write
+
+    config = run if isinstance(run, ExportConfig) else None
+    checked = ExportConfig.of(config, settings if config else {"run": run, **settings})
     with _shown(progress, checked.quiet) as shown:
         return write(checked, progress=shown)
 

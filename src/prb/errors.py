@@ -91,6 +91,10 @@ EXTRAS = {
     "httpx": "serve",
     "huggingface_hub": "hub",
     "datasets": "hub",
+    "inspect_ai": "inspect",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "trackio": "trackio",
 }
 """Optional module → the extra that installs it."""
 

@@ -56,8 +56,12 @@ def draft(path: Path) -> Iterator[Path]:
             if path.is_dir():  # a folder cannot be replaced in one step
                 old = path.with_name(f".{path.name}.old")
                 _remove(old)
-                path.rename(old)
-                part.rename(path)
+                try:
+                    path.rename(old)
+                    part.rename(path)
+                finally:  # Ctrl-C between the two must not leave nothing
+                    if not path.exists():
+                        old.rename(path)
                 _remove(old)
             else:
                 part.replace(path)

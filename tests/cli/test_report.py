@@ -151,3 +151,18 @@ def test_a_damaged_summary_is_refused(prb: Prb, run: Path) -> None:
     (run / "summary.json").write_text("{")
     said = prb("report", run)
     assert (said.code, "summary.json was changed after the run wrote it" in said.err) == (2, True)
+
+
+def test_a_run_under_way_is_watched_until_ctrl_c(prb: Prb, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run / "summary.json").unlink()
+    assert prb("report", run, "--quiet").code == 2
+    assert prb("report", run, "--partial", "--format", "csv").out.count("\n") == 3
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("prb.reporting.partial.time.sleep", interrupt)
+    said = prb("report", run, "--watch")
+    assert said.code == 130
+    assert "under way: length 2 of 2 rows" in said.err
+    assert (run / "report" / "index.html").exists()

@@ -17,11 +17,12 @@ from prb.building.gates import BlindResult, BuildContext, Check
 from prb.building.records import Record, Reject
 from prb.building.stages import SIDES, Rubric, VerifiedPair
 from prb.data.convert import convert
+from prb.data.publish import HUB, CardText, write_folder
 from prb.data.source import MemorySource
 from prb.prompts import load
-from prb.runs import draft, write_lines, write_sealed
+from prb.runs import write_lines, write_sealed
 
-PAIRS, REJECTS, CHECKS, CARD, HUB = "pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json", "hub"
+PAIRS, REJECTS, CHECKS, CARD = "pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json"
 
 
 def write_output(
@@ -120,15 +121,11 @@ def pass_rates(checks: Sequence[Check]) -> dict[str, dict[str, int]]:
 
 
 def _write_hub(folder: Path, rows: Sequence[dict[str, Any]], card: Mapping[str, Any]) -> None:
-    """A folder for `huggingface_hub.upload_folder` and `datasets.load_dataset`, with the card as its README."""
+    """A folder that `prb data push` publishes and `datasets.load_dataset` reads, with the card as its README."""
     from jinja2 import Environment, StrictUndefined
 
     template = (files("prb.building") / "card.md.jinja").read_text("utf-8")
-    splits = ", ".join(sorted({str(row["split"]) for row in rows if "split" in row})) or "none"
     # Markdown, not HTML: names of models and gates are ours
     environment = Environment(undefined=StrictUndefined, trim_blocks=False, autoescape=False)  # noqa: S701
-    readme = environment.from_string(template).render(**card, meanings=GATES, splits=splits)
-    with draft(folder) as part:
-        part.mkdir()
-        convert(MemorySource(PAIRS, rows), part / "test.parquet")  # the hub takes the split from the file name
-        (part / "README.md").write_text(readme, "utf-8")
+    text = environment.from_string(template).render(**card, meanings=GATES)
+    write_folder(MemorySource(PAIRS, rows), folder, CardText(text))

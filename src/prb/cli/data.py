@@ -1,4 +1,4 @@
-"""`prb data check | show | stats | convert`."""
+"""`prb data check | show | stats | convert | push`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from prb.cli.parse import choose, parse, print_json
-from prb.config import Condition, Name, Positional, PositionalOrFlag, Settings, config
+from prb.config import Condition, Name, Place, Positional, PositionalOrFlag, Settings, config
 from prb.types import visible
 
 if TYPE_CHECKING:
@@ -66,8 +66,27 @@ class ConvertConfig(Settings):
     """File to write; its ending is the format."""
 
 
+@config
+class PushConfig(Settings):
+    """Publish a dataset: Parquet by split, a card with metadata, Croissant. Of a build, its pairs and its own card."""
+
+    dataset: Dataset
+    """A name, a file, a folder, the folder of a build, or hub:owner/name."""
+    to: Name
+    """Folder (a new one, or one that this command wrote), or hub:owner/name (needs the hub extra and a login)."""
+    license: Name | None = None
+    """For the card, as the hub names it, such as cc-by-4.0. Default: what the dataset's own card says."""
+    about: Place | None = None
+    """Markdown file for the card: a heading, what the rows are, how they were made. Default: the dataset's own card."""
+    private: bool = True
+    """A new repository on the hub can be seen by its owner only; --no-private publishes it."""
+    quiet: bool = False
+    """Show no progress."""
+
+
 def command(args: Sequence[str]) -> None:
-    choose("data", args, {"check": check_data, "show": show_row, "stats": show_stats, "convert": convert_data})
+    commands = {"check": check_data, "show": show_row, "stats": show_stats, "convert": convert_data, "push": push_data}
+    choose("data", args, commands)
 
 
 def check_data(args: Sequence[str]) -> None:
@@ -160,3 +179,20 @@ def convert_data(args: Sequence[str]) -> None:
 
     count = convert(open_source(config.dataset), config.target)
     print(f"{count} rows written to {config.target}")  # noqa: T201
+
+
+def push_data(args: Sequence[str]) -> None:
+    config = parse(PushConfig, args, "data push")
+    from prb.data.publish import push
+    from prb.progress import watch
+
+    with watch(config.quiet) as progress:
+        place = push(
+            config.dataset,
+            config.to,
+            license=config.license,
+            about=config.about,
+            private=config.private,
+            progress=progress,
+        )
+    print(f"dataset: {place}")  # noqa: T201

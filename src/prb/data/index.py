@@ -43,6 +43,22 @@ class Index:
     def most_answers(self) -> int:
         return max(self.answers[1], default=2)
 
+    def first(self, n: int) -> Index:
+        """The first `n` rows, in the clusters that they have among all rows; a twin beyond them is missing."""
+        return Index(
+            ids=self.ids[:n],
+            users=self.users[:n],
+            clusters=self.clusters[:n],
+            categories=self.categories[:n],
+            tiers=self.tiers[:n],
+            groups=self.groups[:n],
+            ratings=self.ratings[:n],
+            lengths=(self.lengths[0][:n], self.lengths[1][:n]),
+            answers=(self.answers[0][:n], self.answers[1][:n]),
+            twins=array("l", (twin if twin < n else -1 for twin in self.twins[:n])),
+            clustered_by=self.clustered_by,
+        )
+
     def together(self) -> list[str]:
         """Of each row a name that only its twin shares: such rows are taken together or not at all."""
         rows = zip(self.ids, self.twins, strict=True)

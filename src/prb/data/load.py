@@ -12,8 +12,9 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,11 @@ class Dataset:
             data = prepared(row, self.task)
             if self.split is None or data.get("split") == self.split:
                 yield ordinal, row, data
+
+    def first(self, n: int) -> Dataset:
+        """The first `n` rows: those that a run under way has done."""
+        ordinals = frozenset(ordinal for ordinal, _, _ in islice(self._rows(self._sampled), n))
+        return replace(self, index=self.index.first(n), _sampled=ordinals)
 
     def subsets(self) -> Iterator[tuple[str, int]]:
         """Of each row its subset (a configuration on the hub, a folder, a file) and its number there before any limit.

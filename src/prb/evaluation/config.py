@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, get_args
 
 from prb.config import Condition, Count, DataConfig, Name, OutputConfig, Place, Repeated, Seed, UserConfig, config
 from prb.failures import FailureConfig
+from prb.hooks import HookConfig
 from prb.registry import split_alias
 
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
@@ -16,11 +17,13 @@ READER = "reader (LLM, recorded):=reader"
 
 
 @config
-class EvaluateConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
+class EvaluateConfig(OutputConfig, HookConfig, FailureConfig, UserConfig, DataConfig):
     """Score reward models on a personalized benchmark. Without arguments: the embedded benchmark and models."""
 
     verb: ClassVar[str] = "evaluate"
-    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | FailureConfig.presentation | {"require"}
+    presentation: ClassVar[frozenset[str]] = (
+        OutputConfig.presentation | HookConfig.presentation | FailureConfig.presentation | {"require"}
+    )
 
     model: Repeated[Name] = ()
     """Model spec such as `embedding` or `embedding?encoder=minilm`, or `mine.py:Class`. Default: all embedded models.

@@ -29,6 +29,7 @@ from prb.evaluation.recorded import RecordedOutcomes
 from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, Scoring
 from prb.evaluation.summary import summarize
 from prb.failures import Breaker, breaking
+from prb.hooks import Batch, Hooks, RunResult, RunStart
 from prb.models import MODELS
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec, split_alias
@@ -42,11 +43,16 @@ PENDING = "pending.jsonl"
 
 
 def evaluate(
-    config: EvaluateConfig, *, models: Mapping[str, RewardModel] | None = None, progress: Progress = SILENT
+    config: EvaluateConfig,
+    *,
+    models: Mapping[str, RewardModel] | None = None,
+    hooks: Sequence[object] = (),
+    progress: Progress = SILENT,
 ) -> Finished:
     """Run or resume; `models` holds reward models of your own by the name they have in `config.model`."""
     config = complete(config)
     models = models or {}
+    told = Hooks(config.hook, hooks)
     for name, spec in map(split_alias, config.model):
         if name not in models:
             MODELS.check(Spec.parse(spec))
@@ -63,16 +69,19 @@ def evaluate(
     if dataset.problems:
         progress.note(f"left out {dataset.left_out} rows with errors")
     folder = config.folder(Path(config.dataset).name)
-    with (
-        RunFolder(folder, identity(config, dataset, planner), journals=(OUTCOMES,)) as run,
-        breaking(config.max_fatal) as breaker,
-    ):
-        runner = Runner(config, dataset, planner, models, run, breaker, progress)
+    about = identity(config, dataset, planner)
+    with RunFolder(folder, about, journals=(OUTCOMES,)) as run, breaking(config.max_fatal) as breaker:
+        told.tell(
+            "on_run_start",
+            RunStart(verb=config.verb, folder=folder, settings=about["evaluate"], dataset=about["dataset"]),
+        )
+        runner = Runner(config, dataset, planner, models, run, breaker, progress, told)
         runner.retry_failures()
         for position, (name, spec) in enumerate(map(split_alias, config.model)):
             runner.evaluate_model(position, name, spec)
         summary, users = summarize(config, dataset, runner.outcomes)
         run.finish({USERS: users, SUMMARY: summary})
+    told.tell("on_result", RunResult(folder=folder, summary=summary))
     return Finished(folder, summary)
 
 
@@ -110,9 +119,10 @@ class Runner:
         run: RunFolder,
         breaker: Breaker,
         progress: Progress,
+        hooks: Hooks,
     ) -> None:
         self.config, self.dataset, self.planner, self.models = config, dataset, planner, models
-        self.run, self.breaker, self.progress = run, breaker, progress
+        self.run, self.breaker, self.progress, self.hooks = run, breaker, progress, hooks
         self.outcomes = Outcomes(dataset.index.ids, [(m, c) for m in config.names for c in config.condition])
         self._journal = run[OUTCOMES]
         self._per_row = len(config.condition)
@@ -210,6 +220,7 @@ class Runner:
                 self.outcomes.add(outcomes)
                 tally.add([outcome.failure for outcome in outcomes], [outcome.cost for outcome in outcomes])
                 self.progress.advance(len(batch))
+                self.hooks.tell("on_batch", Batch(model=name, done=end, total=len(ids), outcomes=outcomes))
             start = end
 
     def _read(self, model: str, rows: int) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.board import shown_condition
+from prb.reporting.format import Table
 from prb.reporting.published import PublishedResult, read_published
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed
 from prb.stats.estimate import Ints, codes
@@ -45,11 +46,15 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A finished evaluation run on disk."""
+    """An evaluation run on disk, finished unless `outcomes` are given."""
 
     folder: Path
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
+    outcomes: Outcomes | None = None
+    """Of a run under way: what it has done so far. Those of a finished one are read from its folder."""
+    dataset: Dataset | None = None
+    """If it was loaded already, and is not to be taken from where the run's settings say."""
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -130,6 +135,8 @@ class Inputs:
     texts: bool = True
     """Whether the site may contain texts of the dataset."""
     published: tuple[PublishedResult, ...] = ()
+    notices: tuple[Table, ...] = ()
+    """What a reader must know first: runs under way, submissions that were refused."""
 
     @property
     def evaluations(self) -> list[Evaluation]:
@@ -138,12 +145,19 @@ class Inputs:
 
 
 def gather(
-    places: Sequence[Path], *, texts: bool = True, published: str | None = None, progress: Progress = SILENT
+    places: Sequence[Path],
+    *,
+    runs: Sequence[Evaluation] = (),
+    texts: bool = True,
+    published: str | None = None,
+    notices: Sequence[Table] = (),
+    progress: Progress = SILENT,
 ) -> Inputs:
-    if not places:
+    """`runs`: evaluations that were read already, beside those at `places`."""
+    if not places and not runs and not notices:
         raise BadInput("name at least one run folder")
     kinds = [(kind_of(place), place) for place in dict.fromkeys(places)]
-    runs = [read_run(place) for kind, place in kinds if kind == "evaluate"]
+    runs = [*runs, *(read_run(place) for kind, place in kinds if kind == "evaluate")]
     others: dict[str, tuple[Path, ...]] = {}
     for kind, place in kinds:
         if kind != "evaluate":
@@ -157,7 +171,8 @@ def gather(
     names = [group.about["name"] for group in groups]
     if published and not any(result.is_about(name) for result in results for name in names):
         progress.note(f"published results: {published} has none about {', '.join(names) or 'these runs'}")
-    return Inputs(groups, tuple(run for run in runs if run.summary["task"] != "pairs"), others, texts, results)
+    ratings = tuple(run for run in runs if run.summary["task"] != "pairs")
+    return Inputs(groups, ratings, others, texts, results, tuple(notices))
 
 
 def kind_of(place: Path) -> str:
@@ -237,7 +252,7 @@ def _group(name: str, runs: Sequence[Evaluation], progress: Progress) -> Group:
     first: Outcomes | None = None
     for run in runs:
         progress.begin(f"reading {run.folder}")
-        outcomes = read_outcomes(run.folder, details=True)
+        outcomes = run.outcomes or read_outcomes(run.folder, details=True)
         if set(outcomes.of) != {(row["model"], row["condition"]) for row in run.summary["results"]}:
             raise BadInput(f"{run.folder}: outcomes and summary have different models and conditions")
         first = first or outcomes
@@ -247,7 +262,7 @@ def _group(name: str, runs: Sequence[Evaluation], progress: Progress) -> Group:
             entry = next(entry for entry in entries if entry.run is run and entry.model == model)
             columns[entry.name, condition] = column
     assert first is not None
-    dataset, missing = _dataset(runs, first.pairs, progress)
+    dataset, missing = dataset_of(runs, first.pairs, progress)
     present = {condition for _, condition in columns}
     return Group(
         id=name,
@@ -276,20 +291,28 @@ def _entries(runs: Sequence[Evaluation]) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _dataset(runs: Sequence[Evaluation], pairs: Sequence[str], progress: Progress) -> tuple[Dataset | None, str]:
+def dataset_of(runs: Sequence[Evaluation], pairs: Sequence[str], progress: Progress) -> tuple[Dataset | None, str]:
     """The rows, if they are still where the run found them and unchanged; else why not."""
     settings, about = runs[0].settings, runs[0].summary["dataset"]
+    if runs[0].dataset is not None:
+        return runs[0].dataset, ""
     progress.begin(f"reading {settings['dataset']}")
     try:
-        dataset = load(
-            settings["dataset"],
-            split=settings["split"],
-            limit=settings["limit"],
-            skip_bad=settings["skip_bad"],
-            donors=any("shuffled" in run.settings["condition"] for run in runs),
-        )
+        dataset = load_rows(settings, donors=any("shuffled" in run.settings["condition"] for run in runs))
     except (PrbError, OSError) as error:
         return None, f"The dataset cannot be read anymore: {str(error).splitlines()[0]}"
     if dataset.fingerprint != about["fingerprint"] or tuple(dataset.index.ids) != tuple(pairs):
         return None, f"{settings['dataset']} has changed since these runs."
     return dataset, ""
+
+
+def load_rows(settings: Mapping[str, Any], *, donors: bool) -> Dataset:
+    """The dataset that a run's settings name, as the run read it."""
+    return load(
+        settings["dataset"],
+        task=settings["task"],
+        split=settings["split"],
+        limit=settings["limit"],
+        skip_bad=settings["skip_bad"],
+        donors=donors,
+    )

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,15 +19,17 @@ import orjson
 from filelock import FileLock
 
 from prb import __version__
-from prb.config import Name, OutputConfig, Place, PositionalWords, config
+from prb.config import Name, OutputConfig, Place, PositionalWords, Positive, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.reporting.board import leaderboard as leaderboard_table
 from prb.reporting.exports import numbers_table, tables_of
 from prb.reporting.figures import write_figures
 from prb.reporting.format import Table, as_csv, markdown
-from prb.reporting.gather import DAMAGED, Inputs, damaged, gather, read_any
+from prb.reporting.gather import DAMAGED, Evaluation, Inputs, damaged, gather, read_any
 from prb.reporting.pages import audit, downstream, leaderboard, model, other, pairs, study
+from prb.reporting.partial import is_under_way, read_partial, rebuild_while_growing
+from prb.reporting.publishing import NO_JEKYLL, README, Host, write_host_files
 from prb.reporting.style import load_matplotlib
 from prb.runs import draft
 
@@ -53,6 +56,14 @@ class ReportConfig(OutputConfig):
     """Also write figures for papers, as SVG and PDF in figures/."""
     published: Name | None = None
     """Also show published results about the dataset, marked as such: a YAML file, or `default` for those we ship."""
+    publish: Host | None = None
+    """Also write what a host needs: `pages` for GitHub Pages, `space` for a static Hugging Face Space."""
+    partial: bool = False
+    """Also take evaluations that are under way: what they have done so far, and what is missing."""
+    watch: bool = False
+    """Write the site again as lines arrive, until all runs are finished; implies --partial."""
+    every: Positive = 2.0
+    """With --watch: seconds between looks at the runs."""
     format: Literal["site", "markdown", "csv"] = "site"
     """`site` writes files; the others print to stdout: the tables of the commands, or (only evaluate runs) numbers."""
     json: bool = False
@@ -87,24 +98,37 @@ PAGES = (
     Page("audit", "Audit", "Audit", audit.build, ("results",)),
     Page("other", "Other", "Other results", other.build, ("results",)),
 )
-ENTRIES = {"assets", "data", "figures", "table.md", "table.csv", *(f"{page.name}.html" for page in PAGES)}
+ENTRIES = {"assets", "data", "figures", "table.md", "table.csv", README, NO_JEKYLL}
+ENTRIES |= {f"{page.name}.html" for page in PAGES}
 """All that a report consists of."""
 
 
 def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
-    """Write the site; the path of its `index.html`."""
+    """Write the site; the path of its `index.html`. With `watch`, when all runs are finished."""
     if not settings.runs:
         raise BadInput("name at least one run folder")
     first = settings.runs[0]
     out = settings.out or (first if first.is_dir() else first.parent) / "report"
-    return write_site(
-        settings.runs,
-        out,
-        texts=settings.texts,
-        figures=settings.figures,
-        published=settings.published,
-        progress=progress,
-    )
+
+    def build() -> Path:
+        finished, runs, notices = _started(settings)
+        for table in notices:
+            progress.note(f"under way: {'; '.join(f'{model} {done}' for _, model, done, *_ in table.rows)} rows")
+        inputs = partial(
+            gather, finished, runs=runs, notices=notices, texts=settings.texts, published=settings.published
+        )
+        return write_inputs(inputs, out, figures=settings.figures, publish=settings.publish, progress=progress)
+
+    return rebuild_while_growing(settings.runs, build, every=settings.every) if settings.watch else build()
+
+
+def _started(settings: ReportConfig) -> tuple[list[Path], list[Evaluation], list[Table]]:
+    """Finished results, evaluations under way that have something to show, and the progress of all of these."""
+    allowed = settings.partial or settings.watch
+    under_way = [run for run in settings.runs if allowed and is_under_way(run)]
+    parts = [read_partial(run) for run in under_way]
+    finished = [run for run in settings.runs if run not in under_way]
+    return finished, [run for run, _ in parts if run is not None], [table for _, table in parts]
 
 
 def report_tables(settings: ReportConfig) -> str:
@@ -136,9 +160,19 @@ def report_summaries(settings: ReportConfig) -> list[dict[str, Any]]:
 def _results(settings: ReportConfig) -> list[tuple[str, dict[str, Any]]]:
     if not settings.runs:
         raise BadInput("name at least one run folder")
-    if settings.published:
-        raise BadInput("--published is for the site; tables and summaries hold results of runs only")
-    return [read_any(run) for run in settings.runs]
+    for name in ("published", "publish", "watch"):
+        if getattr(settings, name):
+            raise BadInput(f"--{name} is for the site; tables and summaries hold results of runs only")
+    return [_read(run, settings.partial) for run in settings.runs]
+
+
+def _read(place: Path, allow_partial: bool) -> tuple[str, dict[str, Any]]:
+    if not allow_partial or not is_under_way(place):
+        return read_any(place)
+    run, _ = read_partial(place)
+    if run is None:
+        raise BadInput(f"{place} has finished no rows yet")
+    return "evaluate", dict(run.summary)
 
 
 def write_site(
@@ -150,11 +184,28 @@ def write_site(
     published: str | None = None,
     progress: Progress = SILENT,
 ) -> Path:
-    """The whole site or nothing: it is built beside `out` and then takes its place. Returns its `index.html`."""
+    """The site of finished results. Returns its `index.html`."""
+    inputs = partial(gather, places, texts=texts, published=published)
+    return write_inputs(inputs, out, figures=figures, progress=progress)
+
+
+def write_inputs(
+    read: Callable[..., Inputs],
+    out: Path,
+    *,
+    figures: bool = False,
+    publish: Host | None = None,
+    name: str | None = None,
+    progress: Progress = SILENT,
+) -> Path:
+    """The whole site or nothing: it is built beside `out` and then takes its place. Returns its `index.html`.
+
+    `read` is called with `progress` once it is known that `out` can be written.
+    """
     check_target(out)
     if figures:
         load_matplotlib()
-    inputs = gather(places, texts=texts, published=published, progress=progress)
+    inputs = read(progress=progress)
     target = out.resolve()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -165,8 +216,12 @@ def write_site(
                 if figures:
                     progress.begin("figures")
                     write_figures(inputs, folder / "figures")
+                if publish:
+                    write_host_files(folder, publish, name or title(inputs))
     except OSError as error:
         raise BadInput(f"{out} cannot be written: {error.strerror or error}") from None
+    if publish and any(group.dataset for group in inputs.groups) and inputs.texts:
+        progress.note("the site contains the texts of the dataset; --no-texts leaves them out")
     return out / "index.html"
 
 
@@ -249,6 +304,7 @@ def render(page: Page, pages: Sequence[Page], inputs: Inputs) -> str:
         title=title(inputs),
         version=__version__,
         scripts=[f"assets/{name}.js" for name in (*page.helpers, page.name)],
+        notices=inputs.notices,
         ratings=[leaderboard_table(run.summary) for run in inputs.ratings],
     )
 

@@ -1,10 +1,11 @@
-"""What somebody else's package needs to add a reward model and a dataset: two functions and two entry points."""
+"""What somebody else's package needs to add a reward model, a dataset and a hook: their entry points name these."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from prb.data.source import MemorySource, Source
+from prb.hooks import RunResult
 from prb.types import Ask, Scorer
 
 
@@ -18,6 +19,13 @@ class Shortest:
 def shortest() -> Scorer:
     """Prefers the shorter answer."""
     return Shortest()
+
+
+class Diary:
+    """Says where a run is."""
+
+    def on_result(self, result: RunResult) -> None:
+        print(f"diary: {result.folder.name} is done")
 
 
 def tiny(rows: int = 2) -> Source:

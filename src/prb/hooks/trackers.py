@@ -1,0 +1,139 @@
+"""Experiment trackers: settings when a run begins, accuracy so far after every batch, all estimates at its end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from prb.hooks import HOOKS, Batch, RunResult, RunStart
+
+PROJECT = "personalized-rewardbench"
+PARTS = ("value", "low", "high", "p")
+_UNUSUAL = re.compile(r"[^\w\-. /:]")
+
+
+class Running:
+    """Numbers of a run so far, by name."""
+
+    def __init__(self) -> None:
+        self._credit: dict[str, list[float]] = {}
+        self._spent: dict[str, dict[str, float]] = {}
+        self.rows = 0
+
+    def add(self, batch: Batch) -> dict[str, float]:
+        """The metrics of a model after a batch; failures are counted and never averaged."""
+        spent = self._spent.setdefault(batch.model, {"failed": 0, "tokens": 0, "cost": 0.0})
+        metrics: dict[str, float] = {}
+        for outcome in batch.outcomes:
+            spent["failed"] += outcome.failure is not None
+            spent["tokens"] += outcome.tokens
+            spent["cost"] += outcome.cost
+            if outcome.credit is not None:
+                name = metric_name(batch.model, outcome.condition, "accuracy so far")
+                sums = self._credit.setdefault(name, [0.0, 0])
+                sums[0] += outcome.credit
+                sums[1] += 1
+                metrics[name] = sums[0] / sums[1]
+        self.rows += len({outcome.pair for outcome in batch.outcomes})
+        metrics |= {metric_name(batch.model, name): value for name, value in spent.items()}
+        return metrics | {metric_name(batch.model, "rows"): batch.done}
+
+
+def metric_name(*parts: str) -> str:
+    """As all trackers accept it: `embedding_encoder_minilm/profile/accuracy`."""
+    return "/".join(_UNUSUAL.sub("_", part.replace("/", "_")) for part in parts)
+
+
+def final_metrics(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Every estimate of a summary with its interval, by model, condition and name."""
+    metrics: dict[str, float] = {}
+    for row in summary["results"]:
+        metrics |= {metric_name(row["model"], row["condition"], name): value for name, value in _numbers(row)}
+    for row in summary["contrasts"]:
+        metrics |= {metric_name(row["model"], name): value for name, value in _numbers({row["kind"]: row})}
+    return metrics
+
+
+def _numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, entry in row.items():
+        if isinstance(entry, Mapping) and "value" in entry:
+            values = ((name if part == "value" else f"{name}_{part}", entry.get(part)) for part in PARTS)
+            yield from ((key, value) for key, value in values if value is not None)
+
+
+class WandbLike:
+    """wandb, and trackio, which has the same functions."""
+
+    def __init__(self, module: Any, **options: Any) -> None:
+        self._module, self._options = module, {key: value for key, value in options.items() if value is not None}
+        self._running = Running()
+        self._run: Any = None
+
+    def on_run_start(self, run: RunStart) -> None:
+        about = {**run.settings, "dataset": dict(run.dataset), "verb": run.verb, "folder": str(run.folder)}
+        self._run = self._module.init(config=about, **{"name": run.folder.name, **self._options})
+
+    def on_batch(self, batch: Batch) -> None:
+        metrics = self._running.add(batch)
+        self._run.log(metrics, step=self._running.rows)
+
+    def on_result(self, result: RunResult) -> None:
+        self._run.log(final_metrics(result.summary), step=self._running.rows + 1)
+        self._run.finish()
+
+
+@HOOKS.register("wandb")
+def wandb(
+    project: str = PROJECT, name: str | None = None, mode: Literal["online", "offline", "disabled"] | None = None
+) -> WandbLike:
+    """Weights & Biases. Without `mode` the environment decides (WANDB_MODE); `offline` writes files only."""
+    import wandb as module
+
+    return WandbLike(module, project=project, name=name, mode=mode)
+
+
+@HOOKS.register("trackio")
+def trackio(project: str = PROJECT, name: str | None = None, space_id: str | None = None) -> WandbLike:
+    """Trackio: a local database that `trackio show` displays, or a Space with `space_id=owner/name`."""
+    import trackio as module
+
+    return WandbLike(module, project=project, name=name, space_id=space_id, embed=False)
+
+
+class Mlflow:
+    """An MLflow run through its client, so the active run of the process is left alone."""
+
+    def __init__(self, client: Any, experiment: str, name: str | None) -> None:
+        self._client, self._experiment, self._name = client, experiment, name
+        self._running = Running()
+        self._run = ""
+
+    def on_run_start(self, run: RunStart) -> None:
+        known = self._client.get_experiment_by_name(self._experiment)
+        experiment = known.experiment_id if known else self._client.create_experiment(self._experiment)
+        self._run = self._client.create_run(experiment, run_name=self._name or run.folder.name).info.run_id
+        about = {**run.settings, **{f"dataset_{key}": value for key, value in run.dataset.items()}}
+        for key, value in {**about, "folder": run.folder}.items():
+            self._client.log_param(self._run, key, str(value)[:500])
+
+    def on_batch(self, batch: Batch) -> None:
+        metrics = self._running.add(batch)
+        self._log(metrics)
+
+    def on_result(self, result: RunResult) -> None:
+        self._log(final_metrics(result.summary))
+        self._client.log_dict(self._run, dict(result.summary), "summary.json")
+        self._client.set_terminated(self._run)
+
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._client.log_metric(self._run, name, value, step=self._running.rows)
+
+
+@HOOKS.register("mlflow")
+def mlflow(experiment: str = PROJECT, name: str | None = None, uri: str | None = None) -> Mlflow:
+    """MLflow. Without `uri` the environment decides (MLFLOW_TRACKING_URI)."""
+    from mlflow import MlflowClient
+
+    return Mlflow(MlflowClient(tracking_uri=uri), experiment, name)

@@ -1,0 +1,197 @@
+"""`prb export`: a finished evaluation in a format that others read. Here is what all formats share; each has its file.
+
+The same run gives the same bytes: times are those of the run's `summary.json`, names are made from its content.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from prb.config import Name, OutputConfig, Place, Positional, config
+from prb.data.load import Dataset
+from prb.errors import BadInput
+from prb.evaluation.outcomes import read_outcomes
+from prb.progress import SILENT, Progress
+from prb.registry import Spec, split_alias
+from prb.reporting.gather import Evaluation, dataset_of, kind_of, read_run
+from prb.runs import OUTCOMES, SUMMARY, read_lines, write_bytes
+from prb.stats.ratings import RANGES
+from prb.types import Item
+
+Format = Literal["hf", "every-eval-ever", "inspect", "csv", "parquet"]
+MODULES: dict[Format, str] = {
+    "hf": "hub_results",
+    "every-eval-ever": "every_eval_ever",
+    "inspect": "inspect_log",
+    "csv": "tidy",
+    "parquet": "tidy",
+}
+"""Where each format is written; each module has `write(run, out)`."""
+BENCHMARK = "personalized-rewardbench"
+METRICS = ("accuracy", "strict_accuracy", "pairwise_accuracy", "mirror_accuracy", "person_effect")
+"""Of pairs; ratings have their own."""
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@config
+class ExportConfig(OutputConfig):
+    """A finished evaluation in the format of the Hugging Face hub, every_eval_ever, inspect, CSV or Parquet."""
+
+    verb: ClassVar[str] = "export"
+
+    run: Positional[Place]
+    """Folder of a finished `prb evaluate`."""
+    to: Format
+    """Format to write; docs/report.md says what each one holds."""
+    out: Place | None = None
+    """Folder to write to. Default: RUN/export/FORMAT. Files of the same name are replaced, others stay."""
+    texts: bool = True
+    """Include questions, answers and replies of judges in every-eval-ever and inspect; without: ids and numbers."""
+    dataset_id: Name | None = None
+    """owner/name of the benchmark on the hub; hf needs it unless the run used hub:owner/name."""
+    source_url: Name | None = None
+    """Where the run can be seen, such as its published report; part of hf."""
+    organization: Name = "unknown"
+    """Who ran the evaluation; part of every-eval-ever."""
+    relationship: Literal["first_party", "third_party", "collaborative", "other"] = "other"
+    """Of that organization to the models; part of every-eval-ever."""
+    json: bool = False
+    """Print the paths of the files as JSON."""
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """One number of a summary, by model, condition and metric."""
+
+    model: str
+    condition: str
+    metric: str
+    entry: Mapping[str, Any]
+    """As `summary.json` has it: value, low, high, n and more."""
+
+    @property
+    def is_difference(self) -> bool:
+        return self.metric in ("gain", "control")
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Least and greatest value the metric can have."""
+        return (-1, 1) if self.is_difference else RANGES.get(self.metric, (0, 1))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished evaluation, as the formats need it."""
+
+    settings: ExportConfig
+    evaluation: Evaluation
+    dataset: Dataset | None
+    """With its texts, if they may be exported and are still there."""
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        return self.evaluation.summary
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What the summary says of the dataset."""
+        about: Mapping[str, Any] = self.summary["dataset"]
+        return about
+
+    @cached_property
+    def finished(self) -> datetime:
+        return datetime.fromtimestamp(int((self.evaluation.folder / SUMMARY).stat().st_mtime), UTC)
+
+    @cached_property
+    def items(self) -> Mapping[str, Item]:
+        """Rows of the dataset by id; empty without texts."""
+        return {item.id: item for item in self.dataset} if self.dataset else {}
+
+    @property
+    def models(self) -> dict[str, str]:
+        """Specs by the name they have in the run."""
+        return dict(map(split_alias, self.evaluation.settings["model"]))
+
+    @property
+    def hub(self) -> tuple[str, Mapping[str, str]] | None:
+        """Id and options (revision, subset) of the dataset on the hub, if it came from there or was told."""
+        name = self.about["name"]
+        spec = Spec.parse(name.removeprefix("hub:")) if name.startswith("hub:") else None
+        if self.settings.dataset_id:
+            same = spec is not None and spec.name == self.settings.dataset_id
+            return self.settings.dataset_id, spec.options if spec and same else {}
+        return (spec.name, spec.options) if spec else None
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The outcomes, one after the other."""
+        return read_lines(self.evaluation.folder / OUTCOMES)
+
+    def estimates(self, model: str) -> Iterator[Estimated]:
+        """The main numbers of a model that have a value, gain and control included."""
+        for row in self.summary["results"]:
+            if row["model"] == model:
+                for metric in (*METRICS, *RANGES):
+                    if (row.get(metric) or {}).get("value") is not None:
+                        yield Estimated(model, row["condition"], metric, row[metric])
+        for row in self.summary["contrasts"]:
+            if row["model"] == model and row["value"] is not None:
+                yield Estimated(model, "profile", row["kind"], row)
+
+
+def export(settings: ExportConfig, *, progress: Progress = SILENT) -> list[Path]:
+    """Write a run in a format; the paths of the files."""
+    if kind_of(settings.run) != "evaluate":
+        raise BadInput(f"{settings.run} is not a run of `prb evaluate`; only those can be exported")
+    evaluation = read_run(settings.run)
+    write: Callable[[Run, Path], list[Path]] = import_module(f"{__name__}.{MODULES[settings.to]}").write
+    progress.begin(f"reading {settings.run}")
+    outcomes = read_outcomes(settings.run)  # every line is checked before anything is made from it
+    dataset = None
+    if settings.texts and settings.to in ("every-eval-ever", "inspect"):
+        dataset, missing = dataset_of([evaluation], outcomes.pairs, progress)
+        if missing:
+            progress.note(f"exported without texts: {missing}")
+    progress.begin(f"writing {settings.to}")
+    return write(Run(settings, evaluation, dataset), settings.out or settings.run / "export" / settings.to)
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{path.parent} cannot be a folder: {error.strerror or error}") from None
+    write_bytes(path, content)
+    return path
+
+
+def file_names(models: Sequence[str]) -> dict[str, str]:
+    """Of each model a name that a file can have; two never share one."""
+    names: dict[str, str] = {}
+    for model in models:
+        name = base = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
+        number = 2
+        while name.lower() in {taken.lower() for taken in names.values()}:
+            name, number = f"{base}-{number}", number + 1
+        names[model] = name
+    return names
+
+
+def model_id(name: str, spec: str) -> str:
+    """`owner/name` where the spec has one, such as `classifier?path=owner/name` or `judge?llm=openai/gpt-5`."""
+    for value in Spec.parse(spec).options.values():
+        text = value.partition(";")[0]
+        if HUB_ID.fullmatch(text) and not Path(text).exists():
+            return text
+    return f"prb/{file_names([name])[name]}"
+
+
+def shown_answer(line: Mapping[str, Any]) -> str:
+    """What the model preferred: the chosen answer, the rejected one, or neither."""
+    return "tie" if 0 < line["credit"] < 1 else "chosen" if line["credit"] else "rejected"

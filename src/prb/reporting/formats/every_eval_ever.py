@@ -1,0 +1,186 @@
+"""every_eval_ever, schema 0.3.0: per model one record of its results and one file of its samples.
+
+A failure is not a score: such rows are left out of the samples and counted beside the estimate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from math import isfinite
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from prb import __version__
+from prb.hashing import digest
+from prb.reporting.formats import BENCHMARK, Estimated, Run, model_id, shown_answer, write_file
+from prb.types import Item, Pair
+
+SCHEMA = "0.3.0"
+
+
+def write(run: Run, out: Path) -> list[Path]:
+    files = []
+    for name, lines in groupby(run.lines(), key=lambda line: line["model"]):
+        model = model_id(name, run.models[name])
+        evaluation = f"{BENCHMARK}/{model}/{int(run.finished.timestamp())}"
+        uuid = UUID(bytes=digest(evaluation, name, run.about, dict(run.evaluation.settings))[:16], version=4)
+        samples = b"".join(
+            orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in _samples(run, evaluation, model, lines)
+        )
+        place = Path("data", BENCHMARK, *_folders(model))
+        record = _record(run, name, model, evaluation)
+        if samples:
+            record["detailed_evaluation_results"] = {
+                "format": "jsonl",
+                "file_path": (place / f"{uuid}_samples.jsonl").as_posix(),
+                "hash_algorithm": "sha256",
+                "checksum": hashlib.sha256(samples).hexdigest(),
+                "total_rows": samples.count(b"\n"),
+            }
+            files.append(write_file(out / place / f"{uuid}_samples.jsonl", samples))
+        content = orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        files.append(write_file(out / place / f"{uuid}.json", content))
+    return files
+
+
+def _folders(model: str) -> tuple[str, str]:
+    developer, _, name = model.partition("/")
+    return developer, name
+
+
+def _record(run: Run, name: str, model: str, evaluation: str) -> dict[str, Any]:
+    time = str(int(run.finished.timestamp()))
+    return {
+        "schema_version": SCHEMA,
+        "evaluation_id": evaluation,
+        "evaluation_timestamp": time,
+        "retrieved_timestamp": time,
+        "source_metadata": {
+            "source_name": "Personalized RewardBench",
+            "source_type": "evaluation_run",
+            "source_organization_name": run.settings.organization,
+            "evaluator_relationship": run.settings.relationship,
+        },
+        "eval_library": {
+            "name": "prb",
+            "version": __version__,
+            "additional_details": {key: str(value) for key, value in run.evaluation.settings.items() if key != "model"},
+        },
+        "model_info": {
+            "name": name,
+            "id": model,
+            "additional_details": {
+                "deployment_type": "unknown",
+                "model_availability": "unknown",
+                "spec": run.models[name],
+                "fingerprint": run.evaluation.config.get("models", {}).get(name, ""),
+            },
+        },
+        "evaluation_results": [_result(run, estimate) for estimate in run.estimates(name)],
+    }
+
+
+def result_id(metric: str, condition: str) -> str:
+    return f"{metric}/{condition}"
+
+
+def _result(run: Run, estimate: Estimated) -> dict[str, Any]:
+    entry = estimate.entry
+    interval = {}
+    if entry["low"] is not None:
+        method = "inverted sign-flip test" if estimate.is_difference else "clustered by user"
+        bounds = {"lower": entry["low"], "upper": entry["high"], "confidence_level": 0.95, "method": method}
+        interval = {"confidence_interval": bounds}
+    details = {part: str(entry[part]) for part in ("failed", "ties", "p", "p_holm") if entry.get(part) is not None}
+    return {
+        "evaluation_result_id": result_id(estimate.metric, estimate.condition),
+        "evaluation_name": f"{estimate.metric} ({estimate.condition})",
+        "source_data": _source(run),
+        "metric_config": {
+            "metric_id": estimate.metric if estimate.metric == "accuracy" else f"prb.{estimate.metric}",
+            "metric_name": estimate.metric,
+            "metric_unit": "proportion",
+            "metric_parameters": {"condition": estimate.condition},
+            "lower_is_better": estimate.metric == "mae",
+            "score_type": "continuous",
+            "min_score": estimate.range[0] if isfinite(estimate.range[0]) else "-Infinity",
+            "max_score": estimate.range[1],
+        },
+        "score_details": {
+            "score": entry["value"],
+            "details": details,
+            "uncertainty": {**interval, "num_samples": entry["n"]},
+        },
+    }
+
+
+def _source(run: Run) -> dict[str, Any]:
+    about = run.about
+    details = {"fingerprint": about["fingerprint"], "users": str(about["users"]), "clusters": str(about["clusters"])}
+    if run.hub is None:
+        rows = {"split": about["split"] or "all", "rows": str(about["rows"])}
+        return {"dataset_name": about["name"], "source_type": "other", "additional_details": {**details, **rows}}
+    split = {"hf_split": about["split"]} if about["split"] else {}
+    return {
+        "dataset_name": run.hub[0].partition("/")[2],
+        "source_type": "hf_dataset",
+        "hf_repo": run.hub[0],
+        **split,
+        "samples_number": about["rows"],
+        "additional_details": details,
+    }
+
+
+def _samples(run: Run, evaluation: str, model: str, lines: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        if line["credit"] is None:
+            continue
+        item = run.items.get(line["pair"])
+        asked = _input(line["pair"], item)
+        said = list(line["text"]) if line["text"] and item else [str(v) for v in line["scores"] or line["verdicts"]]
+        yield {
+            "schema_version": SCHEMA,
+            "evaluation_id": evaluation,
+            "model_id": model,
+            "evaluation_name": f"accuracy ({line['condition']})",
+            "evaluation_result_id": result_id("accuracy", line["condition"]),
+            "sample_id": line["pair"],
+            "sample_hash": hashlib.sha256((asked["raw"] + "".join(asked["reference"])).encode()).hexdigest(),
+            "interaction_type": "single_turn",
+            "input": asked,
+            "output": {"raw": said},
+            "answer_attribution": [
+                {
+                    "turn_idx": 0,
+                    "source": "output.raw",
+                    "extracted_value": shown_answer(line),
+                    "extraction_method": "highest score" if line["verdicts"] is None else "verdicts in both orders",
+                    "is_terminal": True,
+                }
+            ],
+            "evaluation": {"score": line["credit"], "is_correct": line["credit"] == 1},
+            "performance": {"latency_ms": 1000 * line["seconds"]},
+            "metadata": _metadata(line),
+        }
+
+
+def _input(pair: str, item: Item | None) -> dict[str, Any]:
+    """Conversation and answers, or the id alone where texts are not exported."""
+    if not isinstance(item, Pair):
+        return {"raw": pair, "reference": ["chosen"]}
+    turns = [f"{turn.role}: {turn.text}" for turn in item.context]
+    return {
+        "raw": "\n\n".join([*turns, item.question]),
+        "reference": list(item.answers[: item.n_best]),
+        "choices": list(item.answers),
+    }
+
+
+def _metadata(line: Mapping[str, Any]) -> dict[str, str]:
+    names = ("user", "cluster", "condition", "margin", "tokens", "cost")
+    return {name: str(line[name]) for name in names} | {"posts_shown": str(len(line["post_ids"]))}

@@ -1,0 +1,113 @@
+"""CSV and Parquet with one number per cell: `estimates` (one row per number), `outcomes` and `users`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from prb.reporting.formats import Run, write_file
+from prb.runs import USERS, read_result
+
+PARTS = ("low", "high", "n", "failed", "ties", "p", "p_holm")
+WHOLE = frozenset({"n", "failed", "ties", "cut", "tokens", "leaks", "posts_shown", "choices_shown"})
+NUMBERS = frozenset({"estimate", "low", "high", "p", "p_holm", "credit", "margin", "seconds", "cost"})
+SLICES = {"by_category": "category", "by_tier": "tier"}
+Row = dict[str, Any]
+
+
+def write(run: Run, out: Path) -> list[Path]:
+    ending = run.settings.to
+    about = {"run": run.evaluation.folder.name, "dataset": run.about["name"], "split": run.about["split"]}
+    tables = {"estimates": _estimates(run, about), "outcomes": _outcomes(run), "users": _users(run)}
+    return [write_file(out / f"{name}.{ending}", _encoded(list(rows), ending)) for name, rows in tables.items()]
+
+
+def _estimates(run: Run, about: Row) -> Iterator[Row]:
+    columns = ("group_by", "group", "estimate", *PARTS)
+    results = [(row["model"], row["condition"], row) for row in run.summary["results"]]
+    results += [(row["model"], "profile", {row["kind"]: row}) for row in run.summary["contrasts"]]
+    for model, condition, result in results:
+        for numbers in _numbers(result):
+            metric = numbers.pop("metric")
+            cells = {name: numbers.get(name) for name in columns}
+            yield {**about, "model": model, "condition": condition, "metric": metric, **cells}
+
+
+def _numbers(result: Mapping[str, Any], path: str = "") -> Iterator[Row]:
+    """Every number of a result; those of slices have their slice in columns of its own."""
+    main = "accuracy" if "accuracy" in result else "alignment"
+    for name, entry in result.items():
+        metric = f"{path}{name}"
+        if not path and name in SLICES:
+            yield from ({**_parts(e, main), "group_by": SLICES[name], "group": group} for group, e in entry.items())
+        elif not path and name == "by_group":
+            for attribute, found in entry.items():
+                groups = found.get("groups", found).items()
+                yield from ({**_parts(e, main), "group_by": attribute, "group": group} for group, e in groups)
+        elif isinstance(entry, Mapping) and "value" in entry:
+            yield _parts(entry, metric)
+        elif isinstance(entry, Mapping):
+            yield from _numbers(entry, f"{metric}.")
+        elif isinstance(entry, int | float) and not isinstance(entry, bool):
+            yield {"metric": metric, "estimate": entry}
+
+
+def _parts(entry: Mapping[str, Any], metric: str) -> Row:
+    return {"metric": metric, "estimate": entry["value"], **{part: entry.get(part) for part in PARTS}}
+
+
+def _outcomes(run: Run) -> Iterator[Row]:
+    for line in run.lines():
+        yield {
+            **{name: line[name] for name in ("pair", "user", "cluster", "model", "condition", "credit", "margin")},
+            "failure": line["failure"],
+            "failure_kind": line.get("failure_kind"),
+            "posts_shown": len(line["post_ids"]),
+            "choices_shown": len(line.get("choices", ())),
+            **{name: line[name] for name in ("cut", "tokens", "seconds", "cost")},
+            "leaks": line.get("leaks", 0),
+            **{f"score_{n}": score for n, score in enumerate(line["scores"] or (), 1)},
+            **{f"verdict_{n}": verdict for n, verdict in enumerate(line["verdicts"] or (), 1)},
+        }
+
+
+def _users(run: Run) -> Iterator[Row]:
+    users = read_result(run.evaluation.folder, USERS)
+    for result in users["results"]:
+        columns = {name: values for name, values in result.items() if isinstance(values, list)}
+        for n, user in enumerate(users["users"]):
+            row = {"user": user, "model": result["model"], "condition": result["condition"]}
+            yield row | {name: values[n] for name, values in columns.items()}
+
+
+def _encoded(rows: list[Row], ending: str, batch: int = 10_000) -> bytes:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    schema = pa.schema([(name, _type(name, rows)) for name in names])
+    stream = iter(rows)
+    batches = [
+        pa.RecordBatch.from_pylist(part, schema=schema) for part in iter(lambda: list(islice(stream, batch)), [])
+    ]
+    table = pa.Table.from_batches(batches, schema=schema)
+    buffer = pa.BufferOutputStream()
+    if ending == "csv":
+        pa.csv.write_csv(table, buffer)
+    else:
+        pa.parquet.write_table(table, buffer)
+    content: bytes = buffer.getvalue().to_pybytes()
+    return content
+
+
+def _type(name: str, rows: Iterable[Row]) -> Any:
+    """By what the column is, or, where that depends on the run, by what it holds."""
+    if name in WHOLE:
+        return pa.int64()
+    if name in NUMBERS or name.startswith("score_"):
+        return pa.float64()
+    first = next((row[name] for row in rows if row.get(name) is not None), "")
+    return pa.string() if isinstance(first, str) else pa.float64()

@@ -1,0 +1,40 @@
+"""`prb leaderboard SUBMISSIONS --out SITE`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Prb
+from tests.conftest import make_twins
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def data(prb: Prb, write_jsonl: Write, tmp_path: Path) -> Path:
+    data = write_jsonl([row for n in range(2) for row in make_twins(n)])
+    (tmp_path / "runs" / "empty").mkdir(parents=True)
+    conditions = [word for name in ("none", "profile", "shuffled") for word in ("--condition", name)]
+    prb("evaluate", "--dataset", data, "--model", "length", *conditions, "--quiet", "--out", tmp_path / "runs" / "ours")
+    return data
+
+
+def test_accepted_and_refused_submissions_are_printed(prb: Prb, data: Path, tmp_path: Path) -> None:
+    words = ["leaderboard", tmp_path / "runs", "--dataset", data, "--out", tmp_path / "site", "--quiet"]
+    index = tmp_path / "site" / "index.html"
+    assert prb(*words) == (0, f"accepted: ours\nrefused:  empty: empty is not a run\nreport: {index}\n", "")
+    strict = prb(*words, "--strict", "--json")
+    assert strict.json == {"site": str(index), "accepted": ["ours"], "refused": {"empty": "empty is not a run"}}
+    assert (strict.code, strict.err) == (1, "prb: 1 of 2 submissions were refused\n")
+
+
+def test_if_all_are_refused_there_is_no_site_and_the_command_fails(prb: Prb, data: Path, tmp_path: Path) -> None:
+    words = ["leaderboard", tmp_path / "runs", "--dataset", data, "--k", "3", "--out", tmp_path / "site", "--quiet"]
+    said = prb(*words)
+    assert said.code == 1
+    assert "refused:  ours: it was run with other settings: k is 10, not 3\n" in said.out
+    assert said.err == "prb: 2 of 2 submissions were refused\n"
+    assert not (tmp_path / "site").exists()

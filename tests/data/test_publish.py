@@ -1,0 +1,165 @@
+"""A published dataset is read back by `datasets`, the hub's card parser, a Croissant reader and by ourselves."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from prb.data.load import load
+from prb.data.publish import push, read_card
+from prb.data.source import open_source
+from prb.errors import BadData, BadInput, PrbError
+from tests.conftest import make_row, make_twins
+from tests.runs import names
+
+Write = Callable[..., Path]
+
+
+def rows_of(spec: str) -> list[Any]:
+    return sorted((row.data for row in open_source(spec).rows()), key=lambda row: str(row["id"]))
+
+
+@pytest.fixture
+def data(write_jsonl: Write) -> Path:
+    """Two splits, a conversation, past choices, groups and a field of somebody else."""
+    choices = [{"question": "Tea?", "chosen": "Green.", "rejected": "Black."}]
+    context = [{"role": "user", "text": "Hi."}]
+    rows = [
+        make_row(1, split="dev", context=context, choices=choices),
+        *make_twins(2, split="test", groups={"age": "a"}),
+    ]
+    return write_jsonl([{**row, "mood": {"good": True}} for row in rows])
+
+
+@pytest.fixture
+def folder(data: Path, tmp_path: Path) -> Path:
+    about = tmp_path / "about.md"
+    about.write_text("# Plants\n\nPeople who water plants.\n\nMade by hand.\n", "utf-8")
+    assert push(str(data), str(tmp_path / "out"), license="cc0-1.0", about=about) == str(tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_what_is_pushed_reads_back_without_loss(data: Path, folder: Path) -> None:
+    assert names(folder) == ["README.md", "croissant.json", "dev.parquet", "test.parquet"]
+    assert rows_of(str(folder)) == rows_of(str(data))
+    assert len(load(str(folder), split="test")) == 2
+
+
+def test_datasets_finds_the_splits_and_features(folder: Path, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="needs the hub extra")
+    splits = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))
+    assert {name: split.num_rows for name, split in splits.items()} == {"dev": 1, "test": 2}
+    assert splits["dev"][0]["choices"] == [{"question": "Tea?", "chosen": "Green.", "rejected": "Black."}]
+
+
+def test_the_card_has_metadata_splits_license_and_fingerprint(data: Path, folder: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="needs the hub extra")
+    card = hub.DatasetCard.load(folder / "README.md")
+    assert (card.data.license, card.data.pretty_name, card.data.size_categories) == ("cc0-1.0", "Plants", ["n<1K"])
+    assert [file["split"] for file in card.data.to_dict()["configs"][0]["data_files"]] == ["dev", "test"]
+    assert "Made by hand." in card.text
+    assert "3 rows of 3 users" in card.text
+    assert load(str(data), split="all").fingerprint in card.text
+
+
+def test_croissant_names_every_file_with_its_checksum_and_every_column(folder: Path) -> None:
+    content = orjson.loads((folder / "croissant.json").read_bytes())
+    assert (content["name"], content["description"], content["license"]) == (
+        "Plants",
+        "People who water plants.",
+        "cc0-1.0",
+    )
+    for file in content["distribution"]:
+        assert hashlib.sha256((folder / file["contentUrl"]).read_bytes()).hexdigest() == file["sha256"]
+    import pyarrow.parquet as pq
+
+    for records in content["recordSet"]:
+        columns = [field["name"] for field in records["field"]]
+        assert sorted(columns) == sorted(pq.read_schema(folder / f"{records['name']}.parquet").names)
+
+
+def test_a_croissant_reader_takes_metadata_and_records(folder: Path) -> None:
+    mlc = pytest.importorskip("mlcroissant", reason="`make test-extras` has it")
+    dataset = mlc.Dataset(jsonld=str(folder / "croissant.json"))
+    assert not dataset.metadata.ctx.issues.errors
+    records = list(dataset.records("test"))
+    assert sorted(record["test/id"] for record in records) == [b"t2a", b"t2b"]
+
+
+def test_a_folder_that_was_pushed_can_be_pushed_again_and_keeps_its_text(folder: Path, tmp_path: Path) -> None:
+    push(str(folder), str(tmp_path / "copy"))
+    text, metadata = read_card(tmp_path / "copy" / "README.md")
+    assert "Made by hand." in text
+    assert "| split |" not in text
+    assert metadata["license"] == "cc0-1.0"
+    push(str(folder), str(tmp_path / "copy"))  # a pushed folder is replaced
+
+
+def test_the_embedded_benchmark_comes_with_its_license(tmp_path: Path) -> None:
+    push("mirror", str(tmp_path / "mirror"))
+    text, metadata = read_card(tmp_path / "mirror" / "README.md")
+    assert metadata["license"] == "cc-by-4.0"
+    assert "model that ignores the user scores exactly 50 %" in text
+    assert names(tmp_path / "mirror") == ["README.md", "croissant.json", "dev.parquet", "hard.parquet", "test.parquet"]
+
+
+def test_rows_without_a_split_are_the_test_split(write_jsonl: Write, tmp_path: Path) -> None:
+    push(str(write_jsonl([make_row(1)])), str(tmp_path / "out"))
+    assert names(tmp_path / "out") == ["README.md", "croissant.json", "test.parquet"]
+    assert "License: not stated" in (tmp_path / "out" / "README.md").read_text("utf-8")
+
+
+def test_nothing_of_others_is_overwritten_and_bad_rows_are_refused(
+    data: Path, write_jsonl: Write, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("")
+    with pytest.raises(BadInput, match=r"also holds thesis\.txt"):
+        push(str(data), str(tmp_path / "mine"))
+    with pytest.raises(BadInput, match="is a file"):
+        push(str(data), str(data))
+    with pytest.raises(BadData):
+        push(str(write_jsonl([make_row(1, chosen=None)], "bad.jsonl")), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+class FakeApi:
+    def __init__(self, **_: Any) -> None:
+        self.calls: list[Any] = []
+        CALLS.append(self.calls)
+
+    def create_repo(self, repo: str, **options: Any) -> str:
+        self.calls.append(("create", repo, options))
+        return f"https://huggingface.co/datasets/{repo}"
+
+    def upload_folder(self, *, folder_path: Path, **options: Any) -> None:
+        self.calls.append(("upload", names(folder_path), options))
+
+
+CALLS: list[list[Any]] = []
+
+
+def test_the_hub_gets_the_folder_and_a_new_repository_is_private(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("huggingface_hub", reason="needs the hub extra")
+    monkeypatch.setattr("huggingface_hub.HfApi", FakeApi)
+    assert push(str(data), "hub:me/plants") == "https://huggingface.co/datasets/me/plants"
+    (create, upload) = CALLS[-1]
+    assert create == ("create", "me/plants", {"repo_type": "dataset", "private": True, "exist_ok": True})
+    assert upload[1] == ["README.md", "croissant.json", "dev.parquet", "test.parquet"]
+    assert (upload[2]["repo_id"], upload[2]["repo_type"]) == ("me/plants", "dataset")
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="needs the hub extra")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise hub.errors.OfflineModeIsEnabled("offline\nsecond line")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", refuse)
+    with pytest.raises(PrbError, match=r"^hub:me/plants cannot be written: offline$"):
+        push(str(data), "hub:me/plants")

@@ -1,0 +1,232 @@
+"""Every export is read back by the library it is for, and says what `summary.json` says."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+import prb
+from prb.errors import BadInput, MissingExtra
+from prb.evaluation.run import evaluate
+from prb.models.scripted import ScriptedScorer
+from prb.reporting.formats import ExportConfig, export, file_names, model_id
+from prb.types import Ask, Failure
+from tests.conftest import make_row, make_twins
+from tests.runs import prefers, settings
+
+Write = Callable[..., Path]
+SCHEMAS = Path(__file__).parents[4] / "shared" / "data" / "formats" / "every_eval_ever"
+TEXTS = "How do I water"
+
+
+def fails_on_three(ask: Ask) -> float | Failure:
+    return Failure("busy", "for today") if "number 3" in ask.query.question else float(len(ask.answer))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models, one of which fails on a row and one of which compares; twins, a conversation and several answers."""
+    folder = tmp_path_factory.mktemp("formats")
+    rows = [row for n in range(2) for row in make_twins(n)] + [make_row(n) for n in range(10, 13)]
+    rows += [make_row(3), make_row(4, context=[{"role": "user", "text": "Hello there."}], groups={"age": "young"})]
+    data = folder / "rows.jsonl"
+    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+    models = {"long=er?": ScriptedScorer(fails_on_three), "judge": prefers(lambda duel: len(duel.first) < 40 or None)}
+    config = settings(data, folder / "run", model=tuple(models), condition=("none", "profile", "shuffled"))
+    evaluate(config, models=models)
+    os.utime(folder / "run" / "summary.json", (1_760_492_095, 1_760_492_095))
+    return folder / "run"
+
+
+def summary_of(run: Path) -> Any:
+    return orjson.loads((run / "summary.json").read_bytes())
+
+
+def exported(run: Path, out: Path, to: Any, **changes: Any) -> list[Path]:
+    return export(ExportConfig(run=run, to=to, out=out, **changes))
+
+
+def test_the_hub_reads_the_results_of_each_model(run: Path, tmp_path: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="needs the hub extra")
+    files = exported(run, tmp_path, "hf", dataset_id="owner/mirror", source_url="https://example.org/site")
+    assert [str(path.relative_to(tmp_path)) for path in files] == [
+        "models/long-er/.eval_results/personalized-rewardbench.yaml",
+        "models/judge/.eval_results/personalized-rewardbench.yaml",
+        "benchmark/eval.yaml",
+    ]
+    entries = hub.parse_eval_result_entries(yaml.safe_load(files[0].read_text("utf-8")))
+    by_task = {entry.task_id: entry for entry in entries}
+    accuracy = next(r for r in summary_of(run)["results"] if r["condition"] == "profile")["accuracy"]
+    entry = by_task["accuracy_profile"]
+    assert entry.value == pytest.approx(100 * accuracy["value"], abs=1e-3)
+    assert (entry.dataset_id, entry.date, entry.source_url) == (
+        "owner/mirror",
+        "2025-10-15",
+        "https://example.org/site",
+    )
+    assert f"n = {accuracy['n']}, 1 failed" in entry.notes
+    assert {"gain", "control", "person_effect_profile", "accuracy_shuffled"} <= set(by_task)
+    benchmark = yaml.safe_load(files[-1].read_text("utf-8"))
+    assert [task["id"] for task in benchmark["tasks"]] == list(by_task)
+    assert re.fullmatch(r"[a-z-]+", benchmark["evaluation_framework"])
+
+
+def test_the_id_of_the_benchmark_comes_from_the_run_or_must_be_told(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--dataset-id owner/name"):
+        exported(run, tmp_path / "out", "hf")
+    with pytest.raises(BadInput, match="'mirror' is not owner/name"):
+        exported(run, tmp_path / "out", "hf", dataset_id="mirror")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("texts", [True, False])
+def test_every_eval_ever_takes_record_and_samples(run: Path, tmp_path: Path, texts: bool) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    if not SCHEMAS.exists():
+        pytest.skip("the schemas of every_eval_ever are not beside this repository")
+    files = exported(run, tmp_path, "every-eval-ever", organization="Example Lab", texts=texts)
+    record_schema, sample_schema = (
+        orjson.loads((SCHEMAS / name).read_bytes()) for name in ("eval.schema.json", "instance_level_eval.schema.json")
+    )
+    samples, record = (
+        (orjson.loads(line) for line in files[0].read_bytes().splitlines()),
+        orjson.loads(files[1].read_bytes()),
+    )
+    jsonschema.validate(record, record_schema)
+    assert record["detailed_evaluation_results"]["file_path"] == files[0].relative_to(tmp_path).as_posix()
+    results = {result["evaluation_result_id"]: result for result in record["evaluation_results"]}
+    credits: dict[str, list[float]] = {}
+    for sample in samples:
+        jsonschema.validate(sample, sample_schema)
+        assert sample["evaluation_id"] == record["evaluation_id"]
+        assert (TEXTS in sample["input"]["raw"]) == texts
+        credits.setdefault(sample["evaluation_result_id"], []).append(sample["evaluation"]["score"])
+    for id_, scores in credits.items():
+        details = results[id_]["score_details"]
+        assert details["score"] == pytest.approx(sum(scores) / len(scores))
+        assert details["uncertainty"]["num_samples"] == len(scores) == 8
+        assert details["details"]["failed"] == "1"
+    assert len(credits) == 3
+    assert len(files) == 4
+
+
+def test_inspect_reads_its_logs(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("inspect_ai", reason="needs the inspect extra; `make test-extras` has it")
+    from inspect_ai.log import read_eval_log
+
+    files = exported(run, tmp_path, "inspect")
+    assert len(files) == 6
+    for path in files:
+        log = read_eval_log(str(path))
+        row = next(
+            row
+            for row in summary_of(run)["results"]
+            if (row["model"], row["condition"]) == (log.eval.model, log.eval.metadata["condition"])
+        )
+        values = [sample.scores["preference"].value for sample in log.samples]
+        scored = [value for value in values if not math.isnan(value)]
+        assert len(values) == 9
+        assert log.status == "success"
+        assert log.results.scores[0].metrics["accuracy"].value == row["accuracy"]["value"]
+        assert row["accuracy"]["value"] == pytest.approx(sum(scored) / len(scored))
+        assert len(scored) == row["accuracy"]["n"] == log.results.scores[0].scored_samples
+    first = read_eval_log(str(files[0]))
+    failed = next(sample for sample in first.samples if sample.id == "r3")
+    assert failed.scores["preference"].explanation == "busy: for today"
+    assert TEXTS in first.samples[0].input
+    talk = next(sample for sample in first.samples if sample.id == "r4")
+    assert talk.input[0].text == "Hello there."
+    again = exported(run, tmp_path, "inspect", texts=False)
+    assert read_eval_log(str(again[0])).samples[0].input == first.samples[0].id
+
+
+def test_inspect_without_its_library_is_one_line(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
+    monkeypatch.setitem(sys.modules, "inspect_ai", None)
+    with pytest.raises(MissingExtra, match=r"\[inspect\]"):
+        exported(run, tmp_path / "out", "inspect")
+    assert not (tmp_path / "out").exists()
+
+
+def test_tables_have_one_number_per_cell_and_all_numbers_of_the_summary(run: Path, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="needs the pandas extra")
+    comma = {path.stem: pandas.read_csv(path) for path in exported(run, tmp_path, "csv")}
+    typed = {path.stem: pandas.read_parquet(path) for path in exported(run, tmp_path, "parquet")}
+    assert set(comma) == set(typed) == {"estimates", "outcomes", "users"}
+    for name, table in typed.items():
+        assert list(table.columns) == list(comma[name].columns)
+        assert len(table) == len(comma[name])
+        assert not table.map(lambda cell: isinstance(cell, list | dict)).any().any()
+    estimates = typed["estimates"]
+    row = summary_of(run)["results"][1]
+    cell = estimates[(estimates.model == row["model"]) & (estimates.condition == "profile")]
+    (whole,) = cell[(cell.metric == "accuracy") & cell.group_by.isna()].to_dict("records")
+    names = ("low", "high", "n", "failed", "ties")
+    assert [whole[name] for name in ("estimate", *names)] == [row["accuracy"][name] for name in ("value", *names)]
+    (young,) = cell[cell.group == "young"].to_dict("records")
+    assert (young["group_by"], young["metric"], young["n"]) == ("age", "accuracy", 1)
+    assert {"gain", "control", "person_effect", "users.mean"} & set(cell.metric) >= {"gain", "control", "person_effect"}
+    outcomes = typed["outcomes"]
+    assert len(outcomes) == 2 * 3 * 9
+    assert outcomes.credit.isna().sum() == outcomes.failure.notna().sum() == 3
+    assert {"score_1", "score_2", "verdict_1", "verdict_2"} <= set(outcomes.columns)
+    assert outcomes[outcomes.model == "judge"].score_1.isna().all()
+
+
+def test_ratings_are_exported_as_tables(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [make_row(n, user="u", answer="x" * n, rating=n / 10, chosen=None, rejected=None) for n in range(1, 8)]
+    config = settings(write_jsonl(rows), tmp_path / "run", task="ratings", condition=("none",))
+    evaluate(config, models={"mine": ScriptedScorer(lambda ask: float(len(ask.answer)))})
+    path = exported(tmp_path / "run", tmp_path / "out", "csv")[0]
+    with path.open(newline="") as file:
+        assert "alignment" in {row["metric"] for row in csv.DictReader(file)}
+    record = orjson.loads(exported(tmp_path / "run", tmp_path / "out", "every-eval-ever")[0].read_bytes())
+    assert "detailed_evaluation_results" not in record
+    (skill,) = [r for r in record["evaluation_results"] if r["metric_config"]["metric_name"] == "skill"]
+    assert skill["metric_config"]["min_score"] == "-Infinity"
+    with pytest.raises(BadInput, match="no pairs"):
+        exported(tmp_path / "run", tmp_path / "out", "inspect")
+
+
+def test_the_same_run_gives_the_same_bytes_and_leaves_other_files_alone(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("mine")
+    for to in ("csv", "parquet", "every-eval-ever"):
+        first = [path.read_bytes() for path in exported(run, tmp_path, to)]
+        assert [path.read_bytes() for path in exported(run, tmp_path, to)] == first
+    assert (tmp_path / "note.txt").read_text() == "mine"
+
+
+def test_from_python_an_export_is_a_list_of_paths_in_the_run(run: Path) -> None:
+    paths = prb.export(run, to="csv", quiet=True)
+    assert paths[0] == run / "export" / "csv" / "estimates.csv"
+    assert prb.open_run(run).summary["results"]
+
+
+def test_what_is_no_finished_evaluation_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not exist"):
+        exported(tmp_path / "nowhere", tmp_path / "out", "csv")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="cannot be a folder"):
+        exported(run, tmp_path / "file", "csv")
+
+
+def test_names_of_files_are_safe_and_distinct() -> None:
+    assert file_names(["a/b", "a?b", "../..", "A-b"]) == {
+        "a/b": "a-b",
+        "a?b": "a-b-2",
+        "../..": "model",
+        "A-b": "A-b-3",
+    }
+    assert model_id("mine", "judge?llm=openai/gpt-5;base_url=http://x") == "openai/gpt-5"
+    assert model_id("short", "embedding?encoder=minilm") == "prb/short"

@@ -1,0 +1,175 @@
+"""A run under way can be reported and watched; what is missing is said, and what is shown is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from prb.data.load import load
+from prb.errors import BadInput
+from prb.evaluation.run import evaluate
+from prb.models.scripted import ScriptedScorer
+from prb.reporting.partial import is_under_way, read_partial
+from prb.reporting.site import ReportConfig, report, report_summaries
+from tests.conftest import make_twins
+from tests.reporting.sites import data_of
+from tests.runs import by_length, names, settings
+
+Write = Callable[..., Path]
+MODELS = {"first": ScriptedScorer(by_length, "a"), "second": ScriptedScorer(lambda ask: -by_length(ask), "b")}
+
+
+@pytest.fixture
+def data(write_jsonl: Write) -> Path:
+    return write_jsonl([row for n in range(4) for row in make_twins(n)])
+
+
+def half_done(data: Path, folder: Path, rows: int) -> Path:
+    """A run of two models that was stopped when it had done so many of its 2 × 8 rows; batches hold two."""
+    done = 0
+
+    class Stop:
+        def on_batch(self, batch: Any) -> None:
+            nonlocal done
+            done += 2
+            if done == rows:
+                raise KeyboardInterrupt
+
+    config = settings(data, folder, model=tuple(MODELS), batch=2)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(config, models=MODELS, hooks=[Stop()])
+    return folder
+
+
+def test_without_the_flag_a_run_under_way_is_refused(data: Path, tmp_path: Path) -> None:
+    run = half_done(data, tmp_path / "run", 4)
+    with pytest.raises(BadInput, match="is not finished"):
+        report(ReportConfig(runs=(run,)))
+    assert is_under_way(run)
+
+
+def test_the_first_model_is_shown_on_the_rows_it_has_done(data: Path, tmp_path: Path) -> None:
+    run = half_done(data, tmp_path / "run", 4)
+    index = report(ReportConfig(runs=(run,), partial=True, out=tmp_path / "site"))
+    (dataset,) = data_of(tmp_path / "site", "site")["datasets"]
+    assert [model["name"] for model in dataset["models"]] == ["first"]
+    page = index.read_text("utf-8")
+    assert "Under way" in page
+    assert '<td class="left">first</td><td>4 of 8</td><td>4</td>' in page
+    assert '<td class="left">second</td><td>0 of 8</td><td>8</td>' in page
+    assert "shows the first 4 rows" in page
+
+
+def test_numbers_so_far_are_those_of_a_run_on_these_rows(data: Path, write_jsonl: Write, tmp_path: Path) -> None:
+    part, _ = read_partial(half_done(data, tmp_path / "run", 4))
+    assert part is not None
+    short = write_jsonl([orjson.loads(line) for line in data.read_bytes().splitlines()[:4]], "short.jsonl")
+    whole = evaluate(settings(short, tmp_path / "short", model=("first",)), models=MODELS).summary
+    assert part.summary["results"] == whole["results"]
+    assert part.summary["contrasts"] == whole["contrasts"]
+    (summary,) = report_summaries(ReportConfig(runs=(tmp_path / "run",), partial=True))
+    assert summary == part.summary
+
+
+def test_models_that_are_through_are_shown_in_full_and_the_next_one_as_progress(data: Path, tmp_path: Path) -> None:
+    part, table = read_partial(half_done(data, tmp_path / "run", 10))
+    assert part is not None
+    assert [(row["model"], row["accuracy"]["n"]) for row in part.summary["results"]] == [("first", 8)] * 3
+    assert [row[1:4] for row in table.rows] == [("first", "8 of 8", "0"), ("second", "2 of 8", "6")]
+    assert table.rows[1][5] == "50.0"
+
+
+def test_a_site_can_wait_for_the_first_rows(data: Path, tmp_path: Path) -> None:
+    run = half_done(data, tmp_path / "run", 2)
+    (run / "outcomes.jsonl").write_bytes(b"")
+    index = report(ReportConfig(runs=(run,), partial=True, out=tmp_path / "site"))
+    assert "Nothing can be shown yet." in index.read_text("utf-8")
+    with pytest.raises(BadInput, match="has finished no rows yet"):
+        report_summaries(ReportConfig(runs=(run,), partial=True))
+
+
+def test_a_line_that_is_just_being_written_is_not_counted(data: Path, tmp_path: Path) -> None:
+    run = half_done(data, tmp_path / "run", 4)
+    content = (run / "outcomes.jsonl").read_bytes()
+    (run / "outcomes.jsonl").write_bytes(content[:-30])
+    part, table = read_partial(run)
+    assert part is not None
+    assert part.summary["dataset"]["rows"] == 3
+    assert table.rows[0][2] == "3 of 8"
+
+
+def test_without_its_dataset_a_run_under_way_cannot_be_reported(data: Path, tmp_path: Path) -> None:
+    run = half_done(data, tmp_path / "run", 4)
+    data.write_bytes(data.read_bytes().replace(b"Once a week", b"Once a year"))
+    with pytest.raises(BadInput, match="has changed since it began"):
+        read_partial(run)
+    data.unlink()
+    with pytest.raises(BadInput, match="its dataset cannot be read"):
+        read_partial(run)
+
+
+def test_watching_rebuilds_as_lines_arrive_and_ends_with_the_run(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, site = half_done(data, tmp_path / "run", 4), tmp_path / "site"
+    seen = []
+
+    def resume(seconds: float) -> None:
+        """Instead of sleeping: the run goes on to its end."""
+        seen.append((seconds, "4 of 8" in (site / "index.html").read_text("utf-8")))
+        evaluate(settings(data, run, model=tuple(MODELS), batch=2), models=MODELS)
+
+    monkeypatch.setattr("prb.reporting.partial.time.sleep", resume)
+    index = report(ReportConfig(runs=(run,), watch=True, every=0.5, out=site))
+    assert seen == [(0.5, True)]
+    assert "Under way" not in index.read_text("utf-8")
+    (dataset,) = data_of(site, "site")["datasets"]
+    assert [model["name"] for model in dataset["models"]] == ["first", "second"]
+
+
+def test_ctrl_c_leaves_a_good_site(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, site = half_done(data, tmp_path / "run", 4), tmp_path / "site"
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("prb.reporting.partial.time.sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        report(ReportConfig(runs=(run,), watch=True, out=site))
+    assert (site / "pairs.html").exists()
+    assert not [name for name in names(tmp_path) if name.startswith(".site")]
+
+
+def test_a_folder_survives_ctrl_c_between_the_two_steps_of_its_replacement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prb.runs import draft
+
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "old").write_text("")
+    rename = Path.rename
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if self.name.endswith(".part"):
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt), draft(tmp_path / "site") as part:
+        part.mkdir()
+    assert names(tmp_path) == ["site"]
+    assert names(tmp_path / "site") == ["old"]
+
+
+def test_the_first_rows_of_a_dataset_keep_their_clusters_and_lose_cut_off_twins(data: Path) -> None:
+    whole = load(str(data))
+    first = whole.first(3)
+    assert [item.id for item in first] == whole.index.ids[:3] == first.index.ids
+    assert list(first.index.twins) == [1, 0, -1]
+    assert first.index.clusters == whole.index.clusters[:3]
+    assert replace(first, split=None).fingerprint == whole.fingerprint
