@@ -219,7 +219,7 @@ class Cascade:
     """A model body that reads rows of pieces."""
 
     def __init__(self, body: Any, model: PreTrainedModel) -> None:
-        self._body = body
+        self._body, self._model = body, model
         self._configs = {id(m.config): m.config for m in body.modules() if hasattr(m, "config")}
         self._lock = _LOCKS.setdefault(model, threading.RLock())
         config = model.config.get_text_config()
@@ -244,7 +244,8 @@ class Cascade:
 
     def read(self, pieces: Sequence[Piece], keep: Collection[int] = ()) -> tuple[list[Tensor], dict[int, Layers]]:
         """The states of each piece, and keys and values of those to keep; `Unsuited` if this model does otherwise."""
-        row = Row(pieces, keep, next(self._body.parameters()).device)
+        embedding: Any = self._model.get_input_embeddings()  # where a model on several devices begins
+        row = Row(pieces, keep, embedding.weight.device)
         active = _ROW.set(row)
         try:
             with self._switched_on():

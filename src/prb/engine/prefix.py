@@ -20,7 +20,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from prb.engine.cascade import Cascade, Piece, Prefix, Unsuited
-from prb.engine.chat import Tokens, common_prefix
+from prb.engine.chat import Tokens
+from prb.engine.encode import common_prefix
 
 T = TypeVar("T")
 Reduce = Callable[[Tensor, int, int], T]
