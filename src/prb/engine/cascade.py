@@ -79,8 +79,8 @@ class Causal:
     """Whether they also attend to a prefix, so that their log-sum-exp is needed."""
     places: Tensor | None = None
     """Of several, pieces × longest: where in the row each token stands; causal attention does not see the padding."""
-    real: Tensor | None = None
-    """Which of `places` are not padding."""
+    real: tuple[Tensor, Tensor] | None = None
+    """Which of `places` are not padding, as piece and number within it."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Partial:
         query, key, value = self._taken(query), self._taken(key), self._taken(value)
@@ -102,8 +102,8 @@ class Causal:
         if self.places is None or self.real is None:
             into[self.start : self.end] = by_token[0]
         else:
-            real = self.real.to(part.device)
-            into[self.places.to(part.device)[real]] = by_token[real]
+            piece, number = (index.to(part.device) for index in self.real)
+            into[self.places.to(part.device)[piece, number]] = by_token[piece, number]
 
 
 class Row:
@@ -143,8 +143,9 @@ class Row:
             return Causal(start, end, follows)
         starts, ends = (torch.tensor([self.spans[i][side] for i in group])[:, None] for side in (0, 1))
         places = starts + torch.arange(int((ends - starts).max()))
-        real = (places < ends).to(self._device)
-        return Causal(start, end, follows, places.clamp(max=self.spans[-1][1] - 1).to(self._device), real)
+        piece, number = (index.to(self._device) for index in (places < ends).nonzero(as_tuple=True))
+        places = places.clamp(max=self.spans[-1][1] - 1).to(self._device)
+        return Causal(start, end, follows, places, (piece, number))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """1 × heads × tokens × size each → 1 × tokens × heads × size."""
