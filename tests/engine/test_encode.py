@@ -63,7 +63,7 @@ TOKENIZERS = {
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(HOSTILE, st.lists(HOSTILE, min_size=1, max_size=4))
 def test_texts_that_begin_alike_are_encoded_as_if_alone(kind: str, beginning: str, ends: list[str]) -> None:
     encoder = Encoder(TOKENIZERS[kind]())
@@ -74,7 +74,7 @@ def test_texts_that_begin_alike_are_encoded_as_if_alone(kind: str, beginning: st
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=["tiny", "chatml", "trimmed", "unmarked", "none"])
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(HOSTILE.filter(str.strip), st.lists(HOSTILE.filter(str.strip), min_size=1, max_size=4))
 def test_answers_to_a_query_get_the_ids_of_whole_texts(template: str | None, question: str, answers: list[str]) -> None:
     made = TOKENIZERS["bytes"]()
