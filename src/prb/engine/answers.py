@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from prb.cache import Cache, Memo
-from prb.engine.chat import Text, fit
+from prb.engine.chat import Text, Tokens, fit
 from prb.hashing import digest
 from prb.types import Ask, Failure, Query, Reward
 
 Compute = Callable[[Sequence[Sequence[Text]]], Sequence[Sequence[float | Failure]]]
 """Groups of texts that share a query → a number for each, or why there is none."""
+T = TypeVar("T")
+SLICE = 65_536
+"""Tokens that are scored while the next ones are made: several forward passes, also of a GPU."""
 
 
 class Reader(Protocol):
-    """How a query and an answer become tokens."""
+    """How a query and its answers become tokens."""
 
-    def text(self, query: Query, answer: str) -> Text: ...
+    def texts(self, query: Query, answers: Sequence[str]) -> Sequence[Text]: ...
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Group:
     failure: Failure | None = None
 
 
-def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> list[Group]:
+def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> Iterator[Group]:
     """The non-empty answers to each query, as texts of at most `limit` tokens; empty ones get a group that failed."""
     positions: dict[Query, list[int]] = {}
     empty = []
@@ -44,20 +49,51 @@ def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> list[Grou
             positions.setdefault(ask.query, []).append(position)
         else:
             empty.append(position)
-    groups = [_group(query, asks, where, reader, limit) for query, where in positions.items()]
-    return [*groups, Group(empty, failure=Failure("empty answer"))]
+    for query, where in positions.items():
+        yield _group(query, asks, where, reader, limit)
+    yield Group(empty, failure=Failure("empty answer"))
 
 
 def _group(query: Query, asks: Sequence[Ask], positions: list[int], reader: Reader, limit: int) -> Group:
     answers = [asks[i].answer for i in positions]
-    texts, cut = [reader.text(query, answer) for answer in answers], 0
+    texts, cut = reader.texts(query, answers), 0
     if max(len(text.ids) for text in texts) > limit:
-        fitted = fit(query, answers, lambda shorter, answer: reader.text(shorter, answer).ids, limit)
+
+        @lru_cache(maxsize=1)
+        def lengths(shorter: Query) -> dict[str, Tokens]:
+            """All answers at once, so that what they share is tokenized once."""
+            return {answer: text.ids for answer, text in zip(answers, reader.texts(shorter, answers), strict=True)}
+
+        fitted = fit(query, answers, lambda shorter, answer: lengths(shorter)[answer], limit)
         if isinstance(fitted, Failure):
             return Group(positions, failure=fitted)
         shorter, cut = fitted
-        texts = [reader.text(shorter, answer) for answer in answers]
+        texts = reader.texts(shorter, answers)
     return Group(positions, texts, cut)
+
+
+def in_slices(groups: Iterable[Group], tokens: int = SLICE) -> Iterator[list[Group]]:
+    """Groups in lists of at least so many tokens, the last one excepted."""
+    held: list[Group] = []
+    size = 0
+    for group in groups:
+        held.append(group)
+        size += sum(len(text.ids) for text in group.texts)
+        if size >= tokens:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, each made by another thread while its predecessor is used."""
+    end = object()
+    with ThreadPoolExecutor(1) as maker:
+        coming: Future[T | object] = maker.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = maker.submit(next, items, end)
+            yield item  # type: ignore[misc]
 
 
 class AnswerScorer:
@@ -74,21 +110,25 @@ class AnswerScorer:
         self._memo = Memo[float](capacity=0, cache=cache, model=fingerprint)
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        groups = group_by_query(asks, self._reader, self._limit)
+        results: dict[int, float | Failure] = {}
+        for groups in ahead(in_slices(group_by_query(asks, self._reader, self._limit))):
+            results.update(self._score_groups(groups))
+        return [results[position] for position in range(len(asks))]
+
+    def _score_groups(self, groups: Sequence[Group]) -> Iterator[tuple[int, float | Failure]]:
+        """Rewards with the positions of their asks."""
         texts = [(n, text) for n, group in enumerate(groups) for text in group.texts]
         keys = [digest(self.fingerprint, list(text.ids)) for _, text in texts]
         values = iter(self._memo.map(self._compute_groups, texts, keys))
-        results: dict[int, float | Failure] = {}
         for group in groups:
             if group.failure:
-                results.update(dict.fromkeys(group.positions, group.failure))
+                yield from ((position, group.failure) for position in group.positions)
                 continue
             for position, text in zip(group.positions, group.texts, strict=True):
                 value = next(values)
                 if not isinstance(value, Failure):
                     value = Reward(value, tokens=len(text.ids), spoken=text.end - text.start, cut=group.cut)
-                results[position] = value
-        return [results[position] for position in range(len(asks))]
+                yield position, value
 
     def _compute_groups(self, texts: Sequence[tuple[int, Text]]) -> list[float | Failure]:
         """Texts of one query come next to each other, so that they share its prefix."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from prb.engine.encode import Encoded, Encoder
 from prb.prompts import chat, flat
 from prb.types import Failure, Query, Turn
 
@@ -94,29 +95,44 @@ class TwoTexts:
         ids = list(encoded["input_ids"])
         return Text(ids, 0, len(ids), encoded.get("token_type_ids"))
 
+    def texts(self, query: Query, answers: Sequence[str]) -> list[Text]:
+        return [self.text(query, answer) for answer in answers]
+
 
 class Chat:
     """The conversation as turns, with the answer as the assistant's last one."""
 
     def __init__(self, tokenizer: Any, *, system: str | None = None) -> None:
         self._tokenizer = tokenizer
+        self._encoder = Encoder(tokenizer)
         self._system = system
 
     def tokens(self, query: Query, answer: str) -> Tokens:
         return self.text(query, answer).ids
 
     def text(self, query: Query, answer: str) -> Text:
+        return self.texts(query, [answer])[0]
+
+    def texts(self, query: Query, answers: Sequence[str]) -> list[Text]:
+        """What the answers share is tokenized once; each text is as if it were tokenized alone."""
         templated = bool(getattr(self._tokenizer, "chat_template", None))
         if templated:
-            whole = apply_template(self._tokenizer, [*self._turns(query), ("assistant", answer)])
+            turns = self._turns(query)
+            wholes = [apply_template(self._tokenizer, [*turns, ("assistant", answer)]) for answer in answers]
         else:
-            whole = f"{flat(query)}{SEPARATOR}{answer}"
-        encoded = self._tokenizer(whole, add_special_tokens=not templated, return_offsets_mapping=True)
-        ids = list(encoded["input_ids"])
-        start, end = _span(whole, answer, encoded["offset_mapping"])
+            prompt = flat(query)
+            wholes = [f"{prompt}{SEPARATOR}{answer}" for answer in answers]
+        encoded = self._encoder.alike(wholes, add_special_tokens=not templated)
+        return [
+            self._marked(whole, answer, each, templated)
+            for whole, answer, each in zip(wholes, answers, encoded, strict=True)
+        ]
+
+    def _marked(self, whole: str, answer: str, encoded: Encoded, templated: bool) -> Text:
+        start, end = _span(whole, answer, encoded.offsets)
         # a template writes its own special tokens; a BOS that it leaves out though the tokenizer adds one is put back
-        fixed = one_bos(self._tokenizer, ids) if templated else ids
-        shift = len(fixed) - len(ids)
+        fixed = one_bos(self._tokenizer, encoded.ids) if templated else encoded.ids
+        shift = len(fixed) - len(encoded.ids)
         return Text(fixed, start + shift, end + shift)
 
     def _turns(self, query: Query) -> list[tuple[str, str]]:
@@ -192,15 +208,3 @@ def _largest(fits: Callable[[Query], bool], candidate: Callable[[int], Query], m
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(candidate(middle)) else (low, middle - 1)
     return low
-
-
-def common_prefix(sequences: Sequence[Tokens]) -> int:
-    """How many tokens all of them begin with."""
-    first = sequences[0]
-    shared = min(map(len, sequences))
-    for other in sequences[1:]:
-        n = 0
-        while n < shared and first[n] == other[n]:
-            n += 1
-        shared = n
-    return shared

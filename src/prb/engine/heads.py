@@ -38,7 +38,7 @@ class LastToken:
             bundle([_without_padding(text.ids, self._pad) for text in group], at_most=_question_end(group))
             for group in groups
         ]
-        return self._shared.run(bundles, lambda states, *_: head(states[-1]).float().cpu())  # type: ignore[misc]
+        return self._shared.run(bundles, lambda states, *_: head(states[-1]).float())  # type: ignore[misc]
 
 
 class OutputScore:
@@ -67,7 +67,7 @@ class FirstLogit:
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
         bundles = [bundle([text.ids for text in group], at_most=_question_end(group)) for group in groups]
         return self._shared.run(
-            bundles, lambda states, *_: output_logits(self._checkpoint.model, states[-1:])[0, :1].float().cpu()
+            bundles, lambda states, *_: output_logits(self._checkpoint.model, states[-1:])[0, :1].float()
         )
 
 
@@ -146,26 +146,30 @@ class AnswerLogp:
         # the state before an answer's first token predicts it, so prefixes end there at the latest
         bundles = [bundle([t.ids[: t.end] for t in g], at_most=_question_end(g)) for g in groups]
 
-        def reduce(states: Tensor, row: int, k: int) -> Spoken:
+        def reduce(states: Tensor, row: int, k: int) -> Tensor:
             text, shared = groups[row][k], len(bundles[row].prefix)
             first = max(1, text.start)  # nothing comes before the very first token of a text to predict it
             predicting = states[first - shared : text.end - shared]
-            return _spoken(output_logits(self._model, predicting), text.ids[first : text.end])
+            return _logp(output_logits(self._model, predicting), text.ids[first : text.end])
 
-        return self._shared.run(bundles, reduce)
+        rows = self._shared.run(bundles, reduce)
+        return [[_spoken(logp, t) for t, logp in zip(g, row, strict=True)] for g, row in zip(groups, rows, strict=True)]
 
     @torch.inference_mode()
     def _alone(self, text: Text) -> Spoken:
         device = next(self._model.parameters()).device
         logits = self._model(input_ids=torch.tensor([list(text.ids)], device=device)).logits[0]
         first = max(1, text.start)
-        return _spoken(logits[first - 1 : text.end - 1], text.ids[first : text.end])
+        return _spoken(_logp(logits[first - 1 : text.end - 1], text.ids[first : text.end]), text)
 
 
-def _spoken(logits: Tensor, targets: Sequence[int]) -> Spoken:
+def _logp(logits: Tensor, targets: Sequence[int]) -> Tensor:
     index = torch.tensor(list(targets), device=logits.device)
-    logp = torch.log_softmax(logits.float(), dim=-1).gather(1, index[:, None]).sum()
-    return Spoken(float(logp), len(targets))
+    return torch.log_softmax(logits.float(), dim=-1).gather(1, index[:, None]).sum()
+
+
+def _spoken(logp: Tensor, text: Text) -> Spoken:
+    return Spoken(float(logp), text.end - max(1, text.start))
 
 
 def output_logits(model: Any, states: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ class HiddenStates:
         return np.stack([row[0] for row in rows]) if rows else np.zeros((0, 1), dtype=np.float32)
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        groups = group_by_query(asks, self._chat, self._checkpoint.max_length)
+        groups = list(group_by_query(asks, self._chat, self._checkpoint.max_length))
         results: dict[int, Any] = {i: group.failure for group in groups for i in group.positions}
         scored = [group for group in groups if not group.failure]
         for group, vectors in zip(scored, self._pooled([group.texts for group in scored]), strict=True):
@@ -67,18 +67,21 @@ class HiddenStates:
             return [[self._alone(text) for text in group] for group in groups]
         bundles = [bundle([t.ids[: t.end] for t in g], at_most=min(t.start for t in g)) for g in groups]
 
-        def reduce(states: Tensor, row: int, k: int) -> Vector:
+        def reduce(states: Tensor, row: int, k: int) -> Tensor:
             text, before = groups[row][k], len(bundles[row].prefix) - 1  # states[0] is the prefix's last token
-            return _vector(states[text.start - before : text.end - before], self._pool)
+            return _pooled(states[text.start - before : text.end - before], self._pool)
 
-        return self._shared.run(bundles, reduce)
+        return [[_vector(pooled) for pooled in row] for row in self._shared.run(bundles, reduce)]
 
     @torch.inference_mode()
     def _alone(self, text: Text) -> Vector:
         ids = torch.tensor([list(text.ids)], device=next(self._body.parameters()).device)
-        return _vector(self._body(input_ids=ids).last_hidden_state[0, text.start : text.end], self._pool)
+        return _vector(_pooled(self._body(input_ids=ids).last_hidden_state[0, text.start : text.end], self._pool))
 
 
-def _vector(states: Tensor, pool: Pool) -> Vector:
-    pooled = states[-1] if pool == "last" else states.float().mean(dim=0)
-    return np.asarray(pooled.float().cpu().numpy(), dtype=np.float32)
+def _pooled(states: Tensor, pool: Pool) -> Tensor:
+    return states[-1].float() if pool == "last" else states.float().mean(dim=0)
+
+
+def _vector(pooled: Tensor) -> Vector:
+    return np.array(pooled.cpu().numpy(), dtype=np.float32)

@@ -20,7 +20,7 @@ Dtype = Literal["auto", "fp32", "bf16", "fp16"]
 
 UNSTATED_LENGTH = 8192
 """Longest input of a model that states none, such as one without position embeddings."""
-CPU_TOKENS, GPU_TOKENS = 1024, 16384
+CPU_TOKENS, GPU_TOKENS = 2048, 16384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Loading:
     adapter: str | None = None
     """Folder or hub id of a LoRA adapter, merged into the weights."""
     tokens: Count | None = None
-    """Padded tokens per forward pass; default 1,024 on a CPU (more costs copies of keys and values), else 16,384."""
+    """Tokens per forward pass; default 2,048 on a CPU, else 16,384."""
     keep: Size = 0
     """Megabytes for the keys and values of queries that come again (for `prb serve`)."""
     max_length: Count | None = None
@@ -60,7 +60,7 @@ class Checkpoint:
     ends: frozenset[int]
     """Tokens that end a reply, by the tokenizer and the repository's generation config."""
     budget: int
-    """Padded tokens per forward pass."""
+    """Tokens per forward pass."""
     keep: int = 0
     """Bytes for the keys and values of prefixes that come again."""
 

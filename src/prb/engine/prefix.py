@@ -1,9 +1,10 @@
 """Hidden states of many answers to the same query, with the query computed once.
 
-The prefix of a bundle goes through the model first and leaves its keys and values; each suffix then attends to
-them. Several prefixes share a forward pass if they fit the token budget: they are padded on the left, so that every
-suffix follows its own prefix without a gap (sliding windows count indices, not positions), and masked, so that a
-row's states do not depend on its neighbors.
+Prefixes and suffixes are packed into rows of a token budget (cascade.py). Models whose attention a cascade does not
+cover take padded batches: the prefix of a bundle goes through the model first and leaves its keys and values; each
+suffix then attends to a copy of them. Several prefixes share a forward pass if they fit the token budget: they are
+padded on the left, so that every suffix follows its own prefix without a gap (sliding windows count indices, not
+positions), and masked, so that a row's states do not depend on its neighbors.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from prb.engine.chat import Tokens, common_prefix
+from prb.engine.cascade import Cascade, Piece, Prefix, Unsuited
+from prb.engine.chat import Tokens
+from prb.engine.encode import common_prefix
 
 T = TypeVar("T")
 Reduce = Callable[[Tensor, int, int], T]
-"""(states, bundle, suffix) → result. states[0] belongs to the last prefix token, states[1:] to the suffix."""
+"""(states, bundle, suffix) → result. states[0] belongs to the last prefix token, states[1:] to the suffix.
+
+Tensors come back from the model's device together, one copy per forward pass."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,23 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         yield group
 
 
+def rows(bundles: Sequence[Bundle], known: Callable[[int], bool], budget: int) -> Iterator[list[tuple[int, int]]]:
+    """(bundle, suffix), with suffix -1 for a prefix that is not known, in rows of at most `budget` tokens, in order."""
+    row: list[tuple[int, int]] = []
+    length = 0
+    for i, each in enumerate(bundles):
+        first = 0 if not each.prefix or known(i) else -1
+        for k in range(first, len(each.suffixes)):
+            tokens = len(each.prefix if k < 0 else each.suffixes[k])
+            if row and length + tokens > budget:
+                yield row
+                row, length = [], 0
+            row.append((i, k))
+            length += tokens
+    if row:
+        yield row
+
+
 class SharedPrefix:
     def __init__(self, body: Any, *, budget: int, keep: int = 0) -> None:
         """`keep`: bytes for prefixes that may come again in a later call."""
@@ -67,23 +90,79 @@ class SharedPrefix:
         self._budget = budget
         self._kept = KeptPrefixes(keep) if keep else None
         self._device = next(body.parameters()).device
+        self._cascade = Cascade.of(body)
+
+    def packs(self, bundle: Bundle) -> bool:
+        """Whether this bundle is read without padding and without copies of its prefix's keys and values."""
+        longest = len(bundle.prefix) + max(map(len, bundle.suffixes), default=0)
+        return self._cascade is not None and self._cascade.fits(longest)
 
     @torch.inference_mode()
     def run(self, bundles: Sequence[Bundle], reduce: Reduce[T]) -> list[list[T]]:
         """One result for each suffix of each bundle, in order."""
         results: list[list[Any]] = [[None] * len(b.suffixes) for b in bundles]
-        for group in batches([len(b.prefix) for b in bundles], self._budget):
+        packed = [i for i, b in enumerate(bundles) if self.packs(b)]
+        try:
+            self._run_packed(bundles, packed, reduce, results)
+        except Unsuited:
+            self._cascade, packed = None, []
+        self._run_padded(bundles, sorted(set(range(len(bundles))) - set(packed)), reduce, results)
+        return results
+
+    def _run_packed(
+        self, bundles: Sequence[Bundle], chosen: Sequence[int], reduce: Reduce[Any], results: list[list[Any]]
+    ) -> None:
+        cascade, mine = self._cascade, [bundles[i] for i in chosen]
+        read: dict[int, Prefix] = {}
+
+        def known(i: int) -> bool:
+            if self._kept and (prefix := self._kept.get(mine[i].prefix)):
+                read[i] = prefix
+            return i in read
+
+        for row in rows(mine, known, self._budget):
+            assert cascade is not None
+            place = {i: n for n, (i, k) in enumerate(row) if k < 0}
+            pieces = [
+                Piece(mine[i].prefix) if k < 0 else Piece(mine[i].suffixes[k], read.get(i, place.get(i)))
+                for i, k in row
+            ]  # fmt: skip
+            last, done = row[-1]
+            goes_on = last if done + 1 < len(mine[last].suffixes) else None
+            keep = {n: i for i, n in place.items() if self._kept or i == goes_on}
+            states, layers = cascade.read(pieces, keep)
+            for n, i in keep.items():
+                read[i] = Prefix(layers[n], states[n][-1].clone())
+                if self._kept:
+                    self._kept.put(mine[i].prefix, read[i])
+            ends = {i: prefix.last[None] for i, prefix in read.items()} | {i: states[n][-1:] for i, n in place.items()}
+            none = torch.zeros_like(states[0][:1])
+            suffixes = [(n, i, k) for n, (i, k) in enumerate(row) if k >= 0]
+            values = [reduce(torch.cat([ends.get(i, none), states[n]]), chosen[i], k) for n, i, k in suffixes]
+            for (_, i, k), value in zip(suffixes, to_host(values), strict=True):
+                results[chosen[i]][k] = value
+            read = {i: prefix for i, prefix in read.items() if i == goes_on or i > last}
+
+    def _run_padded(
+        self, bundles: Sequence[Bundle], chosen: Sequence[int], reduce: Reduce[Any], results: list[list[Any]]
+    ) -> None:
+        for numbers in batches([len(bundles[i].prefix) for i in chosen], self._budget):
+            group = [chosen[n] for n in numbers]
             cache, last, mask = self._read_prefixes([bundles[i].prefix for i in group])
             owner = [(row, k) for row, i in enumerate(group) for k in range(len(bundles[i].suffixes))]
             suffixes = [bundles[group[row]].suffixes[k] for row, k in owner]
             for chunk in batches([len(s) for s in suffixes], self._budget):
-                rows = [owner[i][0] for i in chunk]
-                states = self._read_suffixes([suffixes[i] for i in chunk], rows, cache, mask)
+                states = self._read_suffixes(
+                    [suffixes[i] for i in chunk], [owner[i][0] for i in chunk], cache, mask
+                )  # fmt: skip
+                reduced = []
                 for position, i in enumerate(chunk):
                     row, k = owner[i]
                     suffix_states = torch.cat([last[row : row + 1], states[position, : len(suffixes[i])]])
-                    results[group[row]][k] = reduce(suffix_states, group[row], k)
-        return results
+                    reduced.append(reduce(suffix_states, group[row], k))
+                for i, value in zip(chunk, to_host(reduced), strict=True):
+                    row, k = owner[i]
+                    results[group[row]][k] = value
 
     def _read_prefixes(self, prefixes: list[Tokens]) -> tuple[Any, Tensor, Tensor]:
         """Keys and values, the state of each last token, and which positions are real."""
@@ -146,21 +225,13 @@ def _copy_rows(cache: Any, index: Tensor) -> Any:
     return copy
 
 
-@dataclass(frozen=True)
-class Prefix:
-    """What a forward pass leaves of one prefix, without padding: keys and values per layer, and the last state."""
-
-    layers: tuple[tuple[Tensor, Tensor], ...]
-    last: Tensor
-
-    @property
-    def length(self) -> int:
-        return int(self.layers[0][0].shape[1])
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return sum(part.numel() * part.element_size() for layer in self.layers for part in layer)
+def to_host(values: list[Any]) -> list[Any]:
+    """Tensors of a device as tensors of the host, in one copy; everything else as it is."""
+    if not values or not all(isinstance(v, Tensor) and v.device.type != "cpu" for v in values):
+        return values
+    together = torch.cat([value.flatten() for value in values]).cpu()
+    ends = accumulate(value.numel() for value in values)
+    return [together[end - value.numel() : end].view(value.shape) for value, end in zip(values, ends, strict=True)]
 
 
 class KeptPrefixes:

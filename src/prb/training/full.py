@@ -23,7 +23,8 @@ from typing import Any, NamedTuple, Self
 from prb import __version__
 from prb.config import Condition
 from prb.data.load import Dataset
-from prb.engine.chat import Chat, Text, common_prefix, fit
+from prb.engine.chat import Chat, Text, fit
+from prb.engine.encode import common_prefix
 from prb.errors import BadInput, MissingExtra, RunConflict
 from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.config import EvaluateConfig

@@ -1,0 +1,273 @@
+"""Cascade attention: many answers and the query they share in one row, without padding and without copies.
+
+A row is a sequence of pieces: prefixes, and suffixes that follow a prefix of the row or one that was read before. The
+linear layers see a single text. Attention is computed in parts: each piece causally to itself, pieces of similar length
+together, and all suffixes of a prefix to its keys and values in one call; the parts are merged by their log-sum-exp.
+
+The attention function is registered with transformers and switched on for the forward pass only. It replaces causal
+attention without window, softcap or sinks; whatever else a model asks for is refused, and padded batches take over.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import eager_mask
+
+from prb.engine.chat import Tokens
+from prb.engine.partial import Partial, attend, attend_folded, merge
+
+NAME = "prb_cascade"
+SIMILAR = 0.75
+"""Pieces whose lengths differ by at most this factor attend to themselves in one padded call."""
+CHANGES = ("softcap", "s_aux", "position_bias", "head_mask")
+"""Options by which models change plain attention."""
+
+Layers = tuple[tuple[Tensor, Tensor], ...]
+
+
+class Unsuited(Exception):
+    """This model's attention is not what a cascade computes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """What a forward pass leaves of one prefix, without padding: keys and values per layer, and the last state."""
+
+    layers: Layers
+    last: Tensor
+
+    @property
+    def length(self) -> int:
+        return int(self.layers[0][0].shape[1])
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(part.numel() * part.element_size() for layer in self.layers for part in layer)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tokens that follow an earlier piece of the same row, a prefix that was read before, or nothing."""
+
+    tokens: Tokens
+    after: int | Prefix | None = None
+
+
+@dataclass(frozen=True)
+class Causal:
+    """Pieces that attend to themselves in one call: a single one as it stands, several padded on the right."""
+
+    start: int
+    end: int
+    """Of a single piece."""
+    follows: bool
+    """Whether they also attend to a prefix, so that their log-sum-exp is needed."""
+    places: Tensor | None = None
+    """Of several, pieces × longest: where in the row each token stands; causal attention does not see the padding."""
+    real: tuple[Tensor, Tensor] | None = None
+    """Which of `places` are not padding, as piece and number within it."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Partial:
+        query, key, value = self._taken(query), self._taken(key), self._taken(value)
+        if self.follows:
+            return attend(query, key, value, scale=scale, causal=True)
+        grouped = query.shape[1] != key.shape[1]
+        out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
+        return Partial(out, out.new_zeros(out.shape[:3], dtype=torch.float32))
+
+    def _taken(self, part: Tensor) -> Tensor:
+        if self.places is None:
+            return part[:, :, self.start : self.end]
+        taken = part[0].transpose(0, 1).index_select(0, self.places.flatten().to(part.device))
+        return taken.view(*self.places.shape, *taken.shape[1:]).transpose(1, 2)
+
+    def put(self, part: Tensor, into: Tensor) -> None:
+        """pieces × heads × longest (× size) → tokens × heads (× size)."""
+        by_token = part.transpose(1, 2)
+        if self.places is None or self.real is None:
+            into[self.start : self.end] = by_token[0]
+        else:
+            piece, number = (index.to(part.device) for index in self.real)
+            into[self.places.to(part.device)[piece, number]] = by_token[piece, number]
+
+
+class Row:
+    """One forward pass: where its pieces stand, and the attention among them."""
+
+    def __init__(self, pieces: Sequence[Piece], keep: Collection[int], device: torch.device) -> None:
+        """`keep`: pieces whose keys and values are needed afterwards."""
+        lengths = [len(piece.tokens) for piece in pieces]
+        ends = list(accumulate(lengths))
+        self.spans = list(zip([0, *ends], ends, strict=False))
+        before = [
+            lengths[piece.after] if isinstance(piece.after, int) else piece.after.length if piece.after else 0
+            for piece in pieces
+        ]
+        self.longest = max(map(sum, zip(before, lengths, strict=True)))
+        self.ids = torch.tensor([[token for piece in pieces for token in piece.tokens]], device=device)
+        positions = [torch.arange(n, n + length) for n, length in zip(before, lengths, strict=True)]
+        self.positions = torch.cat(positions)[None].to(device)
+        self.layers: dict[int, list[tuple[Tensor, Tensor]]] = {i: [] for i in keep}
+        self.calls = 0
+        self._device = device
+        self._causal = [
+            self._together(group, follows)
+            for follows in (False, True)
+            for group in similar({i: n for i, n in enumerate(lengths) if bool(before[i]) == follows})
+        ]
+        self._followers: list[tuple[int, int, int | Prefix]] = []
+        for piece, length, (start, end) in zip(pieces, before, self.spans, strict=True):
+            if piece.after is None or not length:
+                continue
+            neighbor = self._followers and self._followers[-1][1:] == (start, piece.after)
+            self._followers.append((self._followers.pop()[0] if neighbor else start, end, piece.after))
+
+    def _together(self, group: Sequence[int], follows: bool) -> Causal:
+        start, end = self.spans[group[0]]
+        if len(group) == 1:
+            return Causal(start, end, follows)
+        starts, ends = (torch.tensor([self.spans[i][side] for i in group])[:, None] for side in (0, 1))
+        places = starts + torch.arange(int((ends - starts).max()))
+        piece, number = (index.to(self._device) for index in (places < ends).nonzero(as_tuple=True))
+        places = places.clamp(max=self.spans[-1][1] - 1).to(self._device)
+        return Causal(start, end, follows, places, (piece, number))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """1 × heads × tokens × size each → 1 × tokens × heads × size."""
+        layer, heads, tokens = self.calls, query.shape[1], query.shape[2]
+        self.calls += 1
+        for i, kept in self.layers.items():
+            start, end = self.spans[i]
+            kept.append((key[0, :, start:end].clone(), value[0, :, start:end].clone()))
+        out = query.new_empty(tokens, heads, value.shape[3])
+        lse = torch.empty(tokens, heads, device=query.device)
+        for group in self._causal:
+            own = group.attend(query, key, value, scale)
+            group.put(own.out, out)
+            if group.follows:
+                group.put(own.lse, lse)
+        for start, end, after in self._followers:
+            if isinstance(after, int):
+                a, b = self.spans[after]
+                keys, values = key[:, :, a:b], value[:, :, a:b]
+            else:
+                keys, values = (part[None] for part in after.layers[layer])
+            shared = attend_folded(query[:, :, start:end], keys, values, scale=scale)
+            own = Partial(out[None, start:end].transpose(1, 2), lse[None, start:end].transpose(1, 2))
+            out[start:end] = merge(own, shared)[0].transpose(0, 1)
+        return out[None]
+
+
+def similar(lengths: dict[int, int]) -> Iterator[list[int]]:
+    """Pieces by length, the longest first, in groups that waste little on padding."""
+    group: list[int] = []
+    for i in sorted(lengths, key=lambda i: (-lengths[i], i)):
+        if group and lengths[i] < SIMILAR * lengths[group[0]]:
+            yield group
+            group = []
+        group.append(i)
+    if group:
+        yield group
+
+
+_ROW: ContextVar[Row | None] = ContextVar("row", default=None)
+_LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
+
+
+def _attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    row = _ROW.get()
+    if row is None:  # another thread runs the same model meanwhile
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    changes = [name for name in CHANGES if options.get(name) is not None]
+    window = options.get("sliding_window")
+    causal = options.get("is_causal")
+    if not (getattr(module, "is_causal", True) if causal is None else causal):
+        raise Unsuited("attention is not causal")
+    if changes or attention_mask is not None or (window and row.longest > window):
+        raise Unsuited(f"attention has {', '.join(changes) or 'a window or mask'}")
+    if not query.shape[2] == key.shape[2] == value.shape[2] == row.spans[-1][1]:
+        raise Unsuited("attention is not to the text itself")
+    scale = options.get("scaling")
+    return row.attend(query, key, value, query.shape[3] ** -0.5 if scale is None else scale), None
+
+
+def _mask(**options: Any) -> Tensor | None:
+    return None if _ROW.get() else eager_mask(**options)
+
+
+AttentionInterface.register(NAME, _attention)
+AttentionMaskInterface.register(NAME, _mask)
+
+
+class Cascade:
+    """A model body that reads rows of pieces."""
+
+    def __init__(self, body: Any, model: PreTrainedModel) -> None:
+        self._body, self._model = body, model
+        self._configs = {id(m.config): m.config for m in body.modules() if hasattr(m, "config")}
+        self._lock = _LOCKS.setdefault(model, threading.RLock())
+        config = model.config.get_text_config()
+        self._layers = config.num_hidden_layers
+        kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+        self._window = getattr(config, "sliding_window", None) if "sliding_attention" in kinds else None
+
+    @classmethod
+    def of(cls, body: Any) -> Cascade | None:
+        """None for models that compute attention in their own way or take no positions."""
+        model = next((m for m in body.modules() if isinstance(m, PreTrainedModel)), None)
+        if model is None or not getattr(model, "_supports_attention_backend", False):
+            return None
+        config = model.config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ())
+        plain = kinds <= {"full_attention", "sliding_attention"} and not getattr(config, "attn_logit_softcapping", None)
+        return cls(body, model) if plain and "position_ids" in inspect.signature(model.forward).parameters else None
+
+    def fits(self, tokens: int) -> bool:
+        """Whether a text of this length stays within the model's sliding window, if it has one."""
+        return self._window is None or tokens <= self._window
+
+    def read(self, pieces: Sequence[Piece], keep: Collection[int] = ()) -> tuple[list[Tensor], dict[int, Layers]]:
+        """The states of each piece, and keys and values of those to keep; `Unsuited` if this model does otherwise."""
+        embedding: Any = self._model.get_input_embeddings()  # where a model on several devices begins
+        row = Row(pieces, keep, embedding.weight.device)
+        active = _ROW.set(row)
+        try:
+            with self._switched_on():
+                output = self._body(input_ids=row.ids, position_ids=row.positions, use_cache=False)
+        except (KeyError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+            raise Unsuited(str(error)) from error
+        finally:
+            _ROW.reset(active)
+        if row.calls != self._layers:
+            raise Unsuited(f"{row.calls} of {self._layers} layers attend through transformers' interface")
+        states = output.last_hidden_state[0]
+        return [states[a:b] for a, b in row.spans], {i: tuple(layers) for i, layers in row.layers.items()}
+
+    @contextmanager
+    def _switched_on(self) -> Iterator[None]:
+        with self._lock:
+            before = [(config, config._attn_implementation) for config in self._configs.values()]
+            try:
+                for config, _ in before:
+                    config._attn_implementation = NAME
+                yield
+            finally:
+                for config, name in before:
+                    config._attn_implementation = name

@@ -1,0 +1,285 @@
+"""Packed rows give the states of plain forward passes, copy no prefix, and leave other attention alone."""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+from typing import Any
+
+import pytest
+
+from prb.engine import partial
+from prb.engine.cascade import Cascade, Piece, Row, similar
+from prb.engine.prefix import Bundle, SharedPrefix, rows, to_host
+from tests.tiny import SIZE, torch, transformers
+
+IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GROUPED = {**SIZE, **IDS, "num_key_value_heads": 2}
+PLAIN = {
+    "llama": lambda: transformers.LlamaConfig(**GROUPED),
+    "qwen3": lambda: transformers.Qwen3Config(**GROUPED, head_dim=16),
+    "gemma": lambda: transformers.GemmaConfig(**{**GROUPED, "num_key_value_heads": 1}, head_dim=8),
+    "gemma3": lambda: transformers.Gemma3TextConfig(**GROUPED, head_dim=8, sliding_window=256),
+    "mistral": lambda: transformers.MistralConfig(**GROUPED, sliding_window=256),
+    "gpt2": lambda: transformers.GPT2Config(vocab_size=400, n_embd=32, n_layer=3, n_head=4, n_positions=512, **IDS),
+}
+OTHER = {
+    "mistral within a window": lambda: transformers.MistralConfig(**GROUPED, sliding_window=16),
+    "gemma3 within a window": lambda: transformers.Gemma3TextConfig(**GROUPED, head_dim=8, sliding_window=16),
+    "gemma2 with softcap": lambda: transformers.Gemma2Config(**GROUPED, head_dim=8, sliding_window=256),
+    "gpt-oss with sinks": lambda: transformers.GptOssConfig(
+        **GROUPED, head_dim=8, sliding_window=256, num_local_experts=2, num_experts_per_tok=1
+    ),
+    "bloom with its own attention": lambda: transformers.BloomConfig(
+        vocab_size=400, hidden_size=32, n_layer=3, n_head=4, **IDS
+    ),
+}
+
+
+def body_of(config: Any, dtype: Any = torch.float32) -> Any:
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(config)
+    with torch.no_grad():  # fresh weights are nearly linear; larger ones make attention and positions matter
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval().to(dtype)
+
+
+def bundles_of(*shapes: tuple[int, tuple[int, ...]]) -> list[Bundle]:
+    random = Random(0)
+
+    def tokens(n: int) -> list[int]:
+        return random.choices(range(3, 400), k=n)
+
+    return [Bundle(tokens(prefix), tuple(map(tokens, suffixes))) for prefix, suffixes in shapes]
+
+
+BUNDLES = bundles_of((70, (1, 60, 3, 44, 43, 2)), (0, (5, 30)), (1, (9,)), (40, (8, 8, 8)))
+"""Very different lengths, an empty prefix, one token, a single suffix, equal suffixes."""
+
+
+def states_of(shared: SharedPrefix, bundles: list[Bundle] = BUNDLES) -> list[Any]:
+    return [states for row in shared.run(bundles, lambda s, *_: s.float()) for states in row]
+
+
+@torch.inference_mode()
+def worst(body: Any, found: list[Any], bundles: list[Bundle] = BUNDLES) -> float:
+    """Largest difference from plain forward passes, as a share of the largest state."""
+    sequences = [(len(b.prefix), [*b.prefix, *suffix]) for b in bundles for suffix in b.suffixes]
+    differences, scale = [], 0.0
+    for (prefix, ids), states in zip(sequences, found, strict=True):
+        plain = body(input_ids=torch.tensor([ids])).last_hidden_state[0].float()
+        expected, actual = (plain[prefix - 1 :], states) if prefix else (plain, states[1:])
+        differences.append(float((expected - actual).abs().max()))
+        scale = max(scale, float(plain.abs().max()))
+    return max(differences) / scale
+
+
+@pytest.mark.parametrize("architecture", PLAIN)
+@pytest.mark.parametrize("budget", [60, 4096])
+def test_packed_states_are_those_of_a_plain_forward_pass(architecture: str, budget: int) -> None:
+    body = body_of(PLAIN[architecture]())
+    shared = SharedPrefix(body, budget=budget)
+    found = states_of(shared)
+    assert all(map(shared.packs, BUNDLES))
+    assert worst(body, found) < 3e-6
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dtype"),
+    [("llama", torch.float16), *((name, torch.bfloat16) for name in ("llama", "qwen3", "gemma", "mistral"))],
+    ids=str,
+)
+def test_in_16_bits_they_are_as_near_to_the_exact_states_as_a_plain_pass(architecture: str, dtype: Any) -> None:
+    half = body_of(PLAIN[architecture](), dtype)
+    exact = body_of(PLAIN[architecture](), dtype).float()
+    shared = SharedPrefix(half, budget=100)
+    found = states_of(shared)
+    assert all(map(shared.packs, BUNDLES))
+    with torch.inference_mode():
+        plain = [
+            half(input_ids=torch.tensor([[*b.prefix, *suffix]])).last_hidden_state[0].float()
+            for b in BUNDLES
+            for suffix in b.suffixes
+        ]
+    prefixes = [len(b.prefix) for b in BUNDLES for _ in b.suffixes]
+    blank = torch.zeros_like(plain[0][:1])
+    as_found = [each[n - 1 :] if n else torch.cat([blank, each]) for n, each in zip(prefixes, plain, strict=True)]
+    assert worst(exact, found) < 1.5 * worst(exact, as_found)
+
+
+@pytest.mark.parametrize("architecture", OTHER)
+def test_other_kinds_of_attention_take_padded_batches(architecture: str) -> None:
+    body = body_of(OTHER[architecture]())
+    before = body.config._attn_implementation
+    shared = SharedPrefix(body, budget=100)
+    found = states_of(shared)
+    assert not shared.packs(BUNDLES[0])
+    assert body.config._attn_implementation == before
+    if "bloom" not in architecture:  # its position biases ignore padding on the left
+        assert worst(body, found) < 3e-6
+
+
+def test_texts_shorter_than_the_window_are_packed_beside_longer_ones_that_are_not() -> None:
+    body = body_of(PLAIN["mistral"]())
+    body.config.sliding_window = 64
+    bundles = bundles_of((70, (8, 9)), (30, (8, 34)), (30, (35,)))
+    shared = SharedPrefix(body, budget=4096)
+    assert [shared.packs(b) for b in bundles] == [False, True, False]
+    # layers read the window when they are made
+    again = body_of(transformers.MistralConfig(**GROUPED, sliding_window=64))
+    shared = SharedPrefix(again, budget=4096)
+    assert worst(again, states_of(shared, bundles), bundles) < 3e-6
+
+
+def test_a_model_that_does_not_attend_through_the_interface_is_found_out_and_read_padded() -> None:
+    body = body_of(PLAIN["llama"]())
+    body.config.num_hidden_layers = 4  # one layer seems to attend in its own way
+    shared = SharedPrefix(body, budget=4096)
+    assert shared.packs(BUNDLES[0])
+    found = states_of(shared)
+    assert not shared.packs(BUNDLES[0])
+    body.config.num_hidden_layers = 3
+    assert worst(body, found) < 3e-6
+
+
+def test_the_model_is_left_as_it_was_also_after_an_error() -> None:
+    body = body_of(PLAIN["llama"]())
+    for name in ("sdpa", "eager"):
+        body.set_attn_implementation(name)
+        shared = SharedPrefix(body, budget=4096)
+        assert worst(body, states_of(shared)) < 3e-6
+        with pytest.raises(IndexError):
+            shared.run([Bundle([10**6], ([1],))], lambda s, *_: s)
+        assert body.config._attn_implementation == name
+        assert shared.packs(BUNDLES[0])
+
+
+def test_a_plain_pass_of_the_same_model_in_another_thread_is_not_disturbed() -> None:
+    body = body_of(PLAIN["llama"]())
+    ids, found = torch.tensor([[5, 6, 7, 8]]), []
+    mask = torch.tensor([[0, 1, 1, 1]])
+
+    @torch.inference_mode()
+    def plain() -> None:
+        found.append(body(input_ids=ids, attention_mask=mask).last_hidden_state[0, 1:])
+
+    plain()
+    with Cascade.of(body)._switched_on():  # type: ignore[union-attr]
+        other = threading.Thread(target=plain)
+        other.start()
+        other.join()
+    assert torch.allclose(*found, atol=1e-5)
+
+
+def test_kept_prefixes_are_read_once_and_give_the_same_states() -> None:
+    body = body_of(PLAIN["qwen3"]())
+    seen: list[int] = []
+    body.register_forward_pre_hook(lambda _, __, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True)
+    shared = SharedPrefix(body, budget=100, keep=10**7)
+    first, again = states_of(shared), states_of(shared)
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(first, again, strict=True))
+    prefixes = sum(len(b.prefix) for b in BUNDLES)
+    assert sum(seen) == 2 * sum(b.unique for b in BUNDLES) - prefixes
+
+
+class Largest(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc,name-defined]
+    """The most numbers that any operation returned in one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for part in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(part, torch.Tensor):
+                self.numbers = max(self.numbers, part.untyped_storage().nbytes() // part.element_size())
+        return out
+
+
+def test_no_copies_of_the_prefix_are_made_for_its_suffixes() -> None:
+    body, made = body_of(PLAIN["llama"]()), bundles_of((300, (2,) * 40))
+    suffixes, prefix_keys = 40, 300 * 2 * 8
+    largest = {}
+    for packed in (True, False):
+        shared = SharedPrefix(body, budget=300)
+        if not packed:
+            shared._cascade = None
+        with Largest() as seen:
+            states_of(shared, made)
+        largest[packed] = seen.numbers
+    assert largest[False] >= suffixes * prefix_keys
+    assert largest[True] < suffixes * prefix_keys / 8
+
+
+def test_rows_hold_every_piece_once_in_order_and_within_the_budget() -> None:
+    for budget in (1, 60, 100, 500):
+        made = list(rows(BUNDLES, lambda i: i == 3, budget))
+        parts = [part for row in made for part in row]
+        prefixes = [(i, -1) for i in (0, 2)]
+        suffixes = [(i, k) for i, b in enumerate(BUNDLES) for k in range(len(b.suffixes))]
+        assert parts == sorted([*prefixes, *suffixes])
+        for row in made:
+            tokens = sum(len(BUNDLES[i].prefix if k < 0 else BUNDLES[i].suffixes[k]) for i, k in row)
+            assert tokens <= budget or len(row) == 1
+
+
+def test_suffixes_of_a_prefix_attend_to_it_in_one_call_and_similar_lengths_to_themselves_together() -> None:
+    pieces = [Piece([1] * 9), *(Piece([1] * n, 0) for n in (10, 9, 4)), Piece([1] * 5), Piece([1, 1], 4)]
+    row = Row(pieces, (), torch.device("cpu"))
+    assert row._followers == [(9, 32, 0), (37, 39, 4)]
+    assert row.positions.tolist()[0][9:13] == [9, 10, 11, 12]
+    assert list(similar({0: 10, 1: 9, 2: 4, 3: 2, 4: 10})) == [[0, 4, 1], [2], [3]]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", [(8, 8), (24, 16), (7, 7)])
+def test_plain_products_in_steps_are_attention(causal: bool, sizes: tuple[int, int], monkeypatch: Any) -> None:
+    monkeypatch.setattr(partial, "SCORES", 100)
+    query, key, value = (
+        torch.randn(2, 6, 11, sizes[0]),
+        torch.randn(2, 3, 11, sizes[0]),
+        torch.randn(2, 3, 11, sizes[1]),
+    )
+    out, lse = partial.plain(query, key, value, 0.3, causal)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, is_causal=causal, scale=0.3, enable_gqa=True
+    )
+    assert torch.allclose(out, expected, atol=1e-5)
+    found = partial.attend(query, key, value, scale=0.3, causal=causal)
+    assert torch.allclose(found.out, out, atol=1e-5)
+    assert torch.allclose(found.lse, lse, atol=1e-5)
+
+
+def test_a_kernel_that_gives_other_numbers_is_not_used(monkeypatch: Any) -> None:
+    def wrong(query: Any, key: Any, value: Any, scale: float, causal: bool) -> partial.Partial:
+        out, lse = partial.plain(query, key, value, scale, causal)
+        return partial.Partial(out, lse * 1.4427)  # in base 2
+
+    def missing(*_: Any) -> partial.Partial:
+        raise AttributeError("no such operation")
+
+    monkeypatch.setitem(partial.KERNELS, "cpu", (wrong, missing))
+    choose = partial._kernel.__wrapped__
+    assert choose(torch.device("cpu"), torch.float32, 8, 8, 2, True) is partial.plain
+
+
+def test_parts_far_apart_merge_without_overflow() -> None:
+    out, lse = torch.randn(2, 1, 1, 3, 4), torch.tensor([[[[0.0, 500.0, -500.0]]], [[[0.0, -500.0, 500.0]]]])
+    merged = partial.merge(partial.Partial(out[0], lse[0]), partial.Partial(out[1], lse[1]))
+    expected = torch.stack([out[:, 0, 0, 0].mean(dim=0), out[0, 0, 0, 1], out[1, 0, 0, 2]])
+    assert torch.allclose(merged[0, 0], expected)
+
+
+def test_tensors_of_a_device_come_back_in_one_copy(monkeypatch: Any) -> None:
+    class OnDevice(torch.Tensor):  # type: ignore[misc,name-defined]
+        device = torch.device("meta")
+
+    copies = []
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: copies.append(1) or self.as_subclass(torch.Tensor))
+    values = [torch.arange(n * 2.0).view(n, 2).as_subclass(OnDevice) for n in (1, 3, 0)]
+    for value, host in zip(values, to_host(values), strict=True):
+        assert host.tolist() == value.tolist()
+    assert copies == [1]
+    assert to_host([1, "a"]) == [1, "a"]
