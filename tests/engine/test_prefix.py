@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prb.engine.chat import Chat, Text, common_prefix
 from prb.engine.heads import AnswerLogp, LastToken
 from prb.engine.load import Loading, load
-from prb.engine.prefix import Bundle, SharedPrefix, batches, bundle, sharing_is_exact
+from prb.engine.prefix import Bundle, SharedPrefix, batches, bundle
 from prb.types import Query
 from tests import tiny
 from tests.tiny import torch
@@ -164,9 +164,3 @@ def test_an_empty_answer_is_a_failure_of_its_own(tmp_path: Path) -> None:
     empty, said = model.score([Ask(query, "  "), Ask(query, "a big book")])
     assert empty == Failure("empty answer")
     assert [said] == model.score([Ask(query, "a big book")])
-
-
-def test_a_model_that_looks_ahead_is_not_shared(tmp_path: Path) -> None:
-    assert not sharing_is_exact(
-        load(str(tiny.save(tmp_path, "bert", labels=1)), "classifier", Loading()).model.base_model
-    )

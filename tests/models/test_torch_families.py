@@ -212,3 +212,18 @@ def test_nemotron_style_rewards_are_the_first_logit_after_the_dialogue(tmp_path:
     ids = tokenizer(chat(render(QUERY), ASKS[0].answer), add_special_tokens=False, return_tensors="pt")["input_ids"]
     with torch.no_grad():
         assert score == pytest.approx(float(model(input_ids=ids).logits[0, -1, 0]), abs=1e-4)
+
+
+def test_a_run_says_whether_prefixes_were_shared_and_why_not(tmp_path: Path) -> None:
+    from prb.api import evaluate
+    from prb.runs import read_json
+
+    pairs = {
+        "shared": tiny.save(tmp_path / "a", "llama", labels=1),
+        "whole": tiny.save(tmp_path / "b", "bert", labels=1),
+    }
+    models = [f"{name}:=classifier?path={folder}" for name, folder in pairs.items()]
+    evaluate(model=models, limit=2, condition=["none"], out=tmp_path / "run", max_failed=1.0)
+    execution = read_json(tmp_path / "run" / "config.json")["execution"]
+    assert execution["shared"] == "prefixes shared"
+    assert execution["whole"] == "prefixes not shared, whole texts in padded batches: it looks ahead, as encoders do"

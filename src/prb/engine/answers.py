@@ -11,6 +11,7 @@ from typing import Protocol
 
 from prb.cache import Cache, Memo
 from prb.engine.chat import Text, fit
+from prb.failures import halve_if_out_of_memory
 from prb.hashing import digest
 from prb.types import Ask, Failure, Query, Reward
 
@@ -64,9 +65,16 @@ class AnswerScorer:
     """A scorer made from a reader and a function of grouped texts; known scores come from the cache."""
 
     def __init__(
-        self, reader: Reader, compute: Compute, *, fingerprint: str, limit: int, cache: Cache | None = None
+        self,
+        reader: Reader,
+        compute: Compute,
+        *,
+        fingerprint: str,
+        limit: int,
+        cache: Cache | None = None,
+        execution: str = "",
     ) -> None:
-        self.fingerprint = fingerprint
+        self.fingerprint, self.execution = fingerprint, execution
         self._reader, self._compute, self._limit = reader, compute, limit
         self._memo = Memo[float](capacity=0, cache=cache, model=fingerprint)
 
@@ -88,6 +96,9 @@ class AnswerScorer:
         return [results[position] for position in range(len(asks))]
 
     def _compute_groups(self, texts: Sequence[tuple[int, Text]]) -> list[float | Failure]:
+        return halve_if_out_of_memory(self._compute_together, texts)
+
+    def _compute_together(self, texts: Sequence[tuple[int, Text]]) -> list[float | Failure]:
         """Texts of one query come next to each other, so that they share its prefix."""
         groups = [[text for _, text in same] for _, same in groupby(texts, itemgetter(0))]
         values = [value for row in self._compute(groups) for value in row]

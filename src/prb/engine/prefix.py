@@ -60,13 +60,19 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         yield group
 
 
+def input_device(model: Any) -> torch.device:
+    """Where inputs go: a model on several devices begins with its embeddings."""
+    device: torch.device = model.get_input_embeddings().weight.device
+    return device
+
+
 class SharedPrefix:
     def __init__(self, body: Any, *, budget: int, keep: int = 0) -> None:
         """`keep`: bytes for prefixes that may come again in a later call."""
         self._body = body
         self._budget = budget
         self._kept = KeptPrefixes(keep) if keep else None
-        self._device = next(body.parameters()).device
+        self._device = input_device(body)
 
     @torch.inference_mode()
     def run(self, bundles: Sequence[Bundle], reduce: Reduce[T]) -> list[list[T]]:
@@ -117,7 +123,8 @@ class SharedPrefix:
         ids, mask = self._padded(suffixes)
         index = torch.tensor(rows, device=self._device)
         before = prefix_mask.index_select(0, index)
-        positions = before.sum(dim=1, keepdim=True) + torch.arange(ids.shape[1], device=self._device)
+        # padding repeats a position: a larger one than any real token's would switch some rotary embeddings
+        positions = before.sum(dim=1, keepdim=True) + (mask.cumsum(dim=1) - 1)
         states: Tensor = self._body(
             input_ids=ids,
             attention_mask=torch.cat([before, mask], dim=1),
@@ -142,7 +149,8 @@ def _copy_rows(cache: Any, index: Tensor) -> Any:
     """The cache of some rows, repeated as needed: a forward pass appends to the cache it is given."""
     copy = DynamicCache()
     for number, layer in enumerate(cache.layers):
-        copy.update(layer.keys.index_select(0, index), layer.values.index_select(0, index), number)
+        rows = index.to(layer.keys.device)  # the layers of a large model may be on several devices
+        copy.update(layer.keys.index_select(0, rows), layer.values.index_select(0, rows), number)
     return copy
 
 
@@ -210,22 +218,3 @@ def _merge(prefixes: Sequence[Prefix]) -> tuple[Any, Tensor]:
         keys, values = (torch.stack([padded(p.layers[number][k]) for p in prefixes]) for k in (0, 1))
         cache.update(keys, values, number)
     return cache, torch.stack([prefix.last for prefix in prefixes])
-
-
-def sharing_is_exact(body: Any, tolerance: float = 1e-3) -> bool:
-    """Whether this model gives the same states with and without a shared prefix, tried on a few tokens.
-
-    Encoders look ahead, and some architectures keep other state than keys and values: those are scored whole.
-    """
-    tokens = [1, 2, 3, 4, 5, 6]
-    try:
-        with torch.inference_mode():
-            device = next(body.parameters()).device
-            whole = body(input_ids=torch.tensor([tokens], device=device)).last_hidden_state[0, 3:]
-        other = Bundle(tokens[:1], (tokens[1:],))  # a shorter neighbor, so that padding is tried too
-        bundles = [Bundle(tokens[:3], (tokens[3:], tokens[3:5])), other]
-        shared = SharedPrefix(body, budget=64).run(bundles, lambda s, *_: s[1:])
-    except (TypeError, ValueError, AttributeError, NotImplementedError, RuntimeError, IndexError):
-        return False
-    scale = max(1.0, float(whole.abs().max()))
-    return all(float((states - whole[: len(states)]).abs().max()) <= tolerance * scale for states in shared[0])

@@ -200,7 +200,7 @@ class Classifier:
         self._tokenizer, self._model = checkpoint.tokenizer, checkpoint.model
         if not self._tokenizer.chat_template:
             raise BadInput(f"{path} has no chat template, so the paper's script cannot score it")
-        if self._tokenizer.pad_token is None or self._model.config.get_text_config().pad_token_id is None:
+        if not checkpoint.came_with_padding:
             raise BadInput(f"{path} has no padding token, so the paper's script cannot score it")
 
     def template(self, question: str, answer: str) -> str:

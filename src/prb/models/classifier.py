@@ -108,6 +108,11 @@ def classifier(
     chosen = quirk.logit if logit == "auto" else logit
     heads: dict[str, Any] = {"logits": LastToken, "score": OutputScore, "first-logit": FirstLogit}
     head = heads[quirk.read](checkpoint)
+    if isinstance(head, LastToken) and head.custom and head.outputs > 1 and chosen == "auto":
+        raise BadInput(
+            f"{path}: its own forward pass gives {head.outputs} numbers for a text, and nothing says which is the "
+            "reward; choose one with logit=N"
+        )
 
     def rewards(groups: Sequence[Sequence[Text]]) -> list[list[float]]:
         return [[reward_of(row.tolist(), chosen) for row in rows] for rows in head.logits(groups)]
@@ -118,6 +123,7 @@ def classifier(
         fingerprint=f"classifier-{checkpoint.fingerprint}-{layout}-{chosen}-{system or ''}",
         limit=checkpoint.max_length,
         cache=Cache() if cache else None,
+        execution=str(head.sharing),
     )
 
 
