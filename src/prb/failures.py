@@ -150,7 +150,9 @@ def compute_in_halves(
             raise
         if len(items) <= 1:
             return [failure(error) for _ in items]
-    free_memory()
+        full = is_out_of_memory(error)
+    if full:
+        free_memory()
     middle = len(items) // 2
     parts = (items[:middle], items[middle:])
     return [value for part in parts for value in compute_in_halves(compute, part, retries=retries, failure=failure)]

@@ -154,6 +154,19 @@ def test_a_kept_prefix_is_not_read_again_until_it_is_forgotten(tmp_path: Path) -
         assert tokens == read
 
 
+def test_a_batch_of_suffixes_holds_no_more_copies_of_the_prefix_than_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load(str(tiny.save(tmp_path, "llama")), "causal", Loading())
+    body, rows = loaded.model.base_model, []
+    body.register_forward_pre_hook(lambda _, __, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
+    made = Bundle(list(range(5, 105)), tuple([n, n + 1] for n in range(5, 15)))
+    # keys and values of 100 tokens: 3 layers x 2 x 16 numbers x 4 bytes x 100 = 38,400 bytes
+    monkeypatch.setattr("prb.engine.prefix.COPIED_BYTES", 4 * 38_400)
+    SharedPrefix(body, budget=4096).run([made], lambda states, *_: len(states))
+    assert rows == [1, 4, 4, 2]
+
+
 def test_an_empty_answer_is_a_failure_of_its_own(tmp_path: Path) -> None:
     from prb.models import MODELS
     from prb.types import Ask, Failure, Scorer

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from prb.engine.prefix import Bundle, SharedPrefix
 from prb.errors import BadInput, BadSpec
 from prb.models import MODELS
 from prb.models.classifier import CATALOGUE, log_odds_of_last, quirk_of, reward_of
@@ -227,3 +229,24 @@ def test_a_run_says_whether_prefixes_were_shared_and_why_not(tmp_path: Path) -> 
     execution = read_json(tmp_path / "run" / "config.json")["execution"]
     assert execution["shared"] == "prefixes shared"
     assert execution["whole"] == "prefixes not shared, whole texts in padded batches: it looks ahead, as encoders do"
+
+
+def test_a_text_that_does_not_fit_on_the_device_is_a_failure_and_the_others_are_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny.save(tmp_path / "m", "llama", labels=1)
+    expected = MODELS.make(f"classifier?path={folder}&cache=false").score(ASKS)
+    read, sizes = SharedPrefix.run, []
+
+    def small(self: SharedPrefix, bundles: list[Bundle], reduce: Any) -> Any:
+        sizes.append(sum(b.repeated for b in bundles))
+        if sum(len(b.suffixes) for b in bundles) > 1 or any(len(s) > 40 for b in bundles for s in b.suffixes):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return read(self, bundles, reduce)
+
+    model = MODELS.make(f"classifier?path={folder}&cache=false")
+    monkeypatch.setattr(SharedPrefix, "run", small)
+    scores = model.score([*ASKS, Ask(QUERY, "late " * 60)])
+    assert scores[:3] == pytest.approx(expected, abs=1e-4)
+    assert scores[3] == Failure("out of memory", "it does not fit alone")
+    assert sizes[0] == max(sizes)

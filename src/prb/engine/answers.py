@@ -45,20 +45,27 @@ def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> list[Grou
             positions.setdefault(ask.query, []).append(position)
         else:
             empty.append(position)
-    groups = [_group(query, asks, where, reader, limit) for query, where in positions.items()]
+    groups = [group for query, where in positions.items() for group in _group(query, asks, where, reader, limit)]
     return [*groups, Group(empty, failure=Failure("empty answer"))]
 
 
-def _group(query: Query, asks: Sequence[Ask], positions: list[int], reader: Reader, limit: int) -> Group:
-    answers = [asks[i].answer for i in positions]
-    texts, cut = [reader.text(query, answer) for answer in answers], 0
-    if max(len(text.ids) for text in texts) > limit:
+def _group(query: Query, asks: Sequence[Ask], positions: list[int], reader: Reader, limit: int) -> list[Group]:
+    """One group, and one that failed for answers of which the template shows nothing."""
+    texts = {i: reader.text(query, asks[i].answer) for i in positions}
+    hidden = [i for i, text in texts.items() if text.start >= text.end]
+    failed = [Group(hidden, failure=Failure("empty answer", "the chat template shows nothing of it"))] if hidden else []
+    positions = [i for i in positions if i not in hidden]
+    if not positions:
+        return failed
+    cut = 0
+    if max(len(texts[i].ids) for i in positions) > limit:
+        answers = [asks[i].answer for i in positions]
         fitted = fit(query, answers, lambda shorter, answer: reader.text(shorter, answer).ids, limit)
         if isinstance(fitted, Failure):
-            return Group(positions, failure=fitted)
+            return [Group(positions, failure=fitted), *failed]
         shorter, cut = fitted
-        texts = [reader.text(shorter, answer) for answer in answers]
-    return Group(positions, texts, cut)
+        texts = {i: reader.text(shorter, asks[i].answer) for i in positions}
+    return [Group(positions, [texts[i] for i in positions], cut), *failed]
 
 
 class AnswerScorer:

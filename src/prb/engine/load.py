@@ -219,12 +219,12 @@ def agree_on_padding(model: Any, tokenizer: Any) -> bool:
     """Give config and tokenizer the same padding token; returns whether both had one.
 
     A classification head reads the last token that is not `config.pad_token_id`. So the config's own token stays: a
-    text alone gets the score that the model gives it. If there is none, it must be one that cannot end a text.
+    text alone gets the score that the model gives it. If there is none, it must be one that does not end a text.
     """
     config = model.config.get_text_config()
     stated, own = config.pad_token_id, tokenizer.pad_token_id
     if stated is None or not 0 <= stated < model.get_input_embeddings().num_embeddings:
-        candidates = [own, tokenizer.bos_token_id, tokenizer.unk_token_id, tokenizer.cls_token_id]
+        candidates = [tokenizer.bos_token_id, own, tokenizer.unk_token_id, tokenizer.cls_token_id]
         unlike_end = [token for token in candidates if token is not None and token != tokenizer.eos_token_id]
         config.pad_token_id = next(iter(unlike_end), tokenizer.eos_token_id)
     if config.pad_token_id is not None:

@@ -19,6 +19,9 @@ from transformers import DynamicCache
 
 from prb.engine.chat import Tokens, common_prefix
 
+COPIED_BYTES = 2 * 2**30
+"""For copies of prefixes' keys and values in one forward pass."""
+
 T = TypeVar("T")
 Reduce = Callable[[Tensor, int, int], T]
 """(states, bundle, suffix) → result. states[0] belongs to the last prefix token, states[1:] to the suffix."""
@@ -48,11 +51,12 @@ def bundle(sequences: Sequence[Tokens], at_most: int | None = None) -> Bundle:
     return Bundle(sequences[0][:shared], tuple(s[shared:] for s in sequences))
 
 
-def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Positions in groups whose padded size, rows × longest, stays within the budget; similar lengths go together."""
+def batches(lengths: Sequence[int], budget: int, rows: int | None = None) -> Iterator[list[int]]:
+    """Positions in groups of at most `rows` whose padded size, rows × longest, stays within the budget; similar lengths
+    go together."""
     group: list[int] = []
     for position in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if group and (len(group) + 1) * lengths[group[0]] > budget:
+        if group and ((len(group) + 1) * lengths[group[0]] > budget or len(group) == rows):
             yield group
             group = []
         group.append(position)
@@ -82,7 +86,7 @@ class SharedPrefix:
             cache, last, mask = self._read_prefixes([bundles[i].prefix for i in group])
             owner = [(row, k) for row, i in enumerate(group) for k in range(len(bundles[i].suffixes))]
             suffixes = [bundles[group[row]].suffixes[k] for row, k in owner]
-            for chunk in batches([len(s) for s in suffixes], self._budget):
+            for chunk in batches([len(s) for s in suffixes], self._budget, rows_of_copies(cache)):
                 rows = [owner[i][0] for i in chunk]
                 states = self._read_suffixes([suffixes[i] for i in chunk], rows, cache, mask)
                 for position, i in enumerate(chunk):
@@ -143,6 +147,15 @@ class SharedPrefix:
             ids[n, place] = torch.tensor(row, dtype=torch.long)
             mask[n, place] = 1
         return ids.to(self._device), mask.to(self._device)
+
+
+def rows_of_copies(cache: Any) -> int | None:
+    """How many copies of a prefix's keys and values fit; every suffix of a batch needs one."""
+    if cache is None:
+        return None
+    parts = [part for layer in cache.layers for part in (layer.keys, layer.values)]
+    per_row = sum(int(part.numel() * part.element_size()) for part in parts) // len(parts[0])
+    return max(1, COPIED_BYTES // max(1, per_row))
 
 
 def _copy_rows(cache: Any, index: Tensor) -> Any:
