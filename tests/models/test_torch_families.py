@@ -11,7 +11,8 @@ import pytest
 from prb.engine.prefix import Bundle, SharedPrefix
 from prb.errors import BadInput, BadSpec
 from prb.models import MODELS
-from prb.models.classifier import CATALOGUE, log_odds_of_last, quirk_of, reward_of
+from prb.models.catalogue import CATALOGUE, quirk_of
+from prb.models.classifier import log_odds_of_last, reward_of
 from prb.prompts import render
 from prb.types import Ask, Failure, Post, Query, Reward
 from tests import tiny
@@ -202,8 +203,16 @@ def test_the_catalogue_is_found_by_hub_id_or_folder_name() -> None:
 def test_code_from_a_checkpoint_runs_only_if_asked_for() -> None:
     with pytest.raises(BadInput, match="trust_remote_code=true"):
         MODELS.make("classifier?path=RLHFlow/ArmoRM-Llama3-8B-v0.1")
-    with pytest.raises(BadInput, match="plug-in"):
+
+
+def test_what_the_engine_cannot_run_is_refused_with_what_can() -> None:
+    with pytest.raises(BadInput, match=r"classifier\?url=http://HOST:8000&model=internlm/internlm2-7b-reward"):
         MODELS.make("classifier?path=internlm/internlm2-7b-reward")
+    for name, quirk in CATALOGUE.items():
+        assert bool(quirk.unsupported) != bool(quirk.tested), name
+        if quirk.unsupported:
+            with pytest.raises(BadInput, match="plug-in" if not quirk.servers else "vllm serve"):
+                MODELS.make(f"classifier?path={name}")
 
 
 def test_nemotron_style_rewards_are_the_first_logit_after_the_dialogue(tmp_path: Path) -> None:

@@ -292,4 +292,7 @@ def output_is_exact(checkpoint: Checkpoint) -> bool:
 
 
 def own_output(checkpoint: Checkpoint) -> Sharing:
-    return replace(checkpoint.sharing, prefixes=False, why="its logits are not an output layer on its last state")
+    """How a model is run whose logits are not its output layer on its last state."""
+    sharing = checkpoint.sharing
+    why = "its logits are not an output layer on its last state" if sharing.prefixes else sharing.why
+    return replace(sharing, prefixes=False, why=why)
