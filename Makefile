@@ -59,6 +59,7 @@ bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmar
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/architectures.py
 	$(BIN)/python benchmarks/judging.py
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/studying.py

@@ -7,18 +7,24 @@ booked as failed; answers that were paid for are kept by the verb that got them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from prb.config import Count, Settings, Share, config
 from prb.errors import BudgetUsedUp, PrbError, TooManyFailures, Unreachable
 from prb.types import Failure, FailureKind
 
+T = TypeVar("T")
+V = TypeVar("V")
+
 ENDPOINT: tuple[FailureKind, ...] = ("budget", "fatal", "transient")
 """Kinds of failure that say nothing about a row, the gravest first."""
 MAX_FATAL = 5
+OUT_OF_MEMORY = "out of memory"
 RESUME = "what is done is kept; run the same command again to resume"
 
 _limit: ContextVar[int] = ContextVar("max_fatal", default=MAX_FATAL)
@@ -113,3 +119,57 @@ def count_reasons(failures: Mapping[str, int], shown: int = 3) -> str:
     ordered = sorted(failures.items(), key=lambda entry: (-entry[1], entry[0]))
     more = [f"{len(ordered) - shown} other reasons"] if len(ordered) > shown else []
     return ", ".join([*(f"{count} × {reason}" for reason, count in ordered[:shown]), *more])
+
+
+def halve_if_out_of_memory(
+    compute: Callable[[Sequence[T]], Sequence[V | Failure]], items: Sequence[T]
+) -> list[V | Failure]:
+    """One result per item; what does not fit in memory together is computed in parts, and what does not fit alone is a
+    failure. Other errors are raised."""
+    return compute_in_halves(
+        compute, items, retries=is_out_of_memory, failure=lambda _: Failure(OUT_OF_MEMORY, "it does not fit alone")
+    )
+
+
+def compute_in_halves(
+    compute: Callable[[Sequence[T]], Sequence[V | Failure]],
+    items: Sequence[T],
+    *,
+    retries: Callable[[BaseException], bool],
+    failure: Callable[[BaseException], Failure],
+) -> list[V | Failure]:
+    """One result per item. If the computation raises an error of the kind that `retries`, halves are tried until the
+    item that causes it is alone.
+
+    They are tried after the error is gone: it holds the frames of the failed attempt, and they hold its tensors.
+    """
+    try:
+        return list(compute(items))
+    except (Exception, SystemExit) as error:
+        if not retries(error):
+            raise
+        if len(items) <= 1:
+            return [failure(error) for _ in items]
+        full = is_out_of_memory(error)
+    if full:
+        free_memory()
+    middle = len(items) // 2
+    parts = (items[:middle], items[middle:])
+    return [value for part in parts for value in compute_in_halves(compute, part, retries=retries, failure=failure)]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Python's own error, torch's for a GPU, or the words of torch's CPU allocator and of CUDA libraries."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    message = str(error)
+    return isinstance(error, RuntimeError) and any(
+        words in message for words in ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    )
+
+
+def free_memory() -> None:
+    """Give memory that nobody holds any more back to the device."""
+    gc.collect()
+    if (torch := sys.modules.get("torch")) and torch.cuda.is_available():
+        torch.cuda.empty_cache()

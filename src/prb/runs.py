@@ -282,14 +282,17 @@ class RunFolder:
         """Fingerprints of all models that took part so far, by name."""
         return dict(read_identity(self.folder).get("models", {}))
 
-    def confirm_model(self, name: str, fingerprint: str) -> None:
-        """Note which weights a name stood for; a resumed run must find the same ones."""
+    def confirm_model(self, name: str, fingerprint: str, execution: str = "") -> None:
+        """Note which weights a name stood for; a resumed run must find the same ones. `execution`: how they are run,
+        which may change."""
         content = read_identity(self.folder)
         known = content.setdefault("models", {}).setdefault(name, fingerprint)
         if known != fingerprint:
             raise RunConflict(
                 f"{self.folder}: model {name!r} was {known!r} when the run began and is {fingerprint!r} now"
             )
+        if execution:
+            content.setdefault("execution", {})[name] = execution
         write_sealed(self.folder / CONFIG, content)
 
     def finish(self, results: Mapping[str, Any], files: Sequence[str] = ()) -> None:
@@ -333,7 +336,7 @@ class RunFolder:
         if stored.get("format", FORMAT) != FORMAT:
             version = stored["format"]
             raise RunConflict(f"{self.folder} has run format {version}; this version of prb reads format {FORMAT}")
-        stored = {key: value for key, value in stored.items() if key not in ("models", "digests")}
+        stored = {key: value for key, value in stored.items() if key not in ("models", "execution", "digests")}
         differing = _differences(stored, orjson.loads(orjson.dumps(self.identity)))
         if differing:
             raise RunConflict(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from prb.errors import BadInput, BadSpec
 from prb.models import MODELS
+from prb.types import Ask, Query
 from tests import tiny
 
 torch = tiny.torch
@@ -67,3 +69,68 @@ def test_damaged_weights_are_one_line(tmp_path: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(BadInput, match=r"^cannot load [^\n]*$"):
         load(str(folder), "causal")
+
+
+def test_a_model_may_be_spread_over_devices_and_its_attention_chosen(tmp_path: Path) -> None:
+    folder = str(tiny.save(tmp_path, "llama", labels=1))
+    plain, spread = load(folder, "classifier"), load(folder, "classifier", Loading(device_map="auto"))
+    assert spread.fingerprint == plain.fingerprint
+    eager = load(folder, "classifier", Loading(attn_implementation="eager"))
+    assert eager.model.config._attn_implementation == "eager"
+    assert eager.fingerprint == f"{plain.fingerprint}-eager"
+    asks = [Ask(Query(question="a book"), "be early")]
+    scores = [
+        MODELS.make(f"classifier?path={folder}&cache=false{options}").score(asks)
+        for options in ("", "&device_map=auto", "&attn_implementation=eager")
+    ]
+    assert scores[1:] == [pytest.approx(scores[0], abs=1e-5)] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("quantization=4bit", r"^quantization=4bit needs bitsandbytes: pip install bitsandbytes[^\n]*$"),
+        ("device=cpu&device_map=auto", r"^device=cpu and device_map=auto: give one of them$"),
+        ("attn_implementation=fast", r"^cannot load [^\n]*fast[^\n]*$"),
+        ("quantization=3bit", "quantization"),
+        ("device_map=gpu7", "device_map"),
+    ],
+)
+def test_loading_options_that_cannot_be_met_are_one_line(
+    options: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prb.engine.load.find_spec", lambda name: None if name == "bitsandbytes" else True)
+    with pytest.raises(BadInput, match=message):
+        MODELS.make(f"classifier?path={tiny.save(tmp_path, 'llama', labels=1)}&{options}")
+
+
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+def test_quantized_weights_are_asked_for_as_transformers_wants_it(
+    bits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def from_pretrained(_: str, **settings: Any) -> None:
+        asked.update(settings)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("prb.engine.load.find_spec", lambda _: True)
+    monkeypatch.setattr("transformers.AutoModelForSequenceClassification.from_pretrained", from_pretrained)
+    with pytest.raises(BadInput, match="enough"):
+        load(str(tiny.save(tmp_path, "llama")), "classifier", Loading(quantization=bits, revision="v1"))  # type: ignore[arg-type]
+    assert getattr(asked["quantization_config"], f"load_in_{bits}") is True
+    assert (asked["device_map"], asked["revision"]) == ({"": "cpu"}, "v1")
+
+
+def test_the_papers_protocol_uses_the_same_device_as_everything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prb.evaluation.paper import Classifier
+    from prb.registry import Spec
+
+    devices: list[str] = []
+    monkeypatch.setattr("prb.engine.load._device", lambda name: devices.append(name) or "cpu")  # type: ignore[func-returns-value]
+    folder = tiny.save(tmp_path, "llama", labels=1)
+    Classifier(Spec("classifier", {"path": str(folder)}))
+    load(str(folder), "classifier")
+    assert devices == ["auto", "auto"]

@@ -13,7 +13,7 @@ from prb.engine.chat import Chat, Text
 from prb.engine.encode import common_prefix
 from prb.engine.heads import AnswerLogp, LastToken
 from prb.engine.load import Loading, load
-from prb.engine.prefix import Bundle, SharedPrefix, batches, bundle, sharing_is_exact
+from prb.engine.prefix import Bundle, SharedPrefix, batches, bundle
 from prb.types import Query
 from tests import tiny
 from tests.tiny import torch
@@ -155,6 +155,21 @@ def test_a_kept_prefix_is_not_read_again_until_it_is_forgotten(tmp_path: Path) -
         assert tokens == read
 
 
+def test_a_batch_of_suffixes_holds_no_more_copies_of_the_prefix_than_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load(str(tiny.save(tmp_path, "llama")), "causal", Loading())
+    body, rows = loaded.model.base_model, []
+    body.register_forward_pre_hook(lambda _, __, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
+    made = Bundle(list(range(5, 105)), tuple([n, n + 1] for n in range(5, 15)))
+    # keys and values of 100 tokens: 3 layers x 2 x 16 numbers x 4 bytes x 100 = 38,400 bytes
+    monkeypatch.setattr("prb.engine.prefix.COPIED_BYTES", 4 * 38_400)
+    shared = SharedPrefix(body, budget=4096)
+    monkeypatch.setattr(shared, "_cascade", None)  # packed rows copy nothing
+    shared.run([made], lambda states, *_: len(states))
+    assert rows == [1, 4, 4, 2]
+
+
 def test_an_empty_answer_is_a_failure_of_its_own(tmp_path: Path) -> None:
     from prb.models import MODELS
     from prb.types import Ask, Failure, Scorer
@@ -165,9 +180,3 @@ def test_an_empty_answer_is_a_failure_of_its_own(tmp_path: Path) -> None:
     empty, said = model.score([Ask(query, "  "), Ask(query, "a big book")])
     assert empty == Failure("empty answer")
     assert [said] == model.score([Ask(query, "a big book")])
-
-
-def test_a_model_that_looks_ahead_is_not_shared(tmp_path: Path) -> None:
-    assert not sharing_is_exact(
-        load(str(tiny.save(tmp_path, "bert", labels=1)), "classifier", Loading()).model.base_model
-    )

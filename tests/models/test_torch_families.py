@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from prb.engine.prefix import Bundle, SharedPrefix
 from prb.errors import BadInput, BadSpec
 from prb.models import MODELS
-from prb.models.classifier import CATALOGUE, log_odds_of_last, quirk_of, reward_of
+from prb.models.catalogue import CATALOGUE, quirk_of
+from prb.models.classifier import log_odds_of_last, reward_of
 from prb.prompts import render
 from prb.types import Ask, Failure, Post, Query, Reward
 from tests import tiny
@@ -200,8 +203,16 @@ def test_the_catalogue_is_found_by_hub_id_or_folder_name() -> None:
 def test_code_from_a_checkpoint_runs_only_if_asked_for() -> None:
     with pytest.raises(BadInput, match="trust_remote_code=true"):
         MODELS.make("classifier?path=RLHFlow/ArmoRM-Llama3-8B-v0.1")
-    with pytest.raises(BadInput, match="plug-in"):
+
+
+def test_what_the_engine_cannot_run_is_refused_with_what_can() -> None:
+    with pytest.raises(BadInput, match=r"classifier\?url=http://HOST:8000&model=internlm/internlm2-7b-reward"):
         MODELS.make("classifier?path=internlm/internlm2-7b-reward")
+    for name, quirk in CATALOGUE.items():
+        assert bool(quirk.unsupported) != bool(quirk.tested), name
+        if quirk.unsupported:
+            with pytest.raises(BadInput, match="plug-in" if not quirk.servers else "vllm serve"):
+                MODELS.make(f"classifier?path={name}")
 
 
 def test_nemotron_style_rewards_are_the_first_logit_after_the_dialogue(tmp_path: Path) -> None:
@@ -212,3 +223,39 @@ def test_nemotron_style_rewards_are_the_first_logit_after_the_dialogue(tmp_path:
     ids = tokenizer(chat(render(QUERY), ASKS[0].answer), add_special_tokens=False, return_tensors="pt")["input_ids"]
     with torch.no_grad():
         assert score == pytest.approx(float(model(input_ids=ids).logits[0, -1, 0]), abs=1e-4)
+
+
+def test_a_run_says_whether_prefixes_were_shared_and_why_not(tmp_path: Path) -> None:
+    from prb.api import evaluate
+    from prb.runs import read_json
+
+    pairs = {
+        "shared": tiny.save(tmp_path / "a", "llama", labels=1),
+        "whole": tiny.save(tmp_path / "b", "bert", labels=1),
+    }
+    models = [f"{name}:=classifier?path={folder}" for name, folder in pairs.items()]
+    evaluate(model=models, limit=2, condition=["none"], out=tmp_path / "run", max_failed=1.0)
+    execution = read_json(tmp_path / "run" / "config.json")["execution"]
+    assert execution["shared"] == "prefixes shared"
+    assert execution["whole"] == "prefixes not shared, whole texts in padded batches: it looks ahead, as encoders do"
+
+
+def test_a_text_that_does_not_fit_on_the_device_is_a_failure_and_the_others_are_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny.save(tmp_path / "m", "llama", labels=1)
+    expected = MODELS.make(f"classifier?path={folder}&cache=false").score(ASKS)
+    read, sizes = SharedPrefix.run, []
+
+    def small(self: SharedPrefix, bundles: list[Bundle], reduce: Any) -> Any:
+        sizes.append(sum(b.repeated for b in bundles))
+        if sum(len(b.suffixes) for b in bundles) > 1 or any(len(s) > 40 for b in bundles for s in b.suffixes):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return read(self, bundles, reduce)
+
+    model = MODELS.make(f"classifier?path={folder}&cache=false")
+    monkeypatch.setattr(SharedPrefix, "run", small)
+    scores = model.score([*ASKS, Ask(QUERY, "late " * 60)])
+    assert scores[:3] == pytest.approx(expected, abs=1e-4)
+    assert scores[3] == Failure("out of memory", "it does not fit alone")
+    assert sizes[0] == max(sizes)

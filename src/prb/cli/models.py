@@ -10,7 +10,7 @@ from prb.config import Positional, Settings, config
 
 @config
 class ListConfig(Settings):
-    """Every reward model by name with its options, and the weights that can be pulled."""
+    """Every reward model by name with its options, the weights that can be pulled, and known checkpoints."""
 
     json: bool = False
     """Print as JSON."""
@@ -31,6 +31,7 @@ def command(args: Sequence[str]) -> None:
 def list_models(args: Sequence[str]) -> None:
     config = parse(ListConfig, args, "models list")
     from prb.models import MODELS
+    from prb.models.catalogue import CATALOGUE
     from prb.reporting.format import show
     from prb.reporting.tables import models_tables
     from prb.weights import WEIGHTS, here
@@ -40,10 +41,13 @@ def list_models(args: Sequence[str]) -> None:
         {"name": n, "what": w.what, "size_mb": w.size_mb, "licence": w.license, "present": here(n) != "no"}
         for n, w in WEIGHTS.items()
     ]
+    checkpoints = [
+        {"name": n, "runs": q.paths, "tested": q.tested, "why_not": q.unsupported} for n, q in CATALOGUE.items()
+    ]
     if config.json:
-        print_json({"models": models, "weights": weights})
+        print_json({"models": models, "weights": weights, "checkpoints": checkpoints})
         return
-    show(*models_tables(models, weights))
+    show(*models_tables(models, weights, checkpoints))
 
 
 def pull_weights(args: Sequence[str]) -> None:

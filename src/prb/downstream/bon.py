@@ -50,7 +50,7 @@ from prb.evaluation.run import chunks
 from prb.failures import ENDPOINT, Breaker, FailureConfig, breaking, refuse_failures, share_problem
 from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
 from prb.llm import LLM, Sampling, check_llm, make_llm
-from prb.models import MODELS, RECORDED
+from prb.models import MODELS, RECORDED, execution_of
 from prb.progress import SILENT, Progress, Tally
 from prb.prompts import PolicyPrompt
 from prb.registry import Spec
@@ -325,7 +325,7 @@ class Stages:
         self.progress.begin(f"loading {spec}")
         model = check_reward_model(spec, given[spec] if spec in given else MODELS.make(spec), n)
         self._begin(f"scoring by {spec}", sum(map(len, batches)), sum(map(len, todo)))
-        self.run.confirm_model(spec, model.fingerprint)
+        self.run.confirm_model(spec, model.fingerprint, execution_of(model))
         builder = self._builder(model)
         for batch in todo:
             queries = self._queries(builder, batch)

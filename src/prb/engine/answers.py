@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from prb.cache import Cache, Memo
 from prb.engine.chat import Text, Tokens, fit
+from prb.failures import halve_if_out_of_memory
 from prb.hashing import digest
 from prb.types import Ask, Failure, Query, Reward
 
@@ -50,14 +51,22 @@ def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> Iterator[
         else:
             empty.append(position)
     for query, where in positions.items():
-        yield _group(query, asks, where, reader, limit)
+        yield from _groups(query, asks, where, reader, limit)
     yield Group(empty, failure=Failure("empty answer"))
 
 
-def _group(query: Query, asks: Sequence[Ask], positions: list[int], reader: Reader, limit: int) -> Group:
-    answers = [asks[i].answer for i in positions]
-    texts, cut = reader.texts(query, answers), 0
+def _groups(query: Query, asks: Sequence[Ask], positions: list[int], reader: Reader, limit: int) -> Iterator[Group]:
+    """One group, and one that failed for answers of which the template shows nothing."""
+    read = dict(zip(positions, reader.texts(query, [asks[i].answer for i in positions]), strict=True))
+    hidden = [i for i, text in read.items() if text.start >= text.end]
+    if hidden:
+        yield Group(hidden, failure=Failure("empty answer", "the chat template shows nothing of it"))
+    positions = [i for i in positions if i not in hidden]
+    if not positions:
+        return
+    texts, cut = [read[i] for i in positions], 0
     if max(len(text.ids) for text in texts) > limit:
+        answers = [asks[i].answer for i in positions]
 
         @lru_cache(maxsize=1)
         def lengths(shorter: Query) -> dict[str, Tokens]:
@@ -66,10 +75,11 @@ def _group(query: Query, asks: Sequence[Ask], positions: list[int], reader: Read
 
         fitted = fit(query, answers, lambda shorter, answer: lengths(shorter)[answer], limit)
         if isinstance(fitted, Failure):
-            return Group(positions, failure=fitted)
+            yield Group(positions, failure=fitted)
+            return
         shorter, cut = fitted
-        texts = reader.texts(shorter, answers)
-    return Group(positions, texts, cut)
+        texts = list(reader.texts(shorter, answers))
+    yield Group(positions, texts, cut)
 
 
 def in_slices(groups: Iterable[Group], tokens: int = SLICE) -> Iterator[list[Group]]:
@@ -103,9 +113,16 @@ class AnswerScorer:
     """Whether texts leave the machine."""
 
     def __init__(
-        self, reader: Reader, compute: Compute, *, fingerprint: str, limit: int, cache: Cache | None = None
+        self,
+        reader: Reader,
+        compute: Compute,
+        *,
+        fingerprint: str,
+        limit: int,
+        cache: Cache | None = None,
+        execution: str = "",
     ) -> None:
-        self.fingerprint = fingerprint
+        self.fingerprint, self.execution = fingerprint, execution
         self._reader, self._compute, self._limit = reader, compute, limit
         self._memo = Memo[float](capacity=0, cache=cache, model=fingerprint)
 
@@ -131,6 +148,9 @@ class AnswerScorer:
                 yield position, value
 
     def _compute_groups(self, texts: Sequence[tuple[int, Text]]) -> list[float | Failure]:
+        return halve_if_out_of_memory(self._compute_together, texts)
+
+    def _compute_together(self, texts: Sequence[tuple[int, Text]]) -> list[float | Failure]:
         """Texts of one query come next to each other, so that they share its prefix."""
         groups = [[text for _, text in same] for _, same in groupby(texts, itemgetter(0))]
         values = [value for row in self._compute(groups) for value in row]

@@ -7,15 +7,20 @@ judged on the same ground.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
-from prb.engine.encode import Encoded, Encoder
+from prb.engine.encode import Encoded, Encoder, common_prefix
 from prb.prompts import chat, flat
 from prb.types import Failure, Query, Turn
 
 Tokens = Sequence[int]
+
+NO_THOUGHTS = re.compile(r"<think>\s*</think>\s*$")
+"""How a template says that an answer was given without reasoning."""
 
 SEPARATOR = "\n\n"
 """Reward models without a chat template read the prompt, an empty line and the answer, with the special tokens the
@@ -106,6 +111,7 @@ class Chat:
         self._tokenizer = tokenizer
         self._encoder = Encoder(tokenizer)
         self._system = system
+        self._framed: tuple[Query, tuple[str, str]] | None = None
 
     def tokens(self, query: Query, answer: str) -> Tokens:
         return self.text(query, answer).ids
@@ -119,21 +125,32 @@ class Chat:
         if templated:
             turns = self._turns(query)
             wholes = [apply_template(self._tokenizer, [*turns, ("assistant", answer)]) for answer in answers]
+            before, after = self._frame(query)
         else:
-            prompt = flat(query)
-            wholes = [f"{prompt}{SEPARATOR}{answer}" for answer in answers]
+            before, after = f"{flat(query)}{SEPARATOR}", ""
+            wholes = [f"{before}{answer}" for answer in answers]
         encoded = self._encoder.alike(wholes, add_special_tokens=not templated)
         return [
-            self._marked(whole, answer, each, templated)
-            for whole, answer, each in zip(wholes, answers, encoded, strict=True)
+            self._marked(answer_span(whole, before, after), each, templated)
+            for whole, each in zip(wholes, encoded, strict=True)
         ]
 
-    def _marked(self, whole: str, answer: str, encoded: Encoded, templated: bool) -> Text:
-        start, end = _span(whole, answer, encoded.offsets)
+    def _marked(self, span: tuple[int, int], encoded: Encoded, templated: bool) -> Text:
+        start, end = _token_span(span, encoded.offsets)
         # a template writes its own special tokens; a BOS that it leaves out though the tokenizer adds one is put back
         fixed = one_bos(self._tokenizer, encoded.ids) if templated else encoded.ids
         shift = len(fixed) - len(encoded.ids)
         return Text(fixed, start + shift, end + shift)
+
+    def _frame(self, query: Query) -> tuple[str, str]:
+        """What the template writes before and after an answer to this query, found with an answer that is unlike
+        anything else in the text."""
+        if self._framed is None or self._framed[0] != query:
+            turns = self._turns(query)
+            code = next(code for n in count() if not any((code := f"answer{n}") in text for _, text in turns))
+            before, _, after = apply_template(self._tokenizer, [*turns, ("assistant", code)]).rpartition(code)
+            self._framed = query, (before, after)
+        return self._framed[1]
 
     def _turns(self, query: Query) -> list[tuple[str, str]]:
         """With one system message at most, since templates know no more: ours, then the conversation's."""
@@ -144,13 +161,25 @@ class Chat:
         return [("system", "\n\n".join(systems)), *others] if systems else others
 
 
-def _span(whole: str, answer: str, offsets: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """First token of the answer and the one after its last; templates may trim the answer."""
-    first = whole.rfind(answer)
-    if first < 0:
-        answer = answer.strip()
-        first = whole.rfind(answer)
-    inside = [i for i, (a, b) in enumerate(offsets) if b > first and a < first + len(answer) and b > a]
+def answer_span(whole: str, before: str, after: str) -> tuple[int, int]:
+    """Where the answer is in a text that begins and ends as other texts of the same query do.
+
+    Templates of reasoning models write an empty `<think>` block before an answer without one. An answer that brings its
+    own takes its place, and all of it is the answer.
+    """
+    start = len(before)
+    if not whole.startswith(before):
+        start = common_prefix([whole, NO_THOUGHTS.sub("", before)])
+    return start, len(whole) - common_prefix([whole[start:][::-1], after[::-1]])
+
+
+def _token_span(span: tuple[int, int], offsets: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """First token of these characters and the one after their last."""
+    first, end = span
+    inside = [i for i, (a, b) in enumerate(offsets) if b > first and a < end and b > a]
+    if not inside:  # the template shows nothing of the answer
+        nothing = sum(b <= first for _, b in offsets)
+        return nothing, nothing
     return inside[0], inside[-1] + 1
 
 

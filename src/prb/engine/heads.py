@@ -1,44 +1,109 @@
-"""Numbers from a model: the reward head on the last token, the log-probability of an answer."""
+"""Numbers from a model: the reward head on the last token, the log-probability of an answer.
+
+Each head is applied to states that the engine computes, and is compared with the model's own forward pass when it is
+made. Where the two differ, as with models that bring their own code, the model's own forward pass is used.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from prb.engine.chat import Text
 from prb.engine.load import Checkpoint
-from prb.engine.prefix import SharedPrefix, batches, bundle, sharing_is_exact
+from prb.engine.prefix import bundle, input_device
+from prb.engine.sharing import RUN_ERRORS, Sharing
+from prb.engine.states import States, forget_lengths, padded_inputs, whole_batches
+from prb.errors import BadInput
+
+T = TypeVar("T")
+Head = Callable[[Tensor], Tensor]
+AGREEMENT = 8
+"""Steps of the dtype by which two ways to the same number may differ."""
 
 
 class LastToken:
-    """Rows of a linear head on the last token that is not padding, as transformers defines it."""
+    """Rows of a head on the last token that is not padding, as transformers defines it."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        model = checkpoint.model
-        body = getattr(model, model.base_model_prefix, None)
-        self._head = getattr(model, "score", None)
-        self._pad = model.config.get_text_config().pad_token_id
         self._checkpoint = checkpoint
-        sharable = body is not None and isinstance(self._head, torch.nn.Module) and sharing_is_exact(body)
-        self._shared = SharedPrefix(body, budget=checkpoint.budget, keep=checkpoint.keep) if sharable else None
+        self._pad = checkpoint.model.config.get_text_config().pad_token_id
+        expected = self._own_logits(checkpoint.probe_tokens)
+        self.outputs = len(expected)
+        """How many numbers the model gives for a text."""
+        self._head = self._verified_head(expected)
+        self.own_forward = self._head is None
+        """Whether rewards come from the model's own forward pass rather than from a head on its states."""
+        self.custom = self.own_forward and not type(checkpoint.model).__module__.startswith("transformers.")
+        """Whether that forward pass is code of the checkpoint."""
+        self._states = States(checkpoint) if self._head else None
+        self.sharing = checkpoint.sharing if self._head else self._own_sharing(expected)
 
     @property
     def shares_prefixes(self) -> bool:
-        return self._shared is not None
+        return self.sharing.prefixes
 
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
-        if self._shared is None:
-            pad = self._checkpoint.tokenizer.pad_token_id
-            return run_whole(self._checkpoint, groups, lambda output: output.logits.float().cpu(), pad=pad)
         head = self._head
+        if self._states is None or head is None:
+            return run_whole(
+                self._checkpoint, groups, lambda output, row, _: _row(output, row), self.sharing, self._pad
+            )
         bundles = [
             bundle([_without_padding(text.ids, self._pad) for text in group], at_most=_question_end(group))
             for group in groups
         ]
-        return self._shared.run(bundles, lambda states, *_: head(states[-1]).float())  # type: ignore[misc]
+        return self._states.run(bundles, lambda states, *_: head(states[-1]))
+
+    @torch.inference_mode()
+    def _own_logits(self, tokens: Sequence[int]) -> Tensor:
+        model = self._checkpoint.model
+        try:
+            output = model(**padded_inputs([tokens], 0, input_device(model)))
+            return _row(output, 0)
+        except (AttributeError, IndexError) as error:
+            raise BadInput(f"its forward pass gives no logits for a text ({type(error).__name__}: {error})") from None
+
+    @torch.inference_mode()
+    def _verified_head(self, expected: Tensor) -> Head | None:
+        """The model's `score`, computed in 32 bits, if it gives what the model itself gives."""
+        module, body, tokens = getattr(self._checkpoint.model, "score", None), self._checkpoint.body, self._tokens
+        if body is None or not isinstance(module, torch.nn.Module):
+            return None
+        try:
+            head = fp32_head(module)
+            states = body(**padded_inputs([tokens], 0, input_device(body))).last_hidden_state[0]
+            return head if agree(head(states[-1]).cpu(), expected, states.dtype) else None
+        except RUN_ERRORS:
+            return None
+
+    @property
+    def _tokens(self) -> Sequence[int]:
+        return _without_padding(self._checkpoint.probe_tokens, self._pad)
+
+    @torch.inference_mode()
+    def _own_sharing(self, expected: Tensor) -> Sharing:
+        """Whole texts; padded if that changes the model's own logits no more than a batch without padding does."""
+        model, tokens = self._checkpoint.model, self._checkpoint.probe_tokens
+        short, why = tokens[: len(tokens) // 2], self._checkpoint.sharing.why
+        if self._checkpoint.body is not None and self._checkpoint.sharing.prefixes:
+            why = "its forward pass is not a head on its last state"
+        sharing = replace(self._checkpoint.sharing, prefixes=False, why=why)
+        try:
+            (one, other), padded = (
+                [_row(model(**padded_inputs(rows, self._pad or 0, input_device(model))), n) for n in range(2)]
+                for rows in ([tokens, tokens], [short, tokens])
+            )
+        except RUN_ERRORS:
+            return replace(sharing, padding=False)
+        noise = 4 * float(torch.stack([one - expected, other - expected]).abs().max())
+        pairs = zip(padded, (self._own_logits(short), expected), strict=True)
+        return replace(sharing, padding=all(agree(*pair, model.dtype, noise) for pair in pairs))
 
 
 class OutputScore:
@@ -46,65 +111,94 @@ class OutputScore:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
+        # unknown code may treat padding in its own way, so only inputs of equal length share a batch
+        self.sharing = Sharing(False, padding=False, why="the reward is the `score` of its own forward pass")
 
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
-        def read(output: Any) -> Tensor:
-            score: Tensor = output.score.float().cpu()
-            return score.reshape(len(score), -1)
+        def read(output: Any, row: int, _: Text) -> Tensor:
+            score: Tensor = output.score[row].float().cpu()
+            return score.reshape(-1)
 
-        # unknown code may treat padding in its own way, so only inputs of equal length share a batch
-        return run_whole(self._checkpoint, groups, read, pad=None)
+        return run_whole(self._checkpoint, groups, read, self.sharing, None)
 
 
 class FirstLogit:
     """Causal models whose next-token logit of token 0, after the whole dialogue, is the reward."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
-        body = getattr(checkpoint.model, checkpoint.model.base_model_prefix)
-        self._shared = SharedPrefix(body, budget=checkpoint.budget, keep=checkpoint.keep)
+        self._checkpoint, self._exact = checkpoint, output_is_exact(checkpoint)
+        self._states = States(checkpoint) if self._exact else None
+        self.sharing = checkpoint.sharing if self._exact else own_output(checkpoint)
 
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
+        model = self._checkpoint.model
+        if self._states is None:
+
+            def read(output: Any, row: int, text: Text) -> Tensor:
+                first: Tensor = output.logits[row, len(text.ids) - 1, :1].float().cpu()
+                return first
+
+            return run_whole(self._checkpoint, groups, read, self.sharing, None)
         bundles = [bundle([text.ids for text in group], at_most=_question_end(group)) for group in groups]
-        return self._shared.run(
-            bundles, lambda states, *_: output_logits(self._checkpoint.model, states[-1:])[0, :1].float()
-        )
+        return self._states.run(bundles, lambda states, *_: output_logits(model, states[-1:], first=True)[0])
 
 
 @torch.inference_mode()
 def run_whole(
-    checkpoint: Checkpoint, groups: Sequence[Sequence[Text]], read: Callable[[Any], Tensor], *, pad: int | None
-) -> list[list[Tensor]]:
-    """`read(output)` of each text, without shared prefixes. Without `pad` only equal lengths share a batch."""
+    checkpoint: Checkpoint,
+    groups: Sequence[Sequence[Text]],
+    read: Callable[[Any, int, Text], T],
+    sharing: Sharing,
+    pad: int | None,
+) -> list[list[T]]:
+    """`read(output, row, text)` of each text by the model's own forward pass, without shared prefixes."""
     texts = [text for group in groups for text in group]
-    device = next(checkpoint.model.parameters()).device
-    rows: list[Any] = [None] * len(texts)
-    for batch in batches([len(text.ids) for text in texts], checkpoint.budget):
-        parts = [batch]
-        if pad is None:
-            lengths = sorted({len(texts[i].ids) for i in batch}, reverse=True)
-            parts = [[i for i in batch if len(texts[i].ids) == length] for length in lengths]
-        for part in parts:
-            output = checkpoint.model(**_tensors([texts[i] for i in part], pad or 0, device))
-            for i, row in zip(part, read(output), strict=True):
-                rows[i] = row
-    in_order = iter(rows)
+    model, device = checkpoint.model, input_device(checkpoint.model)
+    results: list[Any] = [None] * len(texts)
+    for batch in whole_batches([len(text.ids) for text in texts], checkpoint.budget, sharing):
+        rows = [texts[i] for i in batch]
+        inputs = padded_inputs([text.ids for text in rows], pad or 0, device)
+        if rows[0].types is not None:
+            inputs["token_type_ids"] = padded_inputs([text.types or () for text in rows], 0, device)["input_ids"]
+        forget_lengths(model)
+        output = model(**inputs)
+        for row, i in enumerate(batch):
+            results[i] = read(output, row, texts[i])
+    in_order = iter(results)
     return [[next(in_order) for _ in group] for group in groups]
 
 
-def _tensors(texts: Sequence[Text], pad: int, device: torch.device) -> dict[str, Tensor]:
-    width = max(len(text.ids) for text in texts)
+def _row(output: Any, row: int) -> Tensor:
+    """The numbers of one text, of which the model gives one row each."""
+    logits: Tensor = output.logits[row].float().cpu()
+    if logits.dim() > 1:
+        raise IndexError(f"logits of shape {tuple(output.logits.shape)}")
+    return logits.reshape(-1)
 
-    def filled(values: Sequence[Sequence[int]], blank: int) -> Tensor:
-        return torch.tensor([[*v, *[blank] * (width - len(v))] for v in values], device=device)
 
-    tensors = {
-        "input_ids": filled([text.ids for text in texts], pad),
-        "attention_mask": filled([[1] * len(text.ids) for text in texts], 0),
-    }
-    if texts[0].types is not None:
-        tensors["token_type_ids"] = filled([text.types or () for text in texts], 0)
-    return tensors
+def agree(actual: Tensor, expected: Tensor, dtype: torch.dtype, noise: float = 0.0) -> bool:
+    """Whether two ways to the same logits differ by rounding only."""
+    if actual.shape != expected.shape:
+        return False
+    room = max(AGREEMENT * torch.finfo(dtype).eps, 1e-4) * max(1.0, float(expected.abs().max()))
+    return bool((actual.float() - expected.float()).abs().max() <= max(room, noise))
+
+
+def fp32_head(module: torch.nn.Module) -> Head:
+    """The head in 32 bits, whatever the model's dtype: rewards differ by less than a step of 16 bits."""
+    parameters = list(module.parameters())
+    if not all(p.is_floating_point() and p.device.type != "meta" for p in parameters):
+        return lambda states: module(states).float()  # quantized, or loaded from elsewhere when it is called
+    if isinstance(module, torch.nn.Linear):
+        weight, bias = module.weight.detach().float(), None if module.bias is None else module.bias.detach().float()
+        return lambda states: torch.nn.functional.linear(states.to(weight), weight, bias)
+    exact = copy.deepcopy(module).float()
+    return lambda states: exact(states.to(parameters[0].device).float())
+
+
+def read_tokens(text: Text, sharing: Sharing) -> Sequence[int]:
+    """What follows an answer changes nothing in a model that does not look ahead."""
+    return text.ids[: text.end] if sharing.prefixes else text.ids
 
 
 def _question_end(group: Sequence[Text]) -> int:
@@ -131,36 +225,34 @@ class AnswerLogp:
     """log p(answer | prompt) of a causal LM, over the answer's tokens only."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint, self._model = checkpoint, checkpoint.model
-        body = getattr(self._model, self._model.base_model_prefix, None)
-        sharable = body is not None and sharing_is_exact(body) and _head_is_exact(self._model, body)
-        self._shared = SharedPrefix(body, budget=checkpoint.budget, keep=checkpoint.keep) if sharable else None
+        self._checkpoint, exact = checkpoint, output_is_exact(checkpoint)
+        self._states = States(checkpoint) if exact else None
+        self.sharing = checkpoint.sharing if exact else own_output(checkpoint)
 
     @property
     def shares_prefixes(self) -> bool:
-        return self._shared is not None
+        return self.sharing.prefixes
 
     def spoken(self, groups: Sequence[Sequence[Text]]) -> list[list[Spoken]]:
-        if self._shared is None:
-            return [[self._alone(text) for text in group] for group in groups]
+        if self._states is None:
+
+            def read(output: Any, row: int, text: Text) -> Spoken:
+                first = max(1, text.start)
+                logp = _logp(output.logits[row, first - 1 : text.end - 1], text.ids[first : text.end])
+                return _spoken(logp, text)
+
+            return run_whole(self._checkpoint, groups, read, self.sharing, None)
         # the state before an answer's first token predicts it, so prefixes end there at the latest
-        bundles = [bundle([t.ids[: t.end] for t in g], at_most=_question_end(g)) for g in groups]
+        bundles = [bundle([read_tokens(t, self.sharing) for t in g], at_most=_question_end(g)) for g in groups]
 
         def reduce(states: Tensor, row: int, k: int) -> Tensor:
             text, shared = groups[row][k], len(bundles[row].prefix)
             first = max(1, text.start)  # nothing comes before the very first token of a text to predict it
             predicting = states[first - shared : text.end - shared]
-            return _logp(output_logits(self._model, predicting), text.ids[first : text.end])
+            return _logp(output_logits(self._checkpoint.model, predicting), text.ids[first : text.end])
 
-        rows = self._shared.run(bundles, reduce)
+        rows = self._states.run(bundles, reduce)
         return [[_spoken(logp, t) for t, logp in zip(g, row, strict=True)] for g, row in zip(groups, rows, strict=True)]
-
-    @torch.inference_mode()
-    def _alone(self, text: Text) -> Spoken:
-        device = next(self._model.parameters()).device
-        logits = self._model(input_ids=torch.tensor([list(text.ids)], device=device)).logits[0]
-        first = max(1, text.start)
-        return _spoken(_logp(logits[first - 1 : text.end - 1], text.ids[first : text.end]), text)
 
 
 def _logp(logits: Tensor, targets: Sequence[int]) -> Tensor:
@@ -172,10 +264,14 @@ def _spoken(logp: Tensor, text: Text) -> Spoken:
     return Spoken(float(logp), text.end - max(1, text.start))
 
 
-def output_logits(model: Any, states: Tensor) -> Tensor:
-    """The model's own last step, with the scalings that some architectures apply."""
-    config = model.config.get_text_config()
-    logits: Tensor = model.get_output_embeddings()(states)
+def output_logits(model: Any, states: Tensor, *, first: bool = False) -> Tensor:
+    """The model's own last step, with the scalings that some architectures apply; of token 0 only, in 32 bits."""
+    config, layer = model.config.get_text_config(), model.get_output_embeddings()
+    if first and layer.weight.is_floating_point() and layer.weight.device.type != "meta":
+        bias = None if getattr(layer, "bias", None) is None else layer.bias[:1].float()
+        logits = torch.nn.functional.linear(states.to(layer.weight.device).float(), layer.weight[:1].float(), bias)
+    else:
+        logits = layer(states)[..., : 1 if first else None]
     if getattr(config, "logits_scaling", None):
         logits = logits / config.logits_scaling
     if getattr(config, "logit_scale", None):
@@ -186,9 +282,22 @@ def output_logits(model: Any, states: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def _head_is_exact(model: Any, body: Any) -> bool:
+def output_is_exact(checkpoint: Checkpoint) -> bool:
     """Whether states and output layer give the logits the model itself gives; if not, it is run whole."""
-    ids = torch.tensor([[1, 2, 3, 4]], device=next(model.parameters()).device)
-    expected = model(input_ids=ids).logits[0].float()
-    actual = output_logits(model, body(input_ids=ids).last_hidden_state[0]).float()
-    return bool((expected - actual).abs().max() <= 1e-3 * max(1.0, float(expected.abs().max())))
+    model, body, device = checkpoint.model, checkpoint.body, input_device(checkpoint.model)
+    if body is None:
+        return False
+    inputs = padded_inputs([checkpoint.probe_tokens], 0, device)
+    expected = model(**inputs).logits[0]
+    try:
+        actual = output_logits(model, body(**inputs).last_hidden_state[0])
+    except RUN_ERRORS:
+        return False
+    return agree(actual.cpu(), expected.cpu(), expected.dtype)
+
+
+def own_output(checkpoint: Checkpoint) -> Sharing:
+    """How a model is run whose logits are not its output layer on its last state."""
+    sharing = checkpoint.sharing
+    why = "its logits are not an output layer on its last state" if sharing.prefixes else sharing.why
+    return replace(sharing, prefixes=False, why=why)

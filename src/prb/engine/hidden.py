@@ -13,9 +13,12 @@ from torch import Tensor
 
 from prb.engine.answers import group_by_query
 from prb.engine.chat import Chat, Text
+from prb.engine.heads import read_tokens
 from prb.engine.load import Checkpoint
-from prb.engine.prefix import SharedPrefix, bundle, sharing_is_exact
+from prb.engine.prefix import bundle
+from prb.engine.states import States
 from prb.errors import BadInput
+from prb.failures import halve_if_out_of_memory
 from prb.types import Ask, Failure
 
 Pool = Literal["mean", "last"]
@@ -30,9 +33,14 @@ class AtLayer(torch.nn.Module):
         self.config = body.config
         self._body, self._layer = body, layer
 
+    def get_input_embeddings(self) -> Any:
+        return self._body.get_input_embeddings()
+
     def forward(self, **inputs: Any) -> Any:
         out = self._body(**inputs, output_hidden_states=True)
-        return SimpleNamespace(last_hidden_state=out.hidden_states[self._layer], past_key_values=out.past_key_values)
+        return SimpleNamespace(
+            last_hidden_state=out.hidden_states[self._layer], past_key_values=getattr(out, "past_key_values", None)
+        )
 
 
 class HiddenStates:
@@ -44,9 +52,9 @@ class HiddenStates:
         self.fingerprint = f"hidden-{checkpoint.fingerprint}-{layer}-{pool}"
         self._checkpoint, self._pool = checkpoint, pool
         self._chat = Chat(checkpoint.tokenizer)
-        self._body = AtLayer(getattr(checkpoint.model, checkpoint.model.base_model_prefix), layer).eval()
-        shares = sharing_is_exact(self._body)
-        self._shared = SharedPrefix(self._body, budget=checkpoint.budget, keep=checkpoint.keep) if shares else None
+        self._states = States(checkpoint, AtLayer(checkpoint.body, layer).eval())
+        self.sharing = checkpoint.sharing
+        self.execution = str(self.sharing)
 
     def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         limit = self._checkpoint.max_length
@@ -55,6 +63,9 @@ class HiddenStates:
         return np.stack([row[0] for row in rows]) if rows else np.zeros((0, 1), dtype=np.float32)
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
+        return halve_if_out_of_memory(self._answers_together, asks)
+
+    def _answers_together(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
         groups = list(group_by_query(asks, self._chat, self._checkpoint.max_length))
         results: dict[int, Any] = {i: group.failure for group in groups for i in group.positions}
         scored = [group for group in groups if not group.failure]
@@ -63,20 +74,13 @@ class HiddenStates:
         return [results[position] for position in range(len(asks))]
 
     def _pooled(self, groups: Sequence[Sequence[Text]]) -> list[list[Vector]]:
-        if self._shared is None:
-            return [[self._alone(text) for text in group] for group in groups]
-        bundles = [bundle([t.ids[: t.end] for t in g], at_most=min(t.start for t in g)) for g in groups]
+        bundles = [bundle([read_tokens(t, self.sharing) for t in g], at_most=min(t.start for t in g)) for g in groups]
 
         def reduce(states: Tensor, row: int, k: int) -> Tensor:
             text, before = groups[row][k], len(bundles[row].prefix) - 1  # states[0] is the prefix's last token
             return _pooled(states[text.start - before : text.end - before], self._pool)
 
-        return [[_vector(pooled) for pooled in row] for row in self._shared.run(bundles, reduce)]
-
-    @torch.inference_mode()
-    def _alone(self, text: Text) -> Vector:
-        ids = torch.tensor([list(text.ids)], device=next(self._body.parameters()).device)
-        return _vector(_pooled(self._body(input_ids=ids).last_hidden_state[0, text.start : text.end], self._pool))
+        return [[_vector(pooled) for pooled in row] for row in self._states.run(bundles, reduce)]
 
 
 def _pooled(states: Tensor, pool: Pool) -> Tensor:

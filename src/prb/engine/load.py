@@ -6,14 +6,20 @@ asked for.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 from prb.config import Count, Size
 from prb.errors import BadInput, MissingExtra
 from prb.weights import folder_hash, resolve_weights
+
+if TYPE_CHECKING:
+    from prb.engine.sharing import Sharing
 
 Kind = Literal["causal", "classifier"]
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
@@ -33,6 +39,12 @@ class Loading:
     """auto: bf16 on a GPU, fp32 on a CPU."""
     device: str = "auto"
     """auto: the first GPU if there is one."""
+    device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | None = None
+    """How the layers are spread over all GPUs; without it the model is on one device."""
+    quantization: Literal["4bit", "8bit"] | None = None
+    """Weights in 4 bits (NF4) or 8 bits, by bitsandbytes."""
+    attn_implementation: str | None = None
+    """Attention of transformers: eager, sdpa, flash_attention_2 …; default its choice."""
     adapter: str | None = None
     """Folder or hub id of a LoRA adapter, merged into the weights."""
     tokens: Count | None = None
@@ -63,6 +75,28 @@ class Checkpoint:
     """Tokens per forward pass."""
     keep: int = 0
     """Bytes for the keys and values of prefixes that come again."""
+    came_with_padding: bool = True
+    """Whether both tokenizer and config named a padding token before we did."""
+
+    @property
+    def body(self) -> Any:
+        """The model without its head, if it has such a part."""
+        return getattr(self.model, getattr(self.model, "base_model_prefix", "") or "-", None)
+
+    @cached_property
+    def probe_tokens(self) -> list[int]:
+        from prb.engine.sharing import probe_tokens
+
+        return probe_tokens(self.tokenizer, self.max_length)
+
+    @cached_property
+    def sharing(self) -> Sharing:
+        """How the body may be run; tried once."""
+        from prb.engine.sharing import Sharing, probe
+
+        if self.body is None:
+            return Sharing(False, padding=False, why="its code does not say which part is the head")
+        return probe(self.body, self.probe_tokens)
 
 
 _SHARED: WeakValueDictionary[Any, Checkpoint] = WeakValueDictionary()
@@ -78,8 +112,11 @@ def load_shared(source: str, kind: Kind, options: Loading = DEFAULT_LOADING) -> 
     return checkpoint
 
 
-def load(source: str, kind: Kind, options: Loading = DEFAULT_LOADING, **settings: Any) -> Checkpoint:
-    """A copy of its own; `settings` go to the model's `from_pretrained`."""
+def load(
+    source: str, kind: Kind, options: Loading = DEFAULT_LOADING, *, fresh_head: bool = False, **settings: Any
+) -> Checkpoint:
+    """A copy of its own; `settings` go to the model's `from_pretrained`. `fresh_head`: for training, where a head that
+    the weights lack is drawn at random and the tokenizer stays as it is."""
     try:
         import torch
         import transformers
@@ -93,25 +130,108 @@ def load(source: str, kind: Kind, options: Loading = DEFAULT_LOADING, **settings
     torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
     auto = {"causal": transformers.AutoModelForCausalLM, "classifier": transformers.AutoModelForSequenceClassification}
     shared: dict[str, Any] = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
+    settings = {"use_safetensors": True, "dtype": torch_dtype, **_placement(options, device), **settings}
     try:
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(where, **shared)
-        model: Any = auto[kind].from_pretrained(where, dtype=torch_dtype, use_safetensors=True, **shared, **settings)
+        model, info = auto[kind].from_pretrained(where, output_loading_info=True, **shared, **settings)
     except Exception as error:  # damaged or unusual files raise whatever their reader meets first
-        raise BadInput(f"cannot load {source!r}: {(str(error) or repr(error)).splitlines()[0]}") from None
-    names = [fingerprint(where, options.revision), dtype]
+        raise BadInput(_why_not(source, error, remote_code=options.trust_remote_code)) from None
+    missing = _missing_parameters(model, info)
+    names = [fingerprint(where, options.revision), dtype, options.quantization, options.attn_implementation]
     if options.adapter:
         adapter = resolve_weights(options.adapter)
-        model = _with_adapter(model, adapter)
+        model, missing = _with_adapter(model, adapter, missing)
         names.append(fingerprint(adapter) if Path(adapter).is_dir() else adapter)
+    if missing and not fresh_head:
+        raise BadInput(_headless(source, kind, model, missing))
     return Checkpoint(
-        model=model.eval().to(device),
+        model=model.eval() if "device_map" in settings else model.eval().to(device),
         tokenizer=tokenizer,
-        fingerprint="-".join(names),
+        fingerprint="-".join(name for name in names if name),
         max_length=options.max_length or longest(model, tokenizer),
         ends=_end_tokens(model, tokenizer),
         budget=options.tokens or (CPU_TOKENS if device == "cpu" else GPU_TOKENS),
         keep=options.keep * 10**6,
+        came_with_padding=kind == "causal" or fresh_head or agree_on_padding(model, tokenizer),
     )
+
+
+def _placement(options: Loading, device: str) -> dict[str, Any]:
+    """What `from_pretrained` is told of devices, quantization and attention."""
+    settings: dict[str, Any] = {}
+    if options.attn_implementation:
+        settings["attn_implementation"] = options.attn_implementation
+    if options.device_map and options.device != "auto":
+        raise BadInput(f"device={options.device} and device_map={options.device_map}: give one of them")
+    if options.device_map or options.quantization:
+        if find_spec("accelerate") is None:
+            raise MissingExtra("a device map", "torch")
+        settings["device_map"] = options.device_map or {"": device}
+    if options.quantization:
+        if find_spec("bitsandbytes") is None:
+            needed = f"quantization={options.quantization} needs bitsandbytes: pip install bitsandbytes"
+            raise BadInput(f"{needed}; or serve the model quantized and use its URL")
+        if options.adapter:
+            raise BadInput("an adapter cannot be merged into quantized weights: merge it first, or omit quantization")
+        from transformers import BitsAndBytesConfig
+
+        settings["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=options.quantization == "4bit",
+            load_in_8bit=options.quantization == "8bit",
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_compute_dtype="float32" if device == "cpu" else "bfloat16",
+        )  # type: ignore[no-untyped-call]
+    return settings
+
+
+def _why_not(source: str, error: Exception, *, remote_code: bool) -> str:
+    reason = (str(error) or repr(error)).strip().splitlines()[0]
+    if remote_code and isinstance(error, (ImportError, AttributeError)):
+        from transformers import __version__
+
+        return (
+            f"cannot load {source!r}: its own code does not run with transformers {__version__} ({reason}); install "
+            "what it was written for, or serve it there and use `classifier?url=http://HOST:8000&model=NAME`"
+        )
+    return f"cannot load {source!r}: {reason}"
+
+
+def _missing_parameters(model: Any, info: Any) -> list[str]:
+    """Parameters that the files do not hold and that were drawn at random; buffers are computed, so they may lack."""
+    parameters = dict(model.named_parameters())
+    return sorted(name for name in info["missing_keys"] if name in parameters)
+
+
+def _headless(source: str, kind: Kind, model: Any, missing: list[str]) -> str:
+    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+    body = f"{model.base_model_prefix}."
+    if any(name.startswith(body) for name in missing):
+        return f"{source} lacks {shown}: these weights would be random; its files are incomplete, or of another kind"
+    if kind == "causal":
+        return f"{source} has no {shown}: it is not a causal LM, and its likelihoods would be random"
+    return (
+        f"{source} has no {shown}: it is not a reward model, and its scores would be random. Use it as "
+        f"`likelihood?lm={source}` or `judge?llm=transformers/{source}`, or train a head: prb train reward-model"
+    )
+
+
+def agree_on_padding(model: Any, tokenizer: Any) -> bool:
+    """Give config and tokenizer the same padding token; returns whether both had one.
+
+    A classification head reads the last token that is not `config.pad_token_id`. So the config's own token stays: a
+    text alone gets the score that the model gives it. If there is none, it must be one that does not end a text.
+    """
+    config = model.config.get_text_config()
+    stated, own = config.pad_token_id, tokenizer.pad_token_id
+    if stated is None or not 0 <= stated < model.get_input_embeddings().num_embeddings:
+        candidates = [tokenizer.bos_token_id, own, tokenizer.unk_token_id, tokenizer.cls_token_id]
+        unlike_end = [token for token in candidates if token is not None and token != tokenizer.eos_token_id]
+        config.pad_token_id = next(iter(unlike_end), tokenizer.eos_token_id)
+    if config.pad_token_id is not None:
+        model.config.pad_token_id = config.pad_token_id
+        if own != config.pad_token_id and (token := tokenizer.convert_ids_to_tokens(config.pad_token_id)):
+            tokenizer.pad_token = token
+    return stated is not None and own is not None
 
 
 def longest(model: Any, tokenizer: Any) -> int:
@@ -139,14 +259,25 @@ def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(token for token in (*several, tokenizer.eos_token_id) if token is not None)
 
 
-def _with_adapter(model: Any, adapter: str) -> Any:
+def _with_adapter(model: Any, adapter: str, missing: list[str]) -> tuple[Any, list[str]]:
+    """The model with the adapter merged into it, and which of the `missing` parameters the adapter lacks too."""
     try:
         from peft import PeftModel
+        from peft.utils import load_peft_weights
     except ImportError:
         raise MissingExtra("a LoRA adapter", "train") from None
     if Path(adapter).is_dir() and not (Path(adapter) / "adapter_model.safetensors").exists():
         raise BadInput(f"adapter {adapter} has no adapter_model.safetensors")
-    return PeftModel.from_pretrained(model, adapter).merge_and_unload()
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            merged = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+            held = load_peft_weights(adapter, device="cpu") if missing else {}
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise BadInput(f"adapter {adapter} cannot be used: {str(error).splitlines()[0]}") from None
+    if any("missing adapter keys" in str(warning.message) for warning in caught):
+        raise BadInput(f"adapter {adapter} is not of this model: it lacks weights for some of its layers")
+    return merged, [name for name in missing if f"base_model.model.{name}" not in held]
 
 
 def _device(name: str) -> str:

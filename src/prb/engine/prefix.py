@@ -23,6 +23,9 @@ from prb.engine.cascade import Cascade, Piece, Prefix, Unsuited
 from prb.engine.chat import Tokens
 from prb.engine.encode import common_prefix
 
+COPIED_BYTES = 2 * 2**30
+"""For copies of prefixes' keys and values in one forward pass."""
+
 T = TypeVar("T")
 Reduce = Callable[[Tensor, int, int], T]
 """(states, bundle, suffix) → result. states[0] belongs to the last prefix token, states[1:] to the suffix.
@@ -54,11 +57,12 @@ def bundle(sequences: Sequence[Tokens], at_most: int | None = None) -> Bundle:
     return Bundle(sequences[0][:shared], tuple(s[shared:] for s in sequences))
 
 
-def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Positions in groups whose padded size, rows × longest, stays within the budget; similar lengths go together."""
+def batches(lengths: Sequence[int], budget: int, rows: int | None = None) -> Iterator[list[int]]:
+    """Positions in groups of at most `rows` whose padded size, rows × longest, stays within the budget; similar lengths
+    go together."""
     group: list[int] = []
     for position in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if group and (len(group) + 1) * lengths[group[0]] > budget:
+        if group and ((len(group) + 1) * lengths[group[0]] > budget or len(group) == rows):
             yield group
             group = []
         group.append(position)
@@ -83,13 +87,19 @@ def rows(bundles: Sequence[Bundle], known: Callable[[int], bool], budget: int) -
         yield row
 
 
+def input_device(model: Any) -> torch.device:
+    """Where inputs go: a model on several devices begins with its embeddings."""
+    device: torch.device = model.get_input_embeddings().weight.device
+    return device
+
+
 class SharedPrefix:
     def __init__(self, body: Any, *, budget: int, keep: int = 0) -> None:
         """`keep`: bytes for prefixes that may come again in a later call."""
         self._body = body
         self._budget = budget
         self._kept = KeptPrefixes(keep) if keep else None
-        self._device = next(body.parameters()).device
+        self._device = input_device(body)
         self._cascade = Cascade.of(body)
 
     def packs(self, bundle: Bundle) -> bool:
@@ -151,10 +161,9 @@ class SharedPrefix:
             cache, last, mask = self._read_prefixes([bundles[i].prefix for i in group])
             owner = [(row, k) for row, i in enumerate(group) for k in range(len(bundles[i].suffixes))]
             suffixes = [bundles[group[row]].suffixes[k] for row, k in owner]
-            for chunk in batches([len(s) for s in suffixes], self._budget):
-                states = self._read_suffixes(
-                    [suffixes[i] for i in chunk], [owner[i][0] for i in chunk], cache, mask
-                )  # fmt: skip
+            for chunk in batches([len(s) for s in suffixes], self._budget, rows_of_copies(cache)):
+                owners = [owner[i][0] for i in chunk]
+                states = self._read_suffixes([suffixes[i] for i in chunk], owners, cache, mask)
                 reduced = []
                 for position, i in enumerate(chunk):
                     row, k = owner[i]
@@ -196,7 +205,8 @@ class SharedPrefix:
         ids, mask = self._padded(suffixes)
         index = torch.tensor(rows, device=self._device)
         before = prefix_mask.index_select(0, index)
-        positions = before.sum(dim=1, keepdim=True) + torch.arange(ids.shape[1], device=self._device)
+        # padding repeats a position: a larger one than any real token's would switch some rotary embeddings
+        positions = before.sum(dim=1, keepdim=True) + (mask.cumsum(dim=1) - 1)
         states: Tensor = self._body(
             input_ids=ids,
             attention_mask=torch.cat([before, mask], dim=1),
@@ -217,11 +227,21 @@ class SharedPrefix:
         return ids.to(self._device), mask.to(self._device)
 
 
+def rows_of_copies(cache: Any) -> int | None:
+    """How many copies of a prefix's keys and values fit; every suffix of a batch needs one."""
+    if cache is None:
+        return None
+    parts = [part for layer in cache.layers for part in (layer.keys, layer.values)]
+    per_row = sum(int(part.numel() * part.element_size()) for part in parts) // len(parts[0])
+    return max(1, COPIED_BYTES // max(1, per_row))
+
+
 def _copy_rows(cache: Any, index: Tensor) -> Any:
     """The cache of some rows, repeated as needed: a forward pass appends to the cache it is given."""
     copy = DynamicCache()
     for number, layer in enumerate(cache.layers):
-        copy.update(layer.keys.index_select(0, index), layer.values.index_select(0, index), number)
+        rows = index.to(layer.keys.device)  # the layers of a large model may be on several devices
+        copy.update(layer.keys.index_select(0, rows), layer.values.index_select(0, rows), number)
     return copy
 
 
@@ -281,22 +301,3 @@ def _merge(prefixes: Sequence[Prefix]) -> tuple[Any, Tensor]:
         keys, values = (torch.stack([padded(p.layers[number][k]) for p in prefixes]) for k in (0, 1))
         cache.update(keys, values, number)
     return cache, torch.stack([prefix.last for prefix in prefixes])
-
-
-def sharing_is_exact(body: Any, tolerance: float = 1e-3) -> bool:
-    """Whether this model gives the same states with and without a shared prefix, tried on a few tokens.
-
-    Encoders look ahead, and some architectures keep other state than keys and values: those are scored whole.
-    """
-    tokens = [1, 2, 3, 4, 5, 6]
-    try:
-        with torch.inference_mode():
-            device = next(body.parameters()).device
-            whole = body(input_ids=torch.tensor([tokens], device=device)).last_hidden_state[0, 3:]
-        other = Bundle(tokens[:1], (tokens[1:],))  # a shorter neighbor, so that padding is tried too
-        bundles = [Bundle(tokens[:3], (tokens[3:], tokens[3:5])), other]
-        shared = SharedPrefix(body, budget=64).run(bundles, lambda s, *_: s[1:])
-    except (TypeError, ValueError, AttributeError, NotImplementedError, RuntimeError, IndexError):
-        return False
-    scale = max(1.0, float(whole.abs().max()))
-    return all(float((states - whole[: len(states)]).abs().max()) <= tolerance * scale for states in shared[0])

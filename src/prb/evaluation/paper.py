@@ -32,7 +32,7 @@ BATCH, MAX_LENGTH, SEED, JUDGE_TOKENS = 8, 8192, 42, 512
 ROWS = BATCH // 2
 FIXED = ("k", "budget", "ranker", "planner", "donors", "orders", "on_overflow", "seed")
 """Settings that the scripts leave no choice about."""
-OPTIONS = {"classifier": {"path", "revision", "device", "adapter", "trust_remote_code"}, "judge": {"llm"}}
+OPTIONS = {"classifier": {"path", "revision", "device", "device_map", "adapter", "trust_remote_code"}, "judge": {"llm"}}
 """Models that the scripts know, and the options that leave their procedure as it is."""
 SLOTS = {"Response_A": "answer_a", "Response_B": "answer_b"}
 """Names that the scripts' own prompts use, and ours."""
@@ -201,7 +201,7 @@ class Classifier:
         self._tokenizer, self._model = checkpoint.tokenizer, checkpoint.model
         if not self._tokenizer.chat_template:
             raise BadInput(f"{path} has no chat template, so the paper's script cannot score it")
-        if self._tokenizer.pad_token is None or self._model.config.get_text_config().pad_token_id is None:
+        if not checkpoint.came_with_padding:
             raise BadInput(f"{path} has no padding token, so the paper's script cannot score it")
 
     def template(self, question: str, answer: str) -> str:
@@ -214,7 +214,7 @@ class Classifier:
         import torch
 
         settings = {"padding": True, "truncation": True, "max_length": MAX_LENGTH, "return_tensors": "pt"}
-        inputs = self._tokenizer(list(texts), **settings).to(self._model.device)
+        inputs = self._tokenizer(list(texts), **settings).to(self._model.get_input_embeddings().weight.device)
         with torch.inference_mode():
             rows = self._model(**inputs).logits
             return [float(row[0] if len(row) == 1 else torch.softmax(row, dim=-1)[-1]) for row in rows]

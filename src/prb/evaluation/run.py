@@ -30,7 +30,7 @@ from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, Scoring
 from prb.evaluation.summary import summarize
 from prb.failures import Breaker, breaking
 from prb.hooks import Batch, Hooks, RunResult, RunStart
-from prb.models import MODELS
+from prb.models import MODELS, PREFIXES_SHARED, execution_of
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec, split_alias
 from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, read_lines, sealed, write_bytes
@@ -264,7 +264,10 @@ class Runner:
         model = models[name] if name in models else MODELS.make(spec)
         if not isinstance(model, RewardModel):
             raise BadInput(f"{name!r} is not a reward model: it needs `fingerprint`, and score(), prefer() or recall()")
-        self.run.confirm_model(name, model.fingerprint)
+        execution = execution_of(model)
+        self.run.confirm_model(name, model.fingerprint, execution)
+        if execution not in ("", PREFIXES_SHARED):
+            self.progress.note(f"{name}: {execution}")
         if isinstance(model, Recorded):
             return RecordedOutcomes(name, model)
         builder = QueryBuilder.of(config, self.dataset, self.planner, reader=model, seed=config.seed)

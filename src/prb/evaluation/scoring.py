@@ -20,7 +20,7 @@ from prb.config import Condition
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import Plan
-from prb.failures import Breaker, gravest
+from prb.failures import Breaker, gravest, halve_if_out_of_memory
 from prb.hashing import draw
 from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
 from prb.types import NO_EVIDENCE, Ask, Comparer, Duel, Failure, Item, Outcome, Pair, Query, Reward, Scorer, Verdict
@@ -124,7 +124,7 @@ class Scoring(ABC, Generic[A, V]):
         return jobs, asks
 
     def _ask_checked(self, asks: Sequence[A]) -> Sequence[V | Failure]:
-        answers = self._ask(asks)
+        answers = halve_if_out_of_memory(self._ask, asks)
         cut = max([answer.cut for answer in answers if isinstance(answer, (Reward, Verdict))], default=0)
         if self._refuse_cuts and cut:
             raise BadInput(f"a query does not fit the model: {cut} posts or parts would be cut (--on-overflow error)")

@@ -29,6 +29,15 @@ def check_scorer(name: str, model: object, use: str) -> Scorer:
     return model
 
 
+PREFIXES_SHARED = "prefixes shared"
+"""How the engine runs a model unless the model does not allow it."""
+
+
+def execution_of(model: object) -> str:
+    """How the engine runs a model, for the record; empty for models that it does not run."""
+    return str(getattr(model, "execution", ""))
+
+
 def is_remote(model: object) -> bool:
     """Whether texts leave the machine; models and planners that send them have `remote = True`."""
     return bool(getattr(model, "remote", False))

@@ -14,7 +14,7 @@ from typing import Literal
 from prb.cache import Cache
 from prb.config import Positive
 from prb.engine.load import DEFAULT_LOADING, Loading
-from prb.models import MODELS
+from prb.models import MODELS, execution_of
 from prb.types import Ask, Failure, Reward, Scorer
 
 Norm = Literal["sum", "mean", "length"]
@@ -35,6 +35,7 @@ def log_probability(lm: str, system: str | None, cache: bool, loading: Loading) 
         fingerprint=f"logp-{checkpoint.fingerprint}-{system or ''}",
         limit=checkpoint.max_length,
         cache=Cache() if cache else None,
+        execution=str(head.sharing),
     )
 
 
@@ -88,6 +89,11 @@ class LogRatio:
     baseline_sees_user: bool = True
     norm: Norm = "sum"
     scale: float = 1.0
+
+    @property
+    def execution(self) -> str:
+        """How the models are run; that of the policy, then that of its reference if it differs."""
+        return "; ".join(dict.fromkeys(execution_of(part) for part in (self.logp, self.baseline) if part))
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         rewards = self.logp.score(asks)

@@ -264,14 +264,15 @@ def pair_text(pair: Pair) -> str:
     return "\n\n".join(["  ·  ".join(filter(None, [pair.id, *about])), *parts])
 
 
-def models_tables(models: Sequence[Result], weights: Sequence[Result]) -> Iterator[Table]:
+def models_tables(models: Sequence[Result], weights: Sequence[Result], known: Sequence[Result]) -> Iterator[Table]:
     rows = tuple((m["name"], " ".join(m["options"]) or MISSING, m["what"]) for m in models)
     yield Table("Models: name?option=value&…", ("name", "options", "description"), rows)
     weight_rows = tuple((w["name"], f"{w['size_mb']} MB", w["licence"], here(w["name"]), w["what"]) for w in weights)
     yield Table("Weights: prb models pull NAME", ("name", "size", "license", "here", "description"), weight_rows)
+    known_rows = tuple((c["name"] + "…", c["runs"], c["tested"] or MISSING) for c in known)
+    yield Table("Checkpoints: classifier?path=NAME", ("name", "runs in", "tested on a tiny"), known_rows)
 
 
 def cache_table(path: Path, size: int, entries: Mapping[str, int]) -> Table:
-    rows = tuple((model, f"{n:,}") for model, n in entries.items())
     title = f"{path}: {sum(entries.values()):,} entries, {number(size, scale=1e-6)} MB"
-    return Table(title, ("model", "entries"), rows)
+    return Table(title, ("model", "entries"), tuple((model, f"{n:,}") for model, n in entries.items()))

@@ -23,7 +23,8 @@ from pydantic import Field, model_validator
 
 from prb.config import Count, MaskingConfig, Name, NonNegative, config
 from prb.errors import BadInput, MissingExtra, PrbError
-from prb.models import MODELS, check_scorer
+from prb.failures import OUT_OF_MEMORY, compute_in_halves, is_out_of_memory
+from prb.models import MODELS, PREFIXES_SHARED, check_scorer, execution_of
 from prb.registry import Spec
 from prb.text.pii import mask_query
 from prb.types import Ask, Failure, Query, RewardModel, Scorer
@@ -129,6 +130,8 @@ def serve(config: ServeConfig, *, model: RewardModel | None = None, ready: Calla
                 f"--host {config.host} can be reached from other machines: set {TOKEN_VARIABLE} or --token-file"
             )
         scorer = check_scorer(config.model, model or MODELS.make(config.model), "a reward server needs")
+        if execution_of(scorer) not in ("", PREFIXES_SHARED):
+            log.warning("%s: %s", config.model, execution_of(scorer))
         metrics = Metrics()
         limits = Limits(
             window=config.window_ms / 1000, batch=config.batch, tokens=config.batch_tokens, queue=config.queue
@@ -355,7 +358,8 @@ def query_length(query: Query) -> int:
 
 def score_isolated(score: Score, asks: Sequence[Ask]) -> list[float | Failure]:
     """One result per ask. If the model raises, halves are retried until the ask that causes it is isolated."""
-    try:
+
+    def checked(asks: Sequence[Ask]) -> list[float | Failure]:
         results = [
             reward
             if isinstance(reward, Failure) or math.isfinite(reward)
@@ -365,12 +369,13 @@ def score_isolated(score: Score, asks: Sequence[Ask]) -> list[float | Failure]:
         if len(results) != len(asks):
             raise RuntimeError(f"the model returned {len(results)} scores for {len(asks)} answers")
         return results
-    except (Exception, SystemExit) as error:  # the thread must survive code that would end a program, too
-        if len(asks) == 1:
-            log.error("the model failed: %s", place_of(error))
-            return [Failure(MODEL_ERROR, type(error).__name__)]
-        middle = len(asks) // 2
-        return score_isolated(score, asks[:middle]) + score_isolated(score, asks[middle:])
+
+    def failure(error: BaseException) -> Failure:
+        log.error("the model failed: %s", place_of(error))
+        return Failure(OUT_OF_MEMORY if is_out_of_memory(error) else MODEL_ERROR, type(error).__name__)
+
+    # whatever it raises: the thread must survive code that would end a program, too
+    return compute_in_halves(checked, asks, retries=lambda _: True, failure=failure)
 
 
 def place_of(error: BaseException) -> str:

@@ -45,7 +45,7 @@ def load_base(config: FullConfig) -> Checkpoint:
         if config.method == "dpo":
             base = load(config.base, "causal", options)
         else:
-            base = load(config.base, "classifier", options, num_labels=1)
+            base = load(config.base, "classifier", options, fresh_head=True, num_labels=1)
             if not config.merge and not _has_reward_head(config):
                 raise BadInput(
                     f"{config.base} has no reward head of one logit, so an adapter alone could not be read; merge it"

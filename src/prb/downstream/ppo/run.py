@@ -43,7 +43,7 @@ from prb.errors import BadInput, MissingExtra, PrbError
 from prb.evaluation.run import chunks
 from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
 from prb.llm import Sampling
-from prb.models import MODELS, check_scorer
+from prb.models import MODELS, check_scorer, execution_of
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import SUMMARY, Journal, RunFolder, check_unchanged, read_result
@@ -140,7 +140,7 @@ class LocalRun:
         )
         if folder is not None:
             folder.confirm_model(f"policy: {config.policy}", self.learner.policy.fingerprint)
-            folder.confirm_model(config.model, model.fingerprint)
+            folder.confirm_model(config.model, model.fingerprint, execution_of(model))
             if grader is not None:
                 folder.confirm_model(f"grader: {config.grader}", grader.fingerprint)
         steps = config.steps or math.ceil(len(prompts.train) / config.batch)

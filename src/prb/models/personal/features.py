@@ -15,6 +15,7 @@ from prb.cache import Cache, Memo
 from prb.engine.load import DEFAULT_LOADING, Loading
 from prb.errors import unknown
 from prb.hashing import digest
+from prb.models import execution_of
 from prb.prompts import flat
 from prb.registry import Registry, Spec
 from prb.text.encoders import ENCODERS, Encoder, Matrix, Vector
@@ -75,7 +76,7 @@ class Cached:
     """Vectors from the cache on disk where they are there."""
 
     def __init__(self, inner: Features) -> None:
-        self.fingerprint = inner.fingerprint
+        self.fingerprint, self.execution = inner.fingerprint, execution_of(inner)
         self._inner = inner
         self._memo: Memo[Vector] = Memo(
             capacity=0,
@@ -102,7 +103,7 @@ class Shifted:
     """
 
     def __init__(self, inner: Features) -> None:
-        self.fingerprint = f"shifted-{inner.fingerprint}"
+        self.fingerprint, self.execution = f"shifted-{inner.fingerprint}", execution_of(inner)
         self._inner = Cached(inner)
 
     def texts(self, texts: Sequence[str]) -> Matrix:

@@ -13,6 +13,7 @@ from prb.cache import Memo
 from prb.data.retrieve import top_posts
 from prb.errors import BadInput
 from prb.hashing import digest
+from prb.models import execution_of
 from prb.models.personal.features import Features, make_features
 from prb.models.personal.head import Head, fingerprint, read
 from prb.models.personal.method import Floats, Pairs, View
@@ -26,7 +27,7 @@ KNOWN = 4096
 class Personal:
     def __init__(self, head: Head, features: Features, name: str, codes: Mapping[str, Floats] | None = None) -> None:
         """`codes`: what is known of users by name, beside those that the head was trained on."""
-        self.fingerprint = f"personal-{name}"
+        self.fingerprint, self.execution = f"personal-{name}", execution_of(features)
         self.head, self._features = head, features
         self._codes = {**head.codes, **(codes or {})}
         self._inferred: Memo[Floats] = Memo(capacity=KNOWN)

@@ -1,0 +1,197 @@
+"""Heads against the model's own forward pass: padding ids, missing heads, code of a checkpoint, 32 bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb.engine.chat import Text
+from prb.engine.heads import LastToken
+from prb.engine.load import Checkpoint, Loading, load
+from prb.errors import BadInput
+from prb.models import MODELS
+from prb.types import Ask, Query
+from tests import tiny
+from tests.tiny import torch, transformers
+
+ASKS = [Ask(Query(question="best bread"), answer) for answer in ("be early", "cook a long day", "a")]
+OWN_CODE = '''
+import torch
+from transformers import LlamaConfig, LlamaForSequenceClassification
+from transformers.modeling_outputs import SequenceClassifierOutputWithPast
+{extra}
+
+class Own(LlamaForSequenceClassification):
+    """Adds what a plain head does not know: a gate by the first token, or several attributes."""
+
+    def forward(self, input_ids=None, attention_mask=None, **kwargs):
+        out = super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        return SequenceClassifierOutputWithPast(logits={logits})
+'''
+
+
+def texts(*ids: list[int]) -> list[list[Text]]:
+    return [[Text(each, 1, len(each)) for each in ids]]
+
+
+def saved_with(folder: Path, **padding: Any) -> Checkpoint:
+    """A classifier whose config and tokenizer name these padding tokens."""
+    tiny.save(folder, "llama", labels=1)
+    config = json.loads((folder / "config.json").read_text())
+    config["pad_token_id"] = padding["model"]
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = padding["tokenizer"]
+    tokenizer.save_pretrained(folder)
+    return load(str(folder), "classifier")
+
+
+def alone(checkpoint: Checkpoint, ids: list[int], pad: int | None) -> float:
+    """The model's own score of a text by itself, with the padding id that its config came with."""
+    config = checkpoint.model.config
+    ours, config.pad_token_id = config.pad_token_id, pad
+    try:
+        with torch.inference_mode():
+            return float(checkpoint.model(input_ids=torch.tensor([ids])).logits[0, 0])
+    finally:
+        config.pad_token_id = ours
+
+
+@pytest.mark.parametrize("model", [None, 0, 5, -1])
+@pytest.mark.parametrize("tokenizer", [None, "<pad>", "</s>", "<|end|>"])
+def test_a_text_has_the_score_it_has_alone_whatever_config_and_tokenizer_call_padding(
+    model: int | None, tokenizer: str | None, tmp_path: Path
+) -> None:
+    checkpoint = saved_with(tmp_path, model=model, tokenizer=tokenizer)
+    assert checkpoint.model.config.pad_token_id == checkpoint.tokenizer.pad_token_id is not None
+    ids = [[1, 40, 41, 42, 43, 44, 2], [1, 50, 51, 6], [1, 60, 2, 0, 0]]
+    expected = [alone(checkpoint, each, model) for each in ids]
+    head = LastToken(checkpoint)
+    assert [float(row) for row in head.logits(texts(*ids))[0]] == pytest.approx(expected, abs=1e-4)
+    padded = checkpoint.tokenizer.pad([{"input_ids": each} for each in ids[:2]], return_tensors="pt")
+    with torch.inference_mode():
+        together = checkpoint.model(**padded).logits[:, 0].tolist()
+    assert together == pytest.approx(expected[:2], abs=1e-4)
+
+
+def test_a_causal_lm_is_not_a_classifier_and_the_error_says_what_it_can_be(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "lm", "llama")
+    with pytest.raises(BadInput, match=r"has no score\.weight") as raised:
+        MODELS.make(f"classifier?path={folder}")
+    for way in (f"likelihood?lm={folder}", f"judge?llm=transformers/{folder}", "prb train reward-model"):
+        assert way in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_classifier_without_an_output_layer_has_no_likelihoods(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "m", "llama", labels=1)
+    for spec in (f"likelihood?lm={folder}", f"implicit?policy={folder}"):
+        with pytest.raises(BadInput, match=r"has no lm_head\.weight: it is not a causal LM"):
+            MODELS.make(spec)
+
+
+def test_an_output_layer_that_is_the_embedding_is_not_missing(tmp_path: Path) -> None:
+    assert MODELS.make(f"likelihood?lm={tiny.save(tmp_path / 'lm', 'gemma')}&cache=false").score(ASKS)
+
+
+def test_a_damaged_body_is_refused_by_the_name_of_what_is_missing(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tiny.save(tmp_path / "m", "llama", labels=1)
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(BadInput, match=r"lacks model\.layers\.1\.mlp\.up_proj\.weight: these weights would be random"):
+        load(str(folder), "classifier")
+
+
+def test_an_adapter_may_bring_the_head_that_its_base_lacks(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="needs the train extra")
+    folder = tiny.save(tmp_path / "lm", "llama")
+    for task, name in (("SEQ_CLS", "head"), (None, "no-head")):
+        settings = peft.LoraConfig(task_type=task, r=2, target_modules=["q_proj"], init_lora_weights=False)
+        base = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1)
+        peft.get_peft_model(base, settings).save_pretrained(tmp_path / name)
+    config = json.loads((folder / "config.json").read_text()) | {"id2label": {"0": "reward"}, "label2id": {"reward": 0}}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load(str(folder), "classifier", Loading(adapter=str(tmp_path / "head")))
+    with pytest.raises(BadInput, match=r"has no score\.weight"):
+        load(str(folder), "classifier", Loading(adapter=str(tmp_path / "no-head")))
+
+
+def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="needs the train extra")
+    folder = tiny.save(tmp_path / "m", "llama", labels=1)
+    base = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    settings = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    peft.get_peft_model(base, settings).save_pretrained(tmp_path / "lora")
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(tmp_path / "lora" / "adapter_model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if "v_proj" not in name}
+    save_file(kept, tmp_path / "lora" / "adapter_model.safetensors")
+    with pytest.raises(BadInput, match="is not of this model"):
+        load(str(folder), "classifier", Loading(adapter=str(tmp_path / "lora")))
+
+
+def own_code(folder: Path, logits: str, *, labels: int = 1, extra: str = "") -> Path:
+    """A checkpoint that comes with a forward pass of its own."""
+    tiny.save(folder, "llama", labels=labels)
+    (folder / "own.py").write_text(OWN_CODE.replace("{logits}", logits).replace("{extra}", extra))
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForSequenceClassification": "own.Own"}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_models_own_forward_pass_counts_not_its_bare_head(tmp_path: Path) -> None:
+    folder = own_code(tmp_path / "gated", "out.logits * (1 + input_ids.float().mean(dim=1, keepdim=True))")
+    model: Any = MODELS.make(f"classifier?path={folder}&trust_remote_code=true&cache=false")
+    assert "its forward pass is not a head on its last state" in model.execution
+    checkpoint = load(str(folder), "classifier", Loading(trust_remote_code=True))
+    from prb.engine.chat import Chat
+
+    for ask, score in zip(ASKS, model.score(ASKS), strict=True):
+        ids = torch.tensor([list(Chat(checkpoint.tokenizer).tokens(*ask))])
+        with torch.inference_mode():
+            assert score == pytest.approx(float(checkpoint.model(input_ids=ids).logits[0, 0]), abs=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_several_numbers_of_a_models_own_code_need_a_choice(tmp_path: Path) -> None:
+    spec = f"classifier?path={own_code(tmp_path / 'many', 'out.logits.tanh() * 3', labels=4)}&trust_remote_code=true"
+    with pytest.raises(BadInput, match=r"gives 4 numbers for a text.*choose one with logit=N"):
+        MODELS.make(spec)
+    assert MODELS.make(f"{spec}&logit=2&cache=false").score(ASKS)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_forward_pass_without_one_row_per_text_is_refused(tmp_path: Path) -> None:
+    spec = f"classifier?path={own_code(tmp_path / 'tokens', 'out.logits[None].repeat(1, 5, 1)')}&trust_remote_code=true"
+    with pytest.raises(BadInput, match="gives no logits for a text"):
+        MODELS.make(spec)
+
+
+def test_code_that_needs_another_version_is_one_clear_line(tmp_path: Path) -> None:
+    folder = own_code(tmp_path / "old", "out.logits", extra="from transformers.models.llama import NO_LONGER_THERE")
+    with pytest.raises(BadInput, match=r"^cannot load [^\n]*its own code does not run with transformers [^\n]*$"):
+        MODELS.make(f"classifier?path={folder}&trust_remote_code=true")
+    folder = own_code(tmp_path / "needs", "out.logits", extra="import a_package_nobody_has")
+    with pytest.raises(BadInput, match=r"^cannot load [^\n]*a_package_nobody_has[^\n]*$"):
+        MODELS.make(f"classifier?path={folder}&trust_remote_code=true")
+
+
+def test_a_head_computes_in_32_bits_whatever_the_models_dtype(tmp_path: Path) -> None:
+    checkpoint = load(str(tiny.save(tmp_path, "llama", labels=1)), "classifier", Loading(dtype="bf16"))
+    ids = [[1, n, n + 1, n + 2, n + 3] for n in range(40, 70)]
+    rows = [float(row) for row in LastToken(checkpoint).logits(texts(*ids))[0]]
+    for each, reward in zip(ids, rows, strict=True):
+        with torch.inference_mode():
+            state = checkpoint.body(input_ids=torch.tensor([each])).last_hidden_state[0, -1]
+            exact = state.double() @ checkpoint.model.score.weight[0].double()
+        assert reward == pytest.approx(float(exact), abs=2e-2)
+    assert any(reward != float(torch.tensor(reward).bfloat16()) for reward in rows)
