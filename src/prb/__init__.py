@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from prb.building.config import BuildConfig as BuildConfig
     from prb.data.load import load_pairs as load_pairs
     from prb.data.source import DATASETS as DATASETS
-    from prb.downstream.bon import BonConfig as BonConfig
+    from prb.downstream.bon_config import BonConfig as BonConfig
     from prb.downstream.correlate import CorrelateConfig as CorrelateConfig
     from prb.downstream.ppo import PpoConfig as PpoConfig
     from prb.errors import PrbError as PrbError
@@ -70,7 +70,7 @@ _EXPORTS = {
     "prb.building.config": "BuildConfig",
     "prb.data.load": "load_pairs",
     "prb.data.source": "DATASETS",
-    "prb.downstream.bon": "BonConfig",
+    "prb.downstream.bon_config": "BonConfig",
     "prb.downstream.correlate": "CorrelateConfig",
     "prb.downstream.ppo": "PpoConfig",
     "prb.errors": "PrbError",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from prb.building.config import BuildConfig
 from prb.config import Settings
-from prb.downstream.bon import BonConfig
+from prb.downstream.bon_config import BonConfig
 from prb.downstream.correlate import CorrelateConfig
 from prb.downstream.ppo import PpoConfig
 from prb.errors import ResultFailed

@@ -90,6 +90,7 @@ EXTRAS = {
     "xllamacpp": "llamacpp",
     "huggingface_hub": "hub",
     "datasets": "hub",
+    "ray": "ray",
 }
 """Optional module → the extra that installs it."""
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, get_args
 
-from prb.config import Condition, Count, DataConfig, Name, OutputConfig, Place, Repeated, Seed, UserConfig, config
+from prb.config import (
+    Condition,
+    Count,
+    DataConfig,
+    EngineConfig,
+    Name,
+    OutputConfig,
+    Place,
+    Repeated,
+    Seed,
+    UserConfig,
+    config,
+)
 from prb.failures import FailureConfig
 from prb.registry import split_alias
 
@@ -16,11 +28,13 @@ READER = "reader (LLM, recorded):=reader"
 
 
 @config
-class EvaluateConfig(OutputConfig, FailureConfig, UserConfig, DataConfig):
+class EvaluateConfig(OutputConfig, EngineConfig, FailureConfig, UserConfig, DataConfig):
     """Score reward models on a personalized benchmark. Without arguments: the embedded benchmark and models."""
 
     verb: ClassVar[str] = "evaluate"
-    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | FailureConfig.presentation | {"require"}
+    presentation: ClassVar[frozenset[str]] = (
+        OutputConfig.presentation | EngineConfig.presentation | FailureConfig.presentation | {"require"}
+    )
 
     model: Repeated[Name] = ()
     """Model spec such as `embedding` or `embedding?encoder=minilm`, or `mine.py:Class`. Default: all embedded models.
