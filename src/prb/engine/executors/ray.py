@@ -126,6 +126,7 @@ class RayExecutor:
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE,
             "_temp_dir": str(self._folder),
+            "_node_ip_address": "127.0.0.1",  # nobody else can reach it
         }
 
 
