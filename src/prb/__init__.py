@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from prb.api import correlate as correlate
     from prb.api import evaluate as evaluate
     from prb.api import grade as grade
+    from prb.api import merge as merge
     from prb.api import ppo as ppo
     from prb.api import report as report
     from prb.api import serve as serve
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from prb.evaluation.audit import AuditConfig as AuditConfig
     from prb.evaluation.compare import CompareConfig as CompareConfig
     from prb.evaluation.config import EvaluateConfig as EvaluateConfig
+    from prb.evaluation.merge import MergeConfig as MergeConfig
     from prb.evaluation.personalized_reward import evaluate_personalized_reward as evaluate_personalized_reward
     from prb.evaluation.planners import PLANNERS as PLANNERS
     from prb.grading import GRADERS as GRADERS
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "prb.api": "audit best_of_n build compare correlate evaluate grade ppo report serve train",
+    "prb.api": "audit best_of_n build compare correlate evaluate grade merge ppo report serve train",
     "prb.building.config": "BuildConfig",
     "prb.data.load": "load_pairs",
     "prb.data.source": "DATASETS",
@@ -76,6 +78,7 @@ _EXPORTS = {
     "prb.errors": "PrbError",
     "prb.evaluation.audit": "AuditConfig",
     "prb.evaluation.compare": "CompareConfig",
+    "prb.evaluation.merge": "MergeConfig",
     "prb.evaluation.config": "EvaluateConfig",
     "prb.evaluation.personalized_reward": "evaluate_personalized_reward",
     "prb.evaluation.planners": "PLANNERS",

@@ -330,7 +330,7 @@ class RunFolder:
             version = stored["format"]
             raise RunConflict(f"{self.folder} has run format {version}; this version of prb reads format {FORMAT}")
         stored = {key: value for key, value in stored.items() if key not in ("models", "digests")}
-        differing = _differences(stored, orjson.loads(orjson.dumps(self.identity)))
+        differing = differences(stored, orjson.loads(orjson.dumps(self.identity)))
         if differing:
             raise RunConflict(
                 f"{self.folder} was made with other settings; choose another --out or change these back:\n  "
@@ -386,11 +386,11 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _differences(old: Any, new: Any, at: str = "") -> list[str]:
+def differences(old: Any, new: Any, at: str = "") -> list[str]:
     """Leaves that differ, as `a.b: old → new`."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = dict.fromkeys([*old, *new])
-        return [line for key in keys for line in _differences(old.get(key), new.get(key), f"{at}.{key}".lstrip("."))]
+        return [line for key in keys for line in differences(old.get(key), new.get(key), f"{at}.{key}".lstrip("."))]
     if old == new:
         return []
     return [f"{at}: {orjson.dumps(old).decode()} → {orjson.dumps(new).decode()}"]

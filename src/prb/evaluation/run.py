@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import orjson
 
 from prb import __version__
+from prb.data.index import Shard
 from prb.data.load import Dataset, load
 from prb.engine.executors import Executor, ahead, given, open_executor
 from prb.errors import BadInput, BudgetUsedUp, Unreachable
@@ -54,20 +55,13 @@ def evaluate(
             MODELS.check(Spec.parse(spec))
     planner = PLANNERS.make(config.planner)
     progress.begin(f"checking {config.dataset}")
-    dataset = load(
-        config.dataset,
-        task=config.task,
-        split=config.split,
-        limit=config.limit,
-        skip_bad=config.skip_bad,
-        donors="shuffled" in config.condition,
-    )
+    dataset = load_rows(config)
     if dataset.problems:
         progress.note(f"left out {dataset.left_out} rows with errors")
     folder = config.folder(Path(config.dataset).name)
     with (
         open_executor(config.engine) as executor,
-        RunFolder(folder, identity(config, dataset, planner), journals=(OUTCOMES,)) as run,
+        RunFolder(folder, identity(config, dataset, planner.fingerprint), journals=(OUTCOMES,)) as run,
         breaking(config.max_fatal) as breaker,
     ):
         runner = Runner(config, dataset, planner, models, run, executor, breaker, progress)
@@ -77,6 +71,18 @@ def evaluate(
         summary, users = summarize(config, dataset, runner.outcomes)
         run.finish({USERS: users, SUMMARY: summary})
     return Finished(folder, summary)
+
+
+def load_rows(config: EvaluateConfig) -> Dataset:
+    return load(
+        config.dataset,
+        task=config.task,
+        split=config.split,
+        limit=config.limit,
+        skip_bad=config.skip_bad,
+        donors="shuffled" in config.condition,
+        shard=Shard.parse(config.shard) if config.shard else None,
+    )
 
 
 def complete(config: EvaluateConfig) -> EvaluateConfig:
@@ -95,10 +101,10 @@ def complete(config: EvaluateConfig) -> EvaluateConfig:
     )
 
 
-def identity(config: EvaluateConfig, dataset: Dataset, planner: Planner) -> dict[str, Any]:
-    """What must be the same for a run to be resumed."""
+def identity(config: EvaluateConfig, dataset: Dataset, planner: str) -> dict[str, Any]:
+    """What must be the same for a run to be resumed; `planner` is its fingerprint."""
     about = {"name": dataset.name, "fingerprint": dataset.fingerprint, "rows": len(dataset)}
-    return {"prb": __version__, "evaluate": config.saved(), "dataset": about, "planner": planner.fingerprint}
+    return {"prb": __version__, "evaluate": config.saved(), "dataset": about, "planner": planner}
 
 
 class Runner:

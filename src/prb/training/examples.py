@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import prb.cache
+from prb.data.index import deal
 from prb.data.load import Dataset, load, training_split
 from prb.data.retrieve import ranker
 from prb.data.source import open_source
@@ -77,19 +78,11 @@ class Examples:
 
 
 def fold_of(clusters: Ints, folds: int, seed: int) -> Ints:
-    """A fold for each row. Clusters are dealt out in an order drawn by hash, each to the smallest fold so far.
-
-    Whole clusters, so that neither a user nor a user's mirror twin is on both sides of a split.
-    """
-    names, sizes = np.unique(clusters, return_counts=True)
-    if len(names) < folds:
-        raise BadInput(f"{len(names)} independent users cannot be split into {folds} folds")
-    filled = np.zeros(folds, dtype=np.int64)
-    fold = np.empty(len(names), dtype=np.int64)
-    for n in sorted(range(len(names)), key=lambda n: draw(seed, names[n], bits=256)):
-        fold[n] = int(np.argmin(filled))
-        filled[fold[n]] += sizes[n]
-    return np.asarray(fold[np.searchsorted(names, clusters)])
+    """A fold for each row; see `deal`."""
+    independent = len(np.unique(clusters))
+    if independent < folds:
+        raise BadInput(f"{independent} independent users cannot be split into {folds} folds")
+    return np.asarray(deal(clusters.tolist(), folds, seed), dtype=np.int64)
 
 
 def split_off(clusters: Ints, share: float, seed: int) -> tuple[Ints, Ints]:
