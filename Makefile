@@ -17,10 +17,10 @@ demo: $(VENV)/.core  ## evaluate the embedded models on the embedded benchmark, 
 	@$(BIN)/prb report runs/demo
 
 test: $(VENV)/.dev chromium  ## all tests, then the command line once more in an unusual environment
-	$(BIN)/python -m pytest -n auto -m "not slow and not gpu and not api"
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not gpu and not api"
 	@long=$$(mktemp -d)/a-temporary-folder/whose-path-is-longer/than-a-line-of-a-terminal/so-that-nothing-may-depend-on-it; \
 	mkdir -p $$long && COLUMNS=41 TERM=dumb NO_COLOR=1 LC_ALL=C TZ=Asia/Kathmandu TMPDIR=$$long \
-	$(BIN)/python -m pytest -n auto -m "not slow and not gpu and not api" tests/cli tests/reporting/test_format.py
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not gpu and not api" tests/cli tests/reporting/test_format.py
 
 test-slow: $(VENV)/.dev  ## long loads and soaks
 	$(BIN)/python -m pytest -m slow

@@ -18,7 +18,20 @@ from tests.conftest import make_row, make_twins
 from tests.runs import by_length
 
 Write = Callable[..., Path]
-VERBS = ("audit", "best_of_n", "build", "compare", "correlate", "evaluate", "grade", "ppo", "report", "serve", "train")
+VERBS = (
+    "audit",
+    "best_of_n",
+    "build",
+    "compare",
+    "correlate",
+    "evaluate",
+    "grade",
+    "merge",
+    "ppo",
+    "report",
+    "serve",
+    "train",
+)
 TABLE = "model,bench,downstream\na,0.9,0.8\nb,0.7,0.6\nc,0.6,0.7\nd,0.5,0.3\ne,0.4,0.2\n"
 
 

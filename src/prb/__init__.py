@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from prb.api import export as export
     from prb.api import grade as grade
     from prb.api import leaderboard as leaderboard
+    from prb.api import merge as merge
     from prb.api import ppo as ppo
     from prb.api import report as report
     from prb.api import serve as serve
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
     from prb.building.config import BuildConfig as BuildConfig
     from prb.data.load import load_pairs as load_pairs
     from prb.data.source import DATASETS as DATASETS
-    from prb.downstream.bon import BonConfig as BonConfig
+    from prb.downstream.bon_config import BonConfig as BonConfig
     from prb.downstream.correlate import CorrelateConfig as CorrelateConfig
     from prb.downstream.ppo import PpoConfig as PpoConfig
     from prb.errors import PrbError as PrbError
     from prb.evaluation.audit import AuditConfig as AuditConfig
     from prb.evaluation.compare import CompareConfig as CompareConfig
     from prb.evaluation.config import EvaluateConfig as EvaluateConfig
+    from prb.evaluation.merge import MergeConfig as MergeConfig
     from prb.evaluation.personalized_reward import evaluate_personalized_reward as evaluate_personalized_reward
     from prb.evaluation.planners import PLANNERS as PLANNERS
     from prb.grading import GRADERS as GRADERS
@@ -71,16 +73,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "prb.api": "audit best_of_n build compare correlate evaluate export grade leaderboard ppo report serve train",
+    "prb.api": "audit best_of_n build compare correlate evaluate export grade leaderboard merge ppo report serve train",
     "prb.building.config": "BuildConfig",
     "prb.data.load": "load_pairs",
     "prb.data.source": "DATASETS",
-    "prb.downstream.bon": "BonConfig",
+    "prb.downstream.bon_config": "BonConfig",
     "prb.downstream.correlate": "CorrelateConfig",
     "prb.downstream.ppo": "PpoConfig",
     "prb.errors": "PrbError",
     "prb.evaluation.audit": "AuditConfig",
     "prb.evaluation.compare": "CompareConfig",
+    "prb.evaluation.merge": "MergeConfig",
     "prb.evaluation.config": "EvaluateConfig",
     "prb.evaluation.personalized_reward": "evaluate_personalized_reward",
     "prb.evaluation.planners": "PLANNERS",

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from prb.building.config import BuildConfig
 from prb.config import Settings
-from prb.downstream.bon import BonConfig
+from prb.downstream.bon_config import BonConfig
 from prb.downstream.correlate import CorrelateConfig
 from prb.downstream.ppo import PpoConfig
 from prb.errors import ResultFailed
 from prb.evaluation.audit import AuditConfig
 from prb.evaluation.compare import CompareConfig
 from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.merge import MergeConfig
 from prb.grading.config import GradeConfig
 from prb.progress import Progress, watch
 from prb.reporting.formats import ExportConfig
@@ -112,6 +113,18 @@ def evaluate(
         check_failures(result.summary, checked.max_failed)
         require(checked.require or "", result.summary)
     return result
+
+
+@verb(MergeConfig)
+def merge(runs: Sequence[str | Path] | MergeConfig, *, progress: Progress | None = None, **settings: Any) -> Evaluation:
+    """Make one run of the folders of all shards of `evaluate(shard="i/n")`."""
+    from prb.evaluation.merge import merge as run
+
+    config = runs if isinstance(runs, MergeConfig) else None
+    checked = MergeConfig.of(config, settings if config else {"runs": runs, **settings})
+    with _shown(progress, checked.quiet) as shown:
+        finished = run(checked, progress=shown)
+    return Evaluation(finished.folder, finished.summary)
 
 
 @verb(CompareConfig)

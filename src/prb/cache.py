@@ -30,6 +30,7 @@ _SCHEMA = (
 )
 _KEYS_PER_QUERY = 500
 """SQLite allows 999 placeholders in older builds."""
+_UNKNOWN = Failure("not computed")
 REMEMBERED = 1 << 18
 """Values a memo holds unless told otherwise: a few dozen MB of rewards."""
 
@@ -138,6 +139,8 @@ class Memo(Generic[V]):
         self._capacity, self._cache, self._model = capacity, cache, model
         self._pack, self._unpack, self._strip = pack, unpack, strip
         self._known: OrderedDict[Hashable, V] = OrderedDict()
+        self._awaited: dict[Hashable, dict[Any, V | Failure]] = {}
+        """Keys that an earlier call computes at this moment, and where it will leave their values."""
 
     def map(
         self,
@@ -149,6 +152,19 @@ class Memo(Generic[V]):
 
         Without `keys` the items themselves are the keys.
         """
+        return self.start(lambda missing: lambda: compute(missing), items, keys)()
+
+    def start(
+        self,
+        begin: Callable[[list[T]], Callable[[], Iterable[V | Failure]]],
+        items: Sequence[T],
+        keys: Sequence[Any] | None = None,
+    ) -> Callable[[], list[V | Failure]]:
+        """`map` in two steps: `begin` hands in what is missing, and calling the result takes the values.
+
+        Calls that are started one after the other must be finished in the same order. A key that an earlier one
+        computes is not handed in again, unless it fails there.
+        """
         keys = items if keys is None else keys
         values: dict[Any, V | Failure] = {key: self._known[key] for key in keys if key in self._known}
         if self._cache:
@@ -157,21 +173,52 @@ class Memo(Generic[V]):
                 values[key] = self._unpack(value)
                 self.put(key, self._unpack(value))
         missing: dict[Any, T] = {}
+        awaited: dict[Any, tuple[T, dict[Any, V | Failure]]] = {}
         for key, item in zip(keys, items, strict=True):
-            if key not in values:
+            if key in self._awaited:
+                awaited[key] = item, self._awaited[key]
+            elif key not in values:
                 missing.setdefault(key, item)
-        if missing:
-            computed = list(compute(list(missing.values())))
-            if len(computed) != len(missing):
-                raise RuntimeError(f"the model gave {len(computed)} answers to {len(missing)} questions")
-            fresh = dict(zip(missing, computed, strict=True))
-            sound = {key: self._strip(value) for key, value in fresh.items() if not isinstance(value, Failure)}
-            if self._cache and sound:
-                self._cache.put(self._model, {key: self._pack(value) for key, value in sound.items()})
+        results = begin(list(missing.values())) if missing else lambda: ()
+        fresh: dict[Any, V | Failure] = {}
+        self._awaited.update(dict.fromkeys(missing, fresh))
+
+        def finish() -> list[V | Failure]:
+            try:
+                fresh.update(self._counted(missing, results()))
+            finally:
+                for key in missing:
+                    self._awaited.pop(key, None)
+            self._keep(fresh)
             values.update(fresh)
-            for key, value in sound.items():
-                self.put(key, value)
-        return [values[key] for key in keys]
+            again: dict[Any, T] = {}
+            for key, (item, of) in awaited.items():
+                if not isinstance(value := of.get(key, _UNKNOWN), Failure):
+                    values[key] = self._strip(value)
+                elif key in self._known:
+                    values[key] = self._known[key]
+                else:
+                    again[key] = item
+            if again:
+                repeated = self._counted(again, begin(list(again.values()))())
+                self._keep(repeated)
+                values.update(repeated)
+            return [values[key] for key in keys]
+
+        return finish
+
+    def _counted(self, items: Mapping[Any, Any], computed: Iterable[V | Failure]) -> dict[Any, V | Failure]:
+        results = list(computed)
+        if len(results) != len(items):
+            raise RuntimeError(f"the model gave {len(results)} answers to {len(items)} questions")
+        return dict(zip(items, results, strict=True))
+
+    def _keep(self, fresh: Mapping[Any, V | Failure]) -> None:
+        sound = {key: self._strip(value) for key, value in fresh.items() if not isinstance(value, Failure)}
+        if self._cache and sound:
+            self._cache.put(self._model, {key: self._pack(value) for key, value in sound.items()})
+        for key, value in sound.items():
+            self.put(key, value)
 
     def __contains__(self, key: Hashable) -> bool:
         """Whether this process knows the value; the cache on disk is not asked."""

@@ -212,6 +212,16 @@ class OutputConfig(Settings):
 
 
 @config
+class EngineConfig(Settings):
+    """Where it is computed."""
+
+    presentation: ClassVar[frozenset[str]] = frozenset({"engine"})
+
+    engine: Name = "local"
+    """`local`, or `ray?address=…&actors=8&gpus=1`: replicas of the model on a Ray cluster, with the same results."""
+
+
+@config
 class PresetConfig(Settings):
     """Published settings."""
 

@@ -95,6 +95,7 @@ EXTRAS = {
     "wandb": "wandb",
     "mlflow": "mlflow",
     "trackio": "trackio",
+    "ray": "ray",
 }
 """Optional module → the extra that installs it."""
 

@@ -52,7 +52,7 @@ class Breaker:
     """Counts fatal failures without an answer in between; see `breaking`."""
 
     def __init__(self, limit: int | None = None) -> None:
-        self._limit = _limit.get() if limit is None else limit
+        self.limit = _limit.get() if limit is None else limit
         self._fatal = 0
         self.tripped: Failure | None = None
         """The failure that was one too many."""
@@ -62,7 +62,7 @@ class Breaker:
             self._fatal = 0
         elif answer.kind == "fatal":
             self._fatal += 1
-            if self._fatal >= self._limit:
+            if self._fatal >= self.limit:
                 self.tripped = answer
 
     def error(self, answers: Iterable[object], name: str) -> PrbError | None:
@@ -73,7 +73,7 @@ class Breaker:
             self.add(answer)
         if not self.tripped:
             return None
-        why = f"no answer in {self._limit} or more attempts in a row (--max-fatal {self._limit})"
+        why = f"no answer in {self.limit} or more attempts in a row (--max-fatal {self.limit})"
         return Unreachable(f"{name}: {self.tripped}; {why}; check key, model name and address; {RESUME}")
 
 

@@ -96,8 +96,7 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
 
 def read_sealed(path: Path, advice: str = "run its command again to write it anew") -> dict[str, Any]:
     """A JSON object from a file; one that carries a digest and was changed since is refused."""
-    content = read_json(path)
-    if not isinstance(content, dict):
+    if not isinstance(content := read_json(path), dict):
         raise BadInput(f"{path} does not hold a JSON object; {advice}")
     if _DIGEST in content and content.pop(_DIGEST) != digest(content).hex():
         raise BadInput(f"{path} was changed after it was written; {advice}")
@@ -337,7 +336,7 @@ class RunFolder:
             version = stored["format"]
             raise RunConflict(f"{self.folder} has run format {version}; this version of prb reads format {FORMAT}")
         stored = {key: value for key, value in stored.items() if key not in ("models", "execution", "digests")}
-        differing = _differences(stored, orjson.loads(orjson.dumps(self.identity)))
+        differing = differences(stored, orjson.loads(orjson.dumps(self.identity)))
         if differing:
             raise RunConflict(
                 f"{self.folder} was made with other settings; choose another --out or change these back:\n  "
@@ -393,11 +392,9 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _differences(old: Any, new: Any, at: str = "") -> list[str]:
+def differences(old: Any, new: Any, at: str = "") -> list[str]:
     """Leaves that differ, as `a.b: old → new`."""
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = dict.fromkeys([*old, *new])
-        return [line for key in keys for line in _differences(old.get(key), new.get(key), f"{at}.{key}".lstrip("."))]
-    if old == new:
-        return []
-    return [f"{at}: {orjson.dumps(old).decode()} → {orjson.dumps(new).decode()}"]
+        inner = {key: f"{at}.{key}".lstrip(".") for key in (*old, *new)}
+        return [line for key, at in inner.items() for line in differences(old.get(key), new.get(key), at)]
+    return [] if old == new else [f"{at}: {orjson.dumps(old).decode()} → {orjson.dumps(new).decode()}"]

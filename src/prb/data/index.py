@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heapreplace
+from typing import NamedTuple
 
+from prb.errors import BadInput
 from prb.hashing import draw
 
 
@@ -71,6 +75,41 @@ class Index:
             return list(rows)
         together = self.together()
         return [rows[n] for n in sample_rows([together[n] for n in rows], [self.clusters[n] for n in rows], limit)]
+
+
+class Shard(NamedTuple):
+    """Part `number` of `total`, counted from 1, as `--shard 3/8` names it."""
+
+    number: int
+    total: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            raise BadInput(f"shard must be i/n such as 3/8, counted from 1/8 to 8/8, not {text!r}")
+        return cls(int(match[1]), int(match[2]))
+
+    def rows(self, clusters: Sequence[str]) -> list[int]:
+        """The positions of its rows: whole clusters."""
+        independent = len(set(clusters))
+        if independent < self.total:
+            raise BadInput(f"{independent} independent users cannot be split into {self.total} shards")
+        return [n for n, part in enumerate(deal(clusters, self.total, "shard")) if part == self.number - 1]
+
+
+def deal(clusters: Sequence[str | int], parts: int, seed: object = 0) -> list[int]:
+    """A part for each row. Clusters are dealt out in an order drawn by hash, each to the smallest part so far.
+
+    Whole clusters, so that neither a user nor a user's mirror twin is in two parts.
+    """
+    sizes = Counter(clusters)
+    filled = [(0, part) for part in range(parts)]
+    part_of: dict[str | int, int] = {}
+    for name in sorted(sizes, key=lambda name: draw(seed, name, bits=256)):
+        size, part_of[name] = filled[0]
+        heapreplace(filled, (size + sizes[name], part_of[name]))
+    return [part_of[name] for name in clusters]
 
 
 def sample_rows(together: Sequence[str], clusters: Sequence[str], limit: int, seed: int = 0) -> list[int]:

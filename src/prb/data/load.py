@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from prb.data.index import Index
+from prb.data.index import Index, Shard
 from prb.data.schema import BUILD, Problem, Task, listed, normalize, row_problems
 from prb.data.source import RawRow, Source, open_source, subset_of
 from prb.data.users import Users
@@ -112,8 +112,12 @@ def load(
     limit: int | None = None,
     skip_bad: bool = False,
     donors: bool = False,
+    shard: Shard | None = None,
 ) -> Dataset:
-    """Check all rows and index those of a split, or a sample of `limit`; `donors` keeps the posts of all users."""
+    """Check all rows and index those of a split, or a sample of `limit`, or one shard of these.
+
+    `donors` keeps the posts of all users of the split.
+    """
     source = open_source(spec) if isinstance(spec, str) else spec
     scan = Scan(source, task, donors)
     if scan.problems and not skip_bad:
@@ -121,7 +125,7 @@ def load(
     if not scan.ids:
         raise BadInput(f"{source.name} holds no rows" + (" without errors" if scan.problems else ""))
     split = _choose_split(source.name, split, Counter(scan.splits))
-    index, users, sampled = scan.select(split, limit)
+    index, users, sampled = scan.select(split, limit, shard)
     return Dataset(
         source=source,
         task=task,
@@ -325,8 +329,10 @@ class Scan:
             return f"`mirror` {twin!r} is in another split"
         return None
 
-    def select(self, split: str | None, limit: int | None) -> tuple[Index, Users, frozenset[int] | None]:
-        """The rows of a split or a sample of them, all users of the split, and the ordinals of a sample."""
+    def select(
+        self, split: str | None, limit: int | None, shard: Shard | None
+    ) -> tuple[Index, Users, frozenset[int] | None]:
+        """The rows of a split or a part of them, all users of the split, and the ordinals of a part."""
         positions = [
             position
             for position, ordinal in enumerate(self._ordinals)
@@ -337,13 +343,14 @@ class Scan:
         twins = [(self.ids[row_id], self.ids[twin]) for row_id, (twin, _) in self._mirrors.items() if twin in self.ids]
         cluster_of, clustered_by = self._clusters(positions, twins)
         twins = [(a, b) for a, b in twins if self._index.answers[1][a] == 2]  # with more answers margins do not cancel
-        index, sampled = self._cut(positions, dict(twins), cluster_of), None
+        index, whole = self._cut(positions, dict(twins), cluster_of), len(positions)
         if limit is not None and limit < len(positions):
             positions = [positions[n] for n in index.sample(limit)]
-            index, sampled = (
-                self._cut(positions, dict(twins), cluster_of),
-                frozenset(self._ordinals[i] for i in positions),
-            )
+            index = self._cut(positions, dict(twins), cluster_of)
+        if shard is not None:
+            positions = [positions[n] for n in shard.rows(index.clusters)]
+            index = self._cut(positions, dict(twins), cluster_of)
+        sampled = None if len(positions) == whole else frozenset(self._ordinals[i] for i in positions)
         index.clustered_by = clustered_by
         return index, self._users.of_split(split, cluster_of), sampled
 

@@ -7,29 +7,15 @@ command with further models on the same folder samples and grades nothing again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
-
-from pydantic import Field, model_validator
+from typing import Any
 
 from prb import __version__
-from prb.config import (
-    Condition,
-    Count,
-    DataConfig,
-    Name,
-    NonNegative,
-    OutputConfig,
-    PresetConfig,
-    Repeated,
-    Seed,
-    Single,
-    UserConfig,
-    config,
-)
 from prb.data.load import Dataset, load
+from prb.downstream.bon_config import GRADER, POLICY, BonConfig, reward_models
 from prb.downstream.candidates import (
     MAX_COMPARED,
     Candidates,
@@ -39,20 +25,20 @@ from prb.downstream.candidates import (
     Score,
     check_reward_model,
     read_stage,
-    sample_answers,
-    score_candidates,
+    start_samples,
+    start_scores,
 )
 from prb.downstream.curves import Results, Row, summarize
+from prb.engine.executors import Executor, ahead, begin, given, open_executor, window
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS, Planner
 from prb.evaluation.run import chunks
-from prb.failures import ENDPOINT, Breaker, FailureConfig, breaking, refuse_failures, share_problem
-from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
+from prb.failures import ENDPOINT, Breaker, breaking, refuse_failures, share_problem
+from prb.grading import GRADERS, Grader, Grades, about_grader, answered, as_line, checked_grades, make_grader
 from prb.llm import LLM, Sampling, check_llm, make_llm
-from prb.models import MODELS, RECORDED, execution_of
+from prb.models import MODELS, RECORDED, execution_of, make_model
 from prb.progress import SILENT, Progress, Tally
-from prb.prompts import PolicyPrompt
 from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder
 from prb.stats.best_of import powers
@@ -66,69 +52,6 @@ STAGES = {
     GRADES: LineShape(SampleGrade, ("pair", "n"), "score"),
 }
 """File of a stage → what its lines look like."""
-POLICY, GRADER = "policy: ", "grader: "
-"""Prefixes that tell policy and grader from the reward models in the folder's list of weights."""
-
-
-@config
-class BonConfig(PresetConfig, OutputConfig, FailureConfig, UserConfig, DataConfig):
-    """What a reward model picks from N answers of a policy, graded against the user's rubric."""
-
-    verb: ClassVar[str] = "bon"
-    presentation: ClassVar[frozenset[str]] = (
-        PresetConfig.presentation
-        | OutputConfig.presentation
-        | FailureConfig.presentation
-        | {"model", "best_of", "at_once"}
-    )
-    paper: ClassVar[Mapping[str, Any]] = {
-        "n": 16,
-        "k": 10,
-        "condition": "profile",
-        "temperature": 1.0,
-        "top_p": 0.9,
-        "max_tokens": 512,
-        "policy_prompt": "paper",
-    }
-    paper_choices: ClassVar[Mapping[str, Any]] = {"policy": "transformers/Qwen/Qwen2.5-0.5B-Instruct"}
-
-    @classmethod
-    def restore(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        """A repeated run keeps the models of its folder."""
-        return {**super().restore(content), "model": reward_models(content.get("models", {}))}
-
-    policy: Name
-    """LLM that answers: `llamacpp/smollm2`, `transformers/FOLDER`, `openai/NAME;base_url=…`."""
-    model: Repeated[Name] = ()
-    """Reward model spec; repeat for several, or add some to a folder later. Default: the embedded ones."""
-    grader: Name = "embedded"
-    """Grader spec: `embedded`, or `llm?llm=SPEC`."""
-    n: Count = 16
-    """Answers sampled for each query."""
-    best_of: Repeated[Count] = ()
-    """Report best-of-k for this k; repeat for several. Default: 1, 2, 4, … N."""
-    per_user: Count | None = None
-    """At most this many rows per user; more users are more informative than more questions of the same users."""
-    condition: Single[Condition] = "profile"
-    """What policy and reward models are shown of the user."""
-    policy_prompt: PolicyPrompt = "prb"
-    """What the policy reads: the query as reward models read it, or instructions with the query, as in the paper."""
-    temperature: NonNegative = 1.0
-    """Sampling temperature of the policy."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Nucleus sampling threshold of the policy."""
-    max_tokens: Count = 512
-    """Longest answer of the policy in tokens; longer ones are truncated and counted."""
-    at_once: Count = 8
-    """Answers requested in one call; a crash costs at most these. Use more for endpoints that batch requests."""
-    seed: Seed = 0
-    """Fixes samples, donors and resampling."""
-
-    @model_validator(mode="after")
-    def check_best_of(self) -> Self:
-        if largest := max((k for k in self.best_of if k > self.n), default=None):
-            raise BadInput(f"best_of must be at most n = {self.n}, not {largest}")
-        return self
 
 
 def best_of_n(
@@ -140,17 +63,17 @@ def best_of_n(
     progress: Progress = SILENT,
 ) -> Finished:
     """Run, resume or extend. Objects given here take the place of what the specs of `config` name."""
-    given = models or {}
+    own = models or {}
     if policy is None:
         check_llm(config.policy)
     for spec in config.model:  # a wrong name must not show after hours of sampling
-        if spec not in given:
+        if spec not in own:
             MODELS.check(Spec.parse(spec))
         if config.n > MAX_COMPARED or Spec.parse(spec).name in RECORDED:  # what it can do is known once it is loaded
-            check_reward_model(spec, given[spec] if spec in given else MODELS.make(spec), config.n)
+            check_reward_model(spec, own[spec] if spec in own else MODELS.make(spec), config.n)
+    if grader is None:
+        GRADERS.check(Spec.parse(config.grader))
     planner = PLANNERS.make(config.planner)
-    progress.begin(f"loading {config.grader}")
-    grader = grader or GRADERS.make(config.grader)
     progress.begin(f"checking {config.dataset}")
     dataset = load(config.dataset, split=config.split, skip_bad=config.skip_bad, donors=config.condition == "shuffled")
     pairs = gradable_pairs(dataset, config)
@@ -163,12 +86,19 @@ def best_of_n(
         "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
         "planner": planner.fingerprint,
     }
-    with RunFolder(folder, identity, journals=tuple(STAGES)) as run, breaking(config.max_fatal) as breaker:
+    with (
+        open_executor(config.engine) as executor,
+        RunFolder(folder, identity, journals=tuple(STAGES)) as run,
+        breaking(config.max_fatal) as breaker,
+    ):
+        progress.begin(f"loading {config.grader}")
+        make = partial(given, grader) if grader else partial(make_grader, config.grader)
+        grader = executor.load(make, config.grader)
         run.confirm_model(GRADER + config.grader, grader.fingerprint)
-        stages = Stages(config, dataset, pairs, planner, run, breaker, progress)
+        stages = Stages(config, dataset, pairs, planner, run, executor, breaker, progress)
         stages.sample(policy)
         for spec in stages.models():
-            stages.score(spec, given)
+            stages.score(spec, own)
         stages.grade(grader)
         about = {
             "prb": __version__,
@@ -205,11 +135,6 @@ def gradable_pairs(dataset: Dataset, config: BonConfig) -> list[Pair]:
     return [item for n, item in enumerate(dataset) if n in sample and isinstance(item, Pair)]
 
 
-def reward_models(models: Mapping[str, str]) -> list[str]:
-    """The names in a folder's `models` that are reward models."""
-    return [name for name in models if not name.startswith((POLICY, GRADER))]
-
-
 def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:
     """Raise `TooManyFailures` if more than this share of the queries failed: in sampling, in grading or of a model."""
     queries = summary["queries"]
@@ -242,11 +167,12 @@ class Stages:
         pairs: list[Pair],
         planner: Planner,
         run: RunFolder,
+        executor: Executor,
         breaker: Breaker,
         progress: Progress,
     ) -> None:
-        self.config, self.dataset, self.pairs = config, dataset, pairs
-        self.planner, self.run, self.breaker, self.progress = planner, run, breaker, progress
+        self.config, self.dataset, self.pairs, self.planner = config, dataset, pairs, planner
+        self.run, self.executor, self.breaker, self.progress = run, executor, breaker, progress
         self.tally = Tally(progress)
         cluster = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
         self.clusters = {pair.id: cluster[pair.id] for pair in pairs}
@@ -297,23 +223,27 @@ class Stages:
         if not missing:
             return
         self.progress.begin(f"loading {config.policy}")
-        llm = policy or make_llm(config.policy)
+        llm = self.executor.load(partial(given, policy) if policy else partial(make_llm, config.policy), config.policy)
         self._begin(f"sampling {config.policy}", len(places), len(missing))
         self.run.confirm_model(POLICY + config.policy, llm.fingerprint)
         builder = self._builder(llm)
         sampling = Sampling(
             temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_tokens, seed=config.seed
         )
-        for batch in chunks(missing, config.at_once):
+
+        def start(batch: Sequence[tuple[Pair, int]]) -> Callable[[], list[Sample]]:
             queries = self._queries(builder, [pair for pair, _ in batch])
-            samples = sample_answers(llm, [(pair.id, n) for pair, n in batch], queries, sampling, config.policy_prompt)
+            return start_samples(llm, [(pair.id, n) for pair, n in batch], queries, sampling, config.policy_prompt)
+
+        for _, finish in ahead(chunks(missing, config.at_once), start, window(llm)):
+            samples = finish()
             lines = [asdict(sample) for sample in samples]
             self._append(SAMPLES, lines, [sample.failed or sample for sample in samples], config.policy)
             for line in lines:
                 self.samples.setdefault(line["pair"], {})[line["n"]] = line
             self.progress.advance(len(samples))
 
-    def score(self, spec: str, given: Mapping[str, RewardModel]) -> None:
+    def score(self, spec: str, own: Mapping[str, RewardModel]) -> None:
         """A batch with anything missing is computed whole, since a score may depend on what else is in its batch; only
         the missing lines are added."""
         scores, n = self.scores.setdefault(spec, {}), self.config.n
@@ -323,14 +253,19 @@ class Stages:
         if not todo:
             return
         self.progress.begin(f"loading {spec}")
-        model = check_reward_model(spec, given[spec] if spec in given else MODELS.make(spec), n)
+        make = partial(given, own[spec]) if spec in own else partial(make_model, spec)
+        model = check_reward_model(spec, self.executor.load(make, spec), n)
         self._begin(f"scoring by {spec}", sum(map(len, batches)), sum(map(len, todo)))
         self.run.confirm_model(spec, model.fingerprint, execution_of(model))
         builder = self._builder(model)
-        for batch in todo:
+
+        def start(batch: Sequence[Pair]) -> Callable[[], list[Score]]:
             queries = self._queries(builder, batch)
             candidates = [Candidates(pair.id, queries[pair.id], self._texts(pair)) for pair in batch]
-            results = score_candidates(spec, model, candidates)
+            return start_scores(spec, model, candidates)
+
+        for batch, finish in ahead(todo, start, window(model)):
+            results = finish()
             # all answers of a round robin fail together, so a comparer's count once
             distinct = results if isinstance(model, Scorer) else {result.pair: result for result in results}.values()
             lines = [asdict(result) for result in results if result.n not in scores.get(result.pair, {})]
@@ -345,8 +280,14 @@ class Stages:
         missing = [(pair, n, text) for pair, n, text in distinct if n not in self.grades.get(pair.id, {})]
         self._begin(f"grading by {self.config.grader}", len(distinct), len(missing))
         masked = self.config.masks(grader)
-        for batch in chunks(missing, self.config.at_once):
-            graded = grade_all(grader, [answered(pair, text, masked=masked) for pair, _, text in batch])
+
+        def start(batch: Sequence[tuple[Pair, int, str]]) -> Callable[[], list[Grades | Failure]]:
+            asks = [answered(pair, text, masked=masked) for pair, _, text in batch]
+            later = begin(grader, "grade", asks)
+            return lambda: checked_grades(later.result(), asks)
+
+        for batch, finish in ahead(chunks(missing, self.config.at_once), start, window(grader)):
+            graded = finish()
             lines = [{"pair": p.id, "n": n, **as_line(grades)} for (p, n, _), grades in zip(batch, graded, strict=True)]
             self._append(GRADES, lines, graded, self.config.grader)
             for line in lines:

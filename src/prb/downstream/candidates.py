@@ -6,7 +6,7 @@ their win rates in a round robin.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,11 +16,12 @@ import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 
 from prb.config import NonNegative, Share, Size
+from prb.engine.executors import begin
 from prb.errors import BadInput
 from prb.evaluation.scoring import checked_reward
 from prb.failures import gravest
 from prb.hashing import draw
-from prb.llm import LLM, Request, Sampling
+from prb.llm import LLM, Completion, Request, Sampling
 from prb.llm.thinking import without_thinking
 from prb.prompts import PolicyPrompt, policy_chat
 from prb.runs import read_lines
@@ -167,13 +168,30 @@ def sample_answers(
     style: PolicyPrompt = "prb",
 ) -> list[Sample]:
     """One sample per place; a place without a query is a failure, and the policy is not asked."""
+    return start_samples(policy, places, queries, sampling, style)()
+
+
+def start_samples(
+    policy: LLM,
+    places: Sequence[Place],
+    queries: Mapping[str, Query | Failure],
+    sampling: Sampling,
+    style: PolicyPrompt = "prb",
+) -> Callable[[], list[Sample]]:
+    """The first half of `sample_answers`; calling the result is the second."""
     seeds = {place: sample_seed(sampling.seed, *place) for place in places}
     requests = {
         place: Request(policy_chat(query, style), replace(sampling, seed=seed))
         for place, seed in seeds.items()
         if isinstance(query := queries[place[0]], Query)
     }
-    replies = dict(zip(requests, policy.complete(list(requests.values())), strict=True))
+    later = begin(policy, "complete", list(requests.values()))
+    return lambda: _samples(seeds, queries, dict(zip(requests, later.result(), strict=True)))
+
+
+def _samples(
+    seeds: Mapping[Place, int], queries: Mapping[str, Query | Failure], replies: Mapping[Place, Completion | Failure]
+) -> list[Sample]:
     samples = []
     for (pair, n), seed in seeds.items():
         reply = replies.get((pair, n), queries[pair])
@@ -238,23 +256,38 @@ def check_reward_model(name: str, model: RewardModel, n: int) -> Scorer | Compar
 
 def score_candidates(name: str, model: Scorer | Comparer, batch: Sequence[Candidates]) -> list[Score]:
     """One line per sample, all pairs in one call. Equal texts are asked once and tie exactly."""
+    return start_scores(name, model, batch)()
+
+
+def start_scores(name: str, model: Scorer | Comparer, batch: Sequence[Candidates]) -> Callable[[], list[Score]]:
+    """The first half of `score_candidates`; calling the result is the second."""
     tasks = {c.pair: _Task(c.query, list(dict.fromkeys(c.texts))) for c in batch if isinstance(c.query, Query)}
-    results = _rewards(model, tasks) if isinstance(model, Scorer) else _win_rates(model, tasks)
-    return [line for candidates in batch for line in _lines(name, candidates, results.get(candidates.pair))]
+    asks: list[Any]
+    if isinstance(model, Scorer):
+        asks, rate = [Ask(task.query, text) for task in tasks.values() for text in task.texts], _rewards
+    else:
+        asks = [Duel(query, texts[i], texts[j]) for query, texts in tasks.values() for i, j in meetings(len(texts))]
+        rate = _win_rates  # type: ignore[assignment]
+    later = begin(model, "score" if isinstance(model, Scorer) else "prefer", asks)
+
+    def finish() -> list[Score]:
+        answers = later.result()
+        if len(answers) != len(asks):
+            raise RuntimeError(f"the model gave {len(answers)} answers to {len(asks)} questions")
+        results = rate(answers, tasks)
+        return [line for candidates in batch for line in _lines(name, candidates, results.get(candidates.pair))]
+
+    return finish
 
 
-def _rewards(model: Scorer, tasks: Mapping[str, _Task]) -> dict[str, dict[str, float | Failure]]:
-    asks = [Ask(task.query, text) for task in tasks.values() for text in task.texts]
-    rewards = model.score(asks)
-    _check_count(len(rewards), len(asks))
+def _rewards(rewards: Iterable[float | Failure], tasks: Mapping[str, _Task]) -> dict[str, dict[str, float | Failure]]:
     remaining = iter(rewards)
     return {pair: {text: checked_reward(next(remaining)) for text in task.texts} for pair, task in tasks.items()}
 
 
-def _win_rates(model: Comparer, tasks: Mapping[str, _Task]) -> dict[str, dict[str, float | Failure]]:
-    duels = [Duel(query, texts[i], texts[j]) for query, texts in tasks.values() for i, j in meetings(len(texts))]
-    verdicts = model.prefer(duels)
-    _check_count(len(verdicts), len(duels))
+def _win_rates(
+    verdicts: Iterable[Verdict | Failure], tasks: Mapping[str, _Task]
+) -> dict[str, dict[str, float | Failure]]:
     remaining = iter(verdicts)
     rates: dict[str, dict[str, float | Failure]] = {}
     for pair, task in tasks.items():
@@ -293,8 +326,3 @@ def _lines(name: str, candidates: Candidates, results: Mapping[str, float | Fail
             yield Score(model=name, pair=candidates.pair, n=n, score=float(result), **costs)  # type: ignore[arg-type]
         else:
             yield Score(model=name, pair=candidates.pair, n=n, score=float(result))
-
-
-def _check_count(got: int, asked: int) -> None:
-    if got != asked:
-        raise RuntimeError(f"the model gave {got} answers to {asked} questions")

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from prb.config import Condition, Count, DataConfig, Name, OutputConfig, Place, Repeated, Seed, UserConfig, config
+from pydantic import model_validator
+
+from prb.config import (
+    Condition,
+    Count,
+    DataConfig,
+    EngineConfig,
+    Name,
+    OutputConfig,
+    Place,
+    Repeated,
+    Seed,
+    UserConfig,
+    config,
+)
+from prb.data.index import Shard
+from prb.errors import BadInput
 from prb.failures import FailureConfig
 from prb.hooks import HookConfig
 from prb.registry import split_alias
@@ -17,12 +33,16 @@ READER = "reader (LLM, recorded):=reader"
 
 
 @config
-class EvaluateConfig(OutputConfig, HookConfig, FailureConfig, UserConfig, DataConfig):
+class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, UserConfig, DataConfig):
     """Score reward models on a personalized benchmark. Without arguments: the embedded benchmark and models."""
 
     verb: ClassVar[str] = "evaluate"
     presentation: ClassVar[frozenset[str]] = (
-        OutputConfig.presentation | HookConfig.presentation | FailureConfig.presentation | {"require"}
+        OutputConfig.presentation
+        | EngineConfig.presentation
+        | HookConfig.presentation
+        | FailureConfig.presentation
+        | {"require"}
     )
 
     model: Repeated[Name] = ()
@@ -44,8 +64,27 @@ class EvaluateConfig(OutputConfig, HookConfig, FailureConfig, UserConfig, DataCo
     """Rows per batch; a crash costs at most one."""
     seed: Seed = 0
     """Fixes donors, answer orders and resampling."""
+    shard: str | None = None
+    """`i/n`: only part i of n, counted from 1: whole clusters, dealt out by hash; `prb merge` makes one run of all."""
     require: str | None = None
     """Exit 1 unless this holds, e.g. "accuracy>0.6,embedding:control.low>0"; without `model:` for every model."""
+
+    @model_validator(mode="after")
+    def check_shard(self) -> Self:
+        if self.shard is not None:
+            Shard.parse(self.shard)
+            if self.protocol == "paper":
+                raise BadInput("--shard cannot be used with --protocol paper, whose answer orders depend on all rows")
+        if self.protocol == "paper" and self.engine != "local":
+            raise BadInput("--engine cannot be used with --protocol paper: the released scripts run in one process")
+        return self
+
+    def saved(self) -> dict[str, Any]:
+        """Without `shard` where there is none, as in runs of earlier versions."""
+        saved = super().saved()
+        if self.shard is None:
+            del saved["shard"]
+        return saved
 
     @property
     def models(self) -> tuple[str, ...]:

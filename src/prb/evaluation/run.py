@@ -7,9 +7,10 @@ bytes in `summary.json` as one that was never disturbed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,9 @@ from typing import Any, TypeVar
 import orjson
 
 from prb import __version__
+from prb.data.index import Shard
 from prb.data.load import Dataset, load
+from prb.engine.executors import Executor, ahead, given, open_executor
 from prb.errors import BadInput, BudgetUsedUp, Unreachable
 from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.config import DEFAULT_CONDITIONS, EvaluateConfig
@@ -30,7 +33,7 @@ from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, Scoring
 from prb.evaluation.summary import summarize
 from prb.failures import Breaker, breaking
 from prb.hooks import Batch, Hooks, RunResult, RunStart
-from prb.models import MODELS, PREFIXES_SHARED, execution_of
+from prb.models import MODELS, PREFIXES_SHARED, execution_of, make_model
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec, split_alias
 from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, read_lines, sealed, write_bytes
@@ -58,24 +61,21 @@ def evaluate(
             MODELS.check(Spec.parse(spec))
     planner = PLANNERS.make(config.planner)
     progress.begin(f"checking {config.dataset}")
-    dataset = load(
-        config.dataset,
-        task=config.task,
-        split=config.split,
-        limit=config.limit,
-        skip_bad=config.skip_bad,
-        donors="shuffled" in config.condition,
-    )
+    dataset = load_rows(config)
     if dataset.problems:
         progress.note(f"left out {dataset.left_out} rows with errors")
     folder = config.folder(Path(config.dataset).name)
-    about = identity(config, dataset, planner)
-    with RunFolder(folder, about, journals=(OUTCOMES,)) as run, breaking(config.max_fatal) as breaker:
+    about = identity(config, dataset, planner.fingerprint)
+    with (
+        open_executor(config.engine) as executor,
+        RunFolder(folder, about, journals=(OUTCOMES,)) as run,
+        breaking(config.max_fatal) as breaker,
+    ):
         told.tell(
             "on_run_start",
             RunStart(verb=config.verb, folder=folder, settings=about["evaluate"], dataset=about["dataset"]),
         )
-        runner = Runner(config, dataset, planner, models, run, breaker, progress, told)
+        runner = Runner(config, dataset, planner, models, run, executor, breaker, progress, told)
         runner.retry_failures()
         for position, (name, spec) in enumerate(map(split_alias, config.model)):
             runner.evaluate_model(position, name, spec)
@@ -83,6 +83,18 @@ def evaluate(
         run.finish({USERS: users, SUMMARY: summary})
     told.tell("on_result", RunResult(folder=folder, summary=summary))
     return Finished(folder, summary)
+
+
+def load_rows(config: EvaluateConfig) -> Dataset:
+    return load(
+        config.dataset,
+        task=config.task,
+        split=config.split,
+        limit=config.limit,
+        skip_bad=config.skip_bad,
+        donors="shuffled" in config.condition,
+        shard=Shard.parse(config.shard) if config.shard else None,
+    )
 
 
 def complete(config: EvaluateConfig) -> EvaluateConfig:
@@ -101,10 +113,10 @@ def complete(config: EvaluateConfig) -> EvaluateConfig:
     )
 
 
-def identity(config: EvaluateConfig, dataset: Dataset, planner: Planner) -> dict[str, Any]:
-    """What must be the same for a run to be resumed."""
+def identity(config: EvaluateConfig, dataset: Dataset, planner: str) -> dict[str, Any]:
+    """What must be the same for a run to be resumed; `planner` is its fingerprint."""
     about = {"name": dataset.name, "fingerprint": dataset.fingerprint, "rows": len(dataset)}
-    return {"prb": __version__, "evaluate": config.saved(), "dataset": about, "planner": planner.fingerprint}
+    return {"prb": __version__, "evaluate": config.saved(), "dataset": about, "planner": planner}
 
 
 class Runner:
@@ -117,12 +129,13 @@ class Runner:
         planner: Planner,
         models: Mapping[str, RewardModel],
         run: RunFolder,
+        executor: Executor,
         breaker: Breaker,
         progress: Progress,
         hooks: Hooks,
     ) -> None:
         self.config, self.dataset, self.planner, self.models = config, dataset, planner, models
-        self.run, self.breaker, self.progress, self.hooks = run, breaker, progress, hooks
+        self.run, self.executor, self.breaker, self.progress, self.hooks = run, executor, breaker, progress, hooks
         self.outcomes = Outcomes(dataset.index.ids, [(m, c) for m in config.names for c in config.condition])
         self._journal = run[OUTCOMES]
         self._per_row = len(config.condition)
@@ -192,36 +205,54 @@ class Runner:
         self.progress.begin(f"{name}, again", total=len(numbers))
         for row, batch, failed in again:
             only = [number - first - row * self._per_row for number in failed]
-            outcomes = self._stoppable(evaluator, batch, clusters[row : row + len(batch)], only)
+            with self._keeping_paid(evaluator):
+                outcomes = evaluator.batch(batch, clusters[row : row + len(batch)], conditions, only)
             for (number, line), outcome in zip(failed.items(), outcomes, strict=True):
                 changed[number] = with_earlier_cost(outcome, line)
             self.progress.advance(len(failed))
         self._pending.unlink(missing_ok=True)
 
     def evaluate_model(self, position: int, name: str, spec: str) -> None:
-        ids, clusters = self.dataset.index.ids, self.dataset.index.clusters
-        rows_done = min(len(ids), max(0, self._kept - position * self._per_model) // self._per_row)
-        if rows_done == len(ids):
-            self._read(name, len(ids))
+        rows = len(self.dataset)
+        rows_done = min(rows, max(0, self._kept - position * self._per_model) // self._per_row)
+        if rows_done == rows:
+            self._read(name, rows)
             return
         self.progress.begin(f"loading {name}")
         evaluator = self._evaluator(name, spec)
-        self.progress.begin(name, total=len(ids), done=rows_done)
+        self.progress.begin(name, total=rows, done=rows_done)
         tally = Tally(self.progress)
-        start = 0
-        for batch in self._batches():
-            end = start + len(batch)
-            if end <= rows_done:
-                evaluator.recall(batch, self.config.condition, self._read(name, len(batch)))
-            else:
-                outcomes = self._stoppable(evaluator, batch, clusters[start:end])
+        batches = self._batches()
+        row = 0
+        while row < rows_done:
+            batch = next(batches)
+            evaluator.recall(batch, self.config.condition, self._read(name, len(batch)))
+            row += len(batch)
+        with self._keeping_paid(evaluator):
+            for batch, finish in self._ahead(evaluator, batches, row):
+                outcomes = finish()
                 self._journal.append(outcomes)
                 self._pending.unlink(missing_ok=True)
                 self.outcomes.add(outcomes)
                 tally.add([outcome.failure for outcome in outcomes], [outcome.cost for outcome in outcomes])
                 self.progress.advance(len(batch))
-                self.hooks.tell("on_batch", Batch(model=name, done=end, total=len(ids), outcomes=outcomes))
-            start = end
+                row += len(batch)
+                self.hooks.tell("on_batch", Batch(model=name, done=row, total=rows, outcomes=outcomes))
+
+    def _ahead(
+        self, evaluator: Evaluator, batches: Iterable[list[Item]], row: int
+    ) -> Iterator[tuple[list[Item], Callable[[], list[Outcome]]]]:
+        """The batches from a row on, each with what finishes it; several are started at a time."""
+        conditions, clusters = self.config.condition, islice(self.dataset.index.clusters, row, None)
+
+        def start(batch: list[Item]) -> Callable[[], list[Outcome]]:
+            own = list(islice(clusters, len(batch)))
+            if isinstance(evaluator, Scoring):
+                started: Any = evaluator.start(batch, own, conditions)
+                return partial(evaluator.finish, started)
+            return lambda: list(evaluator.batch(batch, own, conditions))
+
+        return ahead(batches, start, getattr(evaluator, "window", 1))
 
     def _read(self, model: str, rows: int) -> list[dict[str, Any]]:
         """The stored lines of so many rows."""
@@ -234,16 +265,13 @@ class Runner:
             lines.append(line)
         return lines
 
-    def _stoppable(
-        self, evaluator: Evaluator, batch: list[Item], clusters: Sequence[str], only: Sequence[int] | None = None
-    ) -> list[Outcome]:
-        """The outcomes of a batch. If it has to stop, what was answered is kept for when the run is resumed."""
-        if not isinstance(evaluator, Scoring):
-            return list(evaluator.batch(batch, clusters, self.config.condition))
+    @contextmanager
+    def _keeping_paid(self, evaluator: Evaluator) -> Iterator[None]:
+        """If a batch has to stop, what was answered is kept for when the run is resumed."""
         try:
-            return evaluator.batch(batch, clusters, self.config.condition, only)
+            yield
         except (Unreachable, BudgetUsedUp):
-            if evaluator.paid:
+            if isinstance(evaluator, Scoring) and evaluator.paid:
                 write_bytes(self._pending, b"".join(map(sealed, evaluator.paid_lines())))
             raise
 
@@ -261,7 +289,8 @@ class Runner:
             paper, fingerprint = paper_scoring(config, name, spec, self.dataset.index.ids, self._subsets)
             self.run.confirm_model(name, fingerprint)
             return paper
-        model = models[name] if name in models else MODELS.make(spec)
+        make = partial(given, models[name]) if name in models else partial(make_model, spec)
+        model = self.executor.load(make, name)
         if not isinstance(model, RewardModel):
             raise BadInput(f"{name!r} is not a reward model: it needs `fingerprint`, and score(), prefer() or recall()")
         execution = execution_of(model)

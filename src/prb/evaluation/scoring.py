@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from prb.cache import Memo
 from prb.config import Condition
+from prb.engine.executors import Later, begin, window
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import Plan
-from prb.failures import Breaker, gravest, halve_if_out_of_memory
+from prb.failures import Breaker, gravest
 from prb.hashing import draw
 from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
 from prb.types import NO_EVIDENCE, Ask, Comparer, Duel, Failure, Item, Outcome, Pair, Query, Reward, Scorer, Verdict
@@ -45,11 +45,30 @@ class Job:
     keys: tuple[bytes, ...] = ()
 
 
+@dataclass(frozen=True)
+class Started(Generic[V]):
+    """A batch whose questions were handed in."""
+
+    jobs: Sequence[Job]
+    clusters: Sequence[str]
+    keys: Sequence[bytes]
+    answers: Callable[[], list[V | Failure]]
+    asked: Sequence[Later]
+
+
 class Scoring(ABC, Generic[A, V]):
     """From items to outcomes; subclasses say what is asked of a model and what its answers are worth."""
 
-    def __init__(self, name: str, builder: QueryBuilder, breaker: Breaker | None, *, refuse_cuts: bool) -> None:
+    method: ClassVar[str]
+    """Of the model."""
+
+    def __init__(
+        self, name: str, model: object, builder: QueryBuilder, breaker: Breaker | None, *, refuse_cuts: bool
+    ) -> None:
         self.name = name
+        self.window = window(model)
+        """How many batches may be started before the first is finished; they are finished in the same order."""
+        self._model = model
         self.paid: dict[bytes, V] = {}
         """Answers of a batch that was stopped before it had lines."""
         self._builder, self._breaker = builder, breaker or Breaker()
@@ -67,6 +86,16 @@ class Scoring(ABC, Generic[A, V]):
 
         If the model cannot be reached or the budget is used up, this raises, and `paid` holds what was answered.
         """
+        return self.finish(self.start(items, clusters, conditions, only))
+
+    def start(
+        self,
+        items: Sequence[Item],
+        clusters: Sequence[str],
+        conditions: Sequence[Condition],
+        only: Sequence[int] | None = None,
+    ) -> Started[V]:
+        """The first half of `batch`: the model is given what it has not been asked before."""
         places = [(item, cluster, c) for c in conditions for item, cluster in zip(items, clusters, strict=True)]
         if only is not None:
             places = [places[n] for n in only]
@@ -78,18 +107,28 @@ class Scoring(ABC, Generic[A, V]):
         for key, answer in self.paid.items():
             if key not in self._memo:
                 self._memo.put(key, answer)
-        started = time.perf_counter()
-        answers = dict(zip(asks, self._memo.map(self._ask_checked, list(asks.values()), list(asks)), strict=True))
-        seconds = (time.perf_counter() - started) / max(1, len(jobs))
-        if error := self._breaker.error(answers.values(), self.name):
-            self.paid = {key: answer for key, answer in answers.items() if not isinstance(answer, Failure)}
-            raise error
+        asked: list[Later] = []
+
+        def ask(missing: Sequence[A]) -> Callable[[], Sequence[V | Failure]]:
+            asked.append(later := begin(self._model, self.method, missing))
+            return lambda: self._checked(later.result())
+
+        answers = self._memo.start(ask, list(asks.values()), list(asks))
         for key, answer in self.paid.items():
             self._memo.put(key, _without_cost(answer))
         self.paid = {}
+        return Started(jobs, [cluster for _, cluster, _ in places], list(asks), answers, asked)
+
+    def finish(self, started: Started[V]) -> list[Outcome]:
+        """The second half of `batch`: outcomes of what the model answered."""
+        answers = dict(zip(started.keys, started.answers(), strict=True))
+        seconds = sum(later.seconds for later in started.asked) / max(1, len(started.jobs))
+        if error := self._breaker.error(answers.values(), self.name):
+            self.paid = {key: answer for key, answer in answers.items() if not isinstance(answer, Failure)}
+            raise error
         return [
             self._outcome(job, cluster, [answers[key] for key in job.keys], seconds)
-            for job, (_, cluster, _) in zip(jobs, places, strict=True)
+            for job, cluster in zip(started.jobs, started.clusters, strict=True)
         ]
 
     def recall(
@@ -123,8 +162,7 @@ class Scoring(ABC, Generic[A, V]):
             jobs.append(Job(item, condition, built, tuple([key for key, _ in item_asks])))
         return jobs, asks
 
-    def _ask_checked(self, asks: Sequence[A]) -> Sequence[V | Failure]:
-        answers = halve_if_out_of_memory(self._ask, asks)
+    def _checked(self, answers: Sequence[V | Failure]) -> Sequence[V | Failure]:
         cut = max([answer.cut for answer in answers if isinstance(answer, (Reward, Verdict))], default=0)
         if self._refuse_cuts and cut:
             raise BadInput(f"a query does not fit the model: {cut} posts or parts would be cut (--on-overflow error)")
@@ -132,9 +170,6 @@ class Scoring(ABC, Generic[A, V]):
 
     @abstractmethod
     def _asks(self, item: Item, query: Query) -> list[tuple[bytes, A]]: ...
-
-    @abstractmethod
-    def _ask(self, asks: Sequence[A]) -> Sequence[V | Failure]: ...
 
     @abstractmethod
     def _packed(self, answer: V) -> dict[str, Any]: ...
@@ -191,6 +226,8 @@ class Scoring(ABC, Generic[A, V]):
 class ScorerOutcomes(Scoring[Ask, float]):
     """Outcomes of a scorer: one number per answer."""
 
+    method = "score"
+
     def __init__(
         self,
         name: str,
@@ -200,15 +237,14 @@ class ScorerOutcomes(Scoring[Ask, float]):
         *,
         refuse_cuts: bool = False,
     ) -> None:
-        super().__init__(name, builder, breaker, refuse_cuts=refuse_cuts)
-        self._model = model
+        super().__init__(name, model, builder, breaker, refuse_cuts=refuse_cuts)
 
     def _asks(self, item: Item, query: Query) -> list[tuple[bytes, Ask]]:
         digest = query_digest(query)
         return [(_key(digest, answer), Ask(query, answer)) for answer in item.answers]
 
-    def _ask(self, asks: Sequence[Ask]) -> Sequence[float | Failure]:
-        return [checked_reward(reward) for reward in self._model.score(asks)]
+    def _checked(self, answers: Sequence[float | Failure]) -> Sequence[float | Failure]:
+        return super()._checked([checked_reward(reward) for reward in answers])
 
     def _packed(self, answer: float) -> dict[str, Any]:
         spent = {name: getattr(answer, name) for name in SPENT} if isinstance(answer, Reward) else {}
@@ -232,6 +268,8 @@ class ScorerOutcomes(Scoring[Ask, float]):
 class ComparerOutcomes(Scoring[Duel, Verdict]):
     """Outcomes of a comparer: every right answer against every wrong one, in both orders or in one drawn by hash."""
 
+    method = "prefer"
+
     def __init__(
         self,
         name: str,
@@ -243,8 +281,7 @@ class ComparerOutcomes(Scoring[Duel, Verdict]):
         seed: int,
         refuse_cuts: bool = False,
     ) -> None:
-        super().__init__(name, builder, breaker, refuse_cuts=refuse_cuts)
-        self._model = model
+        super().__init__(name, model, builder, breaker, refuse_cuts=refuse_cuts)
         self._both, self._seed = both_orders, seed
 
     def _asks(self, item: Item, query: Query) -> list[tuple[bytes, Duel]]:
@@ -260,9 +297,6 @@ class ComparerOutcomes(Scoring[Duel, Verdict]):
     def _right_first(self, item: Item, duel: int) -> bool:
         """If only one order is asked: which, fixed by the pair and the number of the duel."""
         return chosen_first(f"{item.id}#{duel}" if duel else item.id, self._seed)
-
-    def _ask(self, asks: Sequence[Duel]) -> Sequence[Verdict | Failure]:
-        return self._model.prefer(asks)
 
     def _packed(self, answer: Verdict) -> dict[str, Any]:
         return asdict(answer)

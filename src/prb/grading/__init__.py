@@ -63,8 +63,11 @@ def ungradable(answered: Answered) -> Failure | None:
 
 
 def grade_all(grader: Grader, answers: Sequence[Answered]) -> list[Grades | Failure]:
-    """Grades that are checked, since a grader may come from another package: anything off the scale is a failure."""
-    results = grader.grade(answers)
+    return checked_grades(grader.grade(answers), answers)
+
+
+def checked_grades(results: Sequence[Grades | Failure], answers: Sequence[Answered]) -> list[Grades | Failure]:
+    """A grader may come from another package: anything off the scale is a failure."""
     if len(results) != len(answers):
         raise RuntimeError(f"the grader gave {len(results)} results for {len(answers)} answers")
     return [
@@ -105,3 +108,8 @@ def answered(pair: Pair, answer: str, *, masked: bool = False) -> Answered:
 
 
 GRADERS: Registry[Grader] = Registry("grader", package="prb.grading", group="prb.graders")
+
+
+def make_grader(spec: str) -> Grader:
+    """What `GRADERS.make` makes, as a function that another process can be told to call."""
+    return GRADERS.make(spec)

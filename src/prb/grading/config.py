@@ -6,17 +6,19 @@ from typing import ClassVar, Self
 
 from pydantic import model_validator
 
-from prb.config import Count, DataConfig, MaskingConfig, Name, OutputConfig, Place, Seed, config
+from prb.config import Count, DataConfig, EngineConfig, MaskingConfig, Name, OutputConfig, Place, Seed, config
 from prb.errors import BadInput
 from prb.failures import FailureConfig
 
 
 @config
-class GradeConfig(OutputConfig, FailureConfig, MaskingConfig, DataConfig):
+class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, DataConfig):
     """Grade answers against each user's rubric (--answers), or measure how good a grader is (--validate)."""
 
     verb: ClassVar[str] = "grade"
-    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | FailureConfig.presentation | {"batch"}
+    presentation: ClassVar[frozenset[str]] = (
+        OutputConfig.presentation | EngineConfig.presentation | FailureConfig.presentation | {"batch"}
+    )
 
     grader: Name = "embedded"
     """Grader spec: `embedded`, `embedded?encoder=minilm`, `llm?llm=openai/gpt-5`, `llm?llm=SPEC&way=each`."""

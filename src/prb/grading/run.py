@@ -10,6 +10,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,19 +20,22 @@ from prb import __version__
 from prb.data.load import Dataset, load
 from prb.data.schema import Problem
 from prb.data.source import file_source
+from prb.engine.executors import Later, ahead, begin, given, open_executor, window
 from prb.errors import BadInput
 from prb.failures import Breaker, breaking, refuse_failures, share_problem, unanswered
 from prb.grading import (
     GRADERS,
     TOP,
+    Answered,
     Grader,
     Grades,
     Reseedable,
     about_grader,
     answered,
     as_line,
+    checked_grades,
     fits_rubric,
-    grade_all,
+    make_grader,
 )
 from prb.grading.config import GradeConfig
 from prb.grading.validate import Graded, GradedPair, GradedTwice, agreement, count_failures, discrimination, scores
@@ -122,9 +126,14 @@ def grade(
         progress.note(f"left out {len({(p.place, p.line) for p in dataset.problems})} rows with errors")
     job = GradingJob(config, dataset)
     out = config.folder(f"grade-{Path(config.dataset).name}")
-    with RunFolder(out, job.identity(), journals=(GRADES,)) as run, breaking(config.max_fatal) as breaker:
+    with (
+        open_executor(config.engine) as executor,
+        RunFolder(out, job.identity(), journals=(GRADES,)) as run,
+        breaking(config.max_fatal) as breaker,
+    ):
         progress.begin(f"loading {config.grader}")
-        grader = GRADERS.make(config.grader) if grader is None else grader
+        make = partial(make_grader, config.grader) if grader is None else partial(given, grader)
+        grader = executor.load(make, config.grader)
         run.confirm_model(config.grader, grader.fingerprint)
         lines = job.grade_missing(grader, run[GRADES], breaker, progress)
         progress.begin("summarizing")
@@ -260,11 +269,9 @@ class GradingJob:
             progress.note(f"resuming: {len(lines)} of {len(keys)} answers are graded")
         progress.begin(f"grading by {self._config.grader}", total=len(keys), done=len(lines))
         tally = Tally(progress)
-        for batch in self._batches([key for key in keys if key not in lines]):
-            asked = grader.reseeded(RETEST) if batch[0].round and isinstance(grader, Reseedable) else grader
-            masked = self._config.masks(asked)
-            asks = [answered(self._rows.pairs[key.pair], key.answer, masked=masked) for key in batch]
-            results = grade_all(asked, asks)
+        missing = self._batches([key for key in keys if key not in lines])
+        for batch, (asks, later) in ahead(missing, partial(self._ask, grader), window(grader)):
+            results = checked_grades(later.result(), asks)
             error = breaker.error(results, self._config.grader)
             graded = [(key, one) for key, one in zip(batch, results, strict=True) if not (error and unanswered(one))]
             fresh = {key: self._line(key, one) for key, one in graded}
@@ -275,6 +282,12 @@ class GradingJob:
             tally.add([line.failure for line in fresh.values()], [line.cost for line in fresh.values()])
             progress.advance(len(batch))
         return {key: lines[key] for key in keys}
+
+    def _ask(self, grader: Grader, batch: Sequence[GradeKey]) -> tuple[list[Answered], Later]:
+        asked = grader.reseeded(RETEST) if batch[0].round and isinstance(grader, Reseedable) else grader
+        masked = self._config.masks(asked)
+        asks = [answered(self._rows.pairs[key.pair], key.answer, masked=masked) for key in batch]
+        return asks, begin(asked, "grade", asks)
 
     def _read_journal(self, journal: Journal, keys: frozenset[GradeKey]) -> dict[GradeKey, GradeLine]:
         lines: dict[GradeKey, GradeLine] = {}

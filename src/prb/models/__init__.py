@@ -20,6 +20,11 @@ RECORDED = frozenset({"scores", "reader"})
 NOT_RECORDED = "not recorded under this condition"
 
 
+def make_model(spec: str) -> RewardModel:
+    """What `MODELS.make` makes, as a function that another process can be told to call."""
+    return MODELS.make(spec)
+
+
 def check_scorer(name: str, model: object, use: str) -> Scorer:
     """The model as a scorer; refused if it only compares answers, or knows only those that were scored elsewhere."""
     if isinstance(model, Recorded):

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from prb.config import (
     Count,
     DataConfig,
+    EngineConfig,
     Name,
     NonNegative,
     OutputConfig,
@@ -33,10 +34,11 @@ SHORTEST = 8
 
 
 @config
-class TrainConfig(OutputConfig, DataConfig):
+class TrainConfig(OutputConfig, EngineConfig, DataConfig):
     """Train a small reward model that knows whose preference it judges."""
 
     verb: ClassVar[str] = "train"
+    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | EngineConfig.presentation
 
     method: Positional[Name]
     """A method with its settings, such as `bilinear` or `bilinear?rank=16`; `prb train --help` lists them."""

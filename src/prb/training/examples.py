@@ -6,24 +6,26 @@ than a batch. The folder's name is a hash of the data and the features: methods 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 import prb.cache
+from prb.data.index import deal
 from prb.data.load import Dataset, load, training_split
 from prb.data.retrieve import ranker
 from prb.data.source import open_source
+from prb.engine.executors import ahead, begin, window
 from prb.errors import BadInput
 from prb.hashing import digest, draw
-from prb.models.personal.features import Features
+from prb.models.personal.features import Features, encoded_texts
 from prb.models.personal.method import Method, Pairs, View
-from prb.models.personal.scorer import encode_answers, query_of
+from prb.models.personal.scorer import query_of
 from prb.progress import SILENT, Progress
 from prb.runs import content_digest, draft, read_sealed, write_sealed, writing
 from prb.stats.estimate import codes
@@ -34,7 +36,7 @@ CHUNK = 256
 RECENT = 300_000
 """How many recent texts are recognized when they occur again; older ones are written twice to bound memory."""
 Ints = NDArray[np.int64]
-T = TypeVar("T")
+Positions = Callable[[], list[int]]
 ABOUT, VECTORS, ROWS = "about.json", "vectors.f4", "rows.i4"
 
 
@@ -76,19 +78,11 @@ class Examples:
 
 
 def fold_of(clusters: Ints, folds: int, seed: int) -> Ints:
-    """A fold for each row. Clusters are dealt out in an order drawn by hash, each to the smallest fold so far.
-
-    Whole clusters, so that neither a user nor a user's mirror twin is on both sides of a split.
-    """
-    names, sizes = np.unique(clusters, return_counts=True)
-    if len(names) < folds:
-        raise BadInput(f"{len(names)} independent users cannot be split into {folds} folds")
-    filled = np.zeros(folds, dtype=np.int64)
-    fold = np.empty(len(names), dtype=np.int64)
-    for n in sorted(range(len(names)), key=lambda n: draw(seed, names[n], bits=256)):
-        fold[n] = int(np.argmin(filled))
-        filled[fold[n]] += sizes[n]
-    return np.asarray(fold[np.searchsorted(names, clusters)])
+    """A fold for each row; see `deal`."""
+    independent = len(np.unique(clusters))
+    if independent < folds:
+        raise BadInput(f"{independent} independent users cannot be split into {folds} folds")
+    return np.asarray(deal(clusters.tolist(), folds, seed), dtype=np.int64)
 
 
 def split_off(clusters: Ints, share: float, seed: int) -> tuple[Ints, Ints]:
@@ -151,13 +145,19 @@ def _write(
     stream = (item for item in dataset if isinstance(item, Pair))
     with (folder / VECTORS).open("wb") as vectors, (folder / ROWS).open("wb") as rows:
         writer = VectorFile(features, vectors, joint=joint)
-        while chunk := list(islice(stream, CHUNK)):
+
+        def start(chunk: list[Pair]) -> tuple[list[list[str]], Positions, Positions]:
             queries = [query_of(pair, order, k) for pair in chunk]
             # posts that are encoded with the answers are not encoded alone as well
             alone = [[] if joint else [post.text for post in query.posts] for query in queries]
             shown = zip(queries, alone, strict=True)
-            texts = iter(writer.texts([text for query, posts in shown for text in (query.question, *posts)]))
-            answers = writer.answers([Ask(q, a) for q, pair in zip(queries, chunk, strict=True) for a in pair.contrast])
+            texts = writer.texts([text for query, posts in shown for text in (query.question, *posts)])
+            pairs = zip(queries, chunk, strict=True)
+            return alone, texts, writer.answers([Ask(query, a) for query, pair in pairs for a in pair.contrast])
+
+        chunks = iter(lambda: list(islice(stream, CHUNK)), [])
+        for chunk, (alone, finish_texts, finish_answers) in ahead(chunks, start, window(features)):
+            texts, answers = iter(finish_texts()), finish_answers()
             places = np.full((len(chunk), 3 + k), -1, dtype="<i4")
             for n, posts in enumerate(alone):
                 places[n, 0], places[n, 1:3] = next(texts), answers[2 * n : 2 * n + 2]
@@ -170,34 +170,59 @@ def _write(
 
 
 class VectorFile:
-    """Appends the vectors of new texts to a file, and returns the position of each."""
+    """Appends the vectors of new texts to a file.
+
+    Its methods hand in what is new, and return what to call, in the same order, for the position of each text.
+    """
 
     def __init__(self, features: Features, file: BinaryIO, *, joint: bool) -> None:
         self.size = 0
         self._features, self._file, self._joint = features, file, joint
         self._positions: dict[bytes, int] = {}
+        self._awaited: dict[bytes, dict[bytes, int]] = {}
+        """Keys of texts that are being encoded, and where their positions will be."""
         self._written = 0
 
-    def texts(self, texts: Sequence[str]) -> list[int]:
-        return self._append([digest("text", text) for text in texts], texts, self._features.texts)
+    def texts(self, texts: Sequence[str]) -> Positions:
+        return self._start([digest("text", text) for text in texts], texts, "texts")
 
-    def answers(self, asks: Sequence[Ask]) -> list[int]:
+    def answers(self, asks: Sequence[Ask]) -> Positions:
         keys = [
             digest("answer", query.question, [post.text for post in query.posts] if self._joint else [], answer)
             for query, answer in asks
         ]
-        return self._append(keys, asks, lambda new: encode_answers(self._features, new, joint=self._joint))
+        shown = asks if self._joint else [Ask(query.blind, answer) for query, answer in asks]
+        return self._start(keys, shown, "answers")
 
-    def _append(self, keys: list[bytes], items: Sequence[T], encode: Callable[[list[T]], Iterable[Any]]) -> list[int]:
-        new = {key: item for key, item in zip(keys, items, strict=True) if key not in self._positions}
-        for key, vector in zip(new, encode(list(new.values())) if new else (), strict=True):
+    def _start(self, keys: list[bytes], items: Sequence[Any], method: str) -> Positions:
+        known = {key: self._positions[key] for key in keys if key in self._positions}
+        awaited = {key: self._awaited[key] for key in keys if key in self._awaited}
+        asked = zip(keys, items, strict=True)
+        new = {key: item for key, item in asked if key not in known and key not in awaited}
+        later = begin(self._features, method, list(new.values())) if new else None
+        written: dict[bytes, int] = {}
+        self._awaited.update(dict.fromkeys(new, written))
+
+        def finish() -> list[int]:
+            vectors = later.result() if later else ()
+            written.update(zip(new, self._write(encoded_texts(vectors) if method == "texts" else vectors), strict=True))
+            for key in new:
+                del self._awaited[key]
+            self._positions.update(written)
+            while len(self._positions) > RECENT:
+                self._positions.pop(next(iter(self._positions)))
+            found = {**known, **written, **{key: of[key] for key, of in awaited.items()}}
+            return [found[key] for key in keys]
+
+        return finish
+
+    def _write(self, vectors: Iterable[Any]) -> Iterator[int]:
+        """The position of each; of one that could not be encoded -1."""
+        for vector in vectors:
             if isinstance(vector, Failure):
-                self._positions[key] = -1
+                yield -1
                 continue
             self._file.write(np.asarray(vector, dtype="<f4").tobytes())
-            self._positions[key], self.size = self._written, len(vector)
+            self.size = len(vector)
+            yield self._written
             self._written += 1
-        positions = [self._positions[key] for key in keys]
-        while len(self._positions) > RECENT:
-            self._positions.pop(next(iter(self._positions)))
-        return positions

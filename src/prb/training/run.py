@@ -17,6 +17,7 @@ import numpy as np
 from prb import __version__
 from prb.config import Condition, UserConfig
 from prb.data.load import Dataset, load
+from prb.engine.executors import Executor, open_executor
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
@@ -70,13 +71,14 @@ def train(config: TrainConfig | FullConfig | None = None, *, progress: Progress 
             progress.note(f"{folder} is finished")
             card: dict[str, Any] = read(folder)[1]
         else:
-            card = _train(config, dataset, progress)
+            with open_executor(config.engine) as executor:
+                card = _train(config, dataset, executor, progress)
         (folder / CHECKPOINT).unlink(missing_ok=True)
     return Finished(folder, card)
 
 
-def _train(config: TrainConfig, dataset: Dataset, progress: Progress) -> dict[str, Any]:
-    features = make_features(config.features)
+def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: Progress) -> dict[str, Any]:
+    features = make_features(config.features, executor)
     joint = METHODS.make(config.method).joint
     examples = prepare(dataset, features, joint=joint, k=config.k, rank=config.ranker, progress=progress)
     rows = examples.readable

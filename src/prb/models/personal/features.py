@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from prb.cache import Cache, Memo
+from prb.engine.executors import Executor, Later, Spread, begin, window
 from prb.engine.load import DEFAULT_LOADING, Loading
-from prb.errors import unknown
+from prb.errors import PrbError, unknown
+from prb.failures import RESUME
 from prb.hashing import digest
 from prb.models import execution_of
 from prb.prompts import flat
@@ -39,14 +42,18 @@ UNCACHED = ("static",)
 """Encoders that are as fast as a cache lookup."""
 
 
-def make_features(spec: str) -> Features:
+def make_features(spec: str, executor: Executor | None = None) -> Features:
+    """Features that are cached on disk by this process, wherever they are computed."""
     check_features(spec)
-    name = Spec.parse(spec).name
-    if name in FEATURES:
-        made = FEATURES.make(spec)
-        return made if isinstance(made, Shifted) else Cached(made)
-    encoded = Encoded(ENCODERS.make(spec))
-    return encoded if name in UNCACHED else Cached(encoded)
+    make = partial(bare_features, spec)
+    made = executor.load(make, spec) if executor else make()
+    if Spec.parse(spec).name in UNCACHED:
+        return made
+    return Shifted(Cached(made.inner)) if isinstance(made, Shifted) else Cached(made)
+
+
+def bare_features(spec: str) -> Features:
+    return FEATURES.make(spec) if Spec.parse(spec).name in FEATURES else Encoded(ENCODERS.make(spec))
 
 
 def check_features(spec: str) -> None:
@@ -55,6 +62,14 @@ def check_features(spec: str) -> None:
     if parsed.name not in FEATURES and parsed.name not in ENCODERS:
         raise unknown("features", parsed.name, [*ENCODERS, *FEATURES])
     FEATURES.check(parsed) if parsed.name in FEATURES else ENCODERS.check(parsed)
+
+
+def encoded_texts(rows: Sequence[Vector | Failure]) -> list[Vector]:
+    """A text can always be encoded, unless who should do it is gone."""
+    for row in rows:
+        if isinstance(row, Failure):
+            raise PrbError(f"texts could not be encoded: {row}; {RESUME}")
+    return list(rows)  # type: ignore[arg-type]
 
 
 class Encoded:
@@ -72,7 +87,7 @@ class Encoded:
         return list(self._encoder.encode(texts))
 
 
-class Cached:
+class Cached(Spread):
     """Vectors from the cache on disk where they are there."""
 
     def __init__(self, inner: Features) -> None:
@@ -86,14 +101,26 @@ class Cached:
             unpack=lambda text: np.frombuffer(b64decode(text), dtype="<f4"),
         )
 
+    @property
+    def window(self) -> int:
+        return window(self._inner)
+
     def texts(self, texts: Sequence[str]) -> Matrix:
-        keys = [digest(self.fingerprint, "text", text) for text in texts]
-        rows = self._memo.map(self._inner.texts, texts, keys)
-        return np.stack([row for row in rows if not isinstance(row, Failure)]) if rows else self._inner.texts(texts)
+        if not texts:
+            return self._inner.texts(texts)
+        return np.stack(encoded_texts(self.begin("texts", texts).result()))
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        keys = [digest(self.fingerprint, "answer", flat(ask.query), ask.answer) for ask in asks]
-        return self._memo.map(self._inner.answers, asks, keys)
+        vectors: list[Vector | Failure] = self.begin("answers", asks).result()
+        return vectors
+
+    def begin(self, method: str, batch: Sequence[Any]) -> Later:
+        """Hand in what is not cached."""
+        if method == "texts":
+            keys = [digest(self.fingerprint, "text", text) for text in batch]
+        else:
+            keys = [digest(self.fingerprint, "answer", flat(ask.query), ask.answer) for ask in batch]
+        return Later(self._memo.start(lambda new: begin(self._inner, method, new).result, batch, keys))
 
 
 class Shifted:
@@ -104,16 +131,16 @@ class Shifted:
 
     def __init__(self, inner: Features) -> None:
         self.fingerprint, self.execution = f"shifted-{inner.fingerprint}", execution_of(inner)
-        self._inner = Cached(inner)
+        self.inner = inner
 
     def texts(self, texts: Sequence[str]) -> Matrix:
-        vectors = self._inner.texts(texts)
+        vectors = self.inner.texts(texts)
         return np.hstack([vectors, np.zeros_like(vectors)])
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        without = self._inner.answers([Ask(query.blind, answer) for query, answer in asks])
+        without = self.inner.answers([Ask(query.blind, answer) for query, answer in asks])
         results: list[Vector | Failure] = []
-        for plain, shown in zip(without, self._inner.answers(asks), strict=True):
+        for plain, shown in zip(without, self.inner.answers(asks), strict=True):
             if isinstance(plain, Failure):
                 results.append(plain)
             else:

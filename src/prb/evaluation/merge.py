@@ -1,0 +1,139 @@
+"""Shards of a run, made by `prb evaluate --shard i/n`, as the run that one process would have made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+from prb import __version__
+from prb.config import OutputConfig, Place, PositionalWords, config
+from prb.data.index import Shard, deal
+from prb.errors import BadInput, RunConflict
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.outcomes import Outcomes
+from prb.evaluation.run import chunks, identity, load_rows
+from prb.evaluation.summary import summarize
+from prb.progress import SILENT, Progress
+from prb.runs import (
+    OUTCOMES,
+    SUMMARY,
+    USERS,
+    Finished,
+    RunFolder,
+    check_unchanged,
+    differences,
+    read_identity,
+    read_lines,
+    read_result,
+)
+
+Line = dict[str, Any]
+
+
+@config
+class MergeConfig(OutputConfig):
+    """Make one run of all shards that `prb evaluate --shard` made."""
+
+    verb: ClassVar[str] = "merge"
+
+    runs: PositionalWords[Place]
+    """The run folders of all shards, in any order."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A finished shard."""
+
+    folder: Path
+    shard: Shard
+    identity: dict[str, Any]
+    """Of the folder, without what differs between shards."""
+
+
+def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
+    parts = check_parts([read_part(folder) for folder in config.runs])
+    stored = parts[0].identity
+    settings = EvaluateConfig(**EvaluateConfig.restore(stored))
+    progress.begin(f"checking {settings.dataset}")
+    dataset = load_rows(settings)
+    if dataset.fingerprint != stored["dataset"]["fingerprint"]:
+        raise RunConflict(f"{settings.dataset} has changed since {parts[0].folder} was made")
+    if stored["prb"] != __version__:
+        raise RunConflict(f"{parts[0].folder} was made by prb {stored['prb']}, and this is prb {__version__}")
+    about = identity(settings, dataset, stored["planner"])
+    folder = config.out or settings.folder(Path(settings.dataset).name)
+    if folder.resolve() in [part.folder.resolve() for part in parts]:
+        raise BadInput(f"{folder} is one of the shards; choose another --out")
+    with RunFolder(folder, about, journals=(OUTCOMES,)) as run:
+        run[OUTCOMES].keep(0)
+        for name, fingerprint in stored["models"].items():
+            run.confirm_model(name, fingerprint)
+        outcomes = Outcomes(dataset.index.ids, [(m, c) for m in settings.names for c in settings.condition])
+        progress.begin("merging", total=len(dataset) * len(settings.model))
+        owners = deal(dataset.index.clusters, len(parts), "shard")
+        lines = [by_row(part, settings, owners.count(n)) for n, part in enumerate(parts)]
+        for _ in settings.model:
+            for batch in chunks(owners, settings.batch):
+                rows = [next(lines[owner]) for owner in batch]
+                ordered = [line for condition in zip(*rows, strict=True) for line in condition]
+                for line in ordered:
+                    outcomes.read(line, "an outcome of a shard")
+                run[OUTCOMES].append(ordered)
+                progress.advance(len(batch))
+        summary, users = summarize(settings, dataset, outcomes)
+        run.finish({USERS: users, SUMMARY: summary})
+    return Finished(folder, summary)
+
+
+def read_part(folder: Path) -> Part:
+    """A shard; what is no finished shard is refused."""
+    stored = read_identity(folder)
+    settings = stored.get("evaluate")
+    if not isinstance(settings, dict) or not isinstance(settings.get("shard"), str):
+        raise BadInput(f"{folder} is not a shard of an evaluation: it was made without --shard")
+    read_result(folder, SUMMARY)
+    check_unchanged(folder / OUTCOMES)
+    shared = {key: value for key, value in stored.items() if key != "digests"}
+    shared["evaluate"] = {key: value for key, value in settings.items() if key != "shard"}
+    shared["dataset"] = {key: value for key, value in stored["dataset"].items() if key != "rows"}
+    return Part(folder, Shard.parse(settings["shard"]), shared)
+
+
+def check_parts(parts: Sequence[Part]) -> list[Part]:
+    """All shards of one run, in order, each once."""
+    if not parts:
+        raise BadInput("prb merge needs the folders of all shards")
+    first = parts[0]
+    for part in parts[1:]:
+        differing = differences(first.identity, part.identity)
+        if part.shard.total != first.shard.total:
+            differing.append(f"shards: {first.shard.total} → {part.shard.total}")
+        if differing:
+            raise RunConflict(f"{first.folder} and {part.folder} differ:\n  " + "\n  ".join(differing))
+    found: dict[int, Part] = {}
+    for part in parts:
+        other = found.setdefault(part.shard.number, part)
+        if other is not part:
+            raise BadInput(f"{other.folder} and {part.folder} are both shard {part.shard.number}/{part.shard.total}")
+    numbers = range(1, first.shard.total + 1)
+    missing = [f"{number}/{first.shard.total}" for number in numbers if number not in found]
+    if missing:
+        listed = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
+        raise BadInput(f"missing shards: {listed}")
+    return [found[number] for number in numbers]
+
+
+def by_row(part: Part, settings: EvaluateConfig, rows: int) -> Iterator[list[Line]]:
+    """Of each row of a shard, model by model, its lines under all conditions; in the file a batch has them by
+    condition."""
+    lines, conditions = read_lines(part.folder / OUTCOMES), len(settings.condition)
+    for _ in settings.model:
+        for start in range(0, rows, settings.batch):
+            size = min(settings.batch, rows - start)
+            batch = list(islice(lines, size * conditions))
+            if len(batch) < size * conditions:
+                raise BadInput(f"{part.folder} has too few outcomes; run its command again")
+            yield from (batch[n::size] for n in range(size))

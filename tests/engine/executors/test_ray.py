@@ -1,0 +1,206 @@
+"""A real Ray of several nodes on this machine: the files are those of a local run, whatever happens on the way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prb.data.load import load
+from prb.downstream.bon import best_of_n
+from prb.engine.executors import given, open_executor
+from prb.errors import PrbError, Unreachable
+from prb.evaluation.run import evaluate
+from prb.grading.run import grade
+from prb.models.personal.features import Cached
+from prb.training.examples import prepare
+from prb.types import RewardModel
+from tests.conftest import make_row, make_twins
+from tests.downstream import fakes
+from tests.engine.executors import fragile
+from tests.engine.executors.fragile import Differing, Fragile, Lengths, Letters, Picky
+from tests.runs import Notes, outcomes, same_files, settings
+
+ray = pytest.importorskip("ray", reason="needs the ray extra")
+Write = Callable[..., Path]
+ROWS = [row for n in range(1, 9) for row in (*make_twins(n), make_row(10 + n))]
+TWO = "ray?actors=2&cpus=1"
+pytestmark = pytest.mark.xdist_group("ray")  # one cluster, not one per worker of pytest-xdist
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head and a node with one CPU each; the test process is its driver."""
+    from ray.cluster_utils import Cluster
+
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
+    folder = tempfile.mkdtemp(prefix="prb-test-", dir="/tmp")  # sockets need short names
+    node = {"num_cpus": 1, "object_store_memory": 80 << 20}
+    made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False, "temp_dir": folder})
+    try:
+        made.add_node(**node)
+        ray.init(address=made.address, log_to_driver=False, configure_logging=False)
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def data(write_jsonl: Write) -> Path:
+    return write_jsonl(ROWS)
+
+
+def run(data: Path, out: Path, model: RewardModel, *, engine: str = "local", **changes: Any) -> Path:
+    given = {"batch": 3, **changes}
+    progress = given.pop("progress", Notes())
+    evaluate(settings(data, out, engine=engine, **given), models={"mine": model}, progress=progress)
+    return out
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("comparing", [False, True])
+def test_outcomes_are_those_of_a_local_run(comparing: bool, data: Path, tmp_path: Path) -> None:
+    model = Picky() if comparing else Fragile(str(tmp_path))
+    here = run(data, tmp_path / "here", model)
+    assert same_files(here, run(data, tmp_path / "there", model, engine=TWO))
+    if not comparing:
+        assert len({line["failure"] for line in outcomes(here)}) == 2  # some rows fail, in both runs alike
+        pids = {path.name.split("-")[1] for path in tmp_path.glob("call-*")}
+        assert len(pids) > 1  # this process, and one worker or two
+
+
+@pytest.mark.usefixtures("cluster")
+def test_best_of_n_and_grades_are_those_of_a_local_run(data: Path, tmp_path: Path) -> None:
+    for engine in ("local", TWO):
+        out = tmp_path / engine[:3]
+        own = {"models": fakes.models(), "policy": fakes.policy(), "grader": fakes.Marks()}
+        best_of_n(fakes.settings(data, out / "bon", limit=8, engine=engine), **own)
+        settings = {"validate": True, "retest": True, "dataset": str(data), "batch": 4, "engine": engine}
+        grade(grader=Lengths(), out=out / "grade", **settings)
+    for name in ("samples.jsonl", "scores.jsonl", "grades.jsonl", "summary.json"):
+        assert (tmp_path / "loc/bon" / name).read_bytes() == (tmp_path / "ray/bon" / name).read_bytes(), name
+    for name in ("grades.jsonl", "summary.json"):
+        assert (tmp_path / "loc/grade" / name).read_bytes() == (tmp_path / "ray/grade" / name).read_bytes(), name
+
+
+@pytest.mark.usefixtures("cluster")
+def test_features_are_those_of_a_local_run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prb.training.examples.CHUNK", 2)
+    dataset, ways = load(str(data)), {"joint": False, "k": 2, "rank": "recency"}
+    here = prepare(dataset, Letters(), **ways)
+    vectors, rows = np.array(here.vectors), np.array(here.rows)
+    shutil.rmtree(tmp_path / "features")
+    with open_executor(TWO) as executor:
+        there = prepare(dataset, Cached(executor.load(partial(given, Letters()), "letters")), **ways)
+    assert (np.array(there.vectors) == vectors).all()
+    assert (np.array(there.rows) == rows).all()
+    assert (rows[:, 2] < 0).any()  # an answer that cannot be encoded
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_is_killed_costs_nothing_but_time(data: Path, tmp_path: Path) -> None:
+    there = run(data, tmp_path / "there", Fragile(str(tmp_path), dies_once="plant 5 "), engine=TWO)
+    assert (tmp_path / "died").exists()
+    assert same_files(there, run(data, tmp_path / "here", Fragile(str(tmp_path))))
+
+
+def test_a_node_that_is_removed_costs_nothing_but_time(cluster: Any, data: Path, tmp_path: Path) -> None:
+    spare = cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+
+    class Removing(Notes):
+        def advance(self, n: int = 1) -> None:
+            nonlocal spare
+            if spare is not None:
+                cluster.remove_node(spare, allow_graceful=False)
+                spare = None
+
+    there = run(data, tmp_path / "there", Fragile(str(tmp_path)), engine="ray?actors=3", progress=Removing())
+    assert spare is None
+    assert same_files(there, run(data, tmp_path / "here", Fragile(str(tmp_path))))
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("how", ["deadly", "raises"])
+def test_the_rows_of_a_poisoned_batch_fail_and_the_rest_goes_on(how: str, data: Path, tmp_path: Path) -> None:
+    poisoned = Fragile(str(tmp_path), **{how: "plant 15 "})
+    there = run(data, tmp_path / "there", poisoned, engine=f"{TWO}&retries=1", condition=("none",))
+    failed = {line["pair"]: line for line in outcomes(there) if line["failure"]}
+    position = [row["id"] for row in ROWS].index("r15") // 3 * 3
+    assert list(failed) == [row["id"] for row in ROWS[position : position + 3]]
+    reason = "the tensor is too large" if how == "raises" else "its worker was lost"
+    assert all(reason in line["failure"] and line["failure_kind"] == "transient" for line in failed.values())
+    assert len(outcomes(there)) == len(ROWS)
+    run(data, there, Fragile(str(tmp_path)), condition=("none",))  # asks again, and only about these
+    assert same_files(there, run(data, tmp_path / "here", Fragile(str(tmp_path)), condition=("none",)))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_model_that_always_raises_stops_the_run(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match="in a row were lost: ValueError: the tensor is too large"):
+        run(data, tmp_path / "there", Fragile(str(tmp_path), raises="plant"), engine=f"{TWO}&retries=0", max_fatal=2)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_replica_that_cannot_load_is_one_line(data: Path, tmp_path: Path) -> None:
+    model = Fragile(str(tmp_path))
+    (tmp_path / "broken").touch()
+    with pytest.raises(PrbError, match=r"^'mine' cannot be loaded by a Ray worker: RuntimeError: no weights here$"):
+        run(data, tmp_path / "out", fragile.Reloading(model), engine=TWO)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_replicas_with_other_weights_are_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(PrbError, match="replicas of 'mine' differ: 'weights-"):
+        run(data, tmp_path / "out", fragile.Reloading(Differing(str(tmp_path))), engine=TWO, batch=1)
+
+
+def test_a_driver_that_is_killed_is_resumed(cluster: Any, data: Path, tmp_path: Path) -> None:
+    words = ["--condition", "none", "--condition", "profile", "--batch", "2", "--ranker", "recency", "--k", "5"]
+    spec = f"mine:={fragile.__file__}:Fragile?pause=0.1&folder={tmp_path}"
+    command = ["evaluate", "--model", spec, "--dataset", str(data), *words, "--quiet"]
+    engine = ["--engine", f"ray?actors=2&address={cluster.address}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "prb", *command, *engine, "--out", str(tmp_path / "there")], stdout=subprocess.DEVNULL
+    )
+    journal = tmp_path / "there" / "outcomes.jsonl"
+    until = time.monotonic() + 120
+    while not (journal.exists() and journal.stat().st_size) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = journal.read_bytes().count(b"\n")
+    assert 0 < kept < len(ROWS) * 2
+    from prb.cli import run as prb
+
+    assert prb([*command, "--engine", TWO, "--out", str(tmp_path / "there")]) == 0
+    assert prb([*command, "--out", str(tmp_path / "here")]) == 0
+    assert same_files(tmp_path / "there", tmp_path / "here")
+
+
+@pytest.mark.slow
+def test_a_ray_of_our_own_needs_no_short_temporary_folder_and_leaves_nothing(data: Path, tmp_path: Path) -> None:
+    long = tmp_path / ("a-folder-with-a-long-name-" * 4)
+    long.mkdir()
+    words = ["evaluate", "--model", "length", "--dataset", str(data), "--out", str(tmp_path / "run"), "--engine", "ray"]
+    environment = {**os.environ, "TMPDIR": str(long), "HOME": str(tmp_path)}
+    environment.pop("RAY_AUTH_MODE", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "prb", *words], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / ".ray").exists()
+    assert not list(Path("/tmp").glob("prb-ray-*"))
