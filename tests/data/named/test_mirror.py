@@ -262,3 +262,14 @@ def test_the_lessons_of_a_bank_hold_its_posts_and_answers_by_pole() -> None:
     assert lessons[0].posts[1] == tuple(post["text"] for post in axis["poles"][1]["evidence"])
     assert lessons[0].answers[0] == (axis["questions"][0]["question"], *axis["questions"][0]["answers"])
     assert not list(open_source("mirror").lessons())  # type: ignore[attr-defined]
+
+
+def test_the_halves_of_a_bank_share_neither_posts_nor_questions() -> None:
+    halves = [list(open_source(f"mirror?split=train&users=40&half={half}").rows()) for half in (1, 2)]
+    for texts in (lambda row: {post["text"] for post in row["profile"]}, lambda row: {row["question"], row["chosen"]}):
+        first, second = (set().union(*(texts(row.data) for row in half)) for half in halves)
+        assert first
+        assert not first & second
+    lesson = next(open_source("mirror?split=train&users=2&half=2").lessons())  # type: ignore[attr-defined]
+    assert [len(posts) for posts in lesson.posts] == [6, 6]
+    assert len(lesson.answers) == 4

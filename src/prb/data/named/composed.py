@@ -61,6 +61,29 @@ def first_axes(bank: Bank, number: int | None) -> Bank:
     return bank._replace(axes={name: axis for name, axis in bank.axes.items() if name in names})
 
 
+def halved(bank: Bank, half: int) -> Bank:
+    """One half of each axis's posts and questions and of the neutral posts: what is learned on one is new in the other.
+
+    Posts that state a pole and posts that show it take turns in the bank, so they are dealt out two by two.
+    """
+
+    def part(items: list[Row], together: int = 1) -> list[Row]:
+        return [item for n, item in enumerate(items) if n // together % 2 == half - 1]
+
+    axes = {
+        name: {
+            **axis,
+            "poles": [
+                {**pole, "evidence": part(pole["evidence"], 2), "exceptions": part(pole["exceptions"])}
+                for pole in axis["poles"]
+            ],
+            "questions": part(axis["questions"]),
+        }
+        for name, axis in bank.axes.items()
+    }
+    return bank._replace(axes=axes, neutral=part(bank.neutral))
+
+
 class Lesson(NamedTuple):
     """An axis of the bank with labels: what shows its two poles, and what suits them."""
 
@@ -90,10 +113,13 @@ class Composed:
     seed: int
     axes: int | None = None
     """How many of them; all by default."""
+    half: int | None = None
+    """1 or 2: only this half of each axis's posts and questions."""
 
     @property
     def bank(self) -> Bank:
-        return first_axes(read_bank(self.split), self.axes)
+        bank = first_axes(read_bank(self.split), self.axes)
+        return halved(bank, self.half) if self.half else bank
 
     def lessons(self) -> Iterator[Lesson]:
         """The axes with their labels, which rows do not show."""
