@@ -358,3 +358,23 @@ def test_twins_and_users_are_never_on_both_sides(
     assert outside
     assert not outside & inside
     assert about["counts"]["held_out"] == len(about["held"]) == 4 * len(outside)
+
+
+def test_the_recipe_of_the_docs_trains_on_composed_users(base: Path, tmp_path: Path) -> None:
+    config = settings_for(base=base, dataset="mirror?split=train&users=4", out=tmp_path / "out", epochs=1, k=1)
+    card = finetune(config).summary
+    assert card["data"]["name"] == "mirror?split=train&users=4&seed=0"
+    assert (card["data"]["rows"], card["data"]["users"], card["steps"]) == (8, 4, 2)
+
+
+def test_past_choices_are_in_the_prompt_that_is_trained_on(tokenizer: Any, tmp_path: Path) -> None:
+    past = [{"question": "which book?", "chosen": "early book morning", "rejected": "late long book"}]
+    data = write(tmp_path / "set.jsonl", [{**row, "choices": past} for row in rows()])
+    shown = {}
+    for history in ("both", "posts"):
+        config = settings_for(base="unused", dataset=data, history=history)
+        _, texts = next(tokenized(config, load(str(data), split="train"), Chat(tokenizer), 512))
+        assert not isinstance(texts, Failure)
+        shown[history] = tokenizer.decode(texts.chosen.ids)
+    assert "early book morning" in shown["both"]
+    assert "early book morning" not in shown["posts"]

@@ -8,7 +8,7 @@ the same weights as one that was not.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import orjson
 
 from prb.errors import BadInput, PrbError
 from prb.models.personal.head import Head, Scaler, require_torch, tensors
-from prb.models.personal.method import METHODS, Floats, Method, Pairs, Step
+from prb.models.personal.method import METHODS, Floats, Method, Pairs, Step, Taught
 from prb.progress import SILENT, Progress
 from prb.runs import draft
 from prb.stats.estimate import share
@@ -76,12 +76,20 @@ def learn(
     held: Ints,
     learning: Learning,
     *,
+    lessons: Sequence[Taught] = (),
     checkpoint: Path | None = None,
     progress: Progress = SILENT,
 ) -> Learned:
-    """Fit on some rows, stop by others. `checkpoint` survives an interruption; whoever saves the head removes it."""
+    """Fit on some rows, stop by others. `checkpoint` survives an interruption; whoever saves the head removes it.
+
+    Methods that are `taught` learn from the lessons; rows only fit the scaler.
+    """
     method = METHODS.make(spec)
     scaler = fit_scaler(examples, fit, learning.seed)
+    if method.taught:
+        params = method.teach([scaler.taught(lesson) for lesson in lessons])
+        head = Head(spec, single_precision(params), scaler, np.zeros(0))
+        return Learned(head, [], 0, {"axes": len(lessons)})
     if method.closed_form:
         rows = np.sort(np.random.default_rng([learning.seed, SOLVE_STREAM]).permutation(fit)[:CLOSED_FORM_ROWS])
         pairs = scaler.pairs(examples.pairs(rows, method, np.zeros((len(rows), 0))))

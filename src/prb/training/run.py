@@ -32,6 +32,7 @@ from prb.stats.estimate import share
 from prb.stats.paired import difference
 from prb.training.config import WHOLE_MODELS, CurveConfig, FullConfig, TrainConfig
 from prb.training.examples import Examples, Ints, fold_of, open_training, prepare, split_off
+from prb.training.lessons import encode_lessons
 from prb.training.loop import (
     Learning,
     credits_of,
@@ -79,7 +80,8 @@ def train(config: TrainConfig | FullConfig | None = None, *, progress: Progress 
 
 def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: Progress) -> dict[str, Any]:
     features = make_features(config.features, executor)
-    joint = METHODS.make(config.method).joint
+    method = METHODS.make(config.method)
+    joint = method.joint
     examples = prepare(dataset, features, joint=joint, k=config.k, rank=config.ranker, progress=progress)
     rows = examples.readable
     if not len(rows):
@@ -87,12 +89,19 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
     fit, held = (rows[part] for part in split_off(examples.cluster[rows], config.validation, config.seed))
     spec, tried = config.method, None
     learning = Learning(**{field.name: getattr(config, field.name) for field in fields(Learning)})
+    if config.sweep and method.taught:
+        raise BadInput(
+            f"--sweep: {config.method} learns axes, and held-out users share them; compare settings on "
+            "'mirror?split=validation', whose axes are others"
+        )
     if config.sweep:
         kept = config.target / SWEEP
         tried = sweep([spec], examples, rows, learning, config.folds, kept=kept, progress=progress)
         spec, learning = tried[0]["method"], replace(learning, l2=tried[0]["l2"], epochs=max(1, tried[0]["epochs"]))
         fit, held = rows, rows[:0]  # the folds have chosen the settings; nobody needs to be held out any more
-    learned = learn(spec, examples, fit, held, learning, checkpoint=config.target / CHECKPOINT, progress=progress)
+    lessons = encode_lessons(dataset.source, features) if method.taught else ()
+    checkpoint = config.target / CHECKPOINT
+    learned = learn(spec, examples, fit, held, learning, lessons=lessons, checkpoint=checkpoint, progress=progress)
     card = {
         "prb": __version__,
         "features": config.features,

@@ -245,3 +245,31 @@ def test_the_bank_has_sixty_axes_to_train_on_and_twelve_held_out() -> None:
 def test_users_come_in_couples() -> None:
     with pytest.raises(BadSpec, match="must be even, not 3"):
         open_source("mirror?split=train&users=3")
+
+
+def test_fewer_axes_are_part_of_more_and_make_up_all_rows() -> None:
+    few, more = ({row.data["axis"] for row in open_source(f"mirror?split=train&users=40&axes={n}").rows()}
+                 for n in (5, 15))  # fmt: skip
+    assert len(few) == 5
+    assert len(more) == 15
+    assert few < more
+
+
+def test_the_lessons_of_a_bank_hold_its_posts_and_answers_by_pole() -> None:
+    lessons = list(open_source("mirror?split=validation&users=2").lessons())  # type: ignore[attr-defined]
+    assert len(lessons) == 12
+    axis = read_bank("validation").axes[lessons[0].axis]
+    assert lessons[0].posts[1] == tuple(post["text"] for post in axis["poles"][1]["evidence"])
+    assert lessons[0].answers[0] == (axis["questions"][0]["question"], *axis["questions"][0]["answers"])
+    assert not list(open_source("mirror").lessons())  # type: ignore[attr-defined]
+
+
+def test_the_halves_of_a_bank_share_neither_posts_nor_questions() -> None:
+    halves = [list(open_source(f"mirror?split=train&users=40&half={half}").rows()) for half in (1, 2)]
+    for texts in (lambda row: {post["text"] for post in row["profile"]}, lambda row: {row["question"], row["chosen"]}):
+        first, second = (set().union(*(texts(row.data) for row in half)) for half in halves)
+        assert first
+        assert not first & second
+    lesson = next(open_source("mirror?split=train&users=2&half=2").lessons())  # type: ignore[attr-defined]
+    assert [len(posts) for posts in lesson.posts] == [6, 6]
+    assert len(lesson.answers) == 4

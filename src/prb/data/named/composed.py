@@ -55,6 +55,45 @@ def read_bank(split: str) -> Bank:
     return Bank(axes, read_neutral(), {name: frozenset(others) for name, others in related.items()})
 
 
+def first_axes(bank: Bank, number: int | None) -> Bank:
+    """So many of its axes, in an order drawn once: a smaller number is part of a larger one."""
+    names = Dice("axes").shuffled(list(bank.axes))[:number]
+    return bank._replace(axes={name: axis for name, axis in bank.axes.items() if name in names})
+
+
+def halved(bank: Bank, half: int) -> Bank:
+    """One half of each axis's posts and questions and of the neutral posts: what is learned on one is new in the other.
+
+    Posts that state a pole and posts that show it take turns in the bank, so they are dealt out two by two.
+    """
+
+    def part(items: list[Row], together: int = 1) -> list[Row]:
+        return [item for n, item in enumerate(items) if n // together % 2 == half - 1]
+
+    axes = {
+        name: {
+            **axis,
+            "poles": [
+                {**pole, "evidence": part(pole["evidence"], 2), "exceptions": part(pole["exceptions"])}
+                for pole in axis["poles"]
+            ],
+            "questions": part(axis["questions"]),
+        }
+        for name, axis in bank.axes.items()
+    }
+    return bank._replace(axes=axes, neutral=part(bank.neutral))
+
+
+class Lesson(NamedTuple):
+    """An axis of the bank with labels: what shows its two poles, and what suits them."""
+
+    axis: str
+    posts: tuple[tuple[str, ...], tuple[str, ...]]
+    """Of the first pole and of the second; without the exceptions."""
+    answers: tuple[tuple[str, str, str], ...]
+    """Question, answer for the first pole, answer for the second."""
+
+
 @cache
 def read_neutral() -> list[Row]:
     """Posts that show no preference."""
@@ -72,9 +111,24 @@ class Composed:
     split: str
     users: int
     seed: int
+    axes: int | None = None
+    """How many of them; all by default."""
+    half: int | None = None
+    """1 or 2: only this half of each axis's posts and questions."""
+
+    @property
+    def bank(self) -> Bank:
+        bank = first_axes(read_bank(self.split), self.axes)
+        return halved(bank, self.half) if self.half else bank
+
+    def lessons(self) -> Iterator[Lesson]:
+        """The axes with their labels, which rows do not show."""
+        for name, axis in self.bank.axes.items():
+            first, second = (tuple(post["text"] for post in pole["evidence"]) for pole in axis["poles"])
+            yield Lesson(name, (first, second), tuple((q["question"], *q["answers"]) for q in axis["questions"]))
 
     def rows(self) -> Iterator[Row]:
-        bank = read_bank(self.split)
+        bank = self.bank
         names = list(bank.axes)
         for couple in range(self.users // 2):
             # every axis once before any comes again, in another order each time

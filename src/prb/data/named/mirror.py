@@ -14,12 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from statistics import mean
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
+from pydantic import Field
 
 from prb.config import Count
-from prb.data.named.composed import Composed, read_neutral, runs_of
+from prb.data.named.composed import Composed, Lesson, read_neutral, runs_of
 from prb.data.named.simulate import Dice
 from prb.data.source import DATASETS, RawRow, Source, dict_row
 from prb.errors import BadSpec
@@ -42,6 +43,10 @@ class Mirror:
     name: str
     composed: Composed | None = None
 
+    def lessons(self) -> Iterator[Lesson]:
+        """The labeled axes that rows are composed of; the written splits have none."""
+        return self.composed.lessons() if self.composed else iter(())
+
     def rows(self) -> Iterator[RawRow]:
         if self.composed:
             rows = enumerate(self.composed.rows(), 1)
@@ -56,16 +61,25 @@ class Mirror:
 
 
 @DATASETS.register("mirror")
-def mirror(split: Literal["train", "validation"] | None = None, users: Count = 600, seed: int = 0) -> Source:
+def mirror(
+    split: Literal["train", "validation"] | None = None,
+    users: Count = 600,
+    seed: int = 0,
+    axes: Count | None = None,
+    half: Annotated[int, Field(ge=1, le=2)] | None = None,
+) -> Source:
     """The embedded benchmark of mirror pairs (English, CC-BY-4.0): splits test, dev and hard.
 
-    split=train or split=validation composes rows for so many users from a bank of preferences, for training.
+    split=train or split=validation composes rows for so many users from a bank of preferences, for training;
+    axes=15 uses so many of its axes, half=1 or half=2 one half of each axis's posts and questions.
     """
     if split is None:
         return Mirror("mirror")
     if users % 2:
         raise BadSpec(f"dataset 'mirror': users come in couples, so their number must be even, not {users}")
-    return Mirror(f"mirror?split={split}&users={users}&seed={seed}", Composed(split, users, seed))
+    fewer = "".join(f"&{option}={value}" for option, value in (("axes", axes), ("half", half)) if value)
+    name = f"mirror?split={split}&users={users}&seed={seed}{fewer}"
+    return Mirror(name, Composed(split, users, seed, axes, half))
 
 
 def unfold_hard(couple: dict[str, Any]) -> Iterator[dict[str, Any]]:

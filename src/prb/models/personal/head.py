@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from prb.errors import BadInput, MissingExtra
 from prb.hashing import digest
-from prb.models.personal.method import METHODS, Floats, Method, Pairs, View
+from prb.models.personal.method import METHODS, Floats, Method, Pairs, Taught, View
 from prb.runs import draft, read_json, write_json
 
 CARD, WEIGHTS, USERS = "card.json", "weights.safetensors", "users.json"
@@ -46,6 +46,10 @@ class Scaler:
         view = raw.view._replace(question=_scaled(raw.view.question, self.text, dtype), posts=posts)
         chosen, rejected = (_scaled(side, self.answer, dtype) for side in (raw.chosen, raw.rejected))
         return raw._replace(view=view, chosen=chosen, rejected=rejected)
+
+    def taught(self, raw: Taught) -> Taught:
+        first, second = (_scaled(posts, self.text, "float64") for posts in (raw.first, raw.second))
+        return Taught(first, second, raw.gaps / self.answer[1])
 
 
 def _scaled(rows: Any, moments: Floats, dtype: str) -> Any:

@@ -13,6 +13,7 @@ costs nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -62,6 +63,16 @@ class Step(NamedTuple):
     """A torch.Generator."""
 
 
+class Taught(NamedTuple):
+    """An axis of preference with labels, as vectors."""
+
+    first: Floats
+    """(posts, size): posts that show its first pole."""
+    second: Floats
+    gaps: Floats
+    """(questions, size): the answer for the first pole minus the one for the second."""
+
+
 class Method:
     """The defaults describe a user-blind head; see `methods.py` for the rest."""
 
@@ -76,6 +87,8 @@ class Method:
     """User-blind unless labeled pairs of the user are given."""
     closed_form: ClassVar[bool] = False
     """`solve` gives the parameters at once: no torch, no epochs."""
+    taught: ClassVar[bool] = False
+    """`teach` gives the parameters from labeled axes, which only some datasets have."""
     unpenalized: ClassVar[frozenset[str]] = frozenset()
     """Parameters without an L2 penalty."""
     grid: ClassVar[dict[str, tuple[float, ...]]] = {}
@@ -105,6 +118,9 @@ class Method:
         return most_probable_codes(self, params, pairs, users, nobody)
 
     def solve(self, pairs: Pairs) -> dict[str, Floats]:
+        raise NotImplementedError
+
+    def teach(self, lessons: Sequence[Taught]) -> dict[str, Floats]:
         raise NotImplementedError
 
     def report(self, params: Params, pairs: Pairs, users: int) -> dict[str, Any]:  # noqa: ARG002

@@ -1,0 +1,29 @@
+"""Labeled axes of preference as vectors, for methods that are taught them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from prb.data.source import Source
+from prb.errors import BadInput
+from prb.models.personal.features import Features
+from prb.models.personal.method import Taught
+from prb.types import Ask, Failure, Query
+
+
+def encode_lessons(source: Source, features: Features) -> list[Taught]:
+    """One per axis of the dataset; answers are encoded as they are for scoring, after their question."""
+    lessons = list(getattr(source, "lessons", tuple)())
+    if not lessons:
+        raise BadInput(f"{source.name} has no labeled axes; 'mirror?split=train&users=2000' has")
+    taught = []
+    for lesson in lessons:
+        first, second = (np.asarray(features.texts(posts), dtype=np.float64) for posts in lesson.posts)
+        asks = [Ask(Query(question=question), text) for question, *texts in lesson.answers for text in texts]
+        vectors = features.answers(asks)
+        whole = [(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+                 if not isinstance(a, Failure) and not isinstance(b, Failure)]  # fmt: skip
+        if not whole:
+            raise BadInput(f"axis {lesson.axis}: no answer could be encoded")
+        taught.append(Taught(first, second, np.stack([np.float64(a) - np.float64(b) for a, b in whole])))
+    return taught
