@@ -26,7 +26,19 @@ from prb.reporting.exports import numbers_table, tables_of
 from prb.reporting.figures import write_figures
 from prb.reporting.format import Table, as_csv, markdown
 from prb.reporting.gather import DAMAGED, Inputs, damaged, gather, read_any
-from prb.reporting.pages import audit, downstream, leaderboard, model, other, pairs, study
+from prb.reporting.pages import (
+    audit,
+    cost,
+    downstream,
+    histories,
+    leaderboard,
+    model,
+    other,
+    pairs,
+    stability,
+    study,
+    users,
+)
 from prb.reporting.style import load_matplotlib
 from prb.runs import draft
 
@@ -53,6 +65,8 @@ class ReportConfig(OutputConfig):
     """Also write figures for papers, as SVG and PDF in figures/."""
     published: Name | None = None
     """Also show published results about the dataset, marked as such: a YAML file, or `default` for those we ship."""
+    models: Place | None = None
+    """YAML file with size, license, date, kind and link of models. Default: models.yaml beside the runs, if any."""
     format: Literal["site", "markdown", "csv"] = "site"
     """`site` writes files; the others print to stdout: the tables of the commands, or (only evaluate runs) numbers."""
     json: bool = False
@@ -79,8 +93,12 @@ def _with_pairs(build: Callable[[Inputs], Iterable[DataFile]]) -> Callable[[Inpu
 
 PAGES = (
     Page("index", "Leaderboard", "Leaderboard", leaderboard.build),
-    Page("model", "Models", "One model", _with_pairs(model.build)),
+    Page("cost", "Cost", "Cost and quality", _with_pairs(cost.build), ("results",)),
+    Page("stability", "Stability", "Stability of the ranking", _with_pairs(stability.build), ("results",)),
+    Page("model", "Models", "One model", _with_pairs(model.build), ("results",)),
+    Page("users", "Users", "Users", _with_pairs(users.build), ("results",)),
     Page("pairs", "Pairs", "Pair explorer", _with_pairs(pairs.build), ("diff", "explore")),
+    Page("histories", "Histories", "Histories", _with_pairs(histories.build), ("explore",)),
     Page("compare", "Compare", "Two models", _with_pairs(lambda _: ())),
     Page("downstream", "Downstream", "Downstream", downstream.build, ("results",)),
     Page("study", "Study", "Human study", study.build, ("results",)),
@@ -103,6 +121,7 @@ def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
         texts=settings.texts,
         figures=settings.figures,
         published=settings.published,
+        models=settings.models,
         progress=progress,
     )
 
@@ -136,8 +155,9 @@ def report_summaries(settings: ReportConfig) -> list[dict[str, Any]]:
 def _results(settings: ReportConfig) -> list[tuple[str, dict[str, Any]]]:
     if not settings.runs:
         raise BadInput("name at least one run folder")
-    if settings.published:
-        raise BadInput("--published is for the site; tables and summaries hold results of runs only")
+    if settings.published or settings.models:
+        flag = "--published" if settings.published else "--models"
+        raise BadInput(f"{flag} is for the site; tables and summaries hold results of runs only")
     return [read_any(run) for run in settings.runs]
 
 
@@ -148,13 +168,14 @@ def write_site(
     texts: bool = True,
     figures: bool = False,
     published: str | None = None,
+    models: Path | None = None,
     progress: Progress = SILENT,
 ) -> Path:
     """The whole site or nothing: it is built beside `out` and then takes its place. Returns its `index.html`."""
     check_target(out)
     if figures:
         load_matplotlib()
-    inputs = gather(places, texts=texts, published=published, progress=progress)
+    inputs = gather(places, texts=texts, published=published, models=models, progress=progress)
     target = out.resolve()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
