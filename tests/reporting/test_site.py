@@ -43,8 +43,9 @@ def site(run: Path, tmp_path: Path) -> Path:
 def test_a_site_holds_its_pages_tables_scripts_and_data(run: Path, tmp_path: Path) -> None:
     index = write_site([run], tmp_path / "deep" / "site")
     assert index == tmp_path / "deep" / "site" / "index.html"
-    pages = ["compare", "cost", "histories", "index", "model", "pairs", "stability", "users"]
-    files = [*(f"{page}.html" for page in pages), "table.csv", "table.md"]
+    stems = ("compare", "cost", "histories", "index", "model", "pairs", "stability", "users")
+    pages = [f"{stem}.html" for stem in stems]
+    files = [*pages, "table.csv", "table.md"]
     assert names(index.parent) == sorted(["assets", "data", *files])
     assert names(tmp_path / "deep") == ["site"]
     for page in pages:

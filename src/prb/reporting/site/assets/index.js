@@ -100,7 +100,7 @@
     const shown = sorted(all.filter((r) => r.model.name.toLowerCase().includes(wanted)), cols, v.sort);
     const at = cols.findIndex((c) => c.key === data.conditions[0]);
     const heads = [...cols];
-    heads.splice(at, 0, { label: charts.axis({ scale, ticks: scale.ticks, lines }), chart: true, left: true });
+    heads.splice(at, 0, { label: [h("span", { class: "offstage" }, "accuracy, %"), charts.axis({ scale, ticks: scale.ticks, lines })], chart: true, left: true });
     const body = shown.map((r) => heads.map((c) => (c.chart ? chart(data, r, v, lines, scale) : cell(data, c, r, v))));
     const drawn = table(heads, body, { sort: v.sort, onsort: (key) => go({ sort: `${key}.${(v.sort.key === key ? !v.sort.down : natural(key)) ? "down" : "up"}` }) });
     drawn.className = "board";

@@ -5,7 +5,7 @@
   const { h, put, options, table, go, link, percent, points, stars, interval, count, number, pValue, words } = prb;
   const LINES = [{ at: 0.5, kind: "half" }];
 
-  const card = (title, ...children) => h("section", { class: "card" }, h("h3", {}, title), children);
+  const card = (title, ...children) => h("section", { class: "card" }, h("h2", {}, title), children);
   const soft = (text) => h("p", { class: "soft" }, text);
 
   function facts(entries) {

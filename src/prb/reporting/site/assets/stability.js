@@ -39,13 +39,13 @@
 
   function rivals(d, found, name, unit) {
     const rows = found.ranked.slice(1).map((n) => [name(n), found.overtaken[n] === null ? "never" : count(found.overtaken[n]), found.overtaken[n] === null ? "–" : percent(found.overtaken[n] / d.clusters)]);
-    return h("section", { class: "card" }, h("h3", {}, "How few can overturn it?"), h("div", { class: "wide" }, table([{ label: "rival", left: true }, { label: unit }, { label: "% of all" }], rows)),
+    return h("section", { class: "card" }, h("h2", {}, "How few can overturn it?"), h("div", { class: "wide" }, table([{ label: "rival", left: true }, { label: unit }, { label: "% of all" }], rows)),
       h("p", { class: "soft" }, `The fewest ${unit} without which ${name(found.ranked[0])} is no longer ahead of the rival, over the pairs that both answered. This is the worst case, not what chance would do; 0 means they are level already.`));
   }
 
   function halves(found) {
     const r = found.split_half;
-    return h("section", { class: "card", id: "halves" }, h("h3", {}, "Split-half rank correlation"),
+    return h("section", { class: "card", id: "halves" }, h("h2", {}, "Split-half rank correlation"),
       r ? [h("dl", { class: "facts" }, h("div", {}, h("dt", {}, "Spearman's ρ between halves"), h("dd", {}, number(r.value, 2), h("small", {}, `95\u00a0% of ${count(r.draws)} draws: ${number(r.low, 2)} to ${number(r.high, 2)}`)))),
         h("p", { class: "soft" }, "The clusters are split in two at random, all models are ranked on each half, and the two rankings are compared: 1 if they agree, 0 if they have nothing to do with each other. Halves are half as large as the dataset, so the ranking on all of it is somewhat more stable. Models that are equally good by construction lower it.")]
         : h("p", { class: "soft" }, "This needs three models that are not all tied."));
@@ -73,7 +73,7 @@
       put(lead, verdict(d, found, step, how, name, unit));
       put(body, h("section", { class: "card", "aria-label": "Accuracy of the models" }, bars(d, found, step, how, name),
         h("p", { class: "soft" }, how === "random" ? `Mean accuracy in % over draws, on a scale from 0 to 100, with the range of the central 95 % of draws. This range is about leaving out, not about other users: it is no confidence interval.` : "Accuracy in % on what remains, on a scale from 0 to 100.")),
-      h("div", { class: "cards" }, h("section", { class: "card" }, h("h3", {}, "Who is first without k?"), curve(d, found, step, name, unit)), halves(found), rivals(d, found, name, unit)));
+      h("div", { class: "cards" }, h("section", { class: "card" }, h("h2", {}, "Who is first without k?"), curve(d, found, step, name, unit)), halves(found), rivals(d, found, name, unit)));
     }
     return { parts, update };
   }

@@ -29,7 +29,7 @@
       if (names.names[user] === wanted) cells.attributes = { class: "picked" };
       return cells;
     });
-    return h("section", { class: "card", id: "worst" }, h("h3", {}, q ? `Users with “${q}”: ${count(rows.length)}` : `Served worst: ${count(shown.length)} of ${count(found.user.length)}`),
+    return h("section", { class: "card", id: "worst" }, h("h2", {}, q ? `Users with “${q}”: ${count(rows.length)}` : `Served worst: ${count(shown.length)} of ${count(found.user.length)}`),
       shown.length ? h("div", { class: "wide" }, table([{ label: "user", left: true }, { label: "accuracy, %" }, { label: "95 %" }, { label: "pairs" }], body)) : h("p", { class: "soft" }, "No user has this in their name."),
       h("p", { class: "soft" }, "The worst of many are partly unlucky: their intervals say how much further questions of theirs may change."));
   }
@@ -38,19 +38,19 @@
     const parts = Object.entries(found.groups).map(([name, labels]) => [h("h3", {}, `By ${words(name)}`),
       Object.keys(labels).length ? charts.bars(Object.entries(labels).map(([label, e]) => ({ name: words(label), lanes: [{ ...e, kind: page.condition }], text: `${interval(e)} · n ${count(e.n)}` })), { lines: LINES }) : null,
       page.small[name] ? h("p", { class: "soft" }, `${count(page.small[name])} groups with fewer than ${page.min} users are not shown.`) : null]);
-    return h("section", { class: "card", id: "groups" }, h("h3", {}, "Groups of users"), h("p", { class: "soft" }, parts.length ? `Groups of at least ${page.min} users, worst first.` : data.missing ? `Unknown. ${data.missing}` : `The rows of this dataset name no groups of users (field groups). Groups of at least ${page.min} users would be compared here.`), parts);
+    return h("section", { class: "card", id: "groups" }, h("h2", {}, "Groups of users"), h("p", { class: "soft" }, parts.length ? `Groups of at least ${page.min} users, worst first.` : data.missing ? `Unknown. ${data.missing}` : `The rows of this dataset name no groups of users (field groups). Groups of at least ${page.min} users would be compared here.`), parts);
   }
 
   function drilldown(page, user) {
     const { data, names, pairs, list, model, condition } = page, n = names.names.indexOf(user);
-    if (n < 0) return h("section", { class: "card", id: "user" }, h("h3", {}, user), h("p", { class: "soft" }, "There is no such user."));
+    if (n < 0) return h("section", { class: "card", id: "user" }, h("h2", {}, user), h("p", { class: "soft" }, "There is no such user."));
     const view = { data: data.id, condition, model: data.models[model].name };
     const rows = pairs.ids.map((_, i) => i).filter((i) => pairs.users[i] === n).map((i) => {
       const [sign, meaning] = MARK[list.credit[model][i]];
       return [h("a", { href: link({ ...view, user, pair: pairs.ids[i] }, "pairs.html") }, pairs.heads ? pairs.heads[i] : pairs.ids[i]), h("span", { class: `mark m${list.credit[model][i] === "-" ? "x" : list.credit[model][i]}`, role: "img", "aria-label": meaning, title: meaning }, sign),
-        number(list.margin[model][i]), h("a", { href: link({ ...view, pair: pairs.ids[i] }, "histories.html"), "aria-label": `history for ${pairs.ids[i]}` }, "history")];
+        number(list.margin[model][i]), h("a", { href: link({ ...view, pair: pairs.ids[i] }, "histories.html"), "aria-label": `history for ${pairs.ids[i]}` }, "posts")];
     });
-    return h("section", { class: "card", id: "user" }, h("h3", { tabindex: -1 }, `Pairs of ${user}`), h("div", { class: "wide" }, table([{ label: "question", left: true, wrap: true }, { label: "verdict", left: true }, { label: "margin" }, { label: "" }], rows)),
+    return h("section", { class: "card", id: "user" }, h("h2", { tabindex: -1 }, `Pairs of ${user}`), h("div", { class: "wide" }, table([{ label: "question", left: true, wrap: true }, { label: "verdict", left: true }, { label: "margin" }, { label: "history" }], rows)),
       h("p", { class: "soft" }, h("a", { href: link({ user: null }) }, "close")));
   }
 
@@ -72,7 +72,7 @@
       h("p", { class: "soft" }, single ? "Every user has one pair, so each is right or wrong and an interval says little." : found.user.length > MANY ? "Number of users by accuracy." : "One dot per user. Bars are Wilson's 95 % intervals over the user's own pairs.", " Far more spread than chance alone gives means that some users are served worse than others, not just unluckier.")),
     h("div", { class: "two loose" }, ranking(found, names, state.user, q, tenth, (user) => link({ user: names.names[user] })), state.user ? drilldown(page, state.user) : groups(found, data, page)), state.user ? groups(found, data, page) : null] : h("p", { class: "note" }, "No pair was answered."));
     if (at !== null) { search.focus({ preventScroll: true }); search.setSelectionRange(at, at); }
-    if (state.user && last && state.user !== last.user) document.querySelector("#user h3")?.focus();
+    if (state.user && last && state.user !== last.user) document.querySelector("#user h2")?.focus();
     last = state;
   });
 })();
