@@ -42,8 +42,8 @@ def main() -> None:
         shoot(browser, site, VIEWS, DESK, "")
         shoot(browser, site, ON_A_PHONE, PHONE, "-phone")
         shoot(browser, site, {"pairs": VIEWS["pairs"]}, DESK, "-dark", dark=True)
-        shutil.copy(DOCS / "report" / "leaderboard.png", DOCS / "report.png")
         browser.close()
+    shutil.copy(DOCS / "report" / "leaderboard.png", DOCS / "report.png")
 
 
 def shoot(
@@ -55,7 +55,9 @@ def shoot(
         page.goto("about:blank")  # another hash alone would keep the page
         page.goto(f"{site.resolve().as_uri()}/{view}")
         page.wait_for_selector("body[data-ready]")
-        page.screenshot(path=DOCS / "report" / f"{name}{suffix}.png")
+        card = page.locator(".boardcard").first.bounding_box() if name == "leaderboard" and size is DESK else None
+        clip = {"x": 0, "y": 0, **size, **({"height": card["y"] + card["height"] + 16} if card else {})}
+        page.screenshot(path=DOCS / "report" / f"{name}{suffix}.png", clip=clip)
 
 
 if __name__ == "__main__":

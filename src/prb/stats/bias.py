@@ -38,11 +38,11 @@ def length_bias(credit: Floats, clusters: Ints, chosen: Floats, rejected: Floats
 
 def logistic(ratio: Floats, credit: Floats) -> tuple[float | None, float | None]:
     """σ(intercept) and slope per standard deviation."""
+    if np.ptp(ratio) == 0 or len(np.unique(credit)) < 2:
+        return None, None
     from sklearn.linear_model import LogisticRegression
 
     scale = float(ratio.std())
-    if np.ptp(ratio) == 0 or len(np.unique(credit)) < 2:
-        return None, None
     column = (ratio / scale).reshape(-1, 1)
     rows = np.concatenate([column, column])
     labels = np.repeat([1, 0], len(credit))

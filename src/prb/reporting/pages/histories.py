@@ -41,7 +41,7 @@ def build(inputs: Inputs) -> Iterator[tuple[str, Any]]:
                 estimates = by_label(column.credit, group.clusters, labels)
                 view["accuracy"].append({part: estimates[part].as_dict() for part in PARTS if part in estimates})
         ids = [sorted(posts) for posts in bearing] if bearing else None
-        yield f"{group.id}/histories", {"bearing": ids, "posts": group.history, "views": list(views.values())}
+        yield f"{group.id}/histories", {"bearing": ids, "views": list(views.values())}
 
 
 def _view(entry: Entry, picked: Sequence[Sequence[str]], bearing: Sequence[frozenset[str]] | None) -> dict[str, Any]:

@@ -22,12 +22,19 @@
     return `Without the ${count(k)} ${unit} in which ${name(leader)} is furthest ahead of ${name(second)}, ${stays ? `${name(leader)} is still first` : `${name(values.indexOf(best))} is first`}.`;
   }
 
+  // the same for every k, so that dots move when the slider does
+  function range(found) {
+    const ends = [...found.random.flatMap((r) => [...r.low, ...r.high]), ...found.favorable.flat()].filter((x) => x !== null);
+    return { from: Math.floor(10 * Math.min(0.4, ...ends) + 1e-9) / 10, to: Math.ceil(10 * Math.max(0.6, ...ends) - 1e-9) / 10 };
+  }
+
   function bars(d, found, step, mode, name) {
     const values = found.models.map((_, n) => ({ n, e: estimate(d, found, step, mode, n) })).sort((a, b) => (b.e.value ?? -1) - (a.e.value ?? -1) || found.ranked.indexOf(a.n) - found.ranked.indexOf(b.n));
+    const scale = range(found);
     return charts.bars(values.map(({ n, e }) => ({
       name: name(n), lanes: [{ ...e, kind: n === found.ranked[0] ? "profile" : "none" }],
       text: mode === "random" && d.steps[step] ? `${percent(e.value)} · first in ${percent(found.random[step].first[n], 0)} %` : percent(e.value),
-    })), { lines: [{ at: 0.5, kind: "half" }] });
+    })), { lines: [{ at: 0.5, kind: "half" }], scale });
   }
 
   function curve(d, found, step, name, unit) {
@@ -71,8 +78,9 @@
       if (!under) { put(lead, "This needs two models that answered something."); put(body); return; }
       const found = d.conditions[under], name = (n) => data.models[found.models[n]].name;
       put(lead, verdict(d, found, step, how, name, unit));
+      const scale = range(found), on = `on a scale from ${percent(scale.from, 0)} to ${percent(scale.to, 0)} (the line is 50 %)`;
       put(body, h("section", { class: "card", "aria-label": "Accuracy of the models" }, bars(d, found, step, how, name),
-        h("p", { class: "soft" }, how === "random" ? `Mean accuracy in % over draws, on a scale from 0 to 100, with the range of the central 95 % of draws. This range is about leaving out, not about other users: it is no confidence interval.` : "Accuracy in % on what remains, on a scale from 0 to 100.")),
+        h("p", { class: "soft" }, how === "random" ? `Mean accuracy in % over draws and the range of the central 95 % of them, ${on}. This range is about leaving out, not about other users: it is no confidence interval.` : `Accuracy in % on what remains, ${on}.`)),
       h("div", { class: "cards" }, h("section", { class: "card" }, h("h2", {}, "Who is first without k?"), curve(d, found, step, name, unit)), halves(found), rivals(d, found, name, unit)));
     }
     return { parts, update };
