@@ -6,7 +6,7 @@ VERL := .venv-verl
 VLLM := .venv-vllm
 EXTRAS := .venv-extras
 
-.PHONY: help demo test test-slow test-verl test-vllm test-extras check baselines training downstream study coverage bench clean
+.PHONY: help demo test test-slow test-verl test-vllm test-extras check baselines training downstream study pictures coverage bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -16,7 +16,7 @@ demo: $(VENV)/.core  ## evaluate the embedded models on the embedded benchmark, 
 	$(BIN)/prb evaluate --out runs/demo
 	@$(BIN)/prb report runs/demo
 
-test: $(VENV)/.dev chromium  ## all tests, then the command line once more in an unusual environment
+test: $(VENV)/.dev chromium axe  ## all tests, then the command line once more in an unusual environment
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not gpu and not api"
 	@long=$$(mktemp -d)/a-temporary-folder/whose-path-is-longer/than-a-line-of-a-terminal/so-that-nothing-may-depend-on-it; \
 	mkdir -p $$long && COLUMNS=41 TERM=dumb NO_COLOR=1 LC_ALL=C TZ=Asia/Kathmandu TMPDIR=$$long \
@@ -51,6 +51,9 @@ downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with 
 
 study: $(VENV)/.dev  ## over 30 reward models: does mirror predict best-of-N? (an hour)
 	$(BIN)/python benchmarks/study.py
+
+pictures: $(VENV)/.dev chromium  ## the pictures of the report site, from a real run, into docs/
+	$(BIN)/python benchmarks/pictures.py
 
 coverage: $(VENV)/.dev  ## how often 95 % intervals hold the truth, into docs/statistics.md (minutes)
 	$(BIN)/python benchmarks/coverage.py
@@ -108,6 +111,13 @@ $(EXTRAS)/.ready: pyproject.toml
 	$(EXTRAS)/bin/python -m pip install --quiet --editable '.[hub,pandas,inspect,wandb,mlflow,trackio]' \
 	  hypothesis jsonschema mlcroissant pytest
 	@touch $@
+
+AXE := axe-core@4.14.0
+.PHONY: axe
+axe: $(VENV)/bin/python  ## axe-core (MPL-2.0), with which browser tests check accessibility
+	@[ -f $(VENV)/axe/axe.min.js ] || { mkdir -p $(VENV)/axe && cd $(VENV)/axe && npm pack --silent $(AXE) >/dev/null \
+	&& tar -xzf axe-core-*.tgz --strip-components=1 package/axe.min.js package/LICENSE && rm axe-core-*.tgz; } 2>/dev/null \
+	|| echo "axe-core cannot be had (npm): accessibility tests will be skipped"
 
 .PHONY: chromium
 chromium:

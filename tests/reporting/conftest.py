@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,15 @@ class Visit:
     def assert_fits(self) -> None:
         assert self.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         assert self.page.evaluate(SPILL) == []
+
+
+@pytest.fixture
+def axe() -> str:
+    """The script of axe-core, a checker of accessibility; `make test` puts it into the environment."""
+    script = Path(sys.prefix, "axe", "axe.min.js")
+    if not script.exists():
+        pytest.skip("axe-core is not installed (`make axe` needs npm), so accessibility cannot be checked")
+    return script.read_text("utf-8")
 
 
 @pytest.fixture

@@ -43,8 +43,10 @@ def site(run: Path, tmp_path: Path) -> Path:
 def test_a_site_holds_its_pages_tables_scripts_and_data(run: Path, tmp_path: Path) -> None:
     index = write_site([run], tmp_path / "deep" / "site")
     assert index == tmp_path / "deep" / "site" / "index.html"
-    pages = ["compare.html", "index.html", "model.html", "pairs.html"]
-    assert names(index.parent) == ["assets", *pages[:1], "data", *pages[1:], "table.csv", "table.md"]
+    stems = ("compare", "cost", "histories", "index", "model", "pairs", "stability", "users")
+    pages = [f"{stem}.html" for stem in stems]
+    files = [*pages, "table.csv", "table.md"]
+    assert names(index.parent) == sorted(["assets", "data", *files])
     assert names(tmp_path / "deep") == ["site"]
     for page in pages:
         for used in re.findall(r'(?:src|href)="([^"#]+)"', (index.parent / page).read_text("utf-8")):

@@ -14,7 +14,17 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss
 
-from prb.stats.bias import BINS, FOLDS, RIDGE, calibration, fit_temperature, length_bias, logistic, position_bias
+from prb.stats.bias import (
+    BINS,
+    FOLDS,
+    RIDGE,
+    calibration,
+    fit_temperature,
+    length_bias,
+    length_controlled,
+    logistic,
+    position_bias,
+)
 from prb.stats.estimate import Floats, Ints, share
 from tests.stats.strategies import NAN, columns, credit, credit_or_failure, few, floats, ints, orders, usual
 
@@ -512,3 +522,35 @@ def test_units_signs_order_and_codes_in_the_same_order_do_not_matter(
         else:
             assert again["brier"] == pytest.approx(found["brier"], abs=5e-3)
             assert again["n"] == found["n"]
+
+
+def test_accuracy_at_equal_length_by_hand() -> None:
+    # of 100 rows with the chosen answer twice as long 80 are won (logit ln 4), of 100 half as long 50 (logit 0): at
+    # equal length the logit is ln 2, the share ⅔. Both groups are fitted exactly, so the clustered variance is that of
+    # two binomials, ¼ (1/16 + 1/25), times 200/199; t with 199 degrees of freedom is 1.972.
+    credit = np.repeat([1.0, 0.0, 1.0, 0.0], [80, 20, 50, 50])
+    chosen, rejected = np.repeat([200.0, 100.0], 100), np.repeat([100.0, 200.0], 100)
+    result = length_controlled(credit, np.arange(200), chosen, rejected)
+    assert result.value == pytest.approx(2 / 3, abs=2e-4)  # the ridge moves it a little
+    half = 1.97196 * math.sqrt((1 / 16 + 1 / 25) / 4 * 200 / 199)
+    assert (result.low, result.high) == (
+        pytest.approx(expit(math.log(2) - half), abs=1e-3),
+        pytest.approx(expit(math.log(2) + half), abs=1e-3),
+    )
+    # the same rows twice, once per copy of a cluster, know no more: the interval is that of 200 clusters
+    twice = length_controlled(*(np.tile(a, 2) for a in (credit, np.arange(200), chosen, rejected)))
+    assert twice.low == pytest.approx(result.low, abs=1e-3)
+
+
+def test_where_length_cannot_matter_accuracy_at_equal_length_is_accuracy() -> None:
+    same = floats(100, 100, 100, 100)
+    credit = floats(1, 0, 1, NAN)
+    assert length_controlled(credit, ints(0, 1, 2, 3), same, same) == share(credit[:3], ints(0, 1, 2), failed=1)
+    won = floats(1, 1, 1)
+    assert length_controlled(won, ints(0, 1, 2), floats(1, 2, 3), same[:3]) == share(won, ints(0, 1, 2))
+    assert length_controlled(floats(NAN), ints(0), same[:1], same[:1]).value is None
+
+
+def test_one_cluster_allows_no_interval_at_equal_length() -> None:
+    result = length_controlled(floats(1, 0, 1, 0), ints(0, 0, 0, 0), floats(2, 1, 2, 1), floats(1, 2, 1, 1))
+    assert (result.low, result.high) == (0, 1)

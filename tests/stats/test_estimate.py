@@ -22,12 +22,14 @@ from prb.stats.estimate import (
     by_group,
     by_label,
     cancels,
+    chance_spread,
     clustered_stderr,
     codes,
     components,
     share,
     spread,
     totals,
+    user_intervals,
     user_means,
     wilson,
 )
@@ -721,3 +723,12 @@ def test_one_cluster_has_no_interval_and_nothing_has_no_average() -> None:
     assert average(floats(0.2, 0.4), ints(7, 7)).low is None
     none = average(floats(NAN, NAN), ints(0, 1))
     assert (none.value, none.low, none.n, none.failed) == (None, None, 0, 2)
+
+
+def test_users_have_the_interval_of_their_own_rows_and_a_spread_that_chance_alone_would_give() -> None:
+    means, rows = floats(1, 0.5, 0.5), ints(4, 2, 2)
+    low, high = user_intervals(means, rows)
+    assert list(zip(low.tolist(), high.tolist(), strict=True)) == [wilson(1, 4), wilson(0.5, 2), wilson(0.5, 2)]
+    # 6 of 8 rows won: ¾ · ¼ times the mean of ¼, ½ and ½
+    assert chance_spread(means, rows) == pytest.approx((3 / 16 * 5 / 12) ** 0.5)
+    assert chance_spread(means[:1], rows[:1]) is None

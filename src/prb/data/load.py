@@ -73,6 +73,10 @@ class Dataset:
         build = BUILD[self.task]
         return (build(data) for _, _, data in self._rows(self._sampled))
 
+    def other(self, field: str) -> Iterator[Any]:
+        """Of each row a field that is not ours, `None` where it has none. Read from the source again."""
+        return (data.get(field) for _, _, data in self._rows(self._sampled))
+
     def _rows(self, only: frozenset[int] | None = None) -> Iterator[tuple[int, RawRow, dict[str, Any]]]:
         for ordinal, row in enumerate(self.source.rows()):
             if ordinal in self._bad or (only is not None and ordinal not in only):

@@ -16,6 +16,7 @@ from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.board import shown_condition
 from prb.reporting.format import Table
+from prb.reporting.metadata import ModelMetadata, metadata_of, read_metadata
 from prb.reporting.published import PublishedResult, read_published
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed
 from prb.stats.estimate import Ints, codes
@@ -77,6 +78,7 @@ class Entry:
     """What the run calls it: its short name, or the spec."""
     spec: str
     run: Evaluation
+    metadata: ModelMetadata | None = None
 
     @property
     def kind(self) -> str:
@@ -150,6 +152,7 @@ def gather(
     runs: Sequence[Evaluation] = (),
     texts: bool = True,
     published: str | None = None,
+    models: Path | None = None,
     notices: Sequence[Table] = (),
     progress: Progress = SILENT,
 ) -> Inputs:
@@ -167,7 +170,8 @@ def gather(
         if run.summary["task"] == "pairs":
             by_rows.setdefault(run.rows, []).append(run)
     results = read_published(published) if published else ()
-    groups = tuple(_group(f"d{n}", same, progress) for n, same in enumerate(by_rows.values()))
+    metadata = read_metadata(models, [run.folder for run in runs])
+    groups = tuple(_group(f"d{n}", same, metadata, progress) for n, same in enumerate(by_rows.values()))
     names = [group.about["name"] for group in groups]
     if published and not any(result.is_about(name) for result in results for name in names):
         progress.note(f"published results: {published} has none about {', '.join(names) or 'these runs'}")
@@ -246,8 +250,8 @@ def dataset_label(result: Mapping[str, Any]) -> str:
     return Path(data["name"]).name + (f", split {data['split']}" if data["split"] else "")
 
 
-def _group(name: str, runs: Sequence[Evaluation], progress: Progress) -> Group:
-    entries = _entries(runs)
+def _group(name: str, runs: Sequence[Evaluation], metadata: Sequence[ModelMetadata], progress: Progress) -> Group:
+    entries = tuple(replace(e, metadata=metadata_of(metadata, e.model, e.spec)) for e in _entries(runs))
     columns: dict[tuple[str, str], Column] = {}
     first: Outcomes | None = None
     for run in runs:

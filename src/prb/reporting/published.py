@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
@@ -22,6 +23,7 @@ from prb.errors import BadInput
 DEFAULT = "default"
 """Names the file that comes with the package."""
 SHIPPED = files("prb.reporting") / "published.yaml"
+Row = TypeVar("Row", bound=BaseModel)
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
@@ -52,11 +54,15 @@ class PublishedResult(BaseModel):
 
 def read_published(place: str) -> tuple[PublishedResult, ...]:
     """The rows of a file, or of the one that is shipped."""
+    return read_rows(SHIPPED if place == DEFAULT else Path(place), PublishedResult)
+
+
+def read_rows(place: Path | Traversable, kind: type[Row]) -> tuple[Row, ...]:
+    """A YAML file that is a list of rows of a kind."""
     import yaml
 
     try:
-        content = yaml.safe_load(SHIPPED.read_text("utf-8") if place == DEFAULT else Path(place).read_text("utf-8"))
-        return tuple(TypeAdapter(list[PublishedResult]).validate_python(content))
+        return tuple(TypeAdapter(list[kind]).validate_python(yaml.safe_load(place.read_text("utf-8"))))  # type: ignore[valid-type]
     except OSError as error:
         raise BadInput(f"{place} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

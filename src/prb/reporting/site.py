@@ -27,7 +27,19 @@ from prb.reporting.exports import numbers_table, tables_of
 from prb.reporting.figures import write_figures
 from prb.reporting.format import Table, as_csv, markdown
 from prb.reporting.gather import DAMAGED, Evaluation, Inputs, damaged, gather, read_any
-from prb.reporting.pages import audit, downstream, leaderboard, model, other, pairs, study
+from prb.reporting.pages import (
+    audit,
+    cost,
+    downstream,
+    histories,
+    leaderboard,
+    model,
+    other,
+    pairs,
+    stability,
+    study,
+    users,
+)
 from prb.reporting.partial import is_under_way, read_partial, rebuild_while_growing
 from prb.reporting.publishing import NO_JEKYLL, README, Host, write_host_files
 from prb.reporting.style import load_matplotlib
@@ -56,6 +68,8 @@ class ReportConfig(OutputConfig):
     """Also write figures for papers, as SVG and PDF in figures/."""
     published: Name | None = None
     """Also show published results about the dataset, marked as such: a YAML file, or `default` for those we ship."""
+    models: Place | None = None
+    """YAML file with size, license, date, kind and link of models. Default: models.yaml beside the runs, if any."""
     publish: Host | None = None
     """Also write what a host needs: `pages` for GitHub Pages, `space` for a static Hugging Face Space."""
     partial: bool = False
@@ -90,8 +104,12 @@ def _with_pairs(build: Callable[[Inputs], Iterable[DataFile]]) -> Callable[[Inpu
 
 PAGES = (
     Page("index", "Leaderboard", "Leaderboard", leaderboard.build),
-    Page("model", "Models", "One model", _with_pairs(model.build)),
+    Page("cost", "Cost", "Cost and quality", _with_pairs(cost.build), ("results",)),
+    Page("stability", "Stability", "Stability of the ranking", _with_pairs(stability.build), ("results",)),
+    Page("model", "Models", "One model", _with_pairs(model.build), ("results",)),
+    Page("users", "Users", "Users", _with_pairs(users.build), ("results",)),
     Page("pairs", "Pairs", "Pair explorer", _with_pairs(pairs.build), ("diff", "explore")),
+    Page("histories", "Histories", "Histories", _with_pairs(histories.build), ("explore",)),
     Page("compare", "Compare", "Two models", _with_pairs(lambda _: ())),
     Page("downstream", "Downstream", "Downstream", downstream.build, ("results",)),
     Page("study", "Study", "Human study", study.build, ("results",)),
@@ -115,7 +133,13 @@ def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
         for table in notices:
             progress.note(f"under way: {'; '.join(f'{model} {done}' for _, model, done, *_ in table.rows)} rows")
         inputs = partial(
-            gather, finished, runs=runs, notices=notices, texts=settings.texts, published=settings.published
+            gather,
+            finished,
+            runs=runs,
+            notices=notices,
+            texts=settings.texts,
+            published=settings.published,
+            models=settings.models,
         )
         return write_inputs(inputs, out, figures=settings.figures, publish=settings.publish, progress=progress)
 
@@ -160,7 +184,7 @@ def report_summaries(settings: ReportConfig) -> list[dict[str, Any]]:
 def _results(settings: ReportConfig) -> list[tuple[str, dict[str, Any]]]:
     if not settings.runs:
         raise BadInput("name at least one run folder")
-    for name in ("published", "publish", "watch"):
+    for name in ("published", "models", "publish", "watch"):
         if getattr(settings, name):
             raise BadInput(f"--{name} is for the site; tables and summaries hold results of runs only")
     return [_read(run, settings.partial) for run in settings.runs]
@@ -182,10 +206,11 @@ def write_site(
     texts: bool = True,
     figures: bool = False,
     published: str | None = None,
+    models: Path | None = None,
     progress: Progress = SILENT,
 ) -> Path:
     """The site of finished results. Returns its `index.html`."""
-    inputs = partial(gather, places, texts=texts, published=published)
+    inputs = partial(gather, places, texts=texts, published=published, models=models)
     return write_inputs(inputs, out, figures=figures, progress=progress)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from prb.stats.estimate import Floats, Ints, share
+from prb.stats.estimate import Floats, Ints, share, t95
+from prb.types import Estimate
 
 FOLDS = 5
 BINS = 10
@@ -37,16 +38,53 @@ def length_bias(credit: Floats, clusters: Ints, chosen: Floats, rejected: Floats
 
 def logistic(ratio: Floats, credit: Floats) -> tuple[float | None, float | None]:
     """σ(intercept) and slope per standard deviation."""
+    if np.ptp(ratio) == 0 or len(np.unique(credit)) < 2:
+        return None, None
     from sklearn.linear_model import LogisticRegression
 
     scale = float(ratio.std())
-    if np.ptp(ratio) == 0 or len(np.unique(credit)) < 2:
-        return None, None
     column = (ratio / scale).reshape(-1, 1)
     rows = np.concatenate([column, column])
     labels = np.repeat([1, 0], len(credit))
     model = LogisticRegression(C=RIDGE, tol=1e-8).fit(rows, labels, sample_weight=np.concatenate([credit, 1 - credit]))
     return float(1 / (1 + np.exp(-model.intercept_[0]))), float(model.coef_[0, 0])
+
+
+def length_controlled(
+    credit: Floats, clusters: Ints, chosen: Floats, rejected: Floats, *, exact: bool = False
+) -> Estimate:
+    """Accuracy at equal length: σ(intercept) of `length_bias`, with an interval that respects clusters.
+
+    The interval is a t interval on clusters − 1 of the intercept, with its clustered (sandwich) variance, on the logit
+    scale. Where length cannot matter (all credits or all length ratios are alike, or the value of ½ is `exact`, see
+    `cancels`) it is the accuracy itself.
+    """
+    answered = ~np.isnan(credit)
+    failed = int((~answered).sum())
+    credit, clusters = credit[answered], clusters[answered]
+    ratio = np.log(chosen[answered] / rejected[answered])
+    value, slope = logistic(ratio, credit) if len(credit) and not exact else (None, None)
+    if value is None or slope is None:
+        return share(credit, clusters, failed=failed, exact=exact)
+    ties, groups = int((credit == 0.5).sum()), len(np.unique(clusters))
+    if groups < 2:
+        return Estimate(value=value, low=0.0, high=1.0, n=len(credit), failed=failed, ties=ties)
+    intercept = float(np.log(value / (1 - value)))
+    half = t95(groups - 1) * _intercept_error(ratio / ratio.std(), credit, clusters, intercept, slope)
+    low, high = (float(1 / (1 + np.exp(-(intercept + side)))) for side in (-half, half))
+    return Estimate(value=value, low=low, high=high, n=len(credit), failed=failed, ties=ties)
+
+
+def _intercept_error(column: Floats, credit: Floats, clusters: Ints, intercept: float, slope: float) -> float:
+    """Clustered standard error of the intercept: A⁻¹ B A⁻¹ with the factor G/(G−1) (Liang & Zeger 1986)."""
+    design = np.stack([np.ones_like(column), column], axis=1)
+    chance = 1 / (1 + np.exp(-(intercept + slope * column)))
+    information = (design * (chance * (1 - chance))[:, None]).T @ design + np.diag([0.0, 1 / RIDGE])
+    _, dense = np.unique(clusters, return_inverse=True)
+    scores = np.zeros((dense.max() + 1, 2))
+    np.add.at(scores, dense, design * (credit - chance)[:, None])
+    inverse = np.linalg.inv(information)
+    return float(np.sqrt((inverse @ (scores.T @ scores) @ inverse)[0, 0] * len(scores) / (len(scores) - 1)))
 
 
 def position_bias(verdicts: Sequence[Sequence[str | None]]) -> dict[str, Any] | None:

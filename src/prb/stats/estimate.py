@@ -194,6 +194,21 @@ def user_means(credit: Floats, users: Ints) -> tuple[Floats, Ints, Ints]:
     return np.bincount(dense, weights=credit[answered]) / np.maximum(n, 1), n, present
 
 
+def user_intervals(means: Floats, rows: Ints) -> tuple[Floats, Floats]:
+    """Wilson's interval of each user's accuracy: what further questions of the same user may show, not other users."""
+    ends = {cell: wilson(*cell) for cell in set(zip(means.tolist(), rows.tolist(), strict=True))}
+    bounds = np.array([ends[cell] for cell in zip(means.tolist(), rows.tolist(), strict=True)]).reshape(-1, 2)
+    return bounds[:, 0], bounds[:, 1]
+
+
+def chance_spread(means: Floats, rows: Ints) -> float | None:
+    """The standard deviation that user means would have if every row were won with the same probability."""
+    if len(means) < 2:
+        return None
+    overall = float((means * rows).sum() / rows.sum())
+    return float(np.sqrt(overall * (1 - overall) * (1 / rows).mean()))
+
+
 def spread(means: Floats) -> dict[str, Any]:
     """Over users: mean, standard deviation, and the mean of the worst-served tenth."""
     if not len(means):

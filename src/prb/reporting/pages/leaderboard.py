@@ -12,12 +12,16 @@ import numpy as np
 from prb.evaluation.summary import CONTRASTS
 from prb.models import RECORDED
 from prb.reporting.gather import BLIND, FLOORS, Entry, Group, Inputs
+from prb.reporting.metadata import card_of
 from prb.reporting.published import about
+from prb.stats.bias import length_controlled
 from prb.stats.estimate import Floats, cancels, share
 from prb.stats.mirror import Twins, mirror_accuracy, person_effect
 from prb.stats.paired import correct, difference, flip_rate
 
 LEVEL = 0.05
+NOT_TESTED: Mapping[str, Any] = {"effect": {}, "mirror": {}, "gain": None, "control": None}
+"""Of a slice of which only the accuracy is known."""
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
@@ -25,7 +29,8 @@ def build(inputs: Inputs) -> Iterator[tuple[str, Any]]:
     for group in inputs.groups:
         tests = {condition: paired_tests(group, condition) for condition in group.conditions}
         letters = {condition: _letters(group, condition, tests[condition]) for condition in group.conditions}
-        board = {"slices": {"all": _all_rows(group), **dict(_slices(group))}, "letters": letters}
+        slices = {"all": _all_rows(group), **dict(_equal_length(group)), **dict(_slices(group))}
+        board = {"slices": slices, "letters": letters}
         published = about(inputs.published, group.about["name"])
         yield f"{group.id}/board", board | ({"published": published} if published else {})
         yield f"{group.id}/tests", tests
@@ -41,6 +46,7 @@ def describe(group: Group) -> dict[str, Any]:
             "floor": entry.spec in FLOORS,
             "blind": entry.kind in BLIND,
             **({"recorded": True} if entry.kind in RECORDED else {}),
+            **({"card": card} if (card := card_of(entry.metadata)) else {}),
             "conditions": [c for c in group.conditions if (entry.name, c) in group.columns],
             **{key: entry.run.settings[key] for key in ("k", "ranker", "budget", "protocol")},
         }
@@ -93,12 +99,36 @@ def _slices(group: Group) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             yield f"{name}:{label}", [_slice(group, entry, field, label, mask) for entry in group.entries]
 
 
+def _equal_length(group: Group) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Length-controlled accuracy, shown like a slice: an estimate of what rows of equal length would give."""
+    if group.dataset is None:
+        return
+    twins = np.array(group.dataset.index.twins, dtype=np.int64)
+    lengths = [np.array(side, dtype=np.float64) for side in group.dataset.index.lengths]
+    yield (
+        "length:equal length",
+        [
+            {
+                "accuracy": {
+                    c: length_controlled(
+                        column.credit, group.clusters, *lengths, exact=cancels(column.margin, twins)
+                    ).as_dict()
+                    for c in group.conditions
+                    if (column := group.columns.get((entry.name, c)))
+                },
+                **NOT_TESTED,
+            }
+            for entry in group.entries
+        ],
+    )
+
+
 def _slice(group: Group, entry: Entry, field: str, label: str, mask: Mask | None) -> dict[str, Any]:
     """Accuracy is in the summary; the rest needs the dataset, which says which rows these are."""
     results = {c: result for c in group.conditions if (result := entry.result(c))}
     accuracy = {c: row[field][label] for c, row in results.items() if label in row[field]}
     if mask is None:
-        return {"accuracy": accuracy, "effect": {}, "mirror": {}, "gain": None, "control": None}
+        return {"accuracy": accuracy, **NOT_TESTED}
     effect, mirror = _twins(group, entry, mask)
     contrasts = {kind: _contrast(group, entry, conditions, mask) for kind, conditions in CONTRASTS.items()}
     return {"accuracy": accuracy, "effect": effect, "mirror": mirror, **contrasts}

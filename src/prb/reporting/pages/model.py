@@ -10,6 +10,7 @@ import numpy as np
 from prb.evaluation.outcomes import Column
 from prb.reporting.gather import Entry, Group, Inputs
 from prb.stats.estimate import Ints, by_label, codes, user_means
+from prb.stats.margins import by_margin, histogram
 
 BINS = 4
 EXAMPLES = 5
@@ -43,6 +44,8 @@ def _condition(group: Group, entry: Entry, condition: str, users: Ints) -> dict[
         "by_history": None if group.history is None else _binned(group, column, group.history),
         "by_posts": _binned(group, column, posts) if any(posts) else None,
         "people": [round(accuracy_of[n], 4) if n in accuracy_of else None for n in range(int(users.max()) + 1)],
+        "margins": histogram(column.margin),
+        "by_margin": by_margin(column.margin, column.credit, group.clusters),
         "cost": {"seconds": column.seconds, "tokens": column.tokens, "money": column.cost, "outcomes": len(column)},
         "reasons": _reasons(column),
     }

@@ -77,6 +77,17 @@ const charts = (() => {
       h("line", { class: "base", x1: 0, x2: width, y1: base, y2: base }), marks, ticks);
   }
 
+  // --- a histogram: bars [{n, kind, label}] from `from` to `to` ---
+  function histogram(bars, { from, to, ticks, text, label, title, alt, width = 520, height = 200 }) {
+    const left = 8, right = width - 8, base = height - 40, most = Math.max(...bars.map((b) => b.n), 1), wide = (right - left) / bars.length;
+    const x = (v) => left + ((right - left) * (v - from)) / (to - from);
+    return image({ class: "plot", viewBox: `0 0 ${width} ${height}` }, title, alt,
+      bars.map((b, n) => (b.n ? h("rect", { class: `dot ${b.kind || ""}`, x: left + n * wide + 1, width: wide - 2, y: base - ((base - 8) * b.n) / most, height: ((base - 8) * b.n) / most, rx: 1.5 }, h("title", {}, b.label)) : null)),
+      h("line", { class: "base", x1: left, x2: right, y1: base, y2: base }),
+      ticks.map((v) => h("text", { class: "tick", x: x(v), y: base + 16, "text-anchor": v === from ? "start" : v === to ? "end" : "middle" }, text(v))),
+      h("text", { class: "label", x: width / 2, y: height - 5, "text-anchor": "middle" }, label));
+  }
+
   // --- lines, bands and points over two axes ---
   // series [{name, kind, dash, join = true, marks = true, points: [{x, y, low, high, left, right, label, hollow}]}]
   // x, y {label, from, to, ticks, log, text}; lines [{from: [x, y], to: [x, y], kind, label}]
@@ -148,5 +159,5 @@ const charts = (() => {
   // a color for the n-th series that has no meaning of its own
   const series = (n) => `s${n % 6}`;
 
-  return { strip, axis, bars, dots, plot, legend, series };
+  return { strip, axis, bars, dots, histogram, plot, legend, series };
 })();

@@ -27,7 +27,7 @@
   function crosstab(t, a, b) {
     const kinds = ["right", "tie", "wrong"], used = kinds.map((_, n) => n).filter((n) => n !== 1 || t.table[1].some(Boolean) || t.table.some((row) => row[1]));
     const rows = used.map((i) => [`${a} ${kinds[i]}`, ...used.map((j) => h("span", { class: i === j ? "quiet" : "lit" }, count(t.table[i][j])))]);
-    return h("section", { class: "card" }, h("h3", {}, "Pair by pair"), h("div", { class: "wide" }, table([{ label: "", left: true }, ...used.map((j) => ({ label: `${b} ${kinds[j]}` }))], rows)),
+    return h("section", { class: "card" }, h("h2", {}, "Pair by pair"), h("div", { class: "wide" }, table([{ label: "verdicts", left: true }, ...used.map((j) => ({ label: `${b} ${kinds[j]}` }))], rows)),
       h("p", { class: "soft" }, `${count(t.n)} pairs that both models answered${t.dropped ? `; ${count(t.dropped)} where one failed are left out` : ""}. The verdict differs on ${percent(t.changed_sides)} %.`));
   }
 
@@ -35,14 +35,14 @@
     const rows = data.conditions.map((c) => [c, duel(tests[c], a, b)]).filter(([, t]) => t).map(([c, t]) => [c, percent(t.accuracy_a), percent(t.accuracy_b), points(t.value) + stars(t.p_holm),
       t.low === null ? "–" : `${points(t.low)} to ${points(t.high)}`, pValue(t.p), pValue(t.p_holm), percent(t.changed_sides), count(t.n), count(t.dropped)]);
     const heads = ["condition", "A, %", "B, %", "A − B, points", "95 %", "p", "p (Holm)", "verdicts that differ, %", "pairs", "dropped"].map((label, n) => ({ label, left: n === 0 }));
-    return h("section", { class: "card" }, h("h3", {}, "Under every condition"), h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Paired tests" }, table(heads, rows)),
+    return h("section", { class: "card" }, h("h2", {}, "Under every condition"), h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Paired tests" }, table(heads, rows)),
       h("p", { class: "soft" }, "Sign-flip permutation over clusters (McNemar's mid-p where every cluster is one tie-free pair); Holm over all pairs of models under the condition."));
   }
 
   function parts(data, board, a, b, condition) {
     const rows = Object.entries(board.slices).map(([name, models]) => ({ name, x: models[a].accuracy[condition], y: models[b].accuracy[condition] })).filter((r) => r.x && r.y);
     if (rows.length < 2) return null;
-    return h("section", { class: "card" }, h("h3", {}, "By category and tier"), charts.legend([{ name: data.models[a].name, kind: "s0" }, { name: data.models[b].name, kind: "s1" }]),
+    return h("section", { class: "card" }, h("h2", {}, "By category and tier"), charts.legend([{ name: data.models[a].name, kind: "s0" }, { name: data.models[b].name, kind: "s1" }]),
       charts.bars(rows.map((r) => ({ name: r.name === "all" ? "all pairs" : words(r.name.slice(r.name.indexOf(":") + 1)), lanes: [{ ...r.x, kind: "s0" }, { ...r.y, kind: "s1" }], text: `${percent(r.x.value)} · ${percent(r.y.value)}` })), { lines: [{ at: 0.5, kind: "half" }] }),
       h("p", { class: "soft" }, "Accuracy in %, on a scale from 0 to 100, each with its own 95 % interval. Overlapping intervals do not mean equal models: use the paired test."));
   }

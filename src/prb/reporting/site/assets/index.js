@@ -8,10 +8,12 @@
     shuffled: "another user's posts", oracle: "the true rubric",
   };
 
+  const LENGTH = "length:equal length";  // shown like a slice of the rows
+
   function view(data, state) {
-    const slices = ["all", ...data.categories.map((c) => `category:${c}`), ...data.tiers.map((t) => `tier:${t}`)];
+    const slices = ["all", LENGTH, ...data.categories.map((c) => `category:${c}`), ...data.tiers.map((t) => `tier:${t}`)];
     const condition = data.conditions.includes(state.condition) ? state.condition : data.shown;
-    const slice = state.tier ? `tier:${state.tier}` : state.category ? `category:${state.category}` : "all";
+    const slice = state.length ? LENGTH : state.tier ? `tier:${state.tier}` : state.category ? `category:${state.category}` : "all";
     const [key, order] = (state.sort || `${condition}.down`).split(".");
     return { condition, slice: slices.includes(slice) ? slice : "all", q: state.q || "", sort: { key, down: order !== "up" } };
   }
@@ -98,7 +100,7 @@
     const shown = sorted(all.filter((r) => r.model.name.toLowerCase().includes(wanted)), cols, v.sort);
     const at = cols.findIndex((c) => c.key === data.conditions[0]);
     const heads = [...cols];
-    heads.splice(at, 0, { label: charts.axis({ scale, ticks: scale.ticks, lines }), chart: true, left: true });
+    heads.splice(at, 0, { label: [h("span", { class: "offstage" }, "accuracy, %"), charts.axis({ scale, ticks: scale.ticks, lines })], chart: true, left: true });
     const body = shown.map((r) => heads.map((c) => (c.chart ? chart(data, r, v, lines, scale) : cell(data, c, r, v))));
     const drawn = table(heads, body, { sort: v.sort, onsort: (key) => go({ sort: `${key}.${(v.sort.key === key ? !v.sort.down : natural(key)) ? "down" : "up"}` }) });
     drawn.className = "board";
@@ -111,13 +113,14 @@
     if (column.key === "model") {
       return [h("a", { href: link({ data: data.id, model: r.model.name, condition: v.condition }, "model.html") }, r.model.name),
         r.model.blind ? h("span", { class: "badge", title: "never sees the user" }, "user-blind") : null,
+        r.model.card ? h("small", { class: "quiet" }, [r.model.card.size, r.model.card.license, r.model.card.date && r.model.card.date.slice(0, 4)].filter(Boolean).join(" · ")) : null,
         r.model.recorded ? h("span", { class: "badge", title: "scores that were given elsewhere" }, "recorded") : null];
     }
     if (column.key === "group") return h("span", { class: "letters" }, column.text(r));
     const estimate = r.accuracy[column.key];
     if (!estimate) return column.more && column.more(r) ? [column.text(r), h("small", { class: "quiet" }, column.more(r))] : column.text(r);
     return h("span", { class: column.key === v.condition ? "lit" : null }, percent(estimate.value),
-      h("small", { class: "quiet" }, value(estimate) === null ? "" : `[${percent(estimate.low)}, ${percent(estimate.high)}]`));
+      h("small", { class: "quiet" }, value(estimate) === null || estimate.low === null ? "" : `[${percent(estimate.low)}, ${percent(estimate.high)}]`));
   }
 
   // numbers of others: a table of its own, so that nothing sorts, ranks or tests them with ours
@@ -146,11 +149,12 @@
     return Object.entries(FORMATS).map(([name, format]) => h("button", {
       type: "button", title: `Copy the table as shown, as ${name}`, "data-copy": name,
       onclick: (event) => { const { cols, shown } = current(); copy(format(cols.map((c) => c.label), shown.map((r) => cols.map((c) => c.text(r)))), event.currentTarget); },
-    }, `Copy ${name}`));
+    }, name));
   }
 
   function notes(data, v, board) {
     const said = ["Accuracy in percent with a 95 % interval clustered by user; a tie counts half, failures are left out."];
+    if (v.slice === LENGTH) said.push("Length-controlled: what accuracy would be if both answers were equally long, by a logistic regression on the log length ratio within each model and condition; the interval is clustered. Gain and control are not length-controlled and not shown.");
     const { noise_ceiling: noise } = data.about;
     if (noise) said.push(`Noise ceiling: test-retest agreement is ${percent(noise.agreement)} % (${count(noise.n)} pairs of votes by one user on the same prompt and answers); accuracies are not corrected for it.`);
     else if (noise === null) said.push("Noise ceiling: unknown, since nobody voted twice on the same prompt and answers.");
@@ -164,22 +168,24 @@
 
   function frame(data) {
     let current = {};
-    const category = h("select", { id: "category", onchange: () => go({ category: category.value, tier: null }) });
-    const tier = h("select", { id: "tier", onchange: () => go({ tier: tier.value, category: null }) });
+    const category = h("select", { id: "category", onchange: () => go({ category: category.value, tier: null, length: null }) });
+    const tier = h("select", { id: "tier", onchange: () => go({ tier: tier.value, category: null, length: null }) });
     const condition = h("select", { id: "condition", onchange: () => go({ condition: condition.value, sort: null }) });
+    const equal = h("input", { type: "checkbox", id: "length", onchange: () => go({ length: equal.checked ? "1" : null, tier: null, category: null }) });
     const search = h("input", { type: "search", id: "q", placeholder: "model name", oninput: () => go({ q: search.value }, { replace: true }) });
     const about = h("p", {}), body = h("div", { class: "card boardcard" }), said = h("ul", { class: "notes" }), others = h("div", {});
     const label = (text, input) => h("label", {}, text, input);
     const parts = [about, h("div", { class: "controls" },
       label("Condition", condition), data.categories.length ? label("Category", category) : null, data.tiers.length ? label("Tier", tier) : null,
-      label("Search", search), h("span", { class: "end", role: "group", "aria-label": "Copy the table" }, copying(() => current),
-        h("button", { type: "button", id: "permalink", title: "Copy the address of this view", onclick: (event) => copy(location.href, event.currentTarget) }, "Copy link"))), body, said, others];
+      label("Search", search), data.missing ? null : h("label", { class: "tick", title: "accuracy at equal length of both answers" }, equal, "length-controlled"), h("span", { class: "end", role: "group", "aria-label": "Copy the table" }, h("span", { class: "quiet", "aria-hidden": "true" }, "copy"), copying(() => current),
+        h("button", { type: "button", id: "permalink", title: "Copy the address of this view", onclick: (event) => copy(location.href, event.currentTarget) }, "link"))), body, said, others];
 
     function update(board, v) {
       options(condition, data.conditions.map((c) => [c, `${c}: ${MEANINGS[c]}`]), v.condition);
       const [kind, name] = [v.slice.split(":")[0], v.slice.slice(v.slice.indexOf(":") + 1)];
       options(category, [["", "all"], ...data.categories.map((c) => [c, words(c)])], kind === "category" ? name : "");
       options(tier, [["", "all"], ...data.tiers.map((t) => [t, words(t)])], kind === "tier" ? name : "");
+      equal.checked = v.slice === LENGTH;
       if (search.value !== v.q) search.value = v.q;
       const a = data.about;
       put(about, h("b", {}, a.name), ` ${a.split ? `split ${a.split}: ` : ""}${count(a.rows)} pairs, ${count(a.users)} users, ${count(a.clusters)} clusters${a.left_out ? `; ${a.left_out} rows with errors left out` : ""}.`);

@@ -5,7 +5,7 @@
   const { h, put, options, table, go, link, percent, points, stars, interval, count, number, pValue, words } = prb;
   const LINES = [{ at: 0.5, kind: "half" }];
 
-  const card = (title, ...children) => h("section", { class: "card" }, h("h3", {}, title), children);
+  const card = (title, ...children) => h("section", { class: "card" }, h("h2", {}, title), children);
   const soft = (text) => h("p", { class: "soft" }, text);
 
   function facts(entries) {
@@ -65,7 +65,7 @@
   function effectOfK(d, model, condition) {
     if (d.other_k.length) {
       const series = [{ name: "profile", kind: "profile", points: d.other_k.map((r) => ({ x: r.k, y: r.value, low: r.low, high: r.high, label: r.run, named: false })) }];
-      return card("Effect of k posts", charts.plot({ series, x: { label: "posts shown (k)", ticks: d.other_k.map((r) => r.k) }, y: { label: "accuracy, %", text: (v) => percent(v, 0) }, height: 260,
+      return card("Effect of k posts", charts.plot({ series, x: { label: "posts shown (k)", ticks: d.other_k.map((r) => r.k) }, y: { label: "accuracy, %", text: (v) => percent(v, 0) }, width: results.room(520), height: 260,
         title: "Accuracy by number of posts shown", alt: `Accuracy by number of posts shown: ${d.other_k.map((r) => `k ${r.k}: ${interval(r)}`).join("; ")}` }),
       soft("The same rows in several runs, condition profile; bands are 95 % intervals."));
     }
@@ -83,7 +83,7 @@
     return card("By user",
       charts.dots(known.map((p) => p.mean), { kind: condition, title: "Accuracy for every user", alt: `Accuracy for ${count(known.length)} users, mean ${percent(spread.mean)}, worst tenth ${percent(spread.worst_decile)}` }),
       soft(`${single ? "Every user has one pair, so each is right or wrong. " : "One dot per user. "}Mean ${percent(spread.mean)}, standard deviation ${percent(spread.spread)}, worst tenth ${percent(spread.worst_decile)}.`),
-      single ? null : [h("h3", {}, "Lowest accuracy"), h("div", { class: "wide" }, table([{ label: "user", left: true }, { label: "accuracy, %" }, { label: "pairs" }], rows))]);
+      single ? null : [h("h3", {}, "Lowest accuracy"), h("div", { class: "wide" }, table([{ label: "user", left: true }, { label: "accuracy, %" }, { label: "pairs" }], rows)), h("p", {}, h("a", { href: explore({}, "users.html") }, "all users, with intervals"))]);
   }
 
   function length(d, condition) {
@@ -108,11 +108,34 @@
     const most = Math.max(...found.curve.map((b) => b.n));
     const points_ = found.curve.map((b) => ({ x: b.confidence, y: b.accuracy, r: 2.5 + 6 * Math.sqrt(b.n / most), label: `${count(b.n)} pairs`, named: false }));
     return card("Calibration", charts.plot({
-      series: [{ name: "bins", kind: condition, points: points_ }], lines: [{ from: [0.5, 0.5], to: [1, 1] }], height: 300,
+      series: [{ name: "bins", kind: condition, points: points_ }], lines: [{ from: [0.5, 0.5], to: [1, 1] }], width: results.room(520), height: 280,
       x: { label: "confidence σ(|margin| / T), %", from: 0.5, to: 1, ticks: [0.5, 0.6, 0.7, 0.8, 0.9, 1], text: (v) => percent(v, 0) },
       y: { label: "right, %", from: Math.min(0.3, ...points_.map((p) => p.y)), to: 1, text: (v) => percent(v, 0) },
       title: "Calibration curve", alt: `Calibration: ${found.curve.map((b) => `confidence ${percent(b.confidence, 0)}, right ${percent(b.accuracy, 0)}, ${b.n} pairs`).join("; ")}`,
     }), soft(`Expected calibration error ${percent(found.ece)} points, Brier score ${number(found.brier)}. T is fitted on other users; the area of a dot is its number of pairs. A calibrated model is on the dashed line.`));
+  }
+
+  function margins(d, condition) {
+    const { margins: found, by_margin: bins } = d.conditions[condition];
+    if (!found) return card("Margins", soft("There are no margins, or all are zero."));
+    const { counts, reach, scale, zeros } = found, step = (2 * reach) / counts.length, at = (n) => -reach + n * step, right = counts.slice(counts.length / 2).reduce((a, b) => a + b, 0);
+    const total = counts.reduce((a, b) => a + b, 0) + zeros, all = bins.reduce((sum, b) => sum + b.n, 0);
+    let below = 0;
+    const curve = bins.map((b) => ({ x: (below += b.n) / all, y: b.value, low: b.low, high: b.high, named: false, label: `|margin| ${number(b.from / scale, 2)} to ${number(b.to / scale, 2)}, ${count(b.n)} pairs` }));
+    return card("Margins",
+      charts.histogram(counts.map((n, k) => ({ n, kind: at(k) < -1e-9 ? "bad" : "good", label: `${number(at(k), 3)} to ${number(at(k + 1), 3)}: ${count(n)} pairs` })), {
+        from: -reach, to: reach, ticks: [-reach, -1, 0, 1, reach], width: results.room(520), text: (v) => (Math.abs(v) === reach ? (v < 0 ? `≤ −${reach}` : `≥ ${reach}`) : number(v)), label: "margin, in typical margins (median size)",
+        title: "Histogram of margins", alt: `Histogram of margins: ${count(right)} of ${count(total)} prefer the chosen answer, ${count(total - right - zeros)} the rejected one, ${count(zeros)} are zero` }),
+      soft(`A positive margin prefers the chosen answer. A typical margin of this model is ${number(scale)} on its own scale.${zeros ? ` ${count(zeros)} margins are exactly zero.` : ""}`),
+      bins.length > 1 ? [h("h3", {}, "Right by size of the margin"), charts.plot({ series: [{ name: "right", kind: condition, points: curve }], lines: [{ from: [0, 0.5], to: [1, 0.5] }], width: results.room(520), height: 240,
+        x: { label: "pairs by |margin|, smallest first, %", from: 0, to: 1.02, ticks: [0.1, 0.3, 0.5, 0.7, 0.9], text: (v) => percent(v, 0) }, y: { label: "right, %", from: Math.min(0.3, ...curve.map((p) => p.low ?? p.y)), to: 1, text: (v) => percent(v, 0) },
+        title: "How often it is right, by size of the margin", alt: `How often it is right, by size of the margin, smallest first: ${bins.map((b) => `${percent(b.value, 0)} % of ${count(b.n)}`).join("; ")}` }),
+      soft("Deciles of |margin| with 95 % intervals; equal margins stay together. If margins mean anything, the curve rises.")] : soft("All margins have the same size, so size says nothing about being right."));
+  }
+
+  function about(model) {
+    const { kind, size, license, date, link: where } = model.card || {}, found = [kind, size && `${size} parameters`, license && `license ${license}`, date && `released ${date}`].filter(Boolean);
+    return model.card ? h("p", { id: "card" }, found.join(" · "), where ? [found.length ? " · " : "", h("a", { href: where, rel: "noreferrer" }, where)] : null) : null;
   }
 
   function failures(d, condition, explore, ids) {
@@ -142,7 +165,7 @@
     const data = prb.dataset(site), n = Math.max(0, data.models.findIndex((m) => m.name === state.model)), model = data.models[n];
     const [d, names, pairs] = await Promise.all([prb.load(`${data.id}/model-${n}`), prb.load(`${data.id}/people`), prb.load(`${data.id}/pairs`)]);
     const condition = d.conditions[state.condition] ? state.condition : d.conditions[data.shown] ? data.shown : Object.keys(d.conditions)[0];
-    const explore = (wanted) => link({ data: data.id, condition, model: model.name, ...wanted }, "pairs.html");
+    const explore = (wanted, page = "pairs.html") => link({ data: data.id, condition, model: model.name, ...wanted }, page);
     const choose = h("select", { id: "model-choice", onchange: () => go({ model: choose.value }) });
     const under = h("select", { id: "condition", onchange: () => go({ condition: under.value }) });
     options(choose, data.models.map((m) => [m.name, m.name]), model.name);
@@ -151,10 +174,10 @@
     put("model", h("h1", {}, model.name),
       h("p", { class: "soft" }, `${data.label}. Run ${model.run}, up to ${model.k} posts picked by ${model.ranker}${model.protocol === "paper" ? "; procedure of the paper's scripts" : ""}. `,
         model.blind ? h("span", { class: "badge" }, "user-blind: never sees the user") : null),
-      h("div", { class: "controls" }, h("label", {}, "Model", choose), h("label", {}, "Condition", under),
+      about(model), h("div", { class: "controls" }, h("label", {}, "Model", choose), h("label", {}, "Condition", under),
         h("span", { class: "end" }, h("a", { href: explore({ show: "wrong" }) }, "pairs it gets wrong"), h("a", { href: link({ data: data.id, a: model.name, condition }, "compare.html") }, "compare with another model"))),
       head(model, d, condition),
       h("div", { class: "cards" }, conditions(d), contrasts(d), groups(d, condition, explore), history(d, condition, data.missing), users(d, names, condition, explore),
-        calibration(d, condition), length(d, condition), position(d, condition), effectOfK(d, model, condition), failures(d, condition, explore, pairs.ids), cost(d)));
+        margins(d, condition), calibration(d, condition), length(d, condition), position(d, condition), effectOfK(d, model, condition), failures(d, condition, explore, pairs.ids), cost(d)));
   });
 })();

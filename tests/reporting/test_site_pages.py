@@ -1,0 +1,275 @@
+"""Cost, stability, users and histories, margins and metadata: their data, and the pages in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from prb.errors import BadInput
+from prb.evaluation.run import evaluate
+from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.reporting.metadata import ModelMetadata, metadata_of
+from prb.reporting.pages.users import MIN_USERS
+from prb.reporting.site import write_site
+from prb.types import Ask, Duel, Failure, RewardModel, Verdict
+from tests.conftest import Row, make_row
+from tests.reporting.sites import EVIL, data_of
+from tests.runs import settings
+
+Open = Callable[..., Any]
+USERS = 12
+NEW = ("cost.html", "stability.html", "users.html", "histories.html")
+ALL = ("index.html", "model.html", "pairs.html", "compare.html", *NEW)
+METADATA = f"""
+- {{model: good, size: 8B, license: '{EVIL}', date: 2025-07-04, kind: reward head, link: 'https://example.org/good'}}
+- {{model: nobody, size: 1B}}
+"""
+
+
+def rows() -> list[Row]:
+    """Twelve users with two questions each; of three posts the last two are shown, the first and last bear on it."""
+    made = []
+    for n in range(USERS):
+        posts = [
+            {"id": f"u{n}-{k}", "category": "Art_and_Entertainment", "text": f"post {k} of {n}"} for k in (1, 2, 3)
+        ]
+        about = {"user": f"user-{n:02}" if n else EVIL, "profile": posts, "bearing_posts": [f"u{n}-1", f"u{n}-3"]}
+        where = {"groups": {"region": "north" if n < MIN_USERS else "south"}}
+        made += [make_row(2 * n + k, **about, **where) for k in (0, 1)]
+    made[0]["choices"] = [{"question": "Tea or coffee?", "chosen": f"Tea {EVIL}", "rejected": "Coffee."}]
+    return made
+
+
+def number(ask: Ask | Duel) -> int:
+    return int(ask.query.question.rstrip("?").split()[-1])
+
+
+def good(ask: Ask) -> float:
+    """Right, by a margin that grows, but for the last user."""
+    return (-len(ask.answer) if number(ask) < 22 else len(ask.answer)) * (1.0 + number(ask))
+
+
+def judge(duel: Duel) -> Verdict | Failure:
+    """Right on the first half; it alone has a price."""
+    if number(duel) == 23:
+        return Failure("no verdict found")
+    right = "first" if len(duel.first) < len(duel.second) else "second"
+    wrong = "second" if right == "first" else "first"
+    return Verdict(choice=right if number(duel) < 12 else wrong, tokens=100, cost=0.01)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    data = folder / "set.jsonl"
+    data.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows()))
+    models: dict[str, RewardModel] = {
+        "good": ScriptedScorer(good),
+        "judge": ScriptedComparer(judge),
+        "length": ScriptedScorer(lambda ask: float(len(ask.answer))),
+    }
+    run = settings(data, folder / "run", model=tuple(models), condition=("none", "profile", "shuffled"), k=2)
+    evaluate(run, models=models)
+    (folder / "models.yaml").write_text(METADATA, "utf-8")
+    return write_site([folder / "run"], folder / "report").parent
+
+
+# --- data ---
+def test_only_measured_costs_are_there(site: Path) -> None:
+    good, judge, _ = data_of(site, "d0/cost")
+    assert judge["profile"]["money"] == pytest.approx(0.02 * 23 / 24)  # both orders; the failed pair cost nothing
+    assert judge["profile"]["tokens"] == pytest.approx(200 * 23 / 24)
+    assert "money" not in good["profile"]
+
+
+def test_the_slider_goes_to_half_of_the_clusters_and_the_leader_can_be_overtaken(site: Path) -> None:
+    stability = data_of(site, "d0/stability")
+    assert (stability["clusters"], stability["steps"]) == (USERS, list(range(USERS // 2 + 1)))
+    found = stability["conditions"]["profile"]
+    leader, *rivals = found["ranked"]
+    assert found["random"][0]["value"][leader] == found["favorable"][0][leader] == pytest.approx(22 / 24, abs=1e-5)
+    assert found["overtaken"][leader] is None
+    # good wins 22 of 24, length none: eleven users with a lead of two each, one where both are level
+    assert found["overtaken"][rivals[-1]] == 11
+    assert all(a[leader] >= b[leader] for a, b in pairwise(found["favorable"]))
+
+
+def test_users_come_worst_first_and_small_groups_are_left_out(site: Path) -> None:
+    page = data_of(site, "d0/users-profile")
+    found = page["models"]["0"]
+    assert (found["user"][0], found["value"][0], found["rows"][0]) == (USERS - 1, 0, 2)
+    assert found["value"] == sorted(found["value"])
+    assert all(
+        low <= value <= high for low, value, high in zip(found["low"], found["value"], found["high"], strict=True)
+    )
+    assert list(found["groups"]["region"]) == ["north"]
+    assert page["small_groups"] == {"region": 1}
+
+
+def test_what_the_retrieval_found_is_counted(site: Path) -> None:
+    histories = data_of(site, "d0/histories")
+    (view,) = histories["views"]  # all models were shown the same posts
+    assert view["found"] == [1] * 24
+    assert view["recall"] == 0.5
+    assert list(view["accuracy"][0]) == ["some found"]
+    assert histories["bearing"][2] == ["u1-1", "u1-3"]
+
+
+def test_length_controlled_accuracy_is_a_slice_of_its_own(site: Path) -> None:
+    slices = data_of(site, "d0/board")["slices"]
+    equal, usual = slices["length:equal length"], slices["all"]
+    assert equal[0]["accuracy"]["profile"]["n"] == usual[0]["accuracy"]["profile"]["n"]
+    assert (equal[0]["gain"], equal[0]["effect"]) == (None, {})
+
+
+def test_a_model_is_described_by_the_file_beside_the_runs(site: Path) -> None:
+    good, judge, _ = data_of(site, "site")["datasets"][0]["models"]
+    link = {"kind": "reward head", "link": "https://example.org/good"}
+    assert good["card"] == {"size": "8B", "license": EVIL, "date": "2025-07-04", **link}
+    assert "card" not in judge
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("- {size: 8B}", "row 1: model"),
+        ("- {model: a, link: 'javascript:alert(1)'}", "row 1: link"),
+        ("- {model: a, wheels: 4}", "row 1: wheels"),
+        ("- {", "is not YAML"),
+    ],
+)
+def test_a_wrong_file_about_models_is_refused(content: str, reason: str, site: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(content, "utf-8")
+    with pytest.raises(BadInput, match=reason):
+        write_site([site.parent / "run"], tmp_path / "report", models=tmp_path / "mine.yaml")
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_trained_model_says_what_it_is_unless_a_row_does(tmp_path: Path) -> None:
+    (tmp_path / "card.json").write_bytes(orjson.dumps({"method": "linear", "data": {"name": "some/set.jsonl"}}))
+    spec = f"personal?path={tmp_path}"
+    found = metadata_of((), "mine", spec)
+    assert found is not None
+    assert found.kind == "linear, trained on set.jsonl"
+    row = ModelMetadata(model="mine", size="1B")
+    assert metadata_of((row,), "mine", spec) == row
+    assert metadata_of((), "random", "random") is None
+    assert metadata_of((), EVIL, EVIL) is None
+
+
+# --- in a browser ---
+def test_every_new_page_is_quiet_safe_and_fits_a_screen_and_a_phone(visit: Open, site: Path) -> None:
+    for width in (1280, 390):
+        window = visit(site, NEW[0], width=width)
+        for page in NEW:
+            window.go(page)
+            window.assert_fits()
+            assert window.page.locator("img, iframe, main script").count() == 0
+            assert window.page.locator("nav a[aria-current=page]").get_attribute("href") == page
+        window.assert_quiet()
+
+
+def test_accessible_to_axe_in_light_and_dark(visit: Open, site: Path, axe: str) -> None:
+    window = visit(site, "index.html")
+    problems = []
+    for page in ALL:
+        window.go(page)
+        window.page.evaluate(axe)
+        new = "true" if page in NEW else "false"  # colors are the same everywhere
+        rules = "{runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']}"
+        dark = "{runOnly: {type: 'rule', values: ['color-contrast']}}"
+        found = window.page.evaluate(
+            f"""async () => {{
+              const light = await axe.run(document, {rules});
+              document.documentElement.dataset.theme = 'dark';
+              const dark = {new} ? (await axe.run(document, {dark})).violations : [];
+              return [...light.violations, ...dark].map(v => `${{v.id}}: ${{v.nodes[0].html}}`);
+            }}"""
+        )
+        problems += [f"{page}: {problem}" for problem in found]
+    assert problems == []
+
+
+def test_cost_marks_the_front_and_lists_models_without_that_cost(visit: Open, site: Path) -> None:
+    window = visit(site, "cost.html")
+    assert window.page.locator("#unit").input_value() == "money"
+    assert window.texts("#cost tbody th") == ["judge"]
+    assert "good, length" in window.texts("#left")[0]
+    window.page.select_option("#unit", "seconds")
+    window.page.locator("#cost tbody th", has_text="good").wait_for()
+    front = {row.split("\t")[0]: row.endswith("✓") for row in window.texts("#cost tbody tr")}
+    assert front["good"]  # nobody is better
+    assert window.page.locator("#left").count() == 0
+    window.page.select_option("#quality", "control")
+    window.page.locator("#cost thead", has_text="control").wait_for()
+    window.assert_quiet()
+
+
+def test_the_slider_works_by_keyboard_and_its_view_has_an_address(visit: Open, site: Path) -> None:
+    window = visit(site, "stability.html")
+    assert window.texts("#verdict") == ["With all 12 users, good is first."]
+    window.page.focus("#k")
+    for _ in range(3):
+        window.page.keyboard.press("ArrowRight")
+    assert window.texts("#k-shown") == ["3"]
+    assert window.texts("#verdict")[0].startswith("Without 3 of 12 users, drawn at random, good is first in 100.0 %")
+    assert window.page.evaluate("[document.activeElement.id, location.hash]") == ["k", "#k=3"]
+    window.page.select_option("#mode", "favorable")
+    window.page.locator("#verdict", has_text="furthest ahead of judge").wait_for()
+    assert "Spearman" in window.page.locator("#halves").inner_text()
+    window.assert_quiet()
+
+
+def test_a_badly_served_user_leads_to_their_pairs_and_history(visit: Open, site: Path) -> None:
+    window = visit(site, "users.html#model=good")
+    assert window.texts("#worst tbody th")[0] == "user-11"
+    assert "1 groups with fewer than 10 users" in window.page.locator("#groups").inner_text()
+    window.page.click("#worst tbody tr:first-child a")
+    window.page.wait_for_selector("#user")
+    assert window.texts("#user .mark") == ["✗", "✗"]
+    window.page.click("#user tbody tr:first-child a:has-text('posts')")
+    window.page.wait_for_selector("#posts")
+    assert window.texts("#posts .badge") == ["missed", "picked", "picked, bears on it"]
+    window.assert_quiet()
+
+
+def test_a_history_can_be_searched_and_shows_past_choices(visit: Open, site: Path) -> None:
+    window = visit(site, "histories.html#pair=r0")
+    assert "picked 50.0 % of the posts" in window.page.locator("#overall").inner_text()
+    assert f"Tea {EVIL}" in window.page.locator("#choices").inner_text()
+    window.page.fill("#text", "POST 2")
+    window.page.locator("#choices h3", has_text="0 of 1").wait_for()
+    assert window.texts("#posts li .text") == ["post 2 of 0"]
+    assert window.page.evaluate("document.activeElement.id") == "text"
+    window.page.fill("#q", "user-03")
+    window.page.locator("[role=status]", has_text="2 of 24").wait_for()
+    window.assert_quiet()
+
+
+def test_a_model_shows_margins_and_metadata_and_the_board_controls_for_length(visit: Open, site: Path) -> None:
+    window = visit(site, "model.html#model=good")
+    assert window.texts("#card")[0].startswith(f"reward head · 8B parameters · license {EVIL} · released 2025-07-04")
+    assert window.page.locator("#card a").get_attribute("href") == "https://example.org/good"
+    heading = "main svg[aria-label^='Histogram of margins: 22 of 24 prefer the chosen answer, 2 the rejected one']"
+    assert window.page.locator(heading).count() == 1
+    assert window.page.locator("main svg[aria-label^='How often it is right, by size']").count() == 1
+    window.go("index.html")
+    window.page.check("#length")
+    window.page.locator("#board .notes", has_text="Length-controlled").wait_for()
+    assert window.page.locator("td[data-label=gain]").count() == 0
+    assert window.page.evaluate("location.hash") == "#length=1"
+    window.assert_quiet()
+
+
+def test_pages_print_without_controls_on_white_paper(visit: Open, site: Path) -> None:
+    window = visit(site, "stability.html#k=3", dark=True)
+    window.page.emulate_media(media="print")
+    assert not window.page.locator(".controls").is_visible()
+    assert window.page.locator("#verdict").is_visible()
+    assert window.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert window.page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
