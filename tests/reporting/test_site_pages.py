@@ -266,10 +266,11 @@ def test_a_model_shows_margins_and_metadata_and_the_board_controls_for_length(vi
     window.assert_quiet()
 
 
-def test_pages_print_without_controls_on_white_paper(visit: Open, site: Path) -> None:
+def test_a_printed_page_says_what_was_chosen_on_white_paper(visit: Open, site: Path) -> None:
     window = visit(site, "stability.html#k=3", dark=True)
     window.page.emulate_media(media="print")
-    assert not window.page.locator(".controls").is_visible()
+    assert window.page.locator("#condition").is_visible()
+    assert not window.page.locator("#k").is_visible()
     assert window.page.locator("#verdict").is_visible()
     assert window.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert window.page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
