@@ -47,10 +47,11 @@ def leveldb_records(content: bytes, block: int = 32_768) -> Iterator[bytes]:
 
 
 def test_wandb_keeps_settings_progress_and_estimates(follow: Callable[[str], Any], tmp_path: Path) -> None:
-    pytest.importorskip("wandb", reason="needs the wandb extra; `make test-extras` has it")
+    wandb = pytest.importorskip("wandb", reason="needs the wandb extra; `make test-extras` has it")
     from wandb.proto.wandb_internal_pb2 import Record
 
     follow("wandb?mode=offline&project=mine")
+    wandb.teardown()  # its own process has written everything
     (log,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
     logged: dict[str, str] = {}
     configured = set()

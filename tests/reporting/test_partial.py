@@ -65,6 +65,15 @@ def test_the_first_model_is_shown_on_the_rows_it_has_done(data: Path, tmp_path: 
     assert "shows the first 4 rows" in page
 
 
+def test_the_table_of_progress_fits_a_phone(data: Path, tmp_path: Path, visit: Any) -> None:
+    run = half_done(data, tmp_path / "run", 4)
+    report(ReportConfig(runs=(run,), partial=True, out=tmp_path / "site"))
+    window = visit(tmp_path / "site", width=390)
+    window.assert_quiet()
+    window.assert_fits()
+    assert window.texts("main h2")[0] == "Under way"
+
+
 def test_numbers_so_far_are_those_of_a_run_on_these_rows(data: Path, write_jsonl: Write, tmp_path: Path) -> None:
     part, _ = read_partial(half_done(data, tmp_path / "run", 4))
     assert part is not None
@@ -76,7 +85,7 @@ def test_numbers_so_far_are_those_of_a_run_on_these_rows(data: Path, write_jsonl
     assert summary == part.summary
 
 
-def test_models_that_are_through_are_shown_in_full_and_the_next_one_as_progress(data: Path, tmp_path: Path) -> None:
+def test_finished_models_are_shown_in_full_and_the_next_one_as_progress(data: Path, tmp_path: Path) -> None:
     part, table = read_partial(half_done(data, tmp_path / "run", 10))
     assert part is not None
     assert [(row["model"], row["accuracy"]["n"]) for row in part.summary["results"]] == [("first", 8)] * 3

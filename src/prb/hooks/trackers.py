@@ -76,10 +76,10 @@ class WandbLike:
 
     def on_batch(self, batch: Batch) -> None:
         metrics = self._running.add(batch)
-        self._run.log(metrics, step=self._running.rows)
+        self._run.log({**metrics, "rows": self._running.rows})  # without a step: with one, wandb waits for the next
 
     def on_result(self, result: RunResult) -> None:
-        self._run.log(final_metrics(result.summary), step=self._running.rows + 1)
+        self._run.log(final_metrics(result.summary))
         self._run.finish()
 
 

@@ -138,7 +138,9 @@ class Inputs:
     """Whether the site may contain texts of the dataset."""
     published: tuple[PublishedResult, ...] = ()
     notices: tuple[Table, ...] = ()
-    """What a reader must know first: runs under way, submissions that were refused."""
+    """What a reader must know first, such as the progress of runs under way."""
+    appendix: tuple[Table, ...] = ()
+    """What stands below the leaderboard, such as submissions that were refused."""
 
     @property
     def evaluations(self) -> list[Evaluation]:
@@ -154,6 +156,7 @@ def gather(
     published: str | None = None,
     models: Path | None = None,
     notices: Sequence[Table] = (),
+    appendix: Sequence[Table] = (),
     progress: Progress = SILENT,
 ) -> Inputs:
     """`runs`: evaluations that were read already, beside those at `places`."""
@@ -176,7 +179,7 @@ def gather(
     if published and not any(result.is_about(name) for result in results for name in names):
         progress.note(f"published results: {published} has none about {', '.join(names) or 'these runs'}")
     ratings = tuple(run for run in runs if run.summary["task"] != "pairs")
-    return Inputs(groups, ratings, others, texts, results, tuple(notices))
+    return Inputs(groups, ratings, others, texts, results, tuple(notices), tuple(appendix))
 
 
 def kind_of(place: Path) -> str:

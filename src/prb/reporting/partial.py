@@ -1,6 +1,6 @@
 """Runs under way: what they have done so far as a report of its own, and what is still missing.
 
-Models are compared on the same rows. So the report shows the models that are through, or, while there is none, those
+Models are compared on the same rows. So the report shows the models that are finished, or, while there is none, those
 that have begun on the rows that all of them have done. The others are in the table of progress.
 """
 
@@ -116,7 +116,7 @@ def _table(
         rows.append((folder.name, model, *cells))
     complete = [model for model in shown if tallies[model].rows == total]
     if complete:
-        what = f"The report shows the models that are through: {', '.join(complete)}."
+        what = f"The report shows the models that are finished: {', '.join(complete)}."
     elif shown:
         what = f"The report shows the first {min(tallies[m].rows for m in shown):,} rows; numbers will change."
     else:

@@ -330,6 +330,7 @@ def render(page: Page, pages: Sequence[Page], inputs: Inputs) -> str:
         version=__version__,
         scripts=[f"assets/{name}.js" for name in (*page.helpers, page.name)],
         notices=inputs.notices,
+        appendix=inputs.appendix,
         ratings=[leaderboard_table(run.summary) for run in inputs.ratings],
     )
 

@@ -114,11 +114,11 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
             accepted.append(check_submission(folder, settings, dataset))
         except PrbError as error:
             refused[folder.name] = " ".join(str(error).replace(f"{folder}", folder.name).split())
-    notices = [refusals(refused)] if refused else []
+    appendix = [refusals(refused)] if refused else []
     index = None
     if accepted:
-        inputs = partial(gather, (), runs=accepted, notices=notices, texts=settings.texts, published=settings.published)
-        index = write_inputs(inputs, settings.out, publish=settings.publish, name=settings.title, progress=progress)
+        read = partial(gather, (), runs=accepted, appendix=appendix, texts=settings.texts, published=settings.published)
+        index = write_inputs(read, settings.out, publish=settings.publish, name=settings.title, progress=progress)
     result = Leaderboard(index, tuple(run.folder.name for run in accepted), refused)
     if refused and (not accepted or settings.strict):
         failed = Refused(f"{len(refused)} of {len(folders)} submissions were refused")
