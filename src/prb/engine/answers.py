@@ -88,7 +88,7 @@ class AnswerScorer:
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         groups = group_by_query(asks, self._reader, self._limit)
         texts = [(n, text) for n, group in enumerate(groups) for text in group.texts]
-        keys = [digest(self.fingerprint, list(text.ids)) for _, text in texts]
+        keys = [digest(self.fingerprint, [text.start, text.end, *text.ids]) for _, text in texts]
         values = iter(self._memo.map(self._compute_groups, texts, keys))
         results: dict[int, float | Failure] = {}
         for group in groups:
