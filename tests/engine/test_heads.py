@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prb.engine.chat import Text
+from prb.engine.chat import Chat, Text
 from prb.engine.heads import LastToken
 from prb.engine.load import Checkpoint, Loading, load
 from prb.errors import BadInput
@@ -29,7 +29,7 @@ class Own(LlamaForSequenceClassification):
 
     def forward(self, input_ids=None, attention_mask=None, **kwargs):
         out = super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
-        return SequenceClassifierOutputWithPast(logits={logits})
+        return {output}
 '''
 
 
@@ -137,10 +137,14 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
         load(str(folder), "classifier", Loading(adapter=str(tmp_path / "lora")))
 
 
-def own_code(folder: Path, logits: str, *, labels: int = 1, extra: str = "") -> Path:
+def own_code(folder: Path, logits: str, *, labels: int = 1, extra: str = "", output: str = "") -> Path:
     """A checkpoint that comes with a forward pass of its own."""
     tiny.save(folder, "llama", labels=labels)
-    (folder / "own.py").write_text(OWN_CODE.replace("{logits}", logits).replace("{extra}", extra))
+    (folder / "own.py").write_text(
+        OWN_CODE.replace("{output}", output or f"SequenceClassifierOutputWithPast(logits={logits})").replace(
+            "{extra}", extra
+        )
+    )
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoModelForSequenceClassification": "own.Own"}
     (folder / "config.json").write_text(json.dumps(config))
@@ -153,12 +157,33 @@ def test_a_models_own_forward_pass_counts_not_its_bare_head(tmp_path: Path) -> N
     model: Any = MODELS.make(f"classifier?path={folder}&trust_remote_code=true&cache=false")
     assert "its forward pass is not a head on its last state" in model.execution
     checkpoint = load(str(folder), "classifier", Loading(trust_remote_code=True))
-    from prb.engine.chat import Chat
-
     for ask, score in zip(ASKS, model.score(ASKS), strict=True):
         ids = torch.tensor([list(Chat(checkpoint.tokenizer).tokens(*ask))])
         with torch.inference_mode():
             assert score == pytest.approx(float(checkpoint.model(input_ids=ids).logits[0, 0]), abs=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "output", "column"),
+    [
+        ("ArmoRM-Llama3-8B-v0.1", "Scored(score=out.logits.tanh().sum(dim=1))", None),
+        ("QRM-Llama3.1-8B", "Scored(score=out.logits.tanh().sum(dim=1, keepdim=True))", None),
+        ("URM-LLaMa-3.1-8B", "Scored(logits=out.logits.tanh())", 0),
+    ],
+)
+def test_known_checkpoints_with_their_own_code_are_read_where_their_reward_is(
+    name: str, output: str, column: int | None, tmp_path: Path
+) -> None:
+    extra = "from types import SimpleNamespace as Scored"
+    folder = own_code(tmp_path / name, "", labels=4, extra=extra, output=output)
+    scores = MODELS.make(f"classifier?path={folder}&trust_remote_code=true&cache=false").score(ASKS)
+    plain = transformers.LlamaForSequenceClassification.from_pretrained(folder).eval()
+    chat = Chat(transformers.AutoTokenizer.from_pretrained(folder))
+    for ask, score in zip(ASKS, scores, strict=True):
+        with torch.inference_mode():
+            parts = plain(input_ids=torch.tensor([list(chat.tokens(*ask))])).logits[0].tanh()
+        assert score == pytest.approx(float(parts.sum() if column is None else parts[column]), abs=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -135,7 +135,7 @@ class AnswerScorer:
     def _score_groups(self, groups: Sequence[Group]) -> Iterator[tuple[int, float | Failure]]:
         """Rewards with the positions of their asks."""
         texts = [(n, text) for n, group in enumerate(groups) for text in group.texts]
-        keys = [digest(self.fingerprint, list(text.ids)) for _, text in texts]
+        keys = [digest(self.fingerprint, [text.start, text.end, *text.ids]) for _, text in texts]
         values = iter(self._memo.map(self._compute_groups, texts, keys))
         for group in groups:
             if group.failure:

@@ -1,7 +1,7 @@
 """Published reward models as data: how each is read, which path runs it, and what of it was run here.
 
-None of the checkpoints themselves was run here, only tiny models of their architectures. That a server supports an
-architecture is what its documentation states.
+None of the checkpoints themselves was run here, only tiny models of their architectures. How they are read is what
+their model cards say; that a server supports an architecture is what its documentation states.
 """
 
 from __future__ import annotations
