@@ -68,6 +68,7 @@ bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmar
 	$(BIN)/python benchmarks/studying.py
 	$(BIN)/python benchmarks/downstream.py
 	$(BIN)/python benchmarks/reporting.py
+	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/coverage.py
 
 clean:  ## remove the environment and the demo run

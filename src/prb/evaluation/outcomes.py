@@ -6,7 +6,9 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
 from pathlib import Path
+from types import NoneType
 from typing import Any, get_args
 
 import numpy as np
@@ -22,6 +24,15 @@ REQUIRED = FIELDS - {"failure_kind", "choices", "leaks"}
 """Lines of earlier versions have no kind of failure and no past choices."""
 KINDS = (None, *get_args(FailureKind))
 VERDICTS = (None, "first", "second", "tie")
+TEXT, TEXT_OR_NONE = frozenset({str}), frozenset({str, NoneType})
+NUMBER, SCORE = frozenset({int, float}), frozenset({int, float, NoneType})
+NAMES = itemgetter("pair", "user", "cluster", "model", "condition")
+READ = (
+    *("model", "condition", "pair", "user", "cluster", "credit", "margin", "scores", "verdicts", "leaks", "failure"),
+    *("cut", "tokens", "seconds", "cost", "post_ids", "plan", "text"),
+)
+"""What columns take of an outcome."""
+_TAKEN = attrgetter(*READ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +133,7 @@ class Outcomes:
     def add(self, outcomes: Iterable[Outcome]) -> None:
         """Outcomes of this process."""
         for outcome in outcomes:
-            problem = self._add({name: getattr(outcome, name) for name in FIELDS})
+            problem = self._add(dict(zip(READ, _TAKEN(outcome), strict=True)))
             if problem:
                 raise RuntimeError(problem)
 
@@ -177,44 +188,38 @@ def read_outcomes(folder: Path, *, details: bool = False) -> Outcomes:
 
 
 def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule after the other
-    """Why a line cannot be an outcome. Written out because a run has millions of them."""
-    missing = REQUIRED - line.keys()
-    if missing:
-        return f"an outcome without {', '.join(sorted(missing))}"
+    """Why a line cannot be an outcome. Written out, and in few steps, because a run has millions of them."""
+    if not line.keys() >= REQUIRED:
+        return f"an outcome without {', '.join(sorted(REQUIRED - line.keys()))}"
     credit, margin, failure = line["credit"], line["margin"], line["failure"]
-    if not (credit is None or (_is_number(credit) and 0 <= credit <= 1)):
+    if not (credit is None or (_are(NUMBER, [credit]) and 0 <= credit <= 1)):
         return f"credit {credit!r} is not between 0 and 1"
-    if not (margin is None or _is_number(margin)):
+    if not (margin is None or _are(NUMBER, [margin])):
         return f"margin {margin!r} is not a number"
     answered = margin is not None  # without credit where no answer is right
-    if (credit is not None and not answered) or (failure is not None and (answered or not _is_text(failure))):
+    if (credit is not None and not answered) or (failure is not None and (answered or type(failure) is not str)):
         return "credit, margin and failure contradict each other"
     if line.get("failure_kind") not in (KINDS if failure else (None,)):
         return f"failure_kind {line['failure_kind']!r} does not fit failure {failure!r}"
-    if not all(_is_text(line[name]) for name in ("pair", "user", "cluster", "model", "condition")):
+    if not TEXT.issuperset(map(type, NAMES(line))):
         return "pair, user, cluster, model and condition must be texts"
-    for name, valid, each in (("scores", _is_score, 1), ("verdicts", VERDICTS.__contains__, 2)):  # duels in two orders
-        values = line[name]
-        if not (values is None or (isinstance(values, list) and len(values) % each == 0 and all(map(valid, values)))):
-            return f"{name} {values!r} are not as prb evaluate writes them"
+    scores, verdicts = line["scores"], line["verdicts"]
+    if not (scores is None or (type(scores) is list and _are(SCORE, scores))):
+        return f"scores {scores!r} are not as prb evaluate writes them"
+    in_two_orders = type(verdicts) is list and len(verdicts) % 2 == 0 and TEXT_OR_NONE.issuperset(map(type, verdicts))
+    if not (verdicts is None or (in_two_orders and all(map(VERDICTS.__contains__, verdicts)))):
+        return f"verdicts {verdicts!r} are not as prb evaluate writes them"
     for name in ("post_ids", "plan", "text"):
-        if not (isinstance(line[name], list) and all(map(_is_text, line[name]))):
+        if not (type(line[name]) is list and TEXT.issuperset(map(type, line[name]))):
             return f"{name} must be a list of texts"
-    amounts = [line["cut"], line["tokens"], line["seconds"], line["cost"], line.get("leaks", 0)]
     choices = line.get("choices", ())
+    amounts = [line["cut"], line["tokens"], line["seconds"], line["cost"], line.get("leaks", 0)]
     amounts += choices if isinstance(choices, list | tuple) else [None]
-    if not all(_is_number(value) and value >= 0 for value in amounts):
+    if not (_are(NUMBER, amounts) and min(amounts) >= 0):
         return "cut, tokens, seconds, cost, leaks and choices must be numbers that are not negative"
     return None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_score(value: object) -> bool:
-    return value is None or _is_number(value)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+def _are(kinds: frozenset[type], values: Sequence[Any]) -> bool:
+    """Whether all values are of these types, and the numbers among them finite; a truth value is no number here."""
+    return kinds.issuperset(map(type, values)) and math.isfinite(sum(filter(None, values)))

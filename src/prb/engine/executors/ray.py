@@ -117,6 +117,7 @@ class RayExecutor:
     def _here(self) -> dict[str, Any]:
         """A Ray of our own, with room for all replicas even if they have to share cores."""
         cores = len(os.sched_getaffinity(0))
+        os.environ.setdefault("RAY_worker_niceness", "0")  # else workers give way to whatever else the machine does
         if "RAY_AUTH_MODE" not in os.environ:  # else Ray would make a token for us in the home folder
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         self._folder = short_folder()
