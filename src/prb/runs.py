@@ -379,6 +379,12 @@ def is_draft(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith((".part", ".old"))
 
 
+def remove(path: Path) -> None:
+    """A file that may not be there."""
+    with writing(path):
+        path.unlink(missing_ok=True)
+
+
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)

@@ -32,7 +32,7 @@ from prb.failures import Breaker, breaking
 from prb.models import MODELS
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec, split_alias
-from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, read_lines, sealed, write_bytes
+from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, read_lines, remove, sealed, write_bytes
 from prb.types import Item, Outcome, Recorded, RewardModel, Scorer
 
 T = TypeVar("T")
@@ -186,7 +186,7 @@ class Runner:
             for (number, line), outcome in zip(failed.items(), outcomes, strict=True):
                 changed[number] = with_earlier_cost(outcome, line)
             self.progress.advance(len(failed))
-        self._pending.unlink(missing_ok=True)
+        remove(self._pending)
 
     def evaluate_model(self, position: int, name: str, spec: str) -> None:
         ids, clusters = self.dataset.index.ids, self.dataset.index.clusters
@@ -206,7 +206,7 @@ class Runner:
             else:
                 outcomes = self._stoppable(evaluator, batch, clusters[start:end])
                 self._journal.append(outcomes)
-                self._pending.unlink(missing_ok=True)
+                remove(self._pending)
                 self.outcomes.add(outcomes)
                 tally.add([outcome.failure for outcome in outcomes], [outcome.cost for outcome in outcomes])
                 self.progress.advance(len(batch))
