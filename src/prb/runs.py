@@ -73,6 +73,12 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise PrbError(f"{path} cannot be written: {error.strerror or error}") from error
+    except Exception as error:
+        from safetensors import SafetensorError  # has no OSError in it, whatever the file system said
+
+        if isinstance(error, SafetensorError):
+            raise PrbError(f"{path} cannot be written: {error}") from error
+        raise
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Jobs as processes of their own, with the exit codes and signals of the command line; forked, so that they start fast."""
+"""Jobs as processes of their own, with the exit codes and signals of the command line; forked, so they start fast."""
 
 from __future__ import annotations
 
