@@ -23,7 +23,7 @@ from prb.models.judge_parse import STYLES, read_choice, read_rating
 from prb.types import Failure, Pair
 from tests.chaos.damage import change_byte, cut_off, edit_json, remove_bytes, repeat_bytes
 from tests.chaos.jobs import times
-from tests.conftest import make_row, make_twins
+from tests.conftest import make_row
 from tests.models.test_judge_parse import SAYS
 
 httpx = pytest.importorskip("httpx", reason="needs httpx")
@@ -52,10 +52,10 @@ def mutated(content: bytes, draws: random.Random) -> bytes:
 
 
 def test_a_mutated_row_is_read_as_it_is_or_refused_by_its_line(tmp_path: Path) -> None:
-    sound = [*make_twins(1), *(make_row(n, context=[{"role": "user", "text": "Hi"}]) for n in range(2, 7))]
+    sound = [make_row(n, context=[{"role": "user", "text": "Hi"}] * (n % 2)) for n in range(ROWS_PER_FILE)]
     for seed in range(times(400, 100_000) // ROWS_PER_FILE):
         draws, path = random.Random(seed), tmp_path / "rows.jsonl"
-        lines = [mutated(orjson.dumps(draws.choice(sound)), draws) for _ in range(ROWS_PER_FILE)]
+        lines = [mutated(orjson.dumps(row), draws) for row in sound]
         path.write_bytes(b"\n".join(lines) + b"\n")
         with suppress(PrbError):
             check(open_source(str(path)))
@@ -151,6 +151,8 @@ def test_a_mutated_form_is_stored_as_it_is_or_refused_by_the_study(make: Any) ->
                 draws = random.Random(seed)
                 page = (await client.get("/task")).text
                 action = re.search(r'action="(/task/\d+/\d)"', page)
+                if not action:  # all is judged: one step back
+                    await client.post("/undo", data={"token": token, "from": "end"})
                 path = action[1] if action and draws.random() < 0.6 else draws.choice(paths)
                 fields = {"token": token, **draws.choice((BEFORE, AFTER)), "active": "3", "from": "1-1"}
                 body = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import random
 import re
@@ -32,6 +31,8 @@ class Crowd:
     lost: int = 0
     """Requests that ended without a reply, and were sent again."""
 
+    stopped: bool = False
+    """Set to have everybody leave after the item they are at."""
     requests: int = 0
     cpu: float = 0.0
     """Seconds that the server spent on all of them."""
@@ -77,16 +78,14 @@ class Line:
         return int(head[9:12]), head, body
 
 
-async def annotate(
-    port: int, token: str, crowd: Crowd, seed: int, *, think: float = 0.0, until: float = math.inf
-) -> None:
+async def annotate(port: int, token: str, crowd: Crowd, seed: int, *, think: float = 0.0) -> None:
     """Judge everything, differently each time; `think` is the mean number of seconds before a submit."""
     line, dice = Line(port, crowd), random.Random(seed)
     _, head, _ = await line.ask("POST", "/join", {"invitation": token})
     cookie = re.search(rb"set-cookie: ([^;]+)", head)
     assert cookie, head
     line.cookie = cookie[1].decode()
-    while time.monotonic() < until:
+    while not crowd.stopped:
         _, _, page = await line.ask("GET", "/task")
         action = re.search(rb'action="/task/(\d+)/(\d)"', page)
         if not action:
