@@ -31,24 +31,26 @@ class Args:
     annotators: int = 200
     judgements: int = 20_000
     kills: int = 3
+    think: float = 0.0
+    """Mean number of seconds before each submit; 0: as fast as replies come."""
     record: bool = True
     """Write into docs/benchmarks.md; otherwise only print."""
 
 
 def main(args: Args) -> None:
-    lines = ["| database | submits | acknowledged and stored once | a second | median | p95 | sent again |"]
-    lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    lines = ["| database | submits | stored once | a second | median | p95 | sent again | server CPU per request |"]
+    lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for name, place in {"SQLite (WAL, synchronous=FULL)": sqlite, "PostgreSQL": postgres}.items():
         with place() as (folder, where):
             start = time.perf_counter()
-            crowd, stored = run_storm(
-                folder, where, annotators=args.annotators, judgements=args.judgements, kills=args.kills
-            )
+            load = {"annotators": args.annotators, "judgements": args.judgements, "kills": args.kills}
+            crowd, stored = run_storm(folder, where, **load, think=args.think)
             seconds = time.perf_counter() - start
         assert stored == crowd.acknowledged
-        cells = (name, f"{2 * args.judgements:,}", f"{len(stored):,}", f"{len(stored) / seconds:.0f}")
-        waits = (f"{statistics.median(crowd.seconds):.2f} s", f"{crowd.p95():.2f} s", f"{crowd.lost:,}")
-        lines.append(f"| {' | '.join((*cells, *waits))} |")
+        cells = [name, f"{2 * args.judgements:,}", f"{len(stored):,}", f"{len(stored) / seconds:.0f}"]
+        cells += [f"{statistics.median(crowd.seconds):.2f} s", f"{crowd.p95():.2f} s", f"{crowd.lost:,}"]
+        cells += [f"{1000 * crowd.cpu / crowd.requests:.2f} ms"]
+        lines.append(f"| {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     about = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores shared by server and crowd, "
     about += f"Python {platform.python_version()}; {args.annotators} annotators at once, {args.kills} × `kill -9`; "

@@ -77,6 +77,12 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise PrbError(f"{path} cannot be written: {error.strerror or error}") from error
+    except Exception as error:
+        from safetensors import SafetensorError  # has no OSError in it, whatever the file system said
+
+        if isinstance(error, SafetensorError):
+            raise PrbError(f"{path} cannot be written: {error}") from error
+        raise
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -383,6 +389,12 @@ def content_digest(path: Path) -> str:
 
 def is_draft(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith((".part", ".old"))
+
+
+def remove(path: Path) -> None:
+    """A file that may not be there."""
+    with writing(path):
+        path.unlink(missing_ok=True)
 
 
 def _remove(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 import signal
@@ -30,6 +31,12 @@ class Crowd:
     lost: int = 0
     """Requests that ended without a reply, and were sent again."""
 
+    stopped: bool = False
+    """Set to have everybody leave after the item they are at."""
+    requests: int = 0
+    cpu: float = 0.0
+    """Seconds that the server spent on all of them."""
+
     def p95(self) -> float:
         return sorted(self.seconds)[int(0.95 * len(self.seconds))]
 
@@ -49,7 +56,9 @@ class Line:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                return await self._once(head.encode() + body)
+                reply = await self._once(head.encode() + body)
+                self.crowd.requests += 1
+                return reply
             except (OSError, asyncio.IncompleteReadError):
                 if self._streams:
                     self._streams[1].close()
@@ -69,14 +78,14 @@ class Line:
         return int(head[9:12]), head, body
 
 
-async def annotate(port: int, token: str, crowd: Crowd, seed: int) -> None:
-    """Judge everything, differently each time, as fast as the server lets one."""
+async def annotate(port: int, token: str, crowd: Crowd, seed: int, *, think: float = 0.0) -> None:
+    """Judge everything, differently each time; `think` is the mean number of seconds before a submit."""
     line, dice = Line(port, crowd), random.Random(seed)
     _, head, _ = await line.ask("POST", "/join", {"invitation": token})
     cookie = re.search(rb"set-cookie: ([^;]+)", head)
     assert cookie, head
     line.cookie = cookie[1].decode()
-    while True:
+    while not crowd.stopped:
         _, _, page = await line.ask("GET", "/task")
         action = re.search(rb'action="/task/(\d+)/(\d)"', page)
         if not action:
@@ -85,6 +94,7 @@ async def annotate(port: int, token: str, crowd: Crowd, seed: int) -> None:
         assert form
         for step in range(int(action[2]), 3):
             said = reply(step, dice)
+            await asyncio.sleep(dice.uniform(0, 2 * think))
             start = time.perf_counter()
             status, _, text = await line.ask(
                 "POST", f"/task/{int(action[1])}/{step}", {"token": form[1].decode(), **said}
@@ -112,6 +122,8 @@ class Server:
 
     def __init__(self, where: str) -> None:
         self.where, self.port, self.kills = where, 0, 0
+        self.cpu = 0.0
+        """Seconds of processes that have ended."""
         self.start()
 
     def start(self) -> None:
@@ -120,20 +132,32 @@ class Server:
         assert self.process.stdout
         self.port = int(self.process.stdout.readline().split()[1].rpartition(":")[2])
 
+    def cpu_seconds(self) -> float:
+        """Of the running process, start included; where the system does not tell, nothing."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        if not stat.exists():
+            return 0.0
+        fields = stat.read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def kill(self) -> None:
+        self.cpu += self.cpu_seconds()
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         self.kills += 1
 
     def stop(self) -> None:
+        self.cpu += self.cpu_seconds()
         self.process.send_signal(signal.SIGINT)
         self.process.wait(30)
 
 
-async def storm(server: Server, tokens: list[str], total: int, kills: int) -> Crowd:
+async def storm(server: Server, tokens: list[str], total: int, kills: int, think: float = 0.0) -> Crowd:
     """Everybody at once; the server dies `kills` times, at even distances."""
     crowd = Crowd()
-    people = [asyncio.create_task(annotate(server.port, token, crowd, n)) for n, token in enumerate(tokens)]
+    people = [
+        asyncio.create_task(annotate(server.port, token, crowd, n, think=think)) for n, token in enumerate(tokens)
+    ]
     for n in range(kills):
         while len(crowd.acknowledged) < 2 * total * (n + 1) / (kills + 1) and not all(p.done() for p in people):
             await asyncio.sleep(0.02)
@@ -159,22 +183,30 @@ def make_study(folder: Path, where: str, *, annotators: int, judgements: int) ->
 
 
 def run_storm(
-    folder: Path, where: str, *, annotators: int, judgements: int, kills: int
+    folder: Path, where: str, *, annotators: int, judgements: int, kills: int, think: float = 0.0
 ) -> tuple[Crowd, dict[Key, Any]]:
     """The crowd's own account, and what the database holds afterwards."""
+    tokens = make_study(folder, where, annotators=annotators, judgements=judgements)
+    server = Server(where)
+    server.cpu -= server.cpu_seconds()  # what starting takes
+    try:
+        crowd = asyncio.run(storm(server, tokens, judgements, kills, think))
+    finally:
+        server.stop()
+    crowd.cpu = server.cpu
+    return crowd, stored_replies(where)
+
+
+def stored_replies(where: str) -> dict[Key, Any]:
+    """All that a study holds, each reply once."""
     import sqlalchemy as sa
 
     from prb.study.database import ANSWER, open_study
 
-    tokens = make_study(folder, where, annotators=annotators, judgements=judgements)
-    server = Server(where)
-    try:
-        crowd = asyncio.run(storm(server, tokens, judgements, kills))
-    finally:
-        server.stop()
     database = open_study(where)
     with database.read() as connection:
         rows = connection.execute(sa.select(ANSWER)).all()
     database.close()
-    assert len({(row.assignment, row.step) for row in rows}) == len(rows)
-    return crowd, {(row.assignment, row.step): row.said for row in rows}
+    replies = {(row.assignment, row.step): row.said for row in rows}
+    assert len(replies) == len(rows)
+    return replies

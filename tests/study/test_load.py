@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.jobs import times
 from tests.study.crowd import run_storm
 
 
@@ -18,19 +19,12 @@ def storm(folder: Path, where: str, *, annotators: int, judgements: int, kills: 
     assert crowd.lost > 0  # the plug was pulled while somebody was waiting
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_two_hundred_judgements_survive_a_kill(
-    tmp_path: Path, request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storm(tmp_path, _where(tmp_path, request, kind), annotators=20, judgements=200, kills=1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_twenty_thousand_judgements_of_two_hundred_annotators_survive_three_kills(
-    tmp_path: Path, request: pytest.FixtureRequest, kind: str
-) -> None:
-    storm(tmp_path, _where(tmp_path, request, kind), annotators=200, judgements=20_000, kills=3)
+def test_acknowledged_judgements_survive_kills(tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
+    """In full: 20,000 of them by 200 annotators, three kills."""
+    size = {"annotators": times(20, 200), "judgements": times(200, 20_000), "kills": times(1, 3)}
+    storm(tmp_path, _where(tmp_path, request, kind), **size)
 
 
 def _where(folder: Path, request: Any, kind: str) -> str:

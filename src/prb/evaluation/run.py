@@ -36,7 +36,7 @@ from prb.hooks import Batch, Hooks, RunResult, RunStart
 from prb.models import MODELS, PREFIXES_SHARED, execution_of, make_model
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec, split_alias
-from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, read_lines, sealed, write_bytes
+from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, read_lines, remove, sealed, write_bytes
 from prb.types import Item, Outcome, Recorded, RewardModel, Scorer
 
 T = TypeVar("T")
@@ -210,7 +210,7 @@ class Runner:
             for (number, line), outcome in zip(failed.items(), outcomes, strict=True):
                 changed[number] = with_earlier_cost(outcome, line)
             self.progress.advance(len(failed))
-        self._pending.unlink(missing_ok=True)
+        remove(self._pending)
 
     def evaluate_model(self, position: int, name: str, spec: str) -> None:
         rows = len(self.dataset)
@@ -232,7 +232,7 @@ class Runner:
             for batch, finish in self._ahead(evaluator, batches, row):
                 outcomes = finish()
                 self._journal.append(outcomes)
-                self._pending.unlink(missing_ok=True)
+                remove(self._pending)
                 self.outcomes.add(outcomes)
                 tally.add([outcome.failure for outcome in outcomes], [outcome.cost for outcome in outcomes])
                 self.progress.advance(len(batch))

@@ -11,15 +11,15 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from threading import Lock
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, event
 
 from prb.errors import BadInput, MissingExtra
+from prb.study.commits import GroupCommit
 
 BUSY_SECONDS = 30.0
 SESSION_DAYS = 30
@@ -58,6 +58,13 @@ POST = _table("post", "id", id=INT, annotator=INT, digest=TEXT, text=TEXT, at=RE
 SESSION = _table("session", "hash", hash=TEXT, annotator=INT, expires=REAL)
 """Without an annotator: the administrator's."""
 AUDIT = _table("audit", "id", id=INT, at=REAL, annotator=INT, what=TEXT, detail=JSON)
+# what every request executes is composed once: composing a statement takes longer than executing it
+_LOG = sa.insert(AUDIT)
+_SESSION_VISITOR = (
+    sa.select(SESSION.c.annotator, ANNOTATOR.c.name, ANNOTATOR.c.pseudonym, ANNOTATOR.c.consented)
+    .select_from(SESSION.outerjoin(ANNOTATOR, SESSION.c.annotator == ANNOTATOR.c.id))
+    .where(SESSION.c.hash == sa.bindparam("session"), SESSION.c.expires > sa.bindparam("now"))
+)
 
 
 class Database:
@@ -66,7 +73,7 @@ class Database:
         self.sqlite = "://" not in where
         self.engine = _sqlite_engine(Path(where)) if self.sqlite else _postgres_engine(where)
         # SQLite has one writer at a time; waiting here is fair, waiting inside SQLite is polling
-        self._writer = Lock() if self.sqlite else nullcontext()
+        self._commits = GroupCommit(self.engine) if self.sqlite else None
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -78,8 +85,7 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """All of it or nothing; it is on disk when the block has ended."""
-        options = {"prb_begin": "IMMEDIATE"} if self.sqlite else {}
-        with self._writer, self.engine.connect().execution_options(**options) as connection, connection.begin():
+        with self._commits.transaction() if self._commits else self.engine.begin() as connection:
             yield connection
 
     def upgrade(self) -> None:
@@ -96,9 +102,9 @@ class Database:
 
     def scrub(self) -> None:
         """After a deletion: empty the write-ahead log (SQLite overwrites freed pages by itself)."""
-        if self.sqlite:
+        if self._commits:
             connection = self.engine.raw_connection()  # a checkpoint cannot run inside a transaction
-            with self._writer, closing(connection):
+            with self._commits.nobody_writes(), closing(connection):
                 connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
@@ -131,7 +137,7 @@ def study_row(connection: Connection) -> Mapping[str, Any]:
 
 
 def log(connection: Connection, what: str, *, annotator: int | None = None, **detail: Any) -> None:
-    connection.execute(sa.insert(AUDIT).values(at=time.time(), annotator=annotator, what=what, detail=detail))
+    connection.execute(_LOG, {"at": time.time(), "annotator": annotator, "what": what, "detail": detail})
 
 
 def _postgres_engine(url: str) -> Engine:
@@ -235,11 +241,7 @@ def open_session(connection: Connection, annotator: int | None) -> tuple[str, in
 def session_visitor(connection: Connection, secret: str | None) -> Visitor | None:
     if not secret:
         return None
-    row = connection.execute(
-        sa.select(SESSION.c.annotator, ANNOTATOR.c.name, ANNOTATOR.c.pseudonym, ANNOTATOR.c.consented)
-        .select_from(SESSION.outerjoin(ANNOTATOR, SESSION.c.annotator == ANNOTATOR.c.id))
-        .where(SESSION.c.hash == sha256(secret), SESSION.c.expires > time.time())
-    ).first()
+    row = connection.execute(_SESSION_VISITOR, {"session": sha256(secret), "now": time.time()}).first()
     if row is None:
         return None
     return Visitor(secret, row.annotator, row.name or "admin", row.pseudonym or "", row.consented is not None)

@@ -156,30 +156,46 @@ class CurrentStep(NamedTuple):
 END = "end"
 """The place after the last item."""
 
+# what every request executes is composed once: composing a statement takes longer than executing it
+_ANNOTATOR, _ASSIGNMENT = sa.bindparam("annotator"), sa.bindparam("assignment")
+_PROGRESS = sa.select(sa.func.sum(sa.cast(ASSIGNMENT.c.done, sa.Integer)), sa.func.count()).where(
+    ASSIGNMENT.c.annotator == _ANNOTATOR
+)
+_NEXT = (
+    sa.select(
+        ASSIGNMENT.c.id,
+        ASSIGNMENT.c.flipped,
+        ITEM.c.content,
+        sa.select(sa.func.count()).where(ANSWER.c.assignment == ASSIGNMENT.c.id).scalar_subquery().label("steps"),
+    )
+    .join_from(ASSIGNMENT, ITEM, ASSIGNMENT.c.item == ITEM.c.id)
+    .where(ASSIGNMENT.c.annotator == _ANNOTATOR, ASSIGNMENT.c.done.is_(False))
+    .order_by(ASSIGNMENT.c.position)
+    .limit(1)
+)
+_OWN_ASSIGNMENT = (
+    sa.select(ASSIGNMENT.c.done)
+    .where(ASSIGNMENT.c.id == _ASSIGNMENT, ASSIGNMENT.c.annotator == _ANNOTATOR)
+    .with_for_update()
+)
+_REPLIES = sa.select(ANSWER.c.step, ANSWER.c.said).where(ANSWER.c.assignment == _ASSIGNMENT)
+_INSERT_REPLY = sa.insert(ANSWER)
+_FINISH = sa.update(ASSIGNMENT).where(ASSIGNMENT.c.id == _ASSIGNMENT).values(done=True)
+
 
 def current_step(connection: Connection, annotator: int) -> CurrentStep | None:
     """The next step of the first unfinished item; `None` when all are finished."""
-    done, total = progress(connection, annotator)
-    row = connection.execute(
-        sa.select(ASSIGNMENT.c.id, ASSIGNMENT.c.flipped, ITEM.c.content)
-        .join_from(ASSIGNMENT, ITEM, ASSIGNMENT.c.item == ITEM.c.id)
-        .where(ASSIGNMENT.c.annotator == annotator, ASSIGNMENT.c.done.is_(False))
-        .order_by(ASSIGNMENT.c.position)
-        .limit(1)
-    ).first()
+    row = connection.execute(_NEXT, {"annotator": annotator}).first()
     if row is None:
         return None
-    steps = connection.scalar(sa.select(sa.func.count()).where(ANSWER.c.assignment == row.id)) or 0
+    done, total = progress(connection, annotator)
+    steps = row.steps
     return CurrentStep(row.id, steps + 1, row.content, row.flipped, done, total, bool(done or steps))
 
 
 def progress(connection: Connection, annotator: int) -> tuple[int, int]:
     """Finished and assigned items."""
-    done, total = connection.execute(
-        sa.select(sa.func.sum(sa.cast(ASSIGNMENT.c.done, sa.Integer)), sa.func.count()).where(
-            ASSIGNMENT.c.annotator == annotator
-        )
-    ).one()
+    done, total = connection.execute(_PROGRESS, {"annotator": annotator}).one()
     return done or 0, total
 
 
@@ -209,23 +225,18 @@ def store_reply(
     active: float | None,
 ) -> Stored:
     """Store one reply. The row's key is (assignment, step), so it is stored once however often it is sent."""
-    row = connection.execute(
-        sa.select(ASSIGNMENT.c.done)
-        .where(ASSIGNMENT.c.id == assignment, ASSIGNMENT.c.annotator == annotator)
-        .with_for_update()
-    ).first()
+    row = connection.execute(_OWN_ASSIGNMENT, {"assignment": assignment, "annotator": annotator}).first()
     if row is None:
         return "missing"
-    replies = connection.execute(sa.select(ANSWER).where(ANSWER.c.assignment == assignment)).all()
-    stored = {r.step: r.said for r in replies}
+    stored = {r.step: r.said for r in connection.execute(_REPLIES, {"assignment": assignment})}
     if step in stored:
         return "repeated" if stored[step] == reply else "kept"
     if row.done or step != len(stored) + 1:
         return "kept"
     values = {"assignment": assignment, "step": step, "said": dict(reply), "seconds": seconds, "active": active}
-    connection.execute(sa.insert(ANSWER).values(**values, at=time.time()))
+    connection.execute(_INSERT_REPLY, {**values, "at": time.time()})
     if last:
-        connection.execute(sa.update(ASSIGNMENT).where(ASSIGNMENT.c.id == assignment).values(done=True))
+        connection.execute(_FINISH, {"assignment": assignment})
     log(connection, "skipped" if "skip" in reply else "replied", annotator=annotator, assignment=assignment, step=step)
     return "saved"
 

@@ -87,6 +87,7 @@ class Site:
         self.templates = Environment(
             loader=PackageLoader("prb.study"),
             autoescape=True,
+            auto_reload=False,
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,

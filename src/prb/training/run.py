@@ -27,7 +27,7 @@ from prb.models.personal.method import METHODS, Floats
 from prb.models.personal.scorer import Personal, infer_codes
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import Finished, RunFolder, read_lines, sealed, write_bytes, write_json
+from prb.runs import Finished, RunFolder, read_lines, remove, sealed, write_bytes, write_json
 from prb.stats.estimate import share
 from prb.stats.paired import difference
 from prb.training.config import WHOLE_MODELS, CurveConfig, FullConfig, TrainConfig
@@ -74,7 +74,7 @@ def train(config: TrainConfig | FullConfig | None = None, *, progress: Progress 
         else:
             with open_executor(config.engine) as executor:
                 card = _train(config, dataset, executor, progress)
-        (folder / CHECKPOINT).unlink(missing_ok=True)
+        remove(folder / CHECKPOINT)
     return Finished(folder, card)
 
 

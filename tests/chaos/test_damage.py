@@ -14,42 +14,41 @@ import orjson
 import pytest
 
 import prb
-from prb.building.config import ROLES, BuildConfig
-from prb.building.run import build
-from prb.downstream.bon import best_of_n
 from prb.downstream.run_columns import read_runs
 from prb.errors import PrbError
-from prb.evaluation.audit import AuditConfig, audit
 from prb.evaluation.compare import CompareConfig, compare
 from prb.evaluation.outcomes import read_outcomes
 from prb.evaluation.run import evaluate
-from prb.grading.config import GradeConfig
-from prb.grading.run import grade
 from prb.models.personal.scorer import load_personal
 from prb.reporting.site import write_site
 from prb.results import open_run
 from prb.runs import CONFIG, OUTCOMES, SUMMARY
-from prb.training.config import TrainConfig
 from prb.training.loop import Training
-from prb.training.run import train
 from prb.types import Ask, Query
-from tests.building.author import Author, make_record
-from tests.conftest import Row, make_row, make_twins
-from tests.damage import damage, edit_sealed_line
-from tests.downstream import fakes
-from tests.downstream.ppo import runs as ppo_runs
-from tests.grading.test_run import Recording
-from tests.runs import outcomes, recording, settings
-from tests.training.synthetic import rows_of_twelve
+from tests.chaos.damage import damage, edit_sealed_line
+from tests.chaos.jobs import (
+    SHARE,
+    Job,
+    audited,
+    bilinear,
+    built,
+    evaluated,
+    graded,
+    light,
+    optimized,
+    sampled,
+    some_rows,
+    times,
+)
+from tests.runs import recording, settings
 
-Reader = Callable[[Path, Path], Any]
-"""From the folder with the data and the folder of the run to what is said of it."""
+pytestmark = pytest.mark.chaos
 
 
 @dataclass(frozen=True)
 class Kind:
-    make: Reader
-    readers: tuple[Reader, ...]
+    make: Job
+    readers: tuple[Job, ...]
     stop: Callable[[Path, Path], None] = lambda data, folder: None
     """Leaves the folder unfinished."""
     times: int = 60
@@ -66,7 +65,7 @@ class Damaged:
         kind.stop(tmp_path, self.folder)
         shutil.copytree(self.folder, self._whole)
 
-    def reader(self, seed: int) -> Reader:
+    def reader(self, seed: int) -> Job:
         """One of them, in turn."""
         return list(self.expected)[seed % len(self.expected)]
 
@@ -74,7 +73,7 @@ class Damaged:
         shutil.rmtree(self.folder)
         shutil.copytree(self._whole, self.folder)
 
-    def problem(self, seed: int, reader: Reader) -> str | None:
+    def problem(self, seed: int, reader: Job) -> str | None:
         self.restore()
         what = f"{damage(self.folder, random.Random(seed))} (seed {seed})"
         try:
@@ -86,23 +85,7 @@ class Damaged:
         return None if said == self.expected[reader] else f"{reader.__name__} says something else after {what}"
 
 
-# what makes and reads the folders
-
-
-def write(path: Path, rows: list[Row]) -> Path:
-    path.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
-    return path
-
-
-def some_rows(data: Path) -> str:
-    return str(write(data / "rows.jsonl", [*make_twins(1), make_row(5), make_row(6), *make_twins(2)]))
-
-
-def evaluated(data: Path, folder: Path) -> Any:
-    config = settings(some_rows(data), folder, model=("mine", "other"), batch=2)
-    models = {"mine": recording()[0], "other": recording(lambda ask: float(len(ask.answer) % 3), "other")[0]}
-    summary = evaluate(config, models=models).summary
-    return summary, sorted(outcomes(folder), key=lambda line: (line["model"], line["condition"], line["pair"]))
+# what else reads the folders
 
 
 def read(data: Path, folder: Path) -> Any:
@@ -125,18 +108,6 @@ def reported(data: Path, folder: Path) -> Any:
     return {path.name: path.read_bytes() for path in sorted(site.rglob("*")) if path.is_file()}
 
 
-def graded(data: Path, folder: Path) -> Any:
-    said = [("r5", "abcd"), ("r6", "abcde"), ("r5", "no"), ("t1a", "abcde"), ("t2b", "abcdefgh"), ("r6", "abcde")]
-    answers = write(data / "answers.jsonl", [{"pair": pair, "answer": answer} for pair, answer in said])
-    config = GradeConfig(dataset=some_rows(data), answers=answers, grader="mine", batch=2, out=folder)
-    return grade(config, grader=Recording()).summary
-
-
-def sampled(data: Path, folder: Path) -> Any:
-    config = fakes.settings(some_rows(data), folder, at_once=4)
-    return best_of_n(config, models=fakes.models(), policy=fakes.policy(), grader=fakes.Marks()).summary
-
-
 def correlated(data: Path, folder: Path) -> Any:
     """With an evaluation that is whole."""
     bench = data / "bench"
@@ -146,55 +117,15 @@ def correlated(data: Path, folder: Path) -> Any:
     return read_runs([str(bench)], [str(folder)], condition=None, best_of=None, seed=0).downstream[0].values.tobytes()
 
 
-def built(data: Path, folder: Path) -> Any:
-    records = write(data / "records.jsonl", [make_record(n) for n in (1, 2, 3)])
-    config = BuildConfig(input=str(records), llm="scripted/author", out=folder, mirror=False)
-    build(config, llms=dict.fromkeys(ROLES.values(), Author()))
-    written = ("pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json", "hub/README.md")
-    return [(folder / name).read_bytes() for name in written]
-
-
-def trained_as(method: str, data: Path, folder: Path) -> Any:
-    rows = write(data / "train.jsonl", rows_of_twelve())
-    return train(TrainConfig(method=method, dataset=str(rows), epochs=4, out=folder)).summary
-
-
-def light(data: Path, folder: Path) -> Any:
-    return trained_as("light", data, folder)
-
-
-def bilinear(data: Path, folder: Path) -> Any:
-    pytest.importorskip("torch", reason="needs the torch extra")
-    return trained_as("bilinear", data, folder)
-
-
 def scored(data: Path, folder: Path) -> Any:
     query = Query(user="u1", question="What now, 1?", posts=())
     return [float(score) for score in load_personal(folder).score([Ask(query, "Rye bread."), Ask(query, "A train.")])]
-
-
-def audited(data: Path, folder: Path) -> Any:
-    reader = {"reader": recording(fingerprint="reader")[0]}
-    return audit(AuditConfig(dataset=some_rows(data), out=folder, ceiling="reader"), models=reader).summary
 
 
 def measured(data: Path, folder: Path) -> Any:
     table = data / "scores.csv"
     table.write_text("model,bench,bon\n" + "".join(f"m{n},{n / 10},{(n * 3) % 7 / 10}\n" for n in range(6)), "utf-8")
     return prb.correlate(table=table, downstream=("bon",), out=folder, quiet=True).summary
-
-
-def optimized(data: Path, folder: Path) -> Any:
-    for module in ("torch", "accelerate"):
-        pytest.importorskip(module, reason="needs the torch extra")
-    from prb.downstream.ppo import ppo
-
-    policy, rows = data / "policy", data / "people.jsonl"
-    if not policy.exists():
-        ppo_runs.writer(policy)
-        ppo_runs.people(rows, 12, ppo_runs.BRIEF)
-    config = ppo_runs.config(policy, rows, folder, steps=2, epochs=1, checkpoint_every=1, grader="short")
-    return ppo(config, reward=ppo_runs.scorer(), grader=ppo_runs.ShortIsGood()).summary
 
 
 # what leaves them unfinished
@@ -213,7 +144,7 @@ def cut_in_half(*journals: str) -> Callable[[Path, Path], None]:
     return cut
 
 
-def interrupt(where: Any, method: str, make: Reader, data: Path, folder: Path) -> None:
+def interrupt(where: Any, method: str, make: Job, data: Path, folder: Path) -> None:
     """Make it again, and press Ctrl-C at the second call."""
     shutil.rmtree(folder)
     original, calls = getattr(where, method), iter(range(2))
@@ -265,22 +196,17 @@ JOURNALS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_is_refused_or_changes_nothing(kind: str, tmp_path: Path) -> None:
     folder = Damaged(KINDS[kind], tmp_path)
-    wrong = [folder.problem(seed, folder.reader(seed)) for seed in range(KINDS[kind].times)]
-    assert not any(wrong), "\n".join(filter(None, wrong))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_thousand_damages_are_refused_or_change_nothing(kind: str, tmp_path: Path) -> None:
-    folder = Damaged(KINDS[kind], tmp_path)
-    wrong = [folder.problem(seed, reader) for seed in range(1000) for reader in folder.expected]
+    seeds = range(times(KINDS[kind].times, 1000))
+    wrong = [
+        folder.problem(seed, job) for seed in seeds for job in (folder.expected if SHARE else [folder.reader(seed)])
+    ]
     assert not any(wrong), "\n".join(filter(None, wrong))
 
 
 @pytest.mark.parametrize("kind", JOURNALS)
 def test_a_line_of_another_shape_is_no_traceback(kind: str, tmp_path: Path) -> None:
     folder = Damaged(KINDS[kind], tmp_path)
-    for seed in range(KINDS[kind].times):
+    for seed in range(times(KINDS[kind].times, 1000)):
         draws = random.Random(seed)
         folder.restore()
         edit_sealed_line(folder.folder / draws.choice(JOURNALS[kind]), draws)

@@ -1,0 +1,1 @@
+from tests.study.conftest import make, rows  # noqa: F401 - fixtures

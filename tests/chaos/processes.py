@@ -1,0 +1,68 @@
+"""Jobs as processes of their own, with the exit codes and signals of the command line; forked, so they start fast."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.jobs import JOBS
+from tests.chaos.operations import Fate, Operations
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 300
+
+
+@dataclass
+class Running:
+    process: BaseProcess
+    stderr: Path
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.process.is_alive():
+            assert self.process.pid
+            os.kill(self.process.pid, number)
+
+    def wait(self) -> tuple[int, str]:
+        """Its exit code, and what it said on stderr."""
+        self.process.join(PATIENCE)
+        if self.process.exitcode is None:
+            self.process.kill()
+            pytest.fail(f"no end after {PATIENCE} s; it said: {self.stderr.read_text()}")
+        return self.process.exitcode, self.stderr.read_text()
+
+
+def start(verb: str, data: Path, folder: Path, *, at: int = 0, fate: Fate = "counts") -> Running:
+    """`prb VERB`; its n-th file operation may be its last."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.chaos.warm", "tests.chaos.processes"])
+    stderr = data / f"stderr-{time.monotonic_ns()}"
+    stderr.touch()
+    with pytest.MonkeyPatch.context() as patch:  # for the server that forks, if this is the first one
+        patch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(ROOT / "src"))))
+        process = context.Process(target=_work, args=(verb, data, folder, stderr, at, fate))
+        process.start()
+    return Running(process, stderr)
+
+
+def run(verb: str, data: Path, folder: Path) -> tuple[int, str]:
+    return start(verb, data, folder).wait()
+
+
+def _work(verb: str, data: Path, folder: Path, stderr: Path, at: int, fate: Fate) -> None:
+    from prb import cli
+
+    descriptor = os.open(stderr, os.O_WRONLY | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    cli._dispatch = lambda _: JOBS[verb](data, folder)  # type: ignore[assignment]
+    if at:
+        Operations(folder, at, fate).install(pytest.MonkeyPatch())
+    cli.main([verb])
