@@ -17,6 +17,7 @@ PrbError                 1   something failed
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -111,3 +112,11 @@ def unknown(kind: str, name: str, known: Collection[str], hint: str = "") -> Unk
     if near:
         return UnknownName(f"no {kind} named {name!r}; did you mean {near[0]!r}?")
     return UnknownName(f"no {kind} named {name!r}; " + (hint or f"there are: {', '.join(sorted(known))}"))
+
+
+def differences(old: Any, new: Any, at: str = "") -> list[str]:
+    """What differs between two sets of settings, leaf by leaf, as `a.b: old → new`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        inner = {key: f"{at}.{key}".lstrip(".") for key in (*old, *new)}
+        return [line for key, at in inner.items() for line in differences(old.get(key), new.get(key), at)]
+    return [] if old == new else [f"{at}: {json.dumps(old)} → {json.dumps(new)}"]

@@ -21,7 +21,7 @@ from typing import Any, Self
 import orjson
 from filelock import FileLock, Timeout
 
-from prb.errors import BadInput, PrbError, RunConflict
+from prb.errors import BadInput, PrbError, RunConflict, differences
 from prb.hashing import digest
 
 CONFIG, OUTCOMES, SUMMARY, USERS = "config.json", "outcomes.jsonl", "summary.json", "users.json"
@@ -176,8 +176,7 @@ class Journal:
         return read_lines(self.path)
 
     def count(self) -> int:
-        with self.path.open("rb") as file:
-            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+        return count_lines(self.path)
 
     def keep(self, lines: int) -> None:
         """Cut the file after so many lines: the rest belongs to a batch that did not finish."""
@@ -311,7 +310,7 @@ class RunFolder:
             write_json(self.folder / name, value)
         content = read_identity(self.folder)
         content["digests"] = {name: content_digest(self.folder / name) for name in (*files, *results)}
-        content["digests"] |= {name: _length(self.folder / name) for name in self._names}
+        content["digests"] |= {name: f"{count_lines(self.folder / name)} lines" for name in self._names}
         write_sealed(self.folder / CONFIG, content)
 
     def has_results(self) -> bool:
@@ -372,14 +371,13 @@ def check_unchanged(path: Path, record: str = CONFIG) -> None:
     config = path.with_name(record)
     content = read_sealed(config) if config.exists() else {}
     expected = content.get("digests", {}).get(path.name)
-    if expected is not None and expected != _length(path) and expected != content_digest(path):
+    if expected is not None and expected != f"{count_lines(path)} lines" and expected != content_digest(path):
         raise BadInput(f"{path} was changed after the run wrote it; run its command again to write it anew")
 
 
-def _length(path: Path) -> str:
+def count_lines(path: Path) -> int:
     with path.open("rb") as file:
-        lines = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
-    return f"{lines} lines"
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
 
 
 def content_digest(path: Path) -> str:
@@ -392,8 +390,7 @@ def is_draft(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """A file that may not be there."""
-    with writing(path):
+    with writing(path):  # it may not be there
         path.unlink(missing_ok=True)
 
 
@@ -402,11 +399,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def differences(old: Any, new: Any, at: str = "") -> list[str]:
-    """Leaves that differ, as `a.b: old → new`."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        inner = {key: f"{at}.{key}".lstrip(".") for key in (*old, *new)}
-        return [line for key, at in inner.items() for line in differences(old.get(key), new.get(key), at)]
-    return [] if old == new else [f"{at}: {orjson.dumps(old).decode()} → {orjson.dumps(new).decode()}"]

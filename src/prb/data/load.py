@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,7 +24,7 @@ from prb.data.schema import BUILD, Problem, Task, listed, normalize, row_problem
 from prb.data.source import RawRow, Source, open_source, subset_of
 from prb.data.users import Users
 from prb.errors import BadData, BadInput
-from prb.stats.estimate import Ints, components
+from prb.stats.estimate import components, sharing
 from prb.types import Item, Pair
 
 _NO_GROUPS: dict[str, str] = {}
@@ -219,15 +219,6 @@ def mirror_key(row: Mapping[str, Any]) -> tuple[int, int, int]:
         hash(frozenset((*chosen, *listed(row["rejected"])))),
         hash(frozenset(chosen)),
     )
-
-
-def sharing(texts: Ints, users: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Links between users who have the same text, given hashes of texts."""
-    order = np.argsort(texts, kind="stable")
-    for n in np.flatnonzero(texts[order[1:]] == texts[order[:-1]]):
-        a, b = users[order[n]], users[order[n + 1]]
-        if a != b:
-            yield a, b
 
 
 class Scan:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from prb import __version__
 from prb.config import OutputConfig, Place, PositionalWords, config
 from prb.data.index import Shard, deal
-from prb.errors import BadInput, RunConflict
+from prb.errors import BadInput, RunConflict, differences
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.run import chunks, identity, load_rows
@@ -24,7 +24,6 @@ from prb.runs import (
     Finished,
     RunFolder,
     check_unchanged,
-    differences,
     read_identity,
     read_lines,
     read_result,

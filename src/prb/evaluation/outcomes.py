@@ -25,7 +25,8 @@ REQUIRED = FIELDS - {"failure_kind", "choices", "leaks"}
 KINDS = (None, *get_args(FailureKind))
 VERDICTS = (None, "first", "second", "tie")
 TEXT, TEXT_OR_NONE = frozenset({str}), frozenset({str, NoneType})
-NUMBER, SCORE = frozenset({int, float}), frozenset({int, float, NoneType})
+NUMBER: frozenset[type] = frozenset({int, float})
+SCORE: frozenset[type] = NUMBER | {NoneType}
 NAMES = itemgetter("pair", "user", "cluster", "model", "condition")
 READ = (
     *("model", "condition", "pair", "user", "cluster", "credit", "margin", "scores", "verdicts", "leaks", "failure"),

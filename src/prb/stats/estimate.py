@@ -9,7 +9,7 @@ freedom (Korn & Graubard 1998, Survey Methodology 24).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -220,3 +220,12 @@ def spread(means: Floats) -> dict[str, Any]:
         "spread": float(means.std(ddof=1)) if len(means) > 1 else None,
         "worst_decile": float(worst.mean()),
     }
+
+
+def sharing(texts: Ints, users: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Links between users who have the same text, given hashes of texts."""
+    order = np.argsort(texts, kind="stable")
+    for n in np.flatnonzero(texts[order[1:]] == texts[order[:-1]]):
+        a, b = users[order[n]], users[order[n + 1]]
+        if a != b:
+            yield a, b

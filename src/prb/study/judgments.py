@@ -157,7 +157,8 @@ END = "end"
 """The place after the last item."""
 
 # what every request executes is composed once: composing a statement takes longer than executing it
-_ANNOTATOR, _ASSIGNMENT = sa.bindparam("annotator"), sa.bindparam("assignment")
+_ANNOTATOR: sa.BindParameter[Any] = sa.bindparam("annotator")
+_ASSIGNMENT: sa.BindParameter[Any] = sa.bindparam("assignment")
 _PROGRESS = sa.select(sa.func.sum(sa.cast(ASSIGNMENT.c.done, sa.Integer)), sa.func.count()).where(
     ASSIGNMENT.c.annotator == _ANNOTATOR
 )
