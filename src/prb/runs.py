@@ -29,9 +29,7 @@ LOCK = ".lock"
 FORMAT = 1
 """Of run folders; a folder without the field is of format 1."""
 _PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-_TAIL = 1 << 16
-_SEAL = b',"crc":'
-_DIGEST = "digest"
+_TAIL, _SEAL, _DIGEST = 1 << 16, b',"crc":', "digest"
 
 
 def read_json(path: Path) -> Any:
