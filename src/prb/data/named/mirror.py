@@ -31,7 +31,7 @@ EVEN = 0.5
 Review = Mapping[str, Any]
 
 
-HARD_HISTORY = range(80, 161)
+HARD_HISTORY = range(120, 161)
 """Posts per user in split `hard`."""
 
 
