@@ -2,7 +2,7 @@
 
 A file holds each text once. Rows in the public format are unfolded from it: every question gives two rows with the same
 answers and swapped labels, so a model that ignores the user scores exactly 50 %. Splits `test` and `dev` are written
-couples with histories of 10 or 30-40 posts; in `hard` the histories have 80-160 posts, neutral ones included. Splits
+couples with histories of 10 or 30-40 posts; in `hard` the histories have 120-160 posts, neutral ones included. Splits
 `train` and `validation` are composed from a bank of preferences, see `composed`. The recorded blind review of the
 benchmark (can a reader tell, and are both answers good?) is beside it.
 """
@@ -26,13 +26,13 @@ from prb.data.source import DATASETS, RawRow, Source, dict_row
 from prb.errors import BadSpec
 from prb.types import Pair
 
-VERSION = "2.0"
+VERSION = "2.1"
 EVEN = 0.5
 """Questions whose answers differ by more than this in mean rating are counted as uneven."""
 Review = Mapping[str, Any]
 
 
-HARD_HISTORY = range(80, 161)
+HARD_HISTORY = range(120, 161)
 """Posts per user in split `hard`."""
 
 
