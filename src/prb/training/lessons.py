@@ -21,9 +21,12 @@ def encode_lessons(source: Source, features: Features) -> list[Taught]:
         first, second = (np.asarray(features.texts(posts), dtype=np.float64) for posts in lesson.posts)
         asks = [Ask(Query(question=question), text) for question, *texts in lesson.answers for text in texts]
         vectors = features.answers(asks)
-        whole = [(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)
-                 if not isinstance(a, Failure) and not isinstance(b, Failure)]  # fmt: skip
+        whole = [
+            (a, b)
+            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+            if not isinstance(a, Failure) and not isinstance(b, Failure)
+        ]
         if not whole:
             raise BadInput(f"axis {lesson.axis}: no answer could be encoded")
-        taught.append(Taught(first, second, np.stack([np.float64(a) - np.float64(b) for a, b in whole])))
+        taught.append(Taught(first, second, np.array(whole, dtype=np.float64)))
     return taught

@@ -13,7 +13,7 @@ import numpy as np
 
 from prb.cache import Cache, Memo
 from prb.engine.load import DEFAULT_LOADING, Loading
-from prb.errors import unknown
+from prb.errors import BadSpec, unknown
 from prb.hashing import digest
 from prb.prompts import flat
 from prb.registry import Registry, Spec
@@ -43,7 +43,7 @@ def make_features(spec: str) -> Features:
     name = Spec.parse(spec).name
     if name in FEATURES:
         made = FEATURES.make(spec)
-        return made if isinstance(made, Shifted) else Cached(made)
+        return made if isinstance(made, Shifted | Alone) else Cached(made)
     encoded = Encoded(ENCODERS.make(spec))
     return encoded if name in UNCACHED else Cached(encoded)
 
@@ -120,20 +120,40 @@ class Shifted:
         return results
 
 
+class Alone:
+    """Answers encoded like posts, without their question, so that the two can be compared."""
+
+    def __init__(self, inner: Features) -> None:
+        self.fingerprint = f"alone-{inner.fingerprint}"
+        self._inner = Cached(inner)
+
+    def texts(self, texts: Sequence[str]) -> Matrix:
+        return self._inner.texts(texts)
+
+    def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
+        return list(self._inner.texts([ask.answer for ask in asks]))
+
+
 @FEATURES.register("hidden")
 def hidden(
     lm: str,
     layer: int = -1,
     pool: Literal["mean", "last"] = "mean",
     shift: bool = False,
+    alone: bool = False,
     loading: Loading = DEFAULT_LOADING,
 ) -> Features:
     """Hidden states of an LLM (lm=folder, hub id or pulled name), pooled over the answer's tokens.
 
-    shift: the states without the posts, and beside them what the posts change.
+    shift: the states without the posts, and beside them what the posts change. alone: an answer like a post, without
+    its question.
     """
     from prb.engine.hidden import HiddenStates
     from prb.engine.load import load_shared
 
+    if shift and alone:
+        raise BadSpec("features 'hidden': shift=true and alone=true exclude each other")
     states = HiddenStates(load_shared(lm, "causal", loading), layer, pool)
+    if alone:
+        return Alone(states)
     return Shifted(states) if shift else states
