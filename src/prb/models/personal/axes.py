@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prb.config import NonNegative, Positive
+from prb.config import Count, NonNegative, Positive
 from prb.models.personal.method import METHODS, Array, Floats, Method, Params, Taught, View
 
 TINY = 1e-9
@@ -45,6 +45,25 @@ class Axes(Method):
         matches = np.einsum("rps,rs->rp", view.posts, answer @ params["match"].T)
         weights = np.exp(self.sharp * standardized(cosines(view.posts, answer), view.mask)) * view.mask
         return (weights * matches).sum(axis=1) / np.maximum(weights.sum(axis=1), TINY)
+
+
+@METHODS.register("matcher")
+@dataclass(frozen=True)
+class Matcher(Axes):
+    """`axes` on states of an LLM that is tuned to match first: LoRA, for `hidden?lm=NAME&alone=true` (extra `train`).
+
+    A post of a pole must be nearer to the answer for it than to the answer for the other, by the cosine of mean states;
+    neither post nor answer of another axis may take sides. The adapter is written beside the head.
+    """
+
+    rank: Count = 8
+    passes: Count = 4
+    rate: Positive = 3e-4
+    axes: Count = 2
+    posts: Count = 3
+    questions: Count = 2
+    apart: NonNegative = 0.02
+    scale: Positive = 20.0
 
 
 def spread(groups: Sequence[Floats]) -> Floats:

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -54,6 +55,14 @@ def check_features(spec: str) -> None:
     if parsed.name not in FEATURES and parsed.name not in ENCODERS:
         raise unknown("features", parsed.name, [*ENCODERS, *FEATURES])
     FEATURES.check(parsed) if parsed.name in FEATURES else ENCODERS.check(parsed)
+
+
+def features_of(card: Mapping[str, Any], folder: Path) -> Features:
+    """What a head was trained on; an LLM that was tuned for it has its adapter in the head's folder."""
+    if not card.get("adapter"):
+        return make_features(card["features"])
+    spec = Spec.parse(card["features"])
+    return make_features(str(Spec(spec.name, {**spec.options, "adapter": str(folder / card["adapter"])})))
 
 
 class Encoded:
