@@ -79,7 +79,11 @@ def train(config: TrainConfig | FullConfig | None = None, *, progress: Progress 
 
 def _train(config: TrainConfig, dataset: Dataset, progress: Progress) -> dict[str, Any]:
     method = METHODS.make(config.method)
-    joint = method.joint
+    if config.sweep and method.taught:
+        raise BadInput(
+            f"--sweep: {config.method} learns axes, and held-out users share them; compare settings on "
+            "'mirror?split=validation', whose axes are others"
+        )
     about = {"features": config.features}
     tuned: dict[str, Any] = {}
     if isinstance(method, Matcher):
@@ -88,24 +92,19 @@ def _train(config: TrainConfig, dataset: Dataset, progress: Progress) -> dict[st
         tuned = tune(method, lessons_of(dataset.source), config.features, config.target, config.seed, progress)
         about["adapter"] = ADAPTER
     features = features_of(about, config.target)
-    examples = prepare(dataset, features, joint=joint, k=config.k, rank=config.ranker, progress=progress)
+    lessons = encode_lessons(dataset.source, features) if method.taught else ()
+    examples = prepare(dataset, features, joint=method.joint, k=config.k, rank=config.ranker, progress=progress)
     rows = examples.readable
     if not len(rows):
         raise BadInput(f"{config.dataset}: no answer could be encoded by features {config.features!r}")
     fit, held = (rows[part] for part in split_off(examples.cluster[rows], config.validation, config.seed))
     spec, tried = config.method, None
     learning = Learning(**{field.name: getattr(config, field.name) for field in fields(Learning)})
-    if config.sweep and method.taught:
-        raise BadInput(
-            f"--sweep: {config.method} learns axes, and held-out users share them; compare settings on "
-            "'mirror?split=validation', whose axes are others"
-        )
     if config.sweep:
         kept = config.target / SWEEP
         tried = sweep([spec], examples, rows, learning, config.folds, kept=kept, progress=progress)
         spec, learning = tried[0]["method"], replace(learning, l2=tried[0]["l2"], epochs=max(1, tried[0]["epochs"]))
         fit, held = rows, rows[:0]  # the folds have chosen the settings; nobody needs to be held out any more
-    lessons = encode_lessons(dataset.source, features) if method.taught else ()
     checkpoint = config.target / CHECKPOINT
     learned = learn(spec, examples, fit, held, learning, lessons=lessons, checkpoint=checkpoint, progress=progress)
     card = {
