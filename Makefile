@@ -6,7 +6,7 @@ VERL := .venv-verl
 VLLM := .venv-vllm
 EXTRAS := .venv-extras
 
-.PHONY: help demo test test-slow test-verl test-vllm test-extras check baselines training downstream study pictures coverage bench clean
+.PHONY: help demo test test-slow test-verl test-vllm test-extras check baselines training axes embedded-model downstream study pictures coverage bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -42,6 +42,16 @@ baselines: $(VENV)/.dev  ## the table of embedded models in README.md and docs/m
 
 training: $(VENV)/.dev  ## all methods on simulate, mirror and prefeval, into docs/training.md (hours)
 	$(BIN)/python benchmarks/training.py
+
+axes: $(VENV)/.dev  ## learning curves over axes and users, into docs/training.md (an hour)
+	$(BIN)/python benchmarks/axes.py
+
+EMBEDDED := src/prb/models/personal/embedded/smollm2
+embedded-model: $(VENV)/.dev  ## train the model `personal?lm=smollm2` that ships with the package (ten minutes)
+	@rm -rf $(EMBEDDED)
+	$(BIN)/prb train axes --features 'hidden?lm=smollm2&layer=22&alone=true' --dataset 'mirror?split=train&users=2' --k 40 \
+	  --validation 0 --out $(EMBEDDED)
+	@rm $(EMBEDDED)/config.json $(EMBEDDED)/.lock
 
 downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with their curves, in runs/
 	$(BIN)/prb bon --policy llamacpp/smollm2 --n 8 --per-user 1 --limit 24 --k 3 --max-tokens 96 --temperature 0.7 \

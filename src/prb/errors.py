@@ -119,4 +119,8 @@ def differences(old: Any, new: Any, at: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         inner = {key: f"{at}.{key}".lstrip(".") for key in (*old, *new)}
         return [line for key, at in inner.items() for line in differences(old.get(key), new.get(key), at)]
-    return [] if old == new else [f"{at}: {json.dumps(old)} → {json.dumps(new)}"]
+    return [] if old == new else [f"{at}: {_json(old)} → {_json(new)}"]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -39,5 +39,5 @@ def test_concurrent_requests_for_one_query_read_it_once(tmp_path: Path, monkeypa
     together = [result for (result,) in asyncio.run(clients())]
     assert together == pytest.approx(alone, abs=1e-4)
     tokens = sum(reward.tokens for reward in together)  # type: ignore[attr-defined]
-    assert len(embedded) == 2  # both prefixes in one pass, all answers in another
+    assert len(embedded) == 1  # both queries and all answers are packed into one pass
     assert sum(embedded) < tokens / 2

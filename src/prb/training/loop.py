@@ -82,14 +82,12 @@ def learn(
 ) -> Learned:
     """Fit on some rows, stop by others. `checkpoint` survives an interruption; whoever saves the head removes it.
 
-    Methods that are `taught` learn from the lessons; rows only fit the scaler.
+    Methods that are `taught` learn from the lessons alone.
     """
     method = METHODS.make(spec)
-    scaler = fit_scaler(examples, fit, learning.seed)
     if method.taught:
-        params = method.teach([scaler.taught(lesson) for lesson in lessons])
-        head = Head(spec, single_precision(params), scaler, np.zeros(0))
-        return Learned(head, [], 0, {"axes": len(lessons)})
+        return Learned(taught_head(spec, lessons), [], 0, {"axes": len(lessons)})
+    scaler = fit_scaler(examples, fit, learning.seed)
     if method.closed_form:
         rows = np.sort(np.random.default_rng([learning.seed, SOLVE_STREAM]).permutation(fit)[:CLOSED_FORM_ROWS])
         pairs = scaler.pairs(examples.pairs(rows, method, np.zeros((len(rows), 0))))
@@ -107,6 +105,14 @@ def learn(
             training.store(checkpoint)
         progress.advance()
     return training.learned()
+
+
+def taught_head(spec: str, lessons: Sequence[Taught]) -> Head:
+    posts = np.concatenate([posts for lesson in lessons for posts in (lesson.first, lesson.second)])
+    answers = np.concatenate([lesson.answers.reshape(-1, posts.shape[1]) for lesson in lessons])
+    scaler = Scaler.fit(answers, posts)
+    params = METHODS.make(spec).teach([scaler.taught(lesson) for lesson in lessons])
+    return Head(spec, single_precision(params), scaler, np.zeros(0))
 
 
 def fit_scaler(examples: Examples, fit: Ints, seed: int) -> Scaler:

@@ -21,7 +21,8 @@ from prb.engine.executors import Executor, open_executor
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
-from prb.models.personal.features import Features, make_features
+from prb.models.personal.axes import Matcher
+from prb.models.personal.features import Features, features_of
 from prb.models.personal.head import CARD, Head, read, save
 from prb.models.personal.method import METHODS, Floats
 from prb.models.personal.scorer import Personal, infer_codes
@@ -32,7 +33,7 @@ from prb.stats.estimate import share
 from prb.stats.paired import difference
 from prb.training.config import WHOLE_MODELS, CurveConfig, FullConfig, TrainConfig
 from prb.training.examples import Examples, Ints, fold_of, open_training, prepare, split_off
-from prb.training.lessons import encode_lessons
+from prb.training.lessons import encode_lessons, lessons_of
 from prb.training.loop import (
     Learning,
     credits_of,
@@ -79,32 +80,38 @@ def train(config: TrainConfig | FullConfig | None = None, *, progress: Progress 
 
 
 def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: Progress) -> dict[str, Any]:
-    features = make_features(config.features, executor)
     method = METHODS.make(config.method)
-    joint = method.joint
-    examples = prepare(dataset, features, joint=joint, k=config.k, rank=config.ranker, progress=progress)
+    if config.sweep and method.taught:
+        raise BadInput(
+            f"--sweep: {config.method} learns axes, and held-out users share them; compare settings on "
+            "'mirror?split=validation', whose axes are others"
+        )
+    about = {"features": config.features}
+    tuned: dict[str, Any] = {}
+    if isinstance(method, Matcher):
+        from prb.training.tune import ADAPTER, tune
+
+        tuned = tune(method, lessons_of(dataset.source), config.features, config.target, config.seed, progress)
+        about["adapter"] = ADAPTER
+    features = features_of(about, config.target, executor)
+    lessons = encode_lessons(dataset.source, features) if method.taught else ()
+    examples = prepare(dataset, features, joint=method.joint, k=config.k, rank=config.ranker, progress=progress)
     rows = examples.readable
     if not len(rows):
         raise BadInput(f"{config.dataset}: no answer could be encoded by features {config.features!r}")
     fit, held = (rows[part] for part in split_off(examples.cluster[rows], config.validation, config.seed))
     spec, tried = config.method, None
     learning = Learning(**{field.name: getattr(config, field.name) for field in fields(Learning)})
-    if config.sweep and method.taught:
-        raise BadInput(
-            f"--sweep: {config.method} learns axes, and held-out users share them; compare settings on "
-            "'mirror?split=validation', whose axes are others"
-        )
     if config.sweep:
         kept = config.target / SWEEP
         tried = sweep([spec], examples, rows, learning, config.folds, kept=kept, progress=progress)
         spec, learning = tried[0]["method"], replace(learning, l2=tried[0]["l2"], epochs=max(1, tried[0]["epochs"]))
         fit, held = rows, rows[:0]  # the folds have chosen the settings; nobody needs to be held out any more
-    lessons = encode_lessons(dataset.source, features) if method.taught else ()
     checkpoint = config.target / CHECKPOINT
     learned = learn(spec, examples, fit, held, learning, lessons=lessons, checkpoint=checkpoint, progress=progress)
     card = {
         "prb": __version__,
-        "features": config.features,
+        **about,
         "features_fingerprint": features.fingerprint,
         "size": examples.size,
         "data": {
@@ -122,7 +129,7 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
         "fitted_on": {"rows": len(fit), "users": len(np.unique(examples.user[fit]))},
         "best_epoch": learned.best,
         "curve": learned.curve,
-        "report": learned.report,
+        "report": {**learned.report, **tuned},
         "validation": validate(learned.head, features, dataset, examples, held, config) if len(held) else None,
         "sweep": tried,
     }
@@ -230,7 +237,7 @@ def learning_curve(config: CurveConfig, *, progress: Progress = SILENT) -> dict[
     """Accuracy of a trained head on unseen users by number of labeled pairs; also written to its folder."""
     head, card = read(config.path)
     dataset = load(config.dataset, split=config.split, limit=config.limit, skip_bad=config.skip_bad)
-    features, k, rank = make_features(card["features"]), card["train"]["k"], card["train"]["ranker"]
+    features, k, rank = features_of(card, config.path), card["train"]["k"], card["train"]["ranker"]
     examples = prepare(dataset, features, joint=head.method.joint, k=k, rank=rank, progress=progress)
     points = curve(head, examples, examples.readable, config.m, config.held)
     result = {"method": head.spec, "dataset": dataset.name, "fingerprint": dataset.fingerprint, "points": points}

@@ -46,6 +46,7 @@ def cluster() -> Iterator[Any]:
 
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
     folder = tempfile.mkdtemp(prefix="prb-test-", dir="/tmp")  # sockets need short names
+    (Path(tempfile.gettempdir()) / "ray").mkdir(exist_ok=True)  # Ray leaves the address of the cluster there
     node = {"num_cpus": 1, "object_store_memory": 80 << 20}
     made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False, "temp_dir": folder})
     try:

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from prb.errors import BadInput
-from prb.models.personal.axes import directions
+from prb.models.personal.axes import inverse, spread
+from prb.models.personal.features import Alone, Encoded
 from prb.models.personal.method import METHODS, Taught, View
 from prb.runs import read_json
+from prb.text.encoders import ENCODERS
 from prb.training.config import TrainConfig
 from prb.training.run import train
+from prb.types import Ask, Query
 
 SIZE, AXES = 12, 4
 
@@ -23,24 +26,48 @@ def synthetic_lessons(seed: int = 0) -> list[Taught]:
     lessons = []
     for axis in np.eye(SIZE)[:AXES]:
         first, second = (rng.normal(scale=0.5, size=(12, SIZE)) + sign * axis for sign in (1, -1))
-        lessons.append(Taught(first, second, rng.normal(scale=0.5, size=(8, SIZE)) + 2 * axis))
+        answers = rng.normal(scale=0.35, size=(8, 2, SIZE)) + np.stack([axis, -axis])
+        lessons.append(Taught(first, second, answers))
     return lessons
 
 
-def test_directions_point_from_the_second_pole_to_the_first() -> None:
-    params = METHODS.make("axes").teach(synthetic_lessons())
-    for side in ("post", "answer"):
-        assert params[side].shape == (SIZE, AXES)
-        assert np.abs(params[side]).argmax(axis=0).tolist() == list(range(AXES))
-        assert (params[side][range(AXES), range(AXES)] > 0).all()
+def test_a_post_of_a_pole_matches_the_answer_for_it() -> None:
+    match = METHODS.make("axes?affinity=0").teach(synthetic_lessons())["match"]
+    assert match.shape == (SIZE, SIZE)
+    seen, unseen = match.diagonal()[:AXES], np.abs(match.diagonal()[AXES:])
+    assert seen.min() > 5 * unseen.max()
 
 
-def test_a_direction_has_unit_deviation_within_the_groups() -> None:
+def test_affinity_carries_over_to_axes_that_were_not_taught() -> None:
+    match = METHODS.make("axes").teach(synthetic_lessons())["match"]
+    assert (match.diagonal()[AXES:] > 0).all()
+
+
+def test_what_varies_within_a_pole_counts_less() -> None:
     rng = np.random.default_rng(1)
     groups = [rng.normal(size=(400, 3)) * [1, 5, 1] for _ in range(3)]
-    found = directions(np.array([[1.0, 1.0, 0.0]]), groups, 1e-9)
-    assert np.std(np.vstack(groups) @ found) == pytest.approx(1, rel=0.05)
-    assert found[0, 0] > 10 * found[1, 0]  # what varies within a pole counts less
+    weight = inverse(spread(groups), 1e-9).diagonal()
+    assert weight == pytest.approx([1, 1 / 25, 1], rel=0.1)
+
+
+def test_posts_near_the_answer_count_more() -> None:
+    method, plain = METHODS.make("axes?sharp=3"), METHODS.make("axes?sharp=0")
+    posts = np.array([[[1.0, 0.0], [0.0, 1.0]]])
+    view = View(np.zeros((1, 2)), posts, np.ones((1, 2)), np.zeros((1, 0)))
+    params = {"match": np.eye(2)}
+    answer = np.array([[1.0, 0.0]])
+    assert plain.reward(params, view, answer) == pytest.approx(0.5)
+    assert method.reward(params, view, answer) > 0.99
+
+
+def test_missing_posts_make_no_difference() -> None:
+    rng = np.random.default_rng(2)
+    method, params = METHODS.make("axes"), {"match": rng.normal(size=(SIZE, SIZE))}
+    posts, answer = rng.normal(size=(1, 3, SIZE)), rng.normal(size=(1, SIZE))
+    few = View(answer, posts, np.ones((1, 3)), np.zeros((1, 0)))
+    filled = np.concatenate([posts, np.zeros((1, 2, SIZE))], axis=1)
+    more = View(answer, filled, np.array([[1, 1, 1, 0, 0.0]]), np.zeros((1, 0)))
+    assert method.reward(params, few, answer) == pytest.approx(method.reward(params, more, answer))
 
 
 def test_twins_of_opposite_posts_want_opposite_answers() -> None:
@@ -66,6 +93,14 @@ def test_axes_are_trained_on_the_bank_and_the_card_says_how_many(tmp_path: Path)
     card = read_json(trained.folder / "card.json")
     assert card["report"] == {"axes": 5}
     assert card["validation"]["by_condition"]["none"]["value"] == 0.5
+
+
+def test_an_answer_alone_is_encoded_like_a_post() -> None:
+    inner = Encoded(ENCODERS.make("static"))
+    alone = Alone(inner)
+    asks = [Ask(Query(question=question), "Begin early.") for question in ("When?", "How?")]
+    assert np.allclose(alone.answers(asks), alone.texts(["Begin early."]))
+    assert alone.fingerprint != inner.fingerprint
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,29 @@
 """Trained personal heads: small reward models on frozen features that know whose preference they judge.
 
 `prb train` writes a folder; `personal?path=FOLDER` is the reward model in it. Everything a head needs for scoring is
-here; `prb.training` trains it.
+here; `prb.training` trains it. `embedded/` holds the heads that ship with the package, made by `make embedded-model`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
+from prb.errors import BadSpec
 from prb.models import MODELS
 from prb.types import Scorer
 
+EMBEDDED = Path(__file__).parent / "embedded"
+
 
 @MODELS.register("personal")
-def personal(path: Path) -> Scorer:
-    """A head trained with `prb train` (path=FOLDER); methods with a code per user infer it from past choices."""
+def personal(path: Path | None = None, lm: Literal["smollm2"] | None = None) -> Scorer:
+    """A head trained with `prb train` (path=FOLDER), or the embedded one on SmolLM2 (lm=smollm2, pulled weights).
+
+    Methods with a code per user infer it from past choices.
+    """
     from prb.models.personal.scorer import load_personal
 
-    return load_personal(path)
+    if (path is None) == (lm is None):
+        raise BadSpec("model 'personal': give path=FOLDER of a trained head, or lm=smollm2 for the embedded one")
+    return load_personal(path or EMBEDDED / str(lm))

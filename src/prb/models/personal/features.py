@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from prb.cache import Cache, Memo
 from prb.engine.executors import Executor, Later, Spread, begin, window
 from prb.engine.load import DEFAULT_LOADING, Loading
-from prb.errors import PrbError, unknown
+from prb.errors import BadSpec, PrbError, unknown
 from prb.failures import RESUME
 from prb.hashing import digest
 from prb.models import execution_of
@@ -49,7 +50,9 @@ def make_features(spec: str, executor: Executor | None = None) -> Features:
     made = executor.load(make, spec) if executor else make()
     if Spec.parse(spec).name in UNCACHED:
         return made
-    return Shifted(Cached(made.inner)) if isinstance(made, Shifted) else Cached(made)
+    if isinstance(made, Shifted | Alone):
+        return type(made)(Cached(made.inner))
+    return Cached(made)
 
 
 def bare_features(spec: str) -> Features:
@@ -70,6 +73,14 @@ def encoded_texts(rows: Sequence[Vector | Failure]) -> list[Vector]:
         if isinstance(row, Failure):
             raise PrbError(f"texts could not be encoded: {row}; {RESUME}")
     return list(rows)  # type: ignore[arg-type]
+
+
+def features_of(card: Mapping[str, Any], folder: Path, executor: Executor | None = None) -> Features:
+    """What a head was trained on; an LLM that was tuned for it has its adapter in the head's folder."""
+    if not card.get("adapter"):
+        return make_features(card["features"], executor)
+    spec = Spec.parse(card["features"])
+    return make_features(str(Spec(spec.name, {**spec.options, "adapter": str(folder / card["adapter"])})), executor)
 
 
 class Encoded:
@@ -148,20 +159,40 @@ class Shifted:
         return results
 
 
+class Alone:
+    """Answers encoded like posts, without their question, so that the two can be compared."""
+
+    def __init__(self, inner: Features) -> None:
+        self.fingerprint, self.execution = f"alone-{inner.fingerprint}", execution_of(inner)
+        self.inner = inner
+
+    def texts(self, texts: Sequence[str]) -> Matrix:
+        return self.inner.texts(texts)
+
+    def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
+        return list(self.inner.texts([ask.answer for ask in asks]))
+
+
 @FEATURES.register("hidden")
 def hidden(
     lm: str,
     layer: int = -1,
     pool: Literal["mean", "last"] = "mean",
     shift: bool = False,
+    alone: bool = False,
     loading: Loading = DEFAULT_LOADING,
 ) -> Features:
     """Hidden states of an LLM (lm=folder, hub id or pulled name), pooled over the answer's tokens.
 
-    shift: the states without the posts, and beside them what the posts change.
+    shift: the states without the posts, and beside them what the posts change. alone: an answer like a post, without
+    its question.
     """
     from prb.engine.hidden import HiddenStates
     from prb.engine.load import load_shared
 
+    if shift and alone:
+        raise BadSpec("features 'hidden': shift=true and alone=true exclude each other")
     states = HiddenStates(load_shared(lm, "causal", loading), layer, pool)
+    if alone:
+        return Alone(states)
     return Shifted(states) if shift else states

@@ -49,7 +49,7 @@ class Scaler:
 
     def taught(self, raw: Taught) -> Taught:
         first, second = (_scaled(posts, self.text, "float64") for posts in (raw.first, raw.second))
-        return Taught(first, second, raw.gaps / self.answer[1])
+        return Taught(first, second, _scaled(raw.answers, self.answer, "float64"))
 
 
 def _scaled(rows: Any, moments: Floats, dtype: str) -> Any:

@@ -69,8 +69,13 @@ class Taught(NamedTuple):
     first: Floats
     """(posts, size): posts that show its first pole."""
     second: Floats
-    gaps: Floats
-    """(questions, size): the answer for the first pole minus the one for the second."""
+    answers: Floats
+    """(questions, 2, size): the answers for the first pole and for the second."""
+
+    @property
+    def gaps(self) -> Floats:
+        """(questions, size): the answer for the first pole minus the one for the second."""
+        return np.asarray(self.answers[:, 0] - self.answers[:, 1])
 
 
 class Method:

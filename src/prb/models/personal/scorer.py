@@ -14,7 +14,7 @@ from prb.data.retrieve import top_posts
 from prb.errors import BadInput
 from prb.hashing import digest
 from prb.models import execution_of
-from prb.models.personal.features import Features, make_features
+from prb.models.personal.features import Features, features_of
 from prb.models.personal.head import Head, fingerprint, read
 from prb.models.personal.method import Floats, Pairs, View
 from prb.text.encoders import Vector
@@ -98,7 +98,7 @@ def view_of(features: Features, queries: Sequence[Query], codes: Any) -> View:
 
 def load_personal(folder: Path) -> Personal:
     head, card = read(folder)
-    features = make_features(card["features"])
+    features = features_of(card, folder)
     if features.fingerprint != card["features_fingerprint"]:
         raise BadInput(
             f"{folder} was trained on features {card['features_fingerprint']!r}; {card['features']!r} gives "
