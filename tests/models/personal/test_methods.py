@@ -122,7 +122,7 @@ def test_the_order_of_the_posts_and_empty_places_make_no_difference(name: str) -
     mask = np.concatenate([raw.view.mask[:, order], np.zeros((6, 2))], axis=1)
     other = raw._replace(view=raw.view._replace(posts=wider, mask=mask))
     if method.closed_form:
-        params: dict[str, Any] = {"weights": np.arange(11.0)}
+        params: dict[str, Any] = {"weights": np.arange(11.0), "match": np.arange(25.0).reshape(5, 5)}
         rewards = [method.reward(params, p.view, p.chosen) for p in (raw, other)]
     else:
         params = some_params(method)
