@@ -203,7 +203,9 @@ def test_damage_is_refused_or_changes_nothing(kind: str, tmp_path: Path) -> None
     assert not any(wrong), "\n".join(filter(None, wrong))
 
 
-@pytest.mark.parametrize("kind", JOURNALS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if "ppo" in kind else kind for kind in JOURNALS]
+)
 def test_a_line_of_another_shape_is_no_traceback(kind: str, tmp_path: Path) -> None:
     folder = Damaged(KINDS[kind], tmp_path)
     for seed in range(times(KINDS[kind].times, 1000)):

@@ -306,6 +306,7 @@ def test_killed_in_the_middle_a_run_resumes_to_the_same_files(
     assert same_files(tmp_path / "undisturbed", tmp_path / "run")
 
 
+@pytest.mark.slow  # a shorter one is among the tests of chaos
 def test_killed_again_and_again_a_run_still_ends_the_same(undisturbed: EvaluateConfig, tmp_path: Path) -> None:
     data, out = Path(undisturbed.dataset), tmp_path / "run"
     for _ in range(2):

@@ -478,7 +478,7 @@ def test_an_interval_excludes_zero_exactly_if_p_is_below_five_percent(table: tup
             assert found.low <= found.value <= found.high
 
 
-@pytest.mark.parametrize("rows", [24, 60, 400])
+@pytest.mark.parametrize("rows", [24, 60, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["tie-free", "credits", "rewards", "uneven"])
 def test_interval_and_p_agree_in_every_kind_of_table(kind: str, rows: int) -> None:
     rng = np.random.default_rng(rows)

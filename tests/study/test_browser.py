@@ -103,7 +103,7 @@ def link(address: str, study: Study, number: int = 0) -> str:
     return f"{address}/join/{study.tokens[number]}"
 
 
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window", ["desk", pytest.param("phone", marks=pytest.mark.slow)])
 def test_a_person_validates_by_keyboard_alone(browser: Any, make: Make, window: str) -> None:
     study = make([make_row(1), make_row(2)], annotators=1, overlap=1, checks=0)
     with study.serving() as address:
@@ -140,7 +140,7 @@ def test_a_person_validates_by_keyboard_alone(browser: Any, make: Make, window: 
     assert "upsetting" in done
 
 
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window", ["phone", pytest.param("desk", marks=pytest.mark.slow)])
 def test_a_person_takes_part_by_keyboard_alone(browser: Any, make: Make, window: str, tmp_path: Path) -> None:
     study = make([make_row(1), make_row(2)], kind="collect")
     with study.serving() as address:
@@ -217,8 +217,15 @@ def test_taking_part_needs_no_scripts(browser: Any, make: Make) -> None:
         assert page.locator("h1").inner_text() == "Your data is deleted"
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(
+    ("window", "dark"),
+    [
+        ("phone", False),
+        ("desk", True),
+        pytest.param("phone", True, marks=pytest.mark.slow),
+        pytest.param("desk", False, marks=pytest.mark.slow),
+    ],
+)
 def test_every_page_fits_its_window_and_can_be_read(browser: Any, make: Make, window: str, dark: bool) -> None:
     study, collect = make(annotators=6, checks=2), make(kind="collect", annotators=6)
     fill(study.database, "validate")

@@ -74,6 +74,7 @@ def stop_and_resume(words: list[str], tmp_path: Path, signals: list[signal.Signa
     assert finished(out) == finished(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_run_killed_from_outside_resumes_to_the_same_bytes(words: list[str], tmp_path: Path) -> None:
     stop_and_resume([*words, "--steps", "12"], tmp_path, [signal.SIGKILL])
 

@@ -134,7 +134,7 @@ def test_a_node_that_is_removed_costs_nothing_but_time(cluster: Any, data: Path,
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("how", ["deadly", "raises"])
+@pytest.mark.parametrize("how", ["deadly", pytest.param("raises", marks=pytest.mark.slow)])
 def test_the_rows_of_a_poisoned_batch_fail_and_the_rest_goes_on(how: str, data: Path, tmp_path: Path) -> None:
     poisoned = Fragile(str(tmp_path), **{how: "plant 15 "})
     there = run(data, tmp_path / "there", poisoned, engine=f"{TWO}&retries=1", condition=("none",))
@@ -148,6 +148,7 @@ def test_the_rows_of_a_poisoned_batch_fail_and_the_rest_goes_on(how: str, data: 
     assert same_files(there, run(data, tmp_path / "here", Fragile(str(tmp_path)), condition=("none",)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_model_that_always_raises_stops_the_run(data: Path, tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="in a row were lost: ValueError: the tensor is too large"):
