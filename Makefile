@@ -6,7 +6,7 @@ VERL := .venv-verl
 VLLM := .venv-vllm
 EXTRAS := .venv-extras
 
-.PHONY: help demo test test-slow test-verl test-vllm test-extras check baselines training axes embedded-model downstream study pictures coverage bench clean
+.PHONY: help demo test test-slow chaos test-verl test-vllm test-extras check baselines training axes embedded-model downstream study pictures coverage bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -24,6 +24,9 @@ test: $(VENV)/.dev chromium axe  ## all tests, then the command line once more i
 
 test-slow: $(VENV)/.dev  ## long loads and soaks
 	$(BIN)/python -m pytest -m slow
+
+chaos: $(VENV)/.dev  ## every fault in full: kills, damage, full disks, hostile input (hours; PRB_CHAOS=0.1: a tenth)
+	PRB_CHAOS=$${PRB_CHAOS:-1} $(BIN)/python -m pytest -m "chaos and not gpu and not api"
 
 test-verl: $(VERL)/.ready  ## the files for verl, read by verl itself, in its own environment (its pins differ from ours)
 	$(VERL)/bin/python -m pytest tests/verl

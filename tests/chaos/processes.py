@@ -24,6 +24,11 @@ class Running:
     process: BaseProcess
     stderr: Path
 
+    def until_at_work(self) -> None:
+        """Past its start, from when on the command line answers for signals."""
+        while self.process.is_alive() and not _at_work(self.stderr).exists():
+            time.sleep(0.001)
+
     def signal(self, number: signal.Signals) -> None:
         if self.process.is_alive():
             assert self.process.pid
@@ -55,6 +60,10 @@ def run(verb: str, data: Path, folder: Path) -> tuple[int, str]:
     return start(verb, data, folder).wait()
 
 
+def _at_work(stderr: Path) -> Path:
+    return stderr.with_suffix(".at-work")
+
+
 def _work(verb: str, data: Path, folder: Path, stderr: Path, at: int, fate: Fate) -> None:
     from prb import cli
 
@@ -62,7 +71,12 @@ def _work(verb: str, data: Path, folder: Path, stderr: Path, at: int, fate: Fate
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    cli._dispatch = lambda _: JOBS[verb](data, folder)  # type: ignore[assignment]
+
+    def dispatch(_: list[str]) -> None:
+        _at_work(stderr).touch()
+        JOBS[verb](data, folder)
+
+    cli._dispatch = dispatch
     if at:
         Operations(folder, at, fate).install(pytest.MonkeyPatch())
     cli.main([verb])

@@ -95,7 +95,8 @@ def test_a_signal_and_a_second_one_leave_no_traceback(job: Undisturbed) -> None:
     draws = random.Random(job.verb)
     for n in range(times(2, 20)):
         running = start(job.verb, job.data, job.out)
-        time.sleep(draws.uniform(0.3, 1) * job.seconds)
+        running.until_at_work()
+        time.sleep(draws.uniform(0, 1) * job.seconds)
         if n % 2:
             running.signal(signal.SIGTERM)
         else:
