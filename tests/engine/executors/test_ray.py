@@ -97,6 +97,7 @@ def test_best_of_n_and_grades_are_those_of_a_local_run(data: Path, tmp_path: Pat
         assert (tmp_path / "loc/grade" / name).read_bytes() == (tmp_path / "ray/grade" / name).read_bytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_features_are_those_of_a_local_run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prb.training.examples.CHUNK", 2)
@@ -118,6 +119,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(data: Path, tmp_path: Pa
     assert same_files(there, run(data, tmp_path / "here", Fragile(str(tmp_path))))
 
 
+@pytest.mark.slow
 def test_a_node_that_is_removed_costs_nothing_but_time(cluster: Any, data: Path, tmp_path: Path) -> None:
     spare = cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
 
@@ -164,6 +166,7 @@ def test_a_replica_that_cannot_load_is_one_line(data: Path, tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_replicas_with_other_weights_are_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(PrbError, match="replicas of 'mine' differ: 'weights-"):
