@@ -6,7 +6,9 @@ VERL := .venv-verl
 VLLM := .venv-vllm
 EXTRAS := .venv-extras
 
-.PHONY: help demo test test-slow chaos test-verl test-vllm test-extras check baselines training axes embedded-model downstream study pictures coverage bench clean
+MINUTES ?= 30
+
+.PHONY: help demo test test-slow chaos soak test-verl test-vllm test-extras check baselines training axes embedded-model downstream study pictures coverage bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -27,6 +29,9 @@ test-slow: $(VENV)/.dev  ## long loads and soaks
 
 chaos: $(VENV)/.dev  ## every fault in full: kills, damage, full disks, hostile input (hours; PRB_CHAOS=0.1: a tenth)
 	PRB_CHAOS=$${PRB_CHAOS:-1} $(BIN)/python -m pytest -m "chaos and not gpu and not api"
+
+soak: $(VENV)/.dev  ## both servers under load with kills for MINUTES=30, into docs/reliability.md
+	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
 
 test-verl: $(VERL)/.ready  ## the files for verl, read by verl itself, in its own environment (its pins differ from ours)
 	$(VERL)/bin/python -m pytest tests/verl
