@@ -34,7 +34,7 @@ from prb.reporting.downstream_figures import scatter
 from prb.reporting.downstream_tables import correlation_sentences, correlation_tables
 from prb.reporting.format import markdown
 from prb.runs import write_json
-from prb.text.tokens import words
+from prb.text.words import words
 from prb.training.config import TrainConfig
 from prb.training.run import train
 from prb.types import Ask, Failure, Pair, Query, Scorer

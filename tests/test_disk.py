@@ -14,7 +14,7 @@ import pytest
 from prb.errors import PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
-from prb.grading.config import GradeConfig
+from prb.grading import GradeConfig
 from prb.grading.run import grade
 from prb.runs import OUTCOMES, SUMMARY, RunFolder, draft, read_lines, write_json
 from tests.conftest import make_row, make_twins

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from prb.building.config import BuildConfig as BuildConfig
     from prb.data.load import load_pairs as load_pairs
     from prb.data.source import DATASETS as DATASETS
-    from prb.downstream.bon_config import BonConfig as BonConfig
+    from prb.downstream.bon import BonConfig as BonConfig
     from prb.downstream.correlate import CorrelateConfig as CorrelateConfig
     from prb.downstream.ppo import PpoConfig as PpoConfig
     from prb.errors import PrbError as PrbError
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from prb.evaluation.compare import CompareConfig as CompareConfig
     from prb.evaluation.config import EvaluateConfig as EvaluateConfig
     from prb.evaluation.merge import MergeConfig as MergeConfig
-    from prb.evaluation.personalized_reward import evaluate_personalized_reward as evaluate_personalized_reward
+    from prb.evaluation.paper import evaluate_personalized_reward as evaluate_personalized_reward
     from prb.evaluation.planners import PLANNERS as PLANNERS
     from prb.grading import GRADERS as GRADERS
-    from prb.grading.config import GradeConfig as GradeConfig
+    from prb.grading import GradeConfig as GradeConfig
     from prb.hooks import HOOKS as HOOKS
     from prb.llm import LLMS as LLMS
     from prb.models import MODELS as MODELS
@@ -77,7 +77,7 @@ _EXPORTS = {
     "prb.building.config": "BuildConfig",
     "prb.data.load": "load_pairs",
     "prb.data.source": "DATASETS",
-    "prb.downstream.bon_config": "BonConfig",
+    "prb.downstream.bon": "BonConfig",
     "prb.downstream.correlate": "CorrelateConfig",
     "prb.downstream.ppo": "PpoConfig",
     "prb.errors": "PrbError",
@@ -85,10 +85,10 @@ _EXPORTS = {
     "prb.evaluation.compare": "CompareConfig",
     "prb.evaluation.merge": "MergeConfig",
     "prb.evaluation.config": "EvaluateConfig",
-    "prb.evaluation.personalized_reward": "evaluate_personalized_reward",
+    "prb.evaluation.paper": "evaluate_personalized_reward",
     "prb.evaluation.planners": "PLANNERS",
     "prb.grading": "GRADERS",
-    "prb.grading.config": "GradeConfig",
+    "prb.grading": "GradeConfig",
     "prb.hooks": "HOOKS",
     "prb.llm": "LLMS",
     "prb.models": "MODELS",

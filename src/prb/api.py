@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from prb.building.config import BuildConfig
 from prb.config import Settings
-from prb.downstream.bon_config import BonConfig
+from prb.downstream.bon import BonConfig
 from prb.downstream.correlate import CorrelateConfig
 from prb.downstream.ppo import PpoConfig
 from prb.errors import ResultFailed
@@ -24,7 +24,7 @@ from prb.evaluation.audit import AuditConfig
 from prb.evaluation.compare import CompareConfig
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.merge import MergeConfig
-from prb.grading.config import GradeConfig
+from prb.grading import GradeConfig
 from prb.progress import Progress, watch
 from prb.reporting.formats import ExportConfig
 from prb.reporting.site import ReportConfig
@@ -102,8 +102,8 @@ def evaluate(
     goes (see `prb.hooks`). Raises, with the result attached,
     `GateFailed` if a `require` condition does not hold, and `TooManyFailures` if more than `max_failed` of rows failed.
     """
-    from prb.evaluation.gate import check_failures, require
     from prb.evaluation.run import evaluate as run
+    from prb.evaluation.summary import check_failures, require
 
     checked = EvaluateConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:

@@ -8,7 +8,7 @@ from typing import Any
 
 from prb.llm import Completion, Request
 from prb.llm.scripted import ScriptedLLM
-from prb.text.tokens import sentences, words
+from prb.text.words import sentences, words
 
 _QUOTED = re.compile(r"<<([^<>\n]+) ([0-9a-f]{12})>>\n(.*?)\n<<end of \1 \2>>", re.S)
 _FILLER = ("plain", "water", "light", "soil", "time", "care", "rest", "early", "late", "warm", "cool", "slow", "small")

@@ -21,7 +21,7 @@ from prb.building.gates import (
     wording_gate,
 )
 from prb.building.records import Record
-from prb.text.tokens import words
+from prb.text.words import words
 from prb.types import Aspect, Post
 
 TEXT = st.text(string.ascii_lowercase + " ", min_size=1, max_size=80)

@@ -7,8 +7,7 @@ import pytest
 
 from prb.building.config import ROLES, BuildConfig
 from prb.building.gates import Check
-from prb.building.output import pass_rates
-from prb.building.run import build
+from prb.building.run import build, pass_rates
 from tests.building.author import Author, make_record
 
 

@@ -15,7 +15,7 @@ from prb.building.run import build
 from prb.downstream.bon import best_of_n
 from prb.evaluation.audit import AuditConfig, audit
 from prb.evaluation.run import evaluate
-from prb.grading.config import GradeConfig
+from prb.grading import GradeConfig
 from prb.grading.run import grade
 from prb.runs import LOCK
 from prb.training.config import TrainConfig

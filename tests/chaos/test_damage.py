@@ -19,7 +19,7 @@ from prb.errors import PrbError
 from prb.evaluation.compare import CompareConfig, compare
 from prb.evaluation.outcomes import read_outcomes
 from prb.evaluation.run import evaluate
-from prb.models.personal.scorer import load_personal
+from prb.models.personal.head import load_personal
 from prb.reporting.site import write_site
 from prb.results import open_run
 from prb.runs import CONFIG, OUTCOMES, SUMMARY

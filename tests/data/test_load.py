@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from prb.data.convert import convert
+from prb.data.index import Users
 from prb.data.load import load, load_pairs
 from prb.data.source import MemorySource, open_source
-from prb.data.users import Users
 from prb.errors import BadData, BadInput
 from prb.types import Choice, Pair, Post, Rating, Turn
 from tests.conftest import Row, make_row, make_twins

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prb.data.retrieve import RANKERS, bm25, embedding, ranker, recency, top_posts
 from prb.errors import UnknownName
-from prb.text.tokens import words
+from prb.text.words import words
 from prb.types import Post
 
 WORDS = st.sampled_from(["tea", "rain", "cat", "chess", "the", "bus", "it's"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prb.engine import partial
+from prb.engine import cascade
 from prb.engine.cascade import Cascade, Piece, Row, similar
 from prb.engine.prefix import Bundle, SharedPrefix, rows, to_host
 from tests.tiny import SIZE, torch, transformers
@@ -236,38 +236,38 @@ def test_suffixes_of_a_prefix_attend_to_it_in_one_call_and_similar_lengths_to_th
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", [(8, 8), (24, 16), (7, 7)])
 def test_plain_products_in_steps_are_attention(causal: bool, sizes: tuple[int, int], monkeypatch: Any) -> None:
-    monkeypatch.setattr(partial, "SCORES", 100)
+    monkeypatch.setattr(cascade, "SCORES", 100)
     query, key, value = (
         torch.randn(2, 6, 11, sizes[0]),
         torch.randn(2, 3, 11, sizes[0]),
         torch.randn(2, 3, 11, sizes[1]),
     )
-    out, lse = partial.plain(query, key, value, 0.3, causal)
+    out, lse = cascade.plain(query, key, value, 0.3, causal)
     expected = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, is_causal=causal, scale=0.3, enable_gqa=True
     )
     assert torch.allclose(out, expected, atol=1e-5)
-    found = partial.attend(query, key, value, scale=0.3, causal=causal)
+    found = cascade.attend(query, key, value, scale=0.3, causal=causal)
     assert torch.allclose(found.out, out, atol=1e-5)
     assert torch.allclose(found.lse, lse, atol=1e-5)
 
 
 def test_a_kernel_that_gives_other_numbers_is_not_used(monkeypatch: Any) -> None:
-    def wrong(query: Any, key: Any, value: Any, scale: float, causal: bool) -> partial.Partial:
-        out, lse = partial.plain(query, key, value, scale, causal)
-        return partial.Partial(out, lse * 1.4427)  # in base 2
+    def wrong(query: Any, key: Any, value: Any, scale: float, causal: bool) -> cascade.Partial:
+        out, lse = cascade.plain(query, key, value, scale, causal)
+        return cascade.Partial(out, lse * 1.4427)  # in base 2
 
-    def missing(*_: Any) -> partial.Partial:
+    def missing(*_: Any) -> cascade.Partial:
         raise AttributeError("no such operation")
 
-    monkeypatch.setitem(partial.KERNELS, "cpu", (wrong, missing))
-    choose = partial._kernel.__wrapped__
-    assert choose(torch.device("cpu"), torch.float32, 8, 8, 2, True) is partial.plain
+    monkeypatch.setitem(cascade.KERNELS, "cpu", (wrong, missing))
+    choose = cascade._kernel.__wrapped__
+    assert choose(torch.device("cpu"), torch.float32, 8, 8, 2, True) is cascade.plain
 
 
 def test_parts_far_apart_merge_without_overflow() -> None:
     out, lse = torch.randn(2, 1, 1, 3, 4), torch.tensor([[[[0.0, 500.0, -500.0]]], [[[0.0, -500.0, 500.0]]]])
-    merged = partial.merge(partial.Partial(out[0], lse[0]), partial.Partial(out[1], lse[1]))
+    merged = cascade.merge(cascade.Partial(out[0], lse[0]), cascade.Partial(out[1], lse[1]))
     expected = torch.stack([out[:, 0, 0, 0].mean(dim=0), out[0, 0, 0, 1], out[1, 0, 0, 2]])
     assert torch.allclose(merged[0, 0], expected)
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.engine.chat import Chat
-from prb.engine.encode import Encoder
+from prb.engine.chat import Chat, Encoder
 from prb.types import Query
 from tests import tiny
 from tests.tiny import transformers

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.engine.chat import Chat, Text
-from prb.engine.encode import common_prefix
+from prb.engine.chat import Chat, Text, common_prefix
 from prb.engine.heads import AnswerLogp, LastToken
 from prb.engine.load import Loading, load
 from prb.engine.prefix import Bundle, SharedPrefix, batches, bundle

@@ -12,8 +12,7 @@ from prb.engine.heads import AnswerLogp, FirstLogit, LastToken
 from prb.engine.hidden import HiddenStates
 from prb.engine.load import Checkpoint
 from prb.engine.prefix import bundle
-from prb.engine.sharing import Sharing, probe, probe_tokens, rope_switch
-from prb.engine.states import States, whole_batches
+from prb.engine.sharing import Sharing, States, probe, probe_tokens, rope_switch, whole_batches
 from prb.types import Ask, Failure, Query
 from tests import tiny
 from tests.architectures import ARCHITECTURES, ENCODERS, HYBRID, SHARED, model_of

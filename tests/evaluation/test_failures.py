@@ -12,8 +12,8 @@ import pytest
 
 from prb.errors import BudgetUsedUp, TooManyFailures, Unreachable
 from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.gate import IMPOSSIBLE, check_failures, impossible_conditions
 from prb.evaluation.run import PENDING, evaluate
+from prb.evaluation.summary import IMPOSSIBLE, check_failures, impossible_conditions
 from prb.failures import MAX_FATAL
 from prb.runs import OUTCOMES, SUMMARY, Finished
 from prb.types import Ask, Duel, Failure, FailureKind, Reward, Verdict

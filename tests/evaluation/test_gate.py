@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prb.errors import BadInput, BadSpec, GateFailed, UnknownName
-from prb.evaluation.gate import Requirement, check_requirements, parse_requirements, require
+from prb.evaluation.summary import Requirement, check_requirements, parse_requirements, require
 
 SUMMARY: dict[str, Any] = {
     "results": [

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from prb.errors import BadSpec
 from prb.evaluation.planners import PLANNERS, CachedPlanner
-from prb.evaluation.planners.llm import by_llm, entries
-from prb.evaluation.planners.persona import by_persona, read_finding, read_hypotheses, read_persona, split_items
+from prb.evaluation.planners.llm import (
+    by_llm,
+    by_persona,
+    entries,
+    read_finding,
+    read_hypotheses,
+    read_persona,
+    split_items,
+)
 from prb.evaluation.run import evaluate
 from prb.llm import Completion, Request
 from prb.llm.scripted import ScriptedLLM

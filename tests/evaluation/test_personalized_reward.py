@@ -9,7 +9,7 @@ import pytest
 
 import prb
 from prb.errors import BadInput, PrbError, UnknownName
-from prb.evaluation.personalized_reward import evaluate_personalized_reward
+from prb.evaluation.paper import evaluate_personalized_reward
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Failure, Post, Verdict
 from tests.runs import recording

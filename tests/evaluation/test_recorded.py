@@ -12,7 +12,7 @@ from prb.api import ppo
 from prb.downstream.bon import BonConfig, best_of_n
 from prb.errors import BadInput, RunConflict
 from prb.evaluation.config import CONDITIONS
-from prb.evaluation.personalized_reward import evaluate_personalized_reward
+from prb.evaluation.paper import evaluate_personalized_reward
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.serving.server import ServeConfig, serve

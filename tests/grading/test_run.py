@@ -11,8 +11,7 @@ import pytest
 
 from prb.data.load import load
 from prb.errors import BadInput, BudgetUsedUp, RunConflict, TooManyFailures, Unreachable
-from prb.grading import Answered, Grades
-from prb.grading.config import GradeConfig
+from prb.grading import Answered, GradeConfig, Grades
 from prb.grading.llm import LLMGrader
 from prb.grading.run import SHOWN, GradableRows, GradeKey, check_failures, grade, read_answers, read_human
 from prb.llm.scripted import ScriptedLLM

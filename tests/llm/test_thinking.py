@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from prb.errors import BadSpec
 from prb.llm import make_llm
+from prb.llm.asking import answer_is_next, answer_token, opened_by, without_thinking
 from prb.llm.chat_protocol import first_token
-from prb.llm.thinking import answer_is_next, answer_token, opened_by, without_thinking
 from tests.llm.clients import endpoint, one
 from tests.llm.server import serve
 

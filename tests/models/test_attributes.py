@@ -6,7 +6,7 @@ import pytest
 
 from prb import evaluate_personalized_reward
 from prb.models import MODELS
-from prb.models.attributes import shortness, wish_for_brevity
+from prb.models.baselines import shortness, wish_for_brevity
 from prb.types import Ask, Post, Query, Scorer
 
 SHORT, LONG = "Yes, twice a week.", " ".join(["word"] * 240)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb.llm import Completion
-from prb.llm.thinking import without_thinking
+from prb.llm.asking import without_thinking
 from prb.models.judge_parse import STYLES, Parsed, read_choice, read_rating, weigh_choice, weigh_rating
 from prb.types import Failure
 

@@ -11,8 +11,7 @@ import pytest
 from prb.engine.prefix import Bundle, SharedPrefix
 from prb.errors import BadInput, BadSpec
 from prb.models import MODELS
-from prb.models.catalogue import CATALOGUE, quirk_of
-from prb.models.classifier import log_odds_of_last, reward_of
+from prb.models.classifier import CATALOGUE, log_odds_of_last, quirk_of, reward_of
 from prb.prompts import render
 from prb.types import Ask, Failure, Post, Query, Reward
 from tests import tiny

@@ -13,10 +13,9 @@ from prb.errors import BadSpec
 from prb.llm import Completion
 from prb.llm.scripted import ScriptedLLM
 from prb.models import MODELS
-from prb.models.judge import PairwiseJudge, RatingJudge
+from prb.models.judge import PairwiseJudge, Panel, RatingJudge, vote
 from prb.models.judge_parse import STYLES
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.models.voting import Panel, vote
 from prb.types import Ask, Duel, Failure, Query, Reward, Verdict
 
 QUERY = Query(question="Which?")

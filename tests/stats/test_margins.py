@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.stats.margins import BINS, by_margin, histogram, margin_scale
+from prb.stats.bias import MARGIN_BINS, by_margin, histogram, margin_scale
 from tests.stats.strategies import NAN, few, floats, ints
 
 
@@ -24,7 +24,7 @@ def test_a_histogram_by_hand() -> None:
     result = histogram(floats(-1, 2, 2, 100, 0))
     assert result is not None
     assert (result["scale"], result["zeros"]) == (2, 1)
-    assert {n: count for n, count in enumerate(result["counts"]) if count} == {10: 1, 16: 2, BINS - 1: 1}
+    assert {n: count for n, count in enumerate(result["counts"]) if count} == {10: 1, 16: 2, MARGIN_BINS - 1: 1}
 
 
 def test_accuracy_by_decile_by_hand() -> None:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.stats.credit import credit_of_scores
-from prb.stats.rewardbench2 import SUBSETS, ScoredRow, final_score, ties_score
+from prb.stats.credit import SUBSETS, ScoredRow, credit_of_scores, final_score, ties_score
 
 Golden = dict[str, list[dict[str, Any]]]
 

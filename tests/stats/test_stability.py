@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from prb.stats.stability import (
+from prb.stats.ranking import (
     accuracies,
     cluster_leads,
     cluster_sums,

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.text.overlap import SharedWording, hidden_texts, near_duplicates, word_runs
+from prb.text.words import SharedWording, hidden_texts, near_duplicates, word_runs
 from prb.types import Aspect
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.text.tokens import is_list, reading_grade, sentences, syllables, words
+from prb.text.words import is_list, reading_grade, sentences, syllables, words
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from tests.tiny import transformers
 
 trl = pytest.importorskip("trl", reason="needs the train extra")
 
-from prb.training.trainer import Watch, checkpoints  # noqa: E402
+from prb.training.full import Watch, checkpoints  # noqa: E402
 
 GOOD, BAD = "early early morning", "late late long"
 

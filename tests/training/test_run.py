@@ -15,8 +15,8 @@ from prb.data.load import load
 from prb.errors import BadInput, RunConflict, UnknownName
 from prb.models import MODELS
 from prb.models.personal.features import make_features
+from prb.models.personal.head import load_personal, query_of
 from prb.models.personal.method import METHODS
-from prb.models.personal.scorer import load_personal, query_of
 from prb.runs import read_json
 from prb.training.config import TrainConfig
 from prb.training.examples import open_training, prepare

@@ -17,7 +17,7 @@ from tests import tiny
 
 pytest.importorskip("peft", reason="needs the train extra")
 
-from prb.models.personal.scorer import load_personal
+from prb.models.personal.head import load_personal
 from prb.training.config import TrainConfig
 from prb.training.run import train
 from prb.training.tune import ADAPTER, Tuner, tune

@@ -25,8 +25,7 @@ from prb.stats.blind import blind_margins, credits_of
 from prb.stats.credit import CREDIT
 from prb.stats.estimate import components
 from prb.text.encoders import ENCODERS, Encoder
-from prb.text.overlap import BLOCK, LEAK_WORDS, SharedWording, hidden_texts, near_duplicates
-from prb.text.tokens import is_list, sentences, words
+from prb.text.words import BLOCK, LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, sentences, words
 from prb.types import Aspect, Duel, Failure, Post, Query
 
 

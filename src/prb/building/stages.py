@@ -20,11 +20,10 @@ from prb.evaluation.planners.llm import entries
 from prb.grading import Grades
 from prb.hashing import draw
 from prb.llm import LLM, Completion, Request, Sampling
-from prb.llm.asking import Reply, ask
-from prb.llm.thinking import without_thinking
+from prb.llm.asking import Reply, ask, without_thinking
 from prb.prompts import load, quote, with_material
 from prb.text.encoders import Encoder
-from prb.text.overlap import BLOCK, similarity_blocks
+from prb.text.words import BLOCK, similarity_blocks
 from prb.types import Aspect, Failure, Turn
 
 T = TypeVar("T")

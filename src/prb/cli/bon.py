@@ -8,7 +8,7 @@ from prb.cli.parse import finished, parse, print_json
 
 
 def command(args: Sequence[str]) -> None:
-    from prb.downstream.bon_config import BonConfig
+    from prb.downstream.bon import BonConfig
 
     config = parse(BonConfig, args, "bon")
     from prb.api import best_of_n

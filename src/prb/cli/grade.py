@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prb.cli.parse import finished, parse, print_json
-from prb.grading.config import GradeConfig
+from prb.grading import GradeConfig
 
 
 def command(args: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ def command(args: Sequence[str]) -> None:
 def list_models(args: Sequence[str]) -> None:
     config = parse(ListConfig, args, "models list")
     from prb.models import MODELS
-    from prb.models.catalogue import CATALOGUE
+    from prb.models.classifier import CATALOGUE
     from prb.reporting.format import show
     from prb.reporting.tables import models_tables
     from prb.weights import WEIGHTS, here

@@ -23,9 +23,17 @@ from prb.data.retrieve import leaking_choices
 from prb.data.schema import BUILD, Problem, Task
 from prb.data.source import Source, open_source
 from prb.text.encoders import ENCODERS
-from prb.text.overlap import LEAK_WORDS, NEAR_DUPLICATE, SharedWording, hidden_texts, near_duplicates
 from prb.text.pii import find
-from prb.text.tokens import is_list, reading_grade, words
+from prb.text.words import (
+    LEAK_WORDS,
+    NEAR_DUPLICATE,
+    SharedWording,
+    hidden_texts,
+    is_list,
+    near_duplicates,
+    reading_grade,
+    words,
+)
 from prb.types import NO_EVIDENCE, Item, Pair
 
 CATEGORIES = ("Art_and_Entertainment", "Lifestyle_and_Personal_Development", "Society_and_Culture")

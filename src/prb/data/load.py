@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from prb.data.index import Index, Shard
+from prb.data.index import Index, Shard, Users
 from prb.data.schema import BUILD, Problem, Task, listed, normalize, row_problems
 from prb.data.source import RawRow, Source, open_source, subset_of
-from prb.data.users import Users
 from prb.errors import BadData, BadInput
 from prb.stats.estimate import components, sharing
 from prb.types import Item, Pair

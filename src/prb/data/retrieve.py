@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from prb.errors import unknown
 from prb.text.encoders import ENCODERS, Encoder
-from prb.text.overlap import NEAR_DUPLICATE
-from prb.text.tokens import words
+from prb.text.words import NEAR_DUPLICATE, words
 from prb.types import Choice, Post
 
 Ranker = Callable[[str, Sequence[Post]], NDArray[np.float64]]

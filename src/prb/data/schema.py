@@ -2,14 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeVar
 
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from prb.data.source import file_source
+from prb.errors import BadInput
 from prb.types import Aspect, Choice, Item, Pair, Profile, Rating, Role, Turn
 
+T = TypeVar("T")
 Task = Literal["pairs", "ratings"]
+MOST_SHOWN = 20
+"""Wrong lines of a file reported at once."""
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 Id = Annotated[str, StringConstraints(pattern=r"\S")] | int
 Answers = Text | Annotated[list[Text], Field(min_length=1)]
@@ -232,3 +238,26 @@ BUILD: dict[Task, Callable[[Mapping[str, Any]], Item]] = {"pairs": to_pair, "rat
 
 def _rubric(rows: list[dict[str, str]]) -> tuple[Aspect, ...]:
     return tuple([Aspect(a["aspect"], a.get("evidence", ""), a.get("reason", "")) for a in rows])
+
+
+def read_items(path: Path, parse: Callable[[Mapping[str, Any]], T]) -> list[T]:
+    """One item per line of a file that is no dataset. All wrong lines are reported together, and then nothing of the file is used."""
+    if path.is_dir():
+        raise BadInput(f"{path} is a folder; give a .jsonl file")
+    if not path.is_file():
+        raise BadInput(f"{path} does not exist")
+    items: list[T] = []
+    problems = []
+    for row in file_source(path).rows():
+        try:
+            if row.problem or not isinstance(row.data, dict):
+                raise ValueError(row.problem or "a line must be a JSON object")
+            items.append(parse(row.data))
+        except ValueError as error:
+            problems.append(Problem(row.place, row.line, str(error)))
+    if problems:
+        more = [f"… and {len(problems) - MOST_SHOWN} more"] if len(problems) > MOST_SHOWN else []
+        raise BadInput("\n  ".join([f"{path} has lines that cannot be used", *map(str, problems[:MOST_SHOWN]), *more]))
+    if not items:
+        raise BadInput(f"{path} is empty")
+    return items

@@ -1,4 +1,4 @@
-"""Best-of-N: a policy's answers are sampled once, scored by every reward model and graded once.
+"""Best-of-N: answers are sampled from a policy or given in a file, scored by every reward model and graded once.
 
 Each stage has a file of lines and does only what is missing there. So a killed run resumes where it was, and a later
 command with further models on the same folder samples and grades nothing again.
@@ -11,19 +11,37 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
 
 from prb import __version__
+from prb.config import (
+    Condition,
+    Count,
+    DataConfig,
+    EngineConfig,
+    Name,
+    NonNegative,
+    OutputConfig,
+    PresetConfig,
+    Repeated,
+    Seed,
+    Single,
+    UserConfig,
+    config,
+)
 from prb.data.load import Dataset, load
-from prb.downstream.bon_config import GRADER, POLICY, BonConfig, reward_models
 from prb.downstream.candidates import (
     MAX_COMPARED,
     Candidates,
     LineShape,
+    Pool,
     Sample,
     SampleGrade,
     Score,
     check_reward_model,
+    read_pool,
     read_stage,
     start_samples,
     start_scores,
@@ -34,15 +52,96 @@ from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS, Planner
 from prb.evaluation.run import chunks
-from prb.failures import ENDPOINT, Breaker, breaking, refuse_failures, share_problem
+from prb.failures import ENDPOINT, Breaker, FailureConfig, breaking, refuse_failures, share_problem
 from prb.grading import GRADERS, Grader, Grades, about_grader, answered, as_line, checked_grades, make_grader
 from prb.llm import LLM, Sampling, check_llm, make_llm
 from prb.models import MODELS, RECORDED, execution_of, make_model
 from prb.progress import SILENT, Progress, Tally
+from prb.prompts import PolicyPrompt
 from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder
 from prb.stats.best_of import powers
 from prb.types import Failure, Pair, Query, RewardModel, Scorer
+
+POLICY, GRADER = "policy: ", "grader: "
+"""Prefixes that tell policy and grader from the reward models in the folder's list of weights."""
+
+
+def reward_models(models: Mapping[str, str]) -> list[str]:
+    """The names in a folder's `models` that are reward models."""
+    return [name for name in models if not name.startswith((POLICY, GRADER))]
+
+
+@config
+class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserConfig, DataConfig):
+    """What a reward model picks from N answers of a policy, graded against the user's rubric."""
+
+    verb: ClassVar[str] = "bon"
+    presentation: ClassVar[frozenset[str]] = (
+        PresetConfig.presentation
+        | OutputConfig.presentation
+        | EngineConfig.presentation
+        | FailureConfig.presentation
+        | {"model", "best_of", "at_once"}
+    )
+    paper: ClassVar[Mapping[str, Any]] = {
+        "n": 16,
+        "k": 10,
+        "condition": "profile",
+        "temperature": 1.0,
+        "top_p": 0.9,
+        "max_tokens": 512,
+        "policy_prompt": "paper",
+    }
+    paper_choices: ClassVar[Mapping[str, Any]] = {"policy": "transformers/Qwen/Qwen2.5-0.5B-Instruct"}
+
+    @classmethod
+    def restore(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        """A repeated run keeps the models of its folder."""
+        return {**super().restore(content), "model": reward_models(content.get("models", {}))}
+
+    policy: Name | None = None
+    """LLM that answers: `llamacpp/smollm2`, `transformers/FOLDER`, `openai/NAME;base_url=…`."""
+    candidates: Name | None = None
+    """Instead of a policy: answers made elsewhere, JSONL with `pair` or `question`, and `answers`; or `mirror`."""
+    model: Repeated[Name] = ()
+    """Reward model spec; repeat for several, or add some to a folder later. Default: the embedded ones."""
+    grader: Name = "embedded"
+    """Grader spec: `embedded`, `llm?llm=SPEC`, or `recorded` for grades that were given elsewhere."""
+    n: Count = 16
+    """Answers for each query."""
+    best_of: Repeated[Count] = ()
+    """Report best-of-k for this k; repeat for several. Default: 1, 2, 4, … N."""
+    per_user: Count | None = None
+    """At most this many rows per user; more users are more informative than more questions of the same users."""
+    condition: Single[Condition] = "profile"
+    """What policy and reward models are shown of the user."""
+    policy_prompt: PolicyPrompt = "prb"
+    """What the policy reads: the query as reward models read it, or instructions with the query, as in the paper."""
+    temperature: NonNegative = 1.0
+    """Sampling temperature of the policy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Nucleus sampling threshold of the policy."""
+    max_tokens: Count = 512
+    """Longest answer of the policy in tokens; longer ones are truncated and counted."""
+    at_once: Count = 8
+    """Answers requested in one call; a crash costs at most these. Use more for endpoints that batch requests."""
+    seed: Seed = 0
+    """Fixes samples, donors and resampling."""
+
+    @property
+    def source(self) -> str:
+        """Where answers come from, as tables name it."""
+        return self.policy or f"candidates {Path(str(self.candidates)).name}"
+
+    @model_validator(mode="after")
+    def check_best_of(self) -> Self:
+        if (self.policy is None) == (self.candidates is None):
+            raise BadInput("prb bon needs either --policy, which is sampled from, or --candidates, answers in a file")
+        if largest := max((k for k in self.best_of if k > self.n), default=None):
+            raise BadInput(f"best_of must be at most n = {self.n}, not {largest}")
+        return self
+
 
 DEFAULT_MODELS = ("random", "length", "lexical", "embedding")
 SAMPLES, SCORES, GRADES = "samples.jsonl", "scores.jsonl", "grades.jsonl"
@@ -64,7 +163,8 @@ def best_of_n(
 ) -> Finished:
     """Run, resume or extend. Objects given here take the place of what the specs of `config` name."""
     own = models or {}
-    if policy is None:
+    pool = read_pool(config.candidates) if config.candidates else None
+    if policy is None and config.policy:
         check_llm(config.policy)
     for spec in config.model:  # a wrong name must not show after hours of sampling
         if spec not in own:
@@ -76,7 +176,7 @@ def best_of_n(
     planner = PLANNERS.make(config.planner)
     progress.begin(f"checking {config.dataset}")
     dataset = load(config.dataset, split=config.split, skip_bad=config.skip_bad, donors=config.condition == "shuffled")
-    pairs = gradable_pairs(dataset, config)
+    pairs = gradable_pairs(dataset, config, pool)
     if dataset.left_out:
         progress.note(f"left out {dataset.left_out} rows with errors")
     folder = config.folder(f"bon-{Path(config.dataset).name}")
@@ -85,6 +185,7 @@ def best_of_n(
         "bon": config.saved(),
         "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
         "planner": planner.fingerprint,
+        **({"candidates": pool.fingerprint} if pool else {}),
     }
     with (
         open_executor(config.engine) as executor,
@@ -96,7 +197,7 @@ def best_of_n(
         grader = executor.load(make, config.grader)
         run.confirm_model(GRADER + config.grader, grader.fingerprint)
         stages = Stages(config, dataset, pairs, planner, run, executor, breaker, progress)
-        stages.sample(policy)
+        stages.take(pool) if pool else stages.sample(policy)
         for spec in stages.models():
             stages.score(spec, own)
         stages.grade(grader)
@@ -109,7 +210,7 @@ def best_of_n(
                 "left_out": dataset.left_out,
             },
             "condition": config.condition,
-            "policy": {"spec": config.policy, "fingerprint": run.models.get(POLICY + config.policy)},
+            "policy": {"spec": config.source, "fingerprint": run.models.get(POLICY + config.source)},
             "grader": about_grader(config.grader, grader),
             "n": config.n,
             "seed": config.seed,
@@ -120,17 +221,19 @@ def best_of_n(
     return Finished(folder, summary)
 
 
-def gradable_pairs(dataset: Dataset, config: BonConfig) -> list[Pair]:
-    """The rows in use: those with a rubric to grade by, up to `per_user`, and of these what `limit` takes."""
+def gradable_pairs(dataset: Dataset, config: BonConfig, pool: Pool | None) -> list[Pair]:
+    """The rows in use: those with a rubric to grade by and candidates if some are given, up to `per_user`, and of these
+    what `limit` takes."""
     rows_of: Counter[str] = Counter()
     gradable: list[int] = []
     for n, item in enumerate(dataset):
-        if isinstance(item, Pair) and item.rubric:
+        if isinstance(item, Pair) and item.rubric and (pool is None or pool.of(item)):
             rows_of[item.user] += 1
             if config.per_user is None or rows_of[item.user] <= config.per_user:
                 gradable.append(n)
     if not gradable:
-        raise BadInput(f"{dataset.name} has no row with a rubric, so no answer to it can be graded")
+        what = "a rubric and a candidate" if pool else "a rubric"
+        raise BadInput(f"{dataset.name} has no row with {what}, so there is no answer that can be graded")
     sample = frozenset(dataset.index.sample(config.limit, gradable))
     return [item for n, item in enumerate(dataset) if n in sample and isinstance(item, Pair)]
 
@@ -216,8 +319,25 @@ class Stages:
         known = reward_models(self.run.models)
         return list(dict.fromkeys([*known, *(self.config.model or (() if known else DEFAULT_MODELS))]))
 
+    def take(self, pool: Pool) -> None:
+        self.run.confirm_model(POLICY + self.config.source, pool.fingerprint)
+        missing = [
+            sample
+            for pair in self.pairs
+            for sample in pool.samples(pair, self.config.n)
+            if sample.n not in self.samples.get(pair.id, {})
+        ]
+        self._keep_samples(missing)
+
+    def _keep_samples(self, samples: Sequence[Sample]) -> None:
+        lines = [asdict(sample) for sample in samples]
+        self._append(SAMPLES, lines, [sample.failed or sample for sample in samples], self.config.source)
+        for line in lines:
+            self.samples.setdefault(line["pair"], {})[line["n"]] = line
+
     def sample(self, policy: LLM | None) -> None:
         config = self.config
+        assert config.policy
         places = [(pair, n) for pair in self.pairs for n in range(config.n)]
         missing = [(pair, n) for pair, n in places if n not in self.samples.get(pair.id, {})]
         if not missing:
@@ -237,10 +357,7 @@ class Stages:
 
         for _, finish in ahead(chunks(missing, config.at_once), start, window(llm)):
             samples = finish()
-            lines = [asdict(sample) for sample in samples]
-            self._append(SAMPLES, lines, [sample.failed or sample for sample in samples], config.policy)
-            for line in lines:
-                self.samples.setdefault(line["pair"], {})[line["n"]] = line
+            self._keep_samples(samples)
             self.progress.advance(len(samples))
 
     def score(self, spec: str, own: Mapping[str, RewardModel]) -> None:

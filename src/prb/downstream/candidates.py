@@ -1,6 +1,6 @@
-"""The N candidate answers to a query: sampled from a policy, scored by a reward model, read back from their files.
+"""The N candidate answers to a query: sampled from a policy or given in a file, scored by a reward model.
 
-Sampled once, candidates are shared by all reward models. A scorer gives each one a reward; a comparer ranks them by
+Made once, candidates are shared by all reward models. A scorer gives each one a reward; a comparer ranks them by
 their win rates in a round robin.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -16,13 +17,14 @@ import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 
 from prb.config import NonNegative, Share, Size
+from prb.data.schema import read_items
 from prb.engine.executors import begin
 from prb.errors import BadInput
 from prb.evaluation.scoring import checked_reward
 from prb.failures import gravest
-from prb.hashing import draw
+from prb.hashing import digest, draw
 from prb.llm import LLM, Completion, Request, Sampling
-from prb.llm.thinking import without_thinking
+from prb.llm.asking import without_thinking
 from prb.prompts import PolicyPrompt, policy_chat
 from prb.runs import read_lines
 from prb.stats.best_of import meetings, win_rates
@@ -33,6 +35,7 @@ from prb.types import (
     Duel,
     Failure,
     FailureKind,
+    Pair,
     Query,
     Recorded,
     Reward,
@@ -153,6 +156,46 @@ def read_stage(path: Path, shape: LineShape) -> dict[tuple[Any, ...], dict[str, 
             raise BadInput(f"{path} line {number} contradicts an earlier line for {named}; remove one of them")
         lines[key] = line
     return lines
+
+
+class Pool(NamedTuple):
+    """Answers that were made elsewhere, by id of a row or by question."""
+
+    fingerprint: str
+    answers: Mapping[str, tuple[str, ...]]
+
+    def of(self, pair: Pair) -> tuple[str, ...]:
+        return self.answers.get(f"pair {pair.id}") or self.answers.get(f"question {pair.question}") or ()
+
+    def samples(self, pair: Pair, n: int) -> list[Sample]:
+        answers = self.of(pair)
+        if len(answers) < n:
+            raise BadInput(f"row {pair.id!r} has {len(answers)} candidates; give --n {len(answers)} or less")
+        return [Sample(pair=pair.id, n=i, text=text, tokens=0, seed=0) for i, text in enumerate(answers[:n])]
+
+
+def read_pool(name: str) -> Pool:
+    """Of a file, or `mirror`: the answers that ship with the embedded benchmark.
+
+    A line has `pair` (id of a row) or `question`, and `answers`, `answer` or `text`; lines of a row add up.
+    """
+    source = files("prb.data") / "mirror" / "pool.jsonl" if name == "mirror" else Path(name)
+    answers: dict[str, list[str]] = {}
+    with as_file(source) as path:  # type: ignore[arg-type]
+        for key, texts in read_items(path, _candidates):
+            answers.setdefault(key, []).extend(texts)
+    return Pool(digest(answers).hex()[:16], {key: tuple(texts) for key, texts in answers.items()})
+
+
+def _candidates(line: Mapping[str, Any]) -> tuple[str, list[str]]:
+    given = line.get("answers", [line.get("answer", line.get("text"))])
+    texts = [clean(text) for text in given if isinstance(text, str)] if isinstance(given, list) else []
+    if not texts or len(texts) != len(given) or not all(texts):
+        raise ValueError("`answers` must be a list of texts that are not empty, or `answer` such a text")
+    for name in ("pair", "question"):
+        if name in line:
+            return f"{name} {line[name]}", texts
+    raise ValueError("`pair` (the id of a row) or `question` is missing")
 
 
 def sample_seed(seed: int, pair: str, n: int) -> int:

@@ -26,7 +26,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from prb import __version__
 from prb.downstream.ppo import FinishedPpo, PpoConfig
-from prb.downstream.ppo.prompts import Prompt, Prompts, load_prompts
+from prb.downstream.ppo.policy import Prompt, Prompts, load_prompts
 from prb.engine.chat import fit, one_bos, write_prompt
 from prb.errors import BadInput, MissingExtra, PrbError
 from prb.llm import parse_llm

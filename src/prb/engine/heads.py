@@ -17,8 +17,7 @@ from torch import Tensor
 from prb.engine.chat import Text
 from prb.engine.load import Checkpoint
 from prb.engine.prefix import bundle, input_device
-from prb.engine.sharing import RUN_ERRORS, Sharing
-from prb.engine.states import States, forget_lengths, padded_inputs, whole_batches
+from prb.engine.sharing import RUN_ERRORS, Sharing, States, forget_lengths, padded_inputs, whole_batches
 from prb.errors import BadInput
 
 T = TypeVar("T")

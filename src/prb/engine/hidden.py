@@ -16,7 +16,7 @@ from prb.engine.chat import Chat, Text
 from prb.engine.heads import read_tokens
 from prb.engine.load import Checkpoint
 from prb.engine.prefix import bundle
-from prb.engine.states import States
+from prb.engine.sharing import States
 from prb.errors import BadInput
 from prb.failures import halve_if_out_of_memory
 from prb.types import Ask, Failure

@@ -20,8 +20,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from prb.engine.cascade import Cascade, Piece, Prefix, Unsuited
-from prb.engine.chat import Tokens
-from prb.engine.encode import common_prefix
+from prb.engine.chat import Tokens, common_prefix
 
 COPIED_BYTES = 2 * 2**30
 """For copies of prefixes' keys and values in one forward pass."""

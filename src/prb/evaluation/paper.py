@@ -9,24 +9,25 @@ scripts do. Every run made this way says so in its config and summary. Only the 
 from __future__ import annotations
 
 import hashlib
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from prb.config import Condition
-from prb.errors import BadInput, Unreachable
+from prb.errors import BadInput, PrbError, Unreachable
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column
 from prb.llm import LLM, Completion, Request, Sampling, make_llm
-from prb.models import MODELS
+from prb.models import MODELS, check_scorer
 from prb.models.judge import read_template
 from prb.prompts import fill, load
 from prb.registry import Spec, split_alias
 from prb.text.pii import mask
-from prb.types import Failure, Item, Outcome, Turn
+from prb.types import Ask, Failure, Item, Outcome, Post, Query, RewardModel, Turn
 
 BATCH, MAX_LENGTH, SEED, JUDGE_TOKENS = 8, 8192, 42, 512
 ROWS = BATCH // 2
@@ -218,3 +219,54 @@ class Classifier:
         with torch.inference_mode():
             rows = self._model(**inputs).logits
             return [float(row[0] if len(row) == 1 else torch.softmax(row, dim=-1)[-1]) for row in rows]
+
+
+IDENTIFIERS = frozenset({"id", "user", "user_id"})
+"""Keys of an attribute map that say who the user is, not what they like."""
+
+
+class PersonalizedReward(TypedDict):
+    predicted_reward: float
+    """σ of the model's score. Not calibrated: compare it between answers of one model, not between models."""
+    human_preference_score: float
+    alignment_score: float
+    """1 − |predicted − human|, within 0..1."""
+
+
+def evaluate_personalized_reward(
+    output: str,
+    profile: Sequence[str | Post] | Mapping[str, Any],
+    human_score: float,
+    model: str | RewardModel = "embedding",
+    *,
+    question: str = "",
+) -> PersonalizedReward:
+    """How close a model's reward for `output` comes to this user's own score of it (0..1).
+
+    `profile` holds posts or an attribute map, such as `{"preference_for_brevity": "high"}`: of the embedded models,
+    `attributes` understands that one. The number is not calibrated, and the alignment of a single answer says little
+    about a model: use `prb evaluate --task ratings` for many.
+    """
+    if not 0 <= human_score <= 1:
+        raise BadInput(f"human_score must be between 0 and 1, not {human_score}")
+    scorer = check_scorer(str(model), MODELS.make(model) if isinstance(model, str) else model, "this needs")
+    (score,) = scorer.score([Ask(Query(question=question, user="you", posts=_posts(profile)), output)])
+    if isinstance(score, Failure) or not math.isfinite(score):
+        raise PrbError(f"no score: {score}")
+    predicted = _sigmoid(float(score))
+    alignment = min(1.0, max(0.0, 1 - abs(predicted - human_score)))
+    return {"predicted_reward": predicted, "human_preference_score": human_score, "alignment_score": alignment}
+
+
+def _posts(profile: Sequence[str | Post] | Mapping[str, Any]) -> tuple[Post, ...]:
+    texts: Sequence[str | Post]
+    if isinstance(profile, Mapping):
+        told = {str(key): value for key, value in profile.items() if key not in IDENTIFIERS}
+        texts = [f"{key.replace('_', ' ')}: {value}" for key, value in told.items()]
+    else:
+        texts = profile
+    return tuple(t if isinstance(t, Post) else Post(str(n), "", t) for n, t in enumerate(texts, 1))
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))

@@ -24,13 +24,11 @@ from prb.engine.executors import Executor, ahead, given, open_executor
 from prb.errors import BadInput, BudgetUsedUp, Unreachable
 from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.config import DEFAULT_CONDITIONS, EvaluateConfig
-from prb.evaluation.gate import check_requirements
-from prb.evaluation.outcomes import Outcomes
+from prb.evaluation.outcomes import Outcomes, RecordedOutcomes
 from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_scoring, rows_of_subsets
 from prb.evaluation.planners import PLANNERS, Planner
-from prb.evaluation.recorded import RecordedOutcomes
 from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, Scoring
-from prb.evaluation.summary import summarize
+from prb.evaluation.summary import check_requirements, summarize
 from prb.failures import Breaker, breaking
 from prb.hooks import Batch, Hooks, RunResult, RunStart
 from prb.models import MODELS, PREFIXES_SHARED, execution_of, make_model

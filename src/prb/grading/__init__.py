@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
+from pydantic import model_validator
+
+from prb.config import Count, DataConfig, EngineConfig, MaskingConfig, Name, OutputConfig, Place, Seed, config
+from prb.errors import BadInput
+from prb.failures import FailureConfig
 from prb.registry import Registry
 from prb.text.pii import mask
 from prb.types import Aspect, Failure, Pair
@@ -22,6 +27,8 @@ class Answered:
     answer: str
     rubric: tuple[Aspect, ...]
     narrative: str = ""
+    pair: str = ""
+    """Id of the row, for grades that were given elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +108,10 @@ def about_grader(spec: str | None, grader: Grader) -> dict[str, str | None]:
 
 def answered(pair: Pair, answer: str, *, masked: bool = False) -> Answered:
     """What a grader sees of a row. Masking applies to the user's words; the answer is not theirs."""
-    if not masked:
-        return Answered(question=pair.question, answer=answer, rubric=pair.rubric, narrative=pair.narrative)
-    rubric = tuple([Aspect(*map(mask, aspect)) for aspect in pair.rubric])
-    return Answered(question=mask(pair.question), answer=answer, rubric=rubric, narrative=mask(pair.narrative))
+    clean = mask if masked else str
+    rubric = tuple([Aspect(*map(clean, aspect)) for aspect in pair.rubric])
+    question, narrative = clean(pair.question), clean(pair.narrative)
+    return Answered(question=question, answer=answer, rubric=rubric, narrative=narrative, pair=pair.id)
 
 
 GRADERS: Registry[Grader] = Registry("grader", package="prb.grading", group="prb.graders")
@@ -113,3 +120,38 @@ GRADERS: Registry[Grader] = Registry("grader", package="prb.grading", group="prb
 def make_grader(spec: str) -> Grader:
     """What `GRADERS.make` makes, as a function that another process can be told to call."""
     return GRADERS.make(spec)
+
+
+@config
+class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, DataConfig):
+    """Grade answers against each user's rubric (--answers), or measure how good a grader is (--validate)."""
+
+    verb: ClassVar[str] = "grade"
+    presentation: ClassVar[frozenset[str]] = (
+        OutputConfig.presentation | EngineConfig.presentation | FailureConfig.presentation | {"batch"}
+    )
+
+    grader: Name = "embedded"
+    """Grader spec: `embedded`, `embedded?encoder=minilm`, `llm?llm=openai/gpt-5`, `llm?llm=SPEC&way=each`."""
+    answers: Place | None = None
+    """JSONL with one {"pair": id of a row, "answer": text} per line."""
+    validate: bool = False
+    """Grade the chosen and the rejected answer of every row, and report how often the chosen one scores higher."""
+    human: Place | None = None
+    """With --validate: JSONL with grades by human annotators, {"pair": id, "answer": text, "grades": [0, 2, 1]}."""
+    retest: bool = False
+    """With --validate: grade everything twice under different seeds, and report how often the grades agree."""
+    limit: Count | None = None
+    """At most N rows, spread over clusters, twins together; with --answers the first N answers."""
+    batch: Count = 32
+    """Answers per batch; a crash costs at most one batch."""
+    seed: Seed = 0
+    """Fixes resampling."""
+
+    @model_validator(mode="after")
+    def check_mode(self) -> Self:
+        if self.validate == (self.answers is not None):
+            raise BadInput("prb grade needs either --answers FILE or --validate")
+        if (self.human or self.retest) and not self.validate:
+            raise BadInput("--human and --retest can only be used with --validate")
+        return self

@@ -23,7 +23,7 @@ from prb.grading.validate import discrimination, grade_pairs
 from prb.hashing import digest
 from prb.stats.estimate import Floats
 from prb.text.encoders import ENCODERS, Encoder, Matrix
-from prb.text.tokens import sentences, words
+from prb.text.words import sentences, words
 from prb.types import Aspect, Failure, Pair
 
 SHARPNESS = 10.0

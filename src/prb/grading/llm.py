@@ -24,8 +24,7 @@ from prb.errors import BadSpec
 from prb.failures import gravest
 from prb.grading import GRADERS, TOP, Answered, Grader, Grades, ungradable
 from prb.llm import LLM, Completion, Sampling, make_llm
-from prb.llm.asking import Reply, ask
-from prb.llm.thinking import without_thinking
+from prb.llm.asking import Reply, ask, without_thinking
 from prb.prompts import load, quote, with_material
 from prb.types import Failure
 

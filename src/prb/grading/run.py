@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from prb import __version__
 from prb.data.load import Dataset, load
-from prb.data.schema import Problem
-from prb.data.source import file_source
+from prb.data.schema import read_items
 from prb.engine.executors import Later, ahead, begin, given, open_executor, window
 from prb.errors import BadInput
 from prb.failures import Breaker, breaking, refuse_failures, share_problem, unanswered
@@ -27,6 +26,7 @@ from prb.grading import (
     GRADERS,
     TOP,
     Answered,
+    GradeConfig,
     Grader,
     Grades,
     Reseedable,
@@ -37,7 +37,6 @@ from prb.grading import (
     fits_rubric,
     make_grader,
 )
-from prb.grading.config import GradeConfig
 from prb.grading.validate import Graded, GradedPair, GradedTwice, agreement, count_failures, discrimination, scores
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec
@@ -49,8 +48,6 @@ T = TypeVar("T")
 GRADES = "grades.jsonl"
 RETEST = 1
 """Number of the second round, and how much higher its seed is."""
-SHOWN = 20
-"""Wrong lines of an input file reported at once."""
 
 
 class GradeKey(NamedTuple):
@@ -195,34 +192,11 @@ class GradableRows:
 
 
 def read_answers(path: Path, rows: GradableRows) -> list[GradeKey]:
-    return _read_file(path, rows.key)
+    return read_items(path, rows.key)
 
 
 def read_human(path: Path, rows: GradableRows) -> list[HumanGrades]:
-    return _read_file(path, rows.human_grades)
-
-
-def _read_file(path: Path, parse: Callable[[Mapping[str, Any]], T]) -> list[T]:
-    """One item per line. All wrong lines are reported together, and then nothing of the file is used."""
-    if path.is_dir():
-        raise BadInput(f"{path} is a folder; give a .jsonl file with one answer per line")
-    if not path.is_file():
-        raise BadInput(f"{path} does not exist")
-    items: list[T] = []
-    problems = []
-    for row in file_source(path).rows():
-        try:
-            if row.problem or not isinstance(row.data, dict):
-                raise ValueError(row.problem or "a line must be a JSON object")
-            items.append(parse(row.data))
-        except ValueError as error:
-            problems.append(Problem(row.place, row.line, str(error)))
-    if problems:
-        more = [f"… and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-        raise BadInput("\n  ".join([f"{path} has lines that cannot be used", *map(str, problems[:SHOWN]), *more]))
-    if not items:
-        raise BadInput(f"{path} is empty")
-    return items
+    return read_items(path, rows.human_grades)
 
 
 class GradingJob:

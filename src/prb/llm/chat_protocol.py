@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from prb.llm import Request
-from prb.llm.thinking import answer_token
+from prb.llm.asking import answer_token
 from prb.types import Failure
 
 MOST_TOKENS = 10**9

@@ -19,7 +19,7 @@ from prb.config import Count
 from prb.engine.chat import PLAIN_STOP, PLAIN_TEMPLATE
 from prb.errors import BadInput, MissingExtra
 from prb.llm import LLM, LLMS, Completion, Request
-from prb.llm.thinking import answer_token
+from prb.llm.asking import answer_token
 from prb.types import Failure
 from prb.weights import file_sha256, has_chat_template, resolve_gguf
 

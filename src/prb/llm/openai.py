@@ -26,7 +26,6 @@ from prb.config import NonNegative, Positive, Size
 from prb.errors import BadInput, BadSpec, MissingExtra
 from prb.failures import Breaker
 from prb.llm import LLM, LLMS, Completion, JsonObject, Request
-from prb.llm.background import Background
 from prb.llm.chat_protocol import (
     first_choice,
     first_token,
@@ -37,7 +36,19 @@ from prb.llm.chat_protocol import (
     text_of,
     usage_of,
 )
-from prb.llm.pacing import BACKOFF, FATAL, Backoff, Budget, Limiter, Prices, Retry, Spent, retry_status, tokens_of
+from prb.llm.pacing import (
+    BACKOFF,
+    FATAL,
+    Background,
+    Backoff,
+    Budget,
+    Limiter,
+    Prices,
+    Retry,
+    Spent,
+    retry_status,
+    tokens_of,
+)
 from prb.types import Failure, FailureKind
 
 Concurrency = Annotated[int, Field(ge=1, le=1000)]

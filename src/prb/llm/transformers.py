@@ -24,7 +24,7 @@ from prb.config import Count
 from prb.engine.chat import PLAIN_STOP, one_bos, write_prompt
 from prb.engine.load import Checkpoint, Dtype, Loading, load_shared
 from prb.llm import LLM, LLMS, Chat, Completion, JsonObject, Request, Sampling
-from prb.llm.thinking import answer_is_next, opened_by, still_thinking
+from prb.llm.asking import answer_is_next, opened_by, still_thinking
 from prb.types import Failure
 
 if TYPE_CHECKING:

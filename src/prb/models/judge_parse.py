@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from prb.llm import Completion
-from prb.llm.thinking import without_thinking
+from prb.llm.asking import without_thinking
 from prb.types import Failure, Winner
 
 V = TypeVar("V")

@@ -17,8 +17,7 @@ from prb.engine.chat import Chat, Text, TwoTexts
 from prb.engine.load import Dtype, fingerprint
 from prb.errors import BadInput, PrbError
 from prb.models import MODELS
-from prb.models.catalogue import quirk_of
-from prb.models.classifier import Logit, reward_of
+from prb.models.classifier import Logit, quirk_of, reward_of
 from prb.models.served import stated_length
 from prb.types import Scorer
 from prb.weights import resolve_weights

@@ -16,8 +16,7 @@ from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.board import shown_condition
 from prb.reporting.format import Table
-from prb.reporting.metadata import ModelMetadata, metadata_of, read_metadata
-from prb.reporting.published import PublishedResult, read_published
+from prb.reporting.published import ModelMetadata, PublishedResult, metadata_of, read_metadata, read_published
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed
 from prb.stats.estimate import Ints, codes
 

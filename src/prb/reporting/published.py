@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
+import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -18,7 +19,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from prb.config import Condition, Count
-from prb.errors import BadInput
+from prb.errors import BadInput, PrbError
+from prb.registry import Spec
+from prb.runs import read_json
 
 DEFAULT = "default"
 """Names the file that comes with the package."""
@@ -83,3 +86,52 @@ def about(published: Sequence[PublishedResult], dataset: str) -> list[dict[str, 
     rows = [row for row in published if row.is_about(dataset)]
     rows.sort(key=lambda row: (row.metric, -row.value))
     return [{**row.model_dump(exclude={"dataset"}), "value": row.value / 100} for row in rows]
+
+
+FILE = "models.yaml"
+
+
+class ModelMetadata(BaseModel):
+    """A row of the file; only `model` is required."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: Text
+    """Its name in the run, or its spec."""
+    size: Text | None = None
+    """Parameters, such as 8B."""
+    license: Text | None = None
+    date: datetime.date | None = None
+    """Of its release."""
+    kind: Text | None = None
+    """Such as classifier, judge or trained head."""
+    link: Annotated[str, StringConstraints(pattern=r"^https?://\S+$")] | None = None
+
+
+def read_metadata(file: Path | None, runs: Iterable[Path]) -> tuple[ModelMetadata, ...]:
+    """The rows of a file, else of every `models.yaml` in or beside a run folder."""
+    beside = dict.fromkeys(place / FILE for run in runs for place in (run, run.resolve().parent))
+    files = [file] if file else [path for path in beside if path.is_file()]
+    return tuple(row for path in files for row in read_rows(path, ModelMetadata))
+
+
+def metadata_of(rows: Sequence[ModelMetadata], name: str, spec: str) -> ModelMetadata | None:
+    """The row about a model, else its own card."""
+    found = next((row for row in rows if row.model in (name, spec)), None)
+    return found or _from_card(name, spec)
+
+
+def _from_card(name: str, spec: str) -> ModelMetadata | None:
+    try:
+        content = read_json(Path(Spec.parse(spec).options.get("path", ""), "card.json"))
+    except PrbError:
+        return None
+    try:
+        return ModelMetadata(model=name, kind=f"{content['method']}, trained on {Path(content['data']['name']).name}")
+    except (KeyError, TypeError):  # some other program's card
+        return None
+
+
+def card_of(metadata: ModelMetadata | None) -> dict[str, Any]:
+    """As the pages need it."""
+    return metadata.model_dump(mode="json", exclude={"model"}, exclude_none=True) if metadata else {}

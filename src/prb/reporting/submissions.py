@@ -32,9 +32,8 @@ from prb.config import (
 from prb.data.load import Dataset, load
 from prb.errors import BadInput, PrbError, ResultFailed
 from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.gate import check_failures
 from prb.evaluation.outcomes import Outcomes
-from prb.evaluation.summary import summarize
+from prb.evaluation.summary import check_failures, summarize
 from prb.progress import SILENT, Progress
 from prb.reporting.format import Table
 from prb.reporting.gather import DAMAGED, Evaluation, gather, kind_of, read_run

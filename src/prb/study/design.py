@@ -34,7 +34,7 @@ from prb.study.database import (
     sha256,
     without_password,
 )
-from prb.text.tokens import words
+from prb.text.words import words
 from prb.types import Item, Pair
 
 PASSWORD_VARIABLE = "PRB_STUDY_PASSWORD"  # noqa: S105 - the name of a variable

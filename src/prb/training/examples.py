@@ -18,18 +18,19 @@ from numpy.typing import NDArray
 import prb.cache
 from prb.data.index import deal
 from prb.data.load import Dataset, load, training_split
+from prb.data.named.composed import Lesson
 from prb.data.retrieve import ranker
-from prb.data.source import open_source
+from prb.data.source import Source, open_source
 from prb.engine.executors import ahead, begin, window
 from prb.errors import BadInput
 from prb.hashing import digest, draw
 from prb.models.personal.features import Features, encoded_texts
-from prb.models.personal.method import Method, Pairs, View
-from prb.models.personal.scorer import query_of
+from prb.models.personal.head import query_of
+from prb.models.personal.method import Method, Pairs, Taught, View
 from prb.progress import SILENT, Progress
 from prb.runs import content_digest, draft, read_sealed, write_sealed, writing
 from prb.stats.estimate import codes
-from prb.types import Ask, Failure, Pair
+from prb.types import Ask, Failure, Pair, Query
 
 CHUNK = 256
 """Pairs whose texts are encoded together."""
@@ -226,3 +227,29 @@ class VectorFile:
             self.size = len(vector)
             yield self._written
             self._written += 1
+
+
+def lessons_of(source: Source) -> list[Lesson]:
+    """One per axis of the dataset."""
+    lessons = list(getattr(source, "lessons", tuple)())
+    if not lessons:
+        raise BadInput(f"{source.name} has no labeled axes; 'mirror?split=train&users=2000' has")
+    return lessons
+
+
+def encode_lessons(source: Source, features: Features) -> list[Taught]:
+    """Answers are encoded as they are for scoring."""
+    taught = []
+    for lesson in lessons_of(source):
+        first, second = (np.asarray(features.texts(posts), dtype=np.float64) for posts in lesson.posts)
+        asks = [Ask(Query(question=question), text) for question, *texts in lesson.answers for text in texts]
+        vectors = features.answers(asks)
+        whole = [
+            (a, b)
+            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+            if not isinstance(a, Failure) and not isinstance(b, Failure)
+        ]
+        if not whole:
+            raise BadInput(f"axis {lesson.axis}: no answer could be encoded")
+        taught.append(Taught(first, second, np.array(whole, dtype=np.float64)))
+    return taught

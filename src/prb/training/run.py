@@ -23,17 +23,15 @@ from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
 from prb.models.personal.axes import Matcher
 from prb.models.personal.features import Features, features_of
-from prb.models.personal.head import CARD, Head, read, save
+from prb.models.personal.head import CARD, Head, Personal, infer_codes, read, save
 from prb.models.personal.method import METHODS, Floats
-from prb.models.personal.scorer import Personal, infer_codes
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import Finished, RunFolder, read_lines, remove, sealed, write_bytes, write_json
 from prb.stats.estimate import share
 from prb.stats.paired import difference
 from prb.training.config import WHOLE_MODELS, CurveConfig, FullConfig, TrainConfig
-from prb.training.examples import Examples, Ints, fold_of, open_training, prepare, split_off
-from prb.training.lessons import encode_lessons, lessons_of
+from prb.training.examples import Examples, Ints, encode_lessons, fold_of, lessons_of, open_training, prepare, split_off
 from prb.training.loop import (
     Learning,
     credits_of,

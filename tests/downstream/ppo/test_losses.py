@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 
-from prb.downstream.ppo.losses import (  # noqa: E402
+from prb.downstream.ppo.loop import (  # noqa: E402
     advantages,
     clipped,
     moments,

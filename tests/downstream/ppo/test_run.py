@@ -364,7 +364,7 @@ def test_without_a_profile_neither_side_sees_the_person(policy: Path, data: Path
 
 
 def test_nobody_is_trained_on_and_held_out(policy: Path, tmp_path: Path) -> None:
-    from prb.downstream.ppo.prompts import load_prompts
+    from prb.downstream.ppo.policy import load_prompts
 
     seen = load_prompts(config(policy, Path("mirror"), tmp_path / "run", holdout=64), scorer())
     assert {prompt.item.split for prompt in seen.train} == {"dev"}  # type: ignore[union-attr]
@@ -379,7 +379,7 @@ def test_nobody_is_trained_on_and_held_out(policy: Path, tmp_path: Path) -> None
 def test_each_pass_over_the_prompts_takes_all_of_them_in_another_order(
     policy: Path, data: Path, tmp_path: Path
 ) -> None:
-    from prb.downstream.ppo.prompts import load_prompts
+    from prb.downstream.ppo.policy import load_prompts
 
     prompts = load_prompts(config(policy, data, tmp_path / "run", holdout=8), scorer())  # 32 left: 4 batches of 8
     turns = [[p.item.id for step in range(4 * t, 4 * t + 4) for p in prompts.batch(step)] for t in range(2)]

@@ -13,8 +13,7 @@ import pytest
 from prb.errors import BadInput, UnknownName
 from prb.models import MODELS
 from prb.models.personal.features import check_features, make_features
-from prb.models.personal.head import Head, Scaler, fingerprint, read, save
-from prb.models.personal.scorer import Personal
+from prb.models.personal.head import Head, Personal, Scaler, fingerprint, read, save
 from prb.types import Ask, Choice, Failure, Post, Query
 
 SIZE = 256

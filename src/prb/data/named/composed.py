@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from prb.data.named.simulate import Dice
-from prb.text.overlap import word_runs
+from prb.text.words import word_runs
 
 Row = dict[str, Any]
 SHARED_WORDS = 4

@@ -37,8 +37,7 @@ from prb.downstream.ppo.checkpoints import (
     write_curves,
 )
 from prb.downstream.ppo.loop import Rollout, Trainer
-from prb.downstream.ppo.policy import Policy, load_learner
-from prb.downstream.ppo.prompts import Prompt, Prompts, Views, load_prompts
+from prb.downstream.ppo.policy import Policy, Prompt, Prompts, Views, load_learner, load_prompts
 from prb.errors import BadInput, MissingExtra, PrbError
 from prb.evaluation.run import chunks
 from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all

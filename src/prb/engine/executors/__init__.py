@@ -101,3 +101,14 @@ def ahead(batches: Iterable[B], start: Callable[[B], R], window: int) -> Iterato
         if len(started) >= window:
             yield started.popleft()
     yield from started
+
+
+@EXECUTORS.register("local")
+class Local:
+    """This process."""
+
+    def load(self, make: Callable[[], T], name: str) -> T:  # noqa: ARG002
+        return make()
+
+    def close(self) -> None:
+        """Nothing to give back."""

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 from prb.config import Count, NonNegative, Positive, Size
 from prb.engine.executors import EXECUTORS, Later, Spread
-from prb.engine.executors.pool import DEPTH, Needs, Pool
-from prb.engine.executors.replica import About
+from prb.engine.executors.pool import DEPTH, About, Needs, Pool
 from prb.errors import BadInput, PrbError, explain_import
 
 T = TypeVar("T")

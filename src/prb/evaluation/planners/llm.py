@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -14,9 +14,8 @@ from prb.config import Count
 from prb.data.retrieve import ranker, top_choices, top_posts
 from prb.evaluation.planners import PLANNERS, CachedPlanner, Plan, Planner
 from prb.llm import LLM, Completion, Sampling, make_llm
-from prb.llm.asking import ask
-from prb.llm.thinking import without_thinking
-from prb.prompts import choice_text, load, quoted_history, quoted_question, with_material
+from prb.llm.asking import Reader, T, ask, without_thinking
+from prb.prompts import choice_text, load, quote, quoted_history, quoted_question, with_material
 from prb.types import Failure, Query
 
 MOST = 8
@@ -106,3 +105,160 @@ def entries(text: str) -> list[str]:
 def brief(settings: object) -> str:
     """A short digest of what a planner's output depends on."""
     return hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
+
+
+Finding = Literal["consistent", "refuted", "silent"]
+HELD_OUT = 3
+"""Every third post is kept for the test."""
+PROMPTS = ("material", "persona_hypotheses", "persona_verify", "persona_write")
+REMIND_LIST = "Your whole reply must be a numbered list; every line ends with its posts, like [posts 2, 5]."
+REMIND_FINDING = "Your reply must finish with one line: Finding: consistent, Finding: refuted or Finding: silent."
+REMIND_PERSONA = 'Your reply must begin with the word "Persona:" and hold at most five sentences.'
+_CITED = re.compile(
+    r"\s*(?:\[\s*(?:posts?[\s:#]*)?|\(\s*posts?[\s:#]*)([0-9][0-9,;&\s–-]*(?:and\s*[0-9]+\s*)?)[\])][\s.]*$",
+    re.IGNORECASE,
+)
+_FINDING = re.compile(
+    r"\bfinding\b[\s*_`\"']*:[\s*_`\"']*(consistent|refuted|silent)\b(?!\s*(?:or\b|[,/|]))", re.IGNORECASE
+)
+_PERSONA = re.compile(r"\bpersona\b[*_]*\s*:[*_]*\s*(\S.*)", re.IGNORECASE | re.DOTALL)
+
+
+@PLANNERS.register("persona")
+def persona(llm: str, hypotheses: Most = 6, posts: Count = 40, max_tokens: Count = 1024) -> Planner:
+    """An LLM forms hypotheses about the user, tests them on held-out posts and choices, and writes a short persona."""
+    return by_persona(make_llm(llm), hypotheses=hypotheses, posts=posts, max_tokens=max_tokens, cache=Cache())
+
+
+def by_persona(
+    model: LLM, *, hypotheses: int = 6, posts: int = 40, max_tokens: int = 1024, cache: Cache | None = None
+) -> CachedPlanner:
+    words = [load(name) for name in PROMPTS]
+    settings = (words, REMIND_LIST, REMIND_FINDING, REMIND_PERSONA, HELD_OUT, hypotheses, posts, max_tokens)
+    return CachedPlanner(
+        Personas(model, hypotheses, posts, Sampling(max_tokens=max_tokens)),
+        items_of,
+        fingerprint=f"persona-{brief(settings)}-{model.fingerprint}",
+        remote=model.remote,
+        cache=cache,
+    )
+
+
+class Hypothesis(NamedTuple):
+    text: str
+    posts: tuple[int, ...]
+
+
+class Personas:
+    """Three rounds of calls for all users at once: hypotheses, tests, personas. A user who fails in one leaves it."""
+
+    def __init__(self, model: LLM, hypotheses: int, posts: int, sampling: Sampling) -> None:
+        self._model, self._hypotheses, self._posts, self._sampling = model, hypotheses, posts, sampling
+
+    def __call__(self, queries: Sequence[Query]) -> list[Plan | Failure]:
+        items = {n: items_of(query)[-self._posts :] for n, query in enumerate(queries)}
+        done: dict[int, Plan | Failure] = {n: () for n in items if not items[n]}
+        split = {n: split_items(items[n]) for n in items if n not in done}
+        formed = _sorted_out(self._form({n: seen for n, (seen, _) in split.items()}), done)
+        kept = _sorted_out(self._test(formed, {n: held for n, (_, held) in split.items()}), done)
+        done |= {n: () for n, hypotheses in kept.items() if not hypotheses}
+        done |= self._write({n: hypotheses for n, hypotheses in kept.items() if hypotheses})
+        return [done[n] for n in range(len(queries))]
+
+    def _form(self, seen: dict[int, list[str]]) -> dict[int, list[Hypothesis] | Failure]:
+        """Hypotheses that name posts which are there; one without evidence is none."""
+        replies = self._ask(
+            [
+                with_material(
+                    load("persona_hypotheses"),
+                    posts="\n\n".join(quote(f"post {k}", post) for k, post in enumerate(posts, 1)),
+                    count=str(self._hypotheses),
+                )
+                for posts in seen.values()
+            ],
+            lambda reply: read_hypotheses(reply) or None,
+            REMIND_LIST,
+            "no hypotheses",
+        )
+        found: dict[int, list[Hypothesis] | Failure] = {}
+        for (n, posts), reply in zip(seen.items(), replies, strict=True):
+            if isinstance(reply, Failure):
+                found[n] = reply
+            else:
+                grounded = [h for h in reply if all(1 <= k <= len(posts) for k in h.posts)]
+                found[n] = grounded[: self._hypotheses] or Failure(
+                    "no hypotheses", "they rest on posts that do not exist"
+                )
+        return found
+
+    def _test(
+        self, formed: dict[int, list[Hypothesis]], held: dict[int, list[str]]
+    ) -> dict[int, list[Hypothesis] | Failure]:
+        """Those that the held-out posts do not refute; with no post held out, all."""
+        tests = [(n, hypothesis) for n, hypotheses in formed.items() if held[n] for hypothesis in hypotheses]
+        prompts = [_test_prompt(hypothesis, held[n]) for n, hypothesis in tests]
+        findings = self._ask(prompts, read_finding, REMIND_FINDING, "no finding on a hypothesis")
+        kept: dict[int, list[Hypothesis] | Failure] = {n: [] if held[n] else h for n, h in formed.items()}
+        for (n, hypothesis), finding in zip(tests, findings, strict=True):
+            others = kept[n]
+            if isinstance(others, Failure):
+                continue
+            if isinstance(finding, Failure):
+                kept[n] = finding
+            elif finding != "refuted":
+                others.append(hypothesis)
+        return kept
+
+    def _write(self, kept: dict[int, list[Hypothesis]]) -> dict[int, Plan | Failure]:
+        prompts = [
+            with_material(load("persona_write"), findings=quote("points", "\n".join(f"- {h.text}" for h in hypotheses)))
+            for hypotheses in kept.values()
+        ]
+        return dict(zip(kept, self._ask(prompts, read_persona, REMIND_PERSONA, "no persona"), strict=True))
+
+    def _ask(self, prompts: Sequence[str], read: Reader[T], reminder: str, missing: str) -> list[T | Failure]:
+        replies = ask(self._model, prompts, read, sampling=self._sampling, reminder=reminder, missing=missing)
+        return [reply if isinstance(reply, Failure) else reply.value for reply in replies]
+
+
+def items_of(query: Query) -> list[str]:
+    """The user's past choices and posts, each as a text that can be cited."""
+    return [*map(choice_text, query.choices), *(post.text for post in query.posts)]
+
+
+def split_items(items: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Those to learn from and those to test on; the first two are always for learning."""
+    held = [item for n, item in enumerate(items, 1) if n % HELD_OUT == 0]
+    return [item for n, item in enumerate(items, 1) if n % HELD_OUT], held
+
+
+def read_hypotheses(reply: Completion) -> list[Hypothesis]:
+    found = []
+    for entry in [] if reply.truncated else entries(reply.text):
+        cited = _CITED.search(entry)
+        if cited:
+            numbers = tuple(int(number) for number in re.findall(r"[0-9]{1,6}", cited[1]))
+            found.append(Hypothesis(entry[: cited.start()].strip(), numbers))
+    return [hypothesis for hypothesis in found if hypothesis.text]
+
+
+def read_finding(reply: Completion) -> Finding | None:
+    found = [] if reply.truncated else _FINDING.findall(without_thinking(reply.text))
+    known: dict[str, Finding] = {"consistent": "consistent", "refuted": "refuted", "silent": "silent"}
+    return known[found[-1].lower()] if found else None
+
+
+def read_persona(reply: Completion) -> Plan | None:
+    found = None if reply.truncated else _PERSONA.search(without_thinking(reply.text))
+    return (" ".join(found[1].split()),) if found else None
+
+
+def _test_prompt(hypothesis: Hypothesis, held: Sequence[str]) -> str:
+    posts = quote("posts of this person", "\n\n".join(held))
+    return with_material(load("persona_verify"), hypothesis=quote("hypothesis", hypothesis.text), posts=posts)
+
+
+def _sorted_out(found: dict[int, T | Failure], done: dict[int, Plan | Failure]) -> dict[int, T]:
+    """What can go on; failures go to `done`."""
+    done |= {n: value for n, value in found.items() if isinstance(value, Failure)}
+    return {n: value for n, value in found.items() if not isinstance(value, Failure)}

@@ -22,7 +22,7 @@ def personal(path: Path | None = None, lm: Literal["smollm2"] | None = None) -> 
 
     Methods with a code per user infer it from past choices.
     """
-    from prb.models.personal.scorer import load_personal
+    from prb.models.personal.head import load_personal
 
     if (path is None) == (lm is None):
         raise BadSpec(

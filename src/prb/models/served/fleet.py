@@ -20,10 +20,9 @@ import orjson
 from prb.errors import BadInput, MissingExtra, Unreachable
 from prb.failures import Breaker, unanswered
 from prb.hashing import draw
-from prb.llm.background import Background
 from prb.llm.chat_protocol import message_of, parse
 from prb.llm.openai import address_of, check_url, cleaner, is_loopback, read_key
-from prb.llm.pacing import BACKOFF, FATAL, Backoff, Limiter, Retry, retry_status
+from prb.llm.pacing import BACKOFF, FATAL, Background, Backoff, Limiter, Retry, retry_status
 from prb.models.served.protocols import About, Api, describe
 from prb.types import Failure, FailureKind
 

@@ -12,8 +12,7 @@ import numpy as np
 from prb.evaluation.summary import CONTRASTS
 from prb.models import RECORDED
 from prb.reporting.gather import BLIND, FLOORS, Entry, Group, Inputs
-from prb.reporting.metadata import card_of
-from prb.reporting.published import about
+from prb.reporting.published import about, card_of
 from prb.stats.bias import length_controlled
 from prb.stats.estimate import Floats, cancels, share
 from prb.stats.mirror import Twins, mirror_accuracy, person_effect

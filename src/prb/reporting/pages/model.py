@@ -9,8 +9,8 @@ import numpy as np
 
 from prb.evaluation.outcomes import Column
 from prb.reporting.gather import Entry, Group, Inputs
+from prb.stats.bias import by_margin, histogram
 from prb.stats.estimate import Ints, by_label, codes, user_means
-from prb.stats.margins import by_margin, histogram
 
 BINS = 4
 EXAMPLES = 5

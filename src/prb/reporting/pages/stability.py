@@ -9,8 +9,8 @@ import numpy as np
 
 from prb.reporting.gather import Group, Inputs
 from prb.stats.estimate import Floats, Ints
-from prb.stats.stability import (
-    DRAWS,
+from prb.stats.ranking import (
+    STABILITY_DRAWS,
     accuracies,
     cluster_leads,
     cluster_sums,
@@ -28,9 +28,12 @@ def build(inputs: Inputs) -> Iterator[tuple[str, Any]]:
     for group in inputs.groups:
         groups = int(group.clusters.max()) + 1
         steps = sorted({round(n * (groups // 2) / STEPS) for n in range(STEPS + 1)})
-        orders = random_orders(groups, DRAWS, group.entries[0].run.settings["seed"])
+        orders = random_orders(groups, STABILITY_DRAWS, group.entries[0].run.settings["seed"])
         conditions = {c: _condition(group, c, groups, steps, orders) for c in group.conditions}
-        yield f"{group.id}/stability", {"clusters": groups, "draws": DRAWS, "steps": steps, "conditions": conditions}
+        yield (
+            f"{group.id}/stability",
+            {"clusters": groups, "draws": STABILITY_DRAWS, "steps": steps, "conditions": conditions},
+        )
 
 
 def _condition(group: Group, condition: str, groups: int, steps: list[int], orders: Ints) -> dict[str, Any] | None:
