@@ -241,7 +241,7 @@ def _rubric(rows: list[dict[str, str]]) -> tuple[Aspect, ...]:
 
 
 def read_items(path: Path, parse: Callable[[Mapping[str, Any]], T]) -> list[T]:
-    """One item per line of a file that is no dataset. All wrong lines are reported together, and then nothing of the file is used."""
+    """One item per line. All wrong lines are reported together, and then nothing of the file is used."""
     if path.is_dir():
         raise BadInput(f"{path} is a folder; give a .jsonl file")
     if not path.is_file():
