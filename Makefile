@@ -51,7 +51,7 @@ baselines: $(VENV)/.dev  ## the table of embedded models in README.md and docs/m
 training: $(VENV)/.dev  ## all methods on simulate, mirror and prefeval, into docs/training.md (hours)
 	$(BIN)/python benchmarks/training.py
 
-axes: $(VENV)/.dev  ## learning curves over axes and users, into docs/training.md (an hour)
+axes: $(VENV)/.dev  ## learning curves over axes and users, into docs/training.md (half an hour)
 	$(BIN)/python benchmarks/axes.py
 
 EMBEDDED := src/prb/models/personal/embedded/smollm2
@@ -67,7 +67,7 @@ downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with 
 	$(BIN)/prb ppo --policy transformers/smollm2 --model embedding --lora 8 --lr 1e-3 --batch 4 --minibatch 4 --accumulate 2 \
 	  --epochs 1 --steps 10 --k 2 --max-prompt 128 --max-new-tokens 16 --holdout 12 --checkpoint-every 5 --out runs/ppo
 
-study: $(VENV)/.dev  ## over 30 reward models: does mirror predict best-of-N? (an hour)
+study: $(VENV)/.dev  ## trained reward models of graded knowledge: does mirror predict best-of-N? (half an hour)
 	$(BIN)/python benchmarks/study.py
 
 pictures: $(VENV)/.dev chromium  ## the pictures of the report site, from a real run, into docs/

@@ -1,7 +1,7 @@
 """Learning curves on composed users: does a head generalize to unseen axes, or only to those it has seen?
 
-python benchmarks/axes.py            (`make axes`; finished cells stay in runs/axes)
-python benchmarks/axes.py --hidden   the same on states of SmolLM2-135M, an hour
+python benchmarks/axes.py               (`make axes`; finished cells stay in runs/axes)
+python benchmarks/axes.py --no-hidden   without the states of SmolLM2-135M, which take most of the time
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from prb.training.examples import Examples, encode_lessons, open_training, prepa
 from prb.training.loop import Learning, learn, margins
 
 PAGE = ROOT / "docs" / "training.md"
-HIDDEN = "hidden?lm=smollm2&layer=22&pool=mean"
+HIDDEN = "hidden?lm=smollm2&layer=22&alone=true"
+K = 40
+"""Posts of a user: all of them."""
 SIZES = ((5, 600), (15, 600), (30, 600), (60, 600), (60, 120), (60, 2000))
 """Axes and users of the training data."""
 METHODS_HERE = ("light", "profile-mlp", "bilinear", "attention", "axes")
@@ -41,13 +43,13 @@ UNSEEN = "mirror?split=validation&users=480&seed=1"
 
 @dataclass(frozen=True)
 class Args:
-    hidden: bool = False
+    hidden: bool = True
     """Beside word vectors, `axes` on states of SmolLM2-135M."""
     out: Path = ROOT / "runs" / "axes"
 
 
 def encoded(dataset: Dataset, features: Features, progress: Progress) -> Examples:
-    return prepare(dataset, features, joint=False, k=10, rank="embedding", progress=progress)
+    return prepare(dataset, features, joint=False, k=K, rank="embedding", progress=progress)
 
 
 def effect(head: Any, spec: str, features: Features, progress: Progress) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def main(args: Args) -> None:
         f"of about {prefix:.0f} tokens; matmul peak {peak:.0f} GFLOP/s; medians of {args.repeat}; "
         f"|Δ| of a state from a plain pass {difference(loaded, bundles):.0e} of its scale. Tokenizing 64 answers to a "
         f"query of {tokens:,} tokens takes {together:.2f} s of CPU, one by one {alone:.2f} s. "
-        f"{kernel_share(loaded, bundles):.0%} of the engine's time is spent inside torch's matrix products and attention."
+        f"{kernel_share(loaded, bundles):.0%} of the engine's time is spent in torch's matrix products and attention."
     )
     print(about)
     if args.write:

@@ -1,11 +1,13 @@
-"""Does `mirror` predict best-of-N better than a user-blind benchmark does? Over 30 reward models on one machine.
+"""Does `mirror` predict best-of-N better than a user-blind benchmark does? Trained reward models of graded knowledge.
 
-Reward models of graded quality, each scored on `mirror` (test), on a general-quality benchmark without users, and by
-best-of-N on mirror's questions; then the correlations, into docs/correlation.md and docs/correlation.svg. Everything is
-in runs/study and resumes there: python benchmarks/study.py
+Each reward model is scored on `mirror` (test), on a general-quality benchmark without users, and by best-of-8 on the
+pool of answers that ships with mirror's questions, whose grades an LLM gave once, blind to reward models; then the
+correlations, into docs/correlation.md and docs/correlation.svg. Everything is in runs/study and resumes there:
+python benchmarks/study.py
 
-The reward models read MiniLM vectors, the grader static ones. Constructed models (the true rubric read with noise, or
-another user's rubric) correlate by construction: they are named as such, and all results are given without them too.
+Honest models were trained on more or fewer axes of preference, with several methods and features, or not at all. The
+constructed ones (the true rubric read with noise, or another user's rubric) correlate by construction: they are named
+as such, and all results are given without them too.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 import orjson
@@ -40,36 +43,46 @@ from prb.training.run import train
 from prb.types import Ask, Failure, Pair, Query, Scorer
 
 NOISE = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 1.0)
-HEADS = ("bt", "bilinear", "profile-mlp", "attention", "lore", "pal", "light")
-HEAD_SEEDS = (0, 1)
+AXES = (5, 15, 30, 60)
+"""How many axes of preference the training data has."""
+STATES = "hidden?lm=smollm2&layer=22&alone=true"
+TAUGHT = {"static": "static", "minilm": "minilm", "SmolLM2": STATES}
+LEARNED = ("light", "profile-mlp", "bilinear", "attention")
 CONSTRUCTED = ("noisy *", "wrong rubric *")
-K = 10
+K, N = 40, 8
+"""Posts that are shown, which are all in the median history; answers per question."""
+RIGHT_USER = "right-user.jsonl"
 
 
 @dataclass(frozen=True)
 class Args:
-    policy: str = "llamacpp/smollm2"
-    grader: str = "embedded?encoder=static"
-    n: int = 8
-    per_user: int = 1
     limit: int | None = None
-    max_tokens: int = 128
+    """Rows of the benchmark and of best-of-N, for a trial."""
     out: Path = ROOT / "runs" / "study"
-    heads: bool = True
     record: bool = True
     """Write the result into docs/."""
 
 
 def main(args: Args) -> None:
     with watch() as progress:
-        general = args.out / "general.jsonl"
         args.out.mkdir(parents=True, exist_ok=True)
-        general.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in general_rows()))
+        general, right = args.out / "general.jsonl", args.out / RIGHT_USER
+        for path, rows in ((general, general_rows()), (right, right_user_rows())):
+            path.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
         models = reward_models(args, progress)
         print(f"{len(models)} reward models")
-        runs = [run(args, models, name, spec, progress) for name, spec in benchmarks(general).items()]
-        best = downstream(args, models, progress)
-        config = CorrelateConfig(bench=tuple(map(str, runs)), downstream=(str(best),), constructed=CONSTRUCTED)
+        runs = [
+            run(args, models, name, spec, progress)
+            for name, spec in (("mirror", "mirror"), ("general", f"rewardbench?path={general}"))
+        ]
+        best = [
+            downstream(args, models, name, candidates, grader, progress)
+            for name, candidates, grader in (
+                ("bon", "mirror", "recorded"),
+                ("right-user", str(right), f"recorded?path={right}"),
+            )
+        ]
+        config = CorrelateConfig(bench=tuple(map(str, runs)), downstream=tuple(map(str, best)), constructed=CONSTRUCTED)
         result = correlate(config, progress=progress)
     write_json(args.out / "correlation.json", {**result, "sentences": correlation_sentences(result)})
     scatter(result, args.out / "scatter.svg")
@@ -79,37 +92,34 @@ def main(args: Args) -> None:
     print(text)
     if args.record:
         scatter(result, ROOT / "docs" / "correlation.svg")
-        write_between("study", f"{about(args, models)}\n\n{text}", ROOT / "docs" / "correlation.md")
-
-
-def about(args: Args, models: dict[str, Scorer]) -> str:
-    asked = f"`{args.policy}`, N = {args.n}, questions per user: {args.per_user}, at most {args.max_tokens} tokens"
-    return f"{len(models)} reward models; best-of-N by {asked}; graded by `{args.grader}`."
-
-
-def benchmarks(general: Path) -> dict[str, str]:
-    return {"mirror": "mirror", "general": f"rewardbench?path={general}"}
+        about = f"{len(models)} reward models; best of {N} from the pool of `mirror`, all {K} posts shown at most."
+        write_between("study", f"{about}\n\n{text}", ROOT / "docs" / "correlation.md")
 
 
 def run(args: Args, models: dict[str, Scorer], name: str, dataset: str, progress: Progress) -> Path:
-    out = args.out / name
-    config = EvaluateConfig(model=tuple(models), condition=("profile",), dataset=dataset, k=K, out=out)
+    out, limit = args.out / name, args.limit
+    config = EvaluateConfig(model=tuple(models), condition=("profile",), dataset=dataset, k=K, limit=limit, out=out)
     return evaluate(config, models=models, progress=progress).folder
 
 
-def downstream(args: Args, models: dict[str, Scorer], progress: Progress) -> Path:
+def downstream(
+    args: Args, models: dict[str, Scorer], name: str, candidates: str, grader: str, progress: Progress
+) -> Path:
+    out, limit = args.out / name, args.limit
     config = BonConfig(
-        policy=args.policy,
-        model=tuple(models),
-        grader=args.grader,
-        n=args.n,
-        per_user=args.per_user,
-        limit=args.limit,
-        k=K,
-        max_tokens=args.max_tokens,
-        out=args.out / "bon",
+        candidates=candidates, model=tuple(models), grader=grader, n=N, limit=limit, k=K, at_once=64, out=out
     )
     return best_of_n(config, models=models, progress=progress).folder
+
+
+def right_user_rows() -> Iterator[dict[str, object]]:
+    """Policy accuracy: an answer counts 1 if it is graded higher for this user than for the twin, half if equal."""
+    for line in (files("prb.data") / "mirror" / "pool.jsonl").read_bytes().splitlines():
+        row = orjson.loads(line)
+        (one, first), (other, second) = ((pair, [sum(g) for g in grades]) for pair, grades in row["grades"].items())
+        better = [(a > b) - (a < b) for a, b in zip(first, second, strict=True)]
+        grades = {one: [[1 + sign] * 3 for sign in better], other: [[1 - sign] * 3 for sign in better]}
+        yield {**row, "grades": grades}
 
 
 class OtherQueries:
@@ -138,24 +148,42 @@ def reward_models(args: Args, progress: Progress) -> dict[str, Scorer]:
         models[f"wrong rubric sd={sd:g}"] = OtherQueries(Noisy(reads, sd, 50), "wrong rubric", asked["wrong rubric"])
     models |= {name: scorer(name) for name in ("random", "random?seed=1", "length", "constant", "lexical")}
     models |= {f"embedding nearest={n}": scorer(f"embedding?encoder=minilm&nearest={n}") for n in (1, 3, 10)}
-    models["embedding, wrong person"] = OtherQueries(feels, "shuffled", asked["shuffled"])
+    models["embedding, another user's posts"] = OtherQueries(feels, "shuffled", asked["shuffled"])
     models["aspect-match, inferred plan"] = OtherQueries(reads, "plan", asked["plan"])
-    return models | (dict(trained(args, progress)) if args.heads else {})
+    return models | dict(trained(args, progress))
+
+
+def trained(args: Args, progress: Progress) -> Iterator[tuple[str, Scorer]]:
+    """Heads that learned from 5 to 60 axes of preference, or from half of their texts; `bt` never sees the user."""
+    todo = {
+        f"axes on {name}, {axes} axes": ("axes", features, 2, f"&axes={axes}")
+        for name, features in TAUGHT.items()
+        for axes in AXES
+    }
+    for half in (1, 2):
+        todo |= {
+            f"axes on SmolLM2, {axes} axes, half {half}": ("axes", STATES, 2, f"&axes={axes}&half={half}")
+            for axes in AXES[1:]
+        }
+    for features in ("static", "minilm"):
+        for axes in (15, 60):
+            todo |= {
+                f"{method} on {features}, {axes} axes": (method, features, 600, f"&axes={axes}") for method in LEARNED
+            }
+        todo[f"bt on {features}"] = ("bt", features, 600, "")
+    for name, (method, features, users, options) in todo.items():
+        folder = args.out / "heads" / "".join(c if c.isalnum() else "-" for c in name)
+        dataset = f"mirror?split=train&users={users}{options}"
+        held = 0.0 if users == 2 else 0.2  # taught by the labeled axes, not by the users' rows
+        config = TrainConfig(method=method, features=features, dataset=dataset, k=K, validation=held, out=folder)
+        train(config, progress=progress)
+        yield name, scorer(f"personal?path={folder}")
 
 
 def scorer(spec: str) -> Scorer:
     model = MODELS.make(spec)
     assert isinstance(model, Scorer)
     return model
-
-
-def trained(args: Args, progress: Progress) -> Iterator[tuple[str, Scorer]]:
-    """Heads on MiniLM vectors, fitted on mirror's train split; `bt` never sees the user."""
-    for method in HEADS:
-        for seed in HEAD_SEEDS:
-            folder = args.out / "heads" / f"{method}-{seed}"
-            train(TrainConfig(method=method, features="minilm", k=K, seed=seed, out=folder), progress=progress)
-            yield f"head {method} seed={seed}", scorer(f"personal?path={folder}")
 
 
 def queries(dataset: Dataset, condition: Condition) -> dict[tuple[str | None, str], Query]:
