@@ -143,8 +143,43 @@ def test_a_wrong_request_exits_2_and_writes_nothing(
     assert names(tmp_path) == ["set.jsonl"]
 
 
-def test_a_policy_is_needed_and_a_config_must_be_one(prb: Prb, tmp_path: Path) -> None:
-    assert prb("bon").code == 2
+@pytest.fixture
+def pool(write_jsonl: Write) -> Path:
+    texts = ["once it is", "never it is"]
+    return write_jsonl([{"pair": id_, "answers": texts} for id_ in ("t1a", "t1b", "r5")], name="pool.jsonl")
+
+
+def test_answers_of_a_file_are_scored_and_the_run_is_repeated_from_its_config(
+    prb: Prb, data: Path, pool: Path, tmp_path: Path
+) -> None:
+    words = ["--grader", "marks", "--n", "2", "--ranker", "recency", "--dataset", data, "--out", tmp_path / "run"]
+    said = prb("bon", "--candidates", pool, *words, "--model", "length")
+    assert said.code == 0, said.err
+    assert "left out 1 rows without candidates" in said.err
+    for part in ("3 queries", "candidates pool.jsonl"):
+        assert part in said.out
+    added = prb("bon", "--config", tmp_path / "run", "--out", tmp_path / "run", "--model", "lexical", "--json")
+    assert [row["model"] for row in added.json["results"]] == ["length", "lexical"]
+    moved = pool.rename(tmp_path / "moved.jsonl")
+    resumed = prb("bon", "--config", tmp_path / "run", "--out", tmp_path / "run", "--candidates", moved, "--json")
+    assert resumed.json["results"] == added.json["results"]
+    moved.write_text(moved.read_text("utf-8").replace("never", "often"), "utf-8")
+    changed = prb("bon", "--config", tmp_path / "run", "--out", tmp_path / "run", "--json")
+    assert (changed.code, "'policy: candidates' was " in changed.err) == (2, True)
+
+
+def test_too_few_candidates_exit_2_with_the_number_that_works(prb: Prb, data: Path, pool: Path, tmp_path: Path) -> None:
+    said = prb("bon", "--candidates", pool, "--grader", "marks", "--dataset", data, "--out", tmp_path / "run")
+    assert (said.code, said.out) == (2, "")
+    assert "row 't1a' has 2 candidates, fewer than --n 16; use --n 2" in said.err
+    assert names(tmp_path) == ["pool.jsonl", "set.jsonl"]
+
+
+def test_a_policy_or_candidates_are_needed_and_a_config_must_be_one(prb: Prb, pool: Path, tmp_path: Path) -> None:
+    for words in ([], ["--policy", "words/x", "--candidates", pool]):
+        said = prb("bon", *words)
+        assert said.code == 2
+        assert "needs either --policy, which is sampled from, or --candidates, answers in a file" in said.err
     (tmp_path / "config.json").write_text('{"evaluate": {}}')
     said = prb("bon", "--config", tmp_path / "config.json")
     assert (said.code, "holds no settings of `prb bon`" in said.err) == (2, True)

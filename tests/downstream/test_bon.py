@@ -27,7 +27,7 @@ from prb.failures import MAX_FATAL
 from prb.grading import Answered, Grades
 from prb.llm import Request
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.runs import Finished, sealed
+from prb.runs import Finished, read_identity, sealed
 from prb.types import Ask, Duel, Failure, Verdict
 from tests.conftest import make_row, make_twins
 from tests.downstream.fakes import Marks, errs, knows, lines, mark, models, policy, says, settings
@@ -46,6 +46,8 @@ def data(write_jsonl: Write) -> Path:
 def run(data: Path, out: Path, **changes: Any) -> Finished:
     own = {key: changes.pop(key) for key in ("models", "policy", "grader", "progress") if key in changes}
     given = {"models": models(), "policy": policy(), "grader": Marks(), **own}
+    if "candidates" in changes:
+        changes["policy"] = None
     return best_of_n(settings(data, out, **changes), **given)
 
 
@@ -607,6 +609,89 @@ def test_personal_data_is_masked_for_what_sends_it_elsewhere(write_jsonl: Write,
         assert ["@example.com" in text for text in sent] == [not far] * 2
         assert ["[e-mail]" in text for text in sent] == [far] * 2
     assert all("z@example.com" in ask.query.question for ask in asked)  # the scorer stays on the machine
+
+
+def given_answers(write_jsonl: Write, rows: list[dict[str, Any]] = ROWS, name: str = "pool.jsonl") -> Path:
+    """Four candidates for each row."""
+    texts = [f"{word} it is" for word in ("once", "never", "soon", "often")]
+    return write_jsonl([{"pair": row["id"], "answers": texts} for row in rows], name=name)
+
+
+def take(data: Path, out: Path, candidates: Path, **changes: Any) -> Finished:
+    return run(data, out, **{"policy": None, "candidates": str(candidates), **changes})
+
+
+def test_given_answers_are_scored_and_graded_like_samples(data: Path, tmp_path: Path, write_jsonl: Write) -> None:
+    told = iter(["once it is", "never it is", "soon it is", "often it is"] * len(ROWS))
+    sampled = run(data, tmp_path / "sampled", policy=policy(lambda _: next(told)))
+    taken = take(data, tmp_path / "taken", given_answers(write_jsonl))
+    assert [line["text"] for line in lines(taken.folder, "samples")] == [
+        line["text"] for line in lines(sampled.folder, "samples")
+    ]
+    for key in ("queries", "random", "oracle", "results", "contrasts", "clusters"):
+        assert taken.summary[key] == sampled.summary[key], key
+    assert taken.summary["policy"]["spec"] == "candidates pool.jsonl"
+    assert taken.summary["policy"]["fingerprint"]
+
+
+def test_samples_of_another_run_can_be_taken(data: Path, tmp_path: Path) -> None:
+    sampled = run(data, tmp_path / "sampled")
+    taken = take(data, tmp_path / "taken", sampled.folder / "samples.jsonl")
+    assert taken.summary["results"] == sampled.summary["results"]
+
+
+def test_more_answers_than_there_are_candidates_is_refused_with_the_number_that_works(
+    data: Path, tmp_path: Path, write_jsonl: Write
+) -> None:
+    pool = write_jsonl(
+        [{"pair": row["id"], "answers": ["once", "soon", "never"][: 2 + n % 2]} for n, row in enumerate(ROWS)],
+        name="pool.jsonl",
+    )
+    with pytest.raises(BadInput, match=f"row '{ROWS[0]['id']}' has 2 candidates, fewer than --n 3; use --n 2$"):
+        take(data, tmp_path / "run", pool, n=3)
+    assert not (tmp_path / "run").exists()
+    assert take(data, tmp_path / "run", pool, n=2).summary["queries"]["used"] == len(ROWS)
+
+
+def test_rows_without_candidates_are_left_out_and_that_is_noted(data: Path, tmp_path: Path, write_jsonl: Write) -> None:
+    notes = Notes()
+    done = take(data, tmp_path / "run", given_answers(write_jsonl, ROWS[:4]), progress=notes)
+    assert {line["pair"] for line in lines(done.folder, "samples")} == {row["id"] for row in ROWS[:4]}
+    assert notes.notes == ["left out 2 rows without candidates"]
+    with pytest.raises(BadInput, match="has no row with a rubric and a candidate"):
+        take(data, tmp_path / "none", write_jsonl([{"pair": "nobody", "answer": "once"}], name="none.jsonl"))
+
+
+def test_candidates_may_move_but_not_change(data: Path, tmp_path: Path, write_jsonl: Write) -> None:
+    pool = given_answers(write_jsonl)
+    first = take(data, tmp_path / "run", pool, model=("knows",))
+    assert str(pool) not in repr({k: v for k, v in read_identity(first.folder).items() if k != "execution"})
+    moved = pool.rename(tmp_path / "moved.jsonl")
+    marks = Marks()
+    again = take(data, tmp_path / "run", moved, model=("errs",), grader=marks)
+    assert marks.asked == []
+    assert [row["model"] for row in again.summary["results"]] == ["knows", "errs"]
+    assert again.summary["policy"]["fingerprint"] == first.summary["policy"]["fingerprint"]
+    moved.write_text(moved.read_text("utf-8").replace("soon", "weekly"), "utf-8")
+    with pytest.raises(RunConflict, match="'policy: candidates' was "):
+        take(data, tmp_path / "run", moved)
+
+
+def test_without_out_other_candidates_have_another_folder(
+    data: Path, tmp_path: Path, write_jsonl: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pool = given_answers(write_jsonl)
+    first = take(data, None, pool)  # type: ignore[arg-type]
+    assert take(data, None, pool.rename(tmp_path / "moved.jsonl")).folder == first.folder  # type: ignore[arg-type]
+    fewer = take(data, None, given_answers(write_jsonl, ROWS[:3]))  # type: ignore[arg-type]
+    assert fewer.folder != first.folder
+
+
+def test_answers_come_from_a_policy_or_from_candidates(data: Path, tmp_path: Path, write_jsonl: Write) -> None:
+    for wrong in ({"policy": None}, {"policy": "mine", "candidates": str(given_answers(write_jsonl))}):
+        with pytest.raises(BadInput, match="needs either --policy, which is sampled from, or --candidates"):
+            settings(data, tmp_path / "run", **wrong)
 
 
 class Length(Marks):

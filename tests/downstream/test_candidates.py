@@ -1,8 +1,12 @@
-"""Candidate answers: seeds, prompts, what is not an answer; what is asked and booked, what a round robin is worth."""
+"""Candidate answers: seeds, prompts, what is not an answer, answers from a file; what is asked and booked, what a round
+robin is worth."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +15,7 @@ from hypothesis import strategies as st
 from prb.downstream.candidates import (
     Candidates,
     check_reward_model,
+    read_pool,
     sample_answers,
     sample_seed,
     score_candidates,
@@ -20,10 +25,12 @@ from prb.llm import Completion, Request, Sampling
 from prb.llm.scripted import ScriptedLLM
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.prompts import render
-from prb.types import Ask, Failure, Post, Query, Reward, Verdict
+from prb.runs import sealed
+from prb.types import Ask, Failure, Pair, Post, Query, Reward, Verdict
 from tests.downstream.fakes import policy
 from tests.runs import prefers, recording
 
+Write = Callable[..., Path]
 QUERY = Query(question="How often?", user="ann", posts=(Post("1", "", "I forget plants."),))
 DRAWN = Sampling(temperature=0.8, top_p=0.9, max_tokens=64, seed=5)
 
@@ -106,6 +113,81 @@ def test_a_request_is_all_that_a_reply_depends_on() -> None:
 
     (sample,) = sample_answers(ScriptedLLM(by_seed), [("p", 3)], {"p": QUERY}, DRAWN)
     assert sample.text == str(sample.seed)
+
+
+# answers from a file
+
+
+def pair_of(id_: str, question: str = "How often?") -> Pair:
+    return Pair(id=id_, user="ann", question=question, profile=(), answers=("a", "b"))
+
+
+def test_candidates_are_found_by_pair_and_by_question(write_jsonl: Write) -> None:
+    pool = read_pool(
+        str(write_jsonl([{"pair": "p", "answers": ["one", "two"]}, {"question": "Why?", "answers": ["so"]}]))
+    )
+    assert pool.of(pair_of("p")) == ("one", "two")
+    assert pool.of(pair_of("q", "Why?")) == ("so",)
+    assert pool.of(pair_of("p", "Why?")) == ("one", "two")  # those of the pair itself come first
+    assert pool.of(pair_of("q")) == ()
+
+
+def test_lines_of_a_row_add_up_in_the_order_of_the_file(write_jsonl: Write) -> None:
+    lines = [{"pair": "p", "answer": " one\n"}, {"pair": "q", "text": "x"}, {"pair": "p", "answers": ["two", "one"]}]
+    pool = read_pool(str(write_jsonl(lines)))
+    assert pool.of(pair_of("p")) == ("one", "two", "one")
+
+
+def test_a_row_may_have_a_number_as_its_id(write_jsonl: Write) -> None:
+    assert read_pool(str(write_jsonl([{"pair": 7, "answer": "one"}]))).of(pair_of("7")) == ("one",)
+
+
+def test_what_a_model_thinks_is_no_part_of_a_candidate(write_jsonl: Write) -> None:
+    pool = read_pool(str(write_jsonl([{"pair": "p", "answer": "<think>hm</think>Weekly."}])))
+    assert pool.of(pair_of("p")) == ("Weekly.",)
+
+
+def test_samples_of_a_run_are_candidates_and_its_failures_are_none(tmp_path: Path) -> None:
+    replies = iter(["one", Failure("timeout"), "two"])
+    places = [("p", 0), ("p", 1), ("q", 0)]
+    samples = sample_answers(policy(lambda _: next(replies)), places, {"p": QUERY, "q": QUERY}, DRAWN)
+    (tmp_path / "samples.jsonl").write_bytes(b"".join(sealed(asdict(sample)) for sample in samples))
+    pool = read_pool(str(tmp_path / "samples.jsonl"))
+    assert (pool.of(pair_of("p")), pool.of(pair_of("q"))) == (("one",), ("two",))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ({"answers": ["one"]}, "`pair` (the id of a row) or `question` is missing"),
+        ({"pair": None, "answers": ["one"]}, "`pair` (the id of a row) or `question` is missing"),
+        ({"pair": "p"}, "`answers` must be a list of texts"),
+        ({"pair": "p", "answers": []}, "`answers` must be a list of texts"),
+        ({"pair": "p", "answers": ["one", 2]}, "`answers` must be a list of texts"),
+        ({"pair": "p", "answers": ["one", " "]}, "`answers` must be a list of texts"),
+        ({"pair": "p", "answer": "<think>for ever"}, "`answers` must be a list of texts"),
+    ],
+)
+def test_a_line_that_holds_no_candidates_is_refused_with_its_number(
+    line: dict[str, Any], says: str, write_jsonl: Write
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        read_pool(str(write_jsonl([{"pair": "p", "answers": ["one"]}, line])))
+    assert says in str(refused.value)
+    assert "2" in str(refused.value).splitlines()[1]
+
+
+def test_a_pool_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"none\.jsonl does not exist"):
+        read_pool(str(tmp_path / "none.jsonl"))
+
+
+def test_the_fingerprint_of_a_pool_is_that_of_its_content(write_jsonl: Write) -> None:
+    lines = [{"pair": "p", "answers": ["one", "two"]}, {"pair": "q", "answers": ["x"]}]
+    one = read_pool(str(write_jsonl(lines)))
+    assert read_pool(str(write_jsonl(lines[::-1], name="moved.jsonl"))).fingerprint == one.fingerprint
+    other = [{"pair": "p", "answers": ["two", "one"]}, lines[1]]
+    assert read_pool(str(write_jsonl(other, name="other.jsonl"))).fingerprint != one.fingerprint
 
 
 # scoring

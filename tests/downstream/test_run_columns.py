@@ -223,6 +223,23 @@ def test_runs_made_in_different_ways_are_not_one_column(data: Path, bench: Path,
         read(bench, trained)
 
 
+def test_runs_on_other_candidates_are_not_one_column(
+    data: Path, bench: Path, tmp_path: Path, write_jsonl: Write
+) -> None:
+    def take(name: str, model: str, texts: list[str]) -> Path:
+        (tmp_path / name).mkdir()
+        lines = [{"pair": row["id"], "answers": texts} for row in ROWS]
+        pool = write_jsonl(lines, name=f"{name}/pool.jsonl")
+        config = fakes.settings(data, tmp_path / name / "run", policy=None, candidates=pool, n=2, model=(model,))
+        return best_of_n(config, models=OWN, grader=fakes.Marks()).folder
+
+    one, same = (take(name, model, ["once", "soon"]) for name, model in (("a", "short"), ("b", "long")))
+    (column,) = read(bench, [one, same]).downstream
+    assert column.name == "best of 2 on set.jsonl (candidates pool.jsonl, profile)"
+    with pytest.raises(BadInput, match="differ in candidates"):
+        read(bench, [one, take("c", "long", ["once", "often"])])
+
+
 def test_ppo_runs_give_one_model_each_graded_after_training(bench: Path, tmp_path: Path) -> None:
     folders = [
         ppo(tmp_path / "p1", "short", {"u": 0.5, "v": 1.0}),

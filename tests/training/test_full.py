@@ -21,16 +21,8 @@ from prb.progress import Silent
 from prb.prompts import render
 from prb.runs import Finished, read_json, read_sealed
 from prb.training.config import FullConfig
-from prb.training.full import (
-    ABOUT,
-    copy_rows,
-    finetune,
-    texts_of,
-    token_columns,
-    tokenized,
-    write_rows,
-)
 from prb.training.run import train
+from prb.training.tokens import ABOUT, texts_of, token_columns, tokenized, write_rows
 from prb.types import Ask, Failure, Pair, Post, Query
 from tests import tiny
 from tests.conftest import make_row, make_twins
@@ -38,7 +30,7 @@ from tests.tiny import transformers
 
 trl = pytest.importorskip("trl", reason="needs the train extra")
 
-from prb.training.full import Watch, checkpoints  # noqa: E402
+from prb.training.full import Watch, checkpoints, copy_rows, finetune  # noqa: E402
 
 GOOD, BAD = "early early morning", "late late long"
 

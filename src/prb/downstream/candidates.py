@@ -6,17 +6,15 @@ their win rates in a round robin.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import orjson
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from prb.config import NonNegative, Share, Size
+from prb.config import NonNegative, Size
 from prb.data.schema import read_items
 from prb.engine.executors import begin
 from prb.errors import BadInput
@@ -26,7 +24,6 @@ from prb.hashing import digest, draw
 from prb.llm import LLM, Completion, Request, Sampling
 from prb.llm.asking import without_thinking
 from prb.prompts import PolicyPrompt, policy_chat
-from prb.runs import read_lines
 from prb.stats.best_of import meetings, win_rates
 from prb.stats.credit import CREDIT
 from prb.types import (
@@ -69,10 +66,6 @@ class Sample:
     failure: str | None = None
     failure_kind: FailureKind | None = None
 
-    @property
-    def failed(self) -> Failure | None:
-        return _failure(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
@@ -90,112 +83,53 @@ class Score:
     tokens: Size = 0
     cost: NonNegative = 0.0
 
-    @property
-    def failed(self) -> Failure | None:
-        return _failure(self)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleGrade:
-    """What is read of a line of `grades.jsonl`."""
-
-    pair: str
-    n: Size
-    score: Share | None
-    failure: str | None
-    failure_kind: FailureKind | None = None
-
-
-def _failure(line: Sample | Score) -> Failure | None:
+def failure_of(line: Sample | Score) -> Failure | None:
     if line.failure is None:
         return None
     reason, _, detail = line.failure.partition(": ")
     return Failure(reason, detail, kind=line.failure_kind or "row")
 
 
-@dataclass(frozen=True)
-class LineShape:
-    """What a line of a stage must look like."""
-
-    of: type
-    """A dataclass with its fields; all of them but `failure_kind`, which earlier versions lack, must be there."""
-    identity: tuple[str, ...]
-    value: str | None = None
-    """The field that is null exactly if the line is a failure."""
-
-    def problem(self, line: Mapping[str, Any]) -> str | None:
-        missing = [field.name for field in fields(self.of) if field.name not in (*line, "failure_kind")]
-        if missing:
-            return f"has no field {missing[0]!r}"
-        try:
-            self._adapter.validate_json(orjson.dumps(line), strict=True)
-        except ValidationError as error:
-            first = error.errors()[0]
-            return f"has a wrong {first['loc'][0]!r}: {first['msg']}"
-        if self.value and (line[self.value] is None) == (line["failure"] is None):
-            return f"must have either {self.value!r} or 'failure'"
-        return None
-
-    @cached_property
-    def _adapter(self) -> TypeAdapter[Any]:
-        return TypeAdapter(self.of)
-
-
-def read_stage(path: Path, shape: LineShape) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """The lines of a stage by identity. A repeated line counts once; only a failure may be followed by another result
-    for the same identity."""
-    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for number, line in enumerate(read_lines(path), 1):
-        problem = shape.problem(line)
-        if problem:
-            raise BadInput(f"{path} line {number} {problem}")
-        key = tuple([line[name] for name in shape.identity])
-        known = lines.get(key, line)
-        if known != line and known["failure"] is None:
-            named = ", ".join(f"{name} {value!r}" for name, value in zip(shape.identity, key, strict=True))
-            raise BadInput(f"{path} line {number} contradicts an earlier line for {named}; remove one of them")
-        lines[key] = line
-    return lines
-
-
 class Pool(NamedTuple):
-    """Answers that were made elsewhere, by id of a row or by question."""
+    """Answers that were made elsewhere."""
 
     fingerprint: str
-    answers: Mapping[str, tuple[str, ...]]
+    """Of the content, wherever the file is."""
+    answers: Mapping[tuple[str, str], tuple[str, ...]]
+    """By `("pair", id of a row)` or `("question", text)`."""
 
     def of(self, pair: Pair) -> tuple[str, ...]:
-        return self.answers.get(f"pair {pair.id}") or self.answers.get(f"question {pair.question}") or ()
-
-    def samples(self, pair: Pair, n: int) -> list[Sample]:
-        answers = self.of(pair)
-        if len(answers) < n:
-            raise BadInput(f"row {pair.id!r} has {len(answers)} candidates; give --n {len(answers)} or less")
-        return [Sample(pair=pair.id, n=i, text=text, tokens=0, seed=0) for i, text in enumerate(answers[:n])]
+        return self.answers.get(("pair", pair.id)) or self.answers.get(("question", pair.question)) or ()
 
 
 def read_pool(name: str) -> Pool:
     """Of a file, or `mirror`: the answers that ship with the embedded benchmark.
 
-    A line has `pair` (id of a row) or `question`, and `answers`, `answer` or `text`; lines of a row add up.
+    A line has `pair` (id of a row) or `question`, and `answers`, `answer` or `text`; lines of a row add up. So
+    `samples.jsonl` of an earlier run can be read; its failed samples are not candidates.
     """
     source = files("prb.data") / "mirror" / "pool.jsonl" if name == "mirror" else Path(name)
-    answers: dict[str, list[str]] = {}
-    with as_file(source) as path:  # type: ignore[arg-type]
+    answers: dict[tuple[str, str], list[str]] = {}
+    with as_file(source) as path:
         for key, texts in read_items(path, _candidates):
             answers.setdefault(key, []).extend(texts)
-    return Pool(digest(answers).hex()[:16], {key: tuple(texts) for key, texts in answers.items()})
+    fingerprint = digest(sorted(answers.items())).hex()[:16]
+    return Pool(fingerprint, {key: tuple(texts) for key, texts in answers.items()})
 
 
-def _candidates(line: Mapping[str, Any]) -> tuple[str, list[str]]:
-    given = line.get("answers", [line.get("answer", line.get("text"))])
-    texts = [clean(text) for text in given if isinstance(text, str)] if isinstance(given, list) else []
-    if not texts or len(texts) != len(given) or not all(texts):
+def _candidates(line: Mapping[str, Any]) -> tuple[tuple[str, str], list[str]]:
+    key = next(((name, str(line[name])) for name in ("pair", "question") if line.get(name) is not None), None)
+    if key is None:
+        raise ValueError("`pair` (the id of a row) or `question` is missing")
+    if line.get("failure") is not None:
+        return key, []
+    values = next((line[name] for name in ("answers", "answer", "text") if line.get(name) is not None), None)
+    values = values if isinstance(values, list) else [values]
+    texts = [clean(value) for value in values if isinstance(value, str)]
+    if not texts or len(texts) != len(values) or not all(texts):
         raise ValueError("`answers` must be a list of texts that are not empty, or `answer` such a text")
-    for name in ("pair", "question"):
-        if name in line:
-            return f"{name} {line[name]}", texts
-    raise ValueError("`pair` (the id of a row) or `question` is missing")
+    return key, texts
 
 
 def sample_seed(seed: int, pair: str, n: int) -> int:
@@ -229,36 +163,23 @@ def start_samples(
         if isinstance(query := queries[place[0]], Query)
     }
     later = begin(policy, "complete", list(requests.values()))
-    return lambda: _samples(seeds, queries, dict(zip(requests, later.result(), strict=True)))
+
+    def finish() -> list[Sample]:
+        replies = dict(zip(requests, later.result(), strict=True))
+        return [_sample(*place, seed, replies.get(place, queries[place[0]])) for place, seed in seeds.items()]
+
+    return finish
 
 
-def _samples(
-    seeds: Mapping[Place, int], queries: Mapping[str, Query | Failure], replies: Mapping[Place, Completion | Failure]
-) -> list[Sample]:
-    samples = []
-    for (pair, n), seed in seeds.items():
-        reply = replies.get((pair, n), queries[pair])
-        assert not isinstance(reply, Query)
-        if isinstance(reply, Failure):
-            tokens, cost = reply.completion_tokens, reply.cost
-            failure: dict[str, Any] = {"failure": str(reply), "failure_kind": reply.kind}
-            samples.append(Sample(pair=pair, n=n, text=None, tokens=tokens, seed=seed, cost=cost, **failure))
-            continue
-        text = clean(reply.text)
-        samples.append(
-            Sample(
-                pair=pair,
-                n=n,
-                text=text or None,
-                tokens=reply.completion_tokens,
-                seed=seed,
-                truncated=reply.truncated,
-                cost=reply.cost,
-                failure=None if text else "empty answer",
-                failure_kind=None if text else "row",
-            )
-        )
-    return samples
+def _sample(pair: str, n: int, seed: int, reply: Completion | Failure | Query) -> Sample:
+    assert not isinstance(reply, Query)  # a query that could be built got a reply
+    place: dict[str, Any] = {"pair": pair, "n": n, "seed": seed, "tokens": reply.completion_tokens, "cost": reply.cost}
+    if isinstance(reply, Failure):
+        return Sample(text=None, failure=str(reply), failure_kind=reply.kind, **place)
+    text = clean(reply.text)
+    if not text:
+        return Sample(text=None, truncated=reply.truncated, failure="empty answer", failure_kind="row", **place)
+    return Sample(text=text, truncated=reply.truncated, **place)
 
 
 def clean(text: str) -> str:
@@ -272,13 +193,6 @@ class Candidates(NamedTuple):
     pair: str
     query: Query | Failure
     texts: Sequence[str]
-
-
-class _Task(NamedTuple):
-    """What a model is asked for one pair: each distinct text once."""
-
-    query: Query
-    texts: list[str]
 
 
 def check_reward_model(name: str, model: RewardModel, n: int) -> Scorer | Comparer:
@@ -304,39 +218,29 @@ def score_candidates(name: str, model: Scorer | Comparer, batch: Sequence[Candid
 
 def start_scores(name: str, model: Scorer | Comparer, batch: Sequence[Candidates]) -> Callable[[], list[Score]]:
     """The first half of `score_candidates`; calling the result is the second."""
-    tasks = {c.pair: _Task(c.query, list(dict.fromkeys(c.texts))) for c in batch if isinstance(c.query, Query)}
+    tasks = {c.pair: (c.query, list(dict.fromkeys(c.texts))) for c in batch if isinstance(c.query, Query)}
     asks: list[Any]
     if isinstance(model, Scorer):
-        asks, rate = [Ask(task.query, text) for task in tasks.values() for text in task.texts], _rewards
+        asks = [Ask(query, text) for query, texts in tasks.values() for text in texts]
     else:
         asks = [Duel(query, texts[i], texts[j]) for query, texts in tasks.values() for i, j in meetings(len(texts))]
-        rate = _win_rates  # type: ignore[assignment]
     later = begin(model, "score" if isinstance(model, Scorer) else "prefer", asks)
 
     def finish() -> list[Score]:
         answers = later.result()
         if len(answers) != len(asks):
             raise RuntimeError(f"the model gave {len(answers)} answers to {len(asks)} questions")
-        results = rate(answers, tasks)
+        remaining = iter(answers)
+        results: dict[str, dict[str, float | Failure]] = {}
+        for pair, (_, texts) in tasks.items():
+            if isinstance(model, Scorer):
+                rates = [checked_reward(next(remaining)) for _ in texts]
+            else:
+                rates = _round_robin(len(texts), [next(remaining) for _ in meetings(len(texts))])
+            results[pair] = dict(zip(texts, rates, strict=True))
         return [line for candidates in batch for line in _lines(name, candidates, results.get(candidates.pair))]
 
     return finish
-
-
-def _rewards(rewards: Iterable[float | Failure], tasks: Mapping[str, _Task]) -> dict[str, dict[str, float | Failure]]:
-    remaining = iter(rewards)
-    return {pair: {text: checked_reward(next(remaining)) for text in task.texts} for pair, task in tasks.items()}
-
-
-def _win_rates(
-    verdicts: Iterable[Verdict | Failure], tasks: Mapping[str, _Task]
-) -> dict[str, dict[str, float | Failure]]:
-    remaining = iter(verdicts)
-    rates: dict[str, dict[str, float | Failure]] = {}
-    for pair, task in tasks.items():
-        n = len(task.texts)
-        rates[pair] = dict(zip(task.texts, _round_robin(n, [next(remaining) for _ in meetings(n)]), strict=True))
-    return rates
 
 
 def _round_robin(n: int, verdicts: Sequence[Verdict | Failure]) -> list[float | Failure]:

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from prb.downstream.bon import GRADES, SAMPLES, SCORES, STAGES
-from prb.downstream.candidates import read_stage
-from prb.downstream.curves import trust
+from prb.downstream.bon import trust
 from prb.downstream.ppo.checkpoints import ANSWER_LINES, ANSWERS
+from prb.downstream.stages import GRADES, SAMPLES, SCORES, STAGES, read_stage
 from prb.downstream.tables import Column, Scores
 from prb.errors import BadInput
 from prb.evaluation.outcomes import read_outcomes
@@ -130,12 +129,15 @@ def _downstream(folder: Path, best_of: int | None) -> RunColumn:
     if verb not in ("bon", "ppo"):
         raise BadInput(f"{folder}: --downstream must be a run of `prb bon` or `prb ppo`")
     data, where = summary["dataset"], f"({summary['policy']['spec']}, {summary['condition']})"
+    comparable = _comparable(settings)
     if verb == "ppo":
         name, cells = f"PPO on {short_name(data['name'])} {where}", _ppo_cells(folder, summary)
     else:
         k = best_of or summary["n"]
         name, cells = f"best of {k} on {short_name(data['name'])} {where}", _best_of_cells(folder, summary, k)
-    return RunColumn(name, data["fingerprint"], cells, _comparable(settings), trust(summary))
+        if settings["policy"] is None:  # answers of a file, whose name does not say what it holds
+            comparable["candidates"] = summary["policy"]["fingerprint"]
+    return RunColumn(name, data["fingerprint"], cells, comparable, trust(summary))
 
 
 def _best_of_cells(folder: Path, summary: Mapping[str, Any], k: int) -> Cells:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prb.downstream.curves import trust
+from prb.downstream.bon import trust
 from prb.downstream.ppo.checkpoints import CURVES, read_curves
 from prb.progress import SILENT, Progress
 from prb.reporting.downstream_tables import PPO_PANELS

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from prb.downstream.curves import trust
+from prb.downstream.bon import trust
 from prb.errors import BadInput
 from prb.failures import count_reasons
 from prb.progress import SILENT, Progress

@@ -29,6 +29,8 @@ from prb.registry import Spec
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 WHOLE_MODELS = ("reward-model", "dpo")
 """Methods of `FullConfig`; all others are heads."""
+LORA_ALPHA = 2
+"""LoRA's alpha, as a multiple of the rank."""
 SHORTEST = 8
 """Tokens; less than this holds no question and answer."""
 

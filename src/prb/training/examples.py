@@ -212,8 +212,8 @@ class VectorFile:
             self._positions.update(written)
             while len(self._positions) > RECENT:
                 self._positions.pop(next(iter(self._positions)))
-            found = {**known, **written, **{key: of[key] for key, of in awaited.items()}}
-            return [found[key] for key in keys]
+            positions = {**known, **written, **{key: of[key] for key, of in awaited.items()}}
+            return [positions[key] for key in keys]
 
         return finish
 

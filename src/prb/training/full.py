@@ -1,9 +1,6 @@
 """Whole LLMs as reward models, through trl: `reward-model` trains a head with the Bradley-Terry loss, `dpo` a policy
 whose log-probabilities are the reward (Rafailov et al. 2023, arXiv 2305.18290).
 
-Prompts are tokenized here, by the code that scores them later, and trl gets token ids: the same queries, the same
-template, one BOS, oldest posts cut first, answers whole. So a model is evaluated on what it was trained on.
-
 The target folder is the model, as transformers reads it, with a card; its subfolder `training` holds settings, rows,
 checkpoints until training is finished, and the evaluation on held-out users. Not supported: quantized bases, packing,
 trl's other losses. For several GPUs use `accelerate launch -m prb train …`; tested with two CPU processes.
@@ -14,47 +11,38 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import datasets
 import huggingface_hub.constants
 import torch
 import transformers
 import trl
+from peft import LoraConfig
 from transformers.trainer_callback import PrinterCallback, TrainerCallback
 from transformers.utils.logging import get_verbosity, set_verbosity
 
 from prb import __version__
-from prb.config import Condition
+from prb.config import Condition, UserConfig
 from prb.data.load import Dataset
-from prb.engine.chat import Chat, Text, common_prefix, fit
+from prb.engine.chat import Chat
 from prb.engine.load import Checkpoint, Loading, load
-from prb.errors import BadInput, MissingExtra, PrbError, RunConflict
-from prb.evaluation.conditions import QueryBuilder
+from prb.errors import BadInput, PrbError, RunConflict
 from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.planners import PLANNERS
 from prb.progress import SILENT, Progress
-from prb.runs import Finished, RunFolder, draft, read_json, read_sealed, write_json, write_lines, write_sealed
-from prb.stats.estimate import codes
-from prb.training.config import FullConfig
-from prb.training.examples import open_training, split_off
-from prb.types import Failure, Pair, Query
+from prb.runs import Finished, RunFolder, read_json, read_sealed, write_lines, write_sealed
+from prb.training.config import LORA_ALPHA, FullConfig
+from prb.training.examples import open_training
+from prb.training.tokens import ABOUT, FITTED, HELD, write_rows
 from prb.weights import resolve_weights
 
 CARD, WORK = "card.json", "training"
 FORMAT = 1
-FITTED, HELD, ABOUT = "fit.arrow", "held.arrow", "rows.json"
-COLUMNS = {"reward-model": ("chosen_ids", "rejected_ids"), "dpo": ("prompt_ids", "chosen_ids", "rejected_ids")}
-"""What trl reads of a row that is already tokenized."""
-CHUNK = 64
-"""Pairs whose plans are inferred and whose tokens are written together."""
 CURVE = 500
 """Points of the loss curve that a card keeps, at most."""
 VALIDATION_ROWS = 2_000
@@ -63,11 +51,6 @@ VALIDATION_ROWS = 2_000
 
 def finetune(config: FullConfig, *, progress: Progress = SILENT) -> Finished:
     """Train or resume; the folder of the finished model, with its card."""
-    try:
-        import peft  # noqa: F401
-        import trl  # noqa: F401
-    except ImportError:
-        raise MissingExtra("training a whole model", "train") from None
     progress.begin(f"checking {config.dataset}")
     dataset = open_training(config.dataset, config.split, config.limit, skip_bad=config.skip_bad)
     with Workplace(config, dataset) as place:
@@ -79,10 +62,11 @@ def finetune(config: FullConfig, *, progress: Progress = SILENT) -> Finished:
                 write_rows(config, dataset, Chat(base.tokenizer), base.max_length, place.folder, progress)
             place.wait()
             trainer = make_trainer(config, base, place.folder, progress)
-            history = train_from_last_checkpoint(trainer, place.folder)
+            last = checkpoints(place.folder)[-1:]
+            trainer.train(resume_from_checkpoint=str(last[0]) if last else None)
             save_model(config, trainer)
             rows = read_json(place.folder / ABOUT)
-            card = describe(config, dataset, base.fingerprint, rows["counts"], history)
+            card = describe(config, dataset, base.fingerprint, rows["counts"], trainer.state.log_history)
             del trainer, base  # the evaluation loads the finished model
             place.wait()
             if place.main:
@@ -134,87 +118,10 @@ class Workplace:
         self.wait()
 
 
-class Texts(NamedTuple):
-    """Both answers after the same prompt."""
-
-    chosen: Text
-    rejected: Text
-    cut: int
-    """How many posts did not fit, plus one if the question was cut too."""
-
-
-def write_rows(config: FullConfig, dataset: Dataset, chat: Chat, limit: int, folder: Path, progress: Progress) -> None:
-    """Tokens of the rows to fit on and of the rows of held-out users; a resumed run finds them there."""
-    if (folder / ABOUT).exists():
-        return
-    import pyarrow as pa
-
-    held = set(split_off(codes(dataset.index.clusters), config.validation, config.seed)[1].tolist())
-    failed: Counter[str] = Counter()
-    held_ids, cut, written = [], 0, Counter({FITTED: 0, HELD: 0})
-    schema = pa.schema([(name, pa.list_(pa.int32())) for name in COLUMNS[config.method]])
-    progress.begin(f"tokens of {dataset.name}", total=len(dataset))
-    with ExitStack() as stack:  # Arrow files, since `datasets` memory-maps them, whatever their size
-        drafts = {name: stack.enter_context(draft(folder / name)) for name in written}
-        tables = {name: stack.enter_context(pa.ipc.new_stream(str(path), schema)) for name, path in drafts.items()}
-        pairs = enumerate(tokenized(config, dataset, chat, limit))
-        while batch := list(islice(pairs, CHUNK)):
-            rows: dict[str, list[dict[str, list[int]]]] = {FITTED: [], HELD: []}
-            for position, (pair, texts) in batch:
-                if isinstance(texts, Failure):
-                    failed[texts.reason] += 1
-                    continue
-                rows[HELD if position in held else FITTED].append(token_columns(config.method, texts))
-                held_ids += [pair.id] if position in held else []
-                cut += texts.cut > 0
-            for name, table in tables.items():
-                table.write_table(pa.Table.from_pylist(rows[name], schema=schema))
-                written[name] += len(rows[name])
-            progress.advance(len(batch))
-        if not written[FITTED]:
-            raise BadInput(f"{config.dataset}: no pair can be trained on: {dict(failed)}")
-    counts = {"fitted": written[FITTED], "held_out": written[HELD], "cut": cut, "failed": dict(failed)}
-    write_json(folder / ABOUT, {"counts": counts, "held": held_ids})  # last: its presence means the rows are there
-
-
-def tokenized(config: FullConfig, dataset: Dataset, chat: Chat, limit: int) -> Iterator[tuple[Pair, Texts | Failure]]:
-    """Every pair as tokens of the query that an evaluation would make of it."""
-    builder = QueryBuilder.of(config, dataset, PLANNERS.make(config.planner), reader=None, seed=config.seed)
-    stream = (item for item in dataset if isinstance(item, Pair))
-    while chunk := list(islice(stream, CHUNK)):
-        plans = builder.plans(chunk) if config.condition == "plan" else {}
-        for pair in chunk:
-            built = builder.build(pair, config.condition, plans.get(pair.id))
-            yield pair, built if isinstance(built, Failure) else texts_of(chat, built.query, pair.contrast, limit)
-
-
-def texts_of(chat: Chat, query: Query, answers: Sequence[str], limit: int) -> Texts | Failure:
-    """What is too long loses its oldest posts first; an answer is never cut."""
-    fitting = fit(query, answers, chat.tokens, limit)
-    if isinstance(fitting, Failure):
-        return fitting
-    shown, cut = fitting
-    chosen, rejected = (chat.text(shown, answer) for answer in answers)
-    return Texts(chosen, rejected, cut)
-
-
-def token_columns(method: str, texts: Texts) -> dict[str, list[int]]:
-    """DPO gets exactly the tokens whose log-probabilities `implicit` adds up later: the answer's own."""
-    chosen, rejected = texts.chosen, texts.rejected
-    if method == "reward-model":
-        return {"chosen_ids": list(chosen.ids), "rejected_ids": list(rejected.ids)}
-    shared = min(common_prefix([chosen.ids, rejected.ids]), chosen.start, rejected.start)
-    return {
-        "prompt_ids": list(chosen.ids[:shared]),
-        "chosen_ids": list(chosen.ids[shared : chosen.end]),
-        "rejected_ids": list(rejected.ids[shared : rejected.end]),
-    }
-
-
 def describe(
     config: FullConfig, dataset: Dataset, base: str, counts: dict[str, Any], history: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The card without its validation: data, settings, curves."""
+    """The card without its validation: data, settings, curves. `history` is what was logged since the first step."""
     losses = [{"step": entry["step"], "loss": float(entry["loss"])} for entry in history if "loss" in entry]
     held_out = [entry for entry in history if "eval_loss" in entry]
     return {
@@ -254,14 +161,7 @@ def validate(config: FullConfig, dataset: Dataset, held: list[str], progress: Pr
         model=(config.model_spec,),
         condition=tuple(dict.fromkeys(conditions)),
         dataset=str(rows),
-        history=config.history,
-        k=config.k,
-        k_choices=config.k_choices,
-        budget=config.budget,
-        ranker=config.ranker,
-        planner=config.planner,
-        donors=config.donors,
-        mask_pii=config.mask_pii,
+        **{field.name: getattr(config, field.name) for field in fields(UserConfig)},
         seed=config.seed,
         out=folder,
     )
@@ -283,8 +183,6 @@ def copy_rows(dataset: Dataset, ids: set[str], target: Path) -> None:
 
 LR, LORA_LR = 1e-5, 1e-4
 """Default peak learning rates."""
-ALPHA = 2
-"""LoRA's alpha, as a multiple of the rank."""
 
 
 def load_base(config: FullConfig) -> Checkpoint:
@@ -337,12 +235,10 @@ def make_trainer(config: FullConfig, base: Checkpoint, folder: Path, progress: P
     settings = _arguments(config, folder, evaluated=bool(len(held)))
     adapter = None
     if config.lora:
-        from peft import LoraConfig
-
         adapter = LoraConfig(
             task_type="SEQ_CLS" if config.method == "reward-model" else "CAUSAL_LM",
             r=config.lora,
-            lora_alpha=ALPHA * config.lora,
+            lora_alpha=LORA_ALPHA * config.lora,
             lora_dropout=0.0,
             target_modules="all-linear",
         )
@@ -425,14 +321,6 @@ def checkpoints(folder: Path) -> list[Path]:
         except BadInput:
             continue
     return sorted(complete, key=lambda path: int(path.name.rpartition("-")[2]))
-
-
-def train_from_last_checkpoint(trainer: Any, folder: Path) -> list[dict[str, Any]]:
-    """Returns everything that was logged since the first step."""
-    last = checkpoints(folder)[-1:]
-    trainer.train(resume_from_checkpoint=str(last[0]) if last else None)
-    history: list[dict[str, Any]] = trainer.state.log_history
-    return history
 
 
 def save_model(config: FullConfig, trainer: Any) -> None:

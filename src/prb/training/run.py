@@ -18,7 +18,7 @@ from prb import __version__
 from prb.config import Condition, UserConfig
 from prb.data.load import Dataset, load
 from prb.engine.executors import Executor, open_executor
-from prb.errors import BadInput
+from prb.errors import BadInput, MissingExtra
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
 from prb.models.personal.axes import Matcher
@@ -59,8 +59,10 @@ def train(config: TrainConfig | FullConfig | None = None, *, progress: Progress 
     Settings are a config, or its fields as keywords: `train(method="bilinear", dataset="mirror")`.
     """
     if isinstance(config, FullConfig) or (config is None and changes.get("method") in WHOLE_MODELS):
-        from prb.training.full import finetune
-
+        try:
+            from prb.training.full import finetune
+        except ModuleNotFoundError:
+            raise MissingExtra("training a whole model", "train") from None
         return finetune(FullConfig.of(config, changes), progress=progress)
     config = TrainConfig.of(config, changes)
     progress.begin(f"checking {config.dataset}")

@@ -15,6 +15,7 @@ from prb.hashing import draw
 from prb.models.personal.axes import Matcher
 from prb.progress import Progress
 from prb.registry import Spec
+from prb.training.config import LORA_ALPHA
 
 ADAPTER = "adapter"
 HELD = 0.1
@@ -24,8 +25,6 @@ LONGEST = 256
 TOGETHER = 16
 """Texts of a forward pass."""
 TINY = 1e-6
-ALPHA = 2
-"""LoRA's alpha, as a multiple of the rank."""
 
 
 def tune(
@@ -78,7 +77,7 @@ class Tuner:
         self._layer = int(features.options.get("layer", -1)) % (layers + 1)
         lora = peft.LoraConfig(
             r=method.rank,
-            lora_alpha=ALPHA * method.rank,
+            lora_alpha=LORA_ALPHA * method.rank,
             target_modules=linear_below(base.model, self._layer),
         )
         self._model: Any = peft.get_peft_model(base.model, lora)
@@ -131,10 +130,10 @@ class Tuner:
         vectors = self._encode([*posts, *answers])
         sides = vectors[len(posts) :]
         match = self._method.scale * vectors[: len(posts)] @ (sides[::2] - sides[1::2]).T
-        own = torch.tensor(of_post)[:, None] == torch.tensor(of_question)[None]
+        same_axis = torch.tensor(of_post)[:, None] == torch.tensor(of_question)[None]
         right = torch.tensor(poles)[:, None] * match
-        elsewhere = match[~own].square().mean() if bool((~own).any()) else match.new_zeros(())
-        return softplus(-right[own]).mean() + self._method.apart * elsewhere
+        elsewhere = match[~same_axis].square().mean() if bool((~same_axis).any()) else match.new_zeros(())
+        return softplus(-right[same_axis]).mean() + self._method.apart * elsewhere
 
     def matched(self, lessons: Sequence[Lesson]) -> float:
         """How often, of a post for each pole, the right one is nearer to the first answer than to the second."""

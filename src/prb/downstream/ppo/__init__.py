@@ -1,6 +1,6 @@
 """PPO: train a policy against a reward model, here or by verl, then grade held-out answers.
 
-The loop is in `loop`, its arithmetic in `losses`, the networks in `policy`, the run folder in `run`.
+The loop and its arithmetic are in `loop`, prompts and networks in `policy`, the run folder in `run`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from prb.config import (
     UserConfig,
     config,
 )
-from prb.errors import BadInput, MissingExtra
+from prb.errors import BadInput, explain_import
 from prb.grading import Grader
 from prb.llm import check_llm, parse_llm
 from prb.progress import SILENT, Progress
@@ -198,16 +198,13 @@ def ppo(
     check_llm(config.policy)
     if parse_llm(config.policy).name != "transformers":
         raise BadInput(f"policy {config.policy}: only weights that transformers loads can be trained: transformers/…")
-    if config.engine == "verl":
+    try:
+        from prb.downstream.ppo.run import train
         from prb.downstream.verl import run_verl
-
+    except ImportError as error:
+        raise explain_import("PPO", error) from None
+    if config.engine == "verl":
         if reward is not None or grader is not None:
             raise BadInput("engine verl takes its rewards from reward_url and grades nothing: give no objects")
         return run_verl(config, progress=progress)
-    try:
-        from prb.downstream.ppo.run import train
-    except ModuleNotFoundError as missing:
-        if missing.name != "torch":
-            raise
-        raise MissingExtra("PPO", "torch") from None
     return train(config, reward=reward, grader=grader, progress=progress)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from prb.downstream.candidates import Finite, LineShape
+from prb.downstream.candidates import Finite
+from prb.downstream.stages import LineShape
 from prb.errors import BadInput
 from prb.runs import check_unchanged, content_digest, draft, read_sealed, write_sealed
 

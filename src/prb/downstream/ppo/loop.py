@@ -206,14 +206,7 @@ class Trainer:
     def answer(self, prompts: Sequence[Prompt], views: Sequence[Views | Failure]) -> tuple[list[Answer | Failure], int]:
         """One answer per prompt, each with its own noise; and how many prompts had to be cut."""
         config, policy = self.config, self.learner.policy
-        fitted = [
-            view
-            if isinstance(view, Failure)
-            else policy.fitted(
-                view.policy, prompt=config.max_prompt, answer=config.max_new_tokens, style=config.policy_prompt
-            )
-            for view in views
-        ]
+        fitted = policy.fit_views(views, config)
         requests: dict[int, Request] = {}
         for n, fit in enumerate(fitted):
             if not isinstance(fit, Failure):

@@ -189,6 +189,11 @@ class Policy(Transformers):
 
         return (query, 0) if len(first) <= limit else fit(query, [""], tokens, limit)
 
+    def fit_views(self, views: Sequence[Views | Failure], config: PpoConfig) -> list[tuple[Query, int] | Failure]:
+        """`fitted` for the policy's side of each prompt, with the limits of a run."""
+        limits: Any = {"prompt": config.max_prompt, "answer": config.max_new_tokens, "style": config.policy_prompt}
+        return [view if isinstance(view, Failure) else self.fitted(view.policy, **limits) for view in views]
+
 
 class TokenBatch(NamedTuple):
     """Prompts with their answers, padded: prompts end, and answers begin, in the same column."""

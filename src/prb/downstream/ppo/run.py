@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from prb import __version__
-from prb.downstream.candidates import Candidates, Sample, read_stage, sample_answers, score_candidates
+from prb.downstream.candidates import Candidates, Sample, sample_answers, score_candidates
 from prb.downstream.ppo import FinishedPpo, PpoConfig
 from prb.downstream.ppo.checkpoints import (
     ANSWER_LINES,
@@ -38,6 +38,7 @@ from prb.downstream.ppo.checkpoints import (
 )
 from prb.downstream.ppo.loop import Rollout, Trainer
 from prb.downstream.ppo.policy import Policy, Prompt, Prompts, Views, load_learner, load_prompts
+from prb.downstream.stages import read_stage
 from prb.errors import BadInput, MissingExtra, PrbError
 from prb.evaluation.run import chunks
 from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
@@ -48,7 +49,7 @@ from prb.registry import Spec
 from prb.runs import SUMMARY, Journal, RunFolder, check_unchanged, read_result
 from prb.stats.estimate import Floats, Ints, codes, totals
 from prb.stats.paired import bootstrap_interval, difference
-from prb.types import Failure, Pair, Query, Scorer
+from prb.types import Failure, Pair, Scorer
 
 MAX_FAILED = 0.05
 """A larger share of answers without a reward stops the run …"""
@@ -285,14 +286,8 @@ class HeldOut:
     def _lines(self, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
         config = self.config
         views = dict(zip([p.item.id for p in prompts], self.prompts.views(prompts), strict=True))
-        queries: dict[str, Query | Failure] = {}
-        for pair, view in views.items():
-            fitted: Any = view
-            if not isinstance(view, Failure):
-                fitted = self.policy.fitted(
-                    view.policy, prompt=config.max_prompt, answer=config.max_new_tokens, style=config.policy_prompt
-                )
-            queries[pair] = fitted if isinstance(fitted, Failure) else fitted[0]
+        fitted = zip(views, self.policy.fit_views(list(views.values()), config), strict=True)
+        queries = {pair: fit if isinstance(fit, Failure) else fit[0] for pair, fit in fitted}
         sampling = Sampling(temperature=config.temperature, max_tokens=config.max_new_tokens, seed=config.seed)
         places = [(pair, 0) for pair in views]
         samples = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prb.downstream.curves import trust
+from prb.downstream.bon import trust
 from prb.reporting.downstream_tables import PPO_PANELS, correlation_tables, set_sentences
 from prb.reporting.gather import Inputs, dataset_label, prepared
 
