@@ -10,10 +10,11 @@ import orjson
 import pytest
 
 from prb.data.load import load
+from prb.data.schema import MOST_SHOWN, read_items
 from prb.errors import BadInput, BudgetUsedUp, RunConflict, TooManyFailures, Unreachable
 from prb.grading import Answered, GradeConfig, Grades
 from prb.grading.llm import LLMGrader
-from prb.grading.run import SHOWN, GradableRows, GradeKey, check_failures, grade, read_answers, read_human
+from prb.grading.run import GradableRows, GradeKey, check_failures, grade
 from prb.llm.scripted import ScriptedLLM
 from prb.runs import read_lines, write_lines
 from prb.types import Failure, FailureKind
@@ -298,9 +299,9 @@ def rows(write_jsonl: Write) -> GradableRows:
     return GradableRows(load(str(write_jsonl([make_row(1, rubric_aspects=ASPECTS), bare, *make_twins(3)]))))
 
 
-def refusal(read: Callable[[Path, GradableRows], Any], path: Path, rows: GradableRows) -> str:
+def refusal(path: Path, parse: Callable[[Any], Any]) -> str:
     with pytest.raises(BadInput) as caught:
-        read(path, rows)
+        read_items(path, parse)
     return str(caught.value)
 
 
@@ -309,7 +310,7 @@ def test_answers_name_their_row_by_id_or_by_question(rows: GradableRows, write_j
         {"pair": "r1", "answer": "So.", "model": "mine"},
         {"question": "How do I water plant number 1?", "answer": ""},
     ]
-    assert read_answers(write_jsonl(lines, "a.jsonl"), rows) == [GradeKey("r1", "So."), GradeKey("r1", "")]
+    assert read_items(write_jsonl(lines, "a.jsonl"), rows.key) == [GradeKey("r1", "So."), GradeKey("r1", "")]
 
 
 def test_every_wrong_line_is_named(rows: GradableRows, write_jsonl: Write) -> None:
@@ -327,7 +328,7 @@ def test_every_wrong_line_is_named(rows: GradableRows, write_jsonl: Write) -> No
     path = write_jsonl(lines, "a.jsonl")
     with path.open("ab") as file:
         file.write(b'{"pair": ')
-    said = refusal(read_answers, path, rows).splitlines()
+    said = refusal(path, rows.key).splitlines()
     assert said == [
         f"{path} has lines that cannot be used",
         f"  a.jsonl:2: no row of {rows.name} has the id 'r9'",
@@ -343,20 +344,20 @@ def test_every_wrong_line_is_named(rows: GradableRows, write_jsonl: Write) -> No
 
 
 def test_a_long_list_of_problems_is_cut(rows: GradableRows, write_jsonl: Write) -> None:
-    said = refusal(read_answers, write_jsonl([{"pair": "r9"}] * (SHOWN + 5), "a.jsonl"), rows).splitlines()
-    assert (len(said), said[-1]) == (SHOWN + 2, "  … and 5 more")
+    said = refusal(write_jsonl([{"pair": "r9"}] * (MOST_SHOWN + 5), "a.jsonl"), rows.key).splitlines()
+    assert (len(said), said[-1]) == (MOST_SHOWN + 2, "  … and 5 more")
 
 
 def test_no_file_and_an_empty_one_are_refused(rows: GradableRows, write_jsonl: Write, tmp_path: Path) -> None:
-    assert "does not exist" in refusal(read_answers, tmp_path / "none.jsonl", rows)
-    assert "is empty" in refusal(read_answers, write_jsonl([], "a.jsonl"), rows)
+    assert "does not exist" in refusal(tmp_path / "none.jsonl", rows.key)
+    assert "is empty" in refusal(write_jsonl([], "a.jsonl"), rows.key)
     (tmp_path / "a.txt").write_text("hello")
-    assert "unknown format" in refusal(read_answers, tmp_path / "a.txt", rows)
+    assert "unknown format" in refusal(tmp_path / "a.txt", rows.key)
 
 
 def test_human_grades_are_read(rows: GradableRows, write_jsonl: Write) -> None:
     path = write_jsonl([{"pair": "r1", "answer": "So.", "grades": [0, 2], "rater": "kim"}], "h.jsonl")
-    (human,) = read_human(path, rows)
+    (human,) = read_items(path, rows.human_grades)
     assert (human.key, human.grades.aspects) == (GradeKey("r1", "So."), (0.0, 2.0))
 
 
@@ -373,7 +374,7 @@ def test_human_grades_are_read(rows: GradableRows, write_jsonl: Write) -> None:
     ],
 )
 def test_human_grades_must_fit_the_rubric(line: Any, says: str, rows: GradableRows, write_jsonl: Write) -> None:
-    assert says in refusal(read_human, write_jsonl([line], "h.jsonl"), rows)
+    assert says in refusal(write_jsonl([line], "h.jsonl"), rows.human_grades)
 
 
 def test_a_dataset_without_any_rubric_is_refused(write_jsonl: Write) -> None:

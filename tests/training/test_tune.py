@@ -9,7 +9,7 @@ import pytest
 
 from prb.data.named.composed import Lesson
 from prb.errors import BadInput
-from prb.models.personal.axes import Matcher
+from prb.models.personal.methods import Matcher
 from prb.progress import SILENT
 from prb.registry import Spec
 from prb.runs import read_json

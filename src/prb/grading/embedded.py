@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,16 +31,6 @@ SHARPNESS = 10.0
 unrelated answer pasted behind another hardly does."""
 
 
-class Fit(NamedTuple):
-    """P(met) = σ(bias + weights · similarities)."""
-
-    bias: float
-    weights: tuple[float, ...]
-
-    def probability(self, similarities: Floats) -> Floats:
-        return np.asarray(1 / (1 + np.exp(-(self.bias + similarities @ np.array(self.weights)))))
-
-
 class EmbeddedGrader:
     """Deterministic and local. It sees which topics an answer covers, but hardly whether it is for or against them."""
 
@@ -52,7 +42,7 @@ class EmbeddedGrader:
         self._pairs = [pair for pair in train if isinstance(pair, Pair)]
         self._rarity = Rarity([pair.chosen for pair in self._pairs])
         bias, *weights = self._remember(self._train, encoder.fingerprint, self._words.fingerprint, train.fingerprint)
-        self._fit = Fit(bias, tuple(weights))
+        self._bias, self._weights = bias, np.array(weights)
         self.fingerprint = f"embedded-{encoder.fingerprint}-" + "_".join(f"{w:.4f}" for w in (bias, *weights))
 
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
@@ -64,7 +54,8 @@ class EmbeddedGrader:
             if failure:
                 results.append(failure)
                 continue
-            met = self._fit.probability(self._similarities(answered.answer, answered.rubric))
+            logits = self._bias + self._similarities(answered.answer, answered.rubric) @ self._weights
+            met = 1 / (1 + np.exp(-logits))
             results.append(Grades(aspects=tuple([round(TOP * float(p), 6) for p in met])))
         return results
 

@@ -52,8 +52,13 @@ class LLMGrader:
         self.remote = llm.remote
         settings = (load(f"grade_{way}"), load("material"), REMINDERS[way], sampling)
         self.fingerprint = f"grade-{way}-{hashlib.sha256(repr(settings).encode()).hexdigest()[:12]}-{llm.fingerprint}"
+        # replies are cached with the tokens and cost of their call: an interrupted run adds up like an undisturbed one
         self._replies: Memo[Reply[AspectGrades]] = Memo(
-            capacity=0, cache=cache, model=self.fingerprint, pack=_to_cache, unpack=_from_cache
+            capacity=0,
+            cache=cache,
+            model=self.fingerprint,
+            pack=lambda r: {"grades": r.value, "text": r.text, "tokens": r.tokens, "cost": r.cost},
+            unpack=lambda stored: Reply(tuple(stored["grades"]), stored["text"], stored["tokens"], stored["cost"]),
         )
 
     def reseeded(self, seed: int) -> LLMGrader:
@@ -65,7 +70,9 @@ class LLMGrader:
         make_calls = _one_call if self._way == "all" else _one_call_per_aspect
         calls = [ungradable(answered) or make_calls(answered) for answered in answers]
         flat = [call for of_one in calls if not isinstance(of_one, Failure) for call in of_one]
-        replies = iter(self._replies.map(self._ask, flat, [self._key(call.prompt) for call in flat]))
+        texts = [f"{self.fingerprint}\0{call.prompt}".encode("utf-8", "surrogatepass") for call in flat]
+        keys = [hashlib.blake2b(text, digest_size=20).digest() for text in texts]
+        replies = iter(self._replies.map(self._ask, flat, keys))
         return [of_one if isinstance(of_one, Failure) else _grades([next(replies) for _ in of_one]) for of_one in calls]
 
     def _ask(self, calls: Sequence[Call]) -> list[Reply[AspectGrades] | Failure]:
@@ -77,10 +84,6 @@ class LLMGrader:
             reminder=REMINDERS[self._way],
             missing="no grades",
         )
-
-    def _key(self, prompt: str) -> bytes:
-        text = f"{self.fingerprint}\0{prompt}".encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(text, digest_size=20).digest()
 
 
 def _one_call(answered: Answered) -> list[Call]:
@@ -137,15 +140,6 @@ def _grades(replies: Sequence[Reply[AspectGrades] | Failure]) -> Grades | Failur
     )
 
 
-def _to_cache(reply: Reply[AspectGrades]) -> dict[str, Any]:
-    return {"grades": reply.value, "text": reply.text, "tokens": reply.tokens, "cost": reply.cost}
-
-
-def _from_cache(stored: dict[str, Any]) -> Reply[AspectGrades]:
-    """With the tokens and cost of the original call, so that an interrupted run adds up like an undisturbed one."""
-    return Reply(tuple(stored["grades"]), stored["text"], stored["tokens"], stored["cost"])
-
-
 @GRADERS.register("llm")
 def llm(llm: str, way: Way = "all", max_tokens: int = 1024, temperature: float = 0.0, seed: int = 0) -> Grader:
     """An LLM grades each aspect 0, 1 or 2: way=all in one call, way=each in one call per aspect."""
@@ -191,18 +185,21 @@ class Mention(NamedTuple):
 def read_one(reply: Completion) -> AspectGrades | Failure | None:
     """The one grade of a reply; `None` if there is none, or more than one."""
     text = _readable(reply)
-    return _all_or_none([_agreed(_alone(text, None) or _mentions(text, ()))])
+    return _all_or_none([_agreed_grade(_alone(text, None) or _mentions(text, ()))])
 
 
 def read_all(reply: Completion, aspects: Sequence[str]) -> AspectGrades | Failure | None:
     """One grade per aspect, in the rubric's order; `None` unless every aspect has exactly one."""
     text = _readable(reply)
-    mentions = _mentions(text, aspects) or _number_list(text, aspects)
+    mentions = _mentions(text, aspects)
+    values, _ = _parse_json(text) or ([], "")
+    if not mentions and len(values) == 1 and isinstance(values[0], list):  # a list of bare numbers
+        mentions = list(_walk(values[0], None, aspects, is_grade=True))
     if len(mentions) == len(aspects) and all(m.aspect is None for m in mentions):
         mentions = [m._replace(aspect=n) for n, m in enumerate(mentions)]  # unnamed, but exactly as many as aspects
     if any(m.aspect in (None, _UNKNOWN) for m in mentions):
         return None
-    return _all_or_none([_agreed([m for m in mentions if m.aspect == n]) for n in range(len(aspects))])
+    return _all_or_none([_agreed_grade([m for m in mentions if m.aspect == n]) for n in range(len(aspects))])
 
 
 def _readable(reply: Completion) -> str:
@@ -216,31 +213,26 @@ def _all_or_none(grades: Sequence[int | Failure | None]) -> AspectGrades | Failu
     return valid if len(valid) == len(grades) else failure
 
 
-def _agreed(mentions: Sequence[Mention]) -> int | Failure | None:
+def _agreed_grade(mentions: Sequence[Mention]) -> int | Failure | None:
     """The grade that all mentions give."""
-    grades = {_grade(mention) for mention in mentions}
+    grades: set[int | Failure] = set()
+    for mention in mentions:
+        value = float(mention.number.replace(",", "."))
+        if value in range(TOP + 1) and mention.total in ("", str(TOP)):
+            grades.add(int(value))
+        else:
+            shown = f"{mention.number}/{mention.total}" if mention.total else mention.number
+            grades.add(Failure("grade outside the scale", f"{shown[:20]}, must be 0, 1 or 2"))
     return grades.pop() if len(grades) == 1 else None
-
-
-def _grade(mention: Mention) -> int | Failure:
-    value = float(mention.number.replace(",", "."))
-    if value not in range(TOP + 1) or (mention.total and mention.total != str(TOP)):
-        shown = f"{mention.number}/{mention.total}" if mention.total else mention.number
-        return Failure("grade outside the scale", f"{shown[:20]}, must be 0, 1 or 2")
-    return int(value)
 
 
 def _index(name: str, aspects: Sequence[str]) -> int:
     """Position of an aspect that is named by its number from 1 or by its full name."""
-    names, name = [_normalize(aspect) for aspect in aspects], _normalize(name)
+    name, *names = (" ".join(text.casefold().split()) for text in (name, *aspects))
     if names.count(name) == 1 and not name.isdigit():
         return names.index(name)
     ordinal = _ORDINAL.fullmatch(name)
     return int(ordinal[1]) - 1 if ordinal and 1 <= int(ordinal[1]) <= len(aspects) else _UNKNOWN
-
-
-def _normalize(name: str) -> str:
-    return " ".join(name.casefold().split())
 
 
 def _mentions(text: str, aspects: Sequence[str]) -> list[Mention]:
@@ -250,14 +242,6 @@ def _mentions(text: str, aspects: Sequence[str]) -> list[Mention]:
     values, around = parsed
     inside = [mention for value in values for mention in _walk(value, None, aspects, is_grade=False)]
     return inside + list(_scan(around, aspects))
-
-
-def _number_list(text: str, aspects: Sequence[str]) -> list[Mention]:
-    """The grades of a reply that is one list of numbers."""
-    values, _ = _parse_json(text) or ([], "")
-    if len(values) != 1 or not isinstance(values[0], list):
-        return []
-    return list(_walk(values[0], None, aspects, is_grade=True))
 
 
 def _parse_json(text: str) -> tuple[list[Any], str] | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import as_file, files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from prb.types import Failure
 
 Key = tuple[str, str]
 """Id of the row, answer."""
+NOT_GRADED = Failure("not graded", "no grade was recorded for this answer")
 
 
 class RecordedGrades:
@@ -25,11 +27,8 @@ class RecordedGrades:
         self.fingerprint = f"recorded-{digest(*([*key, *values] for key, values in sorted(grades.items()))).hex()[:16]}"
 
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
-        known = (self._grades.get((answered.pair, answered.answer)) for answered in answers)
-        return [
-            Failure("not graded", "no grade was recorded for this answer") if g is None else Grades(aspects=g)
-            for g in known
-        ]
+        recorded = [self._grades.get((answered.pair, answered.answer)) for answered in answers]
+        return [NOT_GRADED if grades is None else Grades(aspects=grades) for grades in recorded]
 
 
 @GRADERS.register("recorded")
@@ -44,7 +43,7 @@ def recorded(path: Path | None = None) -> Grader:
         with as_file(files("prb.data") / "mirror" / "pool.jsonl") as pool:
             lines = read_items(pool, _read_line)
     grades: dict[Key, tuple[float, ...]] = {}
-    for key, values in (entry for line in lines for entry in line):
+    for key, values in chain.from_iterable(lines):
         if grades.setdefault(key, values) != values:
             raise BadInput(f"{path or 'mirror'}: two different grades of the same answer to row {key[0]!r}")
     return RecordedGrades(grades)
@@ -52,20 +51,17 @@ def recorded(path: Path | None = None) -> Grader:
 
 def _read_line(line: Mapping[str, Any]) -> list[tuple[Key, tuple[float, ...]]]:
     """The grades of one answer, or of several: `answers` with `grades` by row, a list per answer."""
-    return [(key, _checked(values)) for key, values in _entries(line)]
-
-
-def _entries(line: Mapping[str, Any]) -> Iterator[tuple[Key, Any]]:
-    grades = line.get("grades")
-    if isinstance(grades, dict) and isinstance(line.get("answers"), list):
+    grades, answers = line.get("grades"), line.get("answers")
+    if isinstance(grades, dict) and isinstance(answers, list):
+        entries: list[tuple[Key, tuple[float, ...]]] = []
         for pair, by_answer in grades.items():
-            if not isinstance(by_answer, list) or len(by_answer) != len(line["answers"]):
+            if not isinstance(by_answer, list) or len(by_answer) != len(answers):
                 raise ValueError(f"`grades` of {pair!r} must have a list per answer")
-            yield from (((str(pair), str(a)), g) for a, g in zip(line["answers"], by_answer, strict=True))
-    elif "pair" in line and isinstance(line.get("answer"), str):
-        yield (str(line["pair"]), line["answer"]), grades
-    else:
-        raise ValueError("`pair`, `answer` and `grades` are needed")
+            entries += [((str(pair), str(a)), _checked(g)) for a, g in zip(answers, by_answer, strict=True)]
+        return entries
+    if "pair" in line and isinstance(line.get("answer"), str):
+        return [((str(line["pair"]), line["answer"]), _checked(grades))]
+    raise ValueError("`pair`, `answer` and `grades` are needed")
 
 
 def _checked(values: Any) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -44,7 +44,6 @@ from prb.runs import SUMMARY, Finished, Journal, RunFolder
 from prb.stats.estimate import average, codes
 from prb.types import Failure, FailureKind, Pair
 
-T = TypeVar("T")
 GRADES = "grades.jsonl"
 RETEST = 1
 """Number of the second round, and how much higher its seed is."""
@@ -98,18 +97,6 @@ Lines = Mapping[GradeKey, GradeLine]
 _LINE = TypeAdapter(GradeLine)
 
 
-def read_line(content: Mapping[str, Any]) -> GradeLine:
-    """Raises `ValueError` with what is wrong."""
-    try:
-        line = _LINE.validate_python(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"`{first['loc'][0]}`: {first['msg']}") from None
-    if bool(line.aspects) == (line.failure is not None):
-        raise ValueError("it must have either `aspects` or `failure`")
-    return line
-
-
 def grade(
     config: GradeConfig | None = None, *, grader: Grader | None = None, progress: Progress = SILENT, **settings: Any
 ) -> Finished:
@@ -158,9 +145,9 @@ class GradableRows:
         self.clusters = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
         if not any(pair.rubric for pair in self.pairs.values()):
             raise BadInput(f"no row of {self.name} has a rubric (`rubric_aspects`): there is nothing to grade against")
-        self._by_question: dict[str, list[str]] = defaultdict(list)
+        self._ids_by_question: dict[str, list[str]] = defaultdict(list)
         for pair in self.pairs.values():
-            self._by_question[pair.question].append(pair.id)
+            self._ids_by_question[pair.question].append(pair.id)
 
     def key(self, line: Mapping[str, Any]) -> GradeKey:
         """The answer on a line of an input file; its row is named by id, or by question if that is unique."""
@@ -169,10 +156,10 @@ class GradableRows:
             if pair not in self.pairs:
                 raise ValueError(f"no row of {self.name} has the id {line['pair']!r}")
         elif "question" in line:
-            matches = self._by_question.get(str(line["question"]), [])
-            if len(matches) != 1:
-                raise ValueError(f"{len(matches)} rows of {self.name} have this `question`: give `pair`")
-            pair = matches[0]
+            ids = self._ids_by_question.get(str(line["question"]), [])
+            if len(ids) != 1:
+                raise ValueError(f"{len(ids)} rows of {self.name} have this `question`: give `pair`")
+            pair = ids[0]
         else:
             raise ValueError("`pair` (the id of a row) or `question` is missing")
         if not isinstance(line.get("answer"), str):
@@ -191,27 +178,15 @@ class GradableRows:
         return HumanGrades(key, Grades(aspects=tuple(map(float, grades))))
 
 
-def read_answers(path: Path, rows: GradableRows) -> list[GradeKey]:
-    return read_items(path, rows.key)
-
-
-def read_human(path: Path, rows: GradableRows) -> list[HumanGrades]:
-    return read_items(path, rows.human_grades)
-
-
 class GradingJob:
     """What has to be graded, and what the grades add up to."""
 
     def __init__(self, config: GradeConfig, dataset: Dataset) -> None:
         self._config, self._rows = config, GradableRows(dataset)
-        self._data = {
-            "name": dataset.name,
-            "split": dataset.split,
-            "fingerprint": dataset.fingerprint,
-            "rows": len(dataset),
-        }
-        self._answers = read_answers(config.answers, self._rows)[: config.limit] if config.answers else []
-        self._human = read_human(config.human, self._rows) if config.human else []
+        about = {"name": dataset.name, "split": dataset.split, "fingerprint": dataset.fingerprint}
+        self._data = {**about, "rows": len(dataset)}
+        self._answers = read_items(config.answers, self._rows.key)[: config.limit] if config.answers else []
+        self._human = read_items(config.human, self._rows.human_grades) if config.human else []
         pairs = list(self._rows.pairs.values())
         self._labeled = [pairs[n] for n in dataset.index.sample(config.limit)] if config.validate else []
 
@@ -266,30 +241,33 @@ class GradingJob:
     def _read_journal(self, journal: Journal, keys: frozenset[GradeKey]) -> dict[GradeKey, GradeLine]:
         lines: dict[GradeKey, GradeLine] = {}
         for number, content in enumerate(journal.lines(), 1):
+            problem = ""
             try:
-                line = read_line(content)
-                if line.key not in keys or line.key in lines:
-                    raise ValueError("its answer is not part of this run or has a line already")
-                if line.aspects and not fits_rubric(line.aspects, len(self._rows.pairs[line.pair].rubric)):
-                    raise ValueError("`aspects` does not fit the rubric")
-            except ValueError as error:
+                line = _LINE.validate_python(content)
+                if bool(line.aspects) == (line.failure is not None):
+                    problem = "it must have either `aspects` or `failure`"
+                elif line.key not in keys or line.key in lines:
+                    problem = "its answer is not part of this run or has a line already"
+                elif line.aspects and not fits_rubric(line.aspects, len(self._rows.pairs[line.pair].rubric)):
+                    problem = "`aspects` does not fit the rubric"
+                lines[line.key] = line
+            except ValidationError as error:
+                first = error.errors()[0]
+                problem = f"`{first['loc'][0]}`: {first['msg']}"
+            if problem:
                 advice = "delete the line and run again to grade its answer again"
-                raise BadInput(f"{journal.path}:{number} is not a valid line: {error}; {advice}") from None
-            lines[line.key] = line
+                raise BadInput(f"{journal.path}:{number} is not a valid line: {problem}; {advice}")
         return lines
 
     def _batches(self, keys: Sequence[GradeKey]) -> Iterator[list[GradeKey]]:
         """Batches of one round each."""
         for number in (0, RETEST):
-            own = [key for key in keys if key.round == number]
-            yield from (own[at : at + self._config.batch] for at in range(0, len(own), self._config.batch))
+            of_round = [key for key in keys if key.round == number]
+            yield from (of_round[at : at + self._config.batch] for at in range(0, len(of_round), self._config.batch))
 
     def _line(self, key: GradeKey, graded: Graded) -> GradeLine:
-        pair = self._rows.pairs[key.pair]
-        cluster = self._rows.clusters[pair.id]
-        return GradeLine(
-            pair=pair.id, user=pair.user, cluster=cluster, round=key.round, answer=key.answer, **as_line(graded)
-        )
+        user, cluster = self._rows.pairs[key.pair].user, self._rows.clusters[key.pair]
+        return GradeLine(**key._asdict(), user=user, cluster=cluster, **as_line(graded))
 
     def summary(self, lines: Lines, grader: Grader) -> dict[str, Any]:
         graded = {key: line.graded for key, line in lines.items()}

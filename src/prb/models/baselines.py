@@ -69,8 +69,7 @@ class Embedding:
 
     def __init__(self, encoder: Encoder, nearest: int) -> None:
         self.fingerprint = f"embedding-{encoder.fingerprint}-{nearest}"
-        self._encoder = encoder
-        self._nearest = nearest
+        self._encoder, self._nearest = encoder, nearest
 
     def score(self, asks: Sequence[Ask]) -> list[float]:
         return [self._affinity(ask) for ask in asks]
@@ -82,15 +81,15 @@ class Embedding:
         posts, choices = history[: len(query.posts)], history[len(query.posts) :]
         affinity = -float(answer @ question)
         if posts:
-            relevant = self._relevant(question, posts)
-            affinity += float(np.mean([float(answer @ posts[i]) for i in relevant]))
+            closest = self._closest(question, posts)
+            affinity += float(np.mean([float(answer @ posts[i]) for i in closest]))
         if choices:
-            asked, chosen, rejected = choices[::3], choices[1::3], choices[2::3]
-            relevant = self._relevant(question, asked)
-            affinity += float(np.mean([float(answer @ chosen[i]) - float(answer @ rejected[i]) for i in relevant]))
+            questions, chosen, rejected = choices[::3], choices[1::3], choices[2::3]
+            closest = self._closest(question, questions)
+            affinity += float(np.mean([float(answer @ chosen[i]) - float(answer @ rejected[i]) for i in closest]))
         return affinity
 
-    def _relevant(self, question: Vector, others: Sequence[Vector]) -> list[int]:
+    def _closest(self, question: Vector, others: Sequence[Vector]) -> list[int]:
         order = np.argsort([-float(question @ other) for other in others], kind="stable")
         return [int(i) for i in order[: self._nearest]]
 
@@ -169,8 +168,7 @@ MOST = 2.0
 SHORT = re.compile(r"\b(brevity|brief|briefness|concise|conciseness|short|shortness|terse|terseness)\b", re.I)
 LONG = re.compile(r"\b(detail|details|detailed|depth|length|long|verbosity|verbose|elaboration|thoroughness)\b", re.I)
 LEVELS = {
-    **dict.fromkeys(("very high", "strong", "always"), 1.0),
-    **dict.fromkeys(("high", "yes", "true"), 1.0),
+    **dict.fromkeys(("very high", "high", "strong", "always", "yes", "true"), 1.0),
     **dict.fromkeys(("medium", "moderate", "neutral", "average"), 0.0),
     **dict.fromkeys(("low", "very low", "no", "false", "none", "never"), -1.0),
 }
@@ -186,29 +184,25 @@ class Attributes:
     fingerprint = "attributes-1"
 
     def score(self, asks: Sequence[Ask]) -> list[float]:
-        return [self._fit(ask) for ask in asks]
-
-    def _fit(self, ask: Ask) -> float:
-        wished = sum(wish_for_brevity(post.text) for post in ask.query.posts)
-        return wished * shortness(ask.answer) if wished else 0.0
+        wishes = [sum(wish_for_brevity(post.text) for post in ask.query.posts) for ask in asks]
+        return [wish * shortness(ask.answer) if wish else 0.0 for wish, ask in zip(wishes, asks, strict=True)]
 
 
 def wish_for_brevity(post: str) -> float:
     """From -1 (long answers) to 1 (short ones); 0 for a post that states no such wish."""
     name, colon, value = post.partition(":")
-    level = LEVELS.get(value.strip().lower(), _share(value)) if colon and "\n" not in post else None
-    if level is None or bool(SHORT.search(name)) == bool(LONG.search(name)):
+    if not colon or "\n" in post or bool(SHORT.search(name)) == bool(LONG.search(name)):
         return 0.0
+    level = LEVELS.get(value.strip().lower())
+    if level is None:
+        try:
+            number = float(value)
+        except ValueError:
+            return 0.0
+        if not 0 <= number <= 1:
+            return 0.0
+        level = 2 * number - 1
     return level if SHORT.search(name) else -level
-
-
-def _share(value: str) -> float | None:
-    """A number from 0 to 1 as a level from -1 to 1."""
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return 2 * number - 1 if 0 <= number <= 1 else None
 
 
 def shortness(answer: str) -> float:

@@ -1,6 +1,7 @@
 """Reward models with a classification head: any checkpoint of `AutoModelForSequenceClassification`.
 
-Known checkpoints and their peculiarities are data, in `catalogue.py`; all others are loaded as they come.
+The engine runs them (`classifier?path=…`), a server (`classifier?url=…`), or vLLM in this process (`vllm?path=…`).
+Known checkpoints and their peculiarities are data, in `CATALOGUE`; all others are loaded as they come.
 """
 
 from __future__ import annotations
@@ -8,17 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from prb.cache import Cache
-from prb.engine.load import DEFAULT_LOADING, Loading
-from prb.errors import BadInput, BadSpec
+from prb.config import Count
+from prb.engine.answers import AnswerScorer
+from prb.engine.chat import Text
+from prb.engine.load import DEFAULT_LOADING, Dtype, Loading, fingerprint, load_shared
+from prb.errors import BadInput, BadSpec, PrbError
 from prb.models import MODELS
-from prb.models.served import NOT_SERVED, PrbServer, Serving, open_fleet, served_classifier
+from prb.models.served import Layout, PrbServer, first_line, open_fleet, reader_of, served_classifier, stated_length
+from prb.models.served.fleet import NOT_SERVED, Serving
 from prb.types import Scorer
+from prb.weights import resolve_weights
 
+Logit = Literal["auto", "softmax"] | int
+Input = Literal["auto", "chat", "pair"]
 Server = Literal["vLLM", "SGLang"]
 BOTH: tuple[Server, ...] = ("vLLM", "SGLang")
+VLLM_DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +38,7 @@ class Quirk:
 
     kind: Literal["classifier", "causal"] = "classifier"
     """Which auto class loads it."""
-    layout: Literal["chat", "pair"] = "chat"
-    """Chat turns through the template, or prompt and answer as two texts."""
+    layout: Layout = "chat"
     read: Literal["logits", "score", "first-logit"] = "logits"
     """Where the reward is: the head's logits, the output's own `score`, or the logit of token 0 at the end."""
     logit: int | Literal["auto"] = "auto"
@@ -44,8 +54,17 @@ class Quirk:
     @property
     def paths(self) -> str:
         """What runs it, the engine first."""
-        own = "engine (own code)" if self.remote_code else "engine"
-        return ", ".join([*([] if self.unsupported else [own]), *self.servers]) or "plug-in"
+        engine = [] if self.unsupported else ["engine (own code)" if self.remote_code else "engine"]
+        return ", ".join([*engine, *self.servers]) or "plug-in"
+
+    @property
+    def among_logits(self) -> bool:
+        """Whether the reward is among the logits of a head, which is all that servers give."""
+        return self.read == "logits" and self.kind == "classifier"
+
+    def resolve(self, logit: Logit, input: Input) -> tuple[Logit, Layout]:
+        """The options of a spec, with what is known of the checkpoint in place of `auto`."""
+        return self.logit if logit == "auto" else logit, self.layout if input == "auto" else input
 
     def instead(self, path: str) -> str:
         """The command that works where the engine does not."""
@@ -99,14 +118,11 @@ def quirk_of(path: str) -> Quirk:
     return CATALOGUE[max(known, key=len)] if known else Quirk()
 
 
-Logit = Literal["auto", "softmax"] | int
-
-
 @MODELS.register("classifier")
 def classifier(
     path: str | None = None,
     logit: Logit = "auto",
-    input: Literal["auto", "chat", "pair"] = "auto",
+    input: Input = "auto",
     system: str | None = None,
     cache: bool = True,
     loading: Loading = DEFAULT_LOADING,
@@ -128,15 +144,10 @@ def classifier(
         raise BadInput(f"{path}: {quirk.unsupported}; {quirk.instead(path)}")
     if quirk.remote_code and not loading.trust_remote_code:
         raise BadInput(f"{path} comes with its own code; add trust_remote_code=true if you trust it")
-    from prb.engine.answers import AnswerScorer
-    from prb.engine.chat import Chat, Text, TwoTexts
     from prb.engine.heads import FirstLogit, LastToken, OutputScore
-    from prb.engine.load import load_shared
 
     checkpoint = load_shared(path, quirk.kind, loading)
-    layout = quirk.layout if input == "auto" else input
-    reader = TwoTexts(checkpoint.tokenizer) if layout == "pair" else Chat(checkpoint.tokenizer, system=system)
-    chosen = quirk.logit if logit == "auto" else logit
+    chosen, layout = quirk.resolve(logit, input)
     heads: dict[str, Any] = {"logits": LastToken, "score": OutputScore, "first-logit": FirstLogit}
     head = heads[quirk.read](checkpoint)
     if isinstance(head, LastToken) and head.custom and head.outputs > 1 and chosen == "auto":
@@ -144,13 +155,9 @@ def classifier(
             f"{path}: its own forward pass gives {head.outputs} numbers for a text, and nothing says which is the "
             "reward; choose one with logit=N"
         )
-
-    def rewards(groups: Sequence[Sequence[Text]]) -> list[list[float]]:
-        return [[reward_of(row.tolist(), chosen) for row in rows] for rows in head.logits(groups)]
-
     return AnswerScorer(
-        reader,
-        rewards,
+        reader_of(checkpoint.tokenizer, layout, system),
+        lambda groups: [[reward_of(row.tolist(), chosen) for row in rows] for rows in head.logits(groups)],
         fingerprint=f"classifier-{checkpoint.fingerprint}-{layout}-{chosen}-{system or ''}",
         limit=checkpoint.max_length,
         cache=Cache() if cache else None,
@@ -158,32 +165,99 @@ def classifier(
     )
 
 
-def _served(
-    logit: Logit,
-    input: Literal["auto", "chat", "pair"],
-    system: str | None,
-    cache: bool,
-    loading: Loading,
-    serving: Serving,
-) -> Scorer:
-    """What a server gives are a head's logits; a checkpoint whose reward is something else is refused."""
+def _served(logit: Logit, input: Input, system: str | None, cache: bool, loading: Loading, serving: Serving) -> Scorer:
     fleet = open_fleet(serving, loading)
     if fleet.about.kind == "prb":
         return PrbServer(fleet)
     quirk = quirk_of(fleet.about.source)
-    if quirk.read != "logits" or quirk.kind != "classifier":
+    if not quirk.among_logits:
         raise BadInput(f"{fleet.about.model}: its reward is not among the logits that a server gives; use path=…")
-    chosen = quirk.logit if logit == "auto" else logit
+    chosen, layout = quirk.resolve(logit, input)
     return served_classifier(
         fleet,
         serving,
         loading,
-        layout=quirk.layout if input == "auto" else input,
+        layout=layout,
         reward=lambda logits: reward_of(logits, chosen),
         name=str(chosen),
         system=system,
         cache=Cache() if cache else None,
     )
+
+
+@MODELS.register("vllm")
+def vllm(
+    path: str,
+    logit: Logit = "auto",
+    input: Input = "auto",
+    system: str | None = None,
+    dtype: Dtype = "auto",
+    max_length: Count | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    gpus: Count = 1,
+    memory: Annotated[float, Field(gt=0, le=1)] = 0.9,
+    cache: bool = True,
+) -> Scorer:
+    """A reward head that vLLM runs in this process (path=folder or hub id), with its prefix cache.
+
+    `gpus` share the weights (tensor parallel); `memory` is the share of each that vLLM takes. The other options are
+    those of `classifier`.
+    """
+    quirk = quirk_of(path)
+    if quirk.unsupported or not quirk.among_logits:
+        raise BadInput(f"{path}: {quirk.unsupported or 'its reward is not among the logits of a head'}; use classifier")
+    engine, parameters, version = _start_vllm(
+        path,
+        dtype=VLLM_DTYPES[dtype],
+        max_model_len=max_length,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        tensor_parallel_size=gpus,
+        gpu_memory_utilization=memory,
+    )
+    chosen, layout = quirk.resolve(logit, input)
+
+    def rewards(groups: Sequence[Sequence[Text]]) -> list[list[float]]:
+        """In the order of their tokens, so that equal beginnings follow one another in the prefix cache."""
+        order = sorted(range(len(groups)), key=lambda n: list(groups[n][0].ids))
+        prompts = [{"prompt_token_ids": list(text.ids)} for n in order for text in groups[n]]
+        try:
+            outputs: list[Any] = engine.classify(prompts, pooling_params=parameters, use_tqdm=False)
+        except Exception as error:
+            raise PrbError(f"vLLM failed: {first_line(error)}") from None
+        values = iter([reward_of(output.outputs.probs, chosen) for output in outputs])
+        scores = {n: [next(values) for _ in groups[n]] for n in order}
+        return [scores[n] for n in range(len(groups))]
+
+    tokenizer, settings = engine.get_tokenizer(), engine.llm_engine.model_config
+    limits = [int(settings.max_model_len), stated_length(tokenizer)]
+    weights, kind = fingerprint(resolve_weights(path), revision), str(settings.dtype).removeprefix("torch.")
+    return AnswerScorer(
+        reader_of(tokenizer, layout, system),
+        rewards,
+        fingerprint=f"vllm-{version}-{weights}-{kind}-{layout}-{chosen}-{system or ''}",
+        limit=min(n for n in limits if n),
+        cache=Cache() if cache else None,
+    )
+
+
+def _start_vllm(path: str, **settings: Any) -> tuple[Any, Any, str]:
+    """The engine, the parameters that ask it for logits, and its version.
+
+    vLLM has an environment of its own: it pins torch and transformers, and nothing else here needs it.
+    """
+    try:
+        import vllm as library
+    except ImportError as error:
+        how = "pip install vllm in an environment of its own (`make test-vllm` makes .venv-vllm), or classifier?url=…"
+        raise BadInput(f"model 'vllm' needs vLLM, which cannot be imported here ({error}): {how}") from None
+    weights = resolve_weights(path)
+    try:
+        engine = library.LLM(weights, runner="pooling", enable_prefix_caching=True, **settings)
+    except Exception as error:  # whatever its engine meets first
+        raise BadInput(f"vLLM cannot load {path!r}: {first_line(error)}") from None
+    return engine, library.PoolingParams(use_activation=False), library.__version__
 
 
 def reward_of(logits: Sequence[float], logit: Logit) -> float:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from prb.config import Count, NonNegative, Size
 from prb.errors import BadSpec, unknown
@@ -32,6 +32,7 @@ from prb.models.judge_parse import (
     read_rating,
     weigh_choice,
     weigh_rating,
+    winner,
 )
 from prb.prompts import flat, load, quote, quoted_history, quoted_question, slots, with_material
 from prb.types import Ask, Comparer, Duel, Failure, Query, Recorded, Reward, RewardModel, Scorer, Turn, Verdict, Winner
@@ -42,15 +43,9 @@ LIKELIEST = 20
 AFTER_THINKING = 8
 """Tokens for the closing tag, blank lines and the label."""
 
-_NAMES = {
-    "plan": "what this person probably wants",
-    "answer": "answer",
-    "answer_a": "answer A",
-    "answer_b": "answer B",
-}
-"""How quoted texts are introduced."""
-
-
+ANSWER_NAMES = {"answer": "answer", "answer_a": "answer A", "answer_b": "answer B"}
+"""How the answer in each slot is introduced."""
+BETWEEN_VOTES = "\n\n--- another vote ---\n\n"
 NO_CHECKLIST = Failure("no checklist", "this style needs a plan: --condition plan --planner checklist?llm=…, or oracle")
 
 
@@ -80,9 +75,10 @@ class Judge:
         digest = hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
         self.fingerprint = f"{style.prompt}-{digest}-{llm.fingerprint}"
 
-    def _ask(self, prompts: Sequence[Chat], read: Reader[T] | Sequence[Reader[T]]) -> list[list[Reply[T] | Failure]]:
-        """For each prompt as many replies as there are votes, each with a seed of its own; the reminder takes the next
-        one."""
+    def _ask(
+        self, prompts: Sequence[str | Chat], read: Reader[T] | Sequence[Reader[T]]
+    ) -> list[list[Reply[T] | Failure]]:
+        """For each prompt as many replies as there are votes, with every second seed: reminders take the others."""
         rounds = [
             ask(
                 self._llm,
@@ -101,7 +97,7 @@ class PairwiseJudge(Judge):
     def prefer(self, duels: Sequence[Duel]) -> list[Verdict | Failure]:
         shape = self._style.shape
         prompts = [judge_chat(shape, self._template, d.query, answer_a=d.first, answer_b=d.second) for d in duels]
-        return [vote(list(map(_verdict, replies))) for replies in self._ask(prompts, self._read)]
+        return [vote([_verdict(reply) for reply in replies]) for replies in self._ask(prompts, self._read)]
 
     def _read(self, reply: Completion) -> Parsed[Winner] | Failure | None:
         return weigh_choice(reply, self._style) if self._weighed else read_choice(reply, self._style)
@@ -110,7 +106,7 @@ class PairwiseJudge(Judge):
 class RatingJudge(Judge):
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         prompts = [judge_chat(self._style.shape, self._template, a.query, answer=a.answer) for a in asks]
-        return [mean_reward(list(map(_reward, replies))) for replies in self._ask(prompts, self._read)]
+        return [mean_reward([_reward(reply) for reply in replies]) for replies in self._ask(prompts, self._read)]
 
     def _read(self, reply: Completion) -> Parsed[float] | Failure | None:
         return weigh_rating(reply, self._style) if self._weighed else read_rating(reply, self._style)
@@ -121,11 +117,10 @@ class ChecklistJudge(Judge):
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         planned = [a for a in asks if a.query.plan]
-        prompts = [
-            (Turn("user", judge_prompt(self._template, a.query, numbered=True, answer=a.answer)),) for a in planned
-        ]
+        prompts = [judge_prompt(self._template, a.query, numbered=True, answer=a.answer) for a in planned]
         readers = [partial(read_items, style=self._style, count=len(a.query.plan)) for a in planned]
-        rewards = iter([mean_reward(list(map(_reward, replies))) for replies in self._ask(prompts, readers)])
+        replies = self._ask(prompts, readers)
+        rewards = iter([mean_reward([_reward(reply) for reply in of_one]) for of_one in replies])
         return [next(rewards) if a.query.plan else NO_CHECKLIST for a in asks]
 
 
@@ -149,29 +144,29 @@ def _text(reply: Reply[Parsed[Winner]] | Reply[Parsed[float]]) -> str:
 def judge_chat(shape: Shape, template: str, query: Query, **answers: str) -> Chat:
     """What a judge reads. The template is split before it is filled, so no text can begin another message."""
     if shape == "json":
-        said = {f"model-{n}": answer for n, answer in enumerate(answers.values(), 1)}
-        asked = {"principle": judge_prompt(template, query), "prompt": flat(query.blind), "responses": said}
-        return (Turn("user", json.dumps(asked, ensure_ascii=False, indent=2)),)
+        responses = {f"model-{n}": answer for n, answer in enumerate(answers.values(), 1)}
+        body = {"principle": judge_prompt(template, query), "prompt": flat(query.blind), "responses": responses}
+        return (Turn("user", json.dumps(body, ensure_ascii=False, indent=2)),)
     if shape == "message":
-        return (Turn("user", judge_prompt(template, query, False, **answers)),)
+        return (Turn("user", judge_prompt(template, query, **answers)),)
     system, user = re.split(r"^=+$", template, maxsplit=1, flags=re.MULTILINE)
     used = {name: text for name, text in answers.items() if name in slots(user)}
-    return Turn("system", judge_prompt(system, query)), Turn("user", judge_prompt(user, query, False, **used))
+    return Turn("system", judge_prompt(system, query)), Turn("user", judge_prompt(user, query, **used))
 
 
-def judge_prompt(template: str, query: Query, numbered: bool = False, **answers: str) -> str:
+def judge_prompt(template: str, query: Query, *, numbered: bool = False, **answers: str) -> str:
     """The prompt, filled in one pass; a missing history or a missing plan leaves no trace.
 
     Slot `posts` holds the whole history, past choices too, and `question` the turns before it: a custom prompt shows
     everything that a query has.
     """
     material = {"question": quoted_question(query)}
-    material |= {slot: quote(_NAMES[slot], text) for slot, text in answers.items()}
+    material |= {slot: quote(ANSWER_NAMES[slot], text) for slot, text in answers.items()}
     if query.posts or query.choices:
         material["posts"] = quoted_history(query.posts, query.choices)
     if query.plan:
         items = [f"{n}. {item}" if numbered else f"- {item}" for n, item in enumerate(query.plan, 1)]
-        material["plan"] = quote("checklist" if numbered else _NAMES["plan"], "\n".join(items))
+        material["plan"] = quote("checklist" if numbered else "what this person probably wants", "\n".join(items))
     for absent in {"posts", "plan"} - material.keys():
         template = re.sub(rf"\{{{absent}\}}\s*", "", template)
     return with_material(template, **material)
@@ -221,8 +216,8 @@ def read_template(path: Path, expected: Set[str], renamed: Mapping[str, str] = M
         template = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadSpec(f"prompt {path} cannot be read: {error}") from None
-    for other, name in renamed.items():
-        template = template.replace(f"{{{other}}}", f"{{{name}}}")
+    for alias, name in renamed.items():
+        template = template.replace(f"{{{alias}}}", f"{{{name}}}")
     unknown_slots, missing_slots = slots(template) - expected, expected - slots(template)
     if unknown_slots:
         raise BadSpec(f"prompt {path}: unknown slots {_braced(unknown_slots)}; known are {_braced(expected)}")
@@ -236,56 +231,49 @@ def _braced(names: Set[str]) -> str:
 
 
 Opinion = TypeVar("Opinion", Verdict, Reward)
-BETWEEN = "\n\n--- another vote ---\n\n"
 
 
 def vote(opinions: Sequence[Verdict | Failure]) -> Verdict | Failure:
-    """The verdict of most; as many for the one as for the other answer is a tie."""
-    verdicts = [opinion for opinion in opinions if isinstance(opinion, Verdict)]
-    if len(opinions) == 1 or 2 * len(verdicts) < len(opinions):
-        return _too_few(opinions)
-    ahead = sum({"first": 1, "second": -1, "tie": 0}[verdict.choice] for verdict in verdicts)
-    choice: Winner = "tie" if not ahead else "first" if ahead > 0 else "second"
-    return Verdict(
-        choice=choice,
-        tokens=sum(map(_tokens, opinions)),
-        cut=max(verdict.cut for verdict in verdicts),
-        cost=sum(opinion.cost for opinion in opinions),
-        text=BETWEEN.join(verdict.text for verdict in verdicts),
-    )
+    """The verdict of the majority; as many for the one as for the other answer is a tie."""
+    verdicts = _quorum(opinions)
+    if not isinstance(verdicts, list):
+        return verdicts
+    choices = [verdict.choice for verdict in verdicts]
+    return Verdict(choice=winner(choices.count("first"), choices.count("second")), **_spent(opinions, verdicts))
 
 
 def mean_reward(opinions: Sequence[Reward | Failure]) -> Reward | Failure:
-    rewards = [opinion for opinion in opinions if isinstance(opinion, Reward)]
-    if len(opinions) == 1 or 2 * len(rewards) < len(opinions):
-        return _too_few(opinions)
-    return Reward(
-        fmean(rewards),
-        tokens=sum(map(_tokens, opinions)),
-        cut=max(reward.cut for reward in rewards),
-        cost=sum(opinion.cost for opinion in opinions),
-        text=BETWEEN.join(reward.text for reward in rewards),
-    )
+    rewards = _quorum(opinions)
+    return Reward(fmean(rewards), **_spent(opinions, rewards)) if isinstance(rewards, list) else rewards
 
 
-def _tokens(opinion: Verdict | Reward | Failure) -> int:
-    return opinion.prompt_tokens + opinion.completion_tokens if isinstance(opinion, Failure) else opinion.tokens
-
-
-def _too_few(opinions: Sequence[Opinion | Failure]) -> Opinion | Failure:
-    """The only opinion as it is; of several, the first failure with the cost of all."""
+def _quorum(opinions: Sequence[Opinion | Failure]) -> list[Opinion] | Opinion | Failure:
+    """The opinions if at least half of the votes gave one, else the first failure with the cost of all. A single vote
+    is what it is."""
     if len(opinions) == 1:
         return opinions[0]
+    given = [opinion for opinion in opinions if not isinstance(opinion, Failure)]
     failures = [opinion for opinion in opinions if isinstance(opinion, Failure)]
-    given = len(opinions) - len(failures)
+    if len(given) >= len(failures):
+        return given
     return replace(
         failures[0],
-        detail=f"{given} of {len(opinions)} votes; {failures[0].detail}",
-        prompt_tokens=sum(failure.prompt_tokens for failure in failures)
-        + sum(opinion.tokens for opinion in opinions if not isinstance(opinion, Failure)),
-        completion_tokens=sum(failure.completion_tokens for failure in failures),
+        detail=f"{len(given)} of {len(opinions)} votes; {failures[0].detail}",
+        prompt_tokens=sum(f.prompt_tokens for f in failures) + sum(opinion.tokens for opinion in given),
+        completion_tokens=sum(f.completion_tokens for f in failures),
         cost=sum(opinion.cost for opinion in opinions),
     )
+
+
+def _spent(opinions: Sequence[Verdict | Reward | Failure], given: Sequence[Verdict | Reward]) -> dict[str, Any]:
+    """What a vote of several cost, failures included, and what was written."""
+    wasted = sum(o.prompt_tokens + o.completion_tokens for o in opinions if isinstance(o, Failure))
+    return {
+        "tokens": wasted + sum(opinion.tokens for opinion in given),
+        "cut": max(opinion.cut for opinion in given),
+        "cost": sum(opinion.cost for opinion in opinions),
+        "text": BETWEEN_VOTES.join(opinion.text for opinion in given),
+    }
 
 
 class Panel:
@@ -297,8 +285,8 @@ class Panel:
         self.remote = any(map(is_remote, members))
 
     def prefer(self, duels: Sequence[Duel]) -> list[Verdict | Failure]:
-        votes = [_verdicts(member, duels) for member in self._members]
-        return [vote(opinions) for opinions in zip(*votes, strict=True)]
+        ballots = [_verdicts(member, duels) for member in self._members]
+        return [vote(opinions) for opinions in zip(*ballots, strict=True)]
 
 
 @MODELS.register("panel")
@@ -315,17 +303,19 @@ def _verdicts(member: Scorer | Comparer, duels: Sequence[Duel]) -> list[Verdict 
     if not isinstance(member, Scorer):
         return list(member.prefer(duels))
     scores = member.score([Ask(duel.query, answer) for duel in duels for answer in (duel.first, duel.second)])
-    return [_by_scores(*scores[at : at + 2]) for at in range(0, len(scores), 2)]
-
-
-def _by_scores(first: float | Failure, second: float | Failure) -> Verdict | Failure:
-    if isinstance(first, Failure) or isinstance(second, Failure):
-        return first if isinstance(first, Failure) else second  # type: ignore[return-value]
-    both = [score for score in (first, second) if isinstance(score, Reward)]
-    return Verdict(
-        choice="tie" if first == second else "first" if first > second else "second",
-        tokens=sum(score.tokens for score in both),
-        cut=max((score.cut for score in both), default=0),
-        cost=sum(score.cost for score in both),
-        text=f"{float(first):.4g} : {float(second):.4g}",
-    )
+    verdicts: list[Verdict | Failure] = []
+    for first, second in zip(scores[::2], scores[1::2], strict=True):
+        if isinstance(first, Failure) or isinstance(second, Failure):
+            verdicts.append(first if isinstance(first, Failure) else cast(Failure, second))
+            continue
+        rewards = [score for score in (first, second) if isinstance(score, Reward)]
+        verdicts.append(
+            Verdict(
+                choice=winner(first, second),
+                tokens=sum(reward.tokens for reward in rewards),
+                cut=max((reward.cut for reward in rewards), default=0),
+                cost=sum(reward.cost for reward in rewards),
+                text=f"{float(first):.4g} : {float(second):.4g}",
+            )
+        )
+    return verdicts

@@ -25,7 +25,6 @@ AB: dict[str, Winner] = {"A": "first", "B": "second"}
 TIES: dict[str, Winner] = {"TIE": "tie", "DRAW": "tie"}
 GRADES: dict[str, Winner] = {"A>>B": "first", "A>B": "first", "A=B": "tie", "B>A": "second", "B>>A": "second"}
 
-
 Shape = Literal["message", "system", "json"]
 """How a judge is addressed: by one user message; by a system and a user message, which a line of equals signs separates
 in the prompt file; by a JSON object with a principle (the prompt file), the question and the answers."""
@@ -179,23 +178,31 @@ class Parsed(NamedTuple, Generic[V]):
     weights: str = ""
 
 
+def winner(first: float, second: float) -> Winner:
+    """The answer with the higher score."""
+    return "tie" if first == second else "first" if first > second else "second"
+
+
 def read_choice(reply: Completion, style: Style) -> Parsed[Winner] | Failure | None:
     if style.keys:
-        return _higher_of_two(reply, style.keys, style.scale)
+        return _read_two_scores(reply, style.keys, style.scale)
     verdict = _verdict(reply, style)
     return None if verdict is None else Parsed(style.labels[_label(verdict[0])])
 
 
-def _higher_of_two(reply: Completion, keys: tuple[str, str], scale: tuple[int, int]) -> Parsed[Winner] | Failure | None:
+def _read_two_scores(
+    reply: Completion, keys: tuple[str, str], scale: tuple[int, int]
+) -> Parsed[Winner] | Failure | None:
     """Of a JSON object, or nearly one: models write single quotes, trailing commas and numbers as texts."""
     text = without_thinking(reply.text)
-    found = [re.findall(rf"""["']?{key}["']?\s*:\s*["']?(-?[0-9]+(?:\.[0-9]+)?)(?![0-9./])""", text) for key in keys]
-    if reply.truncated or not all(found):
+    scores = [re.findall(rf"""["']?{key}["']?\s*:\s*["']?(-?[0-9]+(?:\.[0-9]+)?)(?![0-9./])""", text) for key in keys]
+    if reply.truncated or not all(scores):
         return None
-    first, second = (float(numbers[-1]) for numbers in found)
-    if not all(scale[0] <= score <= scale[1] for score in (first, second)):
-        return Failure("rating outside the scale", f"{first:g} and {second:g}, expected {scale[0]} to {scale[1]}")
-    return Parsed("tie" if first == second else "first" if first > second else "second")
+    first, second = (float(of_one[-1]) for of_one in scores)
+    low, high = scale
+    if not (low <= first <= high and low <= second <= high):
+        return Failure("rating outside the scale", f"{first:g} and {second:g}, expected {low} to {high}")
+    return Parsed(winner(first, second))
 
 
 def read_rating(reply: Completion, style: Style) -> Parsed[float] | Failure | None:
@@ -223,34 +230,48 @@ def read_items(reply: Completion, style: Style, count: int) -> Parsed[float] | N
 
 def weigh_choice(reply: Completion, style: Style) -> Parsed[Winner] | Failure:
     """The label more likely to come first; equally likely ones tie."""
-    labels = list(style.labels)
-    logprobs = _likelihoods(reply.first, labels)
+    logprobs = _label_logprobs(reply.first, list(style.labels), all_needed=True)
     if isinstance(logprobs, Failure):
         return logprobs
-    if len(logprobs) < len(labels):
-        return _not_among(reply.first, [label for label in labels if label not in logprobs])
     best = max(logprobs.values())
-    if not math.isfinite(best):
-        return _impossible(logprobs)
-    leading = [label for label in labels if logprobs[label] == best]
+    leading = [label for label in style.labels if logprobs[label] == best]
     return Parsed(style.labels[leading[0]] if len(leading) == 1 else "tie", _shown(logprobs))
 
 
 def weigh_rating(reply: Completion, style: Style) -> Parsed[float] | Failure:
     """The mean of the scale's digits, weighted by how likely each is to come first."""
     low, high = style.scale
-    digits = [str(n) for n in range(low, high + 1)]
-    logprobs = _likelihoods(reply.first, digits)
+    logprobs = _label_logprobs(reply.first, [str(n) for n in range(low, high + 1)], all_needed=False)
     if isinstance(logprobs, Failure):
         return logprobs
-    if not logprobs:
-        return _not_among(reply.first, digits)
     top = max(logprobs.values())
-    if not math.isfinite(top):
-        return _impossible(logprobs)
     weights = {int(digit): math.exp(value - top) for digit, value in logprobs.items()}
     mean = sum(digit * weight for digit, weight in weights.items()) / sum(weights.values())
     return Parsed(mean, _shown(logprobs))
+
+
+def _label_logprobs(first: Mapping[str, float], labels: list[str], *, all_needed: bool) -> dict[str, float] | Failure:
+    """Log-probability of each label that is there, summed over its spellings with and without a leading space."""
+    if not first:
+        return Failure("no log-probabilities", "the backend returned none for the first token")
+    logprobs = {}
+    for label in labels:
+        spellings = [value for token, value in first.items() if token.strip(" \t\n▁Ġ") == label]
+        if spellings:
+            top = max(spellings)
+            finite = math.isfinite(top)
+            logprobs[label] = top + math.log(sum(math.exp(value - top) for value in spellings)) if finite else top
+    missing = [label for label in labels if label not in logprobs]
+    if not logprobs or (missing and all_needed):
+        likeliest = ", ".join(repr(token) for token in sorted(first, key=lambda token: -first[token])[:5])
+        return Failure("label not among the first tokens", f"no {', '.join(missing)}; likeliest: {likeliest}")
+    if not math.isfinite(max(logprobs.values())):
+        return Failure("no usable log-probabilities", _shown(logprobs))
+    return logprobs
+
+
+def _shown(logprobs: Mapping[str, float]) -> str:
+    return "log-probabilities: " + ", ".join(f"{label} {value:.4f}" for label, value in logprobs.items())
 
 
 def _verdict(reply: Completion, style: Style) -> tuple[str, str] | None:
@@ -258,7 +279,12 @@ def _verdict(reply: Completion, style: Style) -> tuple[str, str] | None:
     if reply.truncated and not style.direct:
         return None
     pattern = re.compile(style.verdict, re.IGNORECASE | re.MULTILINE)
-    text = _without_quotations(without_thinking(reply.text), pattern)
+
+    def unless_quotation(fence: re.Match[str]) -> str:
+        body = fence[2]
+        return "\n" if re.search(r"\w", pattern.sub("", body)) or not pattern.search(body) else body
+
+    text = _FENCE.sub(unless_quotation, without_thinking(reply.text))
     matches = list(pattern.finditer(text))
     if not matches:
         return None
@@ -288,41 +314,5 @@ def _continued(rest: str, verdict: str, style: Style) -> bool:
     return False
 
 
-def _without_quotations(text: str, verdict: re.Pattern[str]) -> str:
-    def inside(fence: re.Match[str]) -> str:
-        body = fence[2]
-        return "\n" if re.search(r"\w", verdict.sub("", body)) or not verdict.search(body) else body
-
-    return _FENCE.sub(inside, text)
-
-
 def _label(text: str) -> str:
     return re.sub(r"\s+", "", text).upper()
-
-
-def _likelihoods(first: Mapping[str, float], labels: list[str]) -> dict[str, float] | Failure:
-    """Log-probability of each label present, summed over its spellings with and without a leading space."""
-    if not first:
-        return Failure("no log-probabilities", "the backend returned none for the first token")
-    spellings = {label: [v for token, v in first.items() if token.strip(" \t\n▁Ġ") == label] for label in labels}
-    return {label: _log_sum(values) for label, values in spellings.items() if values}
-
-
-def _log_sum(values: list[float]) -> float:
-    top = max(values)
-    return top + math.log(sum(math.exp(value - top) for value in values)) if math.isfinite(top) else top
-
-
-def _not_among(first: Mapping[str, float], labels: list[str]) -> Failure:
-    likeliest = sorted(first, key=lambda token: -first[token])[:5]
-    return Failure(
-        "label not among the first tokens", f"no {', '.join(labels)}; likeliest: {', '.join(map(repr, likeliest))}"
-    )
-
-
-def _impossible(logprobs: Mapping[str, float]) -> Failure:
-    return Failure("no usable log-probabilities", _shown(logprobs))
-
-
-def _shown(logprobs: Mapping[str, float]) -> str:
-    return "log-probabilities: " + ", ".join(f"{label} {value:.4f}" for label, value in logprobs.items())

@@ -97,20 +97,18 @@ class LogRatio:
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         rewards = self.logp.score(asks)
-        if not self.baseline:
-            return [self._combine(reward, None) for reward in rewards]
-        if not self.baseline_sees_user:
-            asks = [Ask(ask.query.blind, ask.answer) for ask in asks]
-        return [self._combine(a, b) for a, b in zip(rewards, self.baseline.score(asks), strict=True)]
+        seen = asks if self.baseline_sees_user else [Ask(ask.query.blind, ask.answer) for ask in asks]
+        baselines = self.baseline.score(seen) if self.baseline else [Reward(0.0)] * len(asks)
+        return [self._combine(a, b) for a, b in zip(rewards, baselines, strict=True)]
 
-    def _combine(self, reward: float | Failure, baseline: float | Failure | None) -> float | Failure:
+    def _combine(self, reward: float | Failure, baseline: float | Failure) -> float | Failure:
         if isinstance(reward, Failure):
             return reward
         if isinstance(baseline, Failure):
             return baseline
         assert isinstance(reward, Reward)
+        assert isinstance(baseline, Reward)
         n = float(max(1, reward.spoken))
         per = {"sum": 1.0, "mean": n, "length": math.sqrt(n)}[self.norm]
-        value = float(reward) - (0.0 if baseline is None else float(baseline))
-        tokens = reward.tokens + (baseline.tokens if isinstance(baseline, Reward) else 0)
-        return Reward(self.scale * value / per, tokens=tokens, cut=reward.cut, spoken=reward.spoken)
+        value = self.scale * (float(reward) - float(baseline)) / per
+        return Reward(value, tokens=reward.tokens + baseline.tokens, cut=reward.cut, spoken=reward.spoken)

@@ -1,11 +1,11 @@
-"""`scores?path=FILE`: what anybody's model said elsewhere, as a model. See docs/models.md for the columns."""
+"""`scores?path=FILE`: scores or verdicts of any model, given elsewhere. See docs/models.md for the columns."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -26,45 +26,29 @@ VERDICTS: dict[Any, str] = {"C": "chosen", "P": "tie", "I": "rejected", 1: "chos
 
 
 def score_rows(path: Path, form: Format) -> Iterator[RawRow]:
-    """The rows of a file; what a `.json` file is shows in its content."""
+    """The rows of a file; the content of a `.json` file tells its format."""
     if not path.is_file():
         raise BadInput(f"{path} does not exist" if not path.exists() else f"{path} is not a file")
     if path.suffix == ".eval":
         raise BadInput(f"{path} is a packed log; convert it with `inspect log convert --to json`")
     if path.suffix != ".json":
         return file_source(path).rows()
-    content = _read_json(path)
-    form = _detect(content) if form == "auto" else form
     try:
-        match form:
-            case "reward-bench":
-                rows = list(_reward_bench(content))
-            case "inspect":
-                rows = list(_inspect(content))
-            case _:
-                rows = content
+        content = json.loads(path.read_bytes())  # inspect writes a bare NaN for a sample without a score
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path} is not JSON: {error}") from None
+    if form == "auto" and isinstance(content, dict):
+        inspect, reward_bench = {"eval", "samples"} <= content.keys(), isinstance(content.get("id"), list)
+        form = "inspect" if inspect else "reward-bench" if reward_bench else "rows"
+    readers: dict[str, Callable[[Any], Iterator[Row]]] = {"reward-bench": _reward_bench, "inspect": _inspect}
+    try:
+        rows = list(readers[form](content)) if form in readers else content
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise BadInput(f"{path} cannot be read as {form}: {reason}") from None
     if not isinstance(rows, list):
         raise BadInput(f"{path} is neither a list of rows nor a result of reward-bench or inspect")
     return (RawRow(path.name, n, b"", row) for n, row in enumerate(rows, 1))
-
-
-def _read_json(path: Path) -> Any:
-    """With the standard library: inspect writes a bare NaN for a sample without a score."""
-    try:
-        return json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path} is not JSON: {error}") from None
-
-
-def _detect(content: Any) -> Format:
-    if isinstance(content, dict) and {"eval", "samples"} <= content.keys():
-        return "inspect"
-    if isinstance(content, dict) and isinstance(content.get("id"), list):
-        return "reward-bench"
-    return "rows"
 
 
 def _reward_bench(content: Mapping[str, Any]) -> Iterator[Row]:
@@ -77,16 +61,16 @@ def _reward_bench(content: Mapping[str, Any]) -> Iterator[Row]:
     subsets = content.get("subset") or [""] * len(ids)
     names = [name for name in ("scores_chosen", "scores_rejected", "scores") if name in content]
     columns = {name: content[name] for name in names or ("results",)}
-    for own_id, subset, *values in zip(map(str, ids), map(str, subsets), *columns.values(), strict=True):
-        row = {name: _one(value) for name, value in zip(columns, values, strict=True)}
+    for id_in_subset, subset, *values in zip(map(str, ids), map(str, subsets), *columns.values(), strict=True):
+        row = {name: _unwrapped(value) for name, value in zip(columns, values, strict=True)}
         if not names:
             verdict = VERDICTS.get(row["results"])
             row = {"verdict": verdict} if verdict else {"failure": f"no verdict: {row['results']}"}
-        row_id = own_id if own_id.startswith(subset) else f"{subset}-{own_id}"
+        row_id = id_in_subset if id_in_subset.startswith(subset) else f"{subset}-{id_in_subset}"
         yield {"pair": row_id, "model": content.get("model"), **row}
 
 
-def _one(value: Any) -> Any:
+def _unwrapped(value: Any) -> Any:
     """Classifiers of reward-bench may store each score as a list of one."""
     if isinstance(value, list):
         return [item[0] if isinstance(item, list) and len(item) == 1 else item for item in value]
@@ -101,27 +85,24 @@ def _inspect(log: Mapping[str, Any]) -> Iterator[Row]:
         if len(scores) > 1:
             raise ValueError(f"sample {sample['id']!r} has several scores: {', '.join(scores)}")
         score = next(iter(scores.values()), {"value": None, "explanation": "not scored"})
+        value = score["value"]
+        result: Row
+        if isinstance(value, list):
+            result = {"scores": value}
+        elif value is None or value == "N" or (isinstance(value, float) and math.isnan(value)):
+            result = {"failure": score.get("explanation") or "not scored"}
+        elif value in VERDICTS:
+            result = {"verdict": VERDICTS[value]}
+        else:
+            raise ValueError(f"{value!r} is neither a verdict nor a list of scores")
         condition = {**(about.get("task_args") or {}), **(sample.get("metadata") or {})}.get("condition")
-        yield {
-            "pair": sample["id"],
-            "model": about["model"],
-            "condition": condition if condition in get_args(Condition) else None,
-            **_inspect_value(score),
-        }
-
-
-def _inspect_value(score: Mapping[str, Any]) -> Row:
-    value = score["value"]
-    if isinstance(value, list):
-        return {"scores": value}
-    if value is None or value == "N" or (isinstance(value, float) and math.isnan(value)):
-        return {"failure": score.get("explanation") or "not scored"}
-    if value not in VERDICTS:
-        raise ValueError(f"{value!r} is neither a verdict nor a list of scores")
-    return {"verdict": VERDICTS[value]}
+        known_condition = condition if condition in get_args(Condition) else None
+        yield {"pair": sample["id"], "model": about["model"], "condition": known_condition, **result}
 
 
 WINNERS: dict[str, Winner] = {"chosen": "first", "rejected": "second", "first": "first", "second": "second"}
+SCORES_CHOSEN = ("scores_chosen", "score_chosen", "chosen_score")
+SCORES_REJECTED = ("scores_rejected", "score_rejected", "rejected_score")
 MOST_ANSWERS = 1024
 Key = tuple[str, str | None]
 """Id of a row; condition, `None` for all of them."""
@@ -142,10 +123,6 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, (int, float, str)) else value
 
 
-def _names(name: str, *others: str) -> Any:
-    return Field(default=None, validation_alias=AliasChoices(name, *others))
-
-
 Scores = Annotated[list[float | None], BeforeValidator(_as_list), Field(min_length=1, max_length=MOST_ANSWERS)]
 
 
@@ -160,8 +137,8 @@ class ScoreRow(BaseModel):
     """Place among the row's answers, right ones first; without it the row has one answer (task `ratings`)."""
     score: float | None = None
     scores: Scores | None = None
-    scores_chosen: Scores | None = _names("scores_chosen", "score_chosen", "chosen_score")
-    scores_rejected: Scores | None = _names("scores_rejected", "score_rejected", "rejected_score")
+    scores_chosen: Scores | None = Field(None, validation_alias=AliasChoices(*SCORES_CHOSEN))
+    scores_rejected: Scores | None = Field(None, validation_alias=AliasChoices(*SCORES_REJECTED))
     verdict: Literal["first", "second", "tie", "chosen", "rejected"] | None = None
     """`first` is the answer that the dataset lists first, the chosen one."""
     verdicts: Annotated[list[Winner | None], BeforeValidator(_parsed)] | None = None
@@ -189,8 +166,7 @@ class ScoreRow(BaseModel):
         if self.failure is not None:
             reason, _, detail = self.failure.partition(": ")
             return Failure(reason or "failed", detail)
-        texts = [self.text] if isinstance(self.text, str) else self.text
-        text = tuple([writable(text) for text in texts if text])
+        text = tuple([writable(text) for text in self.text if text])
         spent: dict[str, Any] = {"tokens": self.tokens, "cost": self.cost, "text": text}
         if self.score is not None:
             return Record(scores=(*[None] * (self.answer or 0), self.score), **spent)
@@ -222,11 +198,11 @@ class RecordedScores:
         self._name = path.name
         self._records: dict[Key, Record | Failure] = {}
         models: dict[str, None] = {}
-        for where, data in _rows(path, form):
+        for place, data in _rows(path, form):
             name = str(data.get("model") or "")
             models.setdefault(name)
             if name == (next(iter(models)) if model is None else model):
-                self._add(_checked(where, data), where)
+                self._add(_checked(place, data), place)
         if not models:
             raise BadInput(f"{path} holds no scores")
         if model is None and len(models) > 1:
@@ -244,54 +220,50 @@ class RecordedScores:
             return Failure(NOT_RECORDED)
         return record or Failure(f"no score for this row in {self._name}")
 
-    def _add(self, row: ScoreRow, where: str) -> None:
+    def _add(self, row: ScoreRow, place: str) -> None:
+        """Answers of a row may come one by one, each with its own score; nothing may come twice."""
         key, record = (row.pair, row.condition), row.record()
         earlier = self._records.setdefault(key, record)
         if earlier is record:
             return
-        if isinstance(record, Failure) or isinstance(earlier, Failure) or row.answer is None or row.score is None:
-            raise _doubled(where, row)
-        known = [*earlier.scores, *[None] * (row.answer + 1 - len(earlier.scores))]
-        if earlier.verdicts or known[row.answer] is not None:
-            raise _doubled(where, row)
-        known[row.answer] = row.score
-        self._records[key] = Record(
-            scores=tuple(known),
-            tokens=earlier.tokens + record.tokens,
-            cost=earlier.cost + record.cost,
-            text=earlier.text + record.text,
-        )
+        if (
+            isinstance(record, Record)
+            and isinstance(earlier, Record)
+            and row.answer is not None
+            and row.score is not None
+        ):
+            scores = [*earlier.scores, *[None] * (row.answer + 1 - len(earlier.scores))]
+            if not earlier.verdicts and scores[row.answer] is None:
+                scores[row.answer] = row.score
+                self._records[key] = Record(
+                    scores=tuple(scores),
+                    tokens=earlier.tokens + record.tokens,
+                    cost=earlier.cost + record.cost,
+                    text=earlier.text + record.text,
+                )
+                return
+        condition = f" under {row.condition}" if row.condition else ""
+        answer = "" if row.answer is None else f", answer {row.answer}"
+        raise BadInput(f"{place}: a second score for row {row.pair!r}{condition}{answer}")
 
 
 def _rows(path: Path, form: Format) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Where each row stands, and its values."""
+    """The place of each row, for messages, and its values."""
     try:
         for raw in score_rows(path, form):
-            where = f"{path}, line {raw.line}"
-            yield where, _object(raw, where)
+            place = f"{path}, line {raw.line}"
+            if raw.problem or not isinstance(raw.data, dict):
+                raise BadInput(f"{place}: {raw.problem or 'must be an object'}")
+            yield place, {name: value for name, value in raw.data.items() if value is not None}
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _object(raw: RawRow, where: str) -> Mapping[str, Any]:
-    if raw.problem:
-        raise BadInput(f"{where}: {raw.problem}")
-    if not isinstance(raw.data, dict):
-        raise BadInput(f"{where}: must be an object")
-    return {name: value for name, value in raw.data.items() if value is not None}
-
-
-def _checked(where: str, data: Mapping[str, Any]) -> ScoreRow:
+def _checked(place: str, data: Mapping[str, Any]) -> ScoreRow:
     try:
         return ScoreRow.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        field = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
-        raise BadInput(f"{where}: {f'{place}: ' if place else ''}{message}") from None
-
-
-def _doubled(where: str, row: ScoreRow) -> BadInput:
-    condition = f" under {row.condition}" if row.condition else ""
-    answer = "" if row.answer is None else f", answer {row.answer}"
-    return BadInput(f"{where}: a second score for row {row.pair!r}{condition}{answer}")
+        raise BadInput(f"{place}: {f'{field}: ' if field else ''}{message}") from None

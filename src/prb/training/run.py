@@ -21,10 +21,10 @@ from prb.engine.executors import Executor, open_executor
 from prb.errors import BadInput, MissingExtra
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
-from prb.models.personal.axes import Matcher
 from prb.models.personal.features import Features, features_of
 from prb.models.personal.head import CARD, Head, Personal, infer_codes, read, save
 from prb.models.personal.method import METHODS, Floats
+from prb.models.personal.methods import Matcher
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import Finished, RunFolder, read_lines, remove, sealed, write_bytes, write_json

@@ -12,7 +12,7 @@ import numpy as np
 from prb.data.named.composed import Lesson
 from prb.errors import BadInput, MissingExtra, PrbError
 from prb.hashing import draw
-from prb.models.personal.axes import Matcher
+from prb.models.personal.methods import Matcher
 from prb.progress import Progress
 from prb.registry import Spec
 from prb.training.config import LORA_ALPHA

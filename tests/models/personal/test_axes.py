@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from prb.errors import BadInput
-from prb.models.personal.axes import inverse, spread
 from prb.models.personal.features import Alone, Encoded
 from prb.models.personal.method import METHODS, Taught, View
+from prb.models.personal.methods import shrunk_inverse, within_covariance
 from prb.runs import read_json
 from prb.text.encoders import ENCODERS
 from prb.training.config import TrainConfig
@@ -46,7 +46,7 @@ def test_affinity_carries_over_to_axes_that_were_not_taught() -> None:
 def test_what_varies_within_a_pole_counts_less() -> None:
     rng = np.random.default_rng(1)
     groups = [rng.normal(size=(400, 3)) * [1, 5, 1] for _ in range(3)]
-    weight = inverse(spread(groups), 1e-9).diagonal()
+    weight = shrunk_inverse(within_covariance(groups), 1e-9).diagonal()
     assert weight == pytest.approx([1, 1 / 25, 1], rel=0.1)
 
 

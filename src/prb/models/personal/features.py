@@ -46,8 +46,7 @@ UNCACHED = ("static",)
 def make_features(spec: str, executor: Executor | None = None) -> Features:
     """Features that are cached on disk by this process, wherever they are computed."""
     check_features(spec)
-    make = partial(bare_features, spec)
-    made = executor.load(make, spec) if executor else make()
+    made = executor.load(partial(uncached_features, spec), spec) if executor else uncached_features(spec)
     if Spec.parse(spec).name in UNCACHED:
         return made
     if isinstance(made, Shifted | Alone):
@@ -55,7 +54,7 @@ def make_features(spec: str, executor: Executor | None = None) -> Features:
     return Cached(made)
 
 
-def bare_features(spec: str) -> Features:
+def uncached_features(spec: str) -> Features:
     return FEATURES.make(spec) if Spec.parse(spec).name in FEATURES else Encoded(ENCODERS.make(spec))
 
 
@@ -68,7 +67,7 @@ def check_features(spec: str) -> None:
 
 
 def encoded_texts(rows: Sequence[Vector | Failure]) -> list[Vector]:
-    """A text can always be encoded, unless who should do it is gone."""
+    """A text can always be encoded, unless the worker that should do it is gone."""
     for row in rows:
         if isinstance(row, Failure):
             raise PrbError(f"texts could not be encoded: {row}; {RESUME}")
@@ -122,8 +121,7 @@ class Cached(Spread):
         return np.stack(encoded_texts(self.begin("texts", texts).result()))
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        vectors: list[Vector | Failure] = self.begin("answers", asks).result()
-        return vectors
+        return list(self.begin("answers", asks).result())
 
     def begin(self, method: str, batch: Sequence[Any]) -> Later:
         """Hand in what is not cached."""
@@ -151,11 +149,11 @@ class Shifted:
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
         without = self.inner.answers([Ask(query.blind, answer) for query, answer in asks])
         results: list[Vector | Failure] = []
-        for plain, shown in zip(without, self.inner.answers(asks), strict=True):
-            if isinstance(plain, Failure):
-                results.append(plain)
+        for plain, informed in zip(without, self.inner.answers(asks), strict=True):
+            if isinstance(plain, Failure) or isinstance(informed, Failure):
+                results.append(plain if isinstance(plain, Failure) else informed)
             else:
-                results.append(shown if isinstance(shown, Failure) else np.concatenate([plain, shown - plain]))
+                results.append(np.concatenate([plain, informed - plain]))
         return results
 
 
@@ -193,6 +191,4 @@ def hidden(
     if shift and alone:
         raise BadSpec("features 'hidden': shift=true and alone=true exclude each other")
     states = HiddenStates(load_shared(lm, "causal", loading), layer, pool)
-    if alone:
-        return Alone(states)
-    return Shifted(states) if shift else states
+    return Alone(states) if alone else Shifted(states) if shift else states

@@ -27,6 +27,8 @@ CARD, WEIGHTS, USERS = "card.json", "weights.safetensors", "users.json"
 FORMAT = 1
 FLAT = 1e-8
 """A feature that varies less than this is not scaled."""
+REMEMBERED_USERS = 4096
+"""Users whose codes stay in memory."""
 
 
 @dataclass(frozen=True)
@@ -88,27 +90,20 @@ class Head:
         scaled = self.scaler.pairs(Pairs(view, answers, answers, np.zeros(len(answers), dtype=np.int64)))
         if self.method.closed_form:
             return np.asarray(self.method.reward(dict(self.params), scaled.view, scaled.chosen))
-        import torch
-
-        with torch.inference_mode():
-            made = tensors(scaled)
-            rewards = self.method.reward(self.tensors(), made.view, made.chosen)
-        return np.asarray(rewards.numpy())
+        with require_torch().inference_mode():
+            pairs = tensors(scaled)
+            return np.asarray(self.method.reward(self.tensors(), pairs.view, pairs.chosen).numpy())
 
     def infer(self, support: Pairs, users: int) -> Floats:
         """A code for each user from their labeled pairs."""
         if not self.method.code_size:
             return np.zeros((users, 0))
-        import torch
-
-        pairs = tensors(self.scaler.pairs(support))
-        codes = self.method.infer(self.tensors(), pairs, users, torch.from_numpy(self.nobody))
-        return np.asarray(codes.detach().numpy())
+        pairs, nobody = tensors(self.scaler.pairs(support)), require_torch().from_numpy(self.nobody)
+        return np.asarray(self.method.infer(self.tensors(), pairs, users, nobody).detach().numpy())
 
     def tensors(self) -> dict[str, Any]:
         """The parameters for torch, in double precision."""
-        import torch
-
+        torch = require_torch()
         return {name: torch.from_numpy(np.array(value, dtype=np.float64)) for name, value in self.params.items()}
 
 
@@ -145,17 +140,17 @@ def save(head: Head, folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
     with draft(folder / WEIGHTS) as part:
         save_file({name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}, part)
     write_json(folder / USERS, list(head.codes))
-    whole = {"format": FORMAT, "method": head.spec, **card}
-    whole["digests"] = _digests(folder, whole)
-    write_json(folder / CARD, whole)
-    return whole
+    whole_card = {"format": FORMAT, "method": head.spec, **card}
+    whole_card["digests"] = _digests(folder, whole_card)
+    write_json(folder / CARD, whole_card)
+    return whole_card
 
 
 def _digests(folder: Path, card: Mapping[str, Any]) -> dict[str, str]:
-    """By which a change of any file of a head is noticed; the card's own is that of its other entries."""
-    rest = {name: value for name, value in card.items() if name != "digests"}
+    """Hashes that show a change of any file of a head; the card's covers its other entries."""
+    entries = {name: value for name, value in card.items() if name != "digests"}
     files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (WEIGHTS, USERS)}
-    return {**files, CARD: digest(rest).hex()}
+    return {**files, CARD: digest(entries).hex()}
 
 
 def read(folder: Path) -> tuple[Head, dict[str, Any]]:
@@ -170,8 +165,8 @@ def read(folder: Path) -> tuple[Head, dict[str, Any]]:
     from safetensors.numpy import load_file
 
     try:
-        known = card.get("digests")
-        changed = [name for name, value in _digests(folder, card).items() if known and known[name] != value]
+        recorded = card.get("digests")
+        changed = [name for name, value in _digests(folder, card).items() if recorded and recorded[name] != value]
         if changed:
             raise BadInput(f"{folder / changed[0]} was changed after it was written; train it again")
         arrays = {name: np.asarray(a, dtype=np.float64) for name, a in load_file(folder / WEIGHTS).items()}
@@ -191,24 +186,22 @@ def fingerprint(folder: Path) -> str:
     return whole.hexdigest()[:16]
 
 
-KNOWN = 4096
-"""Users whose codes are remembered."""
-
-
 class Personal:
+    """A trained head as a scorer."""
+
     def __init__(self, head: Head, features: Features, name: str, codes: Mapping[str, Floats] | None = None) -> None:
         """`codes`: what is known of users by name, beside those that the head was trained on."""
         self.fingerprint, self.execution = f"personal-{name}", execution_of(features)
         self.head, self._features = head, features
         self._codes = {**head.codes, **(codes or {})}
-        self._inferred: Memo[Floats] = Memo(capacity=KNOWN)
+        self._inferred: Memo[Floats] = Memo(capacity=REMEMBERED_USERS)
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         """What a head cannot use is removed first, so that it makes no difference, not even in rounding."""
         visible = [Ask(self._visible(ask.query), ask.answer) for ask in asks]
         distinct = list(dict.fromkeys(visible))
         rewards = dict(zip(distinct, self._score(distinct), strict=True))
-        return [rewards[seen] for seen in visible]
+        return [rewards[ask] for ask in visible]
 
     def _visible(self, query: Query) -> Query:
         method = self.head.method
@@ -222,17 +215,15 @@ class Personal:
         head = self.head
         answers = encode_answers(self._features, asks, joint=head.method.joint)
         vectors = {n: answer for n, answer in enumerate(answers) if not isinstance(answer, Failure)}
-        rewards: dict[int, float | Failure] = {}
+        rewards: dict[int, float | Failure] = {n: a for n, a in enumerate(answers) if isinstance(a, Failure)}
         if vectors:
             queries = [asks[n].query for n in vectors]
             shown = queries if head.method.uses_posts else [query.blind for query in queries]
             view = view_of(self._features, shown, self._codes_of(queries))
             values = head.rewards(view, np.stack(list(vectors.values())))
-            rewards = {
-                n: float(value) if np.isfinite(value) else Failure("reward is not a finite number")
-                for n, value in zip(vectors, values, strict=True)
-            }
-        return [a if isinstance(a, Failure) else rewards[n] for n, a in enumerate(answers)]
+            for n, value in zip(vectors, values, strict=True):
+                rewards[n] = float(value) if np.isfinite(value) else Failure("reward is not a finite number")
+        return [rewards[n] for n in range(len(asks))]
 
     def _codes_of(self, queries: Sequence[Query]) -> Floats:
         """From a user's past choices if the query has some, else what training knew of the user, else nobody's."""
@@ -244,8 +235,8 @@ class Personal:
 
         inferred = iter(self._inferred.map(infer, histories, keys))
         nobody = self.head.nobody
-        known = [next(inferred) if q.choices else self._codes.get(q.user or "", nobody) for q in queries]
-        return np.stack([nobody if isinstance(code, Failure) else code for code in known])
+        codes = [next(inferred) if q.choices else self._codes.get(q.user or "", nobody) for q in queries]
+        return np.stack([nobody if isinstance(code, Failure) else code for code in codes])
 
 
 def encode_answers(features: Features, asks: Sequence[Ask], *, joint: bool) -> list[Vector | Failure]:
@@ -257,13 +248,12 @@ def view_of(features: Features, queries: Sequence[Query], codes: Any) -> View:
     """What is known of the user beside the code: the posts, or the lines of a plan in their place."""
     questions = features.texts([query.question for query in queries])
     known = [tuple(post.text for post in query.posts) or query.plan for query in queries]
+    places = [(n, k) for n, lines in enumerate(known) for k in range(len(lines))]
     posts = np.zeros((len(queries), max([1, *map(len, known)]), questions.shape[1]), dtype=np.float32)
     mask = np.zeros(posts.shape[:2])
-    texts = [text for lines in known for text in lines]
-    vectors = iter(features.texts(texts)) if texts else iter(())
-    for n, lines in enumerate(known):
-        for k in range(len(lines)):
-            posts[n, k], mask[n, k] = next(vectors), 1
+    if places:
+        at = tuple(np.transpose(places))
+        posts[at], mask[at] = features.texts([text for lines in known for text in lines]), 1
     return View(questions, posts, mask, codes)
 
 
@@ -299,9 +289,8 @@ def infer_codes(head: Head, features: Features, histories: Sequence[Sequence[Cho
 
 
 def query_of(pair: Pair, rank: Any, k: int, *, posts: bool = True) -> Query:
-    """As condition `profile` shows a pair; ranking is left out where it would change nothing."""
-    if not posts:
-        return Query(question=pair.question, user=pair.user)
-    few = len(pair.profile) <= k
-    shown = tuple(pair.profile) if few else top_posts(pair.question, pair.profile, rank, k=k).posts
+    """As condition `profile` shows a pair; posts are only ranked where that makes a difference."""
+    shown = tuple(pair.profile) if posts else ()
+    if len(shown) > k:
+        shown = top_posts(pair.question, pair.profile, rank, k=k).posts
     return Query(question=pair.question, user=pair.user, posts=shown)

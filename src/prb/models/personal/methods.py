@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
 
 from prb.config import Count, NonNegative, Positive, Share
-from prb.models.personal.method import METHODS, Array, Floats, Method, Pairs, Params, Step, View, bradley_terry, normal
+from prb.models.personal.method import METHODS, Array, Floats, Method, Pairs, Params, Step, Taught, View, normal
+
+TINY = 1e-9
+"""Keeps a division by a length or a weight of zero finite."""
 
 AFFINITY_SCALE = 10
 """Makes the penalty on the affinity negligible: it is one feature against hundreds."""
@@ -41,21 +46,18 @@ class BradleyTerryWithProfile(BradleyTerry):
     joint = True
 
 
-# heads that know a user by the posts
-
-
 def nearest_posts(view: View, sharp: float) -> Array:
     """Posts averaged with weights exp(sharp × cosine to the question); zero where there are none."""
-    scores = sharp * cosine(view)
-    return weighted(view, (np.exp(scores) if isinstance(scores, np.ndarray) else scores.exp()) * view.mask)
+    scores = sharp * question_cosines(view)
+    return weighted_mean(view, (np.exp(scores) if isinstance(scores, np.ndarray) else scores.exp()) * view.mask)
 
 
-def cosine(view: View) -> Array:
+def question_cosines(view: View) -> Array:
     lengths = (view.posts**2).sum(-1) * (view.question**2).sum(-1)[:, None]
-    return (view.posts * view.question[:, None, :]).sum(-1) / (lengths + 1e-9) ** 0.5
+    return (view.posts * view.question[:, None, :]).sum(-1) / (lengths + TINY) ** 0.5
 
 
-def weighted(view: View, weights: Array) -> Array:
+def weighted_mean(view: View, weights: Array) -> Array:
     total = weights.sum(-1)[:, None]
     return (view.posts * weights[:, :, None]).sum(1) / (total + (total == 0))
 
@@ -107,10 +109,7 @@ class Bilinear(Method):
     grid: ClassVar = {"rank": (4, 16), "sharp": (0, 5)}
     uses_posts = True
     unpenalized = frozenset({"affinity"})
-
-    @property
-    def code_size(self) -> int:  # type: ignore[override]
-        return self.rank
+    code_size = property(attrgetter("rank"))  # type: ignore[assignment]
 
     def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
         return {
@@ -142,17 +141,17 @@ class Attention(Bilinear):
     unpenalized = frozenset({"affinity", "sharp"})
 
     def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
-        attention = {
+        return {
+            **super().start(size, rng),
             "query": normal(rng, size, self.rank),
             "key": np.zeros((size, self.rank)),
             "sharp": np.full(1, self.sharp),
         }
-        return {**super().start(size, rng), **attention}
 
     def user(self, params: Params, view: View) -> Array:
         learned = ((view.question @ params["query"])[:, None, :] * (view.posts @ params["key"])).sum(-1)
-        scores = params["sharp"] * cosine(view) + learned / self.rank**0.5
-        return weighted(view, scores.masked_fill(view.mask == 0, -1e9).softmax(-1) * view.mask)
+        scores = params["sharp"] * question_cosines(view) + learned / self.rank**0.5
+        return weighted_mean(view, scores.masked_fill(view.mask == 0, -1e9).softmax(-1) * view.mask)
 
 
 @METHODS.register("profile-mlp")
@@ -178,6 +177,80 @@ class ProfileMlp(Method):
         return inner.relu() @ params["out"] + (inner * LEAK) @ params["out"]
 
 
+@METHODS.register("axes")
+@dataclass(frozen=True)
+class Axes(Method):
+    """Posts matched with answers, learned from labeled axes; no torch; needs `mirror?split=train`.
+
+    The match of a post p and an answer a is pᵀ C⁻¹ (affinity + Σ poles) D⁻¹ a. C and D say how much posts, and answers,
+    vary within a pole: what varies there tells nothing of a preference (Fisher 1936,
+    doi:10.1111/j.1469-1809.1936.tb02137.x). Affinity carries over to axes that were not seen; the sum over seen axes
+    turns what shows a pole in posts and answers into what suits it. Posts near the answer count more: `sharp`.
+    """
+
+    affinity: NonNegative = 1.0
+    shrink: Positive = 3.0
+    shrink_answers: Positive = 10.0
+    sharp: NonNegative = 0.5
+
+    uses_posts = closed_form = taught = True
+
+    def teach(self, lessons: Sequence[Taught]) -> dict[str, Floats]:
+        posts = within_covariance([pole for lesson in lessons for pole in (lesson.first, lesson.second)])
+        answers = within_covariance([lesson.gaps for lesson in lessons])
+        post_poles = np.stack([lesson.first.mean(axis=0) - lesson.second.mean(axis=0) for lesson in lessons]) / 2
+        answer_poles = np.stack([lesson.gaps.mean(axis=0) for lesson in lessons]) / 2
+        # answers show a pole more plainly than posts do
+        poles = (post_poles + answer_poles / 2).T @ answer_poles / len(lessons)
+        size = len(posts)
+        affinity = self.affinity * np.sqrt(np.trace(posts) * np.trace(answers)) / size * np.eye(size)
+        before, after = shrunk_inverse(posts, self.shrink), shrunk_inverse(answers, self.shrink_answers)
+        return {"match": before @ (affinity + poles) @ after}
+
+    def reward(self, params: Params, view: View, answer: Array) -> Array:
+        """The mean match of the posts, weighted by their cosines to the answer, standardized over a user's posts."""
+        posts, mask = view.posts, view.mask
+        lengths = np.sqrt((posts**2).sum(axis=-1) * (answer**2).sum(axis=-1)[:, None])
+        cosines = np.einsum("rps,rs->rp", posts, answer) / np.maximum(lengths, TINY)
+        count = np.maximum(mask.sum(axis=1, keepdims=True), 1)
+        centered = (cosines - (cosines * mask).sum(axis=1, keepdims=True) / count) * mask
+        deviation = np.sqrt((centered**2).sum(axis=1, keepdims=True) / count)
+        weights = np.exp(self.sharp * (centered / np.maximum(deviation, TINY))) * mask
+        matches = np.einsum("rps,rs->rp", posts, answer @ params["match"].T)
+        return (weights * matches).sum(axis=1) / np.maximum(weights.sum(axis=1), TINY)
+
+
+@METHODS.register("matcher")
+@dataclass(frozen=True)
+class Matcher(Axes):
+    """`axes` on states of an LLM that is tuned to match first: LoRA, for `hidden?lm=NAME&alone=true` (extra `train`).
+
+    A post of a pole must be nearer to the answer for it than to the answer for the other, by the cosine of mean states;
+    neither post nor answer of another axis may take sides. The adapter is written beside the head.
+    """
+
+    rank: Count = 8
+    passes: Count = 4
+    rate: Positive = 3e-4
+    axes: Count = 2
+    posts: Count = 3
+    questions: Count = 2
+    apart: NonNegative = 0.02
+    scale: Positive = 20.0
+
+
+def within_covariance(groups: Sequence[Floats]) -> Floats:
+    """Covariance around the mean of each group."""
+    centered = np.vstack([group - group.mean(axis=0) for group in groups])
+    return np.asarray(centered.T @ centered / len(centered))
+
+
+def shrunk_inverse(covariance: Floats, shrink: float) -> Floats:
+    """Of the covariance plus `shrink` times its mean variance in every direction."""
+    size = len(covariance)
+    return np.linalg.inv(covariance + shrink * np.trace(covariance) / size * np.eye(size))
+
+
 # Users as mixtures of what all users share. Unknown users get the mixture of the average training user. With labeled
 # pairs the papers fit the weights of a new user; here they are the mean of training users' weights, by how well these
 # explain the pairs, which needs fewer of them.
@@ -193,10 +266,7 @@ class LoRe(Method):
 
     grid: ClassVar = {"rank": (4, 8)}
     tabled = needs_pairs = True
-
-    @property
-    def code_size(self) -> int:  # type: ignore[override]
-        return self.rank
+    code_size = property(attrgetter("rank"))  # type: ignore[assignment]
 
     def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
         return {"basis": normal(rng, size, self.rank)}
@@ -222,10 +292,7 @@ class Pal(Method):
     grid: ClassVar = {"prototypes": (4, 8)}
     tabled = needs_pairs = True
     unpenalized = frozenset({"prototypes"})
-
-    @property
-    def code_size(self) -> int:  # type: ignore[override]
-        return self.prototypes
+    code_size = property(attrgetter("prototypes"))  # type: ignore[assignment]
 
     def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
         return {
@@ -236,9 +303,6 @@ class Pal(Method):
     def reward(self, params: Params, view: View, answer: Array) -> Array:
         ideal = view.code.softmax(-1) @ params["prototypes"]
         return -(answer @ params["map"] - ideal).square().sum(-1)
-
-
-# variational preference learning
 
 
 def gaussian_kl(mean: Array, log_variance: Array) -> Array:
@@ -274,10 +338,7 @@ class Vpl(Method):
 
     grid: ClassVar = {"beta": (0.01, 0.1, 1.0)}
     needs_pairs = True
-
-    @property
-    def code_size(self) -> int:  # type: ignore[override]
-        return self.latent
+    code_size = property(attrgetter("latent"))  # type: ignore[assignment]
 
     def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
         return {
@@ -304,7 +365,7 @@ class Vpl(Method):
         mean, log_variance = self._posterior(params, total[pairs.user] - encoded, count[pairs.user] - shown)
         drawn = torch.randn(mean.shape, generator=step.noise, dtype=mean.dtype)
         code = mean + drawn * (log_variance / 2).exp()
-        fit = bradley_terry(self.margins(params, pairs._replace(view=pairs.view._replace(code=code))))
+        fit = super().loss(params, pairs._replace(view=pairs.view._replace(code=code)), step)
         pairs_per_user = _sums(torch.ones_like(shown), pairs.user, users)[pairs.user, 0]
         kl = (gaussian_kl(mean, log_variance) / pairs_per_user).mean()
         return fit + self.beta * warm_up(step.progress, self.warm) * kl

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from prb.cache import Cache
-from prb.config import Positive, Size
 from prb.engine.answers import AnswerScorer
 from prb.engine.chat import Chat, Text, TwoTexts
 from prb.engine.load import UNSTATED_LENGTH, Loading, fingerprint
 from prb.errors import BadInput, BadSpec
 from prb.hashing import digest, short_digest
-from prb.llm.openai import Concurrency
-from prb.models.served.fleet import Call, Fleet
-from prb.models.served.protocols import About, Api, Dialect, Input, Logits, dialect_of
+from prb.models.served.fleet import Call, Fleet, Serving
+from prb.models.served.protocols import About, Dialect, Input, Logits, dialect_of
 from prb.types import Ask, Failure, Query, Reward, Scorer
 from prb.weights import resolve_weights
 
@@ -31,44 +29,19 @@ PROBES = (
     ("Which is better, tea or coffee?", "!!!! no no no no"),
 )
 """Short texts that every server scores first."""
+Layout = Literal["chat", "pair"]
+"""Chat turns through the template, or prompt and answer as two texts."""
 ROUNDING = 0.02
 """Logits of the same weights agree within this share of their size, in 16 bits and on different hardware, too."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Serving:
-    """Where a served model is, and how it is asked."""
-
-    url: str | None = None
-    """http://host:port; several, separated by `|`, share the queries."""
-    model: str = ""
-    """The name it is served under; may be left out where there is only one."""
-    api: Api = "auto"
-    tokenizer: str | None = None
-    """Folder or hub id; default what the server says it uses."""
-    key_env: str | None = None
-    """Environment variable that holds the server's key."""
-    concurrency: Concurrency = 32
-    """Requests in flight per server, each with all answers to a query."""
-    timeout: Positive = 120.0
-    retries: Size = 6
-
-
-NOT_SERVED = Serving()
-
-
 def open_fleet(serving: Serving, loading: Loading) -> Fleet:
     """The servers, each of which has said what it is."""
-    refuse_loading(loading)
-    fleet = Fleet(
-        [url for url in (serving.url or "").split("|") if url],
-        api=serving.api,
-        model=serving.model,
-        key_env=serving.key_env,
-        concurrency=serving.concurrency,
-        timeout=serving.timeout,
-        retries=serving.retries,
-    )
+    ours = ("revision", "max_length", "trust_remote_code")  # all other options of loading are the server's own
+    given = [f.name for f in fields(loading) if f.name not in ours and getattr(loading, f.name) != f.default]
+    if given:
+        raise BadSpec(f"classifier: {', '.join(given)} cannot be set for a served model; tell its server")
+    fleet = Fleet(serving)
     fleet.connect()
     return fleet
 
@@ -78,7 +51,7 @@ def served_classifier(
     serving: Serving,
     loading: Loading,
     *,
-    layout: Literal["chat", "pair"],
+    layout: Layout,
     reward: Callable[[Logits], float],
     name: str,
     system: str | None,
@@ -87,11 +60,11 @@ def served_classifier(
     """`reward` makes one number of a head's logits, and `name` says how."""
     about = fleet.about
     tokenizer = load_tokenizer(serving.tokenizer or about.tokenizer or about.source, loading)
-    reader: Chat | TwoTexts = TwoTexts(tokenizer) if layout == "pair" else Chat(tokenizer, system=system)
+    reader = reader_of(tokenizer, layout, system)
     head = ServedHead(fleet, dialect_of(about, serving.api), tokenizer, reward)
     probes = head.check([reader.text(Query(question=question), answer) for question, answer in PROBES])
-    words = short_digest([tokenizer.chat_template, len(tokenizer)])
-    model = f"{identity(about)}-{words}-{layout}-{name}-{system or ''}"
+    tokens = short_digest([tokenizer.chat_template, len(tokenizer)])
+    model = f"{identity(about)}-{tokens}-{layout}-{name}-{system or ''}"
     if cache:
         check_cache(cache, model, probes)
     limits = [about.max_length, loading.max_length, stated_length(tokenizer)]
@@ -99,14 +72,6 @@ def served_classifier(
     scorer = AnswerScorer(reader, head.rewards, fingerprint=model, limit=limit, cache=cache)
     scorer.remote = fleet.remote
     return scorer
-
-
-def refuse_loading(loading: Loading) -> None:
-    """Options that say how weights are loaded are the server's own."""
-    ours = ("revision", "max_length", "trust_remote_code")
-    given = [f.name for f in fields(loading) if f.name not in ours and getattr(loading, f.name) != f.default]
-    if given:
-        raise BadSpec(f"classifier: {', '.join(given)} cannot be set for a served model; tell its server")
 
 
 def identity(about: About) -> str:
@@ -126,8 +91,16 @@ def load_tokenizer(source: str, loading: Loading) -> Any:
             resolve_weights(source), revision=loading.revision, trust_remote_code=loading.trust_remote_code
         )
     except Exception as error:  # damaged or unusual files raise whatever their reader meets first
-        why = (str(error) or repr(error)).splitlines()[0]
+        why = first_line(error)
         raise BadInput(f"cannot load the tokenizer of {source}: {why}; tokenizer=… names a folder or hub id") from None
+
+
+def first_line(error: Exception) -> str:
+    return (str(error) or repr(error)).splitlines()[0]
+
+
+def reader_of(tokenizer: Any, layout: Layout, system: str | None) -> Chat | TwoTexts:
+    return TwoTexts(tokenizer) if layout == "pair" else Chat(tokenizer, system=system)
 
 
 def stated_length(tokenizer: Any) -> int | None:
@@ -163,17 +136,23 @@ class ServedHead:
         ]
         parts: list[Part] = []
         for n, group in sorted(enumerate(groups), key=lambda entry: list(entry[1][0].ids)):
+            before_answers = group[0].ids[: min(text.start for text in group)] or group[0].ids
             inputs = {(n, i): sent for i, text in enumerate(group) if (sent := self._input(text)) is not None}
-            parts += Part(key_of(group), list(inputs), list(inputs.values())).split(self._fleet.about.batch)
+            part = Part(digest(list(before_answers)).hex(), list(inputs), list(inputs.values()))
+            parts += part.split(self._fleet.about.batch)
         while parts:
             replies = self._fleet.ask([self._call(part) for part in parts])
             again: list[Part] = []
             for part, reply in zip(parts, replies, strict=True):
-                if isinstance(reply, Failure) and len(part.places) > 1 and says_of_a_text(reply):
-                    again += part.split(1)
+                if not isinstance(reply, Failure):
+                    rewards: list[float | Failure] = [self._reward(logits) for logits in reply]
+                elif len(part.places) > 1 and (reply.kind == "row" or "HTTP 500" in reply.detail):
+                    again += part.split(1)  # to find the text to blame; some answer 500 if a score is not a number
                     continue
-                for k, (n, i) in enumerate(part.places):
-                    results[n][i] = reply if isinstance(reply, Failure) else self._reward(reply[k])
+                else:
+                    rewards = [reply] * len(part.places)
+                for (n, i), reward in zip(part.places, rewards, strict=True):
+                    results[n][i] = reward
             parts = again
         return results
 
@@ -237,17 +216,6 @@ class ServedHead:
             raise BadInput("the tokenizer is not the server's; tokenizer=… names the right one")
 
 
-def key_of(group: Sequence[Text]) -> str:
-    """The hash of what comes before the answers."""
-    start = min(text.start for text in group)
-    return digest(list(group[0].ids[:start] or group[0].ids)).hex()
-
-
-def says_of_a_text(failure: Failure) -> bool:
-    """Whether one of several texts may be to blame. Servers also answer 500 where a score is not a number."""
-    return failure.kind == "row" or "HTTP 500" in failure.detail
-
-
 def agree(logits: Sequence[Logits], others: Sequence[Logits]) -> bool:
     """Equal up to rounding; what is not a number agrees with the same."""
     pairs = [pair for row, other in zip(logits, others, strict=True) for pair in zip(row, other, strict=False)]
@@ -302,21 +270,16 @@ class PrbServer:
         positions: dict[Query, list[int]] = {}
         for n, ask in enumerate(asks):
             positions.setdefault(ask.query, []).append(n)
-        calls, places = [], []
-        for query, where in positions.items():
-            for at in range(0, len(where), self._fleet.about.batch):
-                part = where[at : at + self._fleet.about.batch]
-                calls.append(self._call(query, [asks[n].answer for n in part]))
-                places.append(part)
+        size = self._fleet.about.batch
+        parts = [(query, at[n : n + size]) for query, at in positions.items() for n in range(0, len(at), size)]
+        replies = self._fleet.ask([self._call(query, [asks[n].answer for n in part]) for query, part in parts])
         results: dict[int, float | Failure] = {}
-        for part, reply in zip(places, self._fleet.ask(calls), strict=True):
+        for (_, part), reply in zip(parts, replies, strict=True):
             values = [reply] * len(part) if isinstance(reply, Failure) else reply
             results.update(zip(part, values, strict=True))
         return [results[n] for n in range(len(asks))]
 
     def _call(self, query: Query, answers: Sequence[str]) -> Call:
-        body = query_body(query)
-
         def read(reply: Any) -> list[float | Failure] | None:
             match reply:
                 case {"scores": [*scores], "failures": [*why], "cut": [*cut], "fingerprint": self._fleet.about.weights}:
@@ -325,11 +288,12 @@ class PrbServer:
                         return [Failure(str(w)) if s is None else Reward(s, cut=c) for s, w, c in rows]
             return None
 
+        body = query_body(query)
         return Call(digest(body).hex(), "/v1/score", {"query": body, "answers": list(answers), "partial": True}, read)
 
 
 def query_body(query: Query) -> dict[str, Any]:
-    """What `/v1/score` calls a query; what is empty is left out."""
+    """A query as `/v1/score` reads it, without what is empty."""
     fields = {
         "user": query.user,
         "context": [{"role": turn.role, "text": turn.text} for turn in query.context],

@@ -11,22 +11,22 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import orjson
 
+from prb.config import Positive, Size
 from prb.errors import BadInput, MissingExtra, Unreachable
 from prb.failures import Breaker, unanswered
 from prb.hashing import draw
 from prb.llm.chat_protocol import message_of, parse
-from prb.llm.openai import address_of, check_url, cleaner, is_loopback, read_key
-from prb.llm.pacing import BACKOFF, FATAL, Background, Backoff, Limiter, Retry, retry_status
+from prb.llm.openai import Concurrency, address_of, check_url, cleaner, is_loopback, read_key
+from prb.llm.pacing import BACKOFF, FATAL, Background, Limiter, Retry, retry_status
 from prb.models.served.protocols import About, Api, describe
 from prb.types import Failure, FailureKind
 
-T = TypeVar("T")
 Values = list[Any]
 """What was read from a reply, one entry per answer."""
 
@@ -36,6 +36,28 @@ REST = 30.0
 """Seconds until a server that was taken out is looked at again."""
 CONNECT, DESCRIBE = 10.0, 30.0
 """Seconds to connect, and to say what it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """Where a served model is, and how it is asked."""
+
+    url: str | None = None
+    """http://host:port; several, separated by `|`, share the queries."""
+    model: str = ""
+    """The name it is served under; may be left out where there is only one."""
+    api: Api = "auto"
+    tokenizer: str | None = None
+    """Folder or hub id; default what the server says it uses."""
+    key_env: str | None = None
+    """Environment variable that holds the server's key."""
+    concurrency: Concurrency = 32
+    """Requests in flight per server, each with all answers to a query."""
+    timeout: Positive = 120.0
+    retries: Size = 6
+
+
+NOT_SERVED = Serving()
 
 
 class Call(NamedTuple):
@@ -59,7 +81,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Lines:
+class Connections:
     """What lives on the event loop: a client and a limiter per server."""
 
     clients: Sequence[Any]
@@ -75,65 +97,54 @@ class Fleet:
     about: About
     """What all servers are."""
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        *,
-        api: Api = "auto",
-        model: str = "",
-        key_env: str | None = None,
-        concurrency: int = 32,
-        timeout: float = 120.0,
-        retries: int = 6,
-        backoff: Backoff = BACKOFF,
-    ) -> None:
+    def __init__(self, serving: Serving) -> None:
         try:
             import httpx
         except ImportError:
             raise MissingExtra("a served model", "serve") from None
         self._httpx: Any = httpx
+        urls = [url for url in (serving.url or "").split("|") if url]
         parts = [check_url(url, "classifier: url", "http://localhost:8000") for url in urls]
         self.servers = [Server(address_of(part), is_loopback(str(part.hostname))) for part in parts]
         if len({server.address for server in self.servers}) < len(self.servers):
             raise BadInput("classifier: a url is given twice")
         self.remote = not all(server.local for server in self.servers)
-        self._api, self._model, self._timeout, self._retries = api, model, timeout, retries
-        self._concurrency, self._backoff = concurrency, backoff
-        key = read_key(key_env, needed=True, use="classifier") if key_env else ""
+        self._serving = serving
+        key = read_key(serving.key_env, needed=True, use="classifier") if serving.key_env else ""
         self._clean = cleaner(key)
         self.accepts: Callable[[int], Failure | None] = lambda _: None
         """Whether a server that came back scores as before."""
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         addresses = [(server.address, server.local) for server in self.servers]
 
-        def connect() -> Lines:  # without a reference to self, so that the thread ends with its last user
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency)
+        def connect() -> Connections:  # without a reference to self, so that the thread ends with its last user
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=serving.concurrency)
             clients = [
                 # to this machine without proxies, and nowhere along redirects, so that texts do not leave it that way
                 httpx.AsyncClient(
                     base_url=address,
                     headers=headers,
-                    timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT)),
+                    timeout=httpx.Timeout(serving.timeout, connect=min(serving.timeout, CONNECT)),
                     limits=limits,
                     trust_env=not local,
                     verify=address.startswith("https:"),  # certificates take a while to load
                 )
                 for address, local in addresses
             ]
-            return Lines(clients, [Limiter(concurrency) for _ in clients])
+            return Connections(clients, [Limiter(serving.concurrency) for _ in clients])
 
         self._background = Background("prb-served", connect)
 
     def connect(self) -> About:
         """Ask every server what it is. One that cannot be reached is left out; all others must be the same."""
-        answers = self._run(self._describe_all(range(len(self.servers))))
-        found = {n: answer for n, answer in answers.items() if isinstance(answer, About)}
+        answers = self._background.run(self._describe_all(range(len(self.servers))))
+        described = {n: answer for n, answer in answers.items() if isinstance(answer, About)}
         for n, answer in answers.items():
             if isinstance(answer, Failure):
                 self._take_out(n, answer)
-        if not found:
+        if not described:
             raise Unreachable("; ".join(f"{server.address}: {server.out}" for server in self.servers))
-        (first, self.about), *others = found.items()
+        (first, self.about), *others = described.items()
         for n, about in others:
             if about != self.about:
                 where = f"{self.servers[first].address} and {self.servers[n].address}"
@@ -147,7 +158,7 @@ class Fleet:
     def ask(self, calls: Sequence[Call]) -> list[Values | Failure]:
         """One result per call, in order; they are sent in this order, too."""
         self._readmit()
-        return self._run(self._ask(calls, Breaker()))
+        return self._background.run(self._ask(calls, Breaker()))
 
     def ask_server(self, n: int, calls: Sequence[Call]) -> list[Values | Failure]:
         """As `ask`, of one server whatever the keys."""
@@ -155,10 +166,7 @@ class Fleet:
         async def each() -> list[Values | Failure]:
             return [await self._persist(n, call, Breaker()) for call in calls]
 
-        return self._run(each())
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._background.run(work)
+        return self._background.run(each())
 
     async def _ask(self, calls: Sequence[Call], breaker: Breaker) -> list[Values | Failure]:
         """Twice as many workers as slots, since one that waits to retry leaves its slot to another."""
@@ -171,7 +179,7 @@ class Fleet:
                 breaker.add(results[n])
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(len(calls), 2 * self._concurrency * len(self.servers))):
+            for _ in range(min(len(calls), 2 * self._serving.concurrency * len(self.servers))):
                 group.create_task(work())
         return [results[n] for n in range(len(calls))]
 
@@ -186,14 +194,10 @@ class Fleet:
                     self.servers[n].strikes = 0
                     return reply
                 failure = reply
-                self._blame(n, reply)
+                self.servers[n].strikes += 1
+                if self._others(n) and (reply.kind == "fatal" or self.servers[n].strikes >= STRIKES):
+                    self._take_out(n, reply)
         return failure or Failure("no server answers", kind="fatal")
-
-    def _blame(self, n: int, failure: Failure) -> None:
-        server = self.servers[n]
-        server.strikes += 1
-        if self._others(n) and (failure.kind == "fatal" or server.strikes >= STRIKES):
-            self._take_out(n, failure)
 
     def _take_out(self, n: int, failure: Failure) -> None:
         self.servers[n].out, self.servers[n].since = failure, time.monotonic()
@@ -203,13 +207,13 @@ class Fleet:
 
     async def _persist(self, n: int, call: Call, breaker: Breaker) -> Values | Failure:
         """Try until it is answered, refused, or too often in vain; a dead server only once if others can take over."""
-        lines, tries = self._background.made, 0
+        tries = 0
         while isinstance(reply := await self._try(n, call, breaker), Retry):
             tries += 1
             gone = reply.kind == "fatal" and self._others(n)
-            if gone or reply.too_long or tries > self._retries:
+            if gone or reply.too_long or tries > self._serving.retries:
                 return Failure("server failed", reply.too_long or f"after {tries} tries: {reply.why}", kind=reply.kind)
-            await asyncio.sleep(self._backoff.wait(tries, lines.rng, reply.asked))
+            await asyncio.sleep(BACKOFF.wait(tries, self._background.made.rng, reply.asked))
         return reply
 
     async def _try(self, n: int, call: Call, breaker: Breaker) -> Values | Failure | Retry:
@@ -245,14 +249,14 @@ class Fleet:
         client = self._background.made.clients[n]
         try:
             # httpx's own timeout only limits silence
-            async with asyncio.timeout(2 * self._timeout if method == "POST" else DESCRIBE):
+            async with asyncio.timeout(2 * self._serving.timeout if method == "POST" else DESCRIBE):
                 return await client.request(method, path, content=body)
         except self._httpx.ConnectTimeout:
             return Retry("no connection in time", kind="fatal")
         except self._httpx.TimeoutException:
-            return Retry(f"no reply within {self._timeout:g} s", overloaded=True)
+            return Retry(f"no reply within {self._serving.timeout:g} s", overloaded=True)
         except TimeoutError:
-            return Retry(f"no whole reply within {2 * self._timeout:g} s", overloaded=True)
+            return Retry(f"no whole reply within {2 * self._serving.timeout:g} s", overloaded=True)
         except self._httpx.HTTPError as error:
             refused = isinstance(error, self._httpx.ConnectError)
             why = self._clean(f"connection: {str(error) or type(error).__name__}")
@@ -261,8 +265,8 @@ class Fleet:
     def _refused(self, response: Any) -> Retry | Failure:
         status = response.status_code
         kind: FailureKind = "fatal" if status in FATAL or status < 400 else "row"
-        said = parse(response.content)
-        message = self._clean(message_of(said) if said is not None else response.text)
+        body = parse(response.content)
+        message = self._clean(message_of(body) if body is not None else response.text)
         failure = Failure(f"HTTP {status}", message, kind=kind)
         return retry_status(status, str(failure), response.headers.get("retry-after"), time.time()) or failure
 
@@ -275,23 +279,22 @@ class Fleet:
             if isinstance(response, Retry):
                 raise Unreachable(response.why)
             if response.status_code in (401, 403):
-                raise BadInput(f"{self.servers[n].address} wants a key (HTTP {response.status_code}); see key_env")
+                raise BadInput(f"{self.servers[n].address} needs a key (HTTP {response.status_code}); see key_env")
             if response.status_code >= 500:
                 raise Unreachable(f"HTTP {response.status_code}")
             body = parse(response.content) if response.status_code == 200 else None
             return body if isinstance(body, dict) else None
 
         try:
-            about = await describe(get, self._api, self._model)
+            about = await describe(get, self._serving.api, self._serving.model)
         except Unreachable as error:
             return Failure("cannot be reached", str(error), kind="fatal")
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # of replies in no shape we know
             raise BadInput(f"{self.servers[n].address} describes itself in an unknown way: {error!r}") from None
         if about is None:
-            kinds = "vLLM, SGLang, text-embeddings-inference or prb serve"
-            raise BadInput(
-                f"what answers at {self.servers[n].address} is not {kinds if self._api == 'auto' else self._api}"
-            )
+            api = self._serving.api
+            expected = "vLLM, SGLang, text-embeddings-inference or prb serve" if api == "auto" else api
+            raise BadInput(f"what answers at {self.servers[n].address} is not {expected}")
         return about
 
     def _readmit(self) -> None:
@@ -301,7 +304,7 @@ class Fleet:
         if not resting:
             return
         try:
-            answers = self._run(self._describe_all(resting))
+            answers = self._background.run(self._describe_all(resting))
         except BadInput as error:  # another kind of server has taken its place
             answers = dict.fromkeys(resting, Failure("another server", str(error)))
         for n, answer in answers.items():

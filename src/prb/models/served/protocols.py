@@ -85,7 +85,6 @@ def _sglang(about: dict[str, Any], server: dict[str, Any], model: str) -> About:
         raise BadInput(_another_model(model, [name]))
     if about.get("is_generation") is True:
         raise BadInput(f"SGLang serves {name} as a generator; start it with --is-embedding")
-    length = server.get("context_length") or server.get("max_req_input_len")
     return About(
         kind="sglang",
         version=str(server.get("version") or ""),
@@ -93,7 +92,7 @@ def _sglang(about: dict[str, Any], server: dict[str, Any], model: str) -> About:
         dtype=str(server.get("dtype") or ""),
         source=str(about["model_path"]),
         tokenizer=str(about.get("tokenizer_path") or ""),
-        max_length=_count(length),
+        max_length=_count(server.get("context_length") or server.get("max_req_input_len")),
     )
 
 
@@ -160,7 +159,7 @@ class Dialect:
 def dialect_of(about: About, api: Api) -> Dialect:
     name = about.kind if api == "auto" else api
     if about.kind == "vllm":
-        return _vllm_dialect(about, name == "vllm-pooling", api)
+        return _vllm_dialect(about, api)
     if name == "sglang-embeddings":
         return Dialect(
             "/v1/embeddings",
@@ -171,11 +170,7 @@ def dialect_of(about: About, api: Api) -> Dialect:
         )
     if name == "sglang":
         return Dialect(
-            "/classify",
-            lambda inputs, _: {"input_ids": list(inputs)},
-            _embeddings,
-            about.model,
-            has_switch=False,
+            "/classify", lambda inputs, _: {"input_ids": list(inputs)}, _embeddings, about.model, has_switch=False
         )
     return Dialect(
         "/predict",
@@ -187,8 +182,8 @@ def dialect_of(about: About, api: Api) -> Dialect:
     )
 
 
-def _vllm_dialect(about: About, pooling: bool, api: Api) -> Dialect:
-    version = _release(about.version)
+def _vllm_dialect(about: About, api: Api) -> Dialect:
+    version, pooling = _release(about.version), api == "vllm-pooling"
     if version < OLDEST_SWITCH:
         raise BadInput(f"vLLM {about.version} gives no raw logits; the first release that does is 0.10.2")
     if version < TOKEN_IDS and not pooling:
