@@ -20,7 +20,7 @@ from prb.study.app import make_app
 from prb.study.config import NewConfig
 from prb.study.database import Database, open_study
 from prb.study.design import NewStudy, new_study
-from prb.study.pages import Site
+from prb.study.site import Site
 from tests.conftest import make_row, make_twins
 
 Row = dict[str, Any]

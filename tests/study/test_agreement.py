@@ -11,7 +11,8 @@ import pytest
 from prb.errors import BadInput, GateFailed, UnknownName
 from prb.study.agreement import agree, attention, items_to_drop, majority, read_judgments, require, summarize
 from prb.study.config import AgreeConfig, ExportConfig
-from prb.study.export import export, verdict
+from prb.study.export import export
+from prb.study.verdict import verdict
 from tests.study.conftest import Make
 
 Row = dict[str, Any]

@@ -14,11 +14,11 @@ import sqlalchemy as sa
 
 from prb.errors import BadInput
 from prb.serving import http
-from prb.study import admin, pages
+from prb.study import admin, site
 from prb.study.app import serve
 from prb.study.config import ServeConfig
 from prb.study.database import ANNOTATOR, ANSWER, AUDIT, SESSION, STUDY, replace_password
-from prb.study.pages import visible
+from prb.types import visible
 from tests.conftest import make_row
 from tests.study.conftest import AFTER, BEFORE, PASSWORD, Make
 
@@ -205,7 +205,7 @@ def test_addresses_that_clients_claim_are_not_believed(make: Make) -> None:
     """Over a real socket: only a configured proxy may say whose request it forwards."""
     study = make()
     for proxies, expected in (((), [404] * 10 + [429] * 2), (("127.0.0.1",), [404] * 12)):
-        study.app.state.site.sign_ins = pages.RateLimit(pages.SIGN_INS_PER_MINUTE)
+        study.app.state.site.sign_ins = site.RateLimit(site.SIGN_INS_PER_MINUTE)
         with http.bind("127.0.0.1", 0) as listener:
             server = http.Server(study.app, ready=lambda: None, drained=lambda: True, proxies=proxies)
             thread = Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -294,13 +294,13 @@ def test_one_session_cannot_flood_the_server_and_others_do_not_notice(make: Make
 
 def test_a_rate_fills_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(pages.time, "monotonic", lambda: now[0])
-    rate = pages.RateLimit(60)
+    monkeypatch.setattr(site.time, "monotonic", lambda: now[0])
+    rate = site.RateLimit(60)
     assert sum(rate.allows("a") for _ in range(100)) == 60
     now[0] += 2.0
     assert sum(rate.allows("a") for _ in range(100)) == 2
     assert rate.allows("b")
-    assert all(pages.RateLimit(0).allows("a") for _ in range(1000))
+    assert all(site.RateLimit(0).allows("a") for _ in range(1000))
 
 
 def test_sessions_end(make: Make) -> None:

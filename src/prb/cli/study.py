@@ -69,7 +69,7 @@ def export(args: Sequence[str]) -> None:
 def agree(args: Sequence[str]) -> None:
     config = parse(AgreeConfig, args, "study agree")
     from prb.study.agreement import agree as run
-    from prb.study.export import verdict
+    from prb.study.verdict import verdict
 
     def show(summary: dict[str, Any]) -> None:
         if config.json:

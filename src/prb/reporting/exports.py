@@ -25,7 +25,7 @@ def _train(card: Result) -> Iterator[Table]:
 
 
 def _study(result: dict[str, Any]) -> Iterator[Table]:
-    from prb.study.export import verdict
+    from prb.study.verdict import verdict
 
     yield _lines("human study", verdict(result))
 

@@ -1,5 +1,4 @@
-"""The reward server's HTTP interface: routes, refusals and metrics. Three contracts: `/v1/score`,
-`/get_reward` (OpenRLHF) and `/classify` (vLLM)."""
+"""The reward server's HTTP interface: `/v1/score`, `/get_reward` (OpenRLHF), `/classify` (vLLM), and metrics."""
 
 from __future__ import annotations
 
@@ -36,25 +35,19 @@ from prb.serving.bodies import (
     score_reply,
 )
 from prb.serving.http import BodyLimit, SecurityHeaders, has_token
-from prb.serving.server import (
-    Batcher,
-    BatchReport,
-    Closing,
-    Overloaded,
-    place_of,
-)
+from prb.serving.server import Batcher, BatchReport, Closing, Overloaded, place_of
 from prb.types import Ask, Failure
 
 log = logging.getLogger("prb.serving")
 
 CLIENT_LEFT = 499
-"""Nobody reads this status; metrics count it."""
+"""Seen only in metrics."""
 PATIENCE = {"/get_reward": 120.0}
-"""Seconds that a request waits for room in the queue. OpenRLHF tries five times, a second apart, and then ends the
-training; it waits three minutes for a reply. Other clients are told when to come back."""
+"""Seconds that a request waits for room in the queue. OpenRLHF retries only five times, a second apart, before it
+aborts the training, but waits three minutes for a reply. Other clients get status 429 with Retry-After."""
 ROUTES = ("/v1/score", "/get_reward", "/classify", "/info", "/healthz", "/metrics")
-CHECKS = ThreadPoolExecutor(4, "check")
-"""Where bodies are read: a large one holds up nobody, and few are in memory as objects at the same time."""
+BODY_READERS = ThreadPoolExecutor(4, "body")
+"""Parse bodies: a large one does not block the event loop, and only a few are in memory as objects at once."""
 SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
@@ -64,7 +57,7 @@ class ClientLeft(Exception):
 
 
 class Metrics:
-    """What Prometheus reads; no label holds a text."""
+    """For Prometheus; no label holds text from a request."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -98,8 +91,6 @@ class Metrics:
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """All that the routes need."""
-
     model: str
     fingerprint: str
     batcher: Batcher
@@ -111,10 +102,10 @@ class Service:
         if "json" not in request.headers.get("content-type", ""):
             raise Refused(415, "send JSON, with the header Content-Type: application/json")
         read = partial(read_body, kind, await request.body(), max_answers=self.max_answers, max_chars=self.max_chars)
-        return await asyncio.get_running_loop().run_in_executor(CHECKS, read)
+        return await asyncio.get_running_loop().run_in_executor(BODY_READERS, read)
 
     async def score(self, asks: Sequence[Ask], request: Request, patience: float = 0.0) -> list[float | Failure]:
-        """The model's results. If the client leaves first, what still waits is removed from the queue."""
+        """The model's results. If the client leaves first, its answers are removed from the queue."""
 
         async def until_client_leaves() -> None:
             while (await request.receive())["type"] != "http.disconnect":
@@ -153,16 +144,16 @@ def make_app(service: Service, *, token: str | None, max_body: int, max_requests
 
     @app.post("/classify", openapi_extra=described("/classify", ClassifyRequest))
     async def classify(request: Request) -> ClassifyReply:
-        """The same in the shape of vLLM's `/classify`, for whatever asks a reward model there."""
+        """The same in the format of vLLM's `/classify`, for clients written for it."""
         body, asks = await service.read(ClassifyRequest, request)
         results = await service.score(asks, request)
         return classify_reply(results, use_activation=body.use_activation, model=service.model)
 
     @app.get("/info")
     async def info() -> dict[str, str]:
-        """What is served; equal fingerprints score alike."""
-        about = {"model": service.model, "fingerprint": service.fingerprint}
-        return {"server": "prb", "version": __version__, **about}
+        """What is served; models with equal fingerprints give equal scores."""
+        model = {"model": service.model, "fingerprint": service.fingerprint}
+        return {"server": "prb", "version": __version__, **model}
 
     @app.get("/healthz")
     async def healthz() -> Response:
@@ -180,9 +171,9 @@ def make_app(service: Service, *, token: str | None, max_body: int, max_requests
 
 
 def described(route: str, body: type[BaseModel]) -> dict[str, Any]:
-    """The body of a route for the API description. FastAPI is not told of it: it would check it in the event loop."""
-    place = f"#/paths/{route.replace('/', '~1')}/post/requestBody/content/application~1json/schema/$defs/{{model}}"
-    schema = body.model_json_schema(ref_template=place)
+    """The body of a route in the API description. As a parameter, FastAPI would validate it in the event loop."""
+    reference = f"#/paths/{route.replace('/', '~1')}/post/requestBody/content/application~1json/schema/$defs/{{model}}"
+    schema = body.model_json_schema(ref_template=reference)
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
@@ -193,7 +184,7 @@ def problem(
 
 
 async def explain(_: Request | None, error: Exception) -> Response:  # noqa: PLR0911 - one per kind of error
-    """Every error as a reply that says what is wrong and, where it helps, when to try again."""
+    """Every error as a reply that says what is wrong and, where it helps, when to retry."""
     match error:
         case Refused():
             return problem(error.status, error.reason, failures=error.failures)
@@ -213,7 +204,7 @@ async def explain(_: Request | None, error: Exception) -> Response:  # noqa: PLR
 
 
 class Guard:
-    """Before every route: the token, room in the queue, a body within limits. After it: metrics."""
+    """Checks the token, room in the queue and the body's size before every route; counts every request."""
 
     def __init__(self, app: ASGIApp, service: Service, *, token: str | None, max_body: int, max_requests: int) -> None:
         self._app, self._service = BodyLimit(app, max_bytes=max_body), service
@@ -236,14 +227,14 @@ class Guard:
             app = await self._refusal(scope) or self._app
             await app(scope, receive, note_status)
         except Exception as error:
-            # the reply is already made; the message may hold texts and stays out of the log
+            # the client has its reply; the message may quote users' texts and stays out of the log
             log.error("a request failed: %s", place_of(error))
         finally:
             self._requests -= 1
             self._service.metrics.count_request(scope["path"], status, time.perf_counter() - started)
 
     async def _refusal(self, scope: Scope) -> Response | None:
-        """The reply to a request that is not even read."""
+        """The reply to a request whose body is not read."""
         headers = dict(scope["headers"])
         if scope["path"] != "/healthz" and not has_token(headers.get(b"authorization", b""), self._token):
             return problem(401, "a bearer token is required", {"WWW-Authenticate": "Bearer"})

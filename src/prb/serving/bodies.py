@@ -1,4 +1,4 @@
-"""What the reward server is asked and what it replies: the bodies of its contracts, ours, OpenRLHF's and vLLM's."""
+"""Requests and replies of the reward server's three contracts: ours, OpenRLHF's and vLLM's."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ END_MARKERS = (
     "<|end|>",
     "</s>",
 )
-"""What a policy's tokenizer leaves after an answer; OpenRLHF sends texts with them."""
+"""Special tokens after an answer; OpenRLHF does not strip them."""
 TURNS = (
     ("<|im_start|>", "\n", "<|im_end|>"),
     ("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"),
     ("<start_of_turn>", "\n", "<end_of_turn>"),
 )
-"""What chat templates write before the role of a turn, before its text and after it: ChatML, Llama 3, Gemma."""
-BETWEEN = re.compile(r"(?:\s|<\|begin_of_text\|>|<bos>|<s>|</s>|<\|endoftext\|>|<\|end_of_text\|>|<eos>)*")
-NO_THOUGHT = re.compile(r"\A\s*<think>\s*</think>\s*")
-"""What the templates of thinking models put before an answer that came without a thought."""
+"""What chat templates put before a turn's role, before its text and after it: ChatML, Llama 3, Gemma."""
+BETWEEN_TURNS = re.compile(r"(?:\s|<\|begin_of_text\|>|<bos>|<s>|</s>|<\|endoftext\|>|<\|end_of_text\|>|<eos>)*")
+EMPTY_THINKING = re.compile(r"\A\s*<think>\s*</think>\s*")
+"""Templates of reasoning models put this before an answer that was given without reasoning."""
 
 
 class Refused(Exception):
-    """A request that gets no score: status and reason."""
+    """Raised for a request that gets no score."""
 
     def __init__(self, status: int, reason: str, failures: Sequence[str | None] | None = None) -> None:
         super().__init__(reason)
@@ -65,7 +65,7 @@ Text = Annotated[str, AfterValidator(_check_unicode)]
 """JSON can spell lone surrogates, which no tokenizer accepts."""
 T = TypeVar("T")
 Many = Annotated[list[T], FailFast()]
-"""The first wrong entry is reported; collecting millions of them would take gigabytes."""
+"""Only the first invalid entry is reported; collecting millions of errors would take gigabytes."""
 Answers = Annotated[Many[Text], Field(min_length=1, max_length=MOST_ANSWERS)]
 
 
@@ -142,16 +142,6 @@ class ScoreRequest(Strict):
         return [Ask(query, answer) for answer in self.answers]
 
 
-class ScoreReply(BaseModel):
-    scores: list[float | None]
-    failures: list[str | None]
-    """Why there is no score; null where there is one."""
-    cut: list[int]
-    """How many posts, choices and turns were left out because they did not fit the model's context."""
-    model: str
-    fingerprint: str
-
-
 class RewardRequest(BaseModel):
     """OpenRLHF's: whole texts, the prompts they begin with, and the dataset's label column."""
 
@@ -174,7 +164,11 @@ class RewardRequest(BaseModel):
             answer = text.removeprefix(prompt).rstrip()
             while marker := next((end for end in END_MARKERS if answer.endswith(end)), None):
                 answer = answer.removesuffix(marker).rstrip()
-            asks.append(Ask(_label_query(n, label), answer))
+            try:  # an invalid label is an error: without the user it would be a different question
+                query = QueryIn.model_validate_json(label) if isinstance(label, str) else QueryIn.model_validate(label)
+            except ValidationError as error:
+                raise Refused(422, f"labels.{n} is not a query: {first_problem(error.errors())}") from None
+            asks.append(Ask(query.query(), answer))
         return asks
 
 
@@ -184,13 +178,13 @@ class MessageIn(BaseModel):
 
 
 class ClassifyRequest(BaseModel):
-    """vLLM's `/classify`: chats as texts that a chat template wrote, or one chat as messages. The last turn is the
-    answer. Other fields of vLLM's change nothing here."""
+    """vLLM's `/classify`: chats rendered by a chat template, or one chat as messages. The last turn is the answer.
+    vLLM's other fields are ignored."""
 
     input: Many[Text] = Field(default=[], max_length=MOST_ANSWERS)
     messages: Many[MessageIn] = Field(default=[], max_length=1_000)
     query: QueryIn | None = None
-    """Not vLLM's: what the model may see instead of the turns before the answer, as in `/v1/score`."""
+    """An extension: what the model may see instead of the turns before the answer, as in `/v1/score`."""
     use_activation: bool = False
     """Whether scores go through a sigmoid."""
 
@@ -216,61 +210,23 @@ class ClassifyRequest(BaseModel):
         *before, answer = turns
         if answer.role != "assistant" or not before or before[-1].role != "user":
             raise Refused(422, f"{place} must end with a user's turn and the assistant's answer to it")
-        asked = Query(question=before[-1].text, context=tuple(before[:-1]))
-        return Ask(self.query.query() if self.query else asked, answer.text)
+        chat = Query(question=before[-1].text, context=tuple(before[:-1]))
+        return Ask(self.query.query() if self.query else chat, answer.text)
 
 
 def _turns(n: int, text: str) -> list[Turn]:
-    """The turns of a text that is nothing but turns."""
+    """The turns of a chat that a known template rendered."""
     roles: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "model": "assistant"}
     for start, middle, end in TURNS:
         before, *pieces = text.split(start)
         parts = [(role, *rest.partition(end)) for role, _, rest in (piece.partition(middle) for piece in pieces)]
-        whole = all(role in roles and ended and BETWEEN.fullmatch(after) for role, _, ended, after in parts)
-        if parts and whole and BETWEEN.fullmatch(before):
-            return [Turn(roles[role], NO_THOUGHT.sub("", said, count=1).strip()) for role, said, *_ in parts]
+        whole = all(role in roles and ended and BETWEEN_TURNS.fullmatch(after) for role, _, ended, after in parts)
+        if parts and whole and BETWEEN_TURNS.fullmatch(before):
+            return [Turn(roles[role], EMPTY_THINKING.sub("", content, count=1).strip()) for role, content, *_ in parts]
     raise Refused(422, f"input.{n} is not a chat as the templates of Qwen, Llama 3 or Gemma write it; send messages")
 
 
-class Class(BaseModel):
-    index: int
-    label: Literal["LABEL_0"] = "LABEL_0"
-    probs: list[float]
-    """The score: one label has one logit."""
-    num_classes: Literal[1] = 1
-
-
-class Usage(BaseModel):
-    prompt_tokens: int
-    total_tokens: int
-    completion_tokens: int = 0
-
-
-class ClassifyReply(BaseModel):
-    id: str
-    object: Literal["list"] = "list"
-    created: int
-    model: str
-    data: list[Class]
-    usage: Usage
-
-
 Body = TypeVar("Body", ScoreRequest, RewardRequest, ClassifyRequest)
-
-
-class RewardReply(BaseModel):
-    rewards: list[float]
-    scores: list[float]
-    extra_logs: dict[str, list[float]]
-
-
-def _label_query(n: int, label: str | dict[str, Any]) -> Query:
-    """A label that is empty or cannot be parsed is an error: without the user it would be a different question."""
-    try:
-        query = QueryIn.model_validate_json(label) if isinstance(label, str) else QueryIn.model_validate(label)
-    except ValidationError as error:
-        raise Refused(422, f"labels.{n} is not a query: {first_problem(error.errors())}") from None
-    return query.query()
 
 
 def first_problem(errors: Sequence[Any]) -> str:
@@ -283,14 +239,14 @@ def first_problem(errors: Sequence[Any]) -> str:
 
 
 def read_body(kind: type[Body], content: bytes, *, max_answers: int, max_chars: int) -> tuple[Body, list[Ask]]:
-    """A request and what it asks, or the first thing that is wrong with it; what is too large is not looked into."""
+    """A request and its asks; too many answers are refused before anything is built from them."""
     body = kind.model_validate_json(content)
     if body.count > max_answers:
         raise Refused(413, f"{body.count} answers in one request; at most {max_answers}")
     asks = body.asks()
-    longest_query = max(query_length(query) for query in {ask.query for ask in asks})
-    longest_answer = max(len(ask.answer) for ask in asks)
-    for what, length in (("a query", longest_query), ("an answer", longest_answer)):
+    query_chars = max(query_length(query) for query in {ask.query for ask in asks})
+    answer_chars = max(len(ask.answer) for ask in asks)
+    for what, length in (("a query", query_chars), ("an answer", answer_chars)):
         if length > max_chars:
             raise Refused(413, f"{what} of {length} characters; at most {max_chars}")
     return body, asks
@@ -310,6 +266,16 @@ def cuts(results: Sequence[float | Failure]) -> list[int]:
     return [result.cut if isinstance(result, Reward) else 0 for result in results]
 
 
+class ScoreReply(BaseModel):
+    scores: list[float | None]
+    failures: list[str | None]
+    """Why there is no score; null where there is one."""
+    cut: list[int]
+    """How many posts, choices and turns were left out because they did not fit the model's context."""
+    model: str
+    fingerprint: str
+
+
 def score_reply(results: Sequence[float | Failure], *, partial: bool, model: str, fingerprint: str) -> ScoreReply:
     if not partial:
         all_scores(results)
@@ -322,9 +288,38 @@ def score_reply(results: Sequence[float | Failure], *, partial: bool, model: str
     )
 
 
+class RewardReply(BaseModel):
+    rewards: list[float]
+    scores: list[float]
+    extra_logs: dict[str, list[float]]
+
+
 def reward_reply(results: Sequence[float | Failure]) -> RewardReply:
     scores = all_scores(results)
     return RewardReply(rewards=scores, scores=scores, extra_logs={"cut": [float(cut) for cut in cuts(results)]})
+
+
+class ClassScore(BaseModel):
+    index: int
+    label: Literal["LABEL_0"] = "LABEL_0"
+    probs: list[float]
+    """The score: one label has one logit."""
+    num_classes: Literal[1] = 1
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int = 0
+
+
+class ClassifyReply(BaseModel):
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[ClassScore]
+    usage: Usage
 
 
 def classify_reply(results: Sequence[float | Failure], *, use_activation: bool, model: str) -> ClassifyReply:
@@ -336,6 +331,6 @@ def classify_reply(results: Sequence[float | Failure], *, use_activation: bool, 
         id=f"classify-{uuid4().hex[:16]}",
         created=int(time.time()),
         model=model,
-        data=[Class(index=n, probs=[score]) for n, score in enumerate(scores)],
+        data=[ClassScore(index=n, probs=[score]) for n, score in enumerate(scores)],
         usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
     )

@@ -1,4 +1,4 @@
-"""Reward functions for trainers that ask a `prb serve` process. Standard library only, so importing it costs nothing.
+"""Reward functions for trainers, backed by a `prb serve` process. Standard library only, so it imports anywhere.
 
 verl    custom_reward_function.path is the path of this file, custom_reward_function.name=compute_score; each row's
         `extra_info["query"]` is what the model may see, `{"question", "user", "posts", "plan"}`, as JSON text or a dict
@@ -7,7 +7,7 @@ trl     GRPOTrainer(reward_funcs=trl_reward, …); the dataset's column `query` 
 `PRB_SERVE_URL` (default http://127.0.0.1:8300) and `PRB_SERVE_TOKEN` set address and token. A server that is busy,
 restarting or unreachable is retried for `patience` seconds; then, and on every other error, these functions raise. An
 answer without a score never gets a number: `compute_score` raises, `trl_reward` returns None, which trl leaves out. An
-answer without text is not a failure but the policy's doing: for verl it has a reward of its own and is counted.
+empty answer is not a failure but the policy's output: for verl it has its own reward and is counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ URL = "http://127.0.0.1:8300"
 PATIENCE = 600.0
 TIMEOUT = 600.0
 RETRIED = frozenset({429, 503})
-"""Any other status would come back the same."""
+"""Retrying any other status would give the same reply."""
 MAX_PAUSE = 30.0
 MAX_CONNECTIONS = 32
 SHORTEST = "."
@@ -44,7 +44,7 @@ class NoScore(RuntimeError):
 def compute_score(
     data_source: str,
     solution_str: str,
-    ground_truth: Any,  # noqa: ARG001 - verl passes it; there is no one right answer here
+    ground_truth: Any,  # noqa: ARG001 - verl passes it; there is no single right answer here
     extra_info: Mapping[str, Any] | None = None,
     *,
     url: str | None = None,
@@ -84,8 +84,10 @@ def trl_reward(
         groups.setdefault(json.dumps(normalize(each)), []).append(position)
 
     def ask(group: tuple[str, list[int]]) -> list[float | None]:
-        answers = [_answer(completions[position]) for position in group[1]]
-        scores: list[float | None] = score(group[0], answers, partial=True, url=url, patience=patience)["scores"]
+        query_text, positions = group
+        replies = [completions[position] for position in positions]
+        answers = [reply if isinstance(reply, str) else _content(reply[-1]) for reply in replies]
+        scores: list[float | None] = score(query_text, answers, partial=True, url=url, patience=patience)["scores"]
         return scores
 
     rewards: list[float | None] = [None] * len(completions)
@@ -184,10 +186,6 @@ def _question(prompt: Any) -> str:
     if len(turns) == 1:
         return _content(turns[0])
     return "\n\n".join(f"{turn['role']}: {_content(turn)}" for turn in turns)
-
-
-def _answer(completion: Any) -> str:
-    return completion if isinstance(completion, str) else _content(completion[-1])
 
 
 def _content(turn: Mapping[str, Any]) -> str:

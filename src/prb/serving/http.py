@@ -1,4 +1,4 @@
-"""What every HTTP server of this project shares: the listener, the token, body limits, headers, and how it stops."""
+"""What the reward server and the study app share: listener, token check, body limits, headers, graceful stop."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from prb.errors import BadInput
 HEAD_SECONDS = 10.0
 """A connection that takes longer to send a request's headers is closed."""
 BODY_SECONDS = 60.0
-"""A body that takes longer is refused: slow clients must not hold places forever."""
+"""A body that takes longer is refused: slow clients must not block others."""
 KEEP_ALIVE_SECONDS = 75
 """Longer than the idle timeout of common proxies (60 s), so that the proxy closes first."""
 LAST_REPLIES_SECONDS = 10
-"""Time that clients have to take the last replies."""
+"""How long clients may take to receive the last replies."""
 BACKLOG = 2048
-"""Connections that may wait to be accepted."""
+"""Connections waiting to be accepted."""
 ACCEPTED_AT_ONCE = 16
 """Few, so that a burst cannot use up all file descriptors before the limit of connections applies."""
 SPARE_DESCRIPTORS = 256
@@ -39,7 +39,7 @@ HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that holds its port and does not listen yet, so a taken port is reported before any slow work."""
+    """A socket bound to its port, not yet listening, so a taken port is reported before any slow work."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -62,7 +62,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def has_token(authorization: bytes, token: bytes | None) -> bool:
-    """`Bearer TOKEN`, or Basic with the token as password: what clients send whose URL is `http://prb:TOKEN@host`."""
+    """`Bearer TOKEN`, or Basic with the token as password, which clients send for URLs like `http://prb:TOKEN@host`."""
     if token is None:
         return True
     kind, _, value = authorization.partition(b" ")
@@ -77,7 +77,7 @@ def has_token(authorization: bytes, token: bytes | None) -> bool:
 
 
 class BodyLimit:
-    """Refuses bodies that are too large or too slow. It counts what arrives: a stated length proves nothing."""
+    """Refuses bodies that are too large or too slow. It counts received bytes; a Content-Length proves nothing."""
 
     def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
         self.app, self.max_bytes = app, max_bytes
@@ -88,7 +88,7 @@ class BodyLimit:
 
         async def limited() -> Message:
             nonlocal size, complete
-            if complete:  # the next message says that the client has left
+            if complete:  # the next message is a disconnect
                 return await receive()
             try:
                 async with asyncio.timeout_at(deadline):
@@ -123,7 +123,7 @@ class SecurityHeaders:
 
 
 def max_connections() -> int:
-    """As many as the limit of open files allows, so that accepting one never fails."""
+    """As many as the limit on open files allows, so that accepting one never fails."""
     try:
         import resource
     except ImportError:  # not on Windows, which has no such limit
@@ -133,9 +133,9 @@ def max_connections() -> int:
 
 
 class Connection(H11Protocol):
-    """One that does not send a request's headers in time is closed; so is the longest idle one when there are too many.
+    """Closes itself if a request's headers do not arrive in time; too many connections close the longest idle one.
 
-    Sockets that somebody opens and leaves idle thus keep nobody else out.
+    So idle sockets keep nobody else out.
     """
 
     most = BACKLOG
@@ -145,8 +145,8 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._await_headers()
         if len(self.connections) > self.most:
-            idle: Any = [one for one in self.connections if one.idle and not one.transport.is_closing()]  # type: ignore
-            min(idle, key=lambda one: one.idle_since).transport.close()
+            idle: Any = [c for c in self.connections if c.idle and not c.transport.is_closing()]  # type: ignore
+            min(idle, key=lambda c: c.idle_since).transport.close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -193,7 +193,7 @@ class Server(uvicorn.Server):
             forwarded_allow_ips=list(proxies),
             access_log=False,  # paths and queries may hold secrets
             log_config=None,
-            log_level="error",  # warnings are about requests that are not HTTP: anybody could fill the disk with them
+            log_level="error",  # warnings are about malformed requests: anybody could fill the disk with them
             lifespan="off",
             ws="none",
             server_header=False,

@@ -1,8 +1,8 @@
-"""`prb serve`: from a config to a running reward server; concurrent requests become batches of one model.
+"""`prb serve`: starts a reward server, and batches concurrent requests for one model.
 
-Models are not thread-safe and are fastest on many answers at once. So everything that waits is taken together, answers
-to the same query side by side (the engine then reads the query once), and the next batch gathers while the model is
-busy. Each batch begins with the answer that has waited longest, so no request starves however popular a query is.
+Models are not thread-safe and are fastest on many answers at once. So waiting answers are scored together, those to the
+same query side by side (the engine then reads the query once), and the next batch gathers while the model is busy. Each
+batch begins with the answer that has waited longest, so no request starves, however popular a query is.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ log = logging.getLogger("prb.serving")
 
 TOKEN_VARIABLE = "PRB_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 SPARE_REQUESTS = 256
-"""Requests beyond queue and batch whose bodies may still be arriving."""
+"""How many more requests than answers in queue and batch may be open: their bodies are still arriving."""
 MOST_ANSWERS = 100_000
-"""Per request, whatever the settings: more would be a mistake or an attack."""
+"""Upper bound of `max_answers`; more would be a mistake or an attack."""
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Score = Callable[[Sequence[Ask]], Sequence[float | Failure]]
 
 MODEL_ERROR = "model error"
-"""Reason of a failure that was an exception, as opposed to a failure that the model reported."""
+"""Reason of a failure where the model raised an exception."""
 PATIENCE = 0.1
-"""Share of a batch's own time that it may wait for more answers."""
+"""Share of its scoring time that a batch may wait for more answers."""
 CHARS_PER_TOKEN = 4
 MAX_RETRY_SECONDS = 60
 ROOM_POLL = 0.05
-"""Seconds between looks at a full queue."""
+"""Seconds between checks of a full queue."""
 
 
 @config
@@ -111,7 +111,7 @@ class Served:
 
 
 def serve(config: ServeConfig, *, model: RewardModel | None = None, ready: Callable[[Ready], None]) -> Served:
-    """Serve until SIGINT or SIGTERM; `model` may be an object of your own, reported as `config.model`."""
+    """Serve until SIGINT or SIGTERM; `model`, if given, is served under the name `config.model`."""
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -248,7 +248,7 @@ class Batcher:
         return futures
 
     async def wait_for_room(self, answers: int, seconds: float) -> None:
-        """For clients that give up after a few tries: raise only when there is no room for so long."""
+        """Raise only if there is no room for that many seconds: some clients give up after a few retries."""
         end = time.monotonic() + seconds
         while True:
             try:
@@ -259,7 +259,7 @@ class Batcher:
             await asyncio.sleep(ROOM_POLL)
 
     def check_room(self, answers: int) -> None:
-        """Raise why so many more answers cannot be accepted."""
+        """Raise if so many more answers cannot be accepted."""
         if self.closing:
             raise Closing
         if len(self._waiting) + answers > self._limits.queue:
@@ -272,7 +272,7 @@ class Batcher:
             self._condition.notify()
 
     def drain(self) -> bool:
-        """Close, and say whether everything accepted has been answered."""
+        """Close; whether everything accepted has been answered."""
         self.close()
         return self.idle
 
@@ -320,8 +320,8 @@ class Batcher:
     def _gather(self) -> None:
         """Wait for more answers: the window of the oldest one, longer while more keep coming to a slow model.
 
-        Clients whose answers have just gone out come back at once, all of them. A batch that does not wait for them
-        splits them from the others for good, and their queries are read twice. A tenth of its time is worth that.
+        Clients that have just received their scores all come back at once. A batch that does not wait for them splits
+        them from the others for good, and their queries are read twice. A tenth of its time is worth that.
         """
         start = time.monotonic()
         while self._waiting and not self.closing and len(self._waiting) < self._limits.batch:
@@ -335,7 +335,7 @@ class Batcher:
 
 
 def select_batch(waiting: dict[int, Waiting], limits: Limits) -> Iterator[int]:
-    """Which answers go next: query by query, the longest waiting first, within the limits but at least one."""
+    """Which answers are scored next: query by query, the oldest first, within the limits but at least one."""
     by_query: dict[Query, list[int]] = {}
     for number, entry in waiting.items():
         by_query.setdefault(entry.ask.query, []).append(number)
@@ -374,7 +374,7 @@ def score_isolated(score: Score, asks: Sequence[Ask]) -> list[float | Failure]:
         log.error("the model failed: %s", place_of(error))
         return Failure(OUT_OF_MEMORY if is_out_of_memory(error) else MODEL_ERROR, type(error).__name__)
 
-    # whatever it raises: the thread must survive code that would end a program, too
+    # whatever it raises, SystemExit included: this thread must survive
     return compute_in_halves(checked, asks, retries=lambda _: True, failure=failure)
 
 

@@ -1,4 +1,4 @@
-"""The administrator's pages: progress, agreement so far, time per item, and what to look at."""
+"""The administrator's pages: progress, agreement so far, time per item, and annotators to look at."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from prb.study.database import (
     study_row,
 )
 from prb.study.export import judgments
-from prb.study.pages import ADMIN_COOKIE, Posted, Refused, Site, redirect
+from prb.study.site import ADMIN_COOKIE, Posted, Refused, ServedSite, Site, redirect
 
 CHECKING_PASSWORDS = BoundedSemaphore(2)
-"""At the same time: each check takes 64 MB."""
+"""At most two at once: each check takes 64 MB."""
 PASSWORD_SECONDS = 2.0
-"""How long a check may wait for its turn; the thread it occupies serves others, too."""
+"""How long a check may wait for its turn, since it occupies a thread that serves everybody."""
 REFRESH_SECONDS = 20.0
 LIVE_DRAWS = 200
 EVENTS = 12
@@ -45,84 +45,86 @@ FAST = 1 / 3
 """Share of the typical time per item below which an annotator is fast."""
 MANY_SKIPS = 0.3
 ONE_SIDED = 0.85
+ADMIN = APIRouter(prefix="/admin")
 
 
-def admin_routes(site: Site) -> APIRouter:
-    router = APIRouter(prefix="/admin")
-    live = LiveAgreement(site)
+@ADMIN.get("/login")
+def login_page(site: ServedSite) -> Response:
+    return site.page("login.html", wrong="")
 
-    def overview_page(visitor: Visitor, *, link: tuple[str, str] | None = None) -> Response:
-        with site.database.read() as connection:
-            annotators = annotator_table(connection, site.kind)
-            events = connection.execute(sa.select(AUDIT).order_by(AUDIT.c.id.desc()).limit(EVENTS)).all()
-        seconds = [a["seconds"] for a in annotators if a["seconds"]]
-        return site.page(
-            "admin.html",
-            visitor,
-            annotators=annotators,
-            done=sum(a["done"] for a in annotators),
-            total=sum(a["total"] for a in annotators),
-            typical=statistics.median(seconds) if seconds else None,
-            agreement=live.summary(),
-            events=events,
-            clock=lambda at: time.strftime("%d %b %H:%M", time.gmtime(at)),
-            link=link,
-        )
 
-    @router.get("/login")
-    def login_page() -> Response:
-        return site.page("login.html", wrong="")
-
-    @router.post("/login")
-    def login(request: Request, form: Posted) -> Response:
-        site.limit_sign_ins(request)
-        if not is_password(site, form.get("password", "")):
-            with site.database.write() as connection:
-                log(connection, "wrong password")
-            return site.page("login.html", status=403, wrong="Wrong password.")
-        return site.sign_in("/admin", None)
-
-    @router.post("/leave")
-    def leave(request: Request, form: Posted) -> Response:
-        return site.sign_out("/admin/login", site.visitor(request, form, admin=True))
-
-    @router.get("")
-    def overview(request: Request) -> Response:
-        if not request.cookies.get(ADMIN_COOKIE):
-            return redirect("/admin/login")
-        return overview_page(site.visitor(request, admin=True))
-
-    @router.post("/renew")
-    def renew(request: Request, form: Posted) -> Response:
-        visitor = site.visitor(request, form, admin=True)
-        number = form.get("annotator", "")
-        annotator = int(number) if number.isdecimal() and len(number) < 10 else -1
+@ADMIN.post("/login")
+def login(request: Request, site: ServedSite, form: Posted) -> Response:
+    site.limit_sign_ins(request)
+    if not is_password(site, form.get("password", "")):
         with site.database.write() as connection:
-            row = connection.execute(sa.select(ANNOTATOR).where(ANNOTATOR.c.id == annotator)).first()
-            if row is None or row.withdrawn:
-                raise Refused(404, "There is no such annotator")
-            token = renew_link(connection, row.id)
-        return overview_page(visitor, link=(row.name, site.invitation(request, token)))
+            log(connection, "wrong password")
+        return site.page("login.html", status=403, wrong="Wrong password.")
+    return site.sign_in("/admin", None)
 
-    @router.post("/add")
-    def add(request: Request, form: Posted) -> Response:
-        visitor = site.visitor(request, form, admin=True)
-        if site.kind != "collect":
-            text = "A validation study is balanced for the annotators it began with."
-            raise Refused(400, "Assignments are fixed", text)
-        token = new_token()
-        with site.database.write() as connection:
-            count = connection.scalar(sa.select(sa.func.count()).select_from(ANNOTATOR)) or 0
-            row = {"name": f"Participant {count + 1}", "pseudonym": new_pseudonym(), "token_hash": sha256(token)}
-            connection.execute(sa.insert(ANNOTATOR).values(**row, created=time.time()))
-            log(connection, "participant added")
-        return overview_page(visitor, link=(row["name"], site.invitation(request, token)))
 
-    return router
+@ADMIN.post("/leave")
+def leave(request: Request, site: ServedSite, form: Posted) -> Response:
+    return site.sign_out("/admin/login", site.visitor(request, form, admin=True))
+
+
+@ADMIN.get("")
+def overview(request: Request, site: ServedSite) -> Response:
+    if not request.cookies.get(ADMIN_COOKIE):
+        return redirect("/admin/login")
+    return overview_page(request, site, site.visitor(request, admin=True))
+
+
+@ADMIN.post("/renew")
+def renew(request: Request, site: ServedSite, form: Posted) -> Response:
+    visitor = site.visitor(request, form, admin=True)
+    number = form.get("annotator", "")
+    annotator = int(number) if number.isdecimal() and len(number) < 10 else -1
+    with site.database.write() as connection:
+        row = connection.execute(sa.select(ANNOTATOR).where(ANNOTATOR.c.id == annotator)).first()
+        if row is None or row.withdrawn:
+            raise Refused(404, "There is no such annotator")
+        token = renew_link(connection, row.id)
+    return overview_page(request, site, visitor, link=(row.name, site.invitation(request, token)))
+
+
+@ADMIN.post("/add")
+def add(request: Request, site: ServedSite, form: Posted) -> Response:
+    visitor = site.visitor(request, form, admin=True)
+    if site.kind != "collect":
+        text = "A validation study is balanced for the annotators it began with."
+        raise Refused(400, "Assignments are fixed", text)
+    token = new_token()
+    with site.database.write() as connection:
+        count = connection.scalar(sa.select(sa.func.count()).select_from(ANNOTATOR)) or 0
+        row = {"name": f"Participant {count + 1}", "pseudonym": new_pseudonym(), "token_hash": sha256(token)}
+        connection.execute(sa.insert(ANNOTATOR).values(**row, created=time.time()))
+        log(connection, "participant added")
+    return overview_page(request, site, visitor, link=(row["name"], site.invitation(request, token)))
+
+
+def overview_page(request: Request, site: Site, visitor: Visitor, *, link: tuple[str, str] | None = None) -> Response:
+    """Progress and agreement; `link` is a new invitation, shown once: annotator and URL."""
+    with site.database.read() as connection:
+        annotators = annotator_table(connection, site.kind)
+        events = connection.execute(sa.select(AUDIT).order_by(AUDIT.c.id.desc()).limit(EVENTS)).all()
+    seconds = [a["seconds"] for a in annotators if a["seconds"]]
+    return site.page(
+        "admin.html",
+        visitor,
+        annotators=annotators,
+        done=sum(a["done"] for a in annotators),
+        total=sum(a["total"] for a in annotators),
+        typical=statistics.median(seconds) if seconds else None,
+        agreement=request.app.state.agreement.summary(),
+        events=events,
+        clock=lambda at: time.strftime("%d %b %H:%M", time.gmtime(at)),
+        link=link,
+    )
 
 
 def is_password(site: Site, password: str) -> bool:
-    """Whether it is the administrator's; whoever cannot be checked soon is told to come back."""
+    """Whether it is the administrator's; refused if too many are being checked."""
     with site.database.read() as connection:
         stored = study_row(connection)["admin_hash"]
     if not CHECKING_PASSWORDS.acquire(timeout=PASSWORD_SECONDS):

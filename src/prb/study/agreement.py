@@ -30,7 +30,7 @@ from prb.stats.agreement import (
 )
 from prb.stats.estimate import Floats, Ints, codes, share
 from prb.study.config import CRITERIA, AgreeConfig
-from prb.study.export import GOOD_ALPHA, SENTENCES
+from prb.study.verdict import GOOD_ALPHA, SENTENCES
 
 Row = dict[str, Any]
 DIFFERENCES = ("preference", "quality", "unclear")

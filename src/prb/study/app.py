@@ -22,26 +22,16 @@ from starlette.types import Scope
 from prb.errors import BadInput
 from prb.hashing import draw
 from prb.serving import http
-from prb.study.admin import admin_routes
-from prb.study.collect import collect_routes, numbered_reply
+from prb.study.admin import ADMIN, LiveAgreement
 from prb.study.config import CRITERIA, DemoConfig, NewConfig, ServeConfig
-from prb.study.database import (
-    ANNOTATOR,
-    ASSIGNMENT,
-    ITEM,
-    POST,
-    Database,
-    Visitor,
-    open_study,
-    replace_password,
-    sha256,
-)
+from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, POST, Database, open_study, replace_password, sha256
 from prb.study.design import new_study
-from prb.study.judgments import store_reply
-from prb.study.pages import Refused, Site, account_routes, step_routes, validate_routes
+from prb.study.judgments import numbered_reply, store_reply
+from prb.study.pages import COLLECT, STEPS, VALIDATE
+from prb.study.site import ACCOUNT, Refused, Site
 
 MAX_BODY = 256 * 1024
-"""Bytes of a form; the longest text allowed takes a third of it."""
+"""Bytes of a form; the longest text allowed takes at most a third of it."""
 HEADERS = http.HEADERS | {
     "referrer-policy": "same-origin",  # with no-referrer, browsers would hide the origin of our own forms from us
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
@@ -66,11 +56,11 @@ WISHES = (
     "Give me the reasons, not just the advice, and be honest.",
 )
 CARELESS = 3
-"""Position of the annotator who clicks through, so that the demo has something to flag."""
+"""Index of the annotator who clicks through, so that the demo has something to flag."""
 
 
 class StaticFilesRevalidated(StaticFiles):
-    """Style and script may be cached, but are checked each time, so that an upgrade shows at once."""
+    """Browsers may cache these files but must revalidate them, so that an upgrade shows at once."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
@@ -80,14 +70,13 @@ class StaticFilesRevalidated(StaticFiles):
 
 def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.site = site
+    app.state.site, app.state.agreement = site, LiveAgreement(site)
     app.add_middleware(http.BodyLimit, max_bytes=MAX_BODY)
     app.add_middleware(http.SecurityHeaders, headers=HEADERS)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, *(hosts or [])], www_redirect=False)
     app.mount("/static", StaticFilesRevalidated(directory=str(files("prb.study") / "static")))
-    kind_routes = {"validate": validate_routes, "collect": collect_routes}[site.kind]
-    for routes in (account_routes, step_routes, kind_routes, admin_routes):
-        app.include_router(routes(site))
+    for router in (ACCOUNT, STEPS, VALIDATE if site.kind == "validate" else COLLECT, ADMIN):
+        app.include_router(router)
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> Response:
@@ -113,7 +102,7 @@ def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
     async def unexpected(_: Request, __: Exception) -> Response:
         text = "This is our fault, and it has been logged. Everything you saved is kept; go back and try again."
         reply = site.page("message.html", status=500, heading="Something went wrong", text=text)
-        reply.headers.update(HEADERS)  # this handler runs outside of every other layer
+        reply.headers.update(HEADERS)  # this handler runs outside the middleware
         return reply
 
     return app
@@ -164,7 +153,7 @@ def run_demo(config: DemoConfig, ready: Callable[[DemoReady], None]) -> None:
 
 
 def fill(database: Database, kind: str) -> None:
-    """All but the last annotator have worked, the first ones most."""
+    """Simulate replies of all annotators but the last, the most from the first ones."""
     with database.write() as connection:
         annotators = connection.execute(sa.select(ANNOTATOR).order_by(ANNOTATOR.c.id)).all()
         for n, annotator in enumerate(annotators[:-1]):
@@ -189,22 +178,21 @@ def _judge(connection: Connection, annotator: Any, n: int) -> None:
         chances = (55, 55) if careless else (92 if easy else 40, 96)
         before, after = (labeled if dice[k] < chance else other for k, chance in enumerate(chances))
         fields = [(answer, criterion) for answer in "AB" for criterion in CRITERIA]
-        ratings = {f"{a}-{c}": _rating(row.key, c, dice[2 + k]) for k, (a, c) in enumerate(fields)}
+        ratings = {}
+        for (answer, criterion), die in zip(fields, dice[2:8], strict=True):
+            # both answers of an item are about equally good, and most annotators see how good
+            rating = 3 + draw(0, "good", row.key, criterion) % 3 + (die > 88) - (die < 12)
+            ratings[f"{answer}-{criterion}"] = str(min(5, rating))
         if row.is_check and not careless:
             before, ratings[f"{other}-relevance"] = labeled, "1"
         sure = "3" if dice[8] > 40 else "2"
-        uneven = draw(0, "uneven", row.key) % 12 == 0  # a few items do differ in quality, and most notice
+        uneven = draw(0, "uneven", row.key) % 12 == 0  # a few items do differ in quality, and most annotators notice
         difference = ("quality" if uneven else "preference") if dice[9] < 88 else "unclear"
         spent = (9.0 if careless else 48.0) + dice[10] / 2
         steps = ({**ratings, "prefer": before}, {"prefer": after, "sure": sure, "difference": difference})
         for step, reply in enumerate(steps, 1):
             last = step == 2
             store_reply(connection, annotator.id, row.id, step, reply, last=last, seconds=spent, active=spent * 0.9)
-
-
-def _rating(item: str, criterion: str, dice: int) -> str:
-    """Both answers of an item are about equally good, and most annotators see how good."""
-    return str(min(5, 3 + draw(0, "good", item, criterion) % 3 + (dice > 88) - (dice < 12)))
 
 
 def _take_part(connection: Connection, annotator: Any, n: int) -> None:
@@ -214,13 +202,12 @@ def _take_part(connection: Connection, annotator: Any, n: int) -> None:
         row = {"annotator": annotator.id, "digest": sha256(post), "text": post, "at": annotator.created}
         connection.execute(sa.insert(POST).values(**row))
     items = connection.execute(sa.select(ITEM).where(ITEM.c.owner.is_(None)).order_by(ITEM.c.id)).all()
-    visitor = Visitor("", annotator.id, annotator.name, annotator.pseudonym, True)
     for position, item in enumerate(sorted(items, key=lambda i: draw(n, "take", i.key))[: 5 - n]):
         values = {"annotator": annotator.id, "item": item.id, "position": position, "flipped": False}
         inserted = connection.execute(sa.insert(ASSIGNMENT).values(**values)).inserted_primary_key
         assert inserted is not None
         dice = [draw(n, item.key, k) % 3 for k in range(3)]
         compared = {"A-rating": str(3 + dice[0]), "B-rating": str(3 + dice[1]), "best": "AB"[dice[0] <= dice[1]]}
-        steps = ({"narrative": WISHES[n % 2]}, numbered_reply(compared, visitor, item.content))
+        steps = ({"narrative": WISHES[n % 2]}, numbered_reply(compared, annotator.pseudonym, item.content))
         for step, reply in enumerate(steps, 1):
             store_reply(connection, annotator.id, inserted[0], step, reply, last=step == 2, seconds=60.0, active=50.0)

@@ -1,6 +1,6 @@
 """A study is one database: a SQLite file (WAL), or PostgreSQL by URL. Reads see one snapshot, writes are durable.
 
-Also who may enter (invitation tokens, the administrator's password, sessions), and deleting an annotator's data.
+Also authentication (invitation tokens, the administrator's password, sessions) and deleting an annotator's data.
 """
 
 from __future__ import annotations
@@ -37,15 +37,7 @@ def _table(name: str, /, *keys: str, **columns: Any) -> sa.Table:
 INT, REAL, TEXT, BOOL, JSON = sa.Integer, sa.Float, sa.Text, sa.Boolean, sa.JSON
 STUDY = _table("study", "id", id=INT, kind=TEXT, title=TEXT, settings=JSON, admin_hash=TEXT, created=REAL)
 ANNOTATOR = _table(
-    "annotator",
-    "id",
-    id=INT,
-    name=TEXT,
-    pseudonym=TEXT,
-    token_hash=TEXT,
-    created=REAL,
-    consented=REAL,
-    withdrawn=REAL,
+    "annotator", "id", id=INT, name=TEXT, pseudonym=TEXT, token_hash=TEXT, created=REAL, consented=REAL, withdrawn=REAL
 )
 ITEM = _table("item", "id", id=INT, key=TEXT, cluster=TEXT, is_check=BOOL, owner=INT, content=JSON)
 """`owner`: the participant who asked this question; it is shown to nobody else."""
@@ -73,7 +65,7 @@ class Database:
         self.where = where
         self.sqlite = "://" not in where
         self.engine = _sqlite_engine(Path(where)) if self.sqlite else _postgres_engine(where)
-        # SQLite has one writer at a time; waiting here is fair, waiting inside SQLite is polling
+        # SQLite has one writer at a time; waiting here is fair, while SQLite itself would poll
         self._commits = GroupCommit(self.engine) if self.sqlite else None
 
     @contextmanager
@@ -91,7 +83,7 @@ class Database:
 
     def upgrade(self) -> None:
         """Apply the migrations that this database has not seen."""
-        logging.getLogger("alembic").setLevel(logging.WARNING)  # some libraries enable everybody's info messages
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # some libraries enable info messages globally
         from alembic import command
         from alembic.config import Config
 
@@ -157,7 +149,7 @@ def _postgres_engine(url: str) -> Engine:
 
 def _sqlite_engine(path: Path) -> Engine:
     with suppress(OSError):  # reported when it is opened
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # it holds what people wrote: for its owner only
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # personal data: readable only by the file's owner
     engine = sa.create_engine(
         f"sqlite:///{path}", pool_size=40, max_overflow=20, connect_args={"timeout": BUSY_SECONDS}
     )
@@ -258,7 +250,7 @@ def renew_link(connection: Connection, annotator: int) -> str:
 
 
 def stored_data(connection: Connection, annotator: int) -> dict[str, Any]:
-    """What is stored of one annotator, for them to read."""
+    """What is stored about one annotator, for them to read."""
     replies = connection.scalar(
         sa.select(sa.func.count())
         .select_from(ANSWER.join(ASSIGNMENT, ANSWER.c.assignment == ASSIGNMENT.c.id))
@@ -305,7 +297,7 @@ class Group:
     def commit(self) -> None:
         try:
             if not self.intact:
-                raise RuntimeError("the database gave up a transaction that several writers shared")
+                raise RuntimeError("the database rolled back a transaction that several writers shared")
             self._transaction.commit()
         except BaseException as error:
             self.error = error
@@ -317,11 +309,10 @@ class Group:
 
 
 class GroupCommit:
-    """One writer at a time, each in a savepoint of its own; whoever finds nobody waiting commits for all of them.
+    """One writer at a time, each in its own savepoint; a writer that finds nobody waiting commits for all of them.
 
-    Making a commit durable takes longer than all else that a writer does, and `synchronous=NORMAL` would acknowledge
-    what a power failure can still lose. So the wait stays and is shared: no writer returns before the commit that holds
-    its changes.
+    Making a commit durable takes longer than everything else a writer does, and `synchronous=NORMAL` would acknowledge
+    what a power failure can still lose. So writers share the wait: none returns before the commit with its changes.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -369,7 +360,7 @@ class GroupCommit:
         return self._group
 
     def _leave(self, group: Group) -> None:
-        """Commit, unless the next writer will; one that waits has its turn after this one and finds the group open."""
+        """Commit, unless another writer waits: it finds the group open and will commit."""
         try:
             if self._waiting == 0 or not group.intact:
                 self._group = None

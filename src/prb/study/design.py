@@ -1,4 +1,4 @@
-"""The design of a study: which items, who judges which of them, in which order; all stored in one transaction.
+"""`prb study new`: items, and who judges which of them in which order; stored in one transaction.
 
 Assignments are balanced by construction and determined by the seed.
 """
@@ -140,7 +140,7 @@ def validate_items(config: NewConfig) -> list[Row]:
 
 
 def attention_checks(items: Sequence[Row], count: int, seed: int) -> list[Row]:
-    """Real questions with their own answer and one to the question they have least in common with."""
+    """Real questions, each with its own answer and one to the question it shares the fewest words with."""
     checks: list[Row] = []
     for item in sorted(items, key=lambda item: draw(seed, "check", item["key"])):
         others = [o["content"] for o in items if o["content"]["group"] != item["content"]["group"]]
@@ -156,7 +156,7 @@ def attention_checks(items: Sequence[Row], count: int, seed: int) -> list[Row]:
 
 
 def collect_items(config: NewConfig) -> list[Row]:
-    """One item per question, with all distinct answers that the dataset has to it."""
+    """One item per question, with all its distinct answers in the dataset."""
     dataset = load(config.dataset, task=config.task, split=config.split)
     questions = [item.question for item in dataset]
     sample = frozenset(sample_rows(questions, questions, config.limit or len(questions), config.seed))
@@ -188,7 +188,7 @@ def store(where: str, study: Row, items: list[Row], annotators: list[Row], assig
         database.upgrade()
         with database.write() as connection:
             if connection.scalar(sa.select(STUDY.c.id)) is not None:
-                keep = True  # somebody else's, even if the file was not there a moment ago
+                keep = True  # another process created it a moment ago
                 raise RunConflict(f"{without_password(where)} already holds a study; choose another --out")
             connection.execute(sa.insert(STUDY).values(id=1, **study))
             connection.execute(sa.insert(ITEM), items)
@@ -211,7 +211,7 @@ def store(where: str, study: Row, items: list[Row], annotators: list[Row], assig
 def assign(
     groups: Sequence[str], *, annotators: int, overlap: int, quota: int | None, checks: int, seed: int
 ) -> list[Assignment]:
-    """Items 0..n−1 go to `overlap` annotators each; items n, n+1, … are the checks and go to everybody."""
+    """Items 0 to n−1 go to `overlap` annotators each; items n, n+1, … are the checks and go to everybody."""
     edges = balance_loads(groups, annotators=annotators, overlap=overlap, quota=quota, seed=seed)
     edges += [(a, len(groups) + c) for a in range(annotators) for c in range(checks)]
     flipped = balance_orders(edges, seed=seed)

@@ -1,4 +1,4 @@
-"""Judging an item step by step: what is asked, which replies are valid, how they are stored and taken back."""
+"""Judging an item step by step: fields of a form, valid replies, blinding, storing and undoing replies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from prb.hashing import draw
 from prb.study.config import CRITERIA
 from prb.study.database import ANSWER, ASSIGNMENT, AUDIT, ITEM, log
 
@@ -23,7 +24,7 @@ MAX_TEXT = 20_000
 """Characters of a post, a question or a wish; longer ones are refused, never cut."""
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 TAKEN_KEYS = "jknsu"
-"""Keys with another meaning: next, previous, neither, skip, undo."""
+"""Shortcuts with another meaning: next, previous, neither, skip, undo."""
 
 
 class FormOption(NamedTuple):
@@ -78,23 +79,22 @@ def collect_fields(step: int, answers: int) -> list[FormField]:
     if step == 1:
         hint = "What should it contain, how should it sound, what should it leave out, and why?"
         return [FormField("narrative", "What would make an answer a good one for you?", hint=hint)]
-    ratings = [
-        FormField(f"{n}-rating", "How well does it suit you?", SCALE, ends=("not at all", "perfectly"))
-        for n in letters(answers)
-    ]
-    each = tuple(
-        FormOption(n, f"Answer {n}", "" if len(n) > 1 or n.lower() in TAKEN_KEYS else n.lower())
-        for n in letters(answers)
-    )
-    choices = [FormField("best", "Which one do you prefer?", (*each, FormOption("neither", "No preference", "n")))]
+    fields, each = list[FormField](), list[FormOption]()
+    for letter in letters(answers):
+        ends = ("not at all", "perfectly")
+        fields.append(FormField(f"{letter}-rating", "How well does it suit you?", SCALE, ends=ends))
+        key = "" if len(letter) > 1 or letter.lower() in TAKEN_KEYS else letter.lower()
+        each.append(FormOption(letter, f"Answer {letter}", key))
+    neither = FormOption("neither", "No preference", "n")
+    fields.append(FormField("best", "Which one do you prefer?", (*each, neither)))
     if answers > 2:
-        none = FormOption("neither", "Can’t say", "n")
-        choices.append(FormField("worst", "Which one suits you least?", (*each, none)))
-    return ratings + choices
+        neither = FormOption("neither", "Can’t say", "n")
+        fields.append(FormField("worst", "Which one suits you least?", (*each, neither)))
+    return fields
 
 
 def letters(answers: int) -> list[str]:
-    """How answers are called: A to Z, then AA, AB, …"""
+    """Names of the answers on the page: A to Z, then AA, AB, …"""
     names = list(ALPHABET)
     while len(names) < answers:
         names += [f"{first}{last}" for first in names[-(len(ALPHABET) ** len(names[-1])) :] for last in ALPHABET]
@@ -125,7 +125,7 @@ def too_long(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def unblind(reply: Mapping[str, Any], flipped: bool) -> dict[str, Any]:
-    """A reply about A and B as one about chosen and rejected."""
+    """A validation reply with chosen and rejected in place of A and B."""
     names = {"A": "rejected" if flipped else "chosen", "B": "chosen" if flipped else "rejected", "neither": "neither"}
     unblinded: dict[str, Any] = {}
     for key, value in reply.items():
@@ -135,6 +135,36 @@ def unblind(reply: Mapping[str, Any], flipped: bool) -> dict[str, Any]:
         else:
             unblinded[key] = names[value] if key == "prefer" else value
     return unblinded
+
+
+def shown_order(pseudonym: str, content: Mapping[str, Any]) -> list[int]:
+    """The order in which a participant sees the answers: random, but always the same for them."""
+    numbers = range(len(content["answers"]))
+    return sorted(numbers, key=lambda n: draw(0, "shown", pseudonym, content["question"], n))
+
+
+def numbered_reply(reply: Mapping[str, str], pseudonym: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """A collection reply with answer numbers in place of letters, so that it does not depend on the order shown."""
+    order = shown_order(pseudonym, content)
+    number = dict(zip(letters(len(order)), order, strict=True))
+    numbered: dict[str, Any] = {}
+    for key, value in reply.items():
+        letter, dash, _ = key.partition("-")
+        if dash:
+            numbered.setdefault("ratings", [None] * len(order))[number[letter]] = int(value)
+        else:
+            numbered[key] = number.get(value) if key in ("best", "worst") else value
+    return numbered
+
+
+def letter_reply(reply: Mapping[str, Any], pseudonym: str, content: Mapping[str, Any]) -> dict[str, str]:
+    """The inverse of `numbered_reply`, for a form that is filled in again."""
+    order = shown_order(pseudonym, content)
+    letter = dict(zip(order, letters(len(order)), strict=True))
+    values = {key: str(value) for key, value in reply.items() if key not in ("best", "worst", "ratings")}
+    values |= {key: letter.get(reply[key], "neither") for key in ("best", "worst") if key in reply}
+    values |= {f"{letter[n]}-rating": str(value) for n, value in enumerate(reply.get("ratings", ())) if value}
+    return values
 
 
 class CurrentStep(NamedTuple):
@@ -190,8 +220,7 @@ def current_step(connection: Connection, annotator: int) -> CurrentStep | None:
     if row is None:
         return None
     done, total = progress(connection, annotator)
-    steps = row.steps
-    return CurrentStep(row.id, steps + 1, row.content, row.flipped, done, total, bool(done or steps))
+    return CurrentStep(row.id, row.steps + 1, row.content, row.flipped, done, total, bool(done or row.steps))
 
 
 def progress(connection: Connection, annotator: int) -> tuple[int, int]:
@@ -243,7 +272,7 @@ def store_reply(
 
 
 def undo_reply(connection: Connection, annotator: int) -> bool:
-    """Take back the latest reply. Step 1 taken back after step 2 was shown marks the assignment as revised."""
+    """Take back the latest reply. Taking back step 1, after step 2 was shown, marks the assignment as revised."""
     row = connection.execute(
         sa.select(ANSWER.c.assignment, ANSWER.c.step, ANSWER.c.said, ASSIGNMENT.c.revised)
         .join_from(ANSWER, ASSIGNMENT, ANSWER.c.assignment == ASSIGNMENT.c.id)

@@ -1,385 +1,330 @@
-"""The annotator's pages: joining, judging pairs, leaving, and their own data. `Site` is what every page needs."""
+"""The annotator's pages: the steps of an item, skip and undo; and when collecting, consent, posts and questions."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from threading import Lock
 from types import MappingProxyType
-from typing import Annotated, Any
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Depends, Path, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
 from sqlalchemy import Connection
 
-from prb.study.database import (
-    ANNOTATOR,
-    SESSION,
-    Database,
-    Visitor,
-    delete_data,
-    open_session,
-    session_visitor,
-    sha256,
-    stored_data,
-    study_row,
-)
+from prb.hashing import draw
+from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, POST, Visitor, log, sha256
 from prb.study.judgments import (
     END,
+    MAX_TEXT,
     SKIP_REASONS,
     CurrentStep,
     FormField,
+    assigned_content,
     check_reply,
+    collect_fields,
     current_step,
+    letter_reply,
+    letters,
+    numbered_reply,
     progress,
+    shown_order,
     store_reply,
     too_long,
     undo_reply,
     undone_reply,
     validate_fields,
 )
-from prb.types import visible
+from prb.study.site import Form, Id, Posted, Refused, ServedSite, Site, redirect
 
-MAX_FIELDS = 10_000
-MAX_SKIP_WORDS = 1000
-SIGN_INS_PER_MINUTE = 10
-TRACKED_KEYS = 10_000
-"""Rate limits forget idle keys when there are more."""
-COOKIE, ADMIN_COOKIE = "prb_study", "prb_study_admin"
 NOTICES = {
     "kept": "This item had already been answered, perhaps in another tab. The first answer was kept; use Undo to "
     "change it.",
     "undone": "Taken back. Change what you like and save it again.",
     "nothing": "There is nothing to undo.",
 }
-Form = dict[str, str]
-Id = Annotated[int, Path(ge=0, lt=2**31)]
-"""What an integer column of any database holds."""
+MAX_SKIP_WORDS = 1000
+OFFERED = 12
+"""Questions shown to choose from, those with the fewest takers first."""
+NO_QUOTA = 1000
+"""Most questions per participant in a study without a quota: no person answers more, but a program might try."""
+STEPS, VALIDATE, COLLECT = APIRouter(), APIRouter(), APIRouter()
+"""Pages of both kinds of study, of validation and of collection."""
 
 
-class Refused(Exception):
-    """Ends a request with a page that says why."""
-
-    def __init__(self, status: int, title: str, text: str = "") -> None:
-        super().__init__(title)
-        self.status, self.title, self.text = status, title, text
-
-
-class Site:
-    """A study being served: its database and templates, who is asking, and whether a form is genuine."""
-
-    def __init__(self, database: Database, *, rate: int = 120, url: str = "") -> None:
-        self.database = database
-        self.url = url.rstrip("/")
-        self.secure = url.startswith("https:")
-        self.requests, self.sign_ins = RateLimit(rate), RateLimit(SIGN_INS_PER_MINUTE)
-        with database.read() as connection:
-            study = study_row(connection)
-        self.kind: str = study["kind"]
-        self.title: str = study["title"]
-        self.settings: Mapping[str, Any] = study["settings"]
-        self.templates = Environment(
-            loader=PackageLoader("prb.study"),
-            autoescape=True,
-            auto_reload=False,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self.templates.filters["visible"] = visible
-
-    def page(self, name: str, visitor: Visitor | None = None, status: int = 200, **fields: Any) -> HTMLResponse:
-        token = form_token(visitor.session) if visitor else ""
-        common = {"title": self.title, "kind": self.kind, "token": token, "notice": ""}
-        return HTMLResponse(self.templates.get_template(name).render(**{**common, **fields}), status)
-
-    def visitor(self, request: Request, form: Form | None = None, *, admin: bool = False) -> Visitor:
-        """Whoever is signed in, and sent `form` from our page; each request counts against the session's rate."""
-        with self.database.read() as connection:
-            visitor = session_visitor(connection, request.cookies.get(ADMIN_COOKIE if admin else COOKIE))
-        if visitor is None or (visitor.annotator is None) != admin:
-            raise Refused(401, "Please sign in" if admin else "Please open your invitation link")
-        if not self.requests.allows(visitor.session):
-            raise Refused(429, "Too many requests", "Wait a moment, then try again. Everything you saved is kept.")
-        if form is not None:
-            self.check_form(visitor, form)
-        return visitor
-
-    def annotator(self, request: Request, form: Form | None = None) -> tuple[Visitor, int]:
-        visitor = self.visitor(request, form)
-        assert visitor.annotator is not None
-        return visitor, visitor.annotator
-
-    def check_form(self, visitor: Visitor, form: Form) -> float:
-        """Seconds since the page of this form was made; refuses a form that is not from our page."""
-        age = form_age(visitor.session, form.get("token", ""))
-        if age is None:
-            raise Refused(403, "This form has expired", "Go back, reload the page and send it again.")
-        return age
-
-    def limit_sign_ins(self, request: Request) -> None:
-        """Passwords and links can be guessed, so attempts are limited per address."""
-        if not self.sign_ins.allows(request.client.host if request.client else ""):
-            raise Refused(429, "Too many attempts", "Wait a minute, then try again.")
-
-    def invitation(self, request: Request, token: str) -> str:
-        return f"{self.url or str(request.base_url).rstrip('/')}/join/{token}"
-
-    def sign_in(self, to: str, annotator: int | None) -> Response:
-        with self.database.write() as connection:
-            secret, seconds = open_session(connection, annotator)
-        response = redirect(to)
-        name = ADMIN_COOKIE if annotator is None else COOKIE
-        response.set_cookie(name, secret, max_age=seconds, httponly=True, samesite="lax", secure=self.secure, path="/")
-        return response
-
-    def sign_out(self, to: str, visitor: Visitor) -> Response:
-        with self.database.write() as connection:
-            connection.execute(sa.delete(SESSION).where(SESSION.c.hash == sha256(visitor.session)))
-        response = redirect(to)
-        response.delete_cookie(ADMIN_COOKIE if visitor.annotator is None else COOKIE, path="/")
-        return response
-
-    def save(
-        self, visitor: Visitor, place: tuple[int, int], reply: Mapping[str, Any], form: Form, *, last: bool
-    ) -> Response:
-        """Store a reply to (assignment, step) and go on."""
-        assert visitor.annotator is not None
-        age = self.check_form(visitor, form)
-        try:
-            active = max(0.0, min(float(form.get("active", "")), age))  # as the browser counted it
-        except ValueError:
-            active = None
-        with self.database.write() as connection:
-            stored = store_reply(connection, visitor.annotator, *place, reply, last=last, seconds=age, active=active)
-        if stored == "missing":
-            raise Refused(404, "There is nothing here")
-        return redirect("/task?notice=kept" if stored == "kept" else "/task")
-
-    def item_page(
-        self,
-        visitor: Visitor,
-        now: CurrentStep,
-        fields: Sequence[FormField],
-        texts: Mapping[str, str],
-        values: Mapping[str, Any],
-        *,
-        notice: str = "",
-        wrong: Mapping[str, str] = MappingProxyType({}),
-    ) -> Response:
-        """The form of one step. Fields named after an answer's letter stand below it, the others at the end."""
-        return self.page(
-            f"{self.kind}.html",
-            visitor,
-            422 if wrong else 200,
-            now=now,
-            item=now.content,
-            texts=texts,
-            rate={letter: [f for f in fields if f.name.startswith(f"{letter}-")] for letter in texts},
-            ask=[f for f in fields if "-" not in f.name],
-            values=values,
-            wrong=wrong,
-            skips=SKIP_REASONS,
-            notice=NOTICES.get(notice, ""),
-        )
-
-    def finished_page(self, connection: Connection, visitor: Visitor, notice: str) -> Response:
-        assert visitor.annotator is not None
-        done, total = progress(connection, visitor.annotator)
-        return self.page("finished.html", visitor, done=done, total=total, place=END, notice=NOTICES.get(notice, ""))
+@STEPS.post("/skip/{assignment}/{step}")
+def skip(request: Request, site: ServedSite, assignment: Id, step: Id, form: Posted) -> Response:
+    visitor = site.visitor(request)
+    reason, words = form.get("reason", ""), form.get("words", "").strip()
+    if reason not in SKIP_REASONS:
+        raise Refused(422, "Why skip it?", "Go back and choose a reason.")
+    if len(words) > MAX_SKIP_WORDS:
+        raise Refused(422, "Your explanation is too long", too_long(words, MAX_SKIP_WORDS))
+    return save(site, visitor, (assignment, step), {"skip": reason, "words": words}, form, last=True)
 
 
-def redirect(path: str) -> RedirectResponse:
-    return RedirectResponse(path, 303)
+@STEPS.post("/undo")
+def undo(request: Request, site: ServedSite, form: Posted) -> Response:
+    _, annotator = site.annotator(request, form)
+    with site.database.write() as connection:
+        now = current_step(connection, annotator)
+        if form.get("from") != (now.place if now else END):  # a second click, or another tab
+            return redirect("/task")
+        undone = undo_reply(connection, annotator)
+    return redirect(f"/task?notice={'undone' if undone else 'nothing'}")
 
 
-def is_own_form(request: Request) -> bool:
-    """Whether a form comes from our pages: as the browser says, or in older browsers by its origin."""
-    fetched_from = request.headers.get("sec-fetch-site")
-    if fetched_from is not None:
-        return fetched_from in ("same-origin", "none")
-    origin = request.headers.get("origin", request.headers.get("referer"))
-    public = urlsplit(request.app.state.site.url).netloc
-    return origin is None or urlsplit(origin).netloc in {request.headers.get("host"), public} - {""}
-
-
-async def read_form(request: Request) -> Form:
-    """A posted form from our own pages; anything else is refused before it is read."""
-    if not is_own_form(request):
-        raise Refused(403, "This form came from another site")
+def save(
+    site: Site, visitor: Visitor, place: tuple[int, int], reply: Mapping[str, Any], form: Form, *, last: bool
+) -> Response:
+    """Store a reply to (assignment, step) and go to the next one."""
+    assert visitor.annotator is not None
+    age = site.check_form(visitor, form)
     try:
-        body = (await request.body()).decode()
-        pairs = parse_qsl(body, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="replace")
-    except (UnicodeDecodeError, ValueError):
-        raise Refused(400, "This form cannot be read") from None
-    # no database text may hold a NUL; browsers send line ends as CRLF
-    return {key: value.replace("\0", "\ufffd").replace("\r\n", "\n") for key, value in pairs}
+        active = max(0.0, min(float(form.get("active", "")), age))  # as the browser counted it
+    except ValueError:
+        active = None
+    with site.database.write() as connection:
+        stored = store_reply(connection, visitor.annotator, *place, reply, last=last, seconds=age, active=active)
+    if stored == "missing":
+        raise Refused(404, "There is nothing here")
+    return redirect("/task?notice=kept" if stored == "kept" else "/task")
 
 
-Posted = Annotated[Form, Depends(read_form)]
+def item_page(
+    site: Site,
+    visitor: Visitor,
+    now: CurrentStep,
+    fields: Sequence[FormField],
+    texts: Mapping[str, str],
+    values: Mapping[str, Any],
+    *,
+    notice: str = "",
+    wrong: Mapping[str, str] = MappingProxyType({}),
+) -> Response:
+    """The form of one step. Fields named after an answer's letter stand below it, the others at the end."""
+    return site.page(
+        f"{site.kind}.html",
+        visitor,
+        422 if wrong else 200,
+        now=now,
+        item=now.content,
+        texts=texts,
+        rate={letter: [f for f in fields if f.name.startswith(f"{letter}-")] for letter in texts},
+        ask=[f for f in fields if "-" not in f.name],
+        values=values,
+        wrong=wrong,
+        skips=SKIP_REASONS,
+        notice=NOTICES.get(notice, ""),
+    )
 
 
-def form_token(session: str) -> str:
-    """Proves that a form came from our page in this session, and when that page was made."""
-    made = f"{time.time():.3f}"
-    return f"{made}.{_sign(session, made)}"
+def finished_page(site: Site, connection: Connection, visitor: Visitor, notice: str) -> Response:
+    assert visitor.annotator is not None
+    done, total = progress(connection, visitor.annotator)
+    return site.page("finished.html", visitor, done=done, total=total, place=END, notice=NOTICES.get(notice, ""))
 
 
-def form_age(session: str, token: str) -> float | None:
-    """Seconds since the page was made; `None` if the token is not ours."""
-    made, _, signature = token.rpartition(".")
-    if not made or not hmac.compare_digest(_sign(session, made).encode(), signature.encode()):
-        return None
-    return max(0.0, time.time() - float(made))
+def validate_page(site: Site, visitor: Visitor, now: CurrentStep, values: Mapping[str, str], **more: Any) -> Response:
+    """Step 1 asks for quality and preference; step 2 shows the rubric and asks for the preference again."""
+    chosen, rejected = now.content["answers"]
+    texts = {"A": rejected, "B": chosen} if now.flipped else {"A": chosen, "B": rejected}
+    return item_page(site, visitor, now, validate_fields(now.step), texts, values, **more)
 
 
-def _sign(session: str, made: str) -> str:
-    return hmac.new(f"form:{session}".encode(), made.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+@VALIDATE.get("/task")
+def validate_task(request: Request, site: ServedSite, notice: str = "") -> Response:
+    visitor, annotator = site.annotator(request)
+    with site.database.read() as connection:
+        now = current_step(connection, annotator)
+        if now is None:
+            return finished_page(site, connection, visitor, notice)
+        values = undone_reply(connection, annotator, now) if notice == "undone" else {}
+    return validate_page(site, visitor, now, values, notice=notice)
 
 
-@dataclass
-class RateLimit:
-    """A token bucket per key: `per_minute` requests, in bursts of as many; 0 means no limit."""
-
-    per_minute: int
-    _buckets: dict[str, tuple[float, float]] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
-
-    def allows(self, key: str) -> bool:
-        if not self.per_minute:
-            return True
-        now = time.monotonic()
-        with self._lock:
-            if len(self._buckets) > TRACKED_KEYS:  # a bucket is full again after a minute anyway
-                self._buckets = {k: bucket for k, bucket in self._buckets.items() if now - bucket[1] < 60}
-            left, last = self._buckets.get(key, (float(self.per_minute), now))
-            left = min(float(self.per_minute), left + (now - last) * self.per_minute / 60)
-            self._buckets[key] = (left - 1 if left >= 1 else left), now
-            return left >= 1
+@VALIDATE.post("/task/{assignment}/{step}")
+def validate_reply(request: Request, site: ServedSite, assignment: Id, step: Id, form: Posted) -> Response:
+    visitor, annotator = site.annotator(request)
+    given, wrong = check_reply(validate_fields(step), form)
+    if not wrong:
+        return save(site, visitor, (assignment, step), given, form, last=step == 2)
+    with site.database.read() as connection:
+        now = current_step(connection, annotator)
+    if now is None or (now.assignment, now.step) != (assignment, step):
+        return redirect("/task")
+    return validate_page(site, visitor, now, form, wrong=wrong)
 
 
-def account_routes(site: Site) -> APIRouter:
-    """Joining by an invitation, leaving, and one's own data: what is stored, and deleting it."""
-    router = APIRouter()
-
-    def invited(request: Request, token: str) -> int:
-        with site.database.read() as connection:
-            annotator = connection.scalar(sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.token_hash == sha256(token)))
-        if annotator is None:
-            site.limit_sign_ins(request)
-            raise Refused(404, "This invitation is not known", "Ask whoever sent it for a new link.")
-        return int(annotator)
-
-    @router.get("/")
-    def home(request: Request) -> Response:
-        if request.cookies.get(COOKIE):
-            return redirect("/task")
-        text = "You received a personal link from whoever runs this study. It signs you in and brings you back to "
-        text += "where you left off."
-        return site.page("message.html", heading="Please open your invitation link", text=text)
-
-    @router.get("/join/{token}")
-    def welcome(request: Request, token: str) -> Response:
-        """A page with a button, not a redirect: programs that preview links must not sign anybody in."""
-        annotator = invited(request, token)
-        with site.database.read() as connection:
-            done, total = progress(connection, annotator)
-        return site.page("welcome.html", invitation=token, done=done, total=total)
-
-    @router.post("/join")
-    def join(request: Request, form: Posted) -> Response:
-        return site.sign_in("/task", invited(request, form.get("invitation", "")))
-
-    @router.post("/leave")
-    def leave(request: Request, form: Posted) -> Response:
-        return site.sign_out("/", site.visitor(request, form))
-
-    @router.get("/data")
-    def data(request: Request) -> Response:
-        visitor, annotator = site.annotator(request)
-        with site.database.read() as connection:
-            return site.page("data.html", visitor, stored=stored_data(connection, annotator), wrong="")
-
-    @router.post("/data/delete")
-    def delete(request: Request, form: Posted) -> Response:
-        visitor, annotator = site.annotator(request, form)
-        if form.get("sure") != "yes":
-            with site.database.read() as connection:
-                wrong = "Tick the box first: this cannot be undone."
-                return site.page("data.html", visitor, 422, stored=stored_data(connection, annotator), wrong=wrong)
-        with site.database.write() as connection:
-            delete_data(connection, annotator)
-        site.database.scrub()
-        text = "Everything you gave has been removed, and your link no longer works. Thank you for your time."
-        response = site.page("message.html", heading="Your data is deleted", text=text)
-        response.delete_cookie(COOKIE, path="/")
-        return response
-
-    return router
+def collect_page(site: Site, visitor: Visitor, now: CurrentStep, values: Mapping[str, Any], **more: Any) -> Response:
+    """Step 1 asks what the participant wants; step 2 shows the answers, to be rated and compared."""
+    fields = collect_fields(now.step, len(now.content["answers"]))
+    shown = [now.content["answers"][n] for n in shown_order(visitor.pseudonym, now.content)] if now.step == 2 else []
+    texts = dict(zip(letters(len(shown)), shown, strict=True))
+    return item_page(site, visitor, now, fields, texts, values, **more)
 
 
-def step_routes(site: Site) -> APIRouter:
-    """What both kinds of study have: skip with a reason, and one step back."""
-    router = APIRouter()
-
-    @router.post("/skip/{assignment}/{step}")
-    def skip(request: Request, assignment: Id, step: Id, form: Posted) -> Response:
-        visitor = site.visitor(request)
-        reason, words = form.get("reason", ""), form.get("words", "").strip()
-        if reason not in SKIP_REASONS:
-            raise Refused(422, "Why skip it?", "Go back and choose a reason.")
-        if len(words) > MAX_SKIP_WORDS:
-            raise Refused(422, "Your explanation is too long", too_long(words, MAX_SKIP_WORDS))
-        return site.save(visitor, (assignment, step), {"skip": reason, "words": words}, form, last=True)
-
-    @router.post("/undo")
-    def undo(request: Request, form: Posted) -> Response:
-        _, annotator = site.annotator(request, form)
-        with site.database.write() as connection:
-            now = current_step(connection, annotator)
-            if form.get("from") != (now.place if now else END):  # a second click, or another tab
-                return redirect("/task")
-            undone = undo_reply(connection, annotator)
-        return redirect(f"/task?notice={'undone' if undone else 'nothing'}")
-
-    return router
+@COLLECT.get("/task")
+def collect_task(request: Request, site: ServedSite, notice: str = "") -> Response:
+    visitor, annotator = site.annotator(request)
+    if not visitor.consented:
+        return site.page("consent.html", visitor, text=site.settings["consent"], wrong="")
+    with site.database.read() as connection:
+        if len(posts_of(connection, annotator)) < site.settings["min_posts"]:
+            return redirect("/posts")
+        now = current_step(connection, annotator)
+        if now is None and not progress(connection, annotator)[1]:
+            return redirect("/questions")
+        if now is None:
+            return finished_page(site, connection, visitor, notice)
+        undone = undone_reply(connection, annotator, now) if notice == "undone" else {}
+    return collect_page(site, visitor, now, letter_reply(undone, visitor.pseudonym, now.content), notice=notice)
 
 
-def validate_routes(site: Site) -> APIRouter:
-    """Validating pairs: quality and preference first, then the rubric, then the preference again."""
-    router = APIRouter()
+@COLLECT.post("/task/{assignment}/{step}")
+def collect_reply(request: Request, site: ServedSite, assignment: Id, step: Id, form: Posted) -> Response:
+    visitor, annotator = consented(site, request)
+    with site.database.read() as connection:
+        content = assigned_content(connection, annotator, assignment)
+        now = current_step(connection, annotator)
+    if content is None:
+        raise Refused(404, "There is nothing here")
+    given, wrong = check_reply(collect_fields(step, len(content["answers"])), form)
+    if not wrong:
+        last = step == 2 or not content["answers"]
+        numbered = numbered_reply(given, visitor.pseudonym, content)
+        return save(site, visitor, (assignment, step), numbered, form, last=last)
+    if now is None or (now.assignment, now.step) != (assignment, step):
+        return redirect("/task")
+    return collect_page(site, visitor, now, form, wrong=wrong)
 
-    def page(visitor: Visitor, now: CurrentStep, values: Mapping[str, str], **more: Any) -> Response:
-        chosen, rejected = now.content["answers"]
-        texts = {"A": rejected, "B": chosen} if now.flipped else {"A": chosen, "B": rejected}
-        return site.item_page(visitor, now, validate_fields(now.step), texts, values, **more)
 
-    @router.get("/task")
-    def task(request: Request, notice: str = "") -> Response:
-        visitor, annotator = site.annotator(request)
-        with site.database.read() as connection:
-            now = current_step(connection, annotator)
-            if now is None:
-                return site.finished_page(connection, visitor, notice)
-            values = undone_reply(connection, annotator, now) if notice == "undone" else {}
-        return page(visitor, now, values, notice=notice)
+@COLLECT.post("/consent")
+def consent(request: Request, site: ServedSite, form: Posted) -> Response:
+    visitor, annotator = site.annotator(request, form)
+    if form.get("agree") != "yes":
+        wrong = "To take part, tick the box. If you prefer not to, close this page: nothing is stored."
+        return site.page("consent.html", visitor, 422, text=site.settings["consent"], wrong=wrong)
+    with site.database.write() as connection:
+        connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(consented=time.time()))
+        log(connection, "consented", annotator=annotator)
+    return redirect("/task")
 
-    @router.post("/task/{assignment}/{step}")
-    def reply(request: Request, assignment: Id, step: Id, form: Posted) -> Response:
-        visitor, annotator = site.annotator(request)
-        given, wrong = check_reply(validate_fields(step), form)
-        if not wrong:
-            return site.save(visitor, (assignment, step), given, form, last=step == 2)
-        with site.database.read() as connection:
-            now = current_step(connection, annotator)
-        if now is None or (now.assignment, now.step) != (assignment, step):
-            return redirect("/task")
-        return page(visitor, now, form, wrong=wrong)
 
-    return router
+def posts_page(site: Site, visitor: Visitor, annotator: int, *, draft: str = "", wrong: str = "") -> Response:
+    with site.database.read() as connection:
+        posts = posts_of(connection, annotator)
+    limits = {"least": site.settings["min_posts"], "most": site.settings["posts"]}
+    return site.page("posts.html", visitor, 422 if wrong else 200, posts=posts, draft=draft, wrong=wrong, **limits)
+
+
+@COLLECT.get("/posts")
+def posts(request: Request, site: ServedSite) -> Response:
+    return posts_page(site, *consented(site, request))
+
+
+@COLLECT.post("/posts")
+def add_post(request: Request, site: ServedSite, form: Posted) -> Response:
+    visitor, annotator = consented(site, request, form)
+    text, most = form.get("text", "").strip(), site.settings["posts"]
+    with site.database.write() as connection:
+        lock_annotator(connection, annotator)
+        posts = posts_of(connection, annotator)
+        wrong = ""
+        if not text:
+            wrong = "Please write or paste something first."
+        elif len(text) > MAX_TEXT:
+            wrong = too_long(text)
+        elif len(posts) >= most:
+            wrong = f"{most} posts are enough; remove one to add another."
+        elif all(post.text != text for post in posts):  # a second click adds nothing
+            row = {"annotator": annotator, "digest": sha256(text), "text": text, "at": time.time()}
+            connection.execute(sa.insert(POST).values(**row))
+            log(connection, "post added", annotator=annotator)
+    return posts_page(site, visitor, annotator, draft=text, wrong=wrong) if wrong else redirect("/posts")
+
+
+@COLLECT.post("/posts/{post}/remove")
+def remove_post(request: Request, site: ServedSite, post: Id, form: Posted) -> Response:
+    _, annotator = consented(site, request, form)
+    with site.database.write() as connection:
+        connection.execute(sa.delete(POST).where(POST.c.id == post, POST.c.annotator == annotator))
+        log(connection, "post removed", annotator=annotator)
+    return redirect("/posts")
+
+
+def questions_page(site: Site, visitor: Visitor, annotator: int, *, own: str = "", wrong: str = "") -> Response:
+    with site.database.read() as connection:
+        offered, (_, taken) = offered_questions(connection, annotator), progress(connection, annotator)
+    quota = site.settings.get("quota")
+    fields = {"offered": offered[:OFFERED], "taken": taken, "own": own, "wrong": wrong}
+    room = None if quota is None else max(0, quota - taken)
+    return site.page("questions.html", visitor, 422 if wrong else 200, room=room, **fields)
+
+
+@COLLECT.get("/questions")
+def questions(request: Request, site: ServedSite) -> Response:
+    return questions_page(site, *consented(site, request))
+
+
+@COLLECT.post("/questions")
+def take_questions(request: Request, site: ServedSite, form: Posted) -> Response:
+    visitor, annotator = consented(site, request, form)
+    own = form.get("own", "").strip()
+    with site.database.write() as connection:
+        lock_annotator(connection, annotator)
+        items = [row.id for row in offered_questions(connection, annotator) if f"pick-{row.id}" in form]
+        _, taken = progress(connection, annotator)
+        room = max(0, (site.settings.get("quota") or NO_QUOTA) - taken)
+        wrong = ""
+        if len(own) > MAX_TEXT:
+            wrong = too_long(own)
+        elif not items and not own:
+            wrong = "Pick at least one question, or ask one of your own."
+        elif len(items) + bool(own) > room:
+            wrong = f"You can take {room} more in this study."
+        else:
+            if own:
+                items.append(ask_question(connection, annotator, own))
+            rows = [
+                {"annotator": annotator, "item": item, "position": taken + n, "flipped": False}
+                for n, item in enumerate(items)
+            ]
+            connection.execute(sa.insert(ASSIGNMENT), rows)
+            log(connection, "questions taken", annotator=annotator, items=items)
+    return questions_page(site, visitor, annotator, own=own, wrong=wrong) if wrong else redirect("/task")
+
+
+def consented(site: Site, request: Request, form: Form | None = None) -> tuple[Visitor, int]:
+    visitor, annotator = site.annotator(request, form)
+    if not visitor.consented:
+        raise Refused(403, "Please give your consent first")
+    return visitor, annotator
+
+
+def lock_annotator(connection: Connection, annotator: int) -> None:
+    """A double click waits for the first one and then sees what it did."""
+    connection.execute(sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.id == annotator).with_for_update())
+
+
+def posts_of(connection: Connection, annotator: int) -> list[Any]:
+    return list(connection.execute(sa.select(POST).where(POST.c.annotator == annotator).order_by(POST.c.id)).all())
+
+
+def offered_questions(connection: Connection, annotator: int) -> list[Any]:
+    """Questions this participant has not taken, the least taken first; ties in an order that differs between them."""
+    taken = sa.select(ASSIGNMENT.c.item).where(ASSIGNMENT.c.annotator == annotator)
+    takers = sa.select(sa.func.count()).where(ASSIGNMENT.c.item == ITEM.c.id).scalar_subquery().label("takers")
+    free = sa.select(ITEM.c.id, ITEM.c.content, takers).where(ITEM.c.owner.is_(None), ITEM.c.id.not_in(taken))
+    return sorted(connection.execute(free).all(), key=lambda r: (r.takers, draw(0, "offer", annotator, r.id)))
+
+
+def ask_question(connection: Connection, annotator: int, question: str) -> int:
+    """Add a participant's own question; it has no answers, so only step 1 is asked."""
+    content = {"question": question, "answers": [], "category": ""}
+    key = f"own-{secrets.token_hex(8)}"
+    row = {"key": key, "cluster": key, "is_check": False, "owner": annotator, "content": content}
+    inserted = connection.execute(sa.insert(ITEM).values(**row)).inserted_primary_key
+    assert inserted is not None
+    return int(inserted[0])

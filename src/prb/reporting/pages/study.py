@@ -14,7 +14,7 @@ def build(inputs: Inputs) -> list[tuple[str, Any]] | None:
 
 def study(result: dict[str, Any]) -> dict[str, Any]:
     """The whole result, with its verdicts in words."""
-    from prb.study.export import SENTENCES, verdict
+    from prb.study.verdict import SENTENCES, verdict
 
     lines = verdict(result)
     gates = [{"name": name, "holds": result["verdicts"][name], "says": say(result)} for name, say in SENTENCES.items()]
