@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 Tokens = list[int]
 
 MARGIN = 2e-3
-"""Logits closer than this are not told apart; rounding in 32 bits is far below."""
+"""Logits closer than this count as equal; rounding in 32 bits is far below."""
 PROBE = (
     "Before the rain came, we carried the chairs inside, counted the plates twice and found that one was missing; "
     "nobody minded, since the soup was good and there was bread for everyone who stayed until the end."
 )
 NOISE = 8
-"""A margin is so many times the rounding seen when the model was probed."""
+"""A margin is this many times the rounding seen when the model was probed."""
 LAST = 16
 """Tokens at the end of a prompt among which an opening tag of thinking is looked for."""
 WIDEST = 0.5
@@ -167,7 +167,7 @@ class Transformers:
     def _write(self, row: Row, logits: Tensor) -> None:
         sampling = row.request.sampling
         if sampling.top_logprobs and answer_is_next(row.begun + self._tokenizer.decode(row.written)):
-            row.first = self._likeliest(logits, sampling.top_logprobs)
+            row.first = self._top_logprobs(logits, sampling.top_logprobs)
         noise = None if row.generator is None else gumbel(len(logits), row.generator).to(logits)
         if self._margin is None:
             token = draw(logits, noise, sampling)
@@ -190,7 +190,7 @@ class Transformers:
         logits: Tensor = out.logits[0, -1].float()
         return logits
 
-    def _likeliest(self, logits: Tensor, n: int) -> dict[str, float]:
+    def _top_logprobs(self, logits: Tensor, n: int) -> dict[str, float]:
         best = logits.log_softmax(-1).topk(min(n, len(logits)))
         first: dict[str, float] = {}
         for token, value in zip(best.indices.tolist(), best.values.tolist(), strict=True):

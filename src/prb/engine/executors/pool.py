@@ -162,7 +162,7 @@ class Task:
 class Worker:
     actor: Any
     loading: Any = None
-    """Reference to what it will say of the model; `None` between two attempts to load it."""
+    """Reference to the description of the model that is being loaded; `None` between two attempts."""
     load_at: float = 0.0
     joined: bool = False
     """Whether it ever had the model."""
@@ -186,7 +186,7 @@ class Pool:
         self._about: About | None = None
 
     def load(self, make: Callable[[], Any], name: str, known: About | None = None) -> About:
-        """Replace the model of all workers. What the first says of it, or what was `known`, the others must confirm."""
+        """Replace the model of all workers. All must describe it alike, and as before if it was `known`."""
         try:
             self._model = self._ray.cloudpickle.dumps(make)
         except Exception as error:  # whatever an object of others does when it is pickled
@@ -290,7 +290,7 @@ class Pool:
             self._lost.add(None)
 
     def _try_again(self, task: Task, why: str) -> None:
-        """Or, after enough attempts, fail the rows of the batch, so that the rest goes on."""
+        """Or, after enough attempts, fail the rows of the batch, so that the rest of the run can continue."""
         task.attempts += 1
         if task.attempts <= self._retries:
             self._waiting.appendleft(task)
