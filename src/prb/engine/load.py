@@ -156,7 +156,9 @@ def load(
 
 def _placement(options: Loading, device: str) -> dict[str, Any]:
     """Arguments of `from_pretrained` for devices, quantization and attention."""
-    settings = {"attn_implementation": options.attn_implementation} if options.attn_implementation else {}
+    settings: dict[str, Any] = {}
+    if options.attn_implementation:
+        settings["attn_implementation"] = options.attn_implementation
     if options.device_map and options.device != "auto":
         raise BadInput(f"device={options.device} and device_map={options.device_map}: give one of them")
     if options.device_map or options.quantization:

@@ -191,9 +191,9 @@ class SharedPrefix:
         missing: list[Tokens] = [tokens for tokens, prefix in known.items() if prefix is None]
         if missing:
             cache, last = self._forward(padded_inputs(missing, self._device, left=True))
-            for tokens, prefix in zip(missing, _split(cache, last, list(map(len, missing))), strict=True):
-                known[tuple(tokens)] = prefix
-                self._kept.put(tokens, prefix)
+            for tokens, fresh in zip(missing, _split(cache, last, list(map(len, missing))), strict=True):
+                known[tuple(tokens)] = fresh
+                self._kept.put(tokens, fresh)
         return *_merge([prefix for tokens in prefixes if (prefix := known[tuple(tokens)])]), mask
 
     def _forward(self, inputs: dict[str, Tensor]) -> tuple[Any, Tensor]:
