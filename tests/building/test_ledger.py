@@ -6,9 +6,8 @@ import pytest
 
 from prb.building.ledger import Ledger, LoggedLLM
 from prb.errors import BadInput, BudgetUsedUp, Unreachable
-from prb.llm import Completion, Request, Sampling
-from prb.llm.pacing import Prices
-from prb.llm.scripted import ScriptedLLM
+from prb.llm import Completion, Request, Sampling, ScriptedLLM
+from prb.llm.endpoint import Prices
 from prb.runs import Journal, sealed
 from prb.types import Failure, Turn
 

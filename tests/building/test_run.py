@@ -15,8 +15,7 @@ from prb.building.run import build, check_failures
 from prb.data.check import check
 from prb.data.source import open_source
 from prb.errors import BadData, BadInput, BudgetUsedUp, RunConflict, TooManyFailures, Unreachable
-from prb.llm import LLM, Completion, Request
-from prb.llm.scripted import ScriptedLLM
+from prb.llm import LLM, Completion, Request, ScriptedLLM
 from prb.runs import Finished
 from prb.types import Failure
 from tests.building.author import Author, author, make_record, material

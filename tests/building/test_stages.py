@@ -20,8 +20,7 @@ from prb.building.stages import (
     read_ratings,
     read_rubric,
 )
-from prb.llm import Completion, Sampling
-from prb.llm.scripted import ScriptedLLM
+from prb.llm import Completion, Sampling, ScriptedLLM
 from prb.types import Failure, Post
 
 NARRATIVE = "My knees don’t like stairs.\nSo a “short” route is worth more to me than a pretty one."

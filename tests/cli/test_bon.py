@@ -14,8 +14,7 @@ import pytest
 
 import prb as package
 from prb.grading import GRADERS
-from prb.llm import LLMS
-from prb.llm.scripted import ScriptedLLM
+from prb.llm import LLMS, ScriptedLLM
 from tests.cli.conftest import Prb
 from tests.conftest import make_row, make_twins
 from tests.downstream.fakes import Marks, lines, says
@@ -27,7 +26,7 @@ import os, signal, sys
 from prb.cli import main
 from prb.grading import GRADERS
 from prb.llm import LLMS
-from prb.llm.scripted import ScriptedLLM
+from prb.llm import ScriptedLLM
 from tests.downstream.fakes import Marks, says
 
 last, name, *words = sys.argv[1:]

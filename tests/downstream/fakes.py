@@ -8,8 +8,7 @@ from typing import Any
 
 from prb.downstream.bon import BonConfig
 from prb.grading import Answered, Grades
-from prb.llm import Completion, Request
-from prb.llm.scripted import ScriptedLLM
+from prb.llm import Completion, Request, ScriptedLLM
 from prb.models.scripted import ScriptedScorer
 from prb.runs import read_lines
 from prb.types import Ask, Failure

@@ -21,8 +21,7 @@ from prb.downstream.candidates import (
     score_candidates,
 )
 from prb.errors import BadInput
-from prb.llm import Completion, Request, Sampling
-from prb.llm.scripted import ScriptedLLM
+from prb.llm import Completion, Request, Sampling, ScriptedLLM
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.prompts import render
 from prb.runs import sealed

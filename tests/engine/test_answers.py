@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from prb.engine import answers
-from prb.engine.answers import AnswerScorer, Group, ahead, group_by_query, in_slices
+from prb.engine.answers import AnswerScorer, Group, group_by_query, in_slices, prefetch
 from prb.engine.chat import Text
 from prb.types import Ask, Failure, Post, Query, Reward
 
@@ -70,7 +70,7 @@ def test_the_next_item_is_made_while_one_is_used() -> None:
         second.set()
         yield 2
 
-    made = ahead(items())
+    made = prefetch(items())
     assert next(made) == 1
     assert second.wait(60)
     assert list(made) == [2]
@@ -81,7 +81,7 @@ def test_an_error_of_the_maker_reaches_the_user() -> None:
         yield 1
         raise ValueError("no tokens")
 
-    made = ahead(items())
+    made = prefetch(items())
     assert next(made) == 1
     with pytest.raises(ValueError, match="no tokens"):
         next(made)

@@ -183,6 +183,13 @@ def test_kept_prefixes_are_read_once_and_give_the_same_states() -> None:
     assert sum(seen) == 2 * sum(b.unique for b in BUNDLES) - prefixes
 
 
+def test_kept_prefixes_of_bundles_that_begin_alike_are_counted_once() -> None:
+    shared = SharedPrefix(body_of(PLAIN["qwen3"]()), budget=200, keep=10**7)
+    states_of(shared, bundles_of((40, (8,))) * 2)
+    kept: Any = shared._kept
+    assert kept._size == sum(prefix.size for prefix in kept._prefixes.values()) > 0
+
+
 class Largest(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc,name-defined]
     """The most numbers that any operation returned in one tensor."""
 

@@ -80,7 +80,7 @@ def test_a_reward_head_gives_what_the_model_gives_on_its_own(architecture: str, 
     loaded = load(str(tiny.save(tmp_path, architecture, labels=labels)), "classifier", Loading(tokens=300))
     groups = groups_of(loaded.tokenizer)
     head = LastToken(loaded)
-    assert head.shares_prefixes == (architecture in CAUSAL)
+    assert head.sharing.prefixes == (architecture in CAUSAL)
     for texts, rows in zip(groups, head.logits(groups), strict=True):
         for text, row in zip(texts, rows, strict=True):
             with torch.no_grad():
@@ -93,7 +93,7 @@ def test_log_probabilities_of_answers_are_those_of_a_plain_pass(architecture: st
     loaded = load(str(tiny.save(tmp_path, architecture)), "causal", Loading(tokens=300))
     groups = groups_of(loaded.tokenizer)
     head = AnswerLogp(loaded)
-    assert head.shares_prefixes
+    assert head.sharing.prefixes
     for texts, rows in zip(groups, head.spoken(groups), strict=True):
         for text, spoken in zip(texts, rows, strict=True):
             ids = torch.tensor([list(text.ids)])

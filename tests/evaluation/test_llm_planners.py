@@ -22,8 +22,7 @@ from prb.evaluation.planners.llm import (
     split_items,
 )
 from prb.evaluation.run import evaluate
-from prb.llm import Completion, Request
-from prb.llm.scripted import ScriptedLLM
+from prb.llm import Completion, Request, ScriptedLLM
 from prb.models.scripted import ScriptedScorer
 from prb.types import Failure, Post, Query, Scorer
 from tests.conftest import make_row, make_twins

@@ -15,7 +15,7 @@ from prb.errors import BadInput, RunConflict, Unreachable
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.paper import Classifier, paper_orders, paper_verdict
 from prb.evaluation.run import evaluate
-from prb.llm.scripted import ScriptedLLM
+from prb.llm import ScriptedLLM
 from prb.registry import Spec
 from prb.reporting.board import leaderboard
 from prb.runs import OUTCOMES, read_lines

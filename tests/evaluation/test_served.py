@@ -12,7 +12,7 @@ pytest.importorskip("httpx", reason="needs httpx")
 
 from prb.api import evaluate
 from prb.errors import Unreachable
-from prb.llm.pacing import Backoff
+from prb.llm.endpoint import Backoff
 from tests import tiny
 from tests.conftest import make_row
 from tests.models.reward_server import RewardServer, serve_rewards, start

@@ -13,8 +13,7 @@ from prb.cache import Cache
 from prb.errors import BadSpec
 from prb.grading import GRADERS, Answered, Grades, as_line
 from prb.grading.llm import LLMGrader, Way, read_all, read_one
-from prb.llm import Completion, Request
-from prb.llm.scripted import ScriptedLLM
+from prb.llm import Completion, Request, ScriptedLLM
 from prb.types import Aspect, Failure
 
 RUBRIC = (Aspect("Brevity", "keep it short", "Long texts tire them."), Aspect("A warm tone", "be kind", ""))

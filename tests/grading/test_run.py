@@ -15,7 +15,7 @@ from prb.errors import BadInput, BudgetUsedUp, RunConflict, TooManyFailures, Unr
 from prb.grading import Answered, GradeConfig, Grades
 from prb.grading.llm import LLMGrader
 from prb.grading.run import GradableRows, GradeKey, check_failures, grade
-from prb.llm.scripted import ScriptedLLM
+from prb.llm import ScriptedLLM
 from prb.runs import read_lines, write_lines
 from prb.types import Failure, FailureKind
 from tests.conftest import make_row, make_twins

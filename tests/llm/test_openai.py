@@ -19,8 +19,8 @@ import pytest
 
 from prb.failures import MAX_FATAL, breaking
 from prb.llm import Completion, make_llm
+from prb.llm.endpoint import Budget, Prices, Spent
 from prb.llm.openai import Endpoint
-from prb.llm.pacing import Budget, Prices, Spent
 from prb.types import Failure
 from tests.llm.clients import QUICK, NoWait, ask, endpoint, one, text
 from tests.llm.server import (

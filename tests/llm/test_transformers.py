@@ -113,7 +113,7 @@ def test_log_probabilities_are_those_after_the_thinking(folder: Path, monkeypatc
     llm: Any = make_llm(f"transformers/{folder};device=cpu")
     script = llm._tokenizer("<think>A or B?</think>\n\nB", add_special_tokens=False)["input_ids"]
     seen: list[int] = []
-    monkeypatch.setattr(llm, "_likeliest", lambda _, __: seen.append(1) or {"B": -float(len(seen))})
+    monkeypatch.setattr(llm, "_top_logprobs", lambda _, __: seen.append(1) or {"B": -float(len(seen))})
     monkeypatch.setattr("prb.llm.transformers.settled", lambda *_: script[len(steps)])
     steps: list[int] = []
     write = llm._write

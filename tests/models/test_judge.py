@@ -12,9 +12,8 @@ import pytest
 
 from prb.errors import BadSpec, PrbError, UnknownName
 from prb.evaluation.run import evaluate
-from prb.llm import LLM, Completion, Request, Sampling, make_llm
+from prb.llm import LLM, Completion, Request, Sampling, ScriptedLLM, make_llm
 from prb.llm.asking import ask
-from prb.llm.scripted import ScriptedLLM
 from prb.models import MODELS
 from prb.models.judge import ChecklistJudge, PairwiseJudge, RatingJudge
 from prb.models.judge_parse import STYLES

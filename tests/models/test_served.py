@@ -13,7 +13,7 @@ pytest.importorskip("httpx", reason="needs httpx")
 
 from prb.engine.chat import Chat
 from prb.errors import BadInput, BadSpec, Unreachable
-from prb.llm.pacing import Backoff
+from prb.llm.endpoint import Backoff
 from prb.models import MODELS, is_remote
 from prb.models.served import as_texts, fleet
 from prb.models.served.protocols import About, dialect_of

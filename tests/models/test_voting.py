@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb.errors import BadSpec
-from prb.llm import Completion
-from prb.llm.scripted import ScriptedLLM
+from prb.llm import Completion, ScriptedLLM
 from prb.models import MODELS
 from prb.models.judge import PairwiseJudge, Panel, RatingJudge, vote
 from prb.models.judge_parse import STYLES

@@ -25,7 +25,7 @@ from prb.errors import BadInput, BudgetUsedUp, Unreachable
 from prb.failures import RESUME, Breaker, unanswered
 from prb.hashing import digest
 from prb.llm import LLM, Completion, Request, make_llm, parse_llm
-from prb.llm.pacing import Prices, tokens_of
+from prb.llm.endpoint import Prices, tokens_of
 from prb.progress import SILENT, Progress
 from prb.prompts import load
 from prb.runs import Journal

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
 from prb.cache import Cache, Memo
-from prb.engine.chat import Text, Tokens, fit
+from prb.engine.chat import Text, fit
 from prb.failures import halve_if_out_of_memory
 from prb.hashing import digest
 from prb.types import Ask, Failure, Query, Reward
@@ -42,7 +42,8 @@ class Group:
 
 
 def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> Iterator[Group]:
-    """The non-empty answers to each query, as texts of at most `limit` tokens; empty ones get a group that failed."""
+    """The answers to each query, as texts of at most `limit` tokens; those that are empty, or of which the template
+    shows nothing, get a group that failed."""
     positions: dict[Query, list[int]] = {}
     empty = []
     for position, ask in enumerate(asks):
@@ -50,59 +51,53 @@ def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> Iterator[
             positions.setdefault(ask.query, []).append(position)
         else:
             empty.append(position)
-    for query, where in positions.items():
-        yield from _groups(query, asks, where, reader, limit)
+    for query, places in positions.items():
+        texts = dict(zip(places, reader.texts(query, [asks[i].answer for i in places]), strict=True))
+        hidden = [i for i, text in texts.items() if text.start >= text.end]
+        if hidden:
+            yield Group(hidden, failure=Failure("empty answer", "the chat template shows nothing of it"))
+        shown = [i for i in places if i not in hidden]
+        if shown and max(len(texts[i].ids) for i in shown) > limit:
+            yield _cut_group(query, shown, [asks[i].answer for i in shown], reader, limit)
+        elif shown:
+            yield Group(shown, [texts[i] for i in shown])
     yield Group(empty, failure=Failure("empty answer"))
 
 
-def _groups(query: Query, asks: Sequence[Ask], positions: list[int], reader: Reader, limit: int) -> Iterator[Group]:
-    """One group, and one that failed for answers of which the template shows nothing."""
-    read = dict(zip(positions, reader.texts(query, [asks[i].answer for i in positions]), strict=True))
-    hidden = [i for i, text in read.items() if text.start >= text.end]
-    if hidden:
-        yield Group(hidden, failure=Failure("empty answer", "the chat template shows nothing of it"))
-    positions = [i for i in positions if i not in hidden]
-    if not positions:
-        return
-    texts, cut = [read[i] for i in positions], 0
-    if max(len(text.ids) for text in texts) > limit:
-        answers = [asks[i].answer for i in positions]
+def _cut_group(query: Query, positions: list[int], answers: list[str], reader: Reader, limit: int) -> Group:
+    @lru_cache(maxsize=1)
+    def texts(shorter: Query) -> dict[str, Text]:
+        """All answers at once, so that what they share is tokenized once."""
+        return dict(zip(answers, reader.texts(shorter, answers), strict=True))
 
-        @lru_cache(maxsize=1)
-        def lengths(shorter: Query) -> dict[str, Tokens]:
-            """All answers at once, so that what they share is tokenized once."""
-            return {answer: text.ids for answer, text in zip(answers, reader.texts(shorter, answers), strict=True)}
-
-        fitted = fit(query, answers, lambda shorter, answer: lengths(shorter)[answer], limit)
-        if isinstance(fitted, Failure):
-            yield Group(positions, failure=fitted)
-            return
-        shorter, cut = fitted
-        texts = list(reader.texts(shorter, answers))
-    yield Group(positions, texts, cut)
+    fitted = fit(query, answers, lambda shorter, answer: texts(shorter)[answer].ids, limit)
+    if isinstance(fitted, Failure):
+        return Group(positions, failure=fitted)
+    shorter, cut = fitted
+    return Group(positions, [texts(shorter)[answer] for answer in answers], cut)
 
 
 def in_slices(groups: Iterable[Group], tokens: int = SLICE) -> Iterator[list[Group]]:
     """Groups in lists of at least so many tokens, the last one excepted."""
-    held: list[Group] = []
+    part: list[Group] = []
     size = 0
     for group in groups:
-        held.append(group)
+        part.append(group)
         size += sum(len(text.ids) for text in group.texts)
         if size >= tokens:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
+def prefetch(items: Iterator[T]) -> Iterator[T]:
     """The same items, each made by another thread while its predecessor is used."""
     end = object()
     with ThreadPoolExecutor(1) as maker:
-        coming: Future[T | object] = maker.submit(next, items, end)
-        while (item := coming.result()) is not end:
-            coming = maker.submit(next, items, end)
+        following: Future[T | object] = maker.submit(next, items, end)
+        while (item := following.result()) is not end:
+            following = maker.submit(next, items, end)
             yield item  # type: ignore[misc]
 
 
@@ -128,7 +123,7 @@ class AnswerScorer:
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         results: dict[int, float | Failure] = {}
-        for groups in ahead(in_slices(group_by_query(asks, self._reader, self._limit))):
+        for groups in prefetch(in_slices(group_by_query(asks, self._reader, self._limit))):
             results.update(self._score_groups(groups))
         return [results[position] for position in range(len(asks))]
 
@@ -136,7 +131,8 @@ class AnswerScorer:
         """Rewards with the positions of their asks."""
         texts = [(n, text) for n, group in enumerate(groups) for text in group.texts]
         keys = [digest(self.fingerprint, [text.start, text.end, *text.ids]) for _, text in texts]
-        values = iter(self._memo.map(self._compute_groups, texts, keys))
+        compute = partial(halve_if_out_of_memory, self._compute_texts)
+        values = iter(self._memo.map(compute, texts, keys))
         for group in groups:
             if group.failure:
                 yield from ((position, group.failure) for position in group.positions)
@@ -147,10 +143,7 @@ class AnswerScorer:
                     value = Reward(value, tokens=len(text.ids), spoken=text.end - text.start, cut=group.cut)
                 yield position, value
 
-    def _compute_groups(self, texts: Sequence[tuple[int, Text]]) -> list[float | Failure]:
-        return halve_if_out_of_memory(self._compute_together, texts)
-
-    def _compute_together(self, texts: Sequence[tuple[int, Text]]) -> list[float | Failure]:
+    def _compute_texts(self, texts: Sequence[tuple[int, Text]]) -> list[float | Failure]:
         """Texts of one query come next to each other, so that they share its prefix."""
         groups = [[text for _, text in same] for _, same in groupby(texts, itemgetter(0))]
         values = [value for row in self._compute(groups) for value in row]

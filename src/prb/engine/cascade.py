@@ -132,10 +132,10 @@ def _kernel(
     tolerance = 5e-3 if dtype == torch.float32 else 3e-2
     for kernel in KERNELS.get(device.type, ()):
         try:
-            found = kernel(*example, key_size**-0.5, causal)
+            actual = kernel(*example, key_size**-0.5, causal)
         except (RuntimeError, AttributeError, TypeError, ValueError, NotImplementedError):
             continue
-        if all(torch.allclose(a.float(), b.float(), atol=tolerance) for a, b in zip(found, expected, strict=True)):
+        if all(torch.allclose(a.float(), b.float(), atol=tolerance) for a, b in zip(actual, expected, strict=True)):
             return kernel
     return plain
 
@@ -267,10 +267,10 @@ class Row:
         out = query.new_empty(tokens, heads, value.shape[3])
         lse = torch.empty(tokens, heads, device=query.device)
         for group in self._causal:
-            own = group.attend(query, key, value, scale)
-            group.put(own.out, out)
+            within = group.attend(query, key, value, scale)
+            group.put(within.out, out)
             if group.follows:
-                group.put(own.lse, lse)
+                group.put(within.lse, lse)
         for start, end, after in self._followers:
             if isinstance(after, int):
                 a, b = self.spans[after]
@@ -278,8 +278,8 @@ class Row:
             else:
                 keys, values = (part[None] for part in after.layers[layer])
             shared = attend_folded(query[:, :, start:end], keys, values, scale=scale)
-            own = Partial(out[None, start:end].transpose(1, 2), lse[None, start:end].transpose(1, 2))
-            out[start:end] = merge(own, shared)[0].transpose(0, 1)
+            within = Partial(out[None, start:end].transpose(1, 2), lse[None, start:end].transpose(1, 2))
+            out[start:end] = merge(within, shared)[0].transpose(0, 1)
         return out[None]
 
 
@@ -326,6 +326,12 @@ AttentionInterface.register(NAME, _attention)
 AttentionMaskInterface.register(NAME, _mask)
 
 
+def input_device(model: Any) -> torch.device:
+    """Where inputs go: a model on several devices begins with its embeddings."""
+    device: torch.device = model.get_input_embeddings().weight.device
+    return device
+
+
 class Cascade:
     """A model body that reads rows of pieces."""
 
@@ -355,8 +361,7 @@ class Cascade:
 
     def read(self, pieces: Sequence[Piece], keep: Collection[int] = ()) -> tuple[list[Tensor], dict[int, Layers]]:
         """The states of each piece, and keys and values of those to keep; `Unsuited` if this model does otherwise."""
-        embedding: Any = self._model.get_input_embeddings()  # where a model on several devices begins
-        row = Row(pieces, keep, embedding.weight.device)
+        row = Row(pieces, keep, input_device(self._model))
         active = _ROW.set(row)
         try:
             with self._switched_on():

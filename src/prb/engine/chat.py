@@ -94,13 +94,12 @@ class TwoTexts:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
-    def text(self, query: Query, answer: str) -> Text:
-        encoded = self._tokenizer(flat(query), answer)
-        ids = list(encoded["input_ids"])
-        return Text(ids, 0, len(ids), encoded.get("token_type_ids"))
-
     def texts(self, query: Query, answers: Sequence[str]) -> list[Text]:
-        return [self.text(query, answer) for answer in answers]
+        encoded = [self._tokenizer(flat(query), answer) for answer in answers]
+        return [Text(e["input_ids"], 0, len(e["input_ids"]), e.get("token_type_ids")) for e in encoded]
+
+    def text(self, query: Query, answer: str) -> Text:
+        return self.texts(query, [answer])[0]
 
 
 class Chat:
@@ -128,18 +127,15 @@ class Chat:
         else:
             before, after = f"{flat(query)}{SEPARATOR}", ""
             wholes = [f"{before}{answer}" for answer in answers]
-        encoded = self._encoder.alike(wholes, add_special_tokens=not templated)
-        return [
-            self._marked(answer_span(whole, before, after), each, templated)
-            for whole, each in zip(wholes, encoded, strict=True)
-        ]
-
-    def _marked(self, span: tuple[int, int], encoded: Encoded, templated: bool) -> Text:
-        start, end = _token_span(span, encoded.offsets)
-        # a template writes its own special tokens; a BOS that it leaves out though the tokenizer adds one is put back
-        fixed = one_bos(self._tokenizer, encoded.ids) if templated else encoded.ids
-        shift = len(fixed) - len(encoded.ids)
-        return Text(fixed, start + shift, end + shift)
+        texts = []
+        for whole, encoded in zip(wholes, self._encoder.alike(wholes, add_special_tokens=not templated), strict=True):
+            start, end = _token_span(answer_span(whole, before, after), encoded.offsets)
+            # a template writes its own special tokens; a BOS that it leaves out though the tokenizer adds one is put
+            # back
+            ids = one_bos(self._tokenizer, encoded.ids) if templated else encoded.ids
+            shift = len(ids) - len(encoded.ids)
+            texts.append(Text(ids, start + shift, end + shift))
+        return texts
 
     def _frame(self, query: Query) -> tuple[str, str]:
         """What the template writes before and after an answer to this query, found with an answer that is unlike
@@ -174,12 +170,12 @@ def answer_span(whole: str, before: str, after: str) -> tuple[int, int]:
 
 def _token_span(span: tuple[int, int], offsets: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """First token of these characters and the one after their last."""
-    first, end = span
-    inside = [i for i, (a, b) in enumerate(offsets) if b > first and a < end and b > a]
-    if not inside:  # the template shows nothing of the answer
-        nothing = sum(b <= first for _, b in offsets)
-        return nothing, nothing
-    return inside[0], inside[-1] + 1
+    start, end = span
+    inside = [i for i, (a, b) in enumerate(offsets) if b > start and a < end and b > a]
+    if inside:
+        return inside[0], inside[-1] + 1
+    before = sum(b <= start for _, b in offsets)  # the template shows nothing of the answer
+    return before, before
 
 
 def fit(
@@ -196,8 +192,8 @@ def fit(
     cut = 0
     bare = replace(query, posts=(), choices=(), context=_newest_turns(query.context, 0))
     shorter: list[tuple[int, Callable[[int], Query]]] = [
-        (len(query.posts), lambda n: replace(query, posts=_newest(query.posts, n))),
-        (len(query.choices), lambda n: replace(query, posts=(), choices=_newest(query.choices, n))),
+        (len(query.posts), lambda n: replace(query, posts=query.posts[len(query.posts) - n :])),
+        (len(query.choices), lambda n: replace(query, posts=(), choices=query.choices[len(query.choices) - n :])),
         (len(query.context), lambda n: replace(bare, context=_newest_turns(query.context, n))),
     ]
     for most, with_newest in shorter:
@@ -217,10 +213,6 @@ def fit(
         return Failure("too long", "the answer alone does not fit the model")
     keep = _largest(fits, lambda n: without_middle(max(1, n)), len(words) - 1)
     return without_middle(max(1, keep)), cut + 1
-
-
-def _newest(items: tuple[Any, ...], n: int) -> tuple[Any, ...]:
-    return items[len(items) - n :]
 
 
 def _newest_turns(turns: tuple[Turn, ...], n: int) -> tuple[Turn, ...]:
@@ -250,11 +242,11 @@ class Encoder:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", {})
-        found_first = {number: token for number, token in added.items() if not token.normalized}
-        self._reach = max((len(token.content) for token in found_first.values()), default=0)
-        depends_on_neighbors = any(token.single_word for token in found_first.values())
+        matched_first = {number: token for number, token in added.items() if not token.normalized}
+        self._reach = max((len(token.content) for token in matched_first.values()), default=0)
+        depends_on_neighbors = any(token.single_word for token in matched_first.values())
         whole = depends_on_neighbors or getattr(tokenizer, "split_special_tokens", False)
-        self._cuts = {} if whole else {n: token.content for n, token in found_first.items()}
+        self._cuts = {} if whole else {n: token.content for n, token in matched_first.items()}
 
     def one(self, text: str, *, add_special_tokens: bool = False) -> Encoded:
         made = self._tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True)

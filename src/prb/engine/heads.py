@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from prb.engine.chat import Text
+from prb.engine.cascade import input_device
+from prb.engine.chat import Text, Tokens
 from prb.engine.load import Checkpoint
-from prb.engine.prefix import bundle, input_device
-from prb.engine.sharing import RUN_ERRORS, Sharing, States, forget_lengths, padded_inputs, whole_batches
+from prb.engine.prefix import Bundle, bundle, padded_inputs
+from prb.engine.sharing import RUN_ERRORS, Sharing, States, forget_lengths, whole_batches
 from prb.errors import BadInput
 
 T = TypeVar("T")
@@ -32,61 +34,48 @@ class LastToken:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._pad = checkpoint.model.config.get_text_config().pad_token_id
-        expected = self._own_logits(checkpoint.probe_tokens)
+        expected = self._model_logits(checkpoint.probe_tokens)
         self.outputs = len(expected)
         """How many numbers the model gives for a text."""
         self._head = self._verified_head(expected)
-        self.own_forward = self._head is None
-        """Whether rewards come from the model's own forward pass rather than from a head on its states."""
-        self.custom = self.own_forward and not type(checkpoint.model).__module__.startswith("transformers.")
-        """Whether that forward pass is code of the checkpoint."""
+        self.custom = self._head is None and not type(checkpoint.model).__module__.startswith("transformers.")
+        """Whether rewards come from a forward pass that is code of the checkpoint."""
         self._states = States(checkpoint) if self._head else None
-        self.sharing = checkpoint.sharing if self._head else self._own_sharing(expected)
-
-    @property
-    def shares_prefixes(self) -> bool:
-        return self.sharing.prefixes
+        self.sharing = checkpoint.sharing if self._head else self._whole_sharing(expected)
 
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
         head = self._head
         if self._states is None or head is None:
             return run_whole(
-                self._checkpoint, groups, lambda output, row, _: _row(output, row), self.sharing, self._pad
+                self._checkpoint, groups, lambda output, row, _: _row(output, row), self.sharing, self._pad or 0
             )
-        bundles = [
-            bundle([_without_padding(text.ids, self._pad) for text in group], at_most=_question_end(group))
-            for group in groups
-        ]
+        bundles = [bundle_texts(group, lambda text: _without_padding(text.ids, self._pad)) for group in groups]
         return self._states.run(bundles, lambda states, *_: head(states[-1]))
 
     @torch.inference_mode()
-    def _own_logits(self, tokens: Sequence[int]) -> Tensor:
+    def _model_logits(self, tokens: Tokens) -> Tensor:
         model = self._checkpoint.model
         try:
-            output = model(**padded_inputs([tokens], 0, input_device(model)))
-            return _row(output, 0)
+            return _row(model(**padded_inputs([tokens], input_device(model))), 0)
         except (AttributeError, IndexError) as error:
             raise BadInput(f"its forward pass gives no logits for a text ({type(error).__name__}: {error})") from None
 
     @torch.inference_mode()
     def _verified_head(self, expected: Tensor) -> Head | None:
         """The model's `score`, computed in 32 bits, if it gives what the model itself gives."""
-        module, body, tokens = getattr(self._checkpoint.model, "score", None), self._checkpoint.body, self._tokens
+        module, body = getattr(self._checkpoint.model, "score", None), self._checkpoint.body
         if body is None or not isinstance(module, torch.nn.Module):
             return None
+        tokens = _without_padding(self._checkpoint.probe_tokens, self._pad)
         try:
             head = fp32_head(module)
-            states = body(**padded_inputs([tokens], 0, input_device(body))).last_hidden_state[0]
+            states = body(**padded_inputs([tokens], input_device(body))).last_hidden_state[0]
             return head if agree(head(states[-1]).cpu(), expected, states.dtype) else None
         except RUN_ERRORS:
             return None
 
-    @property
-    def _tokens(self) -> Sequence[int]:
-        return _without_padding(self._checkpoint.probe_tokens, self._pad)
-
     @torch.inference_mode()
-    def _own_sharing(self, expected: Tensor) -> Sharing:
+    def _whole_sharing(self, expected: Tensor) -> Sharing:
         """Whole texts; padded if that changes the model's own logits no more than a batch without padding does."""
         model, tokens = self._checkpoint.model, self._checkpoint.probe_tokens
         short, why = tokens[: len(tokens) // 2], self._checkpoint.sharing.why
@@ -95,13 +84,13 @@ class LastToken:
         sharing = replace(self._checkpoint.sharing, prefixes=False, why=why)
         try:
             (one, other), padded = (
-                [_row(model(**padded_inputs(rows, self._pad or 0, input_device(model))), n) for n in range(2)]
+                [_row(model(**padded_inputs(rows, input_device(model), pad=self._pad or 0)), n) for n in range(2)]
                 for rows in ([tokens, tokens], [short, tokens])
             )
         except RUN_ERRORS:
             return replace(sharing, padding=False)
         noise = 4 * float(torch.stack([one - expected, other - expected]).abs().max())
-        pairs = zip(padded, (self._own_logits(short), expected), strict=True)
+        pairs = zip(padded, (self._model_logits(short), expected), strict=True)
         return replace(sharing, padding=all(agree(*pair, model.dtype, noise) for pair in pairs))
 
 
@@ -118,27 +107,24 @@ class OutputScore:
             score: Tensor = output.score[row].float().cpu()
             return score.reshape(-1)
 
-        return run_whole(self._checkpoint, groups, read, self.sharing, None)
+        return run_whole(self._checkpoint, groups, read, self.sharing)
 
 
 class FirstLogit:
     """Causal models whose next-token logit of token 0, after the whole dialogue, is the reward."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint, self._exact = checkpoint, output_is_exact(checkpoint)
-        self._states = States(checkpoint) if self._exact else None
-        self.sharing = checkpoint.sharing if self._exact else own_output(checkpoint)
+        self._checkpoint = checkpoint
+        self._states, self.sharing = output_states(checkpoint)
 
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
-        model = self._checkpoint.model
+        def read(output: Any, row: int, text: Text) -> Tensor:
+            first: Tensor = output.logits[row, len(text.ids) - 1, :1].float().cpu()
+            return first
+
         if self._states is None:
-
-            def read(output: Any, row: int, text: Text) -> Tensor:
-                first: Tensor = output.logits[row, len(text.ids) - 1, :1].float().cpu()
-                return first
-
-            return run_whole(self._checkpoint, groups, read, self.sharing, None)
-        bundles = [bundle([text.ids for text in group], at_most=_question_end(group)) for group in groups]
+            return run_whole(self._checkpoint, groups, read, self.sharing)
+        model, bundles = self._checkpoint.model, [bundle_texts(group, lambda text: text.ids) for group in groups]
         return self._states.run(bundles, lambda states, *_: output_logits(model, states[-1:], first=True)[0])
 
 
@@ -148,7 +134,7 @@ def run_whole(
     groups: Sequence[Sequence[Text]],
     read: Callable[[Any, int, Text], T],
     sharing: Sharing,
-    pad: int | None,
+    pad: int = 0,
 ) -> list[list[T]]:
     """`read(output, row, text)` of each text by the model's own forward pass, without shared prefixes."""
     texts = [text for group in groups for text in group]
@@ -156,9 +142,9 @@ def run_whole(
     results: list[Any] = [None] * len(texts)
     for batch in whole_batches([len(text.ids) for text in texts], checkpoint.budget, sharing):
         rows = [texts[i] for i in batch]
-        inputs = padded_inputs([text.ids for text in rows], pad or 0, device)
+        inputs = padded_inputs([text.ids for text in rows], device, pad=pad)
         if rows[0].types is not None:
-            inputs["token_type_ids"] = padded_inputs([text.types or () for text in rows], 0, device)["input_ids"]
+            inputs["token_type_ids"] = padded_inputs([text.types or () for text in rows], device)["input_ids"]
         forget_lengths(model)
         output = model(**inputs)
         for row, i in enumerate(batch):
@@ -195,17 +181,18 @@ def fp32_head(module: torch.nn.Module) -> Head:
     return lambda states: exact(states.to(parameters[0].device).float())
 
 
-def read_tokens(text: Text, sharing: Sharing) -> Sequence[int]:
+def bundle_texts(group: Sequence[Text], read: Callable[[Text], Tokens]) -> Bundle:
+    """What is read of texts that share a query. Prefixes end where answers begin, even when there is only one: another
+    answer to the same query may follow."""
+    return bundle([read(text) for text in group], at_most=min(text.start for text in group))
+
+
+def read_tokens(text: Text, sharing: Sharing) -> Tokens:
     """What follows an answer changes nothing in a model that does not look ahead."""
     return text.ids[: text.end] if sharing.prefixes else text.ids
 
 
-def _question_end(group: Sequence[Text]) -> int:
-    """Prefixes end where answers begin, even when there is only one: another answer to the same query may follow."""
-    return min(text.start for text in group)
-
-
-def _without_padding(ids: Sequence[int], pad: int | None) -> Sequence[int]:
+def _without_padding(ids: Tokens, pad: int | None) -> Tokens:
     """Up to the rightmost token that is not the padding token; a causal state does not see what comes after."""
     end = len(ids)
     while pad is not None and end > 1 and ids[end - 1] == pad:
@@ -224,43 +211,40 @@ class AnswerLogp:
     """log p(answer | prompt) of a causal LM, over the answer's tokens only."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint, exact = checkpoint, output_is_exact(checkpoint)
-        self._states = States(checkpoint) if exact else None
-        self.sharing = checkpoint.sharing if exact else own_output(checkpoint)
-
-    @property
-    def shares_prefixes(self) -> bool:
-        return self.sharing.prefixes
+        self._checkpoint = checkpoint
+        self._states, self.sharing = output_states(checkpoint)
 
     def spoken(self, groups: Sequence[Sequence[Text]]) -> list[list[Spoken]]:
         if self._states is None:
 
-            def read(output: Any, row: int, text: Text) -> Spoken:
-                first = max(1, text.start)
-                logp = _logp(output.logits[row, first - 1 : text.end - 1], text.ids[first : text.end])
-                return _spoken(logp, text)
+            def read(output: Any, row: int, text: Text) -> Tensor:
+                return _logp(output.logits[row, _first(text) - 1 : text.end - 1], text)
 
-            return run_whole(self._checkpoint, groups, read, self.sharing, None)
-        # the state before an answer's first token predicts it, so prefixes end there at the latest
-        bundles = [bundle([read_tokens(t, self.sharing) for t in g], at_most=_question_end(g)) for g in groups]
+            rows = run_whole(self._checkpoint, groups, read, self.sharing)
+        else:
+            # the state before an answer's first token predicts it, so prefixes end there at the latest
+            bundles = [bundle_texts(group, lambda text: read_tokens(text, self.sharing)) for group in groups]
 
-        def reduce(states: Tensor, row: int, k: int) -> Tensor:
-            text, shared = groups[row][k], len(bundles[row].prefix)
-            first = max(1, text.start)  # nothing comes before the very first token of a text to predict it
-            predicting = states[first - shared : text.end - shared]
-            return _logp(output_logits(self._checkpoint.model, predicting), text.ids[first : text.end])
+            def reduce(states: Tensor, row: int, k: int) -> Tensor:
+                text, shared = groups[row][k], len(bundles[row].prefix)
+                predicting = states[_first(text) - shared : text.end - shared]
+                return _logp(output_logits(self._checkpoint.model, predicting), text)
 
-        rows = self._states.run(bundles, reduce)
-        return [[_spoken(logp, t) for t, logp in zip(g, row, strict=True)] for g, row in zip(groups, rows, strict=True)]
+            rows = self._states.run(bundles, reduce)
+        return [
+            [Spoken(float(logp), text.end - _first(text)) for text, logp in zip(group, row, strict=True)]
+            for group, row in zip(groups, rows, strict=True)
+        ]
 
 
-def _logp(logits: Tensor, targets: Sequence[int]) -> Tensor:
-    index = torch.tensor(list(targets), device=logits.device)
+def _first(text: Text) -> int:
+    """The first token that counts: nothing comes before the very first one of a text to predict it."""
+    return max(1, text.start)
+
+
+def _logp(logits: Tensor, text: Text) -> Tensor:
+    index = torch.tensor(list(text.ids[_first(text) : text.end]), device=logits.device)
     return torch.log_softmax(logits.float(), dim=-1).gather(1, index[:, None]).sum()
-
-
-def _spoken(logp: Tensor, text: Text) -> Spoken:
-    return Spoken(float(logp), text.end - max(1, text.start))
 
 
 def output_logits(model: Any, states: Tensor, *, first: bool = False) -> Tensor:
@@ -281,22 +265,18 @@ def output_logits(model: Any, states: Tensor, *, first: bool = False) -> Tensor:
 
 
 @torch.inference_mode()
-def output_is_exact(checkpoint: Checkpoint) -> bool:
-    """Whether states and output layer give the logits the model itself gives; if not, it is run whole."""
-    model, body, device = checkpoint.model, checkpoint.body, input_device(checkpoint.model)
-    if body is None:
-        return False
-    inputs = padded_inputs([checkpoint.probe_tokens], 0, device)
-    expected = model(**inputs).logits[0]
-    try:
-        actual = output_logits(model, body(**inputs).last_hidden_state[0])
-    except RUN_ERRORS:
-        return False
-    return agree(actual.cpu(), expected.cpu(), expected.dtype)
-
-
-def own_output(checkpoint: Checkpoint) -> Sharing:
-    """How a model is run whose logits are not its output layer on its last state."""
-    sharing = checkpoint.sharing
+def output_states(checkpoint: Checkpoint) -> tuple[States | None, Sharing]:
+    """States for `output_logits`, and how they are computed; `None` if the two do not give the logits that the model
+    itself gives, so that it is run whole."""
+    model, body, sharing = checkpoint.model, checkpoint.body, checkpoint.sharing
+    exact = False
+    if body is not None:
+        inputs = padded_inputs([checkpoint.probe_tokens], input_device(model))
+        expected = model(**inputs).logits[0]
+        with suppress(*RUN_ERRORS):
+            actual = output_logits(model, body(**inputs).last_hidden_state[0])
+            exact = agree(actual.cpu(), expected.cpu(), expected.dtype)
+    if exact:
+        return States(checkpoint), sharing
     why = "its logits are not an output layer on its last state" if sharing.prefixes else sharing.why
-    return replace(sharing, prefixes=False, why=why)
+    return None, replace(sharing, prefixes=False, why=why)

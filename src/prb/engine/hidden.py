@@ -13,9 +13,8 @@ from torch import Tensor
 
 from prb.engine.answers import group_by_query
 from prb.engine.chat import Chat, Text
-from prb.engine.heads import read_tokens
+from prb.engine.heads import bundle_texts, read_tokens
 from prb.engine.load import Checkpoint
-from prb.engine.prefix import bundle
 from prb.engine.sharing import States
 from prb.errors import BadInput
 from prb.failures import halve_if_out_of_memory
@@ -56,7 +55,7 @@ class HiddenStates:
         self.sharing = checkpoint.sharing
         self.execution = str(self.sharing)
 
-    def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def texts(self, texts: Sequence[str]) -> Vector:
         limit = self._checkpoint.max_length
         ids = [self._checkpoint.tokenizer(text or " ")["input_ids"][:limit] for text in texts]
         rows = self._pooled([[Text(each, 0, len(each))] for each in ids])
@@ -74,18 +73,12 @@ class HiddenStates:
         return [results[position] for position in range(len(asks))]
 
     def _pooled(self, groups: Sequence[Sequence[Text]]) -> list[list[Vector]]:
-        bundles = [bundle([read_tokens(t, self.sharing) for t in g], at_most=min(t.start for t in g)) for g in groups]
+        bundles = [bundle_texts(group, lambda text: read_tokens(text, self.sharing)) for group in groups]
 
         def reduce(states: Tensor, row: int, k: int) -> Tensor:
             text, before = groups[row][k], len(bundles[row].prefix) - 1  # states[0] is the prefix's last token
-            return _pooled(states[text.start - before : text.end - before], self._pool)
+            of_answer = states[text.start - before : text.end - before]
+            return of_answer[-1].float() if self._pool == "last" else of_answer.float().mean(dim=0)
 
-        return [[_vector(pooled) for pooled in row] for row in self._states.run(bundles, reduce)]
-
-
-def _pooled(states: Tensor, pool: Pool) -> Tensor:
-    return states[-1].float() if pool == "last" else states.float().mean(dim=0)
-
-
-def _vector(pooled: Tensor) -> Vector:
-    return np.array(pooled.cpu().numpy(), dtype=np.float32)
+        rows = self._states.run(bundles, reduce)
+        return [[np.array(pooled.cpu().numpy(), dtype=np.float32) for pooled in row] for row in rows]

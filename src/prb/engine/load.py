@@ -106,10 +106,7 @@ def load_shared(source: str, kind: Kind, options: Loading = DEFAULT_LOADING) -> 
     """As `load`, but users of the same weights share one copy, which is freed with the last of them."""
     where = resolve_weights(source)
     key = (where, kind, options, folder_hash(Path(where)) if Path(where).is_dir() else "")
-    checkpoint = _SHARED.get(key)
-    if checkpoint is None:
-        checkpoint = _SHARED[key] = load(source, kind, options)
-    return checkpoint
+    return _SHARED.get(key) or _SHARED.setdefault(key, load(source, kind, options))
 
 
 def load(
@@ -136,7 +133,8 @@ def load(
         model, info = auto[kind].from_pretrained(where, output_loading_info=True, **shared, **settings)
     except Exception as error:  # damaged or unusual files raise whatever their reader meets first
         raise BadInput(_why_not(source, error, remote_code=options.trust_remote_code)) from None
-    missing = _missing_parameters(model, info)
+    # drawn at random, since the files do not hold them; buffers may be missing, since they are computed
+    missing = sorted({name for name, _ in model.named_parameters()} & set(info["missing_keys"]))
     names = [fingerprint(where, options.revision), dtype, options.quantization, options.attn_implementation]
     if options.adapter:
         adapter = resolve_weights(options.adapter)
@@ -157,7 +155,7 @@ def load(
 
 
 def _placement(options: Loading, device: str) -> dict[str, Any]:
-    """What `from_pretrained` is told of devices, quantization and attention."""
+    """Arguments of `from_pretrained` for devices, quantization and attention."""
     settings: dict[str, Any] = {}
     if options.attn_implementation:
         settings["attn_implementation"] = options.attn_implementation
@@ -196,12 +194,6 @@ def _why_not(source: str, error: Exception, *, remote_code: bool) -> str:
     return f"cannot load {source!r}: {reason}"
 
 
-def _missing_parameters(model: Any, info: Any) -> list[str]:
-    """Parameters that the files do not hold and that were drawn at random; buffers are computed, so they may lack."""
-    parameters = dict(model.named_parameters())
-    return sorted(name for name in info["missing_keys"] if name in parameters)
-
-
 def _headless(source: str, kind: Kind, model: Any, missing: list[str]) -> str:
     shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
     body = f"{model.base_model_prefix}."
@@ -222,16 +214,16 @@ def agree_on_padding(model: Any, tokenizer: Any) -> bool:
     text alone gets the score that the model gives it. If there is none, it must be one that does not end a text.
     """
     config = model.config.get_text_config()
-    stated, own = config.pad_token_id, tokenizer.pad_token_id
+    stated, tokenizers = config.pad_token_id, tokenizer.pad_token_id
     if stated is None or not 0 <= stated < model.get_input_embeddings().num_embeddings:
-        candidates = [tokenizer.bos_token_id, own, tokenizer.unk_token_id, tokenizer.cls_token_id]
+        candidates = [tokenizer.bos_token_id, tokenizers, tokenizer.unk_token_id, tokenizer.cls_token_id]
         unlike_end = [token for token in candidates if token is not None and token != tokenizer.eos_token_id]
         config.pad_token_id = next(iter(unlike_end), tokenizer.eos_token_id)
     if config.pad_token_id is not None:
         model.config.pad_token_id = config.pad_token_id
-        if own != config.pad_token_id and (token := tokenizer.convert_ids_to_tokens(config.pad_token_id)):
+        if tokenizers != config.pad_token_id and (token := tokenizer.convert_ids_to_tokens(config.pad_token_id)):
             tokenizer.pad_token = token
-    return stated is not None and own is not None
+    return stated is not None and tokenizers is not None
 
 
 def longest(model: Any, tokenizer: Any) -> int:
@@ -255,8 +247,8 @@ def fingerprint(where: str, revision: str | None = None) -> str:
 
 def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     stated = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    several = stated if isinstance(stated, list) else [stated]
-    return frozenset(token for token in (*several, tokenizer.eos_token_id) if token is not None)
+    ends = [*(stated if isinstance(stated, list) else [stated]), tokenizer.eos_token_id]
+    return frozenset(token for token in ends if token is not None)
 
 
 def _with_adapter(model: Any, adapter: str, missing: list[str]) -> tuple[Any, list[str]]:
@@ -272,12 +264,12 @@ def _with_adapter(model: Any, adapter: str, missing: list[str]) -> tuple[Any, li
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             merged = PeftModel.from_pretrained(model, adapter).merge_and_unload()
-            held = load_peft_weights(adapter, device="cpu") if missing else {}
+            adapter_weights = load_peft_weights(adapter, device="cpu") if missing else {}
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise BadInput(f"adapter {adapter} cannot be used: {str(error).splitlines()[0]}") from None
     if any("missing adapter keys" in str(warning.message) for warning in caught):
         raise BadInput(f"adapter {adapter} is not of this model: it lacks weights for some of its layers")
-    return merged, [name for name in missing if f"base_model.model.{name}" not in held]
+    return merged, [name for name in missing if f"base_model.model.{name}" not in adapter_weights]
 
 
 def _device(name: str) -> str:

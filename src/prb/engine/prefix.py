@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from prb.engine.cascade import Cascade, Piece, Prefix, Unsuited
+from prb.engine.cascade import Cascade, Piece, Prefix, Unsuited, input_device
 from prb.engine.chat import Tokens, common_prefix
 
 COPIED_BYTES = 2 * 2**30
@@ -86,17 +86,23 @@ def rows(bundles: Sequence[Bundle], known: Callable[[int], bool], budget: int) -
         yield row
 
 
-def input_device(model: Any) -> torch.device:
-    """Where inputs go: a model on several devices begins with its embeddings."""
-    device: torch.device = model.get_input_embeddings().weight.device
-    return device
+def padded_inputs(
+    sequences: Sequence[Tokens], device: torch.device, *, pad: int = 0, left: bool = False
+) -> dict[str, Tensor]:
+    """The inputs of a model: ids, padded on the right unless `left`, and their mask."""
+    ids = torch.full((len(sequences), max(map(len, sequences))), pad, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for n, sequence in enumerate(sequences):
+        place = slice(ids.shape[1] - len(sequence), None) if left else slice(len(sequence))
+        ids[n, place] = torch.tensor(sequence, dtype=torch.long)
+        mask[n, place] = 1
+    return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
 
 
 class SharedPrefix:
     def __init__(self, body: Any, *, budget: int, keep: int = 0) -> None:
         """`keep`: bytes for prefixes that may come again in a later call."""
-        self._body = body
-        self._budget = budget
+        self._body, self._budget = body, budget
         self._kept = KeptPrefixes(keep) if keep else None
         self._device = input_device(body)
         self._cascade = Cascade.of(body)
@@ -121,36 +127,37 @@ class SharedPrefix:
     def _run_packed(
         self, bundles: Sequence[Bundle], chosen: Sequence[int], reduce: Reduce[Any], results: list[list[Any]]
     ) -> None:
-        cascade, mine = self._cascade, [bundles[i] for i in chosen]
-        read: dict[int, Prefix] = {}
+        cascade, packed = self._cascade, [bundles[i] for i in chosen]
+        earlier: dict[int, Prefix] = {}  # prefixes that were read before, by bundle
 
         def known(i: int) -> bool:
-            if self._kept and (prefix := self._kept.get(mine[i].prefix)):
-                read[i] = prefix
-            return i in read
+            if self._kept and (prefix := self._kept.get(packed[i].prefix)):
+                earlier[i] = prefix
+            return i in earlier
 
-        for row in rows(mine, known, self._budget):
+        for row in rows(packed, known, self._budget):
             assert cascade is not None
-            place = {i: n for n, (i, k) in enumerate(row) if k < 0}
+            prefixes = {i: n for n, (i, k) in enumerate(row) if k < 0}
             pieces = [
-                Piece(mine[i].prefix) if k < 0 else Piece(mine[i].suffixes[k], read.get(i, place.get(i)))
+                Piece(packed[i].prefix) if k < 0 else Piece(packed[i].suffixes[k], earlier.get(i, prefixes.get(i)))
                 for i, k in row
             ]  # fmt: skip
-            last, done = row[-1]
-            goes_on = last if done + 1 < len(mine[last].suffixes) else None
-            keep = {n: i for i, n in place.items() if self._kept or i == goes_on}
+            last, suffix = row[-1]
+            unfinished = last if suffix + 1 < len(packed[last].suffixes) else None
+            keep = {n: i for i, n in prefixes.items() if self._kept or i == unfinished}
             states, layers = cascade.read(pieces, keep)
             for n, i in keep.items():
-                read[i] = Prefix(layers[n], states[n][-1].clone())
+                earlier[i] = Prefix(layers[n], states[n][-1].clone())
                 if self._kept:
-                    self._kept.put(mine[i].prefix, read[i])
-            ends = {i: prefix.last[None] for i, prefix in read.items()} | {i: states[n][-1:] for i, n in place.items()}
+                    self._kept.put(packed[i].prefix, earlier[i])
+            ends = {i: prefix.last[None] for i, prefix in earlier.items()}
+            ends |= {i: states[n][-1:] for i, n in prefixes.items()}
             none = torch.zeros_like(states[0][:1])
             suffixes = [(n, i, k) for n, (i, k) in enumerate(row) if k >= 0]
             values = [reduce(torch.cat([ends.get(i, none), states[n]]), chosen[i], k) for n, i, k in suffixes]
             for (_, i, k), value in zip(suffixes, to_host(values), strict=True):
                 results[chosen[i]][k] = value
-            read = {i: prefix for i, prefix in read.items() if i == goes_on or i > last}
+            earlier = {i: prefix for i, prefix in earlier.items() if i == unfinished or i > last}
 
     def _run_padded(
         self, bundles: Sequence[Bundle], chosen: Sequence[int], reduce: Reduce[Any], results: list[list[Any]]
@@ -174,34 +181,34 @@ class SharedPrefix:
 
     def _read_prefixes(self, prefixes: list[Tokens]) -> tuple[Any, Tensor, Tensor]:
         """Keys and values, the state of each last token, and which positions are real."""
-        ids, mask = self._padded(prefixes, left=True)
-        if not ids.shape[1]:
+        inputs = padded_inputs(prefixes, self._device, left=True)
+        mask = inputs["attention_mask"]
+        if not mask.shape[1]:
             return None, torch.zeros(len(prefixes), self._body.config.hidden_size, device=self._device), mask
         if self._kept is None:
-            return *self._forward(ids, mask), mask
+            return *self._forward(inputs), mask
         known = {tuple(tokens): self._kept.get(tokens) for tokens in prefixes}
         missing: list[Tokens] = [tokens for tokens, prefix in known.items() if prefix is None]
         if missing:
-            fresh = _split(*self._forward(*self._padded(missing, left=True)), [len(t) for t in missing])
-            for tokens, read in zip(missing, fresh, strict=True):
-                known[tuple(tokens)] = read
-                self._kept.put(tokens, read)
+            cache, last = self._forward(padded_inputs(missing, self._device, left=True))
+            for tokens, fresh in zip(missing, _split(cache, last, list(map(len, missing))), strict=True):
+                known[tuple(tokens)] = fresh
+                self._kept.put(tokens, fresh)
         return *_merge([prefix for tokens in prefixes if (prefix := known[tuple(tokens)])]), mask
 
-    def _forward(self, ids: Tensor, mask: Tensor) -> tuple[Any, Tensor]:
+    def _forward(self, inputs: dict[str, Tensor]) -> tuple[Any, Tensor]:
         # a cache without the model's config keeps every position, also of layers with a sliding window;
         # the attention mask applies the window
         out = self._body(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),
+            **inputs,
+            position_ids=(inputs["attention_mask"].cumsum(dim=1) - 1).clamp(min=0),
             past_key_values=DynamicCache(),
             use_cache=True,
         )
         return out.past_key_values, out.last_hidden_state[:, -1]
 
     def _read_suffixes(self, suffixes: list[Tokens], rows: list[int], cache: Any, prefix_mask: Tensor) -> Tensor:
-        ids, mask = self._padded(suffixes)
+        ids, mask = padded_inputs(suffixes, self._device).values()
         index = torch.tensor(rows, device=self._device)
         before = prefix_mask.index_select(0, index)
         # padding repeats a position: a larger one than any real token's would switch some rotary embeddings
@@ -214,16 +221,6 @@ class SharedPrefix:
             use_cache=cache is not None,
         ).last_hidden_state
         return states
-
-    def _padded(self, rows: list[Tokens], *, left: bool = False) -> tuple[Tensor, Tensor]:
-        width = max(map(len, rows))
-        ids = torch.zeros(len(rows), width, dtype=torch.long)
-        mask = torch.zeros(len(rows), width, dtype=torch.long)
-        for n, row in enumerate(rows):
-            place = slice(width - len(row), width) if left else slice(0, len(row))
-            ids[n, place] = torch.tensor(row, dtype=torch.long)
-            mask[n, place] = 1
-        return ids.to(self._device), mask.to(self._device)
 
 
 def rows_of_copies(cache: Any) -> int | None:
@@ -257,8 +254,7 @@ class KeptPrefixes:
     """Drops the least recently used prefix when `limit` bytes are full."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._size = 0
+        self._limit, self._size = limit, 0
         self._prefixes: OrderedDict[tuple[int, ...], Prefix] = OrderedDict()
 
     def get(self, tokens: Tokens) -> Prefix | None:
@@ -270,8 +266,9 @@ class KeptPrefixes:
     def put(self, tokens: Tokens, prefix: Prefix) -> None:
         if prefix.size > self._limit:
             return
+        replaced = self._prefixes.pop(tuple(tokens), None)  # bundles of one row may begin alike
         self._prefixes[tuple(tokens)] = prefix
-        self._size += prefix.size
+        self._size += prefix.size - (replaced.size if replaced else 0)
         while self._size > self._limit:
             self._size -= self._prefixes.popitem(last=False)[1].size
 

@@ -7,6 +7,7 @@ visibly in 16; sharing may change them by a few times as much, and no more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,9 +15,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from prb.engine.cascade import input_device
 from prb.engine.chat import Tokens
 from prb.engine.load import Checkpoint
-from prb.engine.prefix import Bundle, Reduce, SharedPrefix, batches, input_device, to_host
+from prb.engine.prefix import Bundle, Reduce, SharedPrefix, batches, padded_inputs, to_host
+
+T = TypeVar("T")
 
 PROBE_TEXT = """\
 She had kept the garden for thirty years, and every spring it surprised her. The pear tree by the wall, which nobody
@@ -113,19 +117,13 @@ def state_layers(body: Any) -> str:
 
 def _states(body: Any, rows: Sequence[Tokens], *, left: bool = False) -> list[Tensor]:
     """The states of each row, padded if their lengths differ."""
-    width = max(map(len, rows))
-    starts = [width - len(row) if left else 0 for row in rows]
-    ids, mask = torch.zeros(2, len(rows), width, dtype=torch.long)
-    for n, (row, start) in enumerate(zip(rows, starts, strict=True)):
-        ids[n, start : start + len(row)] = torch.tensor(row)
-        mask[n, start : start + len(row)] = 1
-    inputs = {"input_ids": ids}
-    if not mask.all():
-        inputs["attention_mask"] = mask
+    inputs = padded_inputs(rows, input_device(body), left=left)
     if left:
-        inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
-    states = body(**{name: tensor.to(input_device(body)) for name, tensor in inputs.items()}).last_hidden_state
-    return [states[n, start : start + len(row)] for n, (row, start) in enumerate(zip(rows, starts, strict=True))]
+        inputs["position_ids"] = (inputs["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    if inputs["attention_mask"].all():
+        del inputs["attention_mask"]
+    states = body(**inputs).last_hidden_state
+    return [states[n, -len(row) :] if left else states[n, : len(row)] for n, row in enumerate(rows)]
 
 
 def _noise(body: Any, start: Tokens, tokens: Tokens, alone: Tensor, whole: Tensor, *, left: bool = False) -> float:
@@ -162,23 +160,21 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:120]
 
 
-T = TypeVar("T")
-
-
 class States:
     """As `SharedPrefix` where the model allows it; else each text is computed whole."""
 
     def __init__(self, checkpoint: Checkpoint, body: Any = None) -> None:
         """`body`: what computes the states, if it is not the body of the checkpoint's model."""
-        self.sharing = checkpoint.sharing
+        self.sharing, self._budget = checkpoint.sharing, checkpoint.budget
         self._body = checkpoint.body if body is None else body
-        self._budget = checkpoint.budget
         self._shared = SharedPrefix(self._body, budget=checkpoint.budget, keep=checkpoint.keep)
 
     def run(self, bundles: Sequence[Bundle], reduce: Reduce[T]) -> list[list[T]]:
         """One result for each suffix of each bundle, in order."""
-        shared = [n for n, b in enumerate(bundles) if self.sharing.prefixes and not self._beyond(b)]
-        whole = sorted(set(range(len(bundles))) - set(shared))
+        longest = [len(b.prefix) + max(map(len, b.suffixes)) for b in bundles]
+        most = (self.sharing.limit or math.inf) if self.sharing.prefixes else -1
+        shared = [n for n, length in enumerate(longest) if length <= most]
+        whole = [n for n, length in enumerate(longest) if length > most]
         results: dict[int, list[T]] = {}
         forget_lengths(self._body)
         for part, run in ((shared, self._shared.run), (whole, self._run_whole)):
@@ -186,18 +182,14 @@ class States:
             results.update(zip(part, rows, strict=True))
         return [results[n] for n in range(len(bundles))]
 
-    def _beyond(self, bundle: Bundle) -> bool:
-        longest = len(bundle.prefix) + max(map(len, bundle.suffixes))
-        return self.sharing.limit is not None and longest > self.sharing.limit
-
     @torch.inference_mode()
     def _run_whole(self, bundles: Sequence[Bundle], reduce: Reduce[T]) -> list[list[T]]:
         owner = [(row, k) for row, b in enumerate(bundles) for k in range(len(b.suffixes))]
         texts = [[*bundles[row].prefix, *bundles[row].suffixes[k]] for row, k in owner]
         results: list[list[Any]] = [[None] * len(b.suffixes) for b in bundles]
         for batch in whole_batches([len(text) for text in texts], self._budget, self.sharing):
-            inputs = padded_inputs([texts[i] for i in batch], 0, input_device(self._body))
             forget_lengths(self._body)
+            inputs = padded_inputs([texts[i] for i in batch], input_device(self._body))
             states = self._body(**inputs).last_hidden_state
             reduced = []
             for position, i in enumerate(batch):
@@ -224,17 +216,6 @@ def whole_batches(lengths: Sequence[int], budget: int, sharing: Sharing) -> Iter
             for length in sorted({lengths[i] for i in positions}, reverse=True):
                 yield [i for i in positions if lengths[i] == length]
     yield from ([i] for i, length in enumerate(lengths) if sharing.limit is not None and length > sharing.limit)
-
-
-def padded_inputs(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """Ids padded on the right, and their mask."""
-    width = max(map(len, rows))
-    ids = [[*row, *[pad] * (width - len(row))] for row in rows]
-    mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
-    return {
-        "input_ids": torch.tensor(ids, device=device),
-        "attention_mask": torch.tensor(mask, device=device),
-    }
 
 
 def forget_lengths(model: Any) -> None:

@@ -7,7 +7,9 @@ A spec is `backend/model;key=value;key=value`, e.g. `openai/gpt-5`, `openai/qwen
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -81,3 +83,39 @@ def parse_llm(text: str) -> Spec:
     if not backend or not slash or not model:
         raise BadSpec(f"{text!r} is not an llm spec such as openai/gpt-5 or llamacpp/smollm2;threads=1")
     return Spec(backend, parse_options([f"model={model}", *options], head))
+
+
+def options_suffix(options: Mapping[str, Any]) -> str:
+    """What a fingerprint adds for options that change replies; empty without any."""
+    return f"-{hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]}" if options else ""
+
+
+ScriptedReply = str | Completion | Failure
+
+
+class ScriptedLLM:
+    """A fake for tests and plumbing: prepared replies in order (the last one repeats), or a function of the request."""
+
+    remote = False
+
+    def __init__(self, replies: ScriptedReply | Iterable[ScriptedReply] | Callable[[Request], ScriptedReply]) -> None:
+        self.fingerprint = "scripted"
+        self.requests: list[Request] = []
+        """All requests so far, for tests to inspect."""
+        if callable(replies):
+            self._reply = replies
+        else:
+            script = [replies] if isinstance(replies, str | Completion | Failure) else list(replies)
+            self._reply = lambda _: script.pop(0) if len(script) > 1 else script[0]
+
+    def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
+        self.requests += requests
+        return [Completion(text=r) if isinstance(r, str) else r for r in map(self._reply, requests)]
+
+
+@LLMS.register("scripted")
+def scripted(model: str) -> LLM:
+    """Fake: always replies with the text after the slash."""
+    llm = ScriptedLLM(model)
+    llm.fingerprint = f"scripted-{model}"
+    return llm

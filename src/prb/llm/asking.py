@@ -32,8 +32,8 @@ def without_thinking(text: str) -> str:
 
 def opened_by(prompt: str) -> str:
     """The opening tag at the end of a prompt, for templates that write it themselves."""
-    found = _OPENED.search(prompt)
-    return found[0] if found else ""
+    match = _OPENED.search(prompt)
+    return match[0] if match else ""
 
 
 def still_thinking(text: str) -> bool:
@@ -100,33 +100,26 @@ def ask(
     failure named `missing` with the end of the text. Failures of the backend are passed on: it has its own retries.
     """
     readers = [read] * len(prompts) if callable(read) else read
-    attempts = [[reply] for reply in _complete(llm, prompts, sampling)]
-    values = [_value(reply, reader) for (reply,), reader in zip(attempts, readers, strict=True)]
-    again = [n for n, value in enumerate(values) if value is None]
-    if again:
-        reminded = [_reminded(prompts[n], reminder) for n in again]
-        second = _complete(llm, reminded, replace(sampling, seed=sampling.seed + 1))
-        for n, reply in zip(again, second, strict=True):
+    chats = [(Turn("user", prompt),) if isinstance(prompt, str) else prompt for prompt in prompts]
+    attempts = [[reply] for reply in llm.complete([Request(chat, sampling) for chat in chats])]
+    values = [_read(reply, reader) for (reply,), reader in zip(attempts, readers, strict=True)]
+    unreadable = [n for n, value in enumerate(values) if value is None]
+    if unreadable:
+        again = replace(sampling, seed=sampling.seed + 1)
+        second = llm.complete([Request(_with_reminder(chats[n], reminder), again) for n in unreadable])
+        for n, reply in zip(unreadable, second, strict=True):
             attempts[n].append(reply)
-            values[n] = _value(reply, readers[n])
+            values[n] = _read(reply, readers[n])
     return [_result(value, replies, missing) for value, replies in zip(values, attempts, strict=True)]
 
 
-def _complete(llm: LLM, prompts: Sequence[str | Chat], sampling: Sampling) -> list[Completion | Failure]:
-    return llm.complete([Request(_chat(prompt), sampling) for prompt in prompts])
+def _read(reply: Completion | Failure, reader: Reader[T]) -> T | Failure | None:
+    return reply if isinstance(reply, Failure) else reader(reply)
 
 
-def _chat(prompt: str | Chat) -> Chat:
-    return (Turn("user", prompt),) if isinstance(prompt, str) else prompt
-
-
-def _reminded(prompt: str | Chat, reminder: str) -> Chat:
-    *before, (role, text) = _chat(prompt)
+def _with_reminder(chat: Chat, reminder: str) -> Chat:
+    *before, (role, text) = chat
     return *before, Turn(role, f"{text}\n\n{reminder}")
-
-
-def _value(reply: Completion | Failure, read: Reader[T]) -> T | Failure | None:
-    return reply if isinstance(reply, Failure) else read(reply)
 
 
 def _result(value: T | Failure | None, attempts: Sequence[Completion | Failure], missing: str) -> Reply[T] | Failure:

@@ -77,7 +77,13 @@ class LlamaCpp:
             reply: Mapping[str, Any] = self._server.handle_chat_completions(body)
         except (RuntimeError, TypeError, ValueError) as error:
             return Failure("llama.cpp failed", str(error))
-        return _failure(reply["error"]) if "error" in reply else reply
+        refusal = reply.get("error")
+        if refusal is None:
+            return reply
+        if refusal.get("type") == "exceed_context_size_error":
+            sizes = f"{refusal.get('n_prompt_tokens')} tokens, context {refusal.get('n_ctx')}"
+            return Failure("prompt longer than the context", sizes)
+        return Failure("llama.cpp refused the request", str(refusal.get("message", refusal)))
 
 
 def _body(request: Request, stop: tuple[str, ...]) -> dict[str, Any]:
@@ -122,13 +128,6 @@ def _first_token(logprobs: Mapping[str, Any] | None, text: str) -> dict[str, flo
     for candidate in tokens[at]["top_logprobs"]:
         first.setdefault(candidate["token"], candidate["logprob"])  # parts of characters read alike; keep the likelier
     return first
-
-
-def _failure(error: Mapping[str, Any]) -> Failure:
-    if error.get("type") == "exceed_context_size_error":
-        sizes = f"{error.get('n_prompt_tokens')} tokens, context {error.get('n_ctx')}"
-        return Failure("prompt longer than the context", sizes)
-    return Failure("llama.cpp refused the request", str(error.get("message", error)))
 
 
 def _server(path: Path, threads: int, context: int, gpu_layers: int, template: str) -> Any:

@@ -1,42 +1,32 @@
 """Any endpoint that speaks the OpenAI chat protocol: vendors, vLLM, SGLang, llama.cpp, Ollama.
 
-The SDK speaks HTTP. Retries, concurrency and budget are ours (here and in `pacing`): the SDK's own retries hold their
-slot while they wait, are not counted, and go on when the budget is used up. Every request ends as a completion or as a
-failure with its reason; a failed one never becomes an empty text.
+The SDK sends requests. Retries, concurrency and budget are ours (here and in `endpoint`): the SDK's own retries hold
+their slot while they wait, are not counted, and continue when the budget is used up. Every request ends as a completion
+or as a failure with its reason; a failed one never becomes an empty text.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import ipaddress
 import json
+import math
 import os
 import random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any
-from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field
 
 from prb.config import NonNegative, Positive, Size
-from prb.errors import BadInput, BadSpec, MissingExtra
+from prb.errors import BadSpec, MissingExtra
 from prb.failures import Breaker
-from prb.llm import LLM, LLMS, Completion, JsonObject, Request
-from prb.llm.chat_protocol import (
-    first_choice,
-    first_token,
-    message_of,
-    parse,
-    rejected_parameter,
-    request_body,
-    text_of,
-    usage_of,
-)
-from prb.llm.pacing import (
+from prb.llm import LLM, LLMS, Completion, JsonObject, Request, options_suffix
+from prb.llm.asking import answer_token
+from prb.llm.endpoint import (
     BACKOFF,
     FATAL,
     Background,
@@ -46,6 +36,13 @@ from prb.llm.pacing import (
     Prices,
     Retry,
     Spent,
+    address_of,
+    check_url,
+    cleaner,
+    is_loopback,
+    message_of,
+    parse,
+    read_key,
     retry_status,
     tokens_of,
 )
@@ -53,6 +50,13 @@ from prb.types import Failure, FailureKind
 
 Concurrency = Annotated[int, Field(ge=1, le=1000)]
 VENDOR = "https://api.openai.com/v1"
+MOST_TOKENS = 10**9
+"""No request has more; a larger count in a reply is nonsense."""
+ADAPTABLE = ("max_tokens", "temperature", "top_p", "seed", "logprobs", "top_logprobs")
+"""Parameters that some models reject; the request is sent again without them, `max_tokens` under its newer name."""
+REJECTION = re.compile(
+    r"unsupported|n[o']t support|unrecogni[sz]ed|unknown|unexpected|not allowed|not permitted|only the default", re.I
+)
 
 
 @LLMS.register("openai")
@@ -84,8 +88,8 @@ def openai(
     budget = Budget(Prices(prompt=usd_in, completion=usd_out), max_usd, max_tokens_total)
     url = base_url or os.environ.get("OPENAI_BASE_URL") or VENDOR
     extra = {**(extra_body or {}), **({"chat_template_kwargs": chat_template_kwargs} if chat_template_kwargs else {})}
-    if own := extra.keys() & request_body(model, Request(())).keys():
-        raise BadSpec(f"openai: extra_body must not contain {', '.join(sorted(own))}, which prb sets itself")
+    if reserved := extra.keys() & request_body(model, Request(())).keys():
+        raise BadSpec(f"openai: extra_body must not contain {', '.join(sorted(reserved))}, which prb sets itself")
     return Endpoint(
         model,
         url,
@@ -137,8 +141,7 @@ class Endpoint:
         address = check_url(url)
         self.remote = not is_loopback(str(address.hostname))
         self._extra = extra or {}
-        digest = hashlib.sha256(json.dumps(self._extra, sort_keys=True).encode()).hexdigest()[:8]
-        self.fingerprint = f"openai-{model}@{address_of(address)}" + (f"-{digest}" if self._extra else "")
+        self.fingerprint = f"openai-{model}@{address_of(address)}{options_suffix(self._extra)}"
         self._model, self._timeout, self._retries = model, timeout, retries
         self._budget = budget or Budget()
         self._backoff, self._rng = backoff, random.Random(0)  # noqa: S311
@@ -151,12 +154,11 @@ class Endpoint:
         self._sdk: Any = sdk
         key = read_key(key_env, needed=self.remote)
         self._clean = cleaner(key)
-
-        local = not self.remote
+        remote = self.remote
 
         def connect() -> Line:  # without a reference to self, so that the thread ends with its last user
             # to this machine without proxies or redirects, so that texts do not leave it that way
-            http = sdk.DefaultAsyncHttpxClient(trust_env=False, follow_redirects=False) if local else None
+            http = None if remote else sdk.DefaultAsyncHttpxClient(trust_env=False, follow_redirects=False)
             client = sdk.AsyncOpenAI(
                 api_key=key or "none", base_url=url, max_retries=0, timeout=timeout, http_client=http
             )
@@ -283,50 +285,92 @@ class Endpoint:
         )
 
 
-def check_url(url: str, option: str = "openai: base_url", example: str = "http://localhost:8000/v1") -> SplitResult:
-    """The parts of a URL. Errors never repeat the URL itself, since it may hold a password."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port  # both raise on nonsense
-    except ValueError:
-        host = None
-    if not host or parts.scheme not in ("http", "https"):
-        raise BadSpec(f"{option} must be like {example}")
-    if parts.username or parts.password or parts.query:
-        raise BadSpec(f"{option} must not contain a user, a password or a query; key_env names the key's variable")
-    return parts
+def request_body(
+    model: str,
+    request: Request,
+    rejected: frozenset[str] = frozenset(),
+    extra: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Without the parameters that the model rejects, and with the extra ones of this endpoint."""
+    sampling = request.sampling
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": message.role, "content": message.text} for message in request.chat],
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "seed": sampling.seed,
+    }
+    if sampling.top_p != 1.0:
+        body["top_p"] = sampling.top_p
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    if sampling.top_logprobs > 0 and not rejected & {"logprobs", "top_logprobs"}:
+        body |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
+    if "max_tokens" in rejected:
+        body["max_completion_tokens"] = sampling.max_tokens
+    return {**extra, **{key: value for key, value in body.items() if key not in rejected}}
 
 
-def address_of(parts: SplitResult) -> str:
-    """Scheme, host, port and path: another port or path may be another server with other weights."""
-    usual = {"http": 80, "https": 443}[parts.scheme]
-    port = "" if parts.port in (None, usual) else f":{parts.port}"
-    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
-    return f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}"
+def first_choice(data: Any) -> Mapping[str, Any] | None:
+    match data:
+        case {"choices": [{"message": {"content": str() | None} | {"refusal": str()}} as choice, *_]}:
+            return dict(choice)
+    return None
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def text_of(choice: Mapping[str, Any]) -> tuple[str, Failure | None]:
+    """The text, and what is wrong with it if it is not an answer."""
+    message, reason = choice["message"], choice.get("finish_reason")
+    text = message.get("content") or ""
+    if message.get("refusal"):
+        return text, Failure("refused", str(message["refusal"]))
+    if reason == "content_filter":
+        return text, Failure("stopped by the endpoint's content filter")
+    return text, None if text else Failure("empty reply", f"finish_reason {reason}")
 
 
-def read_key(name: str, *, needed: bool, use: str = "openai") -> str:
-    key = os.environ.get(name, "").strip()
-    if needed and not key:
-        raise BadInput(f"{use}: {name} is not set; it must hold the key (any text if the server checks none)")
-    if not re.fullmatch(r"[!-~]*", key):
-        raise BadInput(f"{use}: the key in {name} contains invalid characters; copy it again")
-    return key
+def first_token(choice: Mapping[str, Any]) -> dict[str, float]:
+    """Log-probabilities of the answer's first token; a token spelled twice keeps the likelier one.
+
+    Servers that take the thinking out of the text still list its tokens here.
+    """
+    match choice.get("logprobs"):
+        case {"content": [_, *_] as tokens}:
+            pass
+        case _:
+            return {}
+    spelled = [str(token.get("token", "")) if isinstance(token, dict) else "" for token in tokens]
+    at = answer_token(spelled)
+    message = choice["message"]
+    if message.get("reasoning_content") or message.get("reasoning"):  # the thinking, apart from the text
+        answer = (message.get("content") or "").strip()
+        places = range(len(spelled)) if answer else ()
+        at = next((n for n in places if spelled[n].strip() and "".join(spelled[n:]).strip() == answer), None)
+    match None if at is None else tokens[at]:
+        case {"top_logprobs": [*top]} as chosen:
+            first: dict[str, float] = {}
+            for entry in (*top, chosen):
+                match entry:
+                    case {"token": str(token), "logprob": int() | float() as logprob} if not math.isnan(logprob):
+                        first[token] = max(float(logprob), first.get(token, -math.inf))
+            return first
+    return {}
 
 
-def cleaner(key: str) -> Callable[[str], str]:
-    """One line of at most 200 characters without the key, whole or truncated; its first characters give it away."""
-    secret = re.compile(re.escape(key[:8]) + r"\S*" if len(key) > 8 else re.escape(key)) if key else None
+def usage_of(data: Any) -> tuple[int, int] | None:
+    """Prompt and completion tokens; `None` if they are missing or cannot be true, so that no server sets our costs."""
+    match data:
+        case {"usage": {"prompt_tokens": prompt, "completion_tokens": completion}}:
+            if all(type(count) is int and 0 <= count <= MOST_TOKENS for count in (prompt, completion)):
+                return prompt, completion
+    return None
 
-    def clean(text: str) -> str:
-        text = secret.sub("[key]", text) if secret else text
-        return " ".join(text.split())[:200]
 
-    return clean
+def rejected_parameter(body: Any, sent: Mapping[str, Any]) -> str | None:
+    """Which of the parameters sent an error message says the model rejects."""
+    text = body if isinstance(body, str) else json.dumps(body)
+    if not REJECTION.search(text):
+        return None
+    named = body.get("param") if isinstance(body, dict) else None
+    mentioned = [name for name in ADAPTABLE if name in sent and re.search(rf"\b{name}\b", text)]
+    return named if named in mentioned else next(iter(mentioned), None)

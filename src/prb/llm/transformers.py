@@ -13,9 +13,7 @@ Top-p is the usual one: after temperature, the likeliest tokens until they hold 
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from prb.config import Count
 from prb.engine.chat import PLAIN_STOP, one_bos, write_prompt
 from prb.engine.load import Checkpoint, Dtype, Loading, load_shared
-from prb.llm import LLM, LLMS, Chat, Completion, JsonObject, Request, Sampling
+from prb.llm import LLM, LLMS, Chat, Completion, JsonObject, Request, Sampling, options_suffix
 from prb.llm.asking import answer_is_next, opened_by, still_thinking
 from prb.types import Failure
 
@@ -33,13 +31,13 @@ if TYPE_CHECKING:
 Tokens = list[int]
 
 MARGIN = 2e-3
-"""Logits closer than this are not told apart; rounding in 32 bits is far below."""
+"""Logits closer than this count as equal; rounding in 32 bits is far below."""
 PROBE = (
     "Before the rain came, we carried the chairs inside, counted the plates twice and found that one was missing; "
     "nobody minded, since the soup was good and there was bread for everyone who stayed until the end."
 )
 NOISE = 8
-"""A margin is so many times the rounding seen when the model was probed."""
+"""A margin is this many times the rounding seen when the model was probed."""
 LAST = 16
 """Tokens at the end of a prompt among which an opening tag of thinking is looked for."""
 WIDEST = 0.5
@@ -92,8 +90,7 @@ class Transformers:
 
     def __init__(self, checkpoint: Checkpoint, *, batch: int = 8, template: Mapping[str, Any] | None = None) -> None:
         self._template = template or {}
-        digest = hashlib.sha256(json.dumps(self._template, sort_keys=True).encode()).hexdigest()[:8]
-        self.fingerprint = f"transformers-{checkpoint.fingerprint}" + (f"-{digest}" if self._template else "")
+        self.fingerprint = f"transformers-{checkpoint.fingerprint}{options_suffix(self._template)}"
         self._checkpoint = checkpoint
         self._model, self._tokenizer = checkpoint.model, checkpoint.tokenizer
         self._model.generation_config = generation()  # a repository's penalties and top-k are not what was asked for
@@ -148,9 +145,7 @@ class Transformers:
         """The library runs the model and its caches; which token comes next and when a row ends is decided here."""
         import torch
 
-        width = max(len(row.prompt) for row in rows)
-        ids = torch.tensor([[self._pad] * (width - len(row.prompt)) + row.prompt for row in rows])
-        mask = torch.tensor([[0] * (width - len(row.prompt)) + [1] * len(row.prompt) for row in rows])
+        from prb.engine.prefix import padded_inputs
 
         def choose(_: Tensor, scores: Tensor) -> Tensor:
             for row, logits in zip(rows, scores, strict=True):
@@ -163,8 +158,7 @@ class Transformers:
             return torch.tensor([bool(row.ended) for row in rows], device=tokens.device)
 
         self._model.generate(
-            input_ids=ids.to(self._model.device),
-            attention_mask=mask.to(self._model.device),
+            **padded_inputs([row.prompt for row in rows], self._model.device, pad=self._pad, left=True),
             generation_config=generation(max_new_tokens=max(row.limit for row in rows), pad_token_id=self._pad),
             logits_processor=[choose],
             stopping_criteria=[ended],
@@ -173,7 +167,7 @@ class Transformers:
     def _write(self, row: Row, logits: Tensor) -> None:
         sampling = row.request.sampling
         if sampling.top_logprobs and answer_is_next(row.begun + self._tokenizer.decode(row.written)):
-            row.first = self._likeliest(logits, sampling.top_logprobs)
+            row.first = self._top_logprobs(logits, sampling.top_logprobs)
         noise = None if row.generator is None else gumbel(len(logits), row.generator).to(logits)
         if self._margin is None:
             token = draw(logits, noise, sampling)
@@ -196,7 +190,7 @@ class Transformers:
         logits: Tensor = out.logits[0, -1].float()
         return logits
 
-    def _likeliest(self, logits: Tensor, n: int) -> dict[str, float]:
+    def _top_logprobs(self, logits: Tensor, n: int) -> dict[str, float]:
         best = logits.log_softmax(-1).topk(min(n, len(logits)))
         first: dict[str, float] = {}
         for token, value in zip(best.indices.tolist(), best.values.tolist(), strict=True):
@@ -235,18 +229,19 @@ def padding_margin(model: Any, long: Tokens, pad: int) -> float | None:
     more than rounding."""
     import torch
 
-    short = long[: len(long) // 3]
-    ids = torch.tensor([[pad] * (len(long) - len(short)) + short, long], device=model.device)
-    mask = torch.tensor([[0] * (len(long) - len(short)) + [1] * len(short), [1] * len(long)], device=model.device)
+    from prb.engine.prefix import padded_inputs
+
     config = generation(max_new_tokens=1, pad_token_id=pad, output_logits=True, return_dict_in_generate=True)
 
-    def logits(ids: Tensor, mask: Tensor) -> Tensor:
-        first: Tensor = model.generate(input_ids=ids, attention_mask=mask, generation_config=config).logits[0][0]
+    def logits(*prompts: Tokens) -> Tensor:
+        """Of the first prompt's next token."""
+        inputs = padded_inputs(prompts, model.device, pad=pad, left=True)
+        first: Tensor = model.generate(**inputs, generation_config=config).logits[0][0].float()
         return first
 
-    alone = torch.tensor([short], device=model.device)
-    expected = logits(alone, torch.ones_like(alone)).float()
-    off = float((logits(ids, mask).float() - expected).abs().max())
+    short = long[: len(long) // 3]
+    expected = logits(short)
+    off = float((logits(short, long) - expected).abs().max())
     if model.dtype == torch.float32:
         return MARGIN if NOISE * off < MARGIN else None
     step = torch.finfo(model.dtype).eps * float(expected.abs().max())

@@ -35,7 +35,7 @@ class Executor(Protocol):
 
 
 class Later:
-    """The results of a batch, one per item; computed when they are asked for, unless someone else is at it already."""
+    """The results of a batch, one per item; computed on request, unless someone else is computing them already."""
 
     def __init__(self, compute: Callable[[], Any]) -> None:
         self.seconds = 0.0
@@ -74,7 +74,7 @@ def open_executor(spec: str) -> Iterator[Executor]:
 
 
 def given(value: T) -> T:
-    """What makes an object that exists already: `executor.load(partial(given, model), name)`."""
+    """The factory of an object that exists already: `executor.load(partial(given, model), name)`."""
     return value
 
 

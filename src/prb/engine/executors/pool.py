@@ -7,12 +7,10 @@ has loaded the same model.
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import pickle
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +21,7 @@ from typing import Any, NamedTuple
 from prb import __version__
 from prb.engine.executors import compute
 from prb.errors import BadInput, PrbError, Unreachable
-from prb.failures import RESUME, Breaker, breaking
+from prb.failures import RESUME, Breaker, breaking, free_memory
 from prb.types import Failure
 
 METHODS = ("score", "prefer", "complete", "grade", "texts", "answers")
@@ -46,6 +44,9 @@ class About:
     def identity(self) -> tuple[Any, ...]:
         """Equal for all replicas."""
         return self.version, self.attributes.get("fingerprint"), self.methods
+
+    def __str__(self) -> str:
+        return f"{self.attributes.get('fingerprint')!r} on {self.host} (prb {self.version})"
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Replica:
     def load(self, packed: bytes) -> About | Trouble:
         """Make what a pickled function makes, in place of what was here."""
         self._model, self._reseeded = None, {}
-        _free_memory()
+        free_memory()  # a model that is gone holds its share of a GPU until torch gives it back
         try:
             self._surroundings.enter()
             self._model = pickle.loads(packed)()  # noqa: S301 - from the process that started this one
@@ -114,25 +115,13 @@ class Replica:
         start = time.perf_counter()
         try:
             with breaking(self._surroundings.max_fatal):
-                results: Any = compute(self._of_seed(seed), method, batch)
+                if seed is not None and seed not in self._reseeded:
+                    self._reseeded[seed] = self._model.reseeded(seed)
+                model = self._model if seed is None else self._reseeded[seed]
+                results: Any = compute(model, method, batch)
         except Exception as error:
             results = Trouble.of(error)
         return results, time.perf_counter() - start
-
-    def _of_seed(self, seed: int | None) -> Any:
-        if seed is None:
-            return self._model
-        if seed not in self._reseeded:
-            self._reseeded[seed] = self._model.reseeded(seed)
-        return self._reseeded[seed]
-
-
-def _free_memory() -> None:
-    """A model that is gone still holds its share of a GPU until torch gives it back."""
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 DEPTH = 2
@@ -151,9 +140,9 @@ class Needs(NamedTuple):
         return f"cpus={self.cpus:g}&gpus={self.gpus:g}"
 
     def replicas(self, resources: dict[str, float]) -> int:
-        """How many of them so much is enough for."""
+        """How many replicas fit."""
         shares = [(resources.get("CPU", 0), self.cpus), (resources.get("GPU", 0), self.gpus)]
-        return min(math.floor(have / take + 1e-9) for have, take in shares if take)
+        return min(math.floor(available / needed + 1e-9) for available, needed in shares if needed)
 
 
 @dataclass(eq=False)
@@ -173,7 +162,7 @@ class Task:
 class Worker:
     actor: Any
     loading: Any = None
-    """Reference to what it will say of the model; `None` between two attempts to load it."""
+    """Reference to the description of the model that is being loaded; `None` between two attempts."""
     load_at: float = 0.0
     joined: bool = False
     """Whether it ever had the model."""
@@ -197,7 +186,7 @@ class Pool:
         self._about: About | None = None
 
     def load(self, make: Callable[[], Any], name: str, known: About | None = None) -> About:
-        """Replace the model of all workers. What the first says of it, or what was `known`, the others must confirm."""
+        """Replace the model of all workers. All must describe it alike, and as before if it was `known`."""
         try:
             self._model = self._ray.cloudpickle.dumps(make)
         except Exception as error:  # whatever an object of others does when it is pickled
@@ -274,7 +263,7 @@ class Pool:
             self._about = self._about or about
             if about.identity != self._about.identity:
                 raise PrbError(
-                    f"replicas of {self._name!r} differ: {_listed(self._about)} and {_listed(about)}; "
+                    f"replicas of {self._name!r} differ: {self._about} and {about}; "
                     "give all machines the same files and versions"
                 )
             worker.joined = worker.ready = True
@@ -301,7 +290,7 @@ class Pool:
             self._lost.add(None)
 
     def _try_again(self, task: Task, why: str) -> None:
-        """Or, after enough attempts, fail the rows of the batch, so that the rest goes on."""
+        """Or, after enough attempts, fail the rows of the batch, so that the rest of the run can continue."""
         task.attempts += 1
         if task.attempts <= self._retries:
             self._waiting.appendleft(task)
@@ -324,10 +313,6 @@ class Pool:
             return self._ray.get(ref)
         except self._ray.exceptions.RayError as error:
             return error
-
-
-def _listed(about: About) -> str:
-    return f"{about.attributes.get('fingerprint')!r} on {about.host} (prb {about.version})"
 
 
 def _first_line(error: BaseException) -> str:

@@ -60,21 +60,18 @@ class RayExecutor:
         """A stand-in; or the object itself, if none of its methods works batch by batch."""
         self._connect()
         model = StandIn(self, make, name)
-        about = self._pool_with(model)[1]
-        if not about.methods:
-            return make()
-        return model.as_described(about)  # type: ignore[return-value]
+        self.pool(model)
+        assert model.about is not None
+        return model.described(model.about) if model.about.methods else make()  # type: ignore[return-value]
 
     def pool(self, model: StandIn) -> Pool:
         """The workers, with the model that this stands for."""
-        return self._pool_with(model.origin)[0]
-
-    def _pool_with(self, model: StandIn) -> tuple[Pool, About]:
+        origin = model.origin
         if self._pool is None:
             self._pool = Pool(self._ray, self._actors, self._needs, self._retries)
-        if self._model is not model or model.about is None:
-            model.about, self._model = self._pool.load(model.make, model.name, model.about), model
-        return self._pool, model.about
+        if self._model is not origin:
+            origin.about, self._model = self._pool.load(origin.make, origin.name, origin.about), origin
+        return self._pool
 
     @property
     def window(self) -> int:
@@ -97,7 +94,7 @@ class RayExecutor:
             logging.getLogger("ray").setLevel(logging.ERROR)
             quiet = {"log_to_driver": False, "configure_logging": False}
             try:
-                self._ray.init(**(self._elsewhere() if self._address else self._here()), **quiet)
+                self._ray.init(**({"address": self._address} if self._address else self._here()), **quiet)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 where = f"at {self._address}" if self._address else "on this machine"
                 raise PrbError(f"engine ray: no Ray {where}: {str(error).splitlines()[0]}") from None
@@ -109,9 +106,6 @@ class RayExecutor:
             hint = "; say actors=N if it will grow" if self._address else ""
             raise BadInput(f"engine ray: {self._needs} does not fit the cluster, which has {have}{hint}")
         self._actors = self._wanted or fitting
-
-    def _elsewhere(self) -> dict[str, Any]:
-        return {"address": self._address}
 
     def _here(self) -> dict[str, Any]:
         """A Ray of our own, with room for all replicas even if they have to share cores."""
@@ -150,12 +144,12 @@ class StandIn(Spread):
         pool = self.executor.pool(self)
         return Computing(pool, pool.submit(method, batch, self.seed))
 
-    def as_described(self, about: About, seed: int | None = None) -> StandIn:
+    def described(self, about: About, seed: int | None = None) -> StandIn:
         """The same with the attributes and methods of the model, so that it fits the model's protocol."""
         members: dict[str, Any] = {name: _method(name) for name in about.methods}
         members |= dict(about.attributes)
         if about.reseedable:
-            members["reseeded"] = lambda self, seed: self.as_described(about, seed)
+            members["reseeded"] = lambda self, seed: self.described(about, seed)
         made: StandIn = type("StandIn", (StandIn,), members)(self.executor, self.make, self.name, self.origin)
         made.seed = seed
         return made
@@ -191,17 +185,8 @@ def short_folder() -> Path:
         base = Path(tempfile.gettempdir())
     for old in base.glob(f"{FOLDER}*-*"):
         with suppress(ValueError, OSError):
-            pid = int(old.name.removeprefix(FOLDER).partition("-")[0])
-            if not _alive(pid):
+            try:
+                os.kill(int(old.name.removeprefix(FOLDER).partition("-")[0]), 0)
+            except ProcessLookupError:
                 shutil.rmtree(old, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-", dir=base))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

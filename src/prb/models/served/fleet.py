@@ -2,7 +2,7 @@
 
 A request goes to the server that its query's hash prefers (rendezvous hashing), so the same query always meets the same
 warm prefix cache, and when a server is gone only its own queries move. Retries and concurrency are those of the LLM
-endpoints (`prb.llm.pacing`), per server. A server that cannot be reached is taken out and its requests go to the
+endpoints (`prb.llm.endpoint`), per server. A server that cannot be reached is taken out and its requests go to the
 others; the last one stays, and its failures are the run's. One that comes back is used again if it is still the same.
 """
 
@@ -21,9 +21,22 @@ from prb.config import Positive, Size
 from prb.errors import BadInput, MissingExtra, Unreachable
 from prb.failures import Breaker, unanswered
 from prb.hashing import draw
-from prb.llm.chat_protocol import message_of, parse
-from prb.llm.openai import Concurrency, address_of, check_url, cleaner, is_loopback, read_key
-from prb.llm.pacing import BACKOFF, FATAL, Background, Limiter, Retry, retry_status
+from prb.llm.endpoint import (
+    BACKOFF,
+    FATAL,
+    Background,
+    Backoff,
+    Limiter,
+    Retry,
+    address_of,
+    check_url,
+    cleaner,
+    is_loopback,
+    message_of,
+    parse,
+    read_key,
+    retry_status,
+)
 from prb.models.served.protocols import About, Api, describe
 from prb.types import Failure, FailureKind
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.llm.pacing import Backoff, Budget, Limiter, Prices, Retry, Spent, retry_after, retry_status, tokens_of
+from prb.llm.endpoint import Backoff, Budget, Limiter, Prices, Retry, Spent, retry_after, retry_status, tokens_of
 
 NOW = 1_700_000_000.0
 

@@ -1,11 +1,15 @@
-"""Retries, concurrency and budget of an endpoint. No network here."""
+"""What every HTTP endpoint needs: address, key, an event loop in its own thread, retries, concurrency and budget."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
+import json
 import math
+import os
 import random
+import re
 import threading
 import weakref
 from collections import deque
@@ -14,10 +18,79 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Generic, Protocol, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
+from prb.errors import BadInput, BadSpec
 from prb.types import FailureKind
 
 T = TypeVar("T")
+
+
+def check_url(url: str, option: str = "openai: base_url", example: str = "http://localhost:8000/v1") -> SplitResult:
+    """The parts of a URL. Errors never repeat the URL itself, since it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port  # both raise on nonsense
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
+        raise BadSpec(f"{option} must be like {example}")
+    if parts.username or parts.password or parts.query:
+        raise BadSpec(f"{option} must not contain a user, a password or a query; key_env names the key's variable")
+    return parts
+
+
+def address_of(parts: SplitResult) -> str:
+    """Scheme, host, port and path: another port or path may be another server with other weights."""
+    usual = {"http": 80, "https": 443}[parts.scheme]
+    port = "" if parts.port in (None, usual) else f":{parts.port}"
+    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
+    return f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}"
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def read_key(name: str, *, needed: bool, use: str = "openai") -> str:
+    key = os.environ.get(name, "").strip()
+    if needed and not key:
+        raise BadInput(f"{use}: {name} is not set; it must hold the key (any text if the server checks none)")
+    if not re.fullmatch(r"[!-~]*", key):
+        raise BadInput(f"{use}: the key in {name} contains invalid characters; copy it again")
+    return key
+
+
+def cleaner(key: str) -> Callable[[str], str]:
+    """One line of at most 200 characters without the key, whole or truncated; its first characters give it away."""
+    secret = re.compile(re.escape(key[:8]) + r"\S*" if len(key) > 8 else re.escape(key)) if key else None
+
+    def clean(text: str) -> str:
+        text = secret.sub("[key]", text) if secret else text
+        return " ".join(text.split())[:200]
+
+    return clean
+
+
+def parse(content: bytes) -> Any:
+    """JSON, including the NaN and Infinity that some servers write as log-probabilities; `None` if it is not JSON."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def message_of(body: Any) -> str:
+    """A server's error message, in whichever of the usual shapes."""
+    match body:
+        case {"error": {"message": str(text)}} | {"message": str(text)} | {"error": str(text)} | {"detail": str(text)}:
+            return text
+        case None:
+            return ""
+    return body if isinstance(body, str) else json.dumps(body)
 
 
 class Closable(Protocol):
