@@ -148,10 +148,10 @@ def judge_chat(shape: Shape, template: str, query: Query, **answers: str) -> Cha
         body = {"principle": judge_prompt(template, query), "prompt": flat(query.blind), "responses": responses}
         return (Turn("user", json.dumps(body, ensure_ascii=False, indent=2)),)
     if shape == "message":
-        return (Turn("user", judge_prompt(template, query, **answers)),)
+        return (Turn("user", judge_prompt(template, query, numbered=False, **answers)),)
     system, user = re.split(r"^=+$", template, maxsplit=1, flags=re.MULTILINE)
     used = {name: text for name, text in answers.items() if name in slots(user)}
-    return Turn("system", judge_prompt(system, query)), Turn("user", judge_prompt(user, query, **used))
+    return Turn("system", judge_prompt(system, query)), Turn("user", judge_prompt(user, query, numbered=False, **used))
 
 
 def judge_prompt(template: str, query: Query, *, numbered: bool = False, **answers: str) -> str:

@@ -109,7 +109,7 @@ class Bilinear(Method):
     grid: ClassVar = {"rank": (4, 16), "sharp": (0, 5)}
     uses_posts = True
     unpenalized = frozenset({"affinity"})
-    code_size = property(attrgetter("rank"))  # type: ignore[assignment]
+    code_size = property(attrgetter("rank"))
 
     def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
         return {
@@ -266,7 +266,7 @@ class LoRe(Method):
 
     grid: ClassVar = {"rank": (4, 8)}
     tabled = needs_pairs = True
-    code_size = property(attrgetter("rank"))  # type: ignore[assignment]
+    code_size = property(attrgetter("rank"))
 
     def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
         return {"basis": normal(rng, size, self.rank)}
@@ -292,7 +292,7 @@ class Pal(Method):
     grid: ClassVar = {"prototypes": (4, 8)}
     tabled = needs_pairs = True
     unpenalized = frozenset({"prototypes"})
-    code_size = property(attrgetter("prototypes"))  # type: ignore[assignment]
+    code_size = property(attrgetter("prototypes"))
 
     def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
         return {
@@ -338,7 +338,7 @@ class Vpl(Method):
 
     grid: ClassVar = {"beta": (0.01, 0.1, 1.0)}
     needs_pairs = True
-    code_size = property(attrgetter("latent"))  # type: ignore[assignment]
+    code_size = property(attrgetter("latent"))
 
     def start(self, size: int, rng: np.random.Generator) -> dict[str, Floats]:
         return {
