@@ -100,7 +100,7 @@ def runs_of(*texts: str) -> frozenset[str]:
 
 def draw_posts(dice: Dice, posts: list[Row], taken: frozenset[str]) -> list[Row]:
     """In a drawn order, without those that hold one of these runs of words."""
-    return [post for post in dice.shuffled(posts) if not runs_of(post["text"]) & taken]
+    return [post for post in dice.shuffled(posts) if not word_runs(post["text"], SHARED_WORDS) & taken]
 
 
 @dataclass(frozen=True)
