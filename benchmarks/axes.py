@@ -24,7 +24,7 @@ from prb.reporting.format import Table, interval, markdown, p_value, show
 from prb.reporting.style import SOFT, drawing, series, whiskers
 from prb.runs import read_json, write_json
 from prb.stats.estimate import codes
-from prb.stats.mirror import Twins, person_effect
+from prb.stats.paired import Twins, person_effect
 from prb.training.examples import Examples, encode_lessons, open_training, prepare, split_off
 from prb.training.loop import Learning, learn, margins
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares, pairwise_of_scores
+from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares, pairwise_credit
 
 SCORES = st.lists(st.integers(-3, 3).map(float), min_size=2, max_size=6)
 
@@ -28,7 +28,7 @@ def test_credit_of_scores_by_hand(
     scores: list[float], n_best: int, credit: float, margin: float, pairwise: float
 ) -> None:
     assert credit_of_scores(scores, n_best) == pytest.approx((credit, margin))
-    assert pairwise_of_scores(scores, n_best) == pytest.approx(pairwise)
+    assert pairwise_credit(scores, n_best) == pytest.approx(pairwise)
 
 
 @given(SCORES, st.data())

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from prb.stats.estimate import Floats, Ints, share
-from prb.stats.mirror import (
-    BLIND_MIRROR_ACCURACY,
-    COIN_MIRROR_ACCURACY,
+from prb.stats.paired import (
     Twins,
     average_user_share,
     mirror_accuracy,
@@ -129,7 +127,7 @@ def test_a_coin_is_right_on_both_twins_a_quarter_of_the_time() -> None:
     twins = Twins(np.arange(0, 2 * n, 2), np.arange(1, 2 * n, 2), np.arange(n))
     # standard error √(3/16/20,000) = 0.003
     value = mirror_accuracy(rng.integers(0, 2, 2 * n) * 1.0, twins).value
-    assert value == pytest.approx(COIN_MIRROR_ACCURACY, abs=0.012)
+    assert value == pytest.approx(0.25, abs=0.012)
 
 
 def test_person_effect_by_hand() -> None:
@@ -264,7 +262,7 @@ def test_a_user_blind_model_is_exactly_at_one_half_zero_and_one(table: Rows) -> 
         return
     effect, p = person_effect(margin, pairs)
     assert (effect.value, p) == (0.5, 1.0)
-    assert mirror_accuracy(credits_of(margin), pairs).value == BLIND_MIRROR_ACCURACY
+    assert mirror_accuracy(credits_of(margin), pairs).value == 0
     assert average_user_share(margin, pairs) == (1.0 if margin[pairs.first].any() else None)
     halves = np.concatenate([pairs.first, pairs.second])
     assert share(credits_of(margin)[halves], clusters[halves]).value == 0.5

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import ndcg_score
 
+from prb.stats.estimate import Floats
 from prb.stats.ranking import (
     EXACT,
     MEASURES,
     TWO_SIDED,
-    Array,
     kendall,
     measured,
     models_needed,
@@ -40,20 +40,20 @@ BON, PPO = (1, 5, 3, 4, 6, 2), (1, 4, 3, 5, 6, 2)
 """True rank at each predicted position: the orders behind the paper's correlations."""
 
 
-def columns(order: tuple[int, ...]) -> tuple[Array, Array]:
+def columns(order: tuple[int, ...]) -> tuple[Floats, Floats]:
     """Scores of a benchmark that puts model 1 first, and of a downstream with these ranks."""
     return -np.arange(len(order), dtype=np.float64), -np.array(order, dtype=np.float64)
 
 
 @st.composite
-def two_columns(draw: st.DrawFn, *, ties: bool = True) -> tuple[Array, Array]:
+def two_columns(draw: st.DrawFn, *, ties: bool = True) -> tuple[Floats, Floats]:
     n = draw(st.integers(3, 8))
     cells = st.lists(st.integers(0, 3 if ties else 999), min_size=n, max_size=n, unique=not ties)
     found = [np.array(draw(cells.filter(lambda row: len(set(row)) > 1)), dtype=np.float64) for _ in range(2)]
     return found[0], found[1]
 
 
-def one(measure: Callable[[Array, Array], Array], x: Array, y: Array) -> float:
+def one(measure: Callable[[Floats, Floats], Floats], x: Floats, y: Floats) -> float:
     (value,) = measure(x, y)
     return float(value)
 
@@ -77,7 +77,7 @@ def test_regret_is_what_the_first_choice_lacks_and_a_mean_over_tied_firsts() -> 
 
 @usual
 @given(two_columns())
-def test_correlations_agree_with_scipy_with_ties_too(pair: tuple[Array, Array]) -> None:
+def test_correlations_agree_with_scipy_with_ties_too(pair: tuple[Floats, Floats]) -> None:
     x, y = pair
     assert one(spearman, x, y) == pytest.approx(stats.spearmanr(x, y).statistic)
     assert one(kendall, x, y) == pytest.approx(stats.kendalltau(x, y).statistic)
@@ -87,7 +87,7 @@ def test_correlations_agree_with_scipy_with_ties_too(pair: tuple[Array, Array]) 
 
 @usual
 @given(two_columns())
-def test_ndcg_agrees_with_scikit_learn_with_ties_too(pair: tuple[Array, Array]) -> None:
+def test_ndcg_agrees_with_scikit_learn_with_ties_too(pair: tuple[Floats, Floats]) -> None:
     x, y = pair
     gains = 2.0 ** stats.rankdata(y) - 1
     assert one(ndcg, x, y) == pytest.approx(ndcg_score([gains], [x]))
@@ -95,7 +95,7 @@ def test_ndcg_agrees_with_scikit_learn_with_ties_too(pair: tuple[Array, Array]) 
 
 @usual
 @given(two_columns())
-def test_overlap_agrees_with_sets_of_models(pair: tuple[Array, Array]) -> None:
+def test_overlap_agrees_with_sets_of_models(pair: tuple[Floats, Floats]) -> None:
     x, y = pair
     n, p = len(x), 0.9
     agreement = []
@@ -109,7 +109,7 @@ def test_overlap_agrees_with_sets_of_models(pair: tuple[Array, Array]) -> None:
 @usual
 @given(two_columns(ties=False), st.integers(0, 99))
 @pytest.mark.parametrize("name", MEASURES)
-def test_the_order_of_the_models_does_not_matter(name: str, pair: tuple[Array, Array], seed: int) -> None:
+def test_the_order_of_the_models_does_not_matter(name: str, pair: tuple[Floats, Floats], seed: int) -> None:
     x, y = pair
     order = np.random.default_rng(seed).permutation(len(x))
     assert one(MEASURES[name], x[order], y[order]) == pytest.approx(one(MEASURES[name], x, y))
@@ -117,7 +117,7 @@ def test_the_order_of_the_models_does_not_matter(name: str, pair: tuple[Array, A
 
 @usual
 @given(two_columns(ties=False))
-def test_a_perfect_prediction_is_perfect_in_every_measure(pair: tuple[Array, Array]) -> None:
+def test_a_perfect_prediction_is_perfect_in_every_measure(pair: tuple[Floats, Floats]) -> None:
     x, _ = pair
     for name, measure in MEASURES.items():
         assert one(measure, x, x) == pytest.approx(0.0 if name == "regret" else 1.0)
@@ -126,7 +126,7 @@ def test_a_perfect_prediction_is_perfect_in_every_measure(pair: tuple[Array, Arr
 @usual
 @given(two_columns())
 @pytest.mark.parametrize("name", MEASURES)
-def test_many_rows_at_once_on_either_side_are_the_rows_one_by_one(name: str, pair: tuple[Array, Array]) -> None:
+def test_many_rows_at_once_on_either_side_are_the_rows_one_by_one(name: str, pair: tuple[Floats, Floats]) -> None:
     x, y = pair
     measure = MEASURES[name]
     xs, ys = np.stack([x, x[::-1], y]), np.stack([y, y[::-1], x])
@@ -158,7 +158,7 @@ def test_random_orders_of_six_have_a_high_ndcg_already() -> None:
 @few
 @given(two_columns())
 @pytest.mark.parametrize("name", MEASURES)
-def test_exact_p_counts_every_order_that_does_as_well(name: str, pair: tuple[Array, Array]) -> None:
+def test_exact_p_counts_every_order_that_does_as_well(name: str, pair: tuple[Floats, Floats]) -> None:
     x, y = pair[0][:5], pair[1][:5]
     if len(set(x)) == 1 or len(set(y)) == 1:
         return
@@ -195,7 +195,7 @@ def test_drawn_p_is_near_the_exact_one_of_kendall() -> None:
 @given(two_columns(), st.integers(0, 99))
 @pytest.mark.parametrize("name", [name for name in MEASURES if name != "pearson"])
 def test_swaps_are_all_looked_at_and_counted_as_a_slow_loop_would(
-    name: str, pair: tuple[Array, Array], seed: int
+    name: str, pair: tuple[Floats, Floats], seed: int
 ) -> None:
     x, y = pair[0][:5], pair[1][:5]
     actual = np.random.default_rng(seed).permutation(len(x)).astype(np.float64)

@@ -1,8 +1,7 @@
 """What is wrong with a dataset, and what is in it (`prb data check` and `prb data stats`).
 
-`check` gives every problem with its line: errors that stop an evaluation, and warnings to look at.
-
-With `--rules mirror` also the authoring rules of mirror pairs, as far as code can check them.
+`check` gives every problem with its line: errors that stop an evaluation, warnings to look at, and with `--rules
+mirror` also violations of the authoring rules of mirror pairs, as far as code can check them.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ def check(source: Source, *, task: Task = "pairs", rules: Literal["none", "mirro
 
 def row_warnings(item: Item) -> Iterator[str]:
     near = get_close_matches(item.category, CATEGORIES, n=1, cutoff=0.8) if item.category not in CATEGORIES else []
-    if near:  # categories of one's own are fine, a misspelled one would be a group of its own in every table
+    if near:  # any category is allowed, but a misspelled one would be a separate group in every table
         yield f"category {item.category!r} is nearly {near[0]!r}"
     if not isinstance(item, Pair):
         return
@@ -138,9 +137,14 @@ def mirror_problems(rows: Sequence[Place]) -> list[Problem]:
 
 def row_rules(pair: Pair) -> Iterator[str]:
     yield from _length_rules(pair)
-    yield from _rubric_rules(pair)
+    if len(pair.rubric) != ASPECTS:
+        yield f"rubric has {len(pair.rubric)} aspects, must have {ASPECTS}"
+    for aspect in pair.rubric:
+        if not aspect.evidence.strip() or aspect.evidence not in pair.narrative:
+            yield f"evidence is not a quote from the narrative: {aspect.evidence!r}"
     yield from _answer_rules(pair)
-    yield from _privacy_rules(pair)
+    for text in (pair.question, pair.narrative, *pair.answers, *(post.text for post in pair.profile)):
+        yield from private_texts(text)
     tiers = rules_of(pair).tiers
     if pair.tier not in tiers:
         yield f"tier {pair.tier!r} is none of {', '.join(tiers)}"
@@ -179,14 +183,6 @@ def named_answers(pair: Pair) -> list[tuple[str, str]]:
     return [("chosen" if n < pair.n_best else "rejected", text) for n, text in enumerate(pair.answers)]
 
 
-def _rubric_rules(pair: Pair) -> Iterator[str]:
-    if len(pair.rubric) != ASPECTS:
-        yield f"rubric has {len(pair.rubric)} aspects, must have {ASPECTS}"
-    for aspect in pair.rubric:
-        if not aspect.evidence.strip() or aspect.evidence not in pair.narrative:
-            yield f"evidence is not a quote from the narrative: {aspect.evidence!r}"
-
-
 def _answer_rules(pair: Pair) -> Iterator[str]:
     if len(set(map(is_list, pair.answers))) > 1:
         yield "one answer is a list, the other is not"
@@ -197,17 +193,12 @@ def _answer_rules(pair: Pair) -> Iterator[str]:
                 yield f"`{name}` shares {shared!r} with {where}"
 
 
-def _privacy_rules(pair: Pair) -> Iterator[str]:
-    """No contact details anywhere, and no full names except reviewed ones."""
-    for text in (pair.question, pair.narrative, *pair.answers, *(post.text for post in pair.profile)):
-        yield from private_texts(text)
-
-
 @lru_cache(maxsize=8192)  # a user's posts are the same in every row
 def private_texts(text: str) -> tuple[str, ...]:
-    found = [f"holds personal data ({match.kind}): {text[match.start : match.end]!r}" for match in find(text)]
+    """Contact details, and full names except reviewed ones."""
+    contacts = [f"holds personal data ({match.kind}): {text[match.start : match.end]!r}" for match in find(text)]
     names = [name for name in _TWO_CAPITALS.findall(text) if name not in reviewed_names()]
-    return (*found, *(f"{name!r} may be a private person's full name; see mirror/names.txt" for name in names))
+    return (*contacts, *(f"{name!r} may be a private person's full name; see mirror/names.txt" for name in names))
 
 
 @cache
@@ -223,7 +214,14 @@ def set_rules(pairs: Sequence[Pair]) -> Iterator[str]:
         if first.setdefault(pair.user, pair).profile != pair.profile:
             yield f"{pair.id}: the profile of {pair.user!r} differs from that in {first[pair.user].id}"
     for split in dict.fromkeys(pair.split for pair in pairs):
-        yield from _tier_rules([pair for pair in pairs if pair.split == split])
+        tiers = Counter(pair.tier for pair in pairs if pair.split == split)
+        rules, rows = RULES.get(split or "", WRITTEN), tiers.total()
+        for tier, n in tiers.items():
+            if not rules.tier_share[0] <= n / rows <= rules.tier_share[1]:
+                low, high = (f"{share:.0%}" for share in rules.tier_share)
+                yield f"tier {tier!r} has {n} of {rows} rows, must have {low} to {high}"
+            if n < rules.tier_rows:
+                yield f"tier {tier!r} has {n} rows, must have at least {rules.tier_rows}"
     questions = {pair.question for pair in pairs}
     answers = {answer for pair in pairs for answer in pair.answers}
     for kind, texts in (("questions", sorted(questions)), ("answers", sorted(answers))):
@@ -233,16 +231,6 @@ def set_rules(pairs: Sequence[Pair]) -> Iterator[str]:
     gap = median(reading_gaps(pairs))
     if gap > GRADE_GAP:
         yield f"the reading grades of the two answers differ by {gap:.1f} in the median, must be at most {GRADE_GAP:g}"
-
-
-def _tier_rules(pairs: Sequence[Pair]) -> Iterator[str]:
-    rules = rules_of(pairs[0])
-    for tier, n in Counter(pair.tier for pair in pairs).items():
-        if not rules.tier_share[0] <= n / len(pairs) <= rules.tier_share[1]:
-            low, high = (f"{share:.0%}" for share in rules.tier_share)
-            yield f"tier {tier!r} has {n} of {len(pairs)} rows, must have {low} to {high}"
-        if n < rules.tier_rows:
-            yield f"tier {tier!r} has {n} rows, must have at least {rules.tier_rows}"
 
 
 def reading_gaps(pairs: Sequence[Pair]) -> list[float]:

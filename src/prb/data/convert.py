@@ -13,11 +13,10 @@ from typing import Any
 import orjson
 
 from prb.data.schema import Problem
-from prb.data.source import EXTRA, Source
+from prb.data.source import EXTRA, Row, Source
 from prb.errors import BadData, BadInput
 from prb.runs import draft
 
-Row = dict[str, Any]
 TEXTS = (
     "id",
     "user",
@@ -40,7 +39,8 @@ RECORDS = {
     "context": ("role", "text"),
     "choices": ("question", "chosen", "rejected"),
 }
-"""Fields that are lists of objects, with the keys of these."""
+"""Fields that are lists of objects with exactly these keys, all text."""
+SCALARS: dict[str, type] = {**dict.fromkeys(TEXTS, str), "drift": bool, "rating": float}
 
 
 def convert(source: Source, target: Path) -> int:
@@ -104,29 +104,15 @@ WRITERS: dict[str, Callable[[Iterator[Row], Path], int]] = {
 
 def fold(row: Row) -> Row:
     """A row as typed columns; a value that does not fit its column exactly goes into the extra column as JSON."""
-    typed = {key: value for key, value in row.items() if key in FITS and FITS[key](value)}
+    typed = {key: value for key, value in row.items() if _fits(key, value)}
     extra = {key: value for key, value in row.items() if key not in typed}
     return {**typed, EXTRA: orjson.dumps(extra).decode()} if extra else typed
 
 
-def _is_text(value: Any) -> bool:
-    return type(value) is str
-
-
-def _records(keys: tuple[str, ...]) -> Callable[[Any], bool]:
-    """Whether a value is a list of objects with exactly these keys, all text."""
-
-    def fits(value: Any) -> bool:
-        return type(value) is list and all(
-            type(item) is dict and set(item) == set(keys) and all(map(_is_text, item.values())) for item in value
-        )
-
-    return fits
-
-
-FITS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(TEXTS, _is_text),
-    "drift": lambda value: type(value) is bool,
-    "rating": lambda value: type(value) is float,
-    **{name: _records(keys) for name, keys in RECORDS.items()},
-}
+def _fits(key: str, value: Any) -> bool:
+    if key not in RECORDS:
+        return type(value) is SCALARS.get(key)
+    return type(value) is list and all(
+        type(item) is dict and set(item) == set(RECORDS[key]) and all(type(text) is str for text in item.values())
+        for item in value
+    )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapreplace
 from tempfile import SpooledTemporaryFile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -17,6 +17,8 @@ from prb.data.schema import to_choices
 from prb.errors import BadInput
 from prb.hashing import draw
 from prb.types import Choice, Item, Post, Profile
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -52,24 +54,34 @@ class Index:
     def most_answers(self) -> int:
         return max(self.answers[1], default=2)
 
-    def first(self, n: int) -> Index:
-        """The first `n` rows, in the clusters that they have among all rows; a twin beyond them is missing."""
+    def take(self, rows: Sequence[int]) -> Index:
+        """The rows at these ascending positions, in the clusters of the whole; a twin that is not taken is missing."""
+        if len(rows) == len(self):
+            return self
+
+        def taken(column: list[T]) -> list[T]:
+            return [column[n] for n in rows]
+
+        def packed(column: array[Any]) -> array[Any]:
+            return array(column.typecode, (column[n] for n in rows)) if column else column
+
+        new_position = {old: new for new, old in enumerate(rows)} if max(self.twins, default=-1) >= 0 else {}
         return Index(
-            ids=self.ids[:n],
-            users=self.users[:n],
-            clusters=self.clusters[:n],
-            categories=self.categories[:n],
-            tiers=self.tiers[:n],
-            groups=self.groups[:n],
-            ratings=self.ratings[:n],
-            lengths=(self.lengths[0][:n], self.lengths[1][:n]),
-            answers=(self.answers[0][:n], self.answers[1][:n]),
-            twins=array("l", (twin if twin < n else -1 for twin in self.twins[:n])),
+            ids=taken(self.ids),
+            users=taken(self.users),
+            clusters=taken(self.clusters),
+            categories=taken(self.categories),
+            tiers=taken(self.tiers),
+            groups=taken(self.groups),
+            ratings=packed(self.ratings),
+            lengths=(packed(self.lengths[0]), packed(self.lengths[1])),
+            answers=(packed(self.answers[0]), packed(self.answers[1])),
+            twins=array("l", (new_position.get(self.twins[n], -1) for n in rows)),
             clustered_by=self.clustered_by,
         )
 
     def together(self) -> list[str]:
-        """Of each row a name that only its twin shares: such rows are taken together or not at all."""
+        """For each row, a name that only its twin shares: such rows are taken together or not at all."""
         rows = zip(self.ids, self.twins, strict=True)
         return [id_ if twin < 0 else min(id_, self.ids[twin]) for id_, twin in rows]
 
@@ -96,7 +108,7 @@ class Shard(NamedTuple):
         return cls(int(match[1]), int(match[2]))
 
     def rows(self, clusters: Sequence[str]) -> list[int]:
-        """The positions of its rows: whole clusters."""
+        """Positions of its rows; clusters stay whole."""
         independent = len(set(clusters))
         if independent < self.total:
             raise BadInput(f"{independent} independent users cannot be split into {self.total} shards")
@@ -164,7 +176,7 @@ class Users:
         self._split: str | None = None
 
     def add(self, user: str, row: Mapping[str, Any], **about: str | None) -> None:
-        """A row's user; `about` names its topic and its category."""
+        """Keep the user of a row; `about` names its topic and its category."""
         if not self.keep:
             return
         split, profile, choices = row.get("split"), row["profile"], row.get("choices", [])

@@ -73,7 +73,7 @@ class Dataset:
         return (build(data) for _, _, data in self._rows(self._sampled))
 
     def other(self, field: str) -> Iterator[Any]:
-        """Of each row a field that is not ours, `None` where it has none. Read from the source again."""
+        """For each row, a field that is not part of our format, `None` where it is missing. Reads the source again."""
         return (data.get(field) for _, _, data in self._rows(self._sampled))
 
     def _rows(self, only: frozenset[int] | None = None) -> Iterator[tuple[int, RawRow, dict[str, Any]]]:
@@ -85,14 +85,14 @@ class Dataset:
                 yield ordinal, row, data
 
     def first(self, n: int) -> Dataset:
-        """The first `n` rows: those that a run under way has done."""
+        """The first `n` rows: those that an unfinished run has done."""
         ordinals = frozenset(ordinal for ordinal, _, _ in islice(self._rows(self._sampled), n))
-        return replace(self, index=self.index.first(n), _sampled=ordinals)
+        return replace(self, index=self.index.take(range(min(n, len(self)))), _sampled=ordinals)
 
     def subsets(self) -> Iterator[tuple[str, int]]:
-        """Of each row its subset (a configuration on the hub, a folder, a file) and its number there before any limit.
+        """For each row, its subset (a hub configuration, a folder, a file) and its number there before any limit.
 
-        Read from the source again: only `--protocol paper` needs it.
+        Reads the source again: only `--protocol paper` needs it.
         """
         seen: Counter[str] = Counter()
         for ordinal, row, _ in self._rows():
@@ -168,13 +168,15 @@ def training_split(source: Source) -> str | None:
                 return "train"
         elif not splits:
             return None
-    if "dev" in splits or not splits:
-        return "dev" if splits else None
+    if not splits:
+        return None
+    if "dev" in splits:
+        return "dev"
     raise BadInput(f"{source.name} has no rows to train on; its splits are {', '.join(sorted(splits))}")
 
 
 def prepared(row: RawRow, task: Task) -> Any:
-    """The data of a row in its normal form; ratings without an id are named after their place."""
+    """The normalized data of a row; ratings without an id are named after their place."""
     data = normalize(row.data) if type(row.data) is dict else row.data
     if task == "ratings" and type(data) is dict and "id" not in data:
         return {**data, "id": f"{row.place}:{row.line}"}
@@ -238,15 +240,19 @@ class Scan:
         """File names, numbered; a row keeps its number and its line."""
         self._place_of, self._line_of = array("l"), array("l")
         self._hashes = array("q"), array("q"), array("q")
-        """Of question (white space normalized), chosen and rejected, to see what users share."""
+        """Hashes of question (white space normalized), chosen and rejected, to see what users share."""
         self._mirrors: dict[str, tuple[str, tuple[int, int, int]]] = {}
-        """Of mirror rows: the twin's id, and what `mirror_key` says."""
+        """Mirror rows by id: the twin's id and the `mirror_key`."""
         digest = Digest()
         for ordinal, row in enumerate(source.rows()):
             digest.update(row.raw)
             self._add(ordinal, row)
         self.fingerprint = digest.hexdigest()
-        self._check_mirrors()
+        for row_id in self._mirrors:
+            if reason := self._mirror_problem(row_id):
+                position = self.ids[row_id]
+                self.bad.add(self._ordinals[position])
+                self.problems.append(Problem(*self._place(position), reason))
         self.problems.sort(key=lambda p: (self._places[p.place], p.line))
 
     def _add(self, ordinal: int, row: RawRow) -> None:
@@ -299,15 +305,8 @@ class Scan:
     def _place(self, position: int) -> tuple[str, int]:
         return list(self._places)[self._place_of[position]], self._line_of[position]
 
-    def _check_mirrors(self) -> None:
-        """Only the whole dataset shows whether every mirror row has a twin that agrees."""
-        for row_id in self._mirrors:
-            if reason := self._mirror_problem(row_id):
-                position = self.ids[row_id]
-                self.bad.add(self._ordinals[position])
-                self.problems.append(Problem(*self._place(position), reason))
-
     def _mirror_problem(self, row_id: str) -> str | None:
+        """Why a mirror row and its twin do not match, which only the whole dataset shows."""
         twin, (question, answers, right) = self._mirrors[row_id]
         if twin == row_id:
             return "`mirror` points at its own row"
@@ -336,17 +335,23 @@ class Scan:
             raise BadInput("no rows without errors" + (f" in split {split!r}" if split else ""))
         twins = [(self.ids[row_id], self.ids[twin]) for row_id, (twin, _) in self._mirrors.items() if twin in self.ids]
         cluster_of, clustered_by = self._clusters(positions, twins)
-        twins = [(a, b) for a, b in twins if self._index.answers[1][a] == 2]  # with more answers margins do not cancel
-        index, whole = self._cut(positions, dict(twins), cluster_of), len(positions)
-        if limit is not None and limit < len(positions):
-            positions = [positions[n] for n in index.sample(limit)]
-            index = self._cut(positions, dict(twins), cluster_of)
+        users = self._index.users
+        full = replace(
+            self._index,
+            ids=list(self.ids),
+            clusters=[cluster_of.get(user, user) for user in users] if cluster_of else users,
+            twins=array("l", [-1]) * len(users),
+            clustered_by=clustered_by,
+        )
+        for row, twin in twins:
+            if full.answers[1][row] == 2:  # with more answers margins do not cancel
+                full.twins[row] = twin
+        index = full.take(positions)
+        rows = index.sample(limit)
         if shard is not None:
-            positions = [positions[n] for n in shard.rows(index.clusters)]
-            index = self._cut(positions, dict(twins), cluster_of)
-        sampled = None if len(positions) == whole else frozenset(self._ordinals[i] for i in positions)
-        index.clustered_by = clustered_by
-        return index, self._users.of_split(split, cluster_of), sampled
+            rows = [rows[n] for n in shard.rows([index.clusters[n] for n in rows])]
+        sampled = frozenset(self._ordinals[positions[n]] for n in rows) if len(rows) < len(positions) else None
+        return index.take(rows), self._users.of_split(split, cluster_of), sampled
 
     def _clusters(self, positions: list[int], twins: list[tuple[int, int]]) -> tuple[dict[str, str], str]:
         """Users linked by mirror rows, or by a question or an answer that they share, and what links them.
@@ -370,24 +375,3 @@ class Scan:
             if 2 * largest <= len(everyone) or cluster_of == by_mirror:
                 return cluster_of, "users and questions"
         return by_mirror, "users"
-
-    def _cut(self, positions: list[int], twins: dict[int, int], cluster_of: dict[str, str]) -> Index:
-        full, ids = self._index, list(self.ids)
-        new_position = {old: new for new, old in enumerate(positions)} if twins else {}
-        users = [full.users[i] for i in positions]
-
-        def taken(column: array[Any]) -> array[Any]:
-            return array(column.typecode, (column[i] for i in positions)) if column else column
-
-        return Index(
-            ids=[ids[i] for i in positions],
-            users=users,
-            clusters=[cluster_of.get(user, user) for user in users] if cluster_of else users,
-            categories=[full.categories[i] for i in positions],
-            tiers=[full.tiers[i] for i in positions],
-            groups=[full.groups[i] for i in positions],
-            ratings=taken(full.ratings),
-            lengths=(taken(full.lengths[0]), taken(full.lengths[1])),
-            answers=(taken(full.answers[0]), taken(full.answers[1])),
-            twins=array("l", (new_position.get(twins.get(i, -1), -1) for i in positions)),
-        )

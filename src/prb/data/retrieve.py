@@ -1,7 +1,6 @@
 """Which of a user's posts and past choices bear on a question: rankers, and the top k that fit a budget.
 
-Past choices are also where a label could leak: one that is about the question at hand, or that has one of its answers,
-is never shown.
+Past choices could leak a label: one that is about the question at hand, or that has one of its answers, is never shown.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from prb.errors import unknown
 from prb.text.encoders import ENCODERS, Encoder
-from prb.text.words import NEAR_DUPLICATE, words
+from prb.text.words import NEAR_DUPLICATE, normalized, words
 from prb.types import Choice, Post
 
 Ranker = Callable[[str, Sequence[Post]], NDArray[np.float64]]
@@ -108,25 +107,21 @@ def top_choices(
 
 
 def leaking_choices(question: str, answers: Sequence[str], choices: Sequence[Choice]) -> set[int]:
-    """Positions of choices about this question or a near-duplicate of it, or between answers of which it has one."""
+    """Positions of choices about this question or a near-duplicate of it, or with one of its answers."""
     if not choices:
         return set()
-    known = {_normal(answer) for answer in answers}
+    known = {normalized(answer) for answer in answers}
     rows = _encoder().encode([question, *(choice.question for choice in choices)])
     near = rows[1:] @ rows[0] >= NEAR_DUPLICATE
     return {
         n
         for n, choice in enumerate(choices)
-        if near[n] or _normal(choice.question) == _normal(question) or known & set(map(_normal, choice[1:]))
+        if near[n] or normalized(choice.question) == normalized(question) or known & set(map(normalized, choice[1:]))
     }
 
 
-def _normal(text: str) -> str:
-    return " ".join(text.casefold().split())
-
-
 def _within(budget: int | None, best: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """The first of these positions whose texts fit the budget, in ascending order."""
+    """As many of the best positions as fit the budget, in ascending order."""
     kept, spent = [], 0.0
     for i in best:
         spent += sizes[i] / CHARACTERS_PER_TOKEN

@@ -1,28 +1,25 @@
-"""What the converters of foreign formats share: fields with clear complaints, messages as turns, paths and names."""
+"""What the converters of foreign formats share: fields with clear errors, messages as turns, paths and names."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
 
-from prb.data.hub import HubSource
-from prb.data.source import RawRow, Source, dict_row
+from prb.data.source import HubSource, RawRow, Row, Source, dict_row
 from prb.errors import BadInput
 from prb.registry import Spec
 
-Row = dict[str, Any]
 T = TypeVar("T")
 ROLES = dict.fromkeys(("user", "human", "prompter"), "user")
 ROLES |= dict.fromkeys(("assistant", "model", "bot", "gpt", "chatbot", "ai"), "assistant")
 ROLES |= dict.fromkeys(("system", "developer"), "system")
 KNOWN_ROLES = "user, assistant, model, system and their usual synonyms"
 SPLIT_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
-"""Other names of splits."""
 
 
 class BadRow(ValueError):
@@ -38,15 +35,25 @@ def converted(source: Source, convert: Callable[[Row, RawRow], Iterable[T]]) -> 
         try:
             if not isinstance(row.data, dict):
                 raise BadRow("a row must be an object")
-            made = list(convert(row.data, row))
+            results = list(convert(row.data, row))
         except BadRow as error:
             yield row._replace(problem=str(error))
         else:
-            yield from made
+            yield from results
+
+
+@dataclass(frozen=True)
+class ConvertedSource:
+    name: str
+    inner: Source
+    convert: Callable[[Row, RawRow], Iterable[RawRow]]
+
+    def rows(self) -> Iterator[RawRow]:
+        return converted(self.inner, self.convert)
 
 
 def pair(at: RawRow, **fields: Any) -> RawRow:
-    """A row in our format. A source without posts, rubric or narrative leaves them out; an empty field is no field."""
+    """A row in our format. Posts, rubric and narrative may be left out; other empty fields are dropped."""
     row = {"profile": [], "rubric_aspects": [], "narrative": "", **fields}
     kept = {k: v for k, v in row.items() if v or k in ("profile", "rubric_aspects", "narrative", "chosen", "rejected")}
     return dict_row(at.place, at.line, kept)
@@ -59,8 +66,8 @@ def posts(texts: Iterable[str], prefix: str, category: str) -> list[dict[str, st
 
 def about(user: str, facts: Mapping[str, Any]) -> list[dict[str, str]]:
     """What a survey says of a user, one post per answer."""
-    known = {key: value for key, value in facts.items() if value not in (None, "", [], {})}
-    return [{"id": f"{user}-{k}", "category": "about", "text": f"{k}: {value}"} for k, value in known.items()]
+    known = [(key, value) for key, value in facts.items() if value not in (None, "", [], {})]
+    return [{"id": f"{user}-{key}", "category": "about", "text": f"{key}: {value}"} for key, value in known]
 
 
 # fields
@@ -118,7 +125,7 @@ def literal(value: Any) -> Any:
 
 
 def split_of(row: Mapping[str, Any], name: str = "split") -> dict[str, str]:
-    """The `split` of a row as a field to add, by its usual name; nothing if it has none."""
+    """The split of a row, by its usual name, as a field to add; nothing if it has none."""
     return {"split": SPLIT_NAMES.get(str(row[name]), str(row[name]))} if row.get(name) else {}
 
 
@@ -139,21 +146,20 @@ def turns(messages: Any, name: str) -> list[dict[str, str]]:
     """Messages as turns: roles by our names, parts of one message as one text."""
     if not isinstance(messages, list) or not messages:
         raise BadRow(f"`{name}` must be a list of messages")
-    return [_turn(message, f"{name}.{n}") for n, message in enumerate(messages)]
-
-
-def _turn(message: Any, name: str) -> dict[str, str]:
-    if not isinstance(message, dict):
-        raise BadRow(f"`{name}` must be a message")
-    role = ROLES.get(str(message.get("role", message.get("from", "user"))).lower())
-    if role is None:
-        raise BadRow(f"`{name}.role` is {message.get('role')!r}; known are {KNOWN_ROLES}")
-    content = message.get("content", message.get("value"))
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in content)
-    if not isinstance(content, str):
-        raise BadRow(f"`{name}.content` must be text")
-    return {"role": role, "text": content}
+    made = []
+    for n, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise BadRow(f"`{name}.{n}` must be a message")
+        role = ROLES.get(str(message.get("role", message.get("from", "user"))).lower())
+        if role is None:
+            raise BadRow(f"`{name}.{n}.role` is {message.get('role')!r}; known are {KNOWN_ROLES}")
+        content = message.get("content", message.get("value"))
+        if isinstance(content, list):
+            content = "".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in content)
+        if not isinstance(content, str):
+            raise BadRow(f"`{name}.{n}.content` must be text")
+        made.append({"role": role, "text": content})
+    return made
 
 
 def conversation(prompt: Any, name: str) -> dict[str, Any]:
@@ -174,12 +180,21 @@ def conversation(prompt: Any, name: str) -> dict[str, Any]:
 # places
 
 
-def folder_of(path: str, name: str) -> Path:
+def folder_of(path: str, dataset: str) -> Path:
     """The folder of a dataset made of several files, local or on the hub."""
     folder = HubSource.parse(path).folder if path.startswith("hub:") else Path(path)
     if not folder.exists():
-        raise BadInput(f"dataset {name!r}: {path} does not exist")
+        raise BadInput(f"dataset {dataset!r}: {path} does not exist")
     return folder
+
+
+def main_file(path: str, dataset: str, name: str) -> Path:
+    """The file of that name in the folder of a dataset, or the file that `path` names itself."""
+    folder = folder_of(path, dataset)
+    file = folder / name if folder.is_dir() else folder
+    if not file.is_file():
+        raise BadInput(f"dataset {dataset!r}: {file} does not exist")
+    return file
 
 
 def spec_name(name: str, path: str, *settings: Any) -> str:

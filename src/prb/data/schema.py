@@ -17,7 +17,7 @@ Task = Literal["pairs", "ratings"]
 MOST_SHOWN = 20
 """Wrong lines of a file reported at once."""
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
-Id = Annotated[str, StringConstraints(pattern=r"\S")] | int
+Id = Text | int
 Answers = Text | Annotated[list[Text], Field(min_length=1)]
 _OPEN = ConfigDict(extra="allow", strict=True)
 
@@ -228,9 +228,7 @@ def to_context(row: Mapping[str, Any]) -> tuple[Turn, ...]:
 
 
 def to_choices(row: Mapping[str, Any]) -> tuple[Choice, ...]:
-    return (
-        tuple([Choice(c["question"], c["chosen"], c["rejected"]) for c in row["choices"]]) if "choices" in row else ()
-    )
+    return tuple([Choice(c["question"], c["chosen"], c["rejected"]) for c in row.get("choices", ())])
 
 
 BUILD: dict[Task, Callable[[Mapping[str, Any]], Item]] = {"pairs": to_pair, "ratings": to_rating}

@@ -11,19 +11,20 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, Protocol, TextIO, cast
 
 import orjson
 
-from prb.errors import BadInput, unknown
+from prb.errors import BadInput, MissingExtra, unknown
 from prb.registry import Registry, Spec
 
 MAX_LINE = 16 * 1024 * 1024
-"""Longer lines are refused: no user's row has 16 MB, and one bad line must not fill the memory."""
+"""Longer lines are refused: no real row has 16 MB, and one bad line must not exhaust memory."""
 SPLITS = ("train", "validation", "test")
 EXTRA = "extra_json"
 """Parquet column for what does not fit the typed columns; see `convert`."""
@@ -32,6 +33,9 @@ _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """Not after an escaped backslash: a text may well mention `\\u0000`."""
 
 _OPENING, _GAP = re.compile(r"\s*\["), re.compile(r"[\s,]*")
+STRUCTURED = frozenset({"profile", "rubric_aspects", "context", "choices", "groups"})
+"""Columns of a CSV file that hold JSON."""
+Row = dict[str, Any]
 
 
 class RawRow(NamedTuple):
@@ -76,8 +80,6 @@ def open_source(text: str) -> Source:
 def open_rows(text: str) -> Source:
     """The rows of a file, a folder or a hub repository as they are."""
     if text.startswith("hub:"):
-        from prb.data.hub import HubSource
-
         return HubSource.parse(text)
     path = Path(text)
     if not path.exists():
@@ -90,31 +92,34 @@ def _foreign_format(source: Source) -> str | None:
     try:
         row = next(iter(source.rows()), None)
     except BadInput:
-        return None  # told when the rows are read
-    if row is None or not isinstance(row.data, dict) or "question" in row.data:
+        return None  # reported when the rows are read
+    data = row.data if row else None
+    if not isinstance(data, dict) or "question" in data or not {"chosen", "rejected"} <= data.keys():
         return None
-    if not {"chosen", "rejected"} <= row.data.keys() or not (
-        "prompt" in row.data or isinstance(row.data["chosen"], list)
-    ):
+    if "prompt" not in data and not isinstance(data["chosen"], list):
         return None
-    return "rewardbench" if "subset" in row.data else "preferences"
+    return "rewardbench" if "subset" in data else "preferences"
 
 
 def file_source(path: Path) -> Source:
-    reader = _reader(path)
-    if reader is None:
+    if not _ending(path):
         raise BadInput(f"{path}: unknown format; known formats are {', '.join(READERS)}")
-    return reader(str(path), path)
+    return FileSource(str(path), path)
 
 
-def find_row(spec: str, row_id: str) -> dict[str, Any]:
+def _ending(path: Path) -> str:
+    """The key of its reader in `READERS`, empty if there is none."""
+    return next((ending for ending in READERS if path.name.endswith(ending)), "")
+
+
+def find_row(spec: str, row_id: str) -> Row:
     """One row of a dataset by its id, whatever its split."""
     ids = []
     for row in open_source(spec).rows():
         if isinstance(row.data, dict):
             ids.append(str(row.data.get("id")))
             if ids[-1] == row_id:
-                return cast(dict[str, Any], row.data)
+                return cast(Row, row.data)
     raise unknown(f"row of {spec}", row_id, ids, hint=f"ids look like {ids[0]!r}" if ids else "it is empty")
 
 
@@ -123,7 +128,7 @@ class MemorySource:
     """Rows already in memory."""
 
     name: str
-    items: Iterable[dict[str, Any]]
+    items: Iterable[Row]
 
     def rows(self) -> Iterator[RawRow]:
         for line, row in enumerate(self.items, 1):
@@ -131,151 +136,55 @@ class MemorySource:
 
 
 @dataclass(frozen=True)
-class JsonlSource:
+class FileSource:
     name: str
     path: Path
 
     def rows(self) -> Iterator[RawRow]:
-        packed = self.path.suffix == ".gz"
-        try:
-            with cast(BinaryIO, gzip.open(self.path)) if packed else self.path.open("rb", buffering=1 << 20) as file:
-                yield from _parse_lines(file, self.path.name)
-        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-            raise BadInput(f"{self.path} cannot be read as gzip: {error}") from None
+        return READERS[_ending(self.path)](self.path)
 
 
-@dataclass(frozen=True)
-class ParquetSource:
-    name: str
-    path: Path
+def _read_jsonl(path: Path) -> Iterator[RawRow]:
+    packed, place = path.suffix == ".gz", path.name
+    try:
+        with cast(BinaryIO, gzip.open(path)) if packed else path.open("rb", buffering=1 << 20) as file:
+            read_line = partial(file.readline, MAX_LINE)
+            for number, line in enumerate(iter(read_line, b""), 1):
+                if number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                    yield RawRow(place, 1, b"", problem="wrong encoding: the file is UTF-16, must be UTF-8")
+                    return
+                if len(line) == MAX_LINE and not line.endswith(b"\n"):
+                    while (rest := read_line()) and not rest.endswith(b"\n"):
+                        pass
+                    yield RawRow(place, number, b"", problem=f"the line is longer than {MAX_LINE >> 20} MB")
+                    continue
+                text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                if text and not text.isspace():
+                    yield _parse(place, number, text)
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise BadInput(f"{path} cannot be read as gzip: {error}") from None
 
-    def rows(self) -> Iterator[RawRow]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        try:
-            with pq.ParquetFile(self.path) as file:
-                rows = (row for batch in file.iter_batches(batch_size=1024) for row in batch.to_pylist())
-                for line, row in enumerate(rows, 1):
-                    yield dict_row(self.path.name, line, unfold(row))
-        except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"{self.path} cannot be read as Parquet: {error}") from None
+def _read_parquet(path: Path) -> Iterator[RawRow]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            rows = (row for batch in file.iter_batches(batch_size=1024) for row in batch.to_pylist())
+            for line, row in enumerate(rows, 1):
+                yield dict_row(path.name, line, unfold(row))
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read as Parquet: {error}") from None
 
 
-@dataclass(frozen=True)
-class JsonSource:
+def _read_json(path: Path) -> Iterator[RawRow]:
     """A list of objects, or objects one after the other; the line of a row is the number of its object."""
-
-    name: str
-    path: Path
-
-    def rows(self) -> Iterator[RawRow]:
-        try:
-            with self.path.open(encoding="utf-8-sig", newline="") as file:
-                yield from _parse_objects(file, self.path.name)
-        except UnicodeDecodeError as error:
-            raise BadInput(f"{self.path} must be UTF-8: {error.reason}") from None
-
-
-@dataclass(frozen=True)
-class CsvSource:
-    """A header and one row per record; the columns in `STRUCTURED` hold JSON. An empty cell is null."""
-
-    name: str
-    path: Path
-
-    def rows(self) -> Iterator[RawRow]:
-        csv.field_size_limit(MAX_LINE)
-        place, line = self.path.name, 1
-        try:
-            with self.path.open(encoding="utf-8-sig", newline="") as file:
-                reader = csv.reader(file, strict=True)
-                header = next(reader, [])
-                if repeated := {name for name in header if header.count(name) > 1}:
-                    raise BadInput(f"{self.path} has two columns named {min(repeated)!r}")
-                line = reader.line_num + 1
-                for cells in reader:
-                    if cells and len(cells) != len(header):
-                        problem = f"the row has {len(cells)} cells, the header {len(header)}"
-                        yield RawRow(place, line, repr(cells).encode(), problem=problem)
-                    elif cells:
-                        yield dict_row(place, line, {k: _cell(k, cell) for k, cell in zip(header, cells, strict=True)})
-                    line = reader.line_num + 1
-        except csv.Error as error:
-            yield RawRow(place, line, b"", problem=f"broken CSV: {error}")
-        except UnicodeDecodeError as error:
-            raise BadInput(f"{self.path} must be UTF-8: {error.reason}") from None
-
-
-Reader = type[JsonlSource] | type[ParquetSource] | type[JsonSource] | type[CsvSource]
-READERS: dict[str, Reader] = {
-    ".jsonl": JsonlSource,
-    ".ndjson": JsonlSource,
-    ".jsonl.gz": JsonlSource,
-    ".parquet": ParquetSource,
-    ".json": JsonSource,
-    ".csv": CsvSource,
-}
-STRUCTURED = frozenset({"profile", "rubric_aspects", "context", "choices", "groups"})
-
-
-def _reader(path: Path) -> Reader | None:
-    return next((reader for ending, reader in READERS.items() if path.name.endswith(ending)), None)
-
-
-@dataclass(frozen=True)
-class FolderSource:
-    """All data files in a folder, by name; `train.jsonl` or `test-00000-of-00001.parquet` name their split.
-
-    Beside JSONL and Parquet, JSON and CSV files are notes and are left alone; in a folder without, they are the data.
-    """
-
-    name: str
-    path: Path
-
-    def rows(self) -> Iterator[RawRow]:
-        relative = sorted(p.relative_to(self.path) for p in self.path.rglob("*") if p.is_file() and _reader(p))
-        files = [path for path in relative if not any(part.startswith(".") for part in path.parts)]
-        files = [path for path in files if _reader(path) in (JsonlSource, ParquetSource)] or files
-        if not files:
-            raise BadInput(f"{self.path} holds no {' or '.join(READERS)} file")
-        for path in files:
-            split = next((s for s in SPLITS if path.name.startswith(s)), None)
-            for row in file_source(self.path / path).rows():
-                yield with_split(row, split)._replace(place=str(path))
-
-
-def subset_of(place: str) -> str:
-    """The part of a dataset that a row belongs to: `Art/test-00000-of-00002.parquet` and `Art/test` are of `Art`."""
-    path = PurePosixPath(place)
-    return str(path.parent) if path.name.startswith(SPLITS) else place
-
-
-def with_split(row: RawRow, split: str | None) -> RawRow:
-    if split is None or not isinstance(row.data, dict) or "split" in row.data:
-        return row
-    return row._replace(data={**row.data, "split": split})
-
-
-def dict_row(place: str, line: int, row: dict[str, Any]) -> RawRow:
-    raw = orjson.dumps(row, option=orjson.OPT_SORT_KEYS, default=str)
-    return RawRow(place, line, raw, row, NUL if _has_nul(raw) else None)
-
-
-def _parse_lines(file: BinaryIO, place: str) -> Iterator[RawRow]:
-    read_line = partial(file.readline, MAX_LINE)
-    for number, line in enumerate(iter(read_line, b""), 1):
-        if number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            yield RawRow(place, 1, b"", problem="wrong encoding: the file is UTF-16, must be UTF-8")
-            return
-        if len(line) == MAX_LINE and not line.endswith(b"\n"):
-            while (rest := read_line()) and not rest.endswith(b"\n"):
-                pass
-            yield RawRow(place, number, b"", problem=f"the line is longer than {MAX_LINE >> 20} MB")
-            continue
-        text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-        if text and not text.isspace():
-            yield _parse_line(place, number, text)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from _parse_objects(file, path.name)
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} must be UTF-8: {error.reason}") from None
 
 
 def _parse_objects(file: TextIO, place: str) -> Iterator[RawRow]:
@@ -304,8 +213,32 @@ def _parse_objects(file: TextIO, place: str) -> Iterator[RawRow]:
                 return
             buffer, at = buffer[at:] + more, 0
             continue
-        yield _parse_line(place, number, buffer[at:end].encode())
+        yield _parse(place, number, buffer[at:end].encode())
         number, at = number + 1, end
+
+
+def _read_csv(path: Path) -> Iterator[RawRow]:
+    """A header and one row per record; the columns in `STRUCTURED` hold JSON. An empty cell is null."""
+    csv.field_size_limit(MAX_LINE)
+    place, line = path.name, 1
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = next(reader, [])
+            if repeated := {name for name in header if header.count(name) > 1}:
+                raise BadInput(f"{path} has two columns named {min(repeated)!r}")
+            line = reader.line_num + 1
+            for cells in reader:
+                if cells and len(cells) != len(header):
+                    problem = f"the row has {len(cells)} cells, the header {len(header)}"
+                    yield RawRow(place, line, repr(cells).encode(), problem=problem)
+                elif cells:
+                    yield dict_row(place, line, {k: _cell(k, cell) for k, cell in zip(header, cells, strict=True)})
+                line = reader.line_num + 1
+    except csv.Error as error:
+        yield RawRow(place, line, b"", problem=f"broken CSV: {error}")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} must be UTF-8: {error.reason}") from None
 
 
 def _cell(name: str, text: str) -> Any:
@@ -317,22 +250,126 @@ def _cell(name: str, text: str) -> Any:
     return text if text or name == "narrative" else None
 
 
-def _parse_line(place: str, number: int, line: bytes) -> RawRow:
+READERS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
+    ".jsonl": _read_jsonl,
+    ".ndjson": _read_jsonl,
+    ".jsonl.gz": _read_jsonl,
+    ".parquet": _read_parquet,
+    ".json": _read_json,
+    ".csv": _read_csv,
+}
+"""By how the name of a file ends."""
+
+
+@dataclass(frozen=True)
+class FolderSource:
+    """All data files in a folder, by name; `train.jsonl` or `test-00000-of-00001.parquet` name their split.
+
+    JSON and CSV files are data only in a folder without JSONL and Parquet files; beside those they are notes.
+    """
+
+    name: str
+    path: Path
+
+    def rows(self) -> Iterator[RawRow]:
+        relative = sorted(p.relative_to(self.path) for p in self.path.rglob("*") if p.is_file() and _ending(p))
+        files = [path for path in relative if not any(part.startswith(".") for part in path.parts)]
+        files = [path for path in files if _ending(path) not in (".json", ".csv")] or files
+        if not files:
+            raise BadInput(f"{self.path} holds no {' or '.join(READERS)} file")
+        for path in files:
+            split = next((s for s in SPLITS if path.name.startswith(s)), None)
+            for row in file_source(self.path / path).rows():
+                yield with_split(row, split)._replace(place=str(path))
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """`hub:owner/name?subset=…&revision=…`: a dataset on the Hugging Face hub at a pinned revision.
+
+    The repository is downloaded once into the hub's own cache (so `HF_HUB_OFFLINE=1` works afterwards) and read from
+    there like any folder. The revision that was read is part of the name, hence of the run.
+    """
+
+    repo: str
+    folder: Path
+    revision: str
+    subset: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"hub:{self.repo}?revision={self.revision}" + (f"&subset={self.subset}" if self.subset else "")
+
+    @classmethod
+    def parse(cls, text: str) -> HubSource:
+        spec = Spec.parse(text.removeprefix("hub:"))
+        for key in spec.options:
+            if key not in ("revision", "subset"):
+                raise unknown("option of a hub dataset", key, ["revision", "subset"])
+        hub, name = _hub_library("huggingface_hub"), spec.name
+        wrong = (hub.errors.HFValidationError, hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError)
+        try:
+            revision = spec.options.get("revision")
+            folder = Path(hub.snapshot_download(name, repo_type="dataset", revision=revision))
+        except wrong as error:
+            raise BadInput(f"hub:{name}: {str(error).splitlines()[0]}") from None
+        except (hub.errors.LocalEntryNotFoundError, hub.errors.OfflineModeIsEnabled, OSError) as error:
+            reason = type(error).__name__
+            raise BadInput(f"hub:{name} is not in the local cache and the hub cannot be reached ({reason})") from None
+        return cls(name, folder, folder.name, spec.options.get("subset"))
+
+    def rows(self) -> Iterator[RawRow]:
+        datasets = _hub_library("datasets")
+        try:
+            subsets = list(datasets.get_dataset_config_names(str(self.folder)))
+            if self.subset is not None and self.subset not in subsets:
+                raise unknown(f"subset of {self.repo}", self.subset, subsets)
+            for subset in [self.subset] if self.subset else subsets:
+                splits = datasets.load_dataset(str(self.folder), name=subset, streaming=True)
+                for split, rows in splits.items():
+                    for line, row in enumerate(rows, 1):
+                        yield with_split(dict_row(f"{subset}/{split}", line, unfold(dict(row))), str(split))
+        except (datasets.exceptions.DatasetsError, ValueError, OSError) as error:
+            lines = str(error).split("\n")  # the last one names the cause
+            raise BadInput(f"{self.name} cannot be read: {' '.join(dict.fromkeys((lines[0], lines[-1])))}") from None
+
+
+def _hub_library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise MissingExtra("reading from the hub", "hub") from None
+
+
+def subset_of(place: str) -> str:
+    """The part of a dataset that a row belongs to: `Art/test-00000-of-00002.parquet` and `Art/test` are of `Art`."""
+    path = PurePosixPath(place)
+    return str(path.parent) if path.name.startswith(SPLITS) else place
+
+
+def with_split(row: RawRow, split: str | None) -> RawRow:
+    if split is None or not isinstance(row.data, dict) or "split" in row.data:
+        return row
+    return row._replace(data={**row.data, "split": split})
+
+
+def dict_row(place: str, line: int, row: Row) -> RawRow:
+    raw = orjson.dumps(row, option=orjson.OPT_SORT_KEYS, default=str)
+    return RawRow(place, line, raw, row, NUL if _has_nul(raw) else None)
+
+
+def _parse(place: str, number: int, line: bytes) -> RawRow:
     if _has_nul(line):
         return RawRow(place, number, line, problem=NUL)
     try:
         return RawRow(place, number, line, orjson.loads(line))
     except orjson.JSONDecodeError as error:
-        problem = NUL if b"\0" in line else _why_not_json(line, error)
-        return RawRow(place, number, line, problem=problem)
-
-
-def _why_not_json(line: bytes, error: orjson.JSONDecodeError) -> str:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError as wrong:
-        return f"wrong encoding: byte {wrong.start + 1} is not UTF-8"
-    return f"broken JSON: {error.msg} (column {error.colno})"
+        problem = f"broken JSON: {error.msg} (column {error.colno})"
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError as wrong:
+            problem = f"wrong encoding: byte {wrong.start + 1} is not UTF-8"
+        return RawRow(place, number, line, problem=NUL if b"\0" in line else problem)
 
 
 def _has_nul(line: bytes) -> bool:
@@ -340,7 +377,7 @@ def _has_nul(line: bytes) -> bool:
     return b"\\" in line and b"\\u0000" in line and _NUL_ESCAPE.search(line) is not None
 
 
-def unfold(row: dict[str, Any]) -> dict[str, Any]:
+def unfold(row: Row) -> Row:
     """A Parquet row as it was before: empty cells are absent fields, the extra column is spread out again."""
     extra = row.pop(EXTRA, None)
     plain = {key: _plain(value) for key, value in row.items() if value is not None}

@@ -13,24 +13,24 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, islice
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, NamedTuple
 
 import orjson
 from pydantic import Field
 
-from prb.data.source import RawRow, Source, dict_row
+from prb.data.rows import converted
+from prb.data.source import RawRow, Row, Source, dict_row
 from prb.hashing import draw
-
-Row = dict[str, Any]
+from prb.text.words import normalized
 
 
 class Vote(NamedTuple):
     """One user's ranking of the answers to one prompt."""
 
-    place: str
-    line: int
+    at: RawRow
+    """Where it is from."""
     id: str
     user: str
     question: str
@@ -75,37 +75,33 @@ class Voting:
 
 
 class VoteSource:
-    def __init__(self, name: str, votes: Callable[[], Iterable[Vote | RawRow]], settings: Voting) -> None:
+    """The votes that a source's rows are converted to, as rows with a history."""
+
+    def __init__(
+        self, name: str, inner: Source, convert: Callable[[Row, RawRow], Iterable[Vote]], settings: Voting
+    ) -> None:
         self.name = name
-        self.votes = votes
+        self.inner = inner
+        self.convert = convert
         self.settings = settings
 
     def rows(self) -> Iterator[RawRow]:
         number = 0
-        for vote in self.votes():
+        for vote in converted(self.inner, self.convert):
             if isinstance(vote, RawRow):
                 yield vote
                 continue
             if self.settings.mirror:
-                for partner in self._couples.get(number, ()):
-                    yield self._twin(vote, number, partner)
+                tops, text = self.index.tops, {_hash(answer): answer for answer in vote.answers}
+                for partner in self._partners.get(number, ()):
+                    other = self.index.ids[partner]
+                    answers = {"chosen": text[tops[number]], "rejected": text[tops[partner]]}
+                    yield self._row(vote, id=f"{vote.id}~{other}", mirror=f"{other}~{vote.id}", **answers)
             else:
                 best, others = vote.sides()
                 if others:
                     yield self._row(vote, id=vote.id, chosen=one_or_all(best), rejected=one_or_all(others))
             number += 1
-
-    def _twin(self, vote: Vote, number: int, partner: int) -> RawRow:
-        tops = self.index.tops
-        text = {_hash(answer): answer for answer in vote.answers}
-        other = self.index.ids[partner]
-        return self._row(
-            vote,
-            id=f"{vote.id}~{other}",
-            mirror=f"{other}~{vote.id}",
-            chosen=text[tops[number]],
-            rejected=text[tops[partner]],
-        )
 
     def _row(self, vote: Vote, **more: Any) -> RawRow:
         row: Row = {
@@ -117,17 +113,21 @@ class VoteSource:
             "category": vote.category,
             **more,
         }
-        optional: Row = {"context": list(vote.context), "split": vote.split, "groups": dict(vote.groups)}
-        optional["choices"] = self.index.past.choices(vote, self.settings.history)
-        return dict_row(vote.place, vote.line, row | {key: value for key, value in optional.items() if value})
+        optional = {
+            "context": list(vote.context),
+            "split": vote.split,
+            "groups": dict(vote.groups),
+            "choices": self.index.past.choices(vote, self.settings.history),
+        }
+        return dict_row(vote.at.place, vote.at.line, row | {key: value for key, value in optional.items() if value})
 
     @cached_property
-    def index(self) -> Index:
-        votes = (vote for vote in self.votes() if isinstance(vote, Vote))
-        return Index(votes, keep_choices=self.settings.history > 0, seed=self.settings.seed)
+    def index(self) -> VoteIndex:
+        votes = (vote for vote in converted(self.inner, self.convert) if isinstance(vote, Vote))
+        return VoteIndex(votes, keep_choices=self.settings.history > 0, seed=self.settings.seed)
 
     @cached_property
-    def _couples(self) -> dict[int, list[int]]:
+    def _partners(self) -> dict[int, list[int]]:
         partners: dict[int, list[int]] = defaultdict(list)
         for a, b in self.index.couples(self.settings.per_prompt, self.settings.seed):
             partners[a].append(b)
@@ -136,9 +136,9 @@ class VoteSource:
 
 
 def retest(source: Source) -> dict[str, float] | None:
-    """How often users who voted again on the same prompt and answers preferred the same; `None` where nobody did.
+    """How often users who voted twice on the same prompt and answers preferred the same; `None` where nobody did.
 
-    `n` is the number of such vote pairs. A vote for nothing agrees by half with a vote for something.
+    `n` is the number of such vote pairs. A tie and a preference agree by half.
     """
     if not isinstance(source, VoteSource):
         return None
@@ -152,7 +152,7 @@ def retest(source: Source) -> dict[str, float] | None:
     return {"agreement": sum(agreements) / len(agreements), "n": len(agreements)} if agreements else None
 
 
-class Index:
+class VoteIndex:
     """What is kept of every vote: id, user, what they preferred, and who else voted on the same."""
 
     def __init__(self, votes: Iterable[Vote], *, keep_choices: bool, seed: int) -> None:
@@ -162,7 +162,7 @@ class Index:
         """Hash of the preferred answer; 0 where a user preferred none, or several."""
         self.groups: dict[int, list[int]] = defaultdict(list)
         """Votes on the same prompt with the same answers, by a hash of both."""
-        self.past = Past(seed)
+        self.past = PastChoices(seed)
         names: dict[str, str] = {}
         for number, vote in enumerate(votes):
             self.ids.append(vote.id)
@@ -196,8 +196,8 @@ class Index:
                 yield couple
 
 
-class Past:
-    """Past choices of all users, spooled to a temporary file. Choices of test rows are nobody's history."""
+class PastChoices:
+    """Past choices of all users, spooled to a temporary file. Test rows are in nobody's history."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -213,25 +213,19 @@ class Past:
         self._of_user.setdefault(vote.user, array("q")).append(len(self._prompt))
         self._file.write(raw)
         self._start.append(self._start[-1] + len(raw))
-        self._prompt.append(_hash(_plain(vote.question)))
+        self._prompt.append(_hash(normalized(vote.question)))
         self._unit.append(_hash(vote.unit) if vote.unit else 0)
 
     def choices(self, vote: Vote, most: int) -> list[Row]:
         """The last `most` of the user's choices, on other prompts and in other conversations; newest last."""
-        prompt, unit = _hash(_plain(vote.question)), _hash(vote.unit) if vote.unit else None
-        numbers: list[int] = []
-        for n in reversed(self._of_user.get(vote.user, ())):
-            if len(numbers) == most:
-                break
-            if self._prompt[n] != prompt and self._unit[n] != unit:
-                numbers.append(n)
-        return [self._read(n) for n in reversed(numbers)]
-
-    def _read(self, number: int) -> Row:
-        start, end = self._start[number], self._start[number + 1]
-        self._file.seek(start)
-        choice: Row = orjson.loads(self._file.read(end - start))
-        return choice
+        prompt, unit = _hash(normalized(vote.question)), _hash(vote.unit) if vote.unit else None
+        newest_first = reversed(self._of_user.get(vote.user, ()))
+        others = (n for n in newest_first if self._prompt[n] != prompt and self._unit[n] != unit)
+        choices: list[Row] = []
+        for n in reversed(list(islice(others, most))):
+            self._file.seek(self._start[n])
+            choices.append(orjson.loads(self._file.read(self._start[n + 1] - self._start[n])))
+        return choices
 
 
 def _hash(*parts: Any) -> int:
@@ -239,15 +233,17 @@ def _hash(*parts: Any) -> int:
     return draw(*parts) - (1 << 63) or 1
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
-
-
 def _by_user(numbers: Iterable[int], users: Sequence[str]) -> dict[str, list[int]]:
     by_user: dict[str, list[int]] = defaultdict(list)
     for n in numbers:
         by_user[users[n]].append(n)
     return by_user
+
+
+def ranks_by(scores: Sequence[float]) -> list[int]:
+    """0 for the highest score; equal scores are ties."""
+    levels = sorted(set(scores), reverse=True)
+    return [levels.index(score) for score in scores]
 
 
 def one_or_all(answers: list[str]) -> str | list[str]:

@@ -23,8 +23,7 @@ from prb.models import NOT_RECORDED
 from prb.stats.bias import calibration, length_bias, position_bias
 from prb.stats.credit import SUBSETS, TIES, ScoredRow, final_score, pairwise_credit, ties_score
 from prb.stats.estimate import Floats, Ints, by_group, by_label, cancels, codes, share, spread, user_means
-from prb.stats.mirror import Twins, average_user_share, mirror_accuracy, person_effect
-from prb.stats.paired import correct, difference, flip_rate
+from prb.stats.paired import Twins, average_user_share, correct, difference, flip_rate, mirror_accuracy, person_effect
 from prb.stats.ratings import METRICS, mean_over_users, rating_metrics
 
 CONTRASTS = {"gain": ("profile", "none"), "control": ("profile", "shuffled")}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
@@ -19,36 +19,35 @@ from prb.errors import MissingExtra
 from prb.stats.estimate import Z95, Floats, Ints, Totals
 from prb.stats.paired import bootstrap_interval
 
-Statistic = Callable[[Ints], float | None]
-"""From votes to a coefficient."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Coefficient:
     value: float | None
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
     n: int
     """Units with at least two votes."""
 
     def as_dict(self) -> dict[str, Any]:
-        return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
+        return asdict(self)
 
 
-def with_interval(statistic: Statistic, votes: Ints, groups: Ints, *, draws: int = 1000, seed: int = 0) -> Coefficient:
+def with_interval(
+    statistic: Callable[[Ints], float | None], votes: Ints, groups: Ints, *, draws: int = 1000, seed: int = 0
+) -> Coefficient:
     """The coefficient with a 95 % interval from resamples of whole groups; undefined resamples are left out."""
     value, n = statistic(votes), int(((votes >= 0).sum(axis=1) >= 2).sum())
     order = np.argsort(groups, kind="stable")
     members = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
-    if value is None or len(members) < 2 or not draws:
-        return Coefficient(value=value, low=None, high=None, n=n)
-    rng = np.random.default_rng(seed)
-    picks = rng.integers(len(members), size=(draws, len(members)))
-    single = len(members) == len(votes)
-    drawn = [statistic(votes[order[p] if single else np.concatenate([members[g] for g in p])]) for p in picks]
-    defined = [v for v in drawn if v is not None]
+    defined = []
+    if value is not None and len(members) > 1:
+        single = len(members) == len(votes)
+        for picks in np.random.default_rng(seed).integers(len(members), size=(draws, len(members))):
+            units = order[picks] if single else np.concatenate([members[group] for group in picks])
+            if (resampled := statistic(votes[units])) is not None:
+                defined.append(resampled)
     if not defined:
-        return Coefficient(value=value, low=None, high=None, n=n)
+        return Coefficient(value=value, n=n)
     low, high = np.quantile(defined, [0.025, 0.975])
     return Coefficient(value=value, low=float(low), high=float(high), n=n)
 
@@ -58,14 +57,25 @@ def tally(votes: Ints, values: int) -> Ints:
     return np.stack([(votes == v).sum(axis=1) for v in range(values)], axis=1)
 
 
+def _shared(votes: Ints, values: int) -> Ints:
+    """`tally` of the units with at least two votes."""
+    counts = tally(votes, values)
+    return np.asarray(counts[counts.sum(axis=1) >= 2])
+
+
+def _agreed(counts: Ints) -> float:
+    """Mean over units of the share of rater pairs that agree."""
+    n = counts.sum(axis=1)
+    return float(((counts * (counts - 1)).sum(axis=1) / (n * (n - 1))).mean())
+
+
 def krippendorff_alpha(votes: Ints, values: int, *, ordinal: bool = False) -> float | None:
     """Krippendorff's α (2011, Computing Krippendorff's Alpha-Reliability), by the `krippendorff` package."""
     try:
         from krippendorff import alpha
     except ModuleNotFoundError:
         raise MissingExtra("Krippendorff's alpha", "study") from None
-    counts = tally(votes, values)
-    counts = counts[counts.sum(axis=1) >= 2]
+    counts = _shared(votes, values)
     if (counts.sum(axis=0) > 0).sum() < 2:
         return None
     level: Literal["ordinal", "nominal"] = "ordinal" if ordinal else "nominal"
@@ -77,9 +87,8 @@ def fleiss_kappa(votes: Ints, values: int) -> float | None:
     counts = _shared(votes, values)
     if not len(counts):
         return None
-    agreed = _agreed(counts)
     chance = float(np.square(counts.sum(axis=0) / counts.sum()).sum())
-    return None if chance == 1 else (agreed - chance) / (1 - chance)
+    return None if chance == 1 else (_agreed(counts) - chance) / (1 - chance)
 
 
 def gwet_ac1(votes: Ints, values: int) -> float | None:
@@ -87,22 +96,11 @@ def gwet_ac1(votes: Ints, values: int) -> float | None:
     shared = _shared(votes, values)
     if not len(shared):
         return None
-    everything = tally(votes, values)
-    everything = everything[everything.sum(axis=1) > 0]
-    share = (everything / everything.sum(axis=1, keepdims=True)).mean(axis=0)
+    counts = tally(votes, values)
+    counts = counts[counts.sum(axis=1) > 0]
+    share = (counts / counts.sum(axis=1, keepdims=True)).mean(axis=0)
     chance = float((share * (1 - share)).sum()) / (values - 1)
     return (_agreed(shared) - chance) / (1 - chance)
-
-
-def _shared(votes: Ints, values: int) -> Ints:
-    counts = tally(votes, values)
-    return np.asarray(counts[counts.sum(axis=1) >= 2])
-
-
-def _agreed(counts: Ints) -> float:
-    """Mean over units of the share of rater pairs that agree."""
-    n = counts.sum(axis=1)
-    return float(((counts * (counts - 1)).sum(axis=1) / (n * (n - 1))).mean())
 
 
 def cohen_kappa(a: Ints, b: Ints, values: int) -> float | None:
@@ -129,7 +127,7 @@ class Reliability(NamedTuple):
     confusion: Floats
     """Raters × true value × value given."""
     posterior: Floats
-    """Units × values: the probability of each value to be the true one."""
+    """Units × values: the probability that each value is the true one."""
 
     @property
     def accuracy(self) -> Floats:
@@ -164,19 +162,19 @@ class Parity:
     """Whether a mean difference lies within a margin around zero."""
 
     mean: float | None
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
     """90 % interval: inside the margin exactly if both one-sided tests reject at 5 %."""
-    p: float | None
-    effect: float | None
+    p: float | None = None
+    effect: float | None = None
     """Cohen's d of paired differences, mean / standard deviation."""
-    deviation: float | None
+    deviation: float | None = None
     n: int
     margin: float
-    equivalent: bool
+    equivalent: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return asdict(self)
 
 
 def equivalence(differences: Floats, margin: float, *, level: float = 0.05) -> Parity:
@@ -185,15 +183,13 @@ def equivalence(differences: Floats, margin: float, *, level: float = 0.05) -> P
 
     n = len(differences)
     if n < 2:
-        mean = float(differences[0]) if n else None
-        nothing = {"low": None, "high": None, "p": None, "effect": None, "deviation": None}
-        return Parity(mean=mean, n=n, margin=margin, equivalent=False, **nothing)
+        return Parity(mean=float(differences[0]) if n else None, n=n, margin=margin)
     mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
     error = deviation / math.sqrt(n)
     half = float(t.ppf(1 - level, n - 1)) * error
     room = margin - abs(mean)
     p = float(t.sf(room / error, n - 1)) if error else float(room <= 0)
-    effect = mean / deviation if deviation else (0.0 if mean == 0 else math.copysign(math.inf, mean))
+    effect = mean / deviation if deviation else (0.0 if mean == 0 else math.inf)
     return Parity(
         mean=mean,
         low=mean - half,
@@ -210,7 +206,7 @@ def equivalence(differences: Floats, margin: float, *, level: float = 0.05) -> P
 def mean_size(differences: Floats, *, seed: int = 0) -> Coefficient:
     """Mean |difference| with a bootstrap interval, for mirror rows, where signed differences cancel by construction."""
     if not len(differences):
-        return Coefficient(value=None, low=None, high=None, n=0)
+        return Coefficient(value=None, n=0)
     sizes = np.abs(differences)
     low, high = bootstrap_interval(Totals(sizes, np.ones(len(sizes))), seed=seed)
     return Coefficient(value=float(sizes.mean()), low=low, high=high, n=len(sizes))

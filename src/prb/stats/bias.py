@@ -27,11 +27,12 @@ def length_bias(credit: Floats, clusters: Ints, chosen: Floats, rejected: Floats
         return None
     credit, clusters = credit[answered], clusters[answered]
     ratio = np.log(chosen[answered] / rejected[answered])
-    parts = {"chosen_longer": ratio > 0, "chosen_shorter": ratio < 0}
-    intercept, slope = logistic(ratio, credit)
+    longer, shorter = ratio > 0, ratio < 0
+    accuracy, slope = logistic(ratio, credit)
     return {
-        **{name: share(credit[rows], clusters[rows]).as_dict() for name, rows in parts.items()},
-        "accuracy_at_equal_length": intercept,
+        "chosen_longer": share(credit[longer], clusters[longer]).as_dict(),
+        "chosen_shorter": share(credit[shorter], clusters[shorter]).as_dict(),
+        "accuracy_at_equal_length": accuracy,
         "slope": slope,
     }
 
@@ -117,11 +118,18 @@ def calibration(margin: Floats, credit: Floats, clusters: Ints) -> dict[str, Any
     fold = dense % FOLDS
     temperatures = [fit_temperature(margin[fold != k], credit[fold != k]) for k in range(FOLDS)]
     confidence = 1 / (1 + np.exp(-margin / np.array(temperatures)[fold]))
+    bins = np.minimum(((confidence - 0.5) * 2 * BINS).astype(int), BINS - 1)  # over [½, 1]
+    curve = []
+    for rows in (bins == k for k in range(BINS)):
+        if rows.any():
+            point = {"confidence": float(confidence[rows].mean()), "accuracy": float(credit[rows].mean())}
+            curve.append({**point, "n": int(rows.sum())})
     return {
         "n": len(margin),
         "temperature": float(np.median(temperatures)),
         "brier": float(np.square(confidence - credit).mean()),
-        **_reliability(confidence, credit),
+        "ece": float(sum(b["n"] * abs(b["confidence"] - b["accuracy"]) for b in curve) / len(credit)),
+        "curve": curve,
     }
 
 
@@ -142,26 +150,13 @@ def fit_temperature(margin: Floats, credit: Floats) -> float:
     return scale * float(np.exp(best.x))
 
 
-def _reliability(confidence: Floats, credit: Floats) -> dict[str, Any]:
-    """Bins over [½, 1]; the error is the mean gap, weighted by the number of rows per bin."""
-    bins = np.minimum(((confidence - 0.5) * 2 * BINS).astype(int), BINS - 1)
-    curve = []
-    for k in range(BINS):
-        rows = bins == k
-        if rows.any():
-            point = {"confidence": float(confidence[rows].mean()), "accuracy": float(credit[rows].mean())}
-            curve.append({**point, "n": int(rows.sum())})
-    gap = sum(b["n"] * abs(b["confidence"] - b["accuracy"]) for b in curve) / len(credit)
-    return {"ece": float(gap), "curve": curve}
-
-
 DECILES = 10
 MARGIN_BINS, REACH = 24, 3.0
-"""Bars of the histogram, and up to how many typical margins it reaches on either side; the last bars hold the rest."""
+"""Bars of the histogram, and its range in units of `margin_scale`; the outermost bars hold everything beyond."""
 
 
 def margin_scale(margin: Floats) -> float | None:
-    """The median size of the margins that are not zero: every model has a scale of its own."""
+    """Median absolute margin, zeros left out: every model has its own scale."""
     sizes = np.abs(margin[~np.isnan(margin)])
     return float(np.median(sizes[sizes > 0])) if (sizes > 0).any() else None
 
@@ -187,14 +182,9 @@ def by_margin(margin: Floats, credit: Floats, clusters: Ints) -> list[dict[str, 
     if not len(sizes):
         return []
     cuts = np.unique(np.quantile(sizes, np.arange(1, DECILES) / DECILES, method="lower"))
-    place = np.searchsorted(cuts, sizes, side="left")
-    rows_of = [place == n for n in range(len(cuts) + 1)]
-    return [
-        {
-            "from": float(sizes[rows].min()),
-            "to": float(sizes[rows].max()),
-            **share(credit[rows], clusters[rows]).as_dict(),
-        }
-        for rows in rows_of
-        if rows.any()
-    ]
+    bins = np.searchsorted(cuts, sizes, side="left")
+    table = []
+    for rows in (bins == n for n in np.unique(bins)):
+        ends = {"from": float(sizes[rows].min()), "to": float(sizes[rows].max())}
+        table.append({**ends, **share(credit[rows], clusters[rows]).as_dict()})
+    return table

@@ -59,7 +59,7 @@ def bradley_terry(differences: Matrix, strength: float) -> NDArray[np.float64]:
 
 def credits_of(margins: NDArray[np.float64]) -> list[float]:
     """1 for a positive margin, 0.5 for zero, 0 for a negative one."""
-    return [float(m > 0) + 0.5 * float(m == 0) for m in margins]
+    return ((np.sign(margins) + 1) / 2).tolist()  # type: ignore[no-any-return]
 
 
 def fold_groups(
@@ -107,9 +107,9 @@ def giveaways(
     only_chosen: Counter[str] = Counter()
     only_rejected: Counter[str] = Counter()
     for (chosen, rejected), cluster in zip(answers, clusters, strict=True):
-        for count, words, sign in ((only_chosen, chosen - rejected, 1), (only_rejected, rejected - chosen, -1)):
-            count.update(words)
-            for word in words:
+        for count, unshared, sign in ((only_chosen, chosen - rejected, 1), (only_rejected, rejected - chosen, -1)):
+            count.update(unshared)
+            for word in unshared:
                 sums[word][cluster] += sign
     tested = sorted(word for word in sums if only_chosen[word] + only_rejected[word] >= least)
     ps = []
@@ -117,6 +117,5 @@ def giveaways(
         values = np.array(list(sums[word].values()))
         deviation = float(np.sqrt(np.square(values).sum()))
         ps.append(float(2 * norm.sf(abs(int(values.sum())) / deviation)) if deviation else 1.0)
-    rows = zip(tested, holm(ps), strict=True)
-    words_by_p = [Giveaway(word, only_chosen[word], only_rejected[word], p) for word, p in rows]
-    return sorted(words_by_p, key=lambda g: (g.p, -abs(g.chosen - g.rejected), g.word)), len(tested)
+    words = [Giveaway(w, only_chosen[w], only_rejected[w], p) for w, p in zip(tested, holm(ps), strict=True)]
+    return sorted(words, key=lambda g: (g.p, -abs(g.chosen - g.rejected), g.word)), len(tested)

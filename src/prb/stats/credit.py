@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 CREDIT = {"first": 1.0, "tie": 0.5, "second": 0.0}
-"""Of a verdict, to the answer that stood first."""
+"""Of the answer shown first, by verdict."""
 
 
 class Credit(NamedTuple):
     credit: float
     margin: float
-    """Positive if a right answer is on top; of twins the margins of a user-blind model cancel."""
+    """Positive if a right answer is on top; a user-blind model's margins on twins cancel."""
 
 
 def credit_of_scores(scores: Sequence[float], n_best: int) -> Credit:
@@ -32,30 +32,22 @@ def credit_of_scores(scores: Sequence[float], n_best: int) -> Credit:
     return Credit(tied / sum(score == top for score in scores), 0.0)
 
 
-def pairwise_of_scores(scores: Sequence[float], n_best: int) -> float:
-    duels = [_order(right - wrong) for right in scores[:n_best] for wrong in scores[n_best:]]
-    return sum(duels) / len(duels)
-
-
 def pairwise_credit(values: Sequence[float] | Sequence[str | None], n_best: int) -> float:
     """From all scores of a row, or from all its verdicts."""
     if isinstance(values[0], (int, float)):
-        return pairwise_of_scores(values, n_best)  # type: ignore[arg-type]
-    shares = [share for share in duel_shares(values) if share is not None]  # type: ignore[arg-type]
-    return sum(shares) / len(shares)
-
-
-def _order(margin: float) -> float:
-    return 0.5 if margin == 0 else float(margin > 0)
+        scores = cast(Sequence[float], values)
+        margins = [right - wrong for right in scores[:n_best] for wrong in scores[n_best:]]
+        return _mean([0.5 if margin == 0 else float(margin > 0) for margin in margins])
+    return _mean([share for share in duel_shares(cast(Sequence[str | None], values)) if share is not None])
 
 
 def duel_shares(verdicts: Sequence[str | None]) -> list[float | None]:
-    """Of each right-wrong pair the right answer's share: the mean over both orders, or over the one that was asked."""
+    """The right answer's share in each right-wrong pair: the mean over both orders, or over the one that was asked."""
     shares: list[float | None] = []
     for right_first, wrong_first in zip(verdicts[::2], verdicts[1::2], strict=True):
         credits = [CREDIT[right_first]] if right_first else []
         credits += [1 - CREDIT[wrong_first]] if wrong_first else []
-        shares.append(sum(credits) / len(credits) if credits else None)
+        shares.append(_mean(credits) if credits else None)
     return shares
 
 
@@ -64,7 +56,7 @@ def credit_of_duels(shares: Sequence[float], n_best: int) -> Credit:
 
     A right answer that loses to no wrong one is on top, together with the wrong ones it ties with.
     """
-    margin = sum(shares) / len(shares) - 0.5
+    margin = _mean(shares) - 0.5
     if len(shares) == 1:
         return Credit(shares[0], margin)
     per_right = len(shares) // n_best
@@ -79,10 +71,10 @@ SUBSETS = ("Factuality", "Precise IF", "Math", "Safety", "Focus", TIES)
 
 class ScoredRow(NamedTuple):
     id: str
-    """`ref:7` or `tied:7`; what stands before it is ignored."""
+    """`ref:7` or `tied:7`; anything before that is ignored."""
     n_best: int
     scores: Sequence[float]
-    """Of correct answers first."""
+    """Correct answers first."""
 
     @property
     def gap(self) -> float:

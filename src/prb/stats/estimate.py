@@ -43,6 +43,15 @@ def components(links: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name: root(name) for name in parent}
 
 
+def sharing(texts: Ints, users: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Links between users whose texts, given as hashes, are equal."""
+    order = np.argsort(texts, kind="stable")
+    for n in np.flatnonzero(texts[order[1:]] == texts[order[:-1]]):
+        a, b = users[order[n]], users[order[n + 1]]
+        if a != b:
+            yield a, b
+
+
 def codes(names: list[str]) -> Ints:
     """Names as small integers, by first appearance."""
     number: dict[str, int] = {}
@@ -220,12 +229,3 @@ def spread(means: Floats) -> dict[str, Any]:
         "spread": float(means.std(ddof=1)) if len(means) > 1 else None,
         "worst_decile": float(worst.mean()),
     }
-
-
-def sharing(texts: Ints, users: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Links between users who have the same text, given hashes of texts."""
-    order = np.argsort(texts, kind="stable")
-    for n in np.flatnonzero(texts[order[1:]] == texts[order[:-1]]):
-        a, b = users[order[n]], users[order[n + 1]]
-        if a != b:
-            yield a, b

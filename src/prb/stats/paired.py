@@ -1,26 +1,31 @@
-"""Differences between two columns of credits on the same rows: permutation p-values, matching intervals, Holm.
+"""Differences between two columns of credits on the same rows, and statistics of mirror twins.
 
 Everything works on per-cluster sums. The p-value flips the signs of whole clusters (Fisher 1935). The interval inverts
 that test: with cluster sums s and sizes n, the shift θ leaves residuals s − θn, and flipping a subset of clusters gives
 a total at least as large exactly if the mean of that subset is at most θ. So the ends are quantiles of the means of all
 subsets (Hartigan 1969, doi:10.1080/01621459.1969.10501057), and the interval excludes 0 exactly if p < 0.05.
+
+Twins are the same question and answers under two users, with the labels swapped. With margins m_A and m_B (chosen −
+rejected), (m_A + m_B)/2 is what depends on the user and (m_A − m_B)/2 what does not: a model's general taste enters the
+two margins with opposite signs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from prb.stats.estimate import ROUNDING, Floats, Ints, Totals, clustered_stderr, totals, wilson
+from prb.stats.estimate import ROUNDING, Bools, Floats, Ints, Totals, clustered_stderr, share, totals, wilson
+from prb.types import Estimate
 
 LEVEL = 0.05
 EXACT_CLUSTERS = 14
 """Up to 2^14 sign patterns or subsets are enumerated."""
 SUBSETS = 20_000
-"""Subsets drawn beyond that: the 2.5 % of a tail are met to ±0.1."""
+"""Subsets drawn beyond that: a tail of 2.5 % is estimated to ±0.1 points."""
 DRAWS = 100_000
 """Sign patterns drawn where there are many clusters and no common unit."""
 MIDP = "mcnemar-midp"
@@ -42,19 +47,19 @@ _CHUNK = 1 << 22
 class Difference:
     """Mean difference of two columns on the rows both answered."""
 
-    value: float | None
-    low: float | None
-    high: float | None
-    p: float | None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
     n: int
     dropped: int
     """Rows that failed on either side."""
     test: str
-    smallest_detectable: float | None
+    smallest_detectable: float | None = None
     """The true difference that 80 % of repetitions would find significant at the 5 % level."""
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return asdict(self)
 
 
 def difference(a: Floats, b: Floats, clusters: Ints, *, exact: bool = False, seed: int = 0) -> Difference:
@@ -63,21 +68,18 @@ def difference(a: Floats, b: Floats, clusters: Ints, *, exact: bool = False, see
     a, b, groups = a[both], b[both], clusters[both]
     delta, dropped = a - b, int((~both).sum())
     if not len(delta):
-        return Difference(
-            value=None, low=None, high=None, p=None, n=0, dropped=dropped, test="none", smallest_detectable=None
-        )
+        return Difference(n=0, dropped=dropped, test="none")
     p, test = paired_p(a, b, groups, seed=seed)
-    low: float | None
-    high: float | None
-    low = high = value = float(delta.mean())
+    value = float(delta.mean())
+    ends: tuple[float | None, float | None] = value, value
     if not exact:
         limit = 1.0 if min(a.min(), b.min()) >= 0 and max(a.max(), b.max()) <= 1 else np.inf
-        low, high = inverted_interval(totals(delta, groups), p, midp=test == MIDP, limit=limit, seed=seed)
+        ends = inverted_interval(totals(delta, groups), p, midp=test == MIDP, limit=limit, seed=seed)
     error = clustered_stderr(delta, groups)
     return Difference(
         value=value,
-        low=low,
-        high=high,
+        low=ends[0],
+        high=ends[1],
         p=p,
         n=len(delta),
         dropped=dropped,
@@ -136,9 +138,9 @@ def subset_means(sums: Totals, *, seed: int = 0) -> tuple[Floats, int]:
 
 
 def subset_sums(clusters: Floats, draws: int, seed: int) -> Floats:
-    """Column sums over random subsets of clusters, each in it with chance ½; columns × draws.
+    """Column sums over random subsets that hold each cluster with probability ½; columns × draws.
 
-    Of many clusters that are alike only the number in the subset matters: Binomial(count, ½).
+    Of identical clusters only the number in the subset matters: Binomial(count, ½).
     """
     kinds, counts = np.unique(clusters, axis=0, return_counts=True)
     rng = np.random.default_rng(seed)
@@ -246,3 +248,51 @@ def flip_rate(a: Floats, b: Floats) -> float | None:
     """Share of rows whose verdict (won, tied, lost) differs between the two columns."""
     both = ~(np.isnan(a) | np.isnan(b))
     return float(np.mean(np.sign(a[both] - 0.5) != np.sign(b[both] - 0.5))) if both.any() else None
+
+
+@dataclass(frozen=True)
+class Twins:
+    """Row numbers of twins that were both answered, and their clusters."""
+
+    first: Ints
+    second: Ints
+    clusters: Ints
+
+    @classmethod
+    def find(cls, twins: Ints, clusters: Ints, answered: Bools) -> Twins:
+        first = np.flatnonzero(twins > np.arange(len(twins)))
+        first = first[answered[first] & answered[twins[first]]]
+        return cls(first, twins[first], clusters[first])
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+def mirror_accuracy(credit: Floats, twins: Twins) -> Estimate:
+    """Share of twins with both rows strictly right. A coin flip has 25 %, a user-blind model 0 %."""
+    both = (credit[twins.first] == 1) & (credit[twins.second] == 1)
+    return share(both.astype(np.float64), twins.clusters)
+
+
+def person_effect(margin: Floats, twins: Twins, *, seed: int = 0) -> tuple[Estimate, float | None]:
+    """Share of twins with m_A + m_B > 0, zero counting half, and its sign-flip p. User-blind: exactly 50 %."""
+    won = (np.sign(_margin_sums(margin, twins)) + 1) / 2
+    if not len(won):
+        return share(won, twins.clusters), None
+    blind = bool((won == 0.5).all())  # general taste cancels on every twin: exactly 50 %, with nothing to estimate
+    return share(won, twins.clusters, exact=blind), sign_flip(totals(won - 0.5, twins.clusters).sums, seed=seed)
+
+
+def average_user_share(margin: Floats, twins: Twins) -> float | None:
+    """Σg² / (Σg² + Σp²): the share of the squared margins that does not depend on the user."""
+    personal = np.square(_margin_sums(margin, twins) / 2).sum()
+    general = np.square((margin[twins.first] - margin[twins.second]) / 2).sum()
+    whole = float(general + personal)
+    return float(general) / whole if whole else None
+
+
+def _margin_sums(margin: Floats, twins: Twins) -> Floats:
+    """m_A + m_B; margins that cancel but for rounding give exactly zero."""
+    a, b = margin[twins.first], margin[twins.second]
+    total = a + b
+    return np.where(np.abs(total) <= ROUNDING * (np.abs(a) + np.abs(b)), 0.0, total)

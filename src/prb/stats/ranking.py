@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations, permutations
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from prb.stats.estimate import Bools, Floats, Ints
 
-Array = NDArray[np.float64]
-Measure = Callable[[Array, Array], Array]
+Measure = Callable[[Floats, Floats], Floats]
 
 EXACT = 9
 """All 9! = 362,880 orders of up to nine models are measured; of more models, orders are sampled."""
@@ -37,26 +36,36 @@ def rankdata(values: Any, **settings: Any) -> Any:
     return rank(values, **settings)
 
 
-def pearson(predicted: Array, actual: Array) -> Array:
+def pearson(predicted: Floats, actual: Floats) -> Floats:
     """Linear correlation; undefined (NaN) where a column is constant."""
     x, y = (rows - rows.mean(axis=1, keepdims=True) for rows in map(np.atleast_2d, (predicted, actual)))
+    return _cosine(x, y)
+
+
+def _cosine(x: Floats, y: Floats) -> Floats:
+    """Of rows, NaN where one is zero."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray((x * y).sum(axis=1) / np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1)))
 
 
-def spearman(predicted: Array, actual: Array) -> Array:
+def spearman(predicted: Floats, actual: Floats) -> Floats:
     """Pearson correlation of ranks (Spearman 1904); ties get their average rank."""
     return pearson(rankdata(np.atleast_2d(predicted), axis=1), rankdata(np.atleast_2d(actual), axis=1))
 
 
-def kendall(predicted: Array, actual: Array) -> Array:
+def kendall(predicted: Floats, actual: Floats) -> Floats:
     """τ-b (Kendall 1945): concordant minus discordant pairs, corrected for ties on both sides."""
-    x, y = _signs(predicted), _signs(actual)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((x * y).sum(axis=1) / np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1)))
+    return _cosine(_signs(predicted), _signs(actual))
 
 
-def weighted_kendall(predicted: Array, actual: Array) -> Array:
+def _signs(rows: Floats) -> Floats:
+    """Of the differences between every two models."""
+    rows = np.atleast_2d(rows)
+    i, j = np.triu_indices(rows.shape[1], 1)
+    return np.sign(rows[:, i] - rows[:, j])
+
+
+def weighted_kendall(predicted: Floats, actual: Floats) -> Floats:
     """Weighted τ (Vigna 2015): a pair counts 1/rank + 1/rank, so the top matters most.
 
     The mean of ranking by either side. Ties are ranked by the other side, then by position, as in
@@ -66,7 +75,23 @@ def weighted_kendall(predicted: Array, actual: Array) -> Array:
     return (_weighted(x, y) + _weighted(y, x)) / 2
 
 
-def ndcg(predicted: Array, actual: Array) -> Array:
+def _weighted(ranked: Floats, other: Floats) -> Floats:
+    """Weighted τ with ranks by `ranked`, best first, ties broken by `other`."""
+    n = ranked.shape[1]
+    # of two models equal in both columns the later one comes first: scipy sorts ascending and reads from the end
+    place = np.arange(n)
+    order = np.lexsort((np.broadcast_to(place, ranked.shape), other, ranked), axis=1)[:, ::-1]
+    ranks = np.empty_like(order)
+    np.put_along_axis(ranks, order, np.broadcast_to(place, order.shape), axis=1)
+    i, j = np.triu_indices(n, 1)
+    weight = 1 / (1 + ranks[:, i]) + 1 / (1 + ranks[:, j])
+    x, y = _signs(ranked), _signs(other)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = np.sqrt((weight * x**2).sum(axis=1) * (weight * y**2).sum(axis=1))
+        return np.asarray((weight * x * y).sum(axis=1) / scale)
+
+
+def ndcg(predicted: Floats, actual: Floats) -> Floats:
     """Normalized discounted gain of taking models in the benchmark's order (Järvelin & Kekäläinen 2002).
 
     Relevance is the rank downstream, n for the best, average ranks where tied; gain 2^rel − 1, discount
@@ -83,7 +108,7 @@ def ndcg(predicted: Array, actual: Array) -> Array:
     return np.asarray((gain * shared_discount).sum(axis=1) / ideal)
 
 
-def rbo(predicted: Array, actual: Array, p: float = 0.9) -> Array:
+def rbo(predicted: Floats, actual: Floats, p: float = 0.9) -> Floats:
     """Rank-biased overlap, extrapolated (Webber, Moffat & Zobel 2010, eq. 32).
 
     Tied models enter together (§ 5.2): agreement at depth d is 2 |S∩T| / (|S| + |T|), where S and T are all models of
@@ -100,7 +125,7 @@ def rbo(predicted: Array, actual: Array, p: float = 0.9) -> Array:
     return np.asarray(agreement * p**n + (1 - p) / p * total)
 
 
-def regret(predicted: Array, actual: Array) -> Array:
+def regret(predicted: Floats, actual: Floats) -> Floats:
     """Downstream loss of taking the benchmark's best model instead of the true best; a mean over ties."""
     actual, predicted = np.atleast_2d(actual), np.atleast_2d(predicted)
     first = predicted == predicted.max(axis=1, keepdims=True)
@@ -118,34 +143,6 @@ MEASURES: dict[str, Measure] = {
 }
 TWO_SIDED = frozenset({"spearman", "kendall", "weighted_kendall", "pearson"})
 """Measures with a sign: a strong negative value is as surprising as a strong positive one."""
-
-
-@cache
-def _pairs(n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    i, j = zip(*combinations(range(n), 2), strict=True)
-    return np.array(i), np.array(j)
-
-
-def _signs(rows: Array) -> Array:
-    rows = np.atleast_2d(rows)
-    i, j = _pairs(rows.shape[1])
-    return np.sign(rows[:, i] - rows[:, j])
-
-
-def _weighted(ranked: Array, other: Array) -> Array:
-    """Weighted τ with ranks by `ranked`, best first, ties broken by `other`."""
-    n = ranked.shape[1]
-    # of two models equal in both columns the later one comes first: scipy sorts ascending and reads from the end
-    place = np.arange(n)
-    order = np.lexsort((np.broadcast_to(place, ranked.shape), other, ranked), axis=1)[:, ::-1]
-    ranks = np.empty_like(order)
-    np.put_along_axis(ranks, order, np.broadcast_to(place, order.shape), axis=1)
-    i, j = _pairs(n)
-    weight = 1 / (1 + ranks[:, i]) + 1 / (1 + ranks[:, j])
-    x, y = _signs(ranked), _signs(other)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        scale = np.sqrt((weight * x**2).sum(axis=1) * (weight * y**2).sum(axis=1))
-        return np.asarray((weight * x * y).sum(axis=1) / scale)
 
 
 @dataclass(frozen=True)
@@ -166,13 +163,15 @@ def orders(n: int) -> NDArray[np.intp]:
     return np.array(list(permutations(range(n))), dtype=np.intp)
 
 
-def permutation_p(name: str, predicted: Array, actual: Array, *, seed: int = 0, draws: int = DRAWS) -> PermutationTest:
+def permutation_p(
+    name: str, predicted: Floats, actual: Floats, *, seed: int = 0, draws: int = DRAWS
+) -> PermutationTest:
     """How often a random order does as well: exact up to nine models, sampled above.
 
     Correlations are tested two-sided, by absolute value; NDCG, RBO and regret one-sided.
     """
 
-    def strength(values: Array) -> Array:
+    def strength(values: Floats) -> Floats:
         if name == "regret":
             return -values
         return np.abs(values) if name in TWO_SIDED else values
@@ -184,26 +183,26 @@ def permutation_p(name: str, predicted: Array, actual: Array, *, seed: int = 0, 
     return PermutationTest.count(int(hits), len(rows), exact=exact)
 
 
-def reorderings(values: Array, draws: int, seed: int) -> Array:
+def reorderings(values: Floats, draws: int, seed: int) -> Floats:
     """All orders of the values of up to nine models, else a sample of orders."""
     if len(values) <= EXACT:
         return np.asarray(values[orders(len(values))])
     return np.random.default_rng(seed).permuted(np.tile(values, (draws, 1)), axis=1)
 
 
-def measured(measure: Measure, predicted: Array, actual: Array) -> Array:
+def measured(measure: Measure, predicted: Floats, actual: Floats) -> Floats:
     """A measure over many rows, in blocks; either side may be a single row."""
     total, n = max(len(predicted), len(actual)), actual.shape[1]
     step = max(1, CELLS // (n * n))
 
-    def part(rows: Array, start: int) -> Array:
+    def part(rows: Floats, start: int) -> Floats:
         return rows if len(rows) == 1 else rows[start : start + step]
 
     return np.concatenate([measure(part(predicted, k), part(actual, k)) for k in range(0, total, step)])
 
 
 def swap_p(
-    name: str, first: Array, second: Array, actual: Array, *, seed: int = 0, draws: int = DRAWS
+    name: str, first: Floats, second: Floats, actual: Floats, *, seed: int = 0, draws: int = DRAWS
 ) -> PermutationTest:
     """Whether two benchmarks predict differently: if they do not, the two ranks of any model can be swapped.
 
@@ -217,7 +216,7 @@ def swap_p(
     else:
         swap = np.random.default_rng(seed).integers(0, 2, (draws, n))
 
-    def gap(one: Array, other: Array) -> Array:
+    def gap(one: Floats, other: Floats) -> Floats:
         # a swap may leave a benchmark with nothing but ties, which predict nothing: 0, not unknown
         known = [np.nan_to_num(measured(MEASURES[name], rows, actual[None])) for rows in (one, other)]
         return np.abs(known[0] - known[1])
@@ -226,7 +225,7 @@ def swap_p(
     return PermutationTest.count(int(hits), len(swap), exact=exact)
 
 
-def williams(first: Array, second: Array, actual: Array) -> float:
+def williams(first: Floats, second: Floats, actual: Floats) -> float:
     """Two-sided p that two Pearson correlations with the same column are equal (Williams 1959, Steiger 1980)."""
     from scipy.stats import t
 
@@ -239,14 +238,14 @@ def williams(first: Array, second: Array, actual: Array) -> float:
     return float(2 * t.sf(abs(a - b) * np.sqrt((n - 1) * (1 + c) / scale), n - 3))
 
 
-def resampled(predicted: Array, actual: Array, *, seed: int = 0, draws: int = 2000) -> tuple[Array, Array]:
+def resampled(predicted: Floats, actual: Floats, *, seed: int = 0, draws: int = 2000) -> tuple[Floats, Floats]:
     """Bootstrap samples of the models, for both columns (Efron 1979)."""
     n = len(predicted)
     drawn = np.random.default_rng(seed).integers(0, n, (draws, n))
     return predicted[drawn], actual[drawn]
 
 
-def percentiles(name: str, predicted: Array, actual: Array) -> tuple[float, float] | None:
+def percentiles(name: str, predicted: Floats, actual: Floats) -> tuple[float, float] | None:
     """The middle 95 % of a measure over rows, leaving out undefined ones; `None` if most are undefined."""
     values = measured(MEASURES[name], predicted, actual)
     known = values[~np.isnan(values)]

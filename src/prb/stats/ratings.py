@@ -27,31 +27,30 @@ METRICS = tuple(RANGES)
 
 def rating_metrics(score: Floats, rating: Floats, users: Ints) -> dict[int, dict[str, Any]]:
     """For each user code with at least three answered rows, the five metrics and n."""
+    from scipy.stats import spearmanr
+
     answered = ~np.isnan(score)
     if not answered.any():
         return {}
     order = np.argsort(users[answered], kind="stable")
     codes, starts = np.unique(users[answered][order], return_index=True)
     scores, ratings = np.split(score[answered][order], starts[1:]), np.split(rating[answered][order], starts[1:])
-    everyone = zip(codes, scores, ratings, strict=True)
-    return {int(code): _one_user(x, y) for code, x, y in everyone if len(x) >= MIN_ROWS}
-
-
-def _one_user(score: Floats, rating: Floats) -> dict[str, Any]:
-    from scipy.stats import spearmanr
-
-    varied = np.ptp(rating) > 0
-    error = float(np.abs(left_out_line(score, rating) - rating).mean())
-    others_mean = (rating.sum() - rating) / (len(rating) - 1)
-    baseline = float(np.abs(others_mean - rating).mean())
-    return {
-        "n": len(score),
-        "alignment": 1 - error,
-        "mae": error,
-        "skill": 1 - error / baseline if varied else None,
-        "spearman": float(spearmanr(score, rating).statistic) if varied and np.ptp(score) > 0 else None,
-        "concordance": concordance(score, rating),
-    }
+    metrics = {}
+    for code, x, y in zip(codes, scores, ratings, strict=True):
+        if len(x) < MIN_ROWS:
+            continue
+        varied = np.ptp(y) > 0
+        error = float(np.abs(left_out_line(x, y) - y).mean())
+        others_mean = (y.sum() - y) / (len(y) - 1)
+        metrics[int(code)] = {
+            "n": len(x),
+            "alignment": 1 - error,
+            "mae": error,
+            "skill": 1 - error / float(np.abs(others_mean - y).mean()) if varied else None,
+            "spearman": float(spearmanr(x, y).statistic) if varied and np.ptp(x) > 0 else None,
+            "concordance": concordance(x, y),
+        }
+    return metrics
 
 
 def left_out_line(score: Floats, rating: Floats) -> Floats:

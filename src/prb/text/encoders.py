@@ -20,15 +20,13 @@ from prb.weights import folder_hash, local_folder
 Matrix = NDArray[np.float32]
 Vector = NDArray[np.float32]
 STATIC_SIZE, MINILM_SIZE = 256, 384
-"""Dimensions of the vectors."""
 
 
 class Encoder(Protocol):
     fingerprint: str
 
     def encode(self, texts: Sequence[str]) -> Matrix:
-        """One unit row per text; a text without any known word gets a row of zeros.
-        A row depends on its own text alone, never on its neighbors."""
+        """One unit row per text, which depends on that text alone; a text without any known word has a row of zeros."""
         ...
 
 
@@ -46,12 +44,12 @@ class CachedEncoder:
     def __init__(self, inner: Encoder, capacity: int = 50_000) -> None:
         self.fingerprint = inner.fingerprint
         self._inner = inner
-        self._memo: Memo[NDArray[np.float32]] = Memo(capacity=capacity)
+        self._memo: Memo[Vector] = Memo(capacity=capacity)
 
     def encode(self, texts: Sequence[str]) -> Matrix:
         if not texts:
             return self._inner.encode([])
-        return np.stack(cast(list[Matrix], self._memo.map(self._inner.encode, texts)))
+        return np.stack(cast(list[Vector], self._memo.map(self._inner.encode, texts)))
 
 
 class Static:

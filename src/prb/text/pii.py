@@ -25,7 +25,7 @@ class Match(NamedTuple):
 def find(text: str) -> list[Match]:
     """Personal data from left to right; of overlapping matches the earlier and longer one stays."""
     kept: list[Match] = []
-    for match in sorted(_all(text), key=lambda m: (m.start, -m.end)):
+    for match in sorted(_matches(text), key=lambda m: (m.start, -m.end)):
         if not kept or match.start >= kept[-1].end:
             kept.append(match)
     return kept
@@ -51,27 +51,17 @@ def mask_query(query: Query) -> Query:
     )
 
 
-def _all(text: str) -> Iterator[Match]:
+def _matches(text: str) -> Iterator[Match]:
     yield from (Match(*m.span(), "e-mail") for m in _EMAIL.finditer(text))
     yield from (Match(*m.span(), "handle") for m in _HANDLE.finditer(text))
-    if any(c.isdigit() for c in text):
-        yield from _ibans(text)
-        yield from _phones(text)
-
-
-def _ibans(text: str) -> Iterator[Match]:
+    if not any(c.isdigit() for c in text):
+        return
+    from phonenumbers import PhoneNumberMatcher
     from stdnum import iban
 
     for match in _IBAN.finditer(text):
         ends = [m.end() for m in re.finditer(r"[A-Z0-9]+", match[0])]  # capitals after an IBAN look like more of it
-        valid = next((end for end in reversed(ends) if iban.is_valid(match[0][:end])), None)
-        if valid:
+        if valid := next((end for end in reversed(ends) if iban.is_valid(match[0][:end])), None):
             yield Match(match.start(), match.start() + valid, "IBAN")
-
-
-def _phones(text: str) -> Iterator[Match]:
-    import phonenumbers
-
     for region in _REGIONS:
-        for match in phonenumbers.PhoneNumberMatcher(text, region):
-            yield Match(match.start, match.end, "phone")
+        yield from (Match(number.start, number.end, "phone") for number in PhoneNumberMatcher(text, region))

@@ -22,6 +22,11 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower().replace("’", "'"))
 
 
+def normalized(text: str) -> str:
+    """For comparing texts: without differences in case and white space."""
+    return " ".join(text.casefold().split())
+
+
 def sentences(text: str) -> list[str]:
     return [part for part in (piece.strip() for piece in _SENTENCE.split(text)) if part]
 
@@ -33,11 +38,11 @@ def is_list(text: str) -> bool:
 
 def reading_grade(text: str) -> float:
     """Flesch-Kincaid grade of English prose (Kincaid et al. 1975), with syllables counted by hyphenation."""
-    spoken = words(text)
-    if not spoken:
+    tokens = words(text)
+    if not tokens:
         return 0.0
-    per_sentence = len(spoken) / max(1, len(sentences(text)))
-    return 0.39 * per_sentence + 11.8 * sum(map(syllables, spoken)) / len(spoken) - 15.59
+    per_sentence = len(tokens) / max(1, len(sentences(text)))
+    return 0.39 * per_sentence + 11.8 * sum(map(syllables, tokens)) / len(tokens) - 15.59
 
 
 def syllables(word: str) -> int:
@@ -54,7 +59,7 @@ def _hyphenation() -> Any:
 NEAR_DUPLICATE = 0.9
 """Texts with a cosine of at least this are near-duplicates."""
 LEAK_WORDS = 8
-"""A run of this many words is a leak; in long texts, shorter runs are shared by chance."""
+"""A run of this many words is a leak; long texts share shorter runs by chance."""
 BLOCK = 1024
 """Rows compared with all others at a time, to bound memory."""
 _SPACELESS = re.compile(r"[\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
@@ -73,9 +78,9 @@ def near_duplicates(rows: Matrix, limit: float = NEAR_DUPLICATE, block: int = BL
         yield from ((start + int(i), int(j)) for i, j in np.argwhere(cosines >= limit) if j < start + i)
 
 
-@lru_cache(maxsize=8192)  # the same posts stand beside many answers
+@lru_cache(maxsize=8192)  # the same posts are compared with many answers
 def word_runs(text: str, n: int) -> frozenset[str]:
-    """All runs of `n` words; of twice as many characters in scripts that do not separate words."""
+    """All runs of `n` words, or of 2n characters in scripts that do not separate words."""
     units = words(text)
     if not text.isascii() and len(_SPACELESS.findall(text)) > 0.3 * sum(map(len, units)):
         units, n = list("".join(units)), 2 * n
@@ -88,7 +93,7 @@ def hidden_texts(narrative: str, rubric: Iterable[Aspect]) -> list[str]:
 
 
 class SharedWording:
-    """Runs of `n` words that must not be repeated elsewhere: those of `texts`, except for runs of `allowed`."""
+    """Runs of `n` words in `texts`, except those in `allowed`, that must not be repeated elsewhere."""
 
     def __init__(self, texts: Iterable[str], n: int = LEAK_WORDS, *, allowed: str = "") -> None:
         self._n = n

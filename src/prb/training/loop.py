@@ -22,7 +22,7 @@ from prb.models.personal.method import METHODS, Floats, Method, Pairs, Step, Tau
 from prb.progress import SILENT, Progress
 from prb.runs import draft
 from prb.stats.estimate import share
-from prb.stats.mirror import Twins, person_effect
+from prb.stats.paired import Twins, person_effect
 from prb.training.examples import Examples, Ints
 
 SCALER_ROWS = 20_000

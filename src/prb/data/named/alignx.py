@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from prb.data.rows import BadRow, Row, converted, field, pair, posts, spec_name, text
-from prb.data.source import DATASETS, RawRow, Source, open_rows
+from prb.data.rows import BadRow, ConvertedSource, field, pair, posts, spec_name, text
+from prb.data.source import DATASETS, RawRow, Row, Source, open_rows
 
 ABOUT, COMMENTS, PAIRS = "Demographic Information", "User-Generated Content", "Pair-wise Comparative Feedback"
 
@@ -20,32 +20,23 @@ ABOUT, COMMENTS, PAIRS = "Demographic Information", "User-Generated Content", "P
 def alignx(path: str) -> Source:
     """The answer a user would prefer, given a description, four comments and four earlier preferences of theirs."""
     source = open_rows(path)
-    return AlignX(spec_name("alignx", source.name), source)
-
-
-class AlignX:
-    def __init__(self, name: str, inner: Source) -> None:
-        self.name = name
-        self.inner = inner
-
-    def rows(self) -> Iterator[RawRow]:
-        return converted(self.inner, _row)
+    return ConvertedSource(spec_name("alignx", source.name), source, _row)
 
 
 def _row(row: Row, at: RawRow) -> Iterator[RawRow]:
     chosen, rejected = _answers(row)
-    own = str(row.get("id") or f"{at.place.rsplit('.', 1)[0]}-{at.line}")
-    known = [str(row[key]) for key in (ABOUT, "profile") if row.get(key)]
+    row_id = str(row.get("id") or f"{at.place.rsplit('.', 1)[0]}-{at.line}")
+    descriptions = [str(row[key]) for key in (ABOUT, "profile") if row.get(key)]
     comments = [f"{text(c, 'prompt')}\n\n{text(c, 'comment')}" for c in _objects(row, COMMENTS)]
     yield pair(
         at,
-        id=own,
-        user=own,
+        id=row_id,
+        user=row_id,
         question=text(row, "prompt"),
         chosen=chosen,
         rejected=rejected,
         category="alignx",
-        profile=[*posts(known, f"{own}-about", "about"), *posts(comments, own, "comment")],
+        profile=[*posts(descriptions, f"{row_id}-about", "about"), *posts(comments, row_id, "comment")],
         choices=[
             {"question": text(p, "prompt"), "chosen": text(p, "chosen"), "rejected": text(p, "rejected")}
             for p in _objects(row, PAIRS)

@@ -15,22 +15,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from prb.data.rows import (
-    BadRow,
-    Row,
-    converted,
-    field,
-    folder_of,
-    identifier,
-    items,
-    literal,
-    number,
-    posts,
-    spec_name,
-    text,
-)
-from prb.data.source import DATASETS, READERS, RawRow, Source, file_source
-from prb.data.votes import Vote, VoteSource, Voting
+from prb.data.rows import BadRow, field, folder_of, identifier, items, literal, number, posts, spec_name, text
+from prb.data.source import DATASETS, READERS, RawRow, Row, Source, file_source
+from prb.data.votes import Vote, VoteSource, Voting, ranks_by
 from prb.errors import BadInput
 
 SCORES = ("need_alignment", "content_depth", "tone", "explanation_style")
@@ -46,11 +33,12 @@ class Settings:
 @DATASETS.register("bespoke")
 def bespoke(path: str, settings: Settings) -> Source:
     """The answer a user scored highest against those they scored lower, with their chats and searches as posts."""
-    folder = folder_of(path, "bespoke")
-    tables = Tables(folder)
-    if tables.find("meta_test") is None:
+    tables = Tables(folder_of(path, "bespoke"))
+    queries = tables.find("meta_test")
+    if queries is None:
         raise BadInput(f"dataset 'bespoke': {path} holds no meta_test_set table")
-    return VoteSource(spec_name("bespoke", path, settings), tables.votes, Voting(history=settings.history))
+    name, voting = spec_name("bespoke", path, settings), Voting(history=settings.history)
+    return VoteSource(name, file_source(queries), tables.votes, voting)
 
 
 @dataclass(frozen=True)
@@ -59,11 +47,6 @@ class Tables:
 
     def find(self, name: str) -> Path | None:
         return next((p for e in READERS for p in sorted(self.folder.rglob(f"{name}*{e}")) if p.is_file()), None)
-
-    def votes(self) -> Iterator[Vote | RawRow]:
-        path = self.find("meta_test")
-        assert path is not None
-        return converted(file_source(path), self._votes)
 
     @cached_property
     def _posts(self) -> dict[str, list[dict[str, str]]]:
@@ -74,11 +57,11 @@ class Tables:
                 if isinstance(row.data, dict) and row.data.get("user") and row.data.get("history"):
                     texts.setdefault(str(row.data["user"]), []).append((kind, str(row.data["history"])))
         return {
-            user: [post for n, (kind, t) in enumerate(said) for post in posts([t], f"{user}-{kind}{n}", kind)]
-            for user, said in texts.items()
+            user: [post for n, (kind, t) in enumerate(history) for post in posts([t], f"{user}-{kind}{n}", kind)]
+            for user, history in texts.items()
         }
 
-    def _votes(self, row: Row, at: RawRow) -> Iterator[Vote]:
+    def votes(self, row: Row, at: RawRow) -> Iterator[Vote]:
         user, query = identifier(row, "user"), identifier(row, "query-id")
         value = literal(field(row, "meta_test_set_value"))
         if not isinstance(value, dict):
@@ -89,16 +72,14 @@ class Tables:
                 raise BadRow(f"`response_list.{n}` must be an object")
             answers.append(text(response, "contents"))
             totals.append(sum(_score(response, name) for name in SCORES))
-        levels = sorted(set(totals), reverse=True)
         need = str(value.get("gold_information_need") or "")
         yield Vote(
-            place=at.place,
-            line=at.line,
+            at=at,
             id=f"{user}-{query}-{at.line}",
             user=user,
             question=text(value, "query"),
             answers=answers,
-            ranks=[levels.index(total) for total in totals],
+            ranks=ranks_by(totals),
             profile=self._posts.get(user, []),
             category="bespoke",
             rubric=[{"aspect": need}] if need else [],

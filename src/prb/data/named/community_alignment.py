@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from prb.data.rows import BadRow, Row, about, converted, identifier, spec_name
-from prb.data.source import DATASETS, RawRow, Source, open_rows
+from prb.data.rows import BadRow, about, identifier, spec_name
+from prb.data.source import DATASETS, RawRow, Row, Source, open_rows
 from prb.data.votes import Vote, VoteSource, Voting
 
 TURNS = ("first", "second", "third", "fourth")
@@ -19,14 +19,13 @@ END = "<|end_of_text|>"
 def community_alignment(path: str, voting: Voting) -> Source:
     """The preferred one of four replies, turn by turn; with mirror=true, annotators who chose different replies."""
     source = open_rows(path)
-    name = spec_name("community-alignment", source.name, voting)
-    return VoteSource(name, lambda: converted(source, _votes), voting)
+    return VoteSource(spec_name("community-alignment", source.name, voting), source, _votes, voting)
 
 
 def _votes(row: Row, at: RawRow) -> Iterator[Vote]:
     if row.get("split") == "filtered":  # in version 1.0 a part of `full`
         return
-    own, user = identifier(row, "conversation_id"), identifier(row, "annotator_id")
+    conversation, user = identifier(row, "conversation_id"), identifier(row, "annotator_id")
     facts = {fact: str(row[f"annotator_{fact}"]) for fact in FACTS if row.get(f"annotator_{fact}")}
     context: list[dict[str, str]] = []
     for number, turn in enumerate(TURNS):
@@ -39,9 +38,8 @@ def _votes(row: Row, at: RawRow) -> Iterator[Vote]:
             raise BadRow(f"`{turn}_turn_preferred_response` is {preferred!r}, a reply that is missing")
         given = {name: reply for name, reply in replies.items() if reply}
         yield Vote(
-            place=at.place,
-            line=at.line,
-            id=f"{own}-t{number}",
+            at=at,
+            id=f"{conversation}-t{number}",
             user=user,
             question=question,
             answers=list(given.values()),
@@ -50,7 +48,7 @@ def _votes(row: Row, at: RawRow) -> Iterator[Vote]:
             profile=about(user, facts),
             category=str(row.get("assigned_lang") or "conversation"),
             groups=facts,
-            unit=own,
+            unit=conversation,
         )
         context += [{"role": "user", "text": question}, {"role": "assistant", "text": replies[preferred]}]
 

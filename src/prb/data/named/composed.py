@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
 from prb.data.named.simulate import Dice
+from prb.data.source import Row
 from prb.text.words import word_runs
 
-Row = dict[str, Any]
 SHARED_WORDS = 4
 """Words in a row that an answer must not share with a post of the history it is judged by."""
 OTHER_AXES = range(4, 8)
@@ -53,12 +53,6 @@ def read_bank(split: str) -> Bank:
         for name in group:
             related.setdefault(name, set()).update(group)
     return Bank(axes, read_neutral(), {name: frozenset(others) for name, others in related.items()})
-
-
-def first_axes(bank: Bank, number: int | None) -> Bank:
-    """So many of its axes, in an order drawn once: a smaller number is part of a larger one."""
-    names = Dice("axes").shuffled(list(bank.axes))[:number]
-    return bank._replace(axes={name: axis for name, axis in bank.axes.items() if name in names})
 
 
 def halved(bank: Bank, half: int) -> Bank:
@@ -100,8 +94,13 @@ def read_neutral() -> list[Row]:
     return orjson.loads((files("prb.data") / "mirror" / "neutral.json").read_bytes())  # type: ignore[no-any-return]
 
 
-def runs_of(text: str) -> frozenset[str]:
-    return word_runs(text, SHARED_WORDS)
+def runs_of(*texts: str) -> frozenset[str]:
+    return frozenset().union(*(word_runs(text, SHARED_WORDS) for text in texts))
+
+
+def draw_posts(dice: Dice, posts: list[Row], taken: frozenset[str]) -> list[Row]:
+    """In a drawn order, without those that hold one of these runs of words."""
+    return [post for post in dice.shuffled(posts) if not word_runs(post["text"], SHARED_WORDS) & taken]
 
 
 @dataclass(frozen=True)
@@ -112,17 +111,20 @@ class Composed:
     users: int
     seed: int
     axes: int | None = None
-    """How many of them; all by default."""
+    """How many of the axes; all by default."""
     half: int | None = None
     """1 or 2: only this half of each axis's posts and questions."""
 
     @property
     def bank(self) -> Bank:
-        bank = first_axes(read_bank(self.split), self.axes)
+        bank = read_bank(self.split)
+        # in an order drawn once, so that a smaller number of axes is part of a larger one
+        names = Dice("axes").shuffled(list(bank.axes))[: self.axes]
+        bank = bank._replace(axes={name: axis for name, axis in bank.axes.items() if name in names})
         return halved(bank, self.half) if self.half else bank
 
     def lessons(self) -> Iterator[Lesson]:
-        """The axes with their labels, which rows do not show."""
+        """The axes with their labels, which are not in the rows."""
         for name, axis in self.bank.axes.items():
             first, second = (tuple(post["text"] for post in pole["evidence"]) for pole in axis["poles"])
             yield Lesson(name, (first, second), tuple((q["question"], *q["answers"]) for q in axis["questions"]))
@@ -140,7 +142,7 @@ class Composed:
         dice = Dice(self.seed, self.split, "couple", number)
         axis = bank.axes[asked]
         questions = dice.shuffled(axis["questions"])[:QUESTIONS_PER_COUPLE]
-        taken = frozenset().union(*(runs_of(answer) for question in questions for answer in question["answers"]))
+        taken = runs_of(*(answer for question in questions for answer in question["answers"]))
         others: list[str] = []
         for name in dice.shuffled([name for name in bank.axes if name != asked]):
             near = bank.related.get(name, frozenset())
@@ -157,14 +159,13 @@ class Composed:
         for n, question in enumerate(questions, 1):
             for side, (user, profile, bearing, tier) in enumerate(people):
                 pole = axis["poles"][side]
-                narrative = pole["narrative"].replace("{topic}", question["topic"])
                 yield {
                     "id": f"{couple}-q{n}-{'ab'[side]}",
                     "user": user,
                     "question": question["question"],
                     "profile": profile,
                     "rubric_aspects": pole["aspects"],
-                    "narrative": narrative,
+                    "narrative": pole["narrative"].replace("{topic}", question["topic"]),
                     "category": question["category"],
                     "chosen": question["answers"][side],
                     "rejected": question["answers"][1 - side],
@@ -184,13 +185,12 @@ class Composed:
         posts: list[tuple[str, Row]] = []
         for name, side in poles.items():
             pole = bank.axes[name]["poles"][side]
-            usable = [post for post in dice.shuffled(pole["evidence"]) if not runs_of(post["text"]) & taken]
-            posts += [(name, post) for post in usable[: dice.pick(POSTS_PER_AXIS)]]
+            evidence = draw_posts(dice, pole["evidence"], taken)
+            posts += [(name, post) for post in evidence[: dice.pick(POSTS_PER_AXIS)]]
             if dice.random() < EXCEPTION:
-                safe = [post for post in dice.shuffled(pole["exceptions"]) if not runs_of(post["text"]) & taken]
-                posts += [(name, post) for post in safe[:1]]
+                posts += [(name, post) for post in draw_posts(dice, pole["exceptions"], taken)[:1]]
         length = max(dice.pick(HISTORY), len(posts))
-        neutral = [post for post in dice.shuffled(bank.neutral) if not runs_of(post["text"]) & taken]
+        neutral = draw_posts(dice, bank.neutral, taken)
         posts += [("", post) for post in neutral[: length - len(posts)]]
         day = LAST_DAY - timedelta(days=dice.pick(range(21)))
         profile: list[Row] = []

@@ -12,22 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from prb.data.rows import (
-    BadRow,
-    Row,
-    about,
-    conversation,
-    converted,
-    field,
-    folder_of,
-    identifier,
-    items,
-    spec_name,
-    turns,
-)
-from prb.data.source import DATASETS, RawRow, Source, file_source
+from prb.data.rows import BadRow, about, conversation, field, identifier, items, main_file, spec_name, turns
+from prb.data.source import DATASETS, RawRow, Row, Source, file_source
 from prb.data.votes import Vote, VoteSource, Voting
-from prb.errors import BadInput
 
 COMPARISONS, ANNOTATORS = "comparisons.jsonl", "annotators.jsonl"
 
@@ -41,12 +28,9 @@ class Settings:
 @DATASETS.register("coval")
 def coval(path: str, settings: Settings, voting: Voting) -> Source:
     """An annotator's best reply against the others of their ranking; with mirror=true, annotators who disagree."""
-    folder = folder_of(path, "coval")
-    comparisons = folder / COMPARISONS if folder.is_dir() else folder
-    if not comparisons.is_file():
-        raise BadInput(f"dataset 'coval': {comparisons} does not exist")
-    reader = Comparisons(comparisons, settings.block)
-    return VoteSource(spec_name("coval", path, settings, voting), reader.votes, voting)
+    comparisons = main_file(path, "coval", COMPARISONS)
+    convert = Comparisons(comparisons, settings.block).votes
+    return VoteSource(spec_name("coval", path, settings, voting), file_source(comparisons), convert, voting)
 
 
 @dataclass(frozen=True)
@@ -54,21 +38,17 @@ class Comparisons:
     path: Path
     block: str
 
-    def votes(self) -> Iterator[Vote | RawRow]:
-        return converted(file_source(self.path), self._votes)
-
     @cached_property
     def _demographics(self) -> dict[str, dict[str, str]]:
         annotators = self.path.with_name(ANNOTATORS)
-        rows = (r.data for r in (file_source(annotators).rows() if annotators.is_file() else ()))
-        known = {str(d.get("annotator_id")): d.get("demographics") for d in rows if isinstance(d, dict)}
-        return {
-            user: {key: str(value) for key, value in facts.items() if value}
-            for user, facts in known.items()
-            if isinstance(facts, dict)
-        }
+        facts_of = {}
+        for row in file_source(annotators).rows() if annotators.is_file() else ():
+            facts = row.data.get("demographics") if isinstance(row.data, dict) else None
+            if isinstance(facts, dict):
+                facts_of[str(row.data.get("annotator_id"))] = {key: str(value) for key, value in facts.items() if value}
+        return facts_of
 
-    def _votes(self, row: Row, at: RawRow) -> Iterator[Vote]:
+    def votes(self, row: Row, at: RawRow) -> Iterator[Vote]:
         prompt, metadata = field(row, "prompt"), field(row, "metadata")
         if not isinstance(prompt, dict) or not isinstance(metadata, dict):
             raise BadRow(f"`{'metadata' if isinstance(prompt, dict) else 'prompt'}` must be an object")
@@ -84,14 +64,12 @@ class Comparisons:
             user = identifier(assessment, "annotator_id")
             facts = self._demographics.get(user, {})
             yield Vote(
-                place=at.place,
-                line=at.line,
+                at=at,
                 id=f"{identifier(row, 'prompt_id')}-{n}",
                 user=user,
-                question=asked["question"],
+                **asked,
                 answers=[replies[label] for label in ranks],
                 ranks=list(ranks.values()),
-                context=asked.get("context", ()),
                 profile=about(user, facts),
                 category=self.block,
                 groups=facts,

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from prb.data.check import CATEGORIES
-from prb.data.rows import BadRow, Row, converted, identifier, number, spec_name, split_of, text
-from prb.data.source import DATASETS, RawRow, Source, dict_row, open_rows
-from prb.data.votes import Vote, one_or_all
+from prb.data.rows import BadRow, converted, identifier, number, spec_name, split_of, text
+from prb.data.source import DATASETS, SPLITS, RawRow, Row, Source, dict_row, open_rows
+from prb.data.votes import Vote, one_or_all, ranks_by
 
 _SPLIT_IN_ID = re.compile(r"\d+_([012])_\d+")
-SPLITS = ("train", "validation", "test")
 Answers = dict[str, list[tuple[float, str]]]
 
 
@@ -51,38 +50,36 @@ class LampQA:
         """Scores and answers by question, and the rows that are damaged."""
         graded: Answers = {}
         damaged = []
-        for made in converted(self.answers, _graded_answer) if self.answers else ():
-            if isinstance(made, RawRow):
-                damaged.append(made)
+        for answer in converted(self.answers, _graded_answer) if self.answers else ():
+            if isinstance(answer, RawRow):
+                damaged.append(answer)
             else:
-                question, score, answer = made
-                graded.setdefault(question, []).append((score, answer))
+                graded.setdefault(answer[0], []).append(answer[1:])
         return graded, damaged
 
     def _row(self, row: Row, at: RawRow) -> Iterator[RawRow]:
         """The `category` of a row is its forum; the benchmark's category is in the name of the file or folder."""
-        own = identifier(row, "id")
+        row_id = identifier(row, "id")
         category = next((c for c in CATEGORIES if c in at.place), None)
         known = row | ({"category": category} if category else {})
         if self.answers is None:
             yield dict_row(at.place, at.line, known)
             return
-        levels = sorted({score for score, _ in self._graded[0].get(own, ())}, reverse=True)
-        if len(levels) < 2:
+        graded = self._graded[0].get(row_id, [])
+        ranks = ranks_by([score for score, _ in graded])
+        if len(set(ranks)) < 2:
             return  # nothing to prefer
-        answers = [answer for _, answer in self._graded[0][own]]
-        ranks = [levels.index(score) for score, _ in self._graded[0][own]]
-        question = text(row, "question")
-        best, others = Vote(at.place, at.line, own, own, question, answers, ranks).sides()
+        question, answers = text(row, "question"), [answer for _, answer in graded]
+        best, others = Vote(at, row_id, row_id, question, answers, ranks).sides()
         if not others:
             return
-        in_id = _SPLIT_IN_ID.fullmatch(own)
+        in_id = _SPLIT_IN_ID.fullmatch(row_id)
         yield dict_row(
             at.place,
             at.line,
             {
                 **known,
-                "id": own,
+                "id": row_id,
                 "question": question,
                 "profile": _objects(row, "profile", "text"),
                 "rubric_aspects": _objects(row, "rubric_aspects", "aspect"),

@@ -20,9 +20,9 @@ import orjson
 from pydantic import Field
 
 from prb.config import Count
-from prb.data.named.composed import Composed, Lesson, read_neutral, runs_of
+from prb.data.named.composed import Composed, Lesson, draw_posts, read_neutral, runs_of
 from prb.data.named.simulate import Dice
-from prb.data.source import DATASETS, RawRow, Source, dict_row
+from prb.data.source import DATASETS, RawRow, Row, Source, dict_row
 from prb.errors import BadSpec
 from prb.types import Pair
 
@@ -30,8 +30,6 @@ VERSION = "2.1"
 EVEN = 0.5
 """Questions whose answers differ by more than this in mean rating are counted as uneven."""
 Review = Mapping[str, Any]
-
-
 HARD_HISTORY = range(120, 161)
 """Posts per user in split `hard`."""
 
@@ -82,29 +80,26 @@ def mirror(
     return Mirror(name, Composed(split, users, seed, axes, half))
 
 
-def unfold_hard(couple: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Rows of a couple whose histories are filled up with neutral posts; their own posts keep their order."""
+def unfold_hard(couple: Row) -> Iterator[Row]:
+    """Rows of a couple whose histories are filled up with neutral posts; their written posts keep their order."""
     profiles: dict[str, list[dict[str, str]]] = {}
     numbers: dict[str, dict[int, str]] = {}
-    answers = [
-        text
-        for q in couple["questions"]
-        for text in (*(w["answer"] for w in q["wants"].values()), *q.get("others", ()))
-    ]
-    taken = frozenset().union(*map(runs_of, answers))
+    answers = [want["answer"] for question in couple["questions"] for want in question["wants"].values()]
+    answers += [answer for question in couple["questions"] for answer in question.get("others", ())]
+    taken = runs_of(*answers)
     for user, content in couple["people"].items():
         dice = Dice("hard", couple["couple"], user)
-        neutral = [post for post in dice.shuffled(read_neutral()) if not runs_of(post["text"]) & taken]
-        missing = dice.pick(HARD_HISTORY) - len(content["posts"])
-        own = set(sorted(range(missing + len(content["posts"])), key=lambda _: dice.random())[: len(content["posts"])])
-        queues = iter(content["posts"]), iter(neutral)
-        posts = [next(queues[place not in own]) for place in range(missing + len(content["posts"]))]
+        neutral = draw_posts(dice, read_neutral(), taken)
+        length, written = dice.pick(HARD_HISTORY), content["posts"]
+        places = set(dice.shuffled(range(length))[: len(written)])
+        queues = iter(written), iter(neutral)
+        posts = [next(queues[place not in places]) for place in range(length)]
         profiles[user] = [{"id": f"{user}-{n:03}", "category": "", "text": p["text"]} for n, p in enumerate(posts, 1)]
-        numbers[user] = {k: profiles[user][place]["id"] for k, place in enumerate(sorted(own), 1)}
+        numbers[user] = {k: profiles[user][place]["id"] for k, place in enumerate(sorted(places), 1)}
     return mirror_rows(couple, profiles, numbers, "hard")
 
 
-def unfold_couple(couple: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def unfold_couple(couple: Row) -> Iterator[Row]:
     profiles: dict[str, list[dict[str, str]]] = {}
     for user, content in couple["people"].items():
         posts = enumerate(content["posts"], 1)
@@ -114,8 +109,8 @@ def unfold_couple(couple: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def mirror_rows(
-    couple: dict[str, Any], profiles: dict[str, list[dict[str, str]]], posts: dict[str, dict[int, str]], split: str
-) -> Iterator[dict[str, Any]]:
+    couple: Row, profiles: dict[str, list[dict[str, str]]], posts: dict[str, dict[int, str]], split: str
+) -> Iterator[Row]:
     """Every question under both users, the answers swapped; `posts` has the ids of users' own posts by number."""
     first, second = couple["people"]
     for number, question in enumerate(couple["questions"], 1):

@@ -17,9 +17,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from prb.data.rows import BadRow, Row, converted, field, identifier, number, pair, spec_name, text
-from prb.data.source import DATASETS, RawRow, Source, open_rows
-from prb.data.votes import Vote, VoteSource, Voting
+from prb.data.rows import BadRow, ConvertedSource, field, identifier, number, pair, spec_name, text
+from prb.data.source import DATASETS, RawRow, Row, Source, open_rows
+from prb.data.votes import Vote, VoteSource, Voting, ranks_by
 from prb.hashing import draw
 
 SCALES = {
@@ -54,9 +54,9 @@ def personalllm(path: str, settings: Settings, voting: Voting) -> Source:
     source = open_rows(path)
     first = next(iter(source.rows()), None)
     if first is not None and isinstance(first.data, dict) and "best_response" in first.data:
-        return EvaluationRows(spec_name("personalllm", source.name), source)
+        return ConvertedSource(spec_name("personalllm", source.name), source, _evaluation_row)
     name = spec_name("personalllm", source.name, settings, voting)
-    return VoteSource(name, lambda: converted(source, partial(_votes, settings, voting.seed)), voting)
+    return VoteSource(name, source, partial(_votes, settings, voting.seed), voting)
 
 
 def _votes(settings: Settings, seed: int, row: Row, at: RawRow) -> Iterator[Vote]:
@@ -72,15 +72,13 @@ def _votes(settings: Settings, seed: int, row: Row, at: RawRow) -> Iterator[Vote
             sum(w * (s - mean) / sd for w, s, (mean, sd) in zip(weights, answer, SCALES.values(), strict=True))
             for answer in scores
         ]
-        levels = sorted(set(rewards), reverse=True)
         yield Vote(
-            place=at.place,
-            line=at.line,
+            at=at,
             id=f"{at.line}-u{user:04}",
             user=f"u{user:04}",
             question=prompt,
             answers=[row[f"response_{n}"] for n in numbers],
-            ranks=[levels.index(reward) for reward in rewards],
+            ranks=ranks_by(rewards),
             category="personalllm",
         )
 
@@ -94,18 +92,8 @@ def taste(seed: int, user: int, alpha: float) -> tuple[float, ...]:
     return tuple(weight / sum(weights) for weight in weights)
 
 
-@dataclass(frozen=True)
-class EvaluationRows:
-    """Published evaluation files: the best of eight answers against GPT-4o's, whichever this user rewards more."""
-
-    name: str
-    inner: Source
-
-    def rows(self) -> Iterator[RawRow]:
-        return converted(self.inner, _evaluation_row)
-
-
 def _evaluation_row(row: Row, at: RawRow) -> Iterator[RawRow]:
+    """Of a published evaluation file: the best of eight answers against GPT-4o's, whichever this user rewards more."""
     answers = [(number(row, f"{who}_reward"), text(row, column)) for who, column in ANSWERS]
     (worse_reward, worse), (reward, better) = sorted(answers)
     if worse_reward == reward:
@@ -124,7 +112,7 @@ def _evaluation_row(row: Row, at: RawRow) -> Iterator[RawRow]:
 
 def _past(row: Row) -> Iterator[dict[str, str]]:
     """The choices before; unused slots are empty, and files of single rewarded answers have none."""
-    for n in sorted(int(found[1]) for key in row if (found := _PAST.fullmatch(key))):
+    for n in sorted(int(match[1]) for key in row if (match := _PAST.fullmatch(key))):
         if row.get(f"chosen_{n}") is None:
             continue
         side = str(field(row, f"chosen_{n}")).strip()

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from prb.data.rows import BadRow, Row, conversation, converted, field, identifier, spec_name, split_of, turns
-from prb.data.source import DATASETS, RawRow, Source, open_rows
+from prb.data.rows import BadRow, conversation, field, identifier, spec_name, split_of, turns
+from prb.data.source import DATASETS, RawRow, Row, Source, open_rows
 from prb.data.votes import Vote, VoteSource, Voting
 
 
@@ -24,7 +24,7 @@ def personalrewardbench(path: str, settings: Settings) -> Source:
     """One reply against another in a user's own conversation; past choices are the user's train and validation rows."""
     source = open_rows(path)
     name = spec_name("personalrewardbench", source.name, settings)
-    return VoteSource(name, lambda: converted(source, _choice), Voting(history=settings.history))
+    return VoteSource(name, source, _choice, Voting(history=settings.history))
 
 
 def _choice(row: Row, at: RawRow) -> Iterator[Vote]:
@@ -38,14 +38,12 @@ def _choice(row: Row, at: RawRow) -> Iterator[Vote]:
     if split not in ("train", "validation", "test"):
         raise BadRow(f"`split` is {split!r}; must be train, val or test")
     yield Vote(
-        place=at.place,
-        line=at.line,
+        at=at,
         id=f"{conversation_id}-{split}-{at.line}",
         user=user,
-        question=asked["question"],
+        **asked,
         answers=replies,
         ranks=(0, 1),
-        context=asked.get("context", ()),
         category=str(row.get("type") or "conversation"),
         split=split,
         unit=conversation_id,

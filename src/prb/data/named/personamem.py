@@ -18,9 +18,8 @@ import orjson
 
 from prb.data.rows import (
     BadRow,
-    Row,
+    ConvertedSource,
     conversation,
-    converted,
     field,
     folder_of,
     identifier,
@@ -32,7 +31,7 @@ from prb.data.rows import (
     text,
     turns,
 )
-from prb.data.source import DATASETS, RawRow, Source, file_source
+from prb.data.source import DATASETS, RawRow, Row, Source, file_source
 from prb.errors import BadInput
 
 OPTION = re.compile(r"^\(([a-z])\)\s*", re.IGNORECASE)
@@ -55,23 +54,19 @@ def personamem(path: str, settings: Settings) -> Source:
     questions = next((root / name for name in names if (root / name).is_file()), None) if root.is_dir() else root
     if questions is None:
         raise BadInput(f"dataset 'personamem': {path} holds none of {', '.join(names)}")
-    return PersonaMem(spec_name("personamem", path, settings), questions, settings)
+    convert = Questions(questions, settings).pair
+    return ConvertedSource(spec_name("personamem", path, settings), file_source(questions), convert)
 
 
 @dataclass(frozen=True)
-class PersonaMem:
-    name: str
+class Questions:
     path: Path
     settings: Settings
 
-    def rows(self) -> Iterator[RawRow]:
-        return converted(file_source(self.path), self._row)
+    def pair(self, row: Row, at: RawRow) -> Iterator[RawRow]:
+        yield self._version_2(row, at) if "user_query" in row else self._version_1(row, at)
 
-    def _row(self, row: Row, at: RawRow) -> Iterator[RawRow]:
-        yield self._second(row, at) if "user_query" in row else self._first(row, at)
-
-    def _first(self, row: Row, at: RawRow) -> RawRow:
-        """A question of version 1."""
+    def _version_1(self, row: Row, at: RawRow) -> RawRow:
         options = {}
         for option in items(row, "all_options"):
             letter = OPTION.match(str(option))
@@ -98,11 +93,10 @@ class PersonaMem:
             **self._history(chat, user),
         )
 
-    def _second(self, row: Row, at: RawRow) -> RawRow:
-        """A question of version 2."""
+    def _version_2(self, row: Row, at: RawRow) -> RawRow:
         query = literal(field(row, "user_query"))
         asked = conversation([query] if isinstance(query, dict) else query, "user_query")
-        user, size = f"persona{identifier(row, 'persona_id')}", self.settings.size
+        user, link = f"persona{identifier(row, 'persona_id')}", f"chat_history_{self.settings.size}_link"
         preference = str(row.get("preference") or "")
         return pair(
             at,
@@ -116,14 +110,14 @@ class PersonaMem:
             rubric_aspects=[{"aspect": preference}] if preference else [],
             narrative=preference,
             groups={key: str(row[key]) for key in ("updated", "who") if row.get(key)},
-            **self._history(self._linked(text(row, f"chat_history_{size}_link"), f"chat_history_{size}_link"), user),
+            **self._history(self._linked(text(row, link), link), user),
         )
 
     def _history(self, chat: Any, user: str) -> dict[str, Any]:
-        said = [turn for turn in turns(chat, "chat history") if turn["text"].strip()]
+        messages = [turn for turn in turns(chat, "chat history") if turn["text"].strip()]
         if self.settings.chat == "context":
-            return {"context": said}
-        return {"profile": posts([t["text"] for t in said if t["role"] != "assistant"], user, "chat")}
+            return {"context": messages}
+        return {"profile": posts([turn["text"] for turn in messages if turn["role"] != "assistant"], user, "chat")}
 
     @cached_property
     def _offsets(self) -> dict[str, int]:
@@ -134,8 +128,8 @@ class PersonaMem:
         offsets, at = {}, 0
         with path.open("rb") as file:
             for line in file:
-                if found := _CONTEXT_ID.match(line):
-                    offsets[found[1].decode()] = at
+                if match := _CONTEXT_ID.match(line):
+                    offsets[match[1].decode()] = at
                 at += len(line)
         return offsets
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from prb.data.rows import BadRow, Row, converted, field, folder_of, items, pair, posts, spec_name, text
-from prb.data.source import DATASETS, RawRow, Source, file_source
+from prb.data.rows import BadRow, converted, field, folder_of, items, pair, posts, spec_name, text
+from prb.data.source import DATASETS, RawRow, Row, Source, file_source
 from prb.errors import BadInput
 
 OPTIONS = "mcq_options"
@@ -54,66 +54,68 @@ class PrefEval:
             yield from converted(file_source(self.root), self._joined)
             return
         for path in sorted((self.root / OPTIONS).glob("*.json")):
-            shown = self.root / FORMS[self.form] / path.name
-            if shown.is_file():  # a stray copy of a topic has no counterpart
-                yield from self._topic(path, shown)
+            history = self.root / FORMS[self.form] / path.name
+            if history.is_file():  # a stray copy of a topic has no counterpart
+                yield from self._topic(path, history)
 
-    def _topic(self, options: Path, shown: Path) -> Iterator[RawRow]:
-        counterparts = file_source(shown).rows()
+    def _topic(self, options: Path, histories: Path) -> Iterator[RawRow]:
+        counterparts = file_source(histories).rows()
 
         def convert(row: Row, at: RawRow) -> Iterator[RawRow]:
             other = next(counterparts, None)
             if other is None or not isinstance(other.data, dict) or other.data.get("question") != row.get("question"):
-                raise BadRow(f"`question` is not that of the same row of {FORMS[self.form]}/{shown.name}")
-            own, topic = f"{options.stem}-{at.line}", options.stem
+                raise BadRow(f"`question` is not that of the same row of {FORMS[self.form]}/{histories.name}")
+            row_id, topic = f"{options.stem}-{at.line}", options.stem
             answers = items(row, "classification_task_options")
-            known = _known(self.form, other.data, own)
-            yield _pair(at, own, topic, text(row, "question"), answers, text(row, "preference"), row, known)
+            history = _history(self.form, other.data, row_id)
+            yield _pair(at, row_id, topic, text(row, "question"), answers, text(row, "preference"), row, history)
 
         return converted(file_source(options), convert)
 
     def _joined(self, row: Row, at: RawRow) -> Iterator[RawRow]:
         """A row that holds all forms at once, in our own format with `rejected_all` and `implicit_choice`."""
-        own = str(field(row, "id"))
+        row_id = str(field(row, "id"))
         preference = text(row, "narrative")
         answers = [text(row, "chosen"), *items(row, "rejected_all")]
         if self.form == "persona":
-            known: dict[str, Any] = {"profile": items(row, "profile")}
+            history: Row = {"profile": items(row, "profile")}
         else:
-            known = _known(self.form, {"preference": preference, "conversation": row.get("implicit_choice")}, own)
-        yield _pair(at, own, text(row, "category"), text(row, "question"), answers, preference, row, known)
+            history = _history(
+                self.form, {"preference": preference, "conversation": row.get("implicit_choice")}, row_id
+            )
+        yield _pair(at, row_id, text(row, "category"), text(row, "question"), answers, preference, row, history)
 
 
 def _pair(
-    at: RawRow, own: str, topic: str, question: str, answers: list[Any], preference: str, row: Row, known: Row
+    at: RawRow, row_id: str, topic: str, question: str, answers: list[Any], preference: str, row: Row, history: Row
 ) -> RawRow:
     if not all(isinstance(answer, str) and answer.strip() for answer in answers) or len(answers) < 2:
         raise BadRow("an option must be text, and there must be at least two")
     aspect = {"aspect": preference, "evidence": preference, "reason": str(row.get("explanation") or "")}
     return pair(
         at,
-        id=own,
-        user=own,
+        id=row_id,
+        user=row_id,
         question=question,
         category=topic,
         chosen=answers[0],
         rejected=answers[1:] if len(answers) > 2 else answers[1],
         rubric_aspects=row.get("rubric_aspects") or [aspect],
         narrative=preference,
-        **known,
+        **history,
     )
 
 
-def _known(form: str, row: Row, own: str) -> dict[str, Any]:
+def _history(form: str, row: Row, row_id: str) -> Row:
     """What a model may know of the user, as fields of a row."""
     if form == "explicit":
-        return {"profile": posts([text(row, "preference")], own, "preference")}
-    talk = field(row, "conversation")
-    if not isinstance(talk, dict):
+        return {"profile": posts([text(row, "preference")], row_id, "preference")}
+    conversation = field(row, "conversation")
+    if not isinstance(conversation, dict):
         raise BadRow("`conversation` must be an object")
     if form == "persona":
-        said = [text(turn, "user") for turn in talk.values() if isinstance(turn, dict)]
-        return {"profile": posts(said, own, "chat")}
-    # which option was taken is told in words only, so this is a post and no choice
-    parts = [text(talk, name) for name in ("query", "assistant_options", "user_selection")]
-    return {"profile": posts(["\n\n".join(parts)], own, "chat")}
+        messages = [text(turn, "user") for turn in conversation.values() if isinstance(turn, dict)]
+        return {"profile": posts(messages, row_id, "chat")}
+    # the selection is described in words only, so this is a post and not a choice
+    parts = [text(conversation, name) for name in ("query", "assistant_options", "user_selection")]
+    return {"profile": posts(["\n\n".join(parts)], row_id, "chat")}

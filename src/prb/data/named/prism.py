@@ -17,10 +17,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from prb.data.rows import BadRow, Row, converted, folder_of, identifier, items, spec_name, turns
-from prb.data.source import DATASETS, RawRow, Source, file_source
+from prb.data.rows import BadRow, converted, identifier, items, main_file, posts, spec_name, turns
+from prb.data.source import DATASETS, RawRow, Row, Source, file_source
 from prb.data.votes import Vote, VoteSource, Voting
-from prb.errors import BadInput
 
 CONVERSATIONS, SURVEY = "conversations.jsonl", "survey.jsonl"
 WORDS = ("self_description", "system_string")
@@ -41,21 +40,16 @@ class Settings:
 @DATASETS.register("prism")
 def prism(path: str, settings: Settings) -> Source:
     """Users' own ratings of replies, turn by turn: path=FOLDER with conversations.jsonl and survey.jsonl, or hub:…."""
-    folder = folder_of(path, "prism")
-    conversations = folder / CONVERSATIONS if folder.is_dir() else folder
-    if not conversations.is_file():
-        raise BadInput(f"dataset 'prism': {conversations} does not exist")
-    reader = Conversations(conversations, settings.turns)
-    return VoteSource(spec_name("prism", path, settings), reader.votes, Voting(history=settings.history))
+    conversations = main_file(path, "prism", CONVERSATIONS)
+    convert = Conversations(conversations, settings.turns).votes
+    name, voting = spec_name("prism", path, settings), Voting(history=settings.history)
+    return VoteSource(name, file_source(conversations), convert, voting)
 
 
 @dataclass(frozen=True)
 class Conversations:
     path: Path
     turns: Literal["all", "opening"]
-
-    def votes(self) -> Iterator[Vote | RawRow]:
-        return converted(file_source(self.path), self._votes)
 
     @cached_property
     def _surveys(self) -> dict[str, Row]:
@@ -65,25 +59,24 @@ class Conversations:
 
     @cached_property
     def _posts(self) -> Posts:
-        posts: Posts = {}
+        by_user: Posts = {}
         for made in converted(file_source(self.path), _messages):
             if not isinstance(made, RawRow):
-                user, own, post = made
-                posts.setdefault(user, []).append((own, post))
-        return posts
+                user, conversation, post = made
+                by_user.setdefault(user, []).append((conversation, post))
+        return by_user
 
-    def _votes(self, row: Row, at: RawRow) -> Iterator[Vote]:
-        own, user = identifier(row, "conversation_id"), identifier(row, "user_id")
+    def votes(self, row: Row, at: RawRow) -> Iterator[Vote]:
+        conversation, user = identifier(row, "conversation_id"), identifier(row, "user_id")
         survey = self._surveys.get(user, {})
         profile = [{"id": f"{user}-{w}", "category": "survey", "text": str(survey[w])} for w in WORDS if survey.get(w)]
-        profile += [post for origin, post in self._posts.get(user, []) if origin != own]
+        profile += [post for origin, post in self._posts.get(user, []) if origin != conversation]
         for number, context, question, replies in _contests(row):
             if number and self.turns == "opening":
                 return
             yield Vote(
-                place=at.place,
-                line=at.line,
-                id=f"{own}-t{number}",
+                at=at,
+                id=f"{conversation}-t{number}",
                 user=user,
                 question=question,
                 answers=[reply["content"] for reply in replies],
@@ -92,19 +85,18 @@ class Conversations:
                 profile=profile,
                 category=_kind(row),
                 groups={key: survey[key] for key in GROUPS if isinstance(survey.get(key), str)},
-                unit=own,
+                unit=conversation,
             )
 
 
 def _messages(row: Row, at: RawRow) -> Iterator[tuple[str, str, dict[str, str]]]:  # noqa: ARG001
     """User, conversation and post."""
-    own, user, kind = identifier(row, "conversation_id"), identifier(row, "user_id"), _kind(row)
-    said = [turn["text"] for turn in turns(row.get("conversation_history"), "conversation_history")]
-    roles = [message.get("role") for message in row["conversation_history"]]
-    texts = [text for text, role in zip(said, roles, strict=True) if role == "user"]
-    for n, text in enumerate(texts):
-        if text.strip():
-            yield user, own, {"id": f"{own}-{n}", "category": kind, "text": text}
+    conversation, user = identifier(row, "conversation_id"), identifier(row, "user_id")
+    history = turns(row.get("conversation_history"), "conversation_history")
+    pairs = zip(history, row["conversation_history"], strict=True)
+    texts = [turn["text"] for turn, message in pairs if message.get("role") == "user"]
+    for post in posts(texts, conversation, _kind(row)):
+        yield user, conversation, post
 
 
 def _kind(row: Mapping[str, Any]) -> str:

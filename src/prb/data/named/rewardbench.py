@@ -9,15 +9,13 @@ column of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from prb.data.rows import (
     BadRow,
-    Row,
+    ConvertedSource,
     are_messages,
     conversation,
-    converted,
     field,
     messages_or_text,
     pair,
@@ -25,32 +23,21 @@ from prb.data.rows import (
     split_of,
     turns,
 )
-from prb.data.source import DATASETS, RawRow, Source, open_rows
-
-
-@dataclass(frozen=True)
-class Preferences:
-    kind: str
-    inner: Source
-
-    @property
-    def name(self) -> str:
-        return spec_name(self.kind, self.inner.name)
-
-    def rows(self) -> Iterator[RawRow]:
-        return converted(self.inner, _pair)
+from prb.data.source import DATASETS, RawRow, Row, Source, open_rows
 
 
 @DATASETS.register("rewardbench")
 def rewardbench(path: str) -> Source:
     """A general-quality benchmark in RewardBench's format, 1 or 2 (path=FILE, a folder or hub:owner/name): no users."""
-    return Preferences("rewardbench", open_rows(path))
+    source = open_rows(path)
+    return ConvertedSource(spec_name("rewardbench", source.name), source, _pair)
 
 
 @DATASETS.register("preferences")
 def preferences(path: str) -> Source:
     """Plain preference data: prompt, chosen and rejected as texts or, as trl has them, as messages: no users."""
-    return Preferences("preferences", open_rows(path))
+    source = open_rows(path)
+    return ConvertedSource(spec_name("preferences", source.name), source, _pair)
 
 
 def _pair(row: Row, at: RawRow) -> Iterator[RawRow]:
@@ -58,31 +45,27 @@ def _pair(row: Row, at: RawRow) -> Iterator[RawRow]:
         return
     subset = str(row.get("subset") or "all")
     row_id = str(row.get("id", at.line))
-    own = row_id if row_id.startswith(subset) else f"{subset}-{row_id}"  # ids of public files restart in each subset
+    if not row_id.startswith(subset):  # ids of public files restart in each subset
+        row_id = f"{subset}-{row_id}"
     chosen, rejected = (messages_or_text(field(row, name)) for name in ("chosen", "rejected"))
     if row.get("prompt") is not None:
         prompt = messages_or_text(row["prompt"])
-    elif are_messages(chosen) and are_messages(rejected):
-        prompt = _shared(chosen, rejected)
-    else:
+    elif not are_messages(chosen) or not are_messages(rejected):
         raise BadRow("`prompt` is missing")
+    elif chosen[:-1] == rejected[:-1] and len(chosen) > 1:
+        prompt = chosen[:-1]
+    else:
+        raise BadRow("`prompt` is missing, and `chosen` and `rejected` do not begin with the same messages")
     yield pair(
         at,
-        id=own,
-        user=own,
+        id=row_id,
+        user=row_id,
         **conversation(prompt, "prompt"),
         category=subset,
         chosen=_answers(chosen, "chosen"),
         rejected=_answers(rejected, "rejected"),
         **({} if row.get("split") == "filtered" else split_of(row)),
     )
-
-
-def _shared(chosen: list[Any], rejected: list[Any]) -> list[Any]:
-    """The messages before the answers, where no column holds the prompt."""
-    if chosen[:-1] != rejected[:-1] or len(chosen) < 2:
-        raise BadRow("`prompt` is missing, and `chosen` and `rejected` do not begin with the same messages")
-    return chosen[:-1]
 
 
 def _answers(value: Any, name: str) -> str | list[str]:

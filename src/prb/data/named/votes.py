@@ -1,4 +1,4 @@
-"""`votes?path=FILE`: anybody's votes. The columns are named as options, so that no file needs rewriting."""
+"""`votes?path=FILE`: any table of votes. Options name its columns, so that no file needs rewriting."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from typing import Any
 
 from prb.data.rows import (
     BadRow,
-    Row,
     about,
     conversation,
-    converted,
     field,
     identifier,
     items,
@@ -25,7 +23,7 @@ from prb.data.rows import (
     split_of,
     text,
 )
-from prb.data.source import DATASETS, RawRow, Source, open_rows
+from prb.data.source import DATASETS, RawRow, Row, Source, open_rows
 from prb.data.votes import Vote, VoteSource, Voting
 from prb.errors import BadSpec
 
@@ -65,11 +63,10 @@ def votes(path: str, columns: Columns, voting: Voting) -> Source:
     if len(given) > 1:
         raise BadSpec(f"dataset 'votes': {' and '.join(given)} cannot be combined")
     source = open_rows(path)
-    name = spec_name("votes", source.name, columns, voting)
-    return VoteSource(name, lambda: converted(source, partial(votes_of, columns)), voting)
+    return VoteSource(spec_name("votes", source.name, columns, voting), source, partial(_votes, columns), voting)
 
 
-def votes_of(columns: Columns, row: Row, at: RawRow) -> Iterator[Vote]:
+def _votes(columns: Columns, row: Row, at: RawRow) -> Iterator[Vote]:
     parts = columns.prompt.split(",")
     prompt = row.get(parts[0]) if len(parts) == 1 else "\n\n".join(filter(None, (row.get(p) or "" for p in parts)))
     asked = conversation(messages_or_text(field({columns.prompt: prompt}, columns.prompt)), columns.prompt)
@@ -78,14 +75,12 @@ def votes_of(columns: Columns, row: Row, at: RawRow) -> Iterator[Vote]:
     facts = {c: str(row[c]) for c in columns.about.split(",") if row.get(c) not in (None, "")}
     for user, suffix, ranks in _ballots(row, columns, answers, labels):
         yield Vote(
-            place=at.place,
-            line=at.line,
+            at=at,
             id=f"{vote_id}{suffix}",
             user=user,
-            question=asked["question"],
+            **asked,
             answers=answers,
             ranks=ranks,
-            context=asked.get("context", ()),
             profile=about(user, facts),
             category=str(row.get(columns.category) or "votes"),
             split=split_of(row, columns.split or "split").get("split"),
@@ -143,8 +138,8 @@ def _chosen(value: Any, column: str, answers: Sequence[str], labels: Mapping[str
 def _which(value: Any, column: str, answers: Sequence[str], labels: Mapping[str, int]) -> int | None:
     """The answer that a label names, `None` for a tie."""
     label = str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
-    if found := _BETTER.fullmatch(label):
-        label = found[1]
+    if better := _BETTER.fullmatch(label):
+        label = better[1]
     if label.lower() in labels:
         return labels[label.lower()]
     if label in answers:

@@ -15,8 +15,7 @@ from prb.reporting.gather import BLIND, FLOORS, Entry, Group, Inputs
 from prb.reporting.published import about, card_of
 from prb.stats.bias import length_controlled
 from prb.stats.estimate import Floats, cancels, share
-from prb.stats.mirror import Twins, mirror_accuracy, person_effect
-from prb.stats.paired import correct, difference, flip_rate
+from prb.stats.paired import Twins, correct, difference, flip_rate, mirror_accuracy, person_effect
 
 LEVEL = 0.05
 NOT_TESTED: Mapping[str, Any] = {"effect": {}, "mirror": {}, "gain": None, "control": None}
