@@ -274,9 +274,7 @@ class Pipeline:
             for pair, credit in zip(pairs, result.credits, strict=True):
                 id_ = pair.task.id
                 if credit is None:
-                    last = next(
-                        check for check in reversed(self.context.checks) if check.record == id_ and check.reason
-                    )
+                    last = next(c for c in reversed(self.context.checks) if c.record == id_ and c.reason)
                     gate = "endpoint" if last.gate == "endpoint" else result.name
                     rejects.setdefault(id_, Reject(id_, gate, str(last.reason)))
                 elif not self.context.check(id_, round, "pair", result.name, reason if id_ in worst else None):

@@ -68,7 +68,7 @@ class QueryBuilder:
         )
 
     def build(self, item: Item, condition: Condition, plan: Plan | Failure | None = None) -> Built | Failure:
-        """`plan` is what `plans` or an earlier process inferred for condition `plan`; without it the planner is asked."""
+        """`plan` is what `plans` or an earlier process inferred for condition `plan`; without it the planner runs."""
         built = self._build(item, condition, plan)
         if self.mask and isinstance(built, Built):
             return replace(built, query=mask_query(built.query))

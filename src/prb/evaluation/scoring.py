@@ -64,8 +64,7 @@ class Job:
 class Scoring(ABC, Generic[A, V]):
     """From items to outcomes; subclasses say what a model is asked and what its answers are worth."""
 
-    method: ClassVar[str]
-    """Of the model."""
+    method: ClassVar[str]  # of the model
 
     def __init__(
         self,
@@ -81,8 +80,7 @@ class Scoring(ABC, Generic[A, V]):
         """How many batches may be started before the first is finished; they are finished in the same order."""
         self.paid: dict[bytes, V] = {}
         """Answers of a batch that stopped before its outcomes were written."""
-        self._model, self._builder, self._breaker = model, builder, breaker or Breaker()
-        self._refuse_cuts = refuse_cuts
+        self._model, self._builder, self._breaker, self._refuse_cuts = model, builder, breaker or Breaker(), refuse_cuts
         self._memo: Memo[V] = Memo(strip=_without_cost)
 
     def batch(
@@ -297,16 +295,14 @@ class ComparerOutcomes(Scoring[Duel, Verdict]):
     def _stored_answers(self, item: Item, line: Mapping[str, Any]) -> Sequence[Verdict | None]:
         stored = line["verdicts"] or ()
         if not self._both:
-            places = [2 * n + (not self._right_first(item, n)) for n in range(len(stored) // 2)]
-            stored = [stored[place] for place in places]
+            stored = [stored[2 * n + (not self._right_first(item, n))] for n in range(len(stored) // 2)]
         return [None if choice is None else Verdict(choice=choice) for choice in stored]
 
     def _earned(self, item: Item, answers: list[Verdict | Failure]) -> Earned:
         choices = [None if isinstance(answer, Failure) else answer.choice for answer in answers]
         if not self._both:
-            firsts = [self._right_first(item, n) for n in range(len(choices))]
-            pairs = zip(firsts, choices, strict=True)
-            choices = [side for first, choice in pairs for side in ((choice, None) if first else (None, choice))]
+            orders = [(c, None) if self._right_first(item, n) else (None, c) for n, c in enumerate(choices)]
+            choices = [choice for order in orders for choice in order]
         shares = duel_shares(choices)
         credit = margin = None
         if isinstance(item, Pair) and shares and None not in shares:
@@ -331,10 +327,8 @@ class RecordedOutcomes:
                 record = Record() if isinstance(recalled, Failure) else recalled
                 credit = margin = None
                 if failure is None and isinstance(item, Pair):
-                    if record.scores:
-                        credit, margin = credit_of_scores(record.scores, item.n_best)  # type: ignore[arg-type]
-                    else:
-                        credit, margin = credit_of_duels(duel_shares(record.verdicts), item.n_best)  # type: ignore[arg-type]
+                    earned = credit_of_scores if record.scores else credit_of_duels
+                    credit, margin = earned(record.scores or duel_shares(record.verdicts), item.n_best)  # type: ignore[arg-type]
                 checked = [None if score is None else checked_reward(score) for score in record.scores]
                 scores = [None if s is None or isinstance(s, Failure) else float(s) for s in checked]
                 yield Outcome(
@@ -371,7 +365,7 @@ def _misfit(record: Record, item: Item) -> Failure | None:
     return None
 
 
-def query_digest(query: Query) -> Any:
+def query_digest(query: Query) -> hashlib.blake2b:
     digest = hashlib.blake2b(digest_size=16)
     parts = [query.user or "", query.question, *query.plan]
     for post in query.posts:
@@ -382,12 +376,11 @@ def query_digest(query: Query) -> Any:
     return digest
 
 
-def _key(digest: Any, *answers: str) -> bytes:
+def _key(digest: hashlib.blake2b, *answers: str) -> bytes:
     keyed = digest.copy()
     for answer in answers:
         keyed.update(b"\1" + answer.encode("utf-8", "surrogatepass"))
-    key: bytes = keyed.digest()
-    return key
+    return keyed.digest()
 
 
 def chosen_first(pair_id: str, seed: int) -> bool:
