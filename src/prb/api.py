@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -68,13 +68,8 @@ def verb(*configs: type[Settings]) -> Callable[[F], F]:
     return with_fields
 
 
-@contextmanager
-def _shown(progress: Progress | None, quiet: bool) -> Iterator[Progress]:
-    if progress is not None:
-        yield progress
-    else:
-        with watch(quiet) as shown:
-            yield shown
+def _shown(progress: Progress | None, quiet: bool) -> AbstractContextManager[Progress]:
+    return watch(quiet) if progress is None else nullcontext(progress)
 
 
 @contextmanager
@@ -98,9 +93,9 @@ def evaluate(
 ) -> Evaluation:
     """Score reward models on a personalized benchmark; run or resume.
 
-    `models` holds reward models of your own by the name they have in `model`, `hooks` objects that are told how the run
-    goes (see `prb.hooks`). Raises, with the result attached,
-    `GateFailed` if a `require` condition does not hold, and `TooManyFailures` if more than `max_failed` of rows failed.
+    `models` holds reward models of your own by the name they have in `model`; `hooks` are objects that follow the run
+    (see `prb.hooks`). Raises, with the result attached, `GateFailed` if a `require` condition does not hold, and
+    `TooManyFailures` if more than `max_failed` of the rows failed.
     """
     from prb.evaluation.run import evaluate as run
     from prb.evaluation.summary import check_failures, require
@@ -120,8 +115,7 @@ def merge(runs: Sequence[str | Path] | MergeConfig, *, progress: Progress | None
     """Make one run of the folders of all shards of `evaluate(shard="i/n")`."""
     from prb.evaluation.merge import merge as run
 
-    config = runs if isinstance(runs, MergeConfig) else None
-    checked = MergeConfig.of(config, settings if config else {"runs": runs, **settings})
+    checked = MergeConfig.of(runs, settings, first="runs")
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, progress=shown)
     return Evaluation(finished.folder, finished.summary)
@@ -212,7 +206,7 @@ def train(
 
     method = getattr(config, "method", None) or settings.get("method", "")
     kind: type[TrainConfig | FullConfig] = FullConfig if method in WHOLE_MODELS else TrainConfig
-    checked = kind.of(config, settings)  # type: ignore[arg-type]
+    checked = kind.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
         trained = run(checked, progress=shown)
     return TrainedModel(trained.folder, trained.summary)
@@ -286,8 +280,7 @@ def report(runs: Sequence[str | Path] | ReportConfig, *, progress: Progress | No
     """Write a static site from finished runs and return the path of its first page."""
     from prb.reporting.site import report as write
 
-    config = runs if isinstance(runs, ReportConfig) else None
-    checked = ReportConfig.of(config, settings if config else {"runs": runs, **settings})
+    checked = ReportConfig.of(runs, settings, first="runs")
     with _shown(progress, checked.quiet) as shown:
         return write(checked, progress=shown)
 
@@ -296,25 +289,23 @@ def report(runs: Sequence[str | Path] | ReportConfig, *, progress: Progress | No
 def leaderboard(
     submissions: str | Path | LeaderboardConfig, *, progress: Progress | None = None, **settings: Any
 ) -> Leaderboard:
-    """Check many run folders and write one site from those that hold.
+    """Check many run folders and write one site from those that pass.
 
     Raises `Refused`, with the result attached, if all are refused, or any with `strict`.
     """
     from prb.reporting.submissions import leaderboard as write
 
-    config = submissions if isinstance(submissions, LeaderboardConfig) else None
-    checked = LeaderboardConfig.of(config, settings if config else {"submissions": submissions, **settings})
+    checked = LeaderboardConfig.of(submissions, settings, first="submissions")
     with _shown(progress, checked.quiet) as shown:
         return write(checked, progress=shown)
 
 
 @verb(ExportConfig)
 def export(run: str | Path | ExportConfig, *, progress: Progress | None = None, **settings: Any) -> list[Path]:
-    """Write a finished evaluation in a format that others read; the paths of the files."""
+    """Write a finished evaluation in a format that other tools read; returns the paths of the files."""
     from prb.reporting.formats import export as write
 
-    config = run if isinstance(run, ExportConfig) else None
-    checked = ExportConfig.of(config, settings if config else {"run": run, **settings})
+    checked = ExportConfig.of(run, settings, first="run")
     with _shown(progress, checked.quiet) as shown:
         return write(checked, progress=shown)
 

@@ -1,4 +1,4 @@
-"""Cache-through and in-run memory for everything that is expensive to compute.
+"""A persistent cache and an in-run memo for everything that is expensive to compute.
 
 `Memo` computes what is missing and remembers it; `Cache` is the SQLite file behind it that survives the run and is
 safe for several processes. A key is a hash of everything a value depends on: the model's fingerprint and the exact
@@ -32,7 +32,7 @@ _KEYS_PER_QUERY = 500
 """SQLite allows 999 placeholders in older builds."""
 _UNKNOWN = Failure("not computed")
 REMEMBERED = 1 << 18
-"""Values a memo holds unless told otherwise: a few dozen MB of rewards."""
+"""Default capacity of a memo: a few dozen MB of rewards."""
 
 
 def cache_folder() -> Path:
@@ -140,7 +140,7 @@ class Memo(Generic[V]):
         self._pack, self._unpack, self._strip = pack, unpack, strip
         self._known: OrderedDict[Hashable, V] = OrderedDict()
         self._awaited: dict[Hashable, dict[Any, V | Failure]] = {}
-        """Keys that an earlier call computes at this moment, and where it will leave their values."""
+        """Keys that an earlier call is computing, and where it will put their values."""
 
     def map(
         self,
@@ -160,10 +160,10 @@ class Memo(Generic[V]):
         items: Sequence[T],
         keys: Sequence[Any] | None = None,
     ) -> Callable[[], list[V | Failure]]:
-        """`map` in two steps: `begin` hands in what is missing, and calling the result takes the values.
+        """`map` in two steps: `begin` submits what is missing, and calling the result waits for the values.
 
-        Calls that are started one after the other must be finished in the same order. A key that an earlier one
-        computes is not handed in again, unless it fails there.
+        Calls must be finished in the order in which they were started. A key that an earlier call is computing is not
+        submitted again, unless it fails there.
         """
         keys = items if keys is None else keys
         values: dict[Any, V | Failure] = {key: self._known[key] for key in keys if key in self._known}
@@ -185,40 +185,37 @@ class Memo(Generic[V]):
 
         def finish() -> list[V | Failure]:
             try:
-                fresh.update(self._counted(missing, results()))
+                fresh.update(self._keep(missing, results()))
             finally:
                 for key in missing:
                     self._awaited.pop(key, None)
-            self._keep(fresh)
             values.update(fresh)
             again: dict[Any, T] = {}
-            for key, (item, of) in awaited.items():
-                if not isinstance(value := of.get(key, _UNKNOWN), Failure):
+            for key, (item, computed) in awaited.items():
+                if not isinstance(value := computed.get(key, _UNKNOWN), Failure):
                     values[key] = self._strip(value)
                 elif key in self._known:
                     values[key] = self._known[key]
                 else:
                     again[key] = item
             if again:
-                repeated = self._counted(again, begin(list(again.values()))())
-                self._keep(repeated)
-                values.update(repeated)
+                values.update(self._keep(again, begin(list(again.values()))()))
             return [values[key] for key in keys]
 
         return finish
 
-    def _counted(self, items: Mapping[Any, Any], computed: Iterable[V | Failure]) -> dict[Any, V | Failure]:
-        results = list(computed)
-        if len(results) != len(items):
-            raise RuntimeError(f"the model gave {len(results)} answers to {len(items)} questions")
-        return dict(zip(items, results, strict=True))
-
-    def _keep(self, fresh: Mapping[Any, V | Failure]) -> None:
+    def _keep(self, keys: Iterable[Any], computed: Iterable[V | Failure]) -> dict[Any, V | Failure]:
+        """The computed values by key, after storing those that are no failures."""
+        keys, results = list(keys), list(computed)
+        if len(results) != len(keys):
+            raise RuntimeError(f"the model gave {len(results)} answers to {len(keys)} questions")
+        fresh = dict(zip(keys, results, strict=True))
         sound = {key: self._strip(value) for key, value in fresh.items() if not isinstance(value, Failure)}
         if self._cache and sound:
             self._cache.put(self._model, {key: self._pack(value) for key, value in sound.items()})
         for key, value in sound.items():
             self.put(key, value)
+        return fresh
 
     def __contains__(self, key: Hashable) -> bool:
         """Whether this process knows the value; the cache on disk is not asked."""

@@ -5,7 +5,7 @@
         batch: Count = 64
         '''Rows per batch; a crash costs at most one.'''
 
-`@config` makes a frozen pydantic dataclass, so a value is checked in the same way wherever it comes from: a keyword, a
+`@config` makes a frozen pydantic dataclass, so a value is checked in the same way whether it comes from a keyword, a
 flag or a file. A wrong one raises `BadInput` before anything is read, written or sent.
 """
 
@@ -28,19 +28,19 @@ from prb.types import writable
 T = TypeVar("T")
 
 LONGEST_NAME = 60
-"""Characters of a dataset's name in the name of a folder; file systems take 255 bytes in all."""
+"""Characters of a dataset's name in the name of a folder; file systems allow 255 bytes in all."""
 LARGEST = 2**63 - 1
-"""What JSON readers, NumPy and SQLite can all hold."""
+"""The largest integer that JSON readers, NumPy and SQLite can all hold."""
 
 
-def _no_truth_value(value: Any) -> Any:
-    if isinstance(value, bool):  # which Python would take for 0 or 1
+def _not_boolean(value: Any) -> Any:
+    if isinstance(value, bool):  # Python would read it as 0 or 1
         raise PydanticCustomError("int_type", "should be a whole number")
     return value
 
 
 def _not_empty(value: Any) -> Any:
-    if value == "":  # which a `Path` would take for the working folder
+    if value == "":  # `Path` would read it as the working folder
         raise PydanticCustomError("string_too_short", "should not be empty")
     return value
 
@@ -51,7 +51,7 @@ def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, (str, Path, int)) else value
 
 
-_Whole = BeforeValidator(_no_truth_value)
+_Whole = BeforeValidator(_not_boolean)
 Count = Annotated[int, _Whole, Field(ge=1, le=LARGEST)]
 Size = Annotated[int, _Whole, Field(ge=0, le=LARGEST)]
 Seed = Annotated[int, _Whole, Field(ge=0, le=2**32 - 1)]
@@ -60,7 +60,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, Path) else v), StringConstraints(min_length=1)]
-"""A dataset or a spec: never empty, and a `Path` will do."""
+"""A dataset or a spec: never empty; a `Path` is accepted too."""
 Place = Annotated[Path, BeforeValidator(_not_empty)]
 """A file or a folder."""
 _AsTuple = BeforeValidator(_as_tuple)
@@ -72,12 +72,12 @@ class Flag:
 
     positional: bool = False
     either: bool = False
-    """Positional, and `--name VALUE` means the same: for what other verbs take as a flag."""
+    """Positional, and `--name VALUE` means the same, as in verbs that take it as a flag."""
     repeated: bool = False
     words: bool = False
-    """One flag takes several words, as a shell's `runs/*` gives."""
+    """One flag takes several words, as the shell makes of `runs/*`."""
     once: bool = False
-    """Refuse it if it is given twice, because other verbs repeat it."""
+    """Refused if given twice, because other verbs allow repeating it."""
 
 
 Positional = Annotated[T, Flag(positional=True)]
@@ -127,13 +127,18 @@ class Settings:
         return settings
 
     @classmethod
-    def of(cls, settings: Self | None, changes: Mapping[str, Any]) -> Self:
-        """A config, or its fields as keywords, or both: `evaluate(config, k=5)`."""
-        if settings is None:
-            return cls(**changes)
-        if not isinstance(settings, cls):
+    def of(cls, settings: object, changes: Mapping[str, Any], first: str | None = None) -> Self:
+        """A config, or its fields as keywords, or both: `evaluate(config, k=5)`.
+
+        `first` names the field that may be given by position instead of a config: `report(["runs/a"])`.
+        """
+        if isinstance(settings, cls):
+            return cls(**{**{f.name: getattr(settings, f.name) for f in fields(settings)}, **changes})
+        if first is not None:
+            return cls(**{first: settings, **changes})
+        if settings is not None:
             raise BadInput(f"{cls.__name__} or keyword arguments expected, not {type(settings).__name__}")
-        return cls(**{**{f.name: getattr(settings, f.name) for f in fields(settings)}, **changes})
+        return cls(**changes)
 
     @classmethod
     def restore(cls, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,9 +232,9 @@ class PresetConfig(Settings):
 
     presentation: ClassVar[frozenset[str]] = frozenset({"preset"})
     paper: ClassVar[Mapping[str, Any]] = {}
-    """What the paper's scripts set; any other value contradicts the preset."""
+    """What the paper's scripts fix; any other value contradicts the preset."""
     paper_choices: ClassVar[Mapping[str, Any]] = {}
-    """What the paper chose among others; filled in unless given."""
+    """What the paper uses where its scripts leave a choice; filled in unless given."""
 
     preset: Literal["none", "paper"] = "none"
     """paper: the settings of the paper's released scripts where you give none; docs/downstream.md lists them."""

@@ -1,8 +1,8 @@
 """When a run should stop instead of collecting failures, and which failures are worth asking about again.
 
-A model that cannot be reached (wrong key, unknown model, nobody listening) fails on every row. So `Breaker` stops a run
-after a handful of such failures in a row, and at once when the budget is used up. Rows that were not answered are not
-booked as failed; answers that were paid for are kept by the verb that got them.
+A model that cannot be reached (wrong key, unknown model, connection refused) fails on every row. So `Breaker` stops a
+run after a few such failures in a row, and at once when the budget is used up. Rows without an answer are not recorded
+as failed; answers that were paid for are kept by the verb that got them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 ENDPOINT: tuple[FailureKind, ...] = ("budget", "fatal", "transient")
-"""Kinds of failure that say nothing about a row, the gravest first."""
+"""Kinds of failure that say nothing about a row, most severe first."""
 MAX_FATAL = 5
 OUT_OF_MEMORY = "out of memory"
 RESUME = "what is done is kept; run the same command again to resume"
@@ -55,7 +55,7 @@ class Breaker:
         self.limit = _limit.get() if limit is None else limit
         self._fatal = 0
         self.tripped: Failure | None = None
-        """The failure that was one too many."""
+        """The failure that reached the limit."""
 
     def add(self, answer: object) -> None:
         if not isinstance(answer, Failure):
@@ -66,7 +66,7 @@ class Breaker:
                 self.tripped = answer
 
     def error(self, answers: Iterable[object], name: str) -> PrbError | None:
-        """What to raise if the budget is used up, or if too many answers so far are fatal failures in a row."""
+        """What to raise if the budget is used up, or if too many fatal failures have come in a row."""
         for answer in answers:
             if isinstance(answer, Failure) and answer.kind == "budget":
                 return BudgetUsedUp(f"{name}: {answer}; {RESUME}, with as much again to spend")
@@ -81,7 +81,7 @@ class Breaker:
 def breaking(limit: int) -> Iterator[Breaker]:
     """A breaker for a run. Endpoints give up on a batch at the same limit, instead of trying the rest of it.
 
-    The verb asks `error` about the answers of each batch, keeps those that are not `unanswered`, and raises.
+    The verb passes the answers of each batch to `error`, keeps those that are not `unanswered`, and raises.
     """
     token = _limit.set(limit)
     try:
@@ -91,27 +91,26 @@ def breaking(limit: int) -> Iterator[Breaker]:
 
 
 def unanswered(answer: object) -> bool:
-    """Whether the endpoint failed rather than the row, so that nothing is booked when the run stops here."""
+    """Whether the endpoint failed rather than the row, so that nothing is recorded when the run stops here."""
     return isinstance(answer, Failure) and answer.kind in ENDPOINT
 
 
 def gravest(failures: Iterable[Failure]) -> Failure:
-    """The one that stands for several: of the endpoint rather than of the row, else the first."""
+    """The most severe failure, which stands for all: one of the endpoint rather than of a row, else the first."""
     return min(failures, key=lambda failure: (*ENDPOINT, "row").index(failure.kind))
 
 
 def share_problem(what: str, failed: int, total: int, reasons: Mapping[str, int], max_failed: float) -> str | None:
-    """What is wrong if more than the allowed share failed."""
+    """A line that says so if more than the allowed share failed."""
     if failed <= max_failed * total:
         return None
     return f"{what}: {failed} of {total} failed ({count_reasons(reasons)})"
 
 
 def refuse_failures(problems: Iterable[str | None], max_failed: float) -> None:
-    """Raise what `share_problem` found."""
-    found = [problem for problem in problems if problem]
-    if found:
-        raise TooManyFailures(f"too many failures (--max-failed {max_failed:g}):\n  " + "\n  ".join(found))
+    """Raise `TooManyFailures` if any `share_problem` is not None."""
+    if lines := list(filter(None, problems)):
+        raise TooManyFailures(f"too many failures (--max-failed {max_failed:g}):\n  " + "\n  ".join(lines))
 
 
 def count_reasons(failures: Mapping[str, int], shown: int = 3) -> str:
@@ -124,8 +123,8 @@ def count_reasons(failures: Mapping[str, int], shown: int = 3) -> str:
 def halve_if_out_of_memory(
     compute: Callable[[Sequence[T]], Sequence[V | Failure]], items: Sequence[T]
 ) -> list[V | Failure]:
-    """One result per item; what does not fit in memory together is computed in parts, and what does not fit alone is a
-    failure. Other errors are raised."""
+    """One result per item. Items that do not fit in memory together are computed in parts; one that does not fit alone
+    is a failure. Other errors are raised."""
     return compute_in_halves(
         compute, items, retries=is_out_of_memory, failure=lambda _: Failure(OUT_OF_MEMORY, "it does not fit alone")
     )
@@ -138,10 +137,10 @@ def compute_in_halves(
     retries: Callable[[BaseException], bool],
     failure: Callable[[BaseException], Failure],
 ) -> list[V | Failure]:
-    """One result per item. If the computation raises an error of the kind that `retries`, halves are tried until the
+    """One result per item. If the computation raises an error for which `retries` holds, halves are tried until the
     item that causes it is alone.
 
-    They are tried after the error is gone: it holds the frames of the failed attempt, and they hold its tensors.
+    They are tried outside the except block: the error holds the frames of the failed attempt, and they hold tensors.
     """
     try:
         return list(compute(items))
@@ -150,26 +149,21 @@ def compute_in_halves(
             raise
         if len(items) <= 1:
             return [failure(error) for _ in items]
-        full = is_out_of_memory(error)
-    if full:
-        free_memory()
+        out_of_memory = is_out_of_memory(error)
+    if out_of_memory:
+        gc.collect()
+        if (torch := sys.modules.get("torch")) and torch.cuda.is_available():
+            torch.cuda.empty_cache()
     middle = len(items) // 2
     parts = (items[:middle], items[middle:])
     return [value for part in parts for value in compute_in_halves(compute, part, retries=retries, failure=failure)]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Python's own error, torch's for a GPU, or the words of torch's CPU allocator and of CUDA libraries."""
+    """Python's own error, torch's for a GPU, or the messages of torch's CPU allocator and of CUDA libraries."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     message = str(error)
     return isinstance(error, RuntimeError) and any(
         words in message for words in ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
     )
-
-
-def free_memory() -> None:
-    """Give memory that nobody holds any more back to the device."""
-    gc.collect()
-    if (torch := sys.modules.get("torch")) and torch.cuda.is_available():
-        torch.cuda.empty_cache()

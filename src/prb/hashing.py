@@ -1,4 +1,4 @@
-"""Content hashes: keys for caches and fingerprints, and draws that depend on nothing but their arguments."""
+"""Content hashes: keys of caches, fingerprints, and draws that depend on nothing but their arguments."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def draw(*parts: object, bits: int = 64) -> int:
 def digest(*parts: Any) -> bytes:
     """A cache key from anything JSON can hold."""
     return hashlib.blake2b(orjson.dumps(parts), digest_size=20).digest()
+
+
+def settings_digest(settings: object) -> str:
+    """Twelve hexadecimal digits for a fingerprint, from the `repr` of everything an output depends on."""
+    return hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
 
 
 def short_digest(value: Any) -> str:

@@ -18,8 +18,7 @@ class Progress(Protocol):
     def begin(self, label: str, total: int | None = None, done: int = 0) -> None: ...
     def advance(self, n: int = 1) -> None: ...
     def status(self, text: str) -> None:
-        """A remark beside the label, such as the cost so far."""
-        ...
+        """Text beside the label, such as the cost so far."""
 
     def note(self, text: str) -> None: ...
 
@@ -55,9 +54,9 @@ class Lines:
 
     def __init__(self, every: float = 10.0) -> None:
         self._every = every
-        self._label, self._total, self._done = "", None, 0  # type: str, int | None, int
-        self._status, self._started, self._printed = "", 0.0, 0.0
-        self._fresh = 0
+        self._label, self._status, self._started, self._printed = "", "", 0.0, 0.0
+        self._total: int | None = None
+        self._done = self._fresh = 0
 
     def begin(self, label: str, total: int | None = None, done: int = 0) -> None:
         self._label, self._total, self._done, self._fresh, self._status = label, total, done, 0, ""
@@ -154,18 +153,13 @@ class _Plain:
         return self._text
 
 
-def in_notebook() -> bool:
-    """Whether a Jupyter kernel runs this process; nothing is imported to find out."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
-
-
 @contextmanager
 def watch(quiet: bool = False) -> Iterator[Progress]:
     """The progress display that fits where this process runs."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if quiet:
         yield SILENT
-    elif in_notebook():
+    elif hasattr(shell, "kernel"):
         yield Notebook()
     elif sys.stderr.isatty():
         bar = Bar()

@@ -1,9 +1,8 @@
 """Spec strings ↔ objects: `MODELS.make("embedding?encoder=minilm")`.
 
 A registry finds the modules of its own package (each registers itself with one decorator) and whatever other installed
-packages declare under its entry-point group. Both are imported when a name is first looked up. What another package
-breaks is reported when its name is asked for, and harms no other name. A name such as `mine.py:Shortest` is what that
-file defines.
+packages declare under its entry-point group. Both are imported when a name is first looked up. A broken entry point is
+reported when its name is used, and affects no other name. `mine.py:Shortest` names what that file defines.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class Registry(Generic[T]):
         self._group = group
         self._factories: dict[str, Factory[T]] = {}
         self._broken: dict[str, str] = {}
-        """Names of other packages that cannot be used, and why."""
+        """Names that other packages declare and that cannot be used, and why."""
         self._discovered = False
 
     def register(self, name: str) -> Callable[[Factory[T]], Factory[T]]:
@@ -98,7 +97,7 @@ class Registry(Generic[T]):
         except ImportError as error:
             raise explain_import(f"{self.kind} {spec.name!r}", error) from None
         if file := _FILE.fullmatch(spec.name):
-            with suppress(AttributeError):  # of a read-only one: then it is up to its author
+            with suppress(AttributeError):  # a read-only fingerprint is its author's business
                 made.fingerprint = f"{getattr(made, 'fingerprint', spec)}-{_file_hash(file[1])}"  # type: ignore[attr-defined]
         return made
 
@@ -151,14 +150,14 @@ class Registry(Generic[T]):
                 factory = point.load()
                 _settings(factory)
                 self._add(point.name, factory)
-            except (Exception, SystemExit) as error:  # a package of others: anything can be wrong with it
+            except (Exception, SystemExit) as error:  # third-party code: anything can be wrong with it
                 package = point.dist.name if point.dist else point.value
                 self._broken[point.name] = f"of {package} cannot be used: {type(error).__name__}: {error}"
         self._discovered = True
 
 
 def _from_file(path: str, name: str) -> Factory[Any]:
-    """What a Python file calls `name`: a class or function to call, or an object as it is."""
+    """What a Python file calls `name`: a class or function as it is, or a function that returns the object."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise BadSpec(f"{path} does not exist")
@@ -172,7 +171,7 @@ def _from_file(path: str, name: str) -> Factory[Any]:
         sys.path.append(str(file.resolve().parent))  # as for a script: it may import its neighbors
         try:
             loader.loader.exec_module(module)
-        except (Exception, SystemExit) as error:  # a file of others: anything can be wrong with it
+        except (Exception, SystemExit) as error:  # third-party code: anything can be wrong with it
             del sys.modules[module_name]
             raise BadSpec(f"{path} cannot be used: {type(error).__name__}: {error}") from None
     content = vars(sys.modules[module_name])
@@ -211,25 +210,23 @@ def _settings(factory: Callable[..., Any]) -> dict[str, Setting]:
 
 
 def _arguments(factory: Callable[..., Any], spec: Spec, kind: str) -> dict[str, Any]:
-    settings = _settings(factory)
-    values = {key: _value(settings, key, text, spec.name, kind) for key, text in spec.options.items()}
-    missing = [s.name for s in settings.values() if s.default is inspect.Parameter.empty and s.name not in values]
-    if missing:
-        raise BadSpec(f"{kind} {spec.name!r} needs {', '.join(f'{m}=…' for m in missing)}")
-    arguments = {key: value for key, value in values.items() if settings[key].parameter is None}
-    hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
-    for group in {s.parameter for s in settings.values() if s.parameter}:
-        arguments[group] = hints[group](**{k: v for k, v in values.items() if settings[k].parameter == group})
-    return arguments
-
-
-def _value(settings: Mapping[str, Setting], key: str, text: str, name: str, kind: str) -> Any:
+    """The options of a spec with their types, as the factory takes them."""
     from pydantic import TypeAdapter, ValidationError
 
-    if key not in settings:
-        takes = f"it takes: {', '.join(settings)}" if settings else "it takes none"
-        raise unknown(f"option of {kind} {name!r}", key, settings, hint=takes)
-    try:
-        return TypeAdapter(settings[key].hint).validate_strings(text)
-    except ValidationError as error:
-        raise BadSpec(f"{kind} {name!r}: {key}={text!r}: {error.errors()[0]['msg']}") from None
+    settings = _settings(factory)
+    arguments: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {s.parameter: {} for s in settings.values() if s.parameter}
+    for key, text in spec.options.items():
+        if key not in settings:
+            hint = f"it takes: {', '.join(settings)}" if settings else "it takes none"
+            raise unknown(f"option of {kind} {spec.name!r}", key, settings, hint=hint)
+        try:
+            value = TypeAdapter(settings[key].hint).validate_strings(text)
+        except ValidationError as error:
+            raise BadSpec(f"{kind} {spec.name!r}: {key}={text!r}: {error.errors()[0]['msg']}") from None
+        groups.get(settings[key].parameter or "", arguments)[key] = value
+    missing = [s.name for s in settings.values() if s.default is inspect.Parameter.empty and s.name not in spec.options]
+    if missing:
+        raise BadSpec(f"{kind} {spec.name!r} needs {', '.join(f'{m}=…' for m in missing)}")
+    hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    return arguments | {parameter: hints[parameter](**values) for parameter, values in groups.items()}

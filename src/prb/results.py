@@ -9,7 +9,7 @@ prb.open_run("runs/mirror-1a2b3c4d")        # the same object from its folder
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -54,7 +54,7 @@ class Run(Finished):
 
 
 class Evaluation(Run):
-    """What `prb evaluate` found, by model and condition."""
+    """The result of `prb evaluate`, by model and condition."""
 
     @cached_property
     def users(self) -> Mapping[str, Any]:
@@ -105,14 +105,10 @@ class Evaluation(Run):
         if of == "outcomes":
             return data_frame(read_lines(self.folder / OUTCOMES))
         if of == "users":
-            names = self.users["users"]
-            results = self.users["results"]
-            columns = [{k: v for k, v in row.items() if k not in ("model", "condition")} for row in results]
             return data_frame(
-                {"user": user, "model": row["model"], "condition": row["condition"]}
-                | {name: values[n] for name, values in column.items()}
-                for row, column in zip(results, columns, strict=True)
-                for n, user in enumerate(names)
+                {"user": user} | {k: v if k in ("model", "condition") else v[n] for k, v in row.items()}
+                for row in self.users["results"]
+                for n, user in enumerate(self.users["users"])
             )
         contrasts = {(row["model"], row["kind"]): row for row in self.summary["contrasts"]}
         rows = [dict(row) for row in self.summary["results"]]
@@ -135,7 +131,7 @@ class Evaluation(Run):
 
 
 class Grading(Run):
-    """What `prb grade` found."""
+    """The result of `prb grade`."""
 
     def tables(self) -> Sequence[Table]:
         from prb.reporting.tables import grade_table
@@ -144,7 +140,7 @@ class Grading(Run):
 
 
 class BestOfN(Run):
-    """What `prb bon` found."""
+    """The result of `prb bon`."""
 
     def tables(self) -> Sequence[Table]:
         from prb.reporting.downstream_tables import bon_tables
@@ -154,10 +150,10 @@ class BestOfN(Run):
 
 @dataclass(frozen=True, repr=False)
 class Ppo(Run):
-    """What `prb ppo` found."""
+    """The result of `prb ppo`."""
 
     message: str = ""
-    """What verl was given and did; it writes no summary."""
+    """What to show if verl trained, which writes no summary."""
     main_process: bool = True
     """False in all but one of the processes that accelerate started."""
 
@@ -168,7 +164,7 @@ class Ppo(Run):
 
 
 class Audit(Run):
-    """What `prb audit` found."""
+    """The result of `prb audit`."""
 
     def tables(self) -> Sequence[Table]:
         from prb.reporting.tables import audit_tables
@@ -177,7 +173,7 @@ class Audit(Run):
 
 
 class Correlation(Run):
-    """What `prb correlate` found."""
+    """The result of `prb correlate`."""
 
     def tables(self) -> Sequence[Table]:
         from prb.reporting.downstream_tables import correlation_tables
@@ -186,7 +182,7 @@ class Correlation(Run):
 
 
 class Comparison(Run):
-    """What `prb compare` found; `folder` is the first run's."""
+    """The result of `prb compare`; `folder` is that of the first run."""
 
     def tables(self) -> Sequence[Table]:
         from prb.reporting.tables import comparison
@@ -207,7 +203,7 @@ class TrainedModel(Run):
 
 
 class BuiltBenchmark(Run):
-    """What `prb build` made; with `dry_run` the summary is the estimate and nothing was written."""
+    """The result of `prb build`; with `dry_run` the summary is the estimate and nothing was written."""
 
     @property
     def pairs(self) -> Path:
@@ -238,7 +234,7 @@ def open_run(path: str | Path) -> Run:
         if (folder / name).exists():
             from prb.reporting.gather import kind_of
 
-            kind_of(folder / name)  # refuses what is no such result
+            kind_of(folder / name)  # refuses a file that is no such result
             return kind(folder, read_sealed(folder / name))
     if not (folder / CONFIG).exists():
         raise BadInput(f"{folder} is not a run: it has no {CONFIG}")
@@ -258,8 +254,7 @@ def estimate(entry: Mapping[str, Any] | None) -> Estimate:
     """An entry of a summary as an object."""
     if entry is None:
         return Estimate(value=None, low=None, high=None, n=0)
-    names = ("value", "low", "high", "n", "failed", "ties")
-    return Estimate(**{name: entry[name] for name in names if name in entry})
+    return Estimate(**{field.name: entry[field.name] for field in fields(Estimate) if field.name in entry})
 
 
 def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:

@@ -1,4 +1,4 @@
-"""The run folder: who writes it, what makes a resumed run the same run, and files that are whole or not there.
+"""The run folder: one writer, an identity that a resumed run must match, and files that are complete or absent.
 
 A run is a folder with a `config.json` (settings, data and model fingerprints: its identity), journals that grow line by
 line as work finishes, and results written when all is done. One process writes it at a time. Work that fails before its
@@ -45,38 +45,38 @@ def read_json(path: Path) -> Any:
 
 @contextmanager
 def draft(path: Path) -> Iterator[Path]:
-    """A path beside `path` for a file or folder; it takes the place of `path` if the block succeeds, else it goes."""
+    """A path beside `path` for a file or folder: it replaces `path` if the block succeeds, and is deleted if not."""
     part = path.with_name(f".{path.name}.part")
     with writing(path):
-        _remove(part)
+        _delete(part)
         try:
             yield part
             if path.is_dir():  # a folder cannot be replaced in one step
                 old = path.with_name(f".{path.name}.old")
-                _remove(old)
+                _delete(old)
                 try:
                     path.rename(old)
                     part.rename(path)
                 finally:  # Ctrl-C between the two must not leave nothing
                     if not path.exists():
                         old.rename(path)
-                _remove(old)
+                _delete(old)
             else:
                 part.replace(path)
         finally:
             with suppress(OSError):
-                _remove(part)
+                _delete(part)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A full disk, a read-only folder or a name that is too long is one line that names the file."""
+    """Report a full disk, a read-only folder or a name that is too long in one line that names the file."""
     try:
         yield
     except OSError as error:
         raise PrbError(f"{path} cannot be written: {error.strerror or error}") from error
     except Exception as error:
-        from safetensors import SafetensorError  # has no OSError in it, whatever the file system said
+        from safetensors import SafetensorError  # not an OSError, even if the file system failed
 
         if isinstance(error, SafetensorError):
             raise PrbError(f"{path} cannot be written: {error}") from error
@@ -84,7 +84,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """All of it or nothing: readers never see half a file."""
+    """Atomic: readers never see half a file."""
     with draft(path) as part:
         part.write_bytes(content)
 
@@ -99,7 +99,7 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_sealed(path: Path, advice: str = "run its command again to write it anew") -> dict[str, Any]:
-    """A JSON object from a file; one that carries a digest and was changed since is refused."""
+    """A JSON object from a file. A file that carries a digest and was changed since is refused."""
     if not isinstance(content := read_json(path), dict):
         raise BadInput(f"{path} does not hold a JSON object; {advice}")
     if _DIGEST in content and content.pop(_DIGEST) != digest(content).hex():
@@ -113,7 +113,7 @@ def read_identity(folder: Path) -> dict[str, Any]:
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> None:
-    """JSONL, durable when this returns."""
+    """Write JSONL that is on disk when this returns."""
     with draft(path) as part, part.open("wb") as file:
         file.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
         file.flush()
@@ -121,13 +121,13 @@ def write_lines(path: Path, rows: Iterable[Any]) -> None:
 
 
 def sealed(row: Any) -> bytes:
-    """A row as a line that carries its checksum, so that a changed line is noticed and never counted."""
+    """A row as a line with a checksum, so that a changed line is noticed and never counted."""
     body = orjson.dumps(row)[:-1]
     return b"%b%b%d}\n" % (body, _SEAL, zlib.crc32(body))
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a JSONL file; one that its writer has not finished is left out.
+    """The complete lines of a JSONL file, without a last one that is still being written.
 
     Checksums are verified. A file whose first line has none was written without them.
     """
@@ -151,24 +151,22 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class Journal:
-    """An append-only JSONL file of whole lines; a line torn by a crash is dropped when the file is opened again."""
+    """An append-only JSONL file of complete lines; a line torn by a crash is dropped when the file is opened again."""
+
+    dropped_tail: bool
+    """Whether the last line was torn."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with writing(path):
             self._file = path.open("ab")
             self.dropped_tail = self._drop_torn_tail()
-        """Whether the last line was torn."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def empty(self) -> bool:
-        return self._file.tell() == 0
 
     def lines(self) -> Iterator[dict[str, Any]]:
         return read_lines(self.path)
@@ -177,20 +175,20 @@ class Journal:
         return count_lines(self.path)
 
     def keep(self, lines: int) -> None:
-        """Cut the file after so many lines: the rest belongs to a batch that did not finish."""
+        """Cut the file after this many lines: the rest belongs to a batch that did not finish."""
         with writing(self.path):
             with self.path.open("rb") as file:
                 size = sum(len(file.readline()) for _ in range(lines))
             self._file.truncate(size)
 
     def append(self, rows: Iterable[Any]) -> None:
-        """One write for all rows, handed to the operating system before anyone is told that they are done."""
+        """One write for all rows, handed to the operating system before they are reported as done."""
         with writing(self.path):
             self._file.write(b"".join(map(sealed, rows)))
             self._file.flush()
 
     def replace(self, changed: Mapping[int, Any]) -> None:
-        """Rewrite the file in one step with other rows at some places, counted from 0; `None` leaves a line out."""
+        """Rewrite the file atomically with some rows changed, by line counted from 0; `None` leaves a line out."""
         if not changed:
             return
         with draft(self.path) as part, part.open("wb") as new, self.path.open("rb") as old:
@@ -209,7 +207,7 @@ class Journal:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        with suppress(OSError):  # what could not be written was reported when it was appended
+        with suppress(OSError):  # a failed write was reported by `append`
             self._file.close()
 
     def _drop_torn_tail(self) -> bool:
@@ -236,7 +234,7 @@ class RunFolder:
             run[OUTCOMES].append(batch)
             run.finish({SUMMARY: summary})
 
-    `identity` is everything that must be the same for a run to be resumed. `scratch` names files that are worth nothing
+    `identity` is everything that must be the same for a run to be resumed. `scratch` names files that are worthless
     without results beside them.
     """
 
@@ -263,7 +261,7 @@ class RunFolder:
                 self._journals = {name: Journal(self.folder / name) for name in self._names}
         except BaseException:
             self._lock.release()
-            if not (self.folder / CONFIG).exists():  # not ours: nothing of us stays in it
+            if not (self.folder / CONFIG).exists():  # not our folder: leave nothing in it
                 with suppress(OSError):
                     (self.folder / LOCK).unlink(missing_ok=True)
             raise
@@ -273,8 +271,15 @@ class RunFolder:
         for journal in self._journals.values():
             journal.close()
         self._lock.release()
-        if error is not None and not self.has_results():
-            self._leave_no_trace()
+        if error is None:
+            return
+        filled = [path.name for path in self.folder.iterdir() if path.name in self._names and path.stat().st_size]
+        worthless = [name for name in (*self._scratch, *self._names, LOCK, CONFIG) if name not in filled]
+        if all(entry.name in worthless for entry in self.folder.iterdir()):
+            with suppress(OSError):  # a read-only folder
+                for name in worthless:
+                    (self.folder / name).unlink(missing_ok=True)
+                self.folder.rmdir()
 
     def __getitem__(self, journal: str) -> Journal:
         return self._journals[journal]
@@ -285,8 +290,8 @@ class RunFolder:
         return dict(read_identity(self.folder).get("models", {}))
 
     def confirm_model(self, name: str, fingerprint: str, execution: str = "") -> None:
-        """Note which weights a name stood for; a resumed run must find the same ones. `execution`: how they are run,
-        which may change."""
+        """Store which weights a name stands for; a resumed run must use the same ones. `execution` says how they are
+        run, which may change."""
         content = read_identity(self.folder)
         known = content.setdefault("models", {}).setdefault(name, fingerprint)
         if known != fingerprint:
@@ -298,9 +303,9 @@ class RunFolder:
         write_sealed(self.folder / CONFIG, content)
 
     def finish(self, results: Mapping[str, Any], files: Sequence[str] = ()) -> None:
-        """Make the journals durable, then write the results, the last one last: its presence means it is all there.
+        """Sync the journals, then write the results in order: if the last one exists, the run is complete.
 
-        `files` were written before, and are results too: like the others they may not change any more.
+        `files` are results that were written before; their digests are stored too.
         """
         for journal in self._journals.values():
             journal.sync()
@@ -311,23 +316,11 @@ class RunFolder:
         content["digests"] |= {name: f"{count_lines(self.folder / name)} lines" for name in self._names}
         write_sealed(self.folder / CONFIG, content)
 
-    def has_results(self) -> bool:
-        journals = [self.folder / name for name in self._names]
-        empty_journals = {path.name for path in journals if path.exists() and not path.stat().st_size}
-        passing = {CONFIG, LOCK, *self._scratch, *empty_journals}
-        return any(entry.name not in passing for entry in self.folder.iterdir())
-
-    def _leave_no_trace(self) -> None:
-        with suppress(OSError):  # it holds something else, or is read-only
-            for name in (CONFIG, LOCK, *self._scratch, *self._names):
-                (self.folder / name).unlink(missing_ok=True)
-            self.folder.rmdir()
-
     def _adopt(self) -> None:
         """Write the identity into a new folder, or compare it with the one that is there."""
         for entry in list(self.folder.iterdir()):
-            if is_draft(entry):  # of a process that was killed; the lock is ours
-                _remove(entry)
+            if is_draft(entry):  # left by a process that was killed
+                _delete(entry)
         path = self.folder / CONFIG
         if not path.exists():
             if any(entry.name != LOCK for entry in self.folder.iterdir()):
@@ -356,7 +349,7 @@ class Finished:
 
 
 def read_result(folder: Path, name: str) -> Any:
-    """A result file of a finished run; one that was changed since is refused."""
+    """The content of a result file of a finished run. A file that was changed since is refused."""
     path = folder / name
     if not path.exists():
         raise BadInput(f"{folder} is not finished: it has no {name}; run its command again to resume")
@@ -365,7 +358,8 @@ def read_result(folder: Path, name: str) -> Any:
 
 
 def check_unchanged(path: Path, record: str = CONFIG) -> None:
-    """Refuse a file that was changed after its run had finished. Of a journal a count will do: its lines are sealed."""
+    """Refuse a file that was changed after its run had finished. For a journal, whose lines are sealed, lines are
+    counted."""
     config = path.with_name(record)
     content = read_sealed(config) if config.exists() else {}
     expected = content.get("digests", {}).get(path.name)
@@ -388,11 +382,12 @@ def is_draft(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    with writing(path):  # it may not be there
+    """Delete a file if it exists."""
+    with writing(path):
         path.unlink(missing_ok=True)
 
 
-def _remove(path: Path) -> None:
+def _delete(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, Protocol, Self, overload, runtime_checkable
 
 Role = Literal["system", "user", "assistant"]
@@ -38,7 +38,7 @@ NO_EVIDENCE = "no-evidence"
 
 
 class Profile(Sequence[Post]):
-    """A user's posts, built when they are first looked at: most passes over a large set never do."""
+    """A user's posts, built on first access: most passes over a large set never look at them."""
 
     __slots__ = ("_posts", "_rows")
 
@@ -182,14 +182,14 @@ _HIDDEN = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u
 
 
 def visible(text: str) -> str:
-    """Control and direction characters as their code, so that no text can hide or reorder what is on a page, or give
-    orders to a terminal."""
-    return text if text.isprintable() else _HIDDEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
+    """Control and direction characters replaced by their codes, so that no text can hide or reorder what is on a page,
+    or control a terminal."""
+    return text if text.isprintable() else _HIDDEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
 
 
 FailureKind = Literal["row", "transient", "fatal", "budget"]
-"""What failed: this row; the endpoint for a while; the endpoint for good (wrong key, unknown model, nobody listening);
-or nothing, the budget is used up and the row was never asked."""
+"""What failed: this row; the endpoint for now; the endpoint for good (wrong key, unknown model, connection refused); or
+nothing, because the budget was used up before the row was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class Failure:
     prompt_tokens: int = field(default=0, compare=False)
     completion_tokens: int = field(default=0, compare=False)
     cost: float = field(default=0.0, compare=False)
-    """What was charged all the same, as for a reply that is empty or refused."""
+    """What was charged anyway, as for a reply that is empty or refused."""
     kind: FailureKind = field(default="row", compare=False)
 
     def __post_init__(self) -> None:
@@ -213,7 +213,7 @@ class Failure:
 
 
 class Reward(float):
-    """A score that knows what it cost. Models that track no cost return a plain float."""
+    """A score with its cost. Models that track no cost return a plain float."""
 
     __slots__ = ("cost", "cut", "spoken", "text", "tokens")
 
@@ -226,9 +226,9 @@ class Reward(float):
         return reward
 
     tokens: int
-    """Read and written in all."""
+    """Prompt and completion together."""
     spoken: int
-    """Of these, the answer's own."""
+    """Of these, those of the answer itself."""
     cut: int
     cost: float
     text: str
@@ -284,7 +284,7 @@ class Comparer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What was said of one row elsewhere: scores or verdicts, in the form an `Outcome` has them."""
+    """Scores or verdicts that a row was given elsewhere, in the form an `Outcome` has them."""
 
     scores: tuple[float | None, ...] = ()
     verdicts: tuple[Winner | None, ...] = ()
@@ -295,7 +295,7 @@ class Record:
 
 @runtime_checkable
 class Recorded(Protocol):
-    """Scores or verdicts that were given elsewhere. It is asked by row, so it needs no query and scores nothing new."""
+    """Scores or verdicts that were given elsewhere. They are looked up by row, so no query is needed."""
 
     @property
     def fingerprint(self) -> str: ...
@@ -309,7 +309,7 @@ RewardModel = Scorer | Comparer | Recorded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One line of a run: what one model said of one item under one condition."""
+    """One line of a run: the result of one model on one item under one condition."""
 
     pair: str
     user: str
@@ -317,9 +317,9 @@ class Outcome:
     model: str
     condition: str
     scores: tuple[float | None, ...] | None = None
-    """Of a scorer: one number per answer, right ones first; `None` where it failed."""
+    """From a scorer: one number per answer, right ones first; `None` where it failed."""
     verdicts: tuple[str | None, ...] | None = None
-    """Of a comparer: for each right and each wrong answer, asked with the right one first, then second."""
+    """From a comparer: for each right and each wrong answer, asked with the right one first, then second."""
     credit: float | None = None
     """1 won, 0.5 tied, 0 lost; `None` is a failure, not a loss, or a row without a right answer (`NO_EVIDENCE`)."""
     margin: float | None = None
@@ -355,11 +355,4 @@ class Estimate:
     ties: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "value": self.value,
-            "low": self.low,
-            "high": self.high,
-            "n": self.n,
-            "failed": self.failed,
-            "ties": self.ties,
-        }
+        return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -263,8 +263,8 @@ def _blind_learner(pairs: Sequence[VerifiedPair]) -> BlindResult | None:
     margins = blind_margins(first, second, [clusters[n] for n in index])
     if margins is None:
         return None
-    own = margins[~swap[:, 0]]
-    return BlindResult("blind-learner", tuple(credits_of(own)), tuple(map(float, own)))
+    unswapped = margins[~swap[:, 0]]
+    return BlindResult("blind-learner", tuple(credits_of(unswapped)), tuple(map(float, unswapped)))
 
 
 def _style(text: str) -> list[float]:

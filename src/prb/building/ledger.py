@@ -67,13 +67,6 @@ class LoggedCall:
 _CALL = TypeAdapter(LoggedCall)
 
 
-def _reason(error: ValueError) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors()[0]
-    return f"`{first['loc'][0]}`: {first['msg']}"
-
-
 class Ledger:
     """Answers requests from the log, or sends them, in batches that fit the budget, and logs them."""
 
@@ -102,8 +95,12 @@ class Ledger:
             try:
                 self._book(line)
             except ValueError as error:
+                reason = str(error)
+                if isinstance(error, ValidationError):
+                    first = error.errors()[0]
+                    reason = f"`{first['loc'][0]}`: {first['msg']}"
                 advice = "delete the line and run again to repeat the call"
-                raise BadInput(f"{journal.path}:{number} is not a valid line: {_reason(error)}; {advice}") from None
+                raise BadInput(f"{journal.path}:{number} is not a valid line: {reason}; {advice}") from None
 
     @property
     def usd(self) -> float:

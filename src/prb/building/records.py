@@ -88,7 +88,8 @@ def parse_record(data: Any) -> Record:
         if not isinstance(data.get(name) or "", str):
             raise ValueError(f"`{name}` must be a string")
     posts = (data.get("profile") or []) if data.get("posts") is None else data["posts"]
-    if not isinstance(posts, list) or not all(isinstance(_text_of(post), str) for post in posts):
+    posts = [{"text": post} if isinstance(post, str) else post for post in posts] if isinstance(posts, list) else None
+    if posts is None or not all(isinstance(post, dict) and isinstance(post.get("text"), str) for post in posts):
         raise ValueError("`posts` must be a list of strings, or of objects with `text`")
     aspects = data.get("rubric_aspects") or []
     if not isinstance(aspects, list) or not all(
@@ -100,24 +101,17 @@ def parse_record(data: Any) -> Record:
     except (TypeError, ValueError) as error:
         raise ValueError(f"has a value that JSON cannot represent: {error}") from None
     record_id = str(data["id"])
-    posts = [post for post in posts if _text_of(post).strip()]
+    posts = [post for post in posts if post["text"].strip()]
     return Record(
         id=record_id,
         user=record_id if data.get("user") is None else str(data["user"]),
         question=data["question"].strip(),
         narrative=(data.get("narrative") or "").strip(),
-        posts=tuple(_post(number, post) for number, post in enumerate(posts, 1)),
+        posts=tuple(
+            Post(str(post.get("id") or number), str(post.get("category") or ""), post["text"])
+            for number, post in enumerate(posts, 1)
+        ),
         category=str(data.get("category") or "uncategorised"),
         rubric=tuple(Aspect(a["aspect"], str(a.get("evidence") or ""), str(a.get("reason") or "")) for a in aspects),
         other={key: value for key, value in data.items() if key not in READ + WRITTEN and value is not None},
     )
-
-
-def _text_of(post: Any) -> Any:
-    return post.get("text") if isinstance(post, dict) else post
-
-
-def _post(number: int, post: Any) -> Post:
-    if isinstance(post, str):
-        return Post(str(number), "", post)
-    return Post(str(post.get("id") or number), str(post.get("category") or ""), post["text"])

@@ -113,7 +113,7 @@ def _graded(context: BuildContext, candidates: Sequence[Candidate], round: int) 
     )
     kept = []
     for candidate in candidates:
-        passed, own = [], None
+        passed, users_grades = [], None
         for whose in ("user", "partner")[: len(candidate.task.users)]:
             graded = next(grades)
             at = (candidate.task.id, round, candidate.name, "aspects")
@@ -125,9 +125,9 @@ def _graded(context: BuildContext, candidates: Sequence[Candidate], round: int) 
             reason = aspects_gate(chosen=graded.aspects) if follows else aspects_gate(rejected=graded.aspects)
             passed.append(context.check(*at, reason and f"{reason} of the {whose}'s rubric"))
             if whose == "user":
-                own = graded
+                users_grades = graded
         if all(passed):
-            kept.append(replace(candidate, grades=own))
+            kept.append(replace(candidate, grades=users_grades))
     return kept
 
 

@@ -249,7 +249,11 @@ class Pipeline:
                     reject = results[task.id]
                     assert isinstance(reject, Reject)
                     self.rejects += [reject._replace(record=record.id) for record, _ in task.users]
-                self._drop(predictable)
+                while predictable:  # what remains is another set, so it is measured again
+                    self.rejects += predictable.values()
+                    for id_ in predictable:
+                        del self.verified[id_]
+                    predictable = self._find_predictable(round)
                 return
             # a couple for whom no answers were found continues as two users
             alone = [task for task in failed if task.partner is None]
@@ -270,22 +274,12 @@ class Pipeline:
             for pair, credit in zip(pairs, result.credits, strict=True):
                 id_ = pair.task.id
                 if credit is None:
-                    rejects.setdefault(id_, self._last_failure(id_, result.name))
+                    last = next(c for c in reversed(self.context.checks) if c.record == id_ and c.reason)
+                    gate = "endpoint" if last.gate == "endpoint" else result.name
+                    rejects.setdefault(id_, Reject(id_, gate, str(last.reason)))
                 elif not self.context.check(id_, round, "pair", result.name, reason if id_ in worst else None):
                     rejects.setdefault(id_, Reject(id_, result.name, reason))
         return rejects
-
-    def _last_failure(self, record: str, gate: str) -> Reject:
-        check = next(check for check in reversed(self.context.checks) if check.record == record and check.reason)
-        return Reject(record, check.gate if check.gate == "endpoint" else gate, str(check.reason))
-
-    def _drop(self, rejects: Mapping[str, Reject]) -> None:
-        """Remove pairs, and measure again: what remains is another set."""
-        while rejects:
-            self.rejects += rejects.values()
-            for id_ in rejects:
-                del self.verified[id_]
-            rejects = self._find_predictable(self.config.rounds)
 
 
 PAIRS, REJECTS, CHECKS, CARD = "pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json"

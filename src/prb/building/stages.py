@@ -183,8 +183,8 @@ def write_opposites(
     ]
 
     def read(reply: Completion, count: int) -> tuple[str, ...] | None:
-        found = () if reply.truncated else tuple(entries(reply.text))
-        return found if len(found) == count else None
+        opposites = () if reply.truncated else tuple(entries(reply.text))
+        return opposites if len(opposites) == count else None
 
     readers = [partial(read, count=len(rubric)) for rubric in rubrics]
     replies = ask(llm, prompts, readers, sampling=sampling, reminder=REMIND_OPPOSE, missing="no negative rubric")
@@ -268,8 +268,15 @@ def write_answers(
     for task, side, number in planned:
         # fixed by what is written, so that a subset or another order gives the same answers
         seed = draw((sampling.seed, task.id, side, number, round), bits=31)
-        prompt = Turn("user", _answer_prompt(task, side, config))
-        requests.append(Request((prompt,), replace(sampling, seed=seed)))
+        avoids = side == "rejected" and config.mode == "avoid" and task.partner is None
+        followed = wishes(task.rubric) if side == "chosen" or avoids else task.against
+        prompt = with_material(
+            load("build_avoid" if avoids else "build_answer"),
+            question=quote("question", task.record.question),
+            wishes=quote("matters" if avoids else "wishes", _numbered(followed)),
+            words=str(config.words),
+        )
+        requests.append(Request((Turn("user", prompt),), replace(sampling, seed=seed)))
     candidates = []
     for (task, side, number), reply in zip(planned, llm.complete(requests), strict=True):
         text = "" if isinstance(reply, Failure) else without_thinking(reply.text).strip()
@@ -278,17 +285,6 @@ def write_answers(
             failure = Failure("cut off at the token limit")
         candidates.append(Candidate(task=task, side=side, number=number, text=text, failure=failure))
     return candidates
-
-
-def _answer_prompt(task: PairTask, side: Side, config: BuildConfig) -> str:
-    avoids = side == "rejected" and config.mode == "avoid" and task.partner is None
-    followed = wishes(task.rubric) if side == "chosen" or avoids else task.against
-    return with_material(
-        load("build_avoid" if avoids else "build_answer"),
-        question=quote("question", task.record.question),
-        wishes=quote("matters" if avoids else "wishes", _numbered(followed)),
-        words=str(config.words),
-    )
 
 
 # general quality, rated side by side without rubric and profile, in both orders

@@ -1,5 +1,7 @@
 """`prb VERB …`: a command parses, calls and prints. Only the verb that was asked for is imported."""
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 import errno
@@ -35,7 +37,7 @@ VERBS = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Exit codes: 0 done, 1 failed, 2 bad input or usage, 130 interrupted."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started us wants it otherwise
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the parent process set another one
         signal.signal(signal.SIGINT, _interrupt)
     code = run(list(sys.argv[1:] if argv is None else argv))
     if code == INTERRUPTED:
@@ -44,14 +46,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _interrupt(*_: object) -> None:
-    """The first Ctrl-C lets a verb clean up. A second one does not wait for that: files are whole at any moment."""
-    signal.signal(signal.SIGINT, _leave)
+    """The first Ctrl-C lets a verb clean up; a second one exits at once, since files are whole at any moment."""
+
+    def leave(*_: object) -> None:
+        os.write(2, f"prb: {RESUME}\n".encode())
+        os._exit(INTERRUPTED)
+
+    signal.signal(signal.SIGINT, leave)
     raise KeyboardInterrupt
-
-
-def _leave(*_: object) -> None:
-    os.write(2, f"prb: {RESUME}\n".encode())
-    os._exit(INTERRUPTED)
 
 
 def run(args: list[str]) -> int:
@@ -67,30 +69,30 @@ def run(args: list[str]) -> int:
         finally:
             sys.stdout.flush()
     except PrbError as error:
-        print(visible(f"prb: {error}"), file=sys.stderr)  # noqa: T201
+        print(visible(f"prb: {error}"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print(f"prb: {RESUME}", file=sys.stderr)  # noqa: T201
+        print(f"prb: {RESUME}", file=sys.stderr)
         return INTERRUPTED
     except (BrokenPipeError, SystemExit) as stop:
-        # the reader of our output has gone (`prb … | head`): its business, not an error; rich exits over it
+        # the reader of our output has closed the pipe (`prb … | head`), which is no error; rich exits because of it
         if not isinstance(stop, BrokenPipeError) and not isinstance(stop.__context__, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        print(f"prb: {what}", file=sys.stderr)  # noqa: T201
+        print(f"prb: {what}", file=sys.stderr)
         return 2 if error.errno == errno.ENAMETOOLONG else 1
     return 0
 
 
 def _dispatch(args: list[str]) -> None:
     if not args or args[0] in ("-h", "--help"):
-        print(usage())  # noqa: T201
+        print(usage())
     elif args[0] == "--version":
         from prb import __version__
 
-        print(f"prb {__version__}")  # noqa: T201
+        print(f"prb {__version__}")
     elif args[0] not in VERBS:
         from prb.errors import unknown
 

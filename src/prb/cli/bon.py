@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prb.cli.parse import finished, parse, print_json
+from prb.cli.parse import parse, print_run
 
 
 def command(args: Sequence[str]) -> None:
@@ -12,13 +12,5 @@ def command(args: Sequence[str]) -> None:
 
     config = parse(BonConfig, args, "bon")
     from prb.api import best_of_n
-    from prb.reporting.format import show
 
-    result, failed = finished(lambda: best_of_n(config))
-    if config.json:
-        print_json(result.summary)
-    else:
-        show(*result.tables())
-        print(f"run: {result.folder}")  # noqa: T201
-    if failed:
-        raise failed
+    print_run(lambda: best_of_n(config), lambda result: f"run: {result.folder}", json=config.json)

@@ -1,5 +1,7 @@
 """`prb build`."""
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,9 +22,9 @@ def command(args: Sequence[str]) -> None:
     elif config.dry_run:
         show(*result.tables())
     else:
-        print("\n".join(build_lines(result.summary)))  # noqa: T201
+        print("\n".join(build_lines(result.summary)))
         usable = result.summary["counts"]["rows"] and not result.summary["stopped_after"]
         hint = f"   try: prb evaluate --dataset {result.pairs}" if usable else ""
-        print(f"build: {result.folder}{hint}")  # noqa: T201
+        print(f"build: {result.folder}{hint}")
     if failed:
         raise failed

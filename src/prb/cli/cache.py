@@ -1,5 +1,7 @@
 """`prb cache stats | clear`."""
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -35,16 +37,15 @@ def show_stats(args: Sequence[str]) -> None:
     from prb.reporting.tables import cache_table
 
     cache = Cache()
-    found = cache.stats()
-    size = cache.path.stat().st_size
+    entries, size = cache.stats(), cache.path.stat().st_size
     if config.json:
-        print_json({"path": str(cache.path), "bytes": size, "entries": found})
-        return
-    show(cache_table(cache.path, size, found))
+        print_json({"path": str(cache.path), "bytes": size, "entries": entries})
+    else:
+        show(cache_table(cache.path, size, entries))
 
 
 def clear(args: Sequence[str]) -> None:
     config = parse(CacheClearConfig, args, "cache clear")
     from prb.cache import Cache
 
-    print(f"{Cache().clear(config.model):,} entries removed")  # noqa: T201
+    print(f"{Cache().clear(config.model):,} entries removed")

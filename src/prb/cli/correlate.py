@@ -1,5 +1,7 @@
 """`prb correlate TABLE`, `prb correlate --bench RUN… --downstream RUN…`."""
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,7 +23,7 @@ def command(args: Sequence[str]) -> None:
     elif config.format == "table":
         show(*result.tables())
         written = [] if config.out is None else [f"written: {config.out}"]
-        print("\n".join([*sentences, *written]))  # noqa: T201
+        print("\n".join([*sentences, *written]))
     else:
         text, marker = (latex, "% ") if config.format == "latex" else (markdown, "")
-        print("\n".join([*map(text, result.tables()), *(marker + sentence for sentence in sentences)]))  # noqa: T201
+        print("\n".join([*map(text, result.tables()), *(marker + sentence for sentence in sentences)]))

@@ -1,5 +1,7 @@
 """`prb data check | show | stats | convert | push`."""
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -102,8 +104,8 @@ def check_data(args: Sequence[str]) -> None:
         print_json([p._asdict() for p in problems])
     else:
         for problem in problems:
-            print(visible(f"{problem.level:<7}  {problem}"))  # noqa: T201
-        print(f"{config.dataset}: {len(errors)} errors, {len(warnings)} warnings")  # noqa: T201
+            print(visible(f"{problem.level:<7}  {problem}"))
+        print(f"{config.dataset}: {len(errors)} errors, {len(warnings)} warnings")
     counted = problems if config.strict else errors
     if counted:
         raise BadData(config.dataset, counted, shown=0)
@@ -121,35 +123,28 @@ def show_stats(args: Sequence[str]) -> None:
 
 def show_row(args: Sequence[str]) -> None:
     config = parse(ShowConfig, args, "data show")
+    from prb.data.schema import normalize, row_problems, to_pair
     from prb.data.source import find_row
+    from prb.errors import BadData
 
     spec, id_ = (config.dataset, config.id) if config.id else ("mirror", config.dataset)
     if config.condition is None and config.json:
         print_json(find_row(spec, id_))
         return
-    pair = _read_pair(spec, id_)
+    row = normalize(find_row(spec, id_))
+    if problems := row_problems(row, "pairs"):
+        raise BadData(f"{spec} {id_}", problems)
+    pair = to_pair(row)
     if config.condition is None:
         from prb.reporting.tables import pair_text
 
-        print(visible(pair_text(pair)))  # noqa: T201
+        print(visible(pair_text(pair)))
         return
     prompt = _prompt(spec, pair, config.condition)
     if config.json:
         print_json({"id": pair.id, "condition": config.condition, "prompt": prompt})
     else:
-        print(visible(prompt))  # noqa: T201
-
-
-def _read_pair(spec: str, id_: str) -> Pair:
-    from prb.data.schema import normalize, row_problems, to_pair
-    from prb.data.source import find_row
-    from prb.errors import BadData
-
-    row = normalize(find_row(spec, id_))
-    problems = row_problems(row, "pairs")
-    if problems:
-        raise BadData(f"{spec} {id_}", problems)
-    return to_pair(row)
+        print(visible(prompt))
 
 
 def _prompt(spec: str, pair: Pair, condition: Condition) -> str:
@@ -165,8 +160,7 @@ def _prompt(spec: str, pair: Pair, condition: Condition) -> str:
     settings = EvaluateConfig()
     dataset = load(spec, split=pair.split, donors=condition == "shuffled")
     planner = PLANNERS.make(settings.planner)
-    builder = QueryBuilder.of(settings, dataset, planner, reader=None, seed=settings.seed)
-    built = builder.build(pair, condition)
+    built = QueryBuilder.of(settings, dataset, planner, reader=None, seed=settings.seed).build(pair, condition)
     if isinstance(built, Failure):
         raise PrbError(f"{pair.id}: {built}")
     return render(built.query)
@@ -178,7 +172,7 @@ def convert_data(args: Sequence[str]) -> None:
     from prb.data.source import open_source
 
     count = convert(open_source(config.dataset), config.target)
-    print(f"{count} rows written to {config.target}")  # noqa: T201
+    print(f"{count} rows written to {config.target}")
 
 
 def push_data(args: Sequence[str]) -> None:
@@ -195,4 +189,4 @@ def push_data(args: Sequence[str]) -> None:
             private=config.private,
             progress=progress,
         )
-    print(f"dataset: {place}")  # noqa: T201
+    print(f"dataset: {place}")

@@ -1,5 +1,7 @@
 """`prb export RUN --to FORMAT`."""
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,4 +19,4 @@ def command(args: Sequence[str]) -> None:
     if config.json:
         print_json(paths)
     else:
-        print("\n".join(paths))  # noqa: T201
+        print("\n".join(paths))

@@ -1,5 +1,7 @@
 """`prb leaderboard SUBMISSIONS --out SITE`."""
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,10 +22,10 @@ def command(args: Sequence[str]) -> None:
         print_json({"site": site, "accepted": list(result.accepted), "refused": dict(result.refused)})
     else:
         for name in result.accepted:
-            print(visible(f"accepted: {name}"))  # noqa: T201
+            print(visible(f"accepted: {name}"))
         for name, reason in result.refused.items():
-            print(visible(f"refused:  {name}: {reason}"))  # noqa: T201
+            print(visible(f"refused:  {name}: {reason}"))
         if result.index:
-            print(f"report: {result.index}")  # noqa: T201
+            print(f"report: {result.index}")
     if failed:
         raise failed

@@ -1,5 +1,7 @@
 """`prb models list | pull`."""
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -46,8 +48,8 @@ def list_models(args: Sequence[str]) -> None:
     ]
     if config.json:
         print_json({"models": models, "weights": weights, "checkpoints": checkpoints})
-        return
-    show(*models_tables(models, weights, checkpoints))
+    else:
+        show(*models_tables(models, weights, checkpoints))
 
 
 def pull_weights(args: Sequence[str]) -> None:
@@ -57,4 +59,4 @@ def pull_weights(args: Sequence[str]) -> None:
 
     with watch() as progress:
         folder = pull(config.name, progress)
-    print(folder)  # noqa: T201
+    print(folder)

@@ -1,7 +1,9 @@
-"""From words on the command line to a config: one flag per field, grouped by the class that declares it.
+"""From the command line to a config: one flag per field, grouped by the class that declares it.
 
-Words stay text here; the config class converts and checks them, as it does for Python and for files.
+Values stay text here; the config class converts and checks them, as it does for Python and for files.
 """
+
+# ruff: noqa: T201
 
 from __future__ import annotations
 
@@ -12,12 +14,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from prb.config import Flag, Settings, read_config
 from prb.errors import BadInput, ResultFailed, unknown
+
+if TYPE_CHECKING:
+    from prb.results import Run
 
 C = TypeVar("C", bound=Settings)
 R = TypeVar("R")
@@ -67,7 +72,7 @@ def _flag(field: FieldInfo) -> Flag:
 
 
 def _argument(name: str, field: FieldInfo, description: str) -> Argument:
-    """What argparse must know of a field: its words, and how many values it takes."""
+    """What argparse must know about a field: its flag, and how many values it takes."""
     flag = _flag(field)
     kinds = [kind for kind in _members(field.annotation) if kind is not NoneType]
     literal = get_origin(kinds[0]) is Literal
@@ -174,7 +179,7 @@ def choose(verb: str, args: Sequence[str], commands: Mapping[str, Callable[[Sequ
     if not args:
         raise BadInput(f"prb {verb} needs one of: {', '.join(commands)}")
     if args[0] in ("-h", "--help"):
-        print(f"usage: prb {verb} {{{','.join(commands)}}} …   (each has its own --help)")  # noqa: T201
+        print(f"usage: prb {verb} {{{','.join(commands)}}} …   (each has its own --help)")
         return
     if args[0] not in commands:
         raise unknown(f"command of prb {verb}", args[0], commands)
@@ -182,11 +187,25 @@ def choose(verb: str, args: Sequence[str], commands: Mapping[str, Callable[[Sequ
 
 
 def finished(verb: Callable[[], R]) -> tuple[R, ResultFailed | None]:
-    """What a verb found, and why it does not pass: a finished result is shown before the command fails."""
+    """The result of a verb, and why it does not pass: a finished result is shown before the command fails."""
     try:
         return verb(), None
     except ResultFailed as failed:
         return failed.result, failed
+
+
+def print_run(verb: Callable[[], Run], footer: Callable[[Run], str], *, json: bool) -> None:
+    """Run a verb and print the summary as JSON, or tables and a footer."""
+    from prb.reporting.format import show
+
+    result, failed = finished(verb)
+    if json:
+        print_json(result.summary)
+    else:
+        show(*result.tables())
+        print(footer(result))
+    if failed:
+        raise failed
 
 
 def print_json(value: Any) -> None:

@@ -1,5 +1,7 @@
 """`prb ppo`."""
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,11 +21,11 @@ def command(args: Sequence[str]) -> None:
     if not result.main_process:  # one of several that accelerate started
         return
     if config.engine == "verl":
-        print(result.message)  # noqa: T201
+        print(result.message)
     elif config.json:
         print_json(result.summary)
     else:
         show(*result.tables())
-        print("\n".join(ppo_lines(result.summary)))  # noqa: T201
+        print("\n".join(ppo_lines(result.summary)))
         paths = f"curves: {result.folder / 'curves.csv'}   policy: transformers/{result.folder / 'policy'}"
-        print(f"run: {result.folder}   {paths}")  # noqa: T201
+        print(f"run: {result.folder}   {paths}")

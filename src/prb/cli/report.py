@@ -1,5 +1,7 @@
 """`prb report RUN…`."""
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,6 +18,6 @@ def command(args: Sequence[str]) -> None:
     elif config.format == "site":
         from prb.api import report
 
-        print(f"report: {report(config)}")  # noqa: T201
+        print(f"report: {report(config)}")
     else:
-        print(report_tables(config), end="")  # noqa: T201
+        print(report_tables(config), end="")

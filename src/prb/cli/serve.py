@@ -1,5 +1,7 @@
 """`prb serve`."""
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 import sys
@@ -15,11 +17,11 @@ def command(args: Sequence[str]) -> None:
 
     def note(text: str) -> None:
         if not config.quiet:
-            print(text, file=sys.stderr, flush=True)  # noqa: T201
+            print(text, file=sys.stderr, flush=True)
 
     def ready(server: Ready) -> None:
         if config.json:
-            print(orjson.dumps(server).decode(), flush=True)  # noqa: T201
+            print(orjson.dumps(server).decode(), flush=True)
         note(f"{server.model} at {server.url}; Ctrl-C answers accepted requests and stops")
 
     done = serve(config, ready=ready)

@@ -1,5 +1,7 @@
 """`prb study new | serve | export | agree | demo`."""
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -32,11 +34,11 @@ def new(args: Sequence[str]) -> None:
         print_json(study._asdict())
         return
     what = f"{study.judgements} judgments by {len(study.links)} annotators" if study.judgements else "to choose from"
-    print(f"{study.where}: {study.items} items, {what}\n\ninvitations (shown once, only hashes are stored):")  # noqa: T201
+    print(f"{study.where}: {study.items} items, {what}\n\ninvitations (shown once, only hashes are stored):")
     for name, link in study.links.items():
-        print(f"  {name:<14} {link}")  # noqa: T201
+        print(f"  {name:<14} {link}")
     password = study.password or f"as in {PASSWORD_VARIABLE}"
-    print(f"\nadmin password: {password}\nnext: prb study serve {config.out}")  # noqa: T201
+    print(f"\nadmin password: {password}\nnext: prb study serve {config.out}")
 
 
 def serve(args: Sequence[str]) -> None:
@@ -46,13 +48,13 @@ def serve(args: Sequence[str]) -> None:
     def ready(server: Ready) -> None:
         if not config.quiet:
             admin = f"{server.url.rstrip('/')}/admin"
-            print(f"study: {server.url}   administration: {admin}   Ctrl-C stops it", flush=True)  # noqa: T201
+            print(f"study: {server.url}   administration: {admin}   Ctrl-C stops it", flush=True)
         if server.password:
-            print(f"admin password: {server.password}", flush=True)  # noqa: T201
+            print(f"admin password: {server.password}", flush=True)
 
     run(config, ready)
     if not config.quiet:
-        print("stopped; everything that was saved is kept")  # noqa: T201
+        print("stopped; everything that was saved is kept")
 
 
 def export(args: Sequence[str]) -> None:
@@ -63,7 +65,7 @@ def export(args: Sequence[str]) -> None:
     if config.json:
         print_json(counts)
     else:
-        print(f"{config.out}: " + ", ".join(f"{n} rows in {name}" for name, n in counts.items()))  # noqa: T201
+        print(f"{config.out}: " + ", ".join(f"{n} rows in {name}" for name, n in counts.items()))
 
 
 def agree(args: Sequence[str]) -> None:
@@ -75,7 +77,7 @@ def agree(args: Sequence[str]) -> None:
         if config.json:
             print_json(summary)
         else:
-            print("\n".join(verdict(summary)))  # noqa: T201
+            print("\n".join(verdict(summary)))
 
     run(config, show=show)
 
@@ -85,8 +87,8 @@ def demo(args: Sequence[str]) -> None:
     from prb.study.app import run_demo
 
     def ready(server: DemoReady) -> None:
-        print(f"take part        {server.link}", flush=True)  # noqa: T201
-        print(f"administration   {server.admin}   password: {server.password or 'yours'}", flush=True)  # noqa: T201
-        print("Ctrl-C stops it", flush=True)  # noqa: T201
+        print(f"take part        {server.link}", flush=True)
+        print(f"administration   {server.admin}   password: {server.password or 'yours'}", flush=True)
+        print("Ctrl-C stops it", flush=True)
 
     run_demo(config, ready)

@@ -1,5 +1,7 @@
 """`prb train METHOD …`, `prb train curve DIR …`."""
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,7 +11,7 @@ from prb.cli.parse import parse, print_json
 
 def command(args: Sequence[str]) -> None:
     if not args or args[0] in ("-h", "--help"):
-        print(usage())  # noqa: T201
+        print(usage())
     elif args[0] == "curve":
         learning_curve(args[1:])
     else:
@@ -47,8 +49,8 @@ def train_model(args: Sequence[str]) -> None:
         print_json(result.summary)
         return
     if not whole:
-        print("\n".join(train_lines(result.summary)))  # noqa: T201
-    print(f"evaluate: prb evaluate --model random --model '{result.spec}'")  # noqa: T201
+        print("\n".join(train_lines(result.summary)))
+    print(f"evaluate: prb evaluate --model random --model '{result.spec}'")
 
 
 def learning_curve(args: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
@@ -24,7 +24,7 @@ from prb.evaluation.conditions import pick_donor
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, read_outcomes
 from prb.evaluation.run import evaluate
-from prb.evaluation.summary import IMPOSSIBLE
+from prb.evaluation.summary import IMPOSSIBLE, describe_dataset
 from prb.failures import FailureConfig, refuse_failures, share_problem
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
@@ -47,16 +47,16 @@ MARKS: dict[str, Callable[[str], bool]] = {
     "(a question mark)": lambda text: "?" in text,
     "(a digit)": lambda text: any(c.isdigit() for c in text),
 }
-"""Things about an answer's look, tested beside its words."""
+"""Features of an answer's form, tested beside its words."""
 
 
 def marks(answer: str) -> frozenset[str]:
-    """Words and marks of style that stand in an answer."""
+    """Words and marks of style in an answer."""
     return frozenset(words(answer)) | {name for name, has in MARKS.items() if has(answer)}
 
 
 class Features:
-    """Of answers, alone or beside their question: static vectors, marks of style, and the set's frequent words."""
+    """Features of answers, alone or with their question: vectors, marks of style, and the frequent words of the set."""
 
     def __init__(self, pairs: Sequence[Pair], encoder: Encoder) -> None:
         self._encoder = encoder
@@ -64,56 +64,39 @@ class Features:
         seen = Counter(mark for pair in pairs for answer in pair.answers for mark in marks(answer))
         frequent = [mark for mark, n in sorted(seen.items(), key=lambda kv: (-kv[1], kv[0])) if n >= SEEN]
         self._place = {mark: n for n, mark in enumerate(frequent[:VOCABULARY])}
-        self._chosen, self._rejected = (self._alone([pair.contrast[side] for pair in pairs]) for side in (0, 1))
+        self.chosen, self.rejected = (self._of([pair.contrast[side] for pair in pairs]) for side in (0, 1))
+        """One row per pair."""
 
-    def alone(self) -> tuple[Matrix, Matrix]:
-        """Chosen and rejected, a row a pair."""
-        return self._chosen, self._rejected
+    def with_question(self, answers: Matrix) -> Matrix:
+        """Features of answers, with what they and the question have in common: the question alone would cancel."""
+        shared = answers[:, : self.questions.shape[1]] * self.questions
+        return np.hstack([answers, shared, shared.sum(axis=1, keepdims=True)])
 
-    def beside_question(self) -> tuple[Matrix, Matrix]:
-        """With what question and answer have in common, by dimension and in all: a question alone would cancel."""
-        return self._beside(self._chosen), self._beside(self._rejected)
-
-    def _beside(self, side: Matrix) -> Matrix:
-        shared = side[:, : self.questions.shape[1]] * self.questions
-        return np.hstack([side, shared, shared.sum(axis=1, keepdims=True)])
-
-    def _alone(self, answers: Sequence[str]) -> Matrix:
+    def _of(self, answers: Sequence[str]) -> Matrix:
         known = np.zeros((len(answers), len(self._place)), dtype=np.float32)
+        style = np.zeros((len(answers), 6), dtype=np.float32)
         for n, answer in enumerate(answers):
             known[n, [self._place[mark] for mark in marks(answer) if mark in self._place]] = 1
-        style = np.array([_style(answer) for answer in answers], dtype=np.float32)
+            tokens = words(answer)
+            rates = [len(sentences(answer)), answer.count(","), len(set(tokens)), sum(map(len, tokens))]
+            style[n] = [len(answer), len(answer) ** 0.5, *(rate / max(len(tokens), 1) for rate in rates)]
         return np.hstack([self._encoder.encode(answers), style, known])
-
-
-def _style(text: str) -> list[float]:
-    found = words(text)
-    count = max(len(found), 1)
-    letters = sum(map(len, found)) / count
-    return [
-        len(text),
-        len(text) ** 0.5,
-        len(sentences(text)) / count,
-        text.count(",") / count,
-        len(set(found)) / count,
-        letters,
-    ]
 
 
 def length_balance(pairs: Sequence[Pair]) -> dict[str, float]:
     ratios = [len(pair.chosen) / len(pair.rejected) for pair in pairs]
-    alike_long = [max(ratio, 1 / ratio) <= 1.1 for ratio in ratios]
-    return {"median_ratio": median(ratios), "within_a_tenth": sum(alike_long) / len(pairs)}
+    similar = [max(ratio, 1 / ratio) <= 1.1 for ratio in ratios]
+    return {"median_ratio": median(ratios), "within_a_tenth": sum(similar) / len(pairs)}
 
 
 def repeats(pairs: Sequence[Pair]) -> dict[str, int]:
-    """Answers that stand under several questions, questions that several users ask, and rows that are there twice."""
+    """Answers to several questions, questions of several users, and duplicate rows."""
     users: dict[str, set[str]] = defaultdict(set)
     questions: dict[str, set[str]] = defaultdict(set)
     sides: dict[str, set[int]] = defaultdict(set)
     rows = set()
     for pair in pairs:
-        # a row without a user is its own user, which would tell every copy from its original
+        # a row without a user is its own user, so its copies would look different
         rows.add((pair.user if pair.user != pair.id else None, pair.question, *pair.answers))
         users[pair.question].add(pair.user)
         for side, answer in enumerate(pair.contrast):
@@ -131,20 +114,19 @@ def repeats(pairs: Sequence[Pair]) -> dict[str, int]:
 
 
 def leaks(pairs: Sequence[Pair]) -> dict[str, int]:
-    """Rows in which a model can read what is hidden: a run of words of rubric or narrative, and where it stands."""
-    counted = Counter(place for pair in pairs for place in _leaking(pair))
-    return {"words": LEAK_WORDS, **{place: counted[place] for place in ("question", "posts", "chosen", "rejected")}}
-
-
-def _leaking(pair: Pair) -> list[str]:
-    hidden = SharedWording(hidden_texts(pair.narrative, pair.rubric))
-    seen: dict[str, Sequence[str]] = {
-        "question": [pair.question],
-        "posts": [post.text for post in pair.profile],
-        "chosen": [pair.chosen],
-        "rejected": [pair.rejected],
-    }
-    return [place for place, texts in seen.items() if any(map(hidden.first_in, texts))]
+    """In how many rows a model can read a run of words of rubric or narrative, by the place where it is."""
+    counts = {"words": LEAK_WORDS, "question": 0, "posts": 0, "chosen": 0, "rejected": 0}
+    for pair in pairs:
+        hidden = SharedWording(hidden_texts(pair.narrative, pair.rubric))
+        visible: dict[str, Sequence[str]] = {
+            "question": [pair.question],
+            "posts": [post.text for post in pair.profile],
+            "chosen": [pair.chosen],
+            "rejected": [pair.rejected],
+        }
+        for place, texts in visible.items():
+            counts[place] += any(map(hidden.first_in, texts))
+    return counts
 
 
 def between_splits(here: Sequence[Pair], there: Sequence[Pair], encoder: Encoder) -> dict[str, Any]:
@@ -202,31 +184,33 @@ def audit(
     if config.ceiling not in (models or {}):
         MODELS.check(Spec.parse(config.ceiling))
     encoder = ENCODERS.make(config.encoder)
-    folder = config.out or _default_folder(config)
+    default = _evaluation(config, (*FLOORS, config.ceiling), "profile").folder(Path(config.dataset).name)
+    folder = config.out or default.with_name(f"audit-{default.name}")
     progress.begin(f"checking {config.dataset}")
     dataset = load(config.dataset, split=config.split, limit=config.limit, skip_bad=config.skip_bad, donors=True)
     pairs = [item for item in dataset if isinstance(item, Pair)]
     rows = RowGroups(codes(dataset.index.clusters), np.array(dataset.index.twins, dtype=np.int64))
     floors = _columns(config, folder / "floors", FLOORS, "profile", models, progress)
-    readable = any(pair.rubric for pair in pairs)
-    ceiling = None
-    if readable:
+    readers: dict[str, Column] = {}
+    if any(pair.rubric for pair in pairs):
         readers = _columns(config, folder / "ceiling", (config.ceiling,), "oracle", models, progress)
-        ceiling = readers[config.ceiling]
     progress.begin("learning without the person", total=2)
-    blind = _blind(pairs, dataset.index.clusters, encoder, config, progress)
+    blind, blind_credits = _learn_blind(pairs, dataset.index.clusters, rows, encoder, config, progress)
     reading = headroom = None
-    if ceiling is not None:
-        accuracy = rows.share(ceiling.credit, ceiling.margin)
-        reading = {"model": config.ceiling, "accuracy": accuracy, "failures": dict(sorted(ceiling.failures.items()))}
-        if blind is not None:
-            headroom = difference(ceiling.credit, blind.beside_question, rows.clusters, seed=config.seed).as_dict()
+    if (reader := readers.get(config.ceiling)) is not None:
+        accuracy = rows.share(reader.credit, reader.margin)
+        reading = {"model": config.ceiling, "accuracy": accuracy, "failures": dict(sorted(reader.failures.items()))}
+        if blind:
+            headroom = difference(reader.credit, blind_credits, rows.clusters, seed=config.seed).as_dict()
     scores = {name: rows.share(column.credit, column.margin) for name, column in floors.items()}
     result = {
         "prb": __version__,
-        "dataset": _about(dataset),
+        "dataset": {
+            **describe_dataset(dataset),
+            "mirror_rows": sum(twin >= 0 for twin in dataset.index.twins),
+        },
         "floors": [{"model": name, "accuracy": accuracy} for name, accuracy in scores.items()],
-        "blind": blind and _learned(blind, rows),
+        "blind": blind,
         "ceiling": reading,
         "headroom": headroom,
         "length": {"chosen_longer": scores["length"], **length_balance(pairs)},
@@ -257,11 +241,6 @@ def _evaluation(config: AuditConfig, models: Sequence[str], condition: Literal["
     return EvaluateConfig(model=tuple(models), condition=(condition,), **same)
 
 
-def _default_folder(config: AuditConfig) -> Path:
-    folder = _evaluation(config, (*FLOORS, config.ceiling), "profile").folder(Path(config.dataset).name)
-    return folder.with_name(f"audit-{folder.name}")
-
-
 def _columns(
     config: AuditConfig,
     folder: Path,
@@ -288,72 +267,46 @@ class RowGroups(NamedTuple):
         return share(credits[known], self.clusters[known], failed=int((~known).sum()), exact=exact).as_dict()
 
 
-@dataclass(frozen=True)
-class Blind:
-    """Credits of the two learners, and how their folds were cut."""
+def _learn_blind(
+    pairs: Sequence[Pair],
+    clusters: Sequence[str],
+    rows: RowGroups,
+    encoder: Encoder,
+    config: AuditConfig,
+    progress: Progress,
+) -> tuple[dict[str, Any] | None, Floats]:
+    """How well one can predict who is chosen without the user, and the credits with question and answer.
 
-    beside_question: Floats
-    alone: Floats
-    groups: int
-    grouped_by: str
-    features: str
-
-
-def _blind(
-    pairs: Sequence[Pair], clusters: Sequence[str], encoder: Encoder, config: AuditConfig, progress: Progress
-) -> Blind | None:
+    `None` if there are too few independent questions to learn from.
+    """
     features = Features(pairs, encoder)
     asked = {pair.question: n for n, pair in enumerate(pairs)}
     names = list(asked)
     near = [(names[i], names[j]) for i, j in near_duplicates(features.questions[list(asked.values())])]
-    cut = fold_groups(clusters, [pair.question for pair in pairs], near, least=2 * config.folds)
-    if cut is None:
-        return None
-    groups, grouped_by = cut
-
-    def learned(chosen: Matrix, rejected: Matrix) -> Floats:
-        margins = blind_margins(chosen, rejected, groups, folds=config.folds, strength=STRENGTH, seed=config.seed)
+    folds = fold_groups(clusters, [pair.question for pair in pairs], near, least=2 * config.folds)
+    if folds is None:
+        return None, np.array([])
+    groups, grouped_by = folds
+    chosen, rejected = features.chosen, features.rejected
+    views = {
+        "question_and_answer": (features.with_question(chosen), features.with_question(rejected)),
+        "answer": (chosen, rejected),
+    }
+    credits: dict[str, Floats] = {}
+    for name, sides in views.items():
+        margins = blind_margins(*sides, groups, folds=config.folds, strength=STRENGTH, seed=config.seed)
         assert margins is not None
+        credits[name] = np.array(credits_of(margins))
         progress.advance()
-        return np.array(credits_of(margins))
-
-    return Blind(
-        beside_question=learned(*features.beside_question()),
-        alone=learned(*features.alone()),
-        groups=len(set(groups)),
-        grouped_by=grouped_by,
-        features=f"{encoder.fingerprint}, words, style",
-    )
-
-
-def _learned(blind: Blind, rows: RowGroups) -> dict[str, Any]:
-    # credits stand in for margins, whose last digits depend on the order of a matrix product: the learner knows nobody
-    return {
-        "question_and_answer": rows.share(blind.beside_question, blind.beside_question - 0.5),
-        "answer": rows.share(blind.alone, blind.alone - 0.5),
-        "groups": blind.groups,
-        "grouped_by": blind.grouped_by,
-        "features": blind.features,
-    }
-
-
-def _about(dataset: Dataset) -> dict[str, Any]:
-    return {
-        "name": dataset.name,
-        "split": dataset.split,
-        "rows": len(dataset),
-        "users": len(set(dataset.index.users)),
-        "clusters": len(set(dataset.index.clusters)),
-        "clustered_by": dataset.index.clustered_by,
-        "mirror_rows": sum(twin >= 0 for twin in dataset.index.twins),
-        "fingerprint": dataset.fingerprint,
-        "left_out": dataset.left_out,
-    }
+    # credits stand in for margins, whose last digits depend on the order of a matrix product
+    shares = {name: rows.share(values, values - 0.5) for name, values in credits.items()}
+    about = {"groups": len(set(groups)), "grouped_by": grouped_by, "features": f"{encoder.fingerprint}, words, style"}
+    return {**shares, **about}, credits["question_and_answer"]
 
 
 def _giveaways(pairs: Sequence[Pair], clusters: Sequence[str]) -> dict[str, Any]:
-    found, looked_at = giveaways(((marks(pair.chosen), marks(pair.rejected)) for pair in pairs), clusters)
-    real = [word for word in found if word.p < LEVEL]
+    tested, looked_at = giveaways(((marks(pair.chosen), marks(pair.rejected)) for pair in pairs), clusters)
+    real = [word for word in tested if word.p < LEVEL]
     return {"looked_at": looked_at, "more_than_chance": len(real), "words": [asdict(word) for word in real[:SHOWN]]}
 
 
@@ -373,15 +326,16 @@ def _topics(
         vectors = encoder.encode([pair.question, *(post.text for post in posts)])
         return float(np.sort(vectors[1:] @ vectors[0])[-config.k :].mean())
 
-    own = np.array([closeness(pair, pair.profile) for pair in pairs])
+    users_own = np.array([closeness(pair, pair.profile) for pair in pairs])
     topics: dict[str, Any] = {"k": config.k}
     for kind in get_args(Donors):
         donors = [pick_donor(pair, users, config.seed, kind) for pair in pairs]
-        lent = np.array([closeness(p, users.history(d).posts if d else ()) for p, d in zip(pairs, donors, strict=True)])
-        both = ~np.isnan(own + lent)
-        means = {"own": float(own[both].mean()), "donor": float(lent[both].mean())} if both.any() else {}
-        topics[kind] = {"own": None, "donor": None, **means}
-        topics[kind]["difference"] = difference(own, lent, clusters, seed=config.seed).as_dict()
+        donated = [closeness(p, users.history(d).posts if d else ()) for p, d in zip(pairs, donors, strict=True)]
+        donors_own = np.array(donated)
+        both = ~np.isnan(users_own + donors_own)
+        means = [float(values[both].mean()) if both.any() else None for values in (users_own, donors_own)]
+        estimate = difference(users_own, donors_own, clusters, seed=config.seed)
+        topics[kind] = {"own": means[0], "donor": means[1], "difference": estimate.as_dict()}
     return topics
 
 
@@ -401,27 +355,24 @@ def verdict(result: Mapping[str, Any]) -> str:
     if blind is None:
         return f"{name}: too few independent questions to tell how far one gets without the person."
     learner = blind["question_and_answer"]
-    said = f"{name}: a learner that never sees the person gets {_percent(learner)}"
+    blind_part = f"{name}: a learner that never sees the person gets {_percent(learner)}"
     if learner["low"] > 0.5:
-        said += f", so {'much' if learner['low'] > MUCH else 'some'} of it can be had without the person"
+        blind_part += f", so {'much' if learner['low'] > MUCH else 'some'} of it can be had without the person"
     if headroom is None:
-        return f"{said}. Nobody can say what the person adds: there is no rubric to read."
+        return f"{blind_part}. Nobody can say what the person adds: there is no rubric to read."
     if not headroom["n"]:
-        return f"{said}. What the person adds cannot be told: {result['ceiling']['model']} could read no rubric."
+        return f"{blind_part}. What the person adds cannot be told: {result['ceiling']['model']} could read no rubric."
     if headroom["low"] is None:
-        return f"{said}. What the person adds cannot be told: {headroom['n']} pairs of one person were read."
+        return f"{blind_part}. What the person adds cannot be told: {headroom['n']} pairs of one person were read."
     points = f"{100 * headroom['value']:+.1f} points [{100 * headroom['low']:+.1f}, {100 * headroom['high']:+.1f}]"
     reader = f"Reading the rubric ({result['ceiling']['model']}) gets {_percent(result['ceiling']['accuracy'])}"
-    return f"{said}. {reader}: {points}, {_meaning(headroom)}."
+    meaning = "so nothing that only the person decides could be shown"
+    if headroom["low"] > 0:
+        meaning = "which only the person decides"
+    elif headroom["high"] < 0:
+        meaning = "so this reader of the rubric knows less than a learner that knows nobody"
+    return f"{blind_part}. {reader}: {points}, {meaning}."
 
 
 def _percent(estimate: Mapping[str, Any]) -> str:
     return f"{100 * estimate['value']:.1f} % [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
-
-
-def _meaning(headroom: Mapping[str, Any]) -> str:
-    if headroom["low"] > 0:
-        return "which only the person decides"
-    if headroom["high"] < 0:
-        return "so this reader of the rubric knows less than a learner that knows nobody"
-    return "so nothing that only the person decides could be shown"

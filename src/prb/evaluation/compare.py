@@ -10,7 +10,7 @@ import numpy as np
 
 from prb.config import Place, Positional, Seed, Settings, config
 from prb.errors import BadInput
-from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
+from prb.evaluation.outcomes import Outcomes, read_outcomes
 from prb.runs import SUMMARY, read_result
 from prb.stats.estimate import codes, share
 from prb.stats.paired import correct, difference, flip_rate
@@ -51,7 +51,9 @@ def compare(config: CompareConfig) -> dict[str, Any]:
     if not any(row["n"] for row in rows):
         raise BadInput(f"nothing to compare: no row was answered in both {config.run_a} and {config.run_b}")
     correct(rows)
-    return {"a": str(config.run_a), "b": str(config.run_b), "same_data": _same_data(config), "comparisons": rows}
+    data_a, data_b = (read_result(folder, SUMMARY)["dataset"] for folder in (config.run_a, config.run_b))
+    same_data = data_a["fingerprint"] == data_b["fingerprint"]
+    return {"a": str(config.run_a), "b": str(config.run_b), "same_data": same_data, "comparisons": rows}
 
 
 def _pairs_run(folder: Path) -> Outcomes:
@@ -80,7 +82,8 @@ def _models(outcomes: Outcomes, model: str | None, folder: Path) -> list[str]:
 
 
 def _compare_cells(left: Cell, right: Cell, a: Outcomes, b: Outcomes, seed: int) -> dict[str, Any]:
-    x_of, y_of = _credits(a, a.of[left]), _credits(b, b.of[right])
+    x_of = dict(zip(a.pairs, a.of[left].credit.tolist(), strict=True))
+    y_of = dict(zip(b.pairs, b.of[right].credit.tolist(), strict=True))
     cluster_of = dict(zip(a.pairs, a.clusters, strict=True))
     common = [pair for pair in x_of if pair in y_of]
     x, y = (np.array([credits[pair] for pair in common], dtype=np.float64) for credits in (x_of, y_of))
@@ -97,16 +100,6 @@ def _compare_cells(left: Cell, right: Cell, a: Outcomes, b: Outcomes, seed: int)
         "changed_sides": flip_rate(x, y),
         "only_in_one": len(x_of) + len(y_of) - 2 * len(common),
     }
-
-
-def _credits(outcomes: Outcomes, column: Column) -> dict[str, float]:
-    return dict(zip(outcomes.pairs, column.credit.tolist(), strict=True))
-
-
-def _same_data(config: CompareConfig) -> bool:
-    """Whether both runs saw the very same file."""
-    a, b = (read_result(folder, SUMMARY)["dataset"]["fingerprint"] for folder in (config.run_a, config.run_b))
-    return bool(a == b)
 
 
 def _listed(outcomes: Outcomes) -> str:

@@ -68,7 +68,7 @@ class QueryBuilder:
         )
 
     def build(self, item: Item, condition: Condition, plan: Plan | Failure | None = None) -> Built | Failure:
-        """`plan` is what `plans` or an earlier process found for condition `plan`; without it the planner is asked."""
+        """`plan` is what `plans` or an earlier process inferred for condition `plan`; without it the planner runs."""
         built = self._build(item, condition, plan)
         if self.mask and isinstance(built, Built):
             return replace(built, query=mask_query(built.query))
@@ -82,7 +82,7 @@ class QueryBuilder:
         return dict(zip([item.id for item in items], plan_all(self.planner, asks), strict=True))
 
     def _whole_history(self, item: Item) -> Query:
-        """All that a planner may see; it picks from it what it needs."""
+        """All that a planner may see; it picks what it needs."""
         posts, choices = self._of_kind(History(item.profile, item.choices))
         leaks = leaking_choices(item.question, item.answers, choices)
         return Query(
@@ -142,17 +142,16 @@ def pick_donor(item: Item, users: Users, seed: int, donors: Donors = "matched") 
     """A fixed other user for each item, by hash, from the whole split and outside the item's cluster if possible.
 
     A matched donor asks about the item's topic, else within its category: a history about something else would lose to
-    the user's own for being off topic, whoever wrote them.
+    the user's own for being off topic, whoever wrote it.
     """
     cluster = users.cluster(item.user)
+
+    def drawn(names: Sequence[str]) -> Iterator[str]:
+        return (names[draw(seed, attempt, item.id) % len(names)] for attempt in count())
+
     for pool in (*(users.asking_about(item) if donors == "matched" else ()), users.names):
         if any(users.cluster(name) != cluster for name in pool):
-            return next(name for name in _draws(item.id, pool, seed) if users.cluster(name) != cluster)
+            return next(name for name in drawn(pool) if users.cluster(name) != cluster)
     if any(name != item.user for name in users.names):
-        return next(name for name in _draws(item.id, users.names, seed) if name != item.user)
+        return next(name for name in drawn(users.names) if name != item.user)
     return None
-
-
-def _draws(item_id: str, names: Sequence[str], seed: int) -> Iterator[str]:
-    for attempt in count():
-        yield names[draw(seed, attempt, item_id) % len(names)]

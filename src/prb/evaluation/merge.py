@@ -88,7 +88,7 @@ def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
 
 
 def read_part(folder: Path) -> Part:
-    """A shard; what is no finished shard is refused."""
+    """A finished shard; anything else is refused."""
     stored = read_identity(folder)
     settings = stored.get("evaluate")
     if not isinstance(settings, dict) or not isinstance(settings.get("shard"), str):
@@ -112,22 +112,21 @@ def check_parts(parts: Sequence[Part]) -> list[Part]:
             differing.append(f"shards: {first.shard.total} → {part.shard.total}")
         if differing:
             raise RunConflict(f"{first.folder} and {part.folder} differ:\n  " + "\n  ".join(differing))
-    found: dict[int, Part] = {}
+    by_number: dict[int, Part] = {}
     for part in parts:
-        other = found.setdefault(part.shard.number, part)
+        other = by_number.setdefault(part.shard.number, part)
         if other is not part:
             raise BadInput(f"{other.folder} and {part.folder} are both shard {part.shard.number}/{part.shard.total}")
     numbers = range(1, first.shard.total + 1)
-    missing = [f"{number}/{first.shard.total}" for number in numbers if number not in found]
+    missing = [f"{number}/{first.shard.total}" for number in numbers if number not in by_number]
     if missing:
         listed = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
         raise BadInput(f"missing shards: {listed}")
-    return [found[number] for number in numbers]
+    return [by_number[number] for number in numbers]
 
 
 def by_row(part: Part, settings: EvaluateConfig, rows: int) -> Iterator[list[Line]]:
-    """Of each row of a shard, model by model, its lines under all conditions; in the file a batch has them by
-    condition."""
+    """The lines of each row of a shard under all conditions, model by model; the file has each batch by condition."""
     lines, conditions = read_lines(part.folder / OUTCOMES), len(settings.condition)
     for _ in settings.model:
         for start in range(0, rows, settings.batch):

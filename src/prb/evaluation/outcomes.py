@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -13,13 +13,10 @@ from typing import Any, get_args
 
 import numpy as np
 
-from prb.config import Condition
 from prb.errors import BadInput
-from prb.evaluation.scoring import checked_reward
 from prb.runs import OUTCOMES, check_unchanged, read_lines
-from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
 from prb.stats.estimate import Floats
-from prb.types import NO_EVIDENCE, Failure, FailureKind, Item, Outcome, Pair, Record, Recorded
+from prb.types import FailureKind, Outcome
 
 NAN = float("nan")
 FIELDS = frozenset(Outcome.__dataclass_fields__)
@@ -35,13 +32,13 @@ READ = (
     *("model", "condition", "pair", "user", "cluster", "credit", "margin", "scores", "verdicts", "leaks", "failure"),
     *("cut", "tokens", "seconds", "cost", "post_ids", "plan", "text"),
 )
-"""What columns take of an outcome."""
+"""The fields of an outcome that columns use."""
 _TAKEN = attrgetter(*READ)
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What a model was shown of one pair and what it returned."""
+    """What a model was shown for one pair and what it returned."""
 
     scores: tuple[float | None, ...]
     verdicts: tuple[str | None, ...]
@@ -124,7 +121,7 @@ class Outcomes:
         self.clusters: list[str] = []
         self._pairs_known, self._cells_known = pairs is not None, cells is not None
         self._details = details
-        self._shared: dict[Any, Any] = {}  # models of a run are shown the same posts and plans: one tuple for all
+        self._shared: dict[Any, Any] = {}  # the models of a run are shown the same posts and plans
 
     @property
     def models(self) -> list[str]:
@@ -142,7 +139,7 @@ class Outcomes:
                 raise RuntimeError(problem)
 
     def read(self, line: Mapping[str, Any], where: str) -> None:
-        """A line of a file, checked: it must be one that `prb evaluate` writes, for the pair whose turn it is."""
+        """A line of a file: it must be one that `prb evaluate` writes, and about the next pair of its column."""
         problem = _problem(line) or self._add(line)
         if problem:
             raise BadInput(f"{where}: {problem}")
@@ -178,7 +175,7 @@ class Outcomes:
 
 
 def read_outcomes(folder: Path, *, details: bool = False) -> Outcomes:
-    """The outcomes of a run folder, whoever wrote it; `details` adds what was shown and said for each pair."""
+    """The outcomes of a run folder, whoever wrote it; `details` adds what was shown and returned for each pair."""
     path = folder / OUTCOMES
     if not path.exists():
         raise BadInput(f"{folder} is not an evaluation run: it has no {OUTCOMES}")
@@ -192,7 +189,7 @@ def read_outcomes(folder: Path, *, details: bool = False) -> Outcomes:
 
 
 def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule after the other
-    """Why a line cannot be an outcome. Written out, and in few steps, because a run has millions of them."""
+    """Why a line cannot be an outcome. Optimized by hand, because a run has millions of lines."""
     if not line.keys() >= REQUIRED:
         return f"an outcome without {', '.join(sorted(REQUIRED - line.keys()))}"
     credit, margin, failure = line["credit"], line["margin"], line["failure"]
@@ -227,70 +224,3 @@ def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule
 def _are(kinds: frozenset[type], values: Sequence[Any]) -> bool:
     """Whether all values are of these types, and the numbers among them finite; a truth value is no number here."""
     return kinds.issuperset(map(type, values)) and math.isfinite(sum(filter(None, values)))
-
-
-@dataclass(frozen=True)
-class RecordedOutcomes:
-    """Nothing is asked, so no query is built: a row without a rubric can have a score under `oracle`."""
-
-    name: str
-    model: Recorded
-
-    def batch(
-        self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
-    ) -> Iterator[Outcome]:
-        for condition in conditions:
-            for item, cluster in zip(items, clusters, strict=True):
-                record = self.model.recall(item.id, condition)
-                failure = record if isinstance(record, Failure) else _misfit(record, item)
-                spent = Record() if isinstance(record, Failure) else record
-                credit, margin = _credit(spent, item) if failure is None else (None, None)
-                yield Outcome(
-                    pair=item.id,
-                    user=item.user,
-                    cluster=cluster,
-                    model=self.name,
-                    condition=condition,
-                    scores=_finite(spent.scores) if spent.scores else None,
-                    verdicts=spent.verdicts or None,
-                    credit=credit,
-                    margin=margin,
-                    failure=str(failure) if failure else None,
-                    failure_kind=failure.kind if failure else None,
-                    tokens=spent.tokens,
-                    cost=spent.cost,
-                    text=spent.text,
-                )
-
-    def recall(self, *_: Any) -> None:
-        """Nothing is remembered between rows."""
-
-
-def _misfit(record: Record, item: Item) -> Failure | None:
-    """Why a record is not about the answers of its row, or not usable."""
-    if record.scores:
-        if len(record.scores) != len(item.answers) or None in record.scores:
-            found = sum(score is not None for score in record.scores)
-            return Failure("the recorded scores do not fit the answers", f"{found} for {len(item.answers)}")
-        unusable = (checked_reward(score) for score in record.scores if score is not None)
-        return next((score for score in unusable if isinstance(score, Failure)), None)
-    duels = item.n_best * (len(item.answers) - item.n_best) if isinstance(item, Pair) else 0
-    if not duels or len(record.verdicts) != 2 * duels or None in duel_shares(record.verdicts):
-        return Failure("the recorded verdicts do not fit the answers", f"{len(item.answers)} answers")
-    return None
-
-
-def _credit(record: Record, item: Item) -> tuple[float | None, float | None]:
-    """Of pairs; ratings have none. `_misfit` has checked that every score and every duel is there."""
-    if not isinstance(item, Pair):
-        return None, None
-    if record.scores:
-        earned = credit_of_scores(record.scores, item.n_best)  # type: ignore[arg-type]
-    else:
-        earned = credit_of_duels(duel_shares(record.verdicts), item.n_best)  # type: ignore[arg-type]
-    return (None, earned.margin) if item.tier == NO_EVIDENCE else earned
-
-
-def _finite(scores: Sequence[float | None]) -> tuple[float | None, ...]:
-    """As files hold them: what cannot be computed with is null."""
-    return tuple([None if s is None or isinstance(checked_reward(s), Failure) else float(s) for s in scores])

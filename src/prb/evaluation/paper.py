@@ -8,19 +8,19 @@ scripts do. Every run made this way says so in its config and summary. Only the 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 from prb.config import Condition
 from prb.errors import BadInput, PrbError, Unreachable
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column
+from prb.hashing import settings_digest
 from prb.llm import LLM, Completion, Request, Sampling, make_llm
 from prb.models import MODELS, check_scorer
 from prb.models.judge import read_template
@@ -86,18 +86,9 @@ def paper_orders(subsets: Sequence[tuple[str, int]]) -> list[bool]:
 
 
 def lost_and_unparsed(column: Column) -> dict[str, int]:
-    """What the procedure gives away: ties counted as lost, and replies without a verdict counted as "A"."""
+    """What the procedure hides: ties counted as lost, and replies without a verdict counted as "A"."""
     undecided = int((column.margin == 0).sum())
     return {"ties": 0, "unparsed": undecided} if column.verdicts else {"ties": undecided, "unparsed": 0}
-
-
-class Head(Protocol):
-    """A tokenizer and a classification head: texts of one padded batch in, a score each out."""
-
-    fingerprint: str
-
-    def template(self, question: str, answer: str) -> str: ...
-    def scores(self, texts: Sequence[str]) -> list[float]: ...
 
 
 @dataclass(frozen=True)
@@ -105,7 +96,7 @@ class PaperScoring:
     """The scalar evaluator: chosen and rejected of each row, eight texts per batch."""
 
     name: str
-    head: Head
+    head: Classifier
 
     def batch(
         self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
@@ -186,12 +177,14 @@ def paper_scoring(
         head = Classifier(spec)
         return PaperScoring(name, head), head.fingerprint
     llm, prompt = make_llm(spec.options["llm"]), judge_prompt(config.judge_prompt)
-    wording = hashlib.sha256(repr(prompt).encode()).hexdigest()[:12]
     orders = dict(zip(ids, paper_orders(subsets), strict=True))
-    return PaperJudging(name, llm, prompt, orders, config.masks(llm)), f"paper-{llm.fingerprint}-{wording}"
+    fingerprint = f"paper-{llm.fingerprint}-{settings_digest(prompt)}"
+    return PaperJudging(name, llm, prompt, orders, config.masks(llm)), fingerprint
 
 
 class Classifier:
+    """A tokenizer and a classification head: one padded batch of texts in, one score per text out."""
+
     def __init__(self, spec: Spec) -> None:
         from prb.engine.load import load as load_checkpoint
 
@@ -222,7 +215,7 @@ class Classifier:
 
 
 IDENTIFIERS = frozenset({"id", "user", "user_id"})
-"""Keys of an attribute map that say who the user is, not what they like."""
+"""Keys of an attribute map that identify the user and are no preference."""
 
 
 class PersonalizedReward(TypedDict):
@@ -250,22 +243,16 @@ def evaluate_personalized_reward(
     if not 0 <= human_score <= 1:
         raise BadInput(f"human_score must be between 0 and 1, not {human_score}")
     scorer = check_scorer(str(model), MODELS.make(model) if isinstance(model, str) else model, "this needs")
-    (score,) = scorer.score([Ask(Query(question=question, user="you", posts=_posts(profile)), output)])
+    if isinstance(profile, Mapping):
+        attributes = {str(key): value for key, value in profile.items() if key not in IDENTIFIERS}
+        profile = [f"{key.replace('_', ' ')}: {value}" for key, value in attributes.items()]
+    posts = tuple(post if isinstance(post, Post) else Post(str(n), "", post) for n, post in enumerate(profile, 1))
+    (score,) = scorer.score([Ask(Query(question=question, user="you", posts=posts), output)])
     if isinstance(score, Failure) or not math.isfinite(score):
         raise PrbError(f"no score: {score}")
     predicted = _sigmoid(float(score))
     alignment = min(1.0, max(0.0, 1 - abs(predicted - human_score)))
     return {"predicted_reward": predicted, "human_preference_score": human_score, "alignment_score": alignment}
-
-
-def _posts(profile: Sequence[str | Post] | Mapping[str, Any]) -> tuple[Post, ...]:
-    texts: Sequence[str | Post]
-    if isinstance(profile, Mapping):
-        told = {str(key): value for key, value in profile.items() if key not in IDENTIFIERS}
-        texts = [f"{key.replace('_', ' ')}: {value}" for key, value in told.items()]
-    else:
-        texts = profile
-    return tuple(t if isinstance(t, Post) else Post(str(n), "", t) for n, t in enumerate(texts, 1))
 
 
 def _sigmoid(x: float) -> float:

@@ -24,10 +24,10 @@ from prb.engine.executors import Executor, ahead, given, open_executor
 from prb.errors import BadInput, BudgetUsedUp, Unreachable
 from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.config import DEFAULT_CONDITIONS, EvaluateConfig
-from prb.evaluation.outcomes import Outcomes, RecordedOutcomes
+from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_scoring, rows_of_subsets
 from prb.evaluation.planners import PLANNERS, Planner
-from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, Scoring
+from prb.evaluation.scoring import ComparerOutcomes, RecordedOutcomes, ScorerOutcomes, Scoring
 from prb.evaluation.summary import check_requirements, summarize
 from prb.failures import Breaker, breaking
 from prb.hooks import Batch, Hooks, RunResult, RunStart
@@ -40,7 +40,7 @@ from prb.types import Item, Outcome, Recorded, RewardModel, Scorer
 T = TypeVar("T")
 Evaluator = ScorerOutcomes | ComparerOutcomes | RecordedOutcomes | PaperScoring | PaperJudging
 PENDING = "pending.jsonl"
-"""Answers of a batch that had to stop: paid for, but without lines yet."""
+"""Answers of a batch that had to stop: paid for, but not yet in the outcomes."""
 
 
 def evaluate(
@@ -53,7 +53,7 @@ def evaluate(
     """Run or resume; `models` holds reward models of your own by the name they have in `config.model`."""
     config = complete(config)
     models = models or {}
-    told = Hooks(config.hook, hooks)
+    listeners = Hooks(config.hook, hooks)
     for name, spec in map(split_alias, config.model):
         if name not in models:
             MODELS.check(Spec.parse(spec))
@@ -69,17 +69,15 @@ def evaluate(
         RunFolder(folder, about, journals=(OUTCOMES,)) as run,
         breaking(config.max_fatal) as breaker,
     ):
-        told.tell(
-            "on_run_start",
-            RunStart(verb=config.verb, folder=folder, settings=about["evaluate"], dataset=about["dataset"]),
-        )
-        runner = Runner(config, dataset, planner, models, run, executor, breaker, progress, told)
+        start = RunStart(verb=config.verb, folder=folder, settings=about["evaluate"], dataset=about["dataset"])
+        listeners.tell("on_run_start", start)
+        runner = Runner(config, dataset, planner, models, run, executor, breaker, progress, listeners)
         runner.retry_failures()
         for position, (name, spec) in enumerate(map(split_alias, config.model)):
             runner.evaluate_model(position, name, spec)
         summary, users = summarize(config, dataset, runner.outcomes)
         run.finish({USERS: users, SUMMARY: summary})
-    told.tell("on_result", RunResult(folder=folder, summary=summary))
+    listeners.tell("on_result", RunResult(folder=folder, summary=summary))
     return Finished(folder, summary)
 
 
@@ -104,11 +102,7 @@ def complete(config: EvaluateConfig) -> EvaluateConfig:
         raise BadInput("--judge-prompt can only be used with --protocol paper")
     if len(set(config.names)) < len(set(config.model)):
         raise BadInput("two models have the same short name")
-    return replace(
-        config,
-        model=config.models,
-        condition=tuple(dict.fromkeys(config.condition)) or DEFAULT_CONDITIONS,
-    )
+    return replace(config, model=config.models, condition=tuple(dict.fromkeys(config.condition)) or DEFAULT_CONDITIONS)
 
 
 def identity(config: EvaluateConfig, dataset: Dataset, planner: str) -> dict[str, Any]:
@@ -118,7 +112,7 @@ def identity(config: EvaluateConfig, dataset: Dataset, planner: str) -> dict[str
 
 
 class Runner:
-    """The lines of one run: those that are there, and those still to be made."""
+    """Produces the lines of one run that are not there yet."""
 
     def __init__(
         self,
@@ -141,17 +135,19 @@ class Runner:
         self._subsets = list(dataset.subsets()) if config.protocol == "paper" else []
         parts = rows_of_subsets(self._subsets) or [len(dataset)]
         self._sizes = [min(config.batch, rows - start) for rows in parts for start in range(0, rows, config.batch)]
-        self._kept = self._whole_batches(self._journal.count())
+        models_done, rest = divmod(min(self._journal.count(), self._per_model * len(config.model)), self._per_model)
+        ends = (rows * self._per_row for rows in accumulate(self._sizes))
+        self._kept = models_done * self._per_model + max((end for end in ends if end <= rest), default=0)
         if self._journal.dropped_tail:
             progress.note("the last line was torn by a crash; dropped, to be done again")
         if self._kept:
             progress.note(f"resuming: {self._kept} of {self._per_model * len(config.model)} outcomes are there")
-        self._journal.keep(self._kept)
+        self._journal.keep(self._kept)  # an unfinished batch is repeated as a whole
         self._pending = run.folder / PENDING
         self._stored = enumerate(islice(self._journal.lines(), self._kept), 1)  # opened when the first line is read
 
     def retry_failures(self) -> None:
-        """Ask again about stored failures that may have passed, and replace their lines; all others stay as they are.
+        """Ask again about stored failures that may be temporary, and replace their lines.
 
         The answers of the other rows are recalled, so nothing is paid twice and equal questions have equal answers.
         """
@@ -206,7 +202,7 @@ class Runner:
             with self._keeping_paid(evaluator):
                 outcomes = evaluator.batch(batch, clusters[row : row + len(batch)], conditions, only)
             for (number, line), outcome in zip(failed.items(), outcomes, strict=True):
-                changed[number] = with_earlier_cost(outcome, line)
+                changed[number] = _with_earlier_cost(outcome, line)
             self.progress.advance(len(failed))
         remove(self._pending)
 
@@ -240,20 +236,19 @@ class Runner:
     def _ahead(
         self, evaluator: Evaluator, batches: Iterable[list[Item]], row: int
     ) -> Iterator[tuple[list[Item], Callable[[], list[Outcome]]]]:
-        """The batches from a row on, each with what finishes it; several are started at a time."""
+        """The batches from a row on, each with the function that finishes it; several are started at a time."""
         conditions, clusters = self.config.condition, islice(self.dataset.index.clusters, row, None)
 
         def start(batch: list[Item]) -> Callable[[], list[Outcome]]:
-            own = list(islice(clusters, len(batch)))
+            batch_clusters = list(islice(clusters, len(batch)))
             if isinstance(evaluator, Scoring):
-                started: Any = evaluator.start(batch, own, conditions)
-                return partial(evaluator.finish, started)
-            return lambda: list(evaluator.batch(batch, own, conditions))
+                return evaluator.start(batch, batch_clusters, conditions)
+            return lambda: list(evaluator.batch(batch, batch_clusters, conditions))
 
         return ahead(batches, start, getattr(evaluator, "window", 1))
 
     def _read(self, model: str, rows: int) -> list[dict[str, Any]]:
-        """The stored lines of so many rows."""
+        """The stored lines of the next rows."""
         lines = []
         for number, line in islice(self._stored, rows * self._per_row):
             where = f"{self._journal.path}, line {number}"
@@ -265,21 +260,13 @@ class Runner:
 
     @contextmanager
     def _keeping_paid(self, evaluator: Evaluator) -> Iterator[None]:
-        """If a batch has to stop, what was answered is kept for when the run is resumed."""
+        """If a batch has to stop, keep its answers for the resumed run."""
         try:
             yield
         except (Unreachable, BudgetUsedUp):
             if isinstance(evaluator, Scoring) and evaluator.paid:
                 write_bytes(self._pending, b"".join(map(sealed, evaluator.paid_lines())))
             raise
-
-    def _restore(self, evaluator: ScorerOutcomes | ComparerOutcomes) -> ScorerOutcomes | ComparerOutcomes:
-        if self._pending.exists():
-            try:
-                evaluator.restore(read_lines(self._pending))
-            except (KeyError, TypeError, ValueError):
-                raise BadInput(f"{self._pending} is damaged; delete it and run again to ask for its answers") from None
-        return evaluator
 
     def _evaluator(self, name: str, spec: str) -> Evaluator:
         config, models = self.config, self.models
@@ -299,29 +286,30 @@ class Runner:
             return RecordedOutcomes(name, model)
         builder = QueryBuilder.of(config, self.dataset, self.planner, reader=model, seed=config.seed)
         refuse = config.on_overflow == "error"
+        scoring: ScorerOutcomes | ComparerOutcomes
         if isinstance(model, Scorer):
-            return self._restore(ScorerOutcomes(name, model, builder, self.breaker, refuse_cuts=refuse))
-        if config.task == "ratings":
+            scoring = ScorerOutcomes(name, model, builder, self.breaker, refuse_cuts=refuse)
+        elif config.task == "ratings":
             raise BadInput(f"{name!r} only compares answers; ratings need a model that scores them")
-        both = config.orders == "both"
-        comparer = ComparerOutcomes(
-            name, model, builder, self.breaker, both_orders=both, seed=config.seed, refuse_cuts=refuse
-        )
-        return self._restore(comparer)
+        else:
+            both = config.orders == "both"
+            scoring = ComparerOutcomes(
+                name, model, builder, self.breaker, both_orders=both, seed=config.seed, refuse_cuts=refuse
+            )
+        if self._pending.exists():
+            try:
+                scoring.restore(read_lines(self._pending))
+            except (KeyError, TypeError, ValueError):
+                raise BadInput(f"{self._pending} is damaged; delete it and run again to ask for its answers") from None
+        return scoring
 
     def _batches(self) -> Iterator[list[Item]]:
         rows = iter(self.dataset)
         return (list(islice(rows, size)) for size in self._sizes)
 
-    def _whole_batches(self, lines: int) -> int:
-        """How many of the lines belong to finished batches; the rest is done again whole."""
-        done, rest = divmod(min(lines, self._per_model * len(self.config.model)), self._per_model)
-        ends = (end * self._per_row for end in accumulate(self._sizes))
-        return done * self._per_model + max((end for end in ends if end <= rest), default=0)
 
-
-def with_earlier_cost(outcome: Outcome, line: Mapping[str, Any]) -> Outcome:
-    """The outcome of a second attempt; what the first one cost stays booked, and its replies stay beside the new."""
+def _with_earlier_cost(outcome: Outcome, line: Mapping[str, Any]) -> Outcome:
+    """The outcome of a second attempt, with the cost and the replies of the first one added."""
     earlier = tuple(line["text"])
     first_failed = (line["scores"] or line["verdicts"] or [None])[0] is None
     return replace(

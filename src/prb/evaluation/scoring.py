@@ -1,7 +1,7 @@
 """One batch of items through one model: queries in, the model's rewards or verdicts, outcomes out.
 
-An identical question to a model is asked once per run and its answer remembered, so the twins of a mirror pair get the
-very same scores wherever the model is not told who asks.
+A model is asked the same thing only once per run, so the twins of a mirror pair get exactly the same scores wherever
+the model is not told who asks.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any, ClassVar, Generic, TypeVar
@@ -23,14 +23,30 @@ from prb.evaluation.planners import Plan
 from prb.failures import Breaker, gravest
 from prb.hashing import draw
 from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
-from prb.types import NO_EVIDENCE, Ask, Comparer, Duel, Failure, Item, Outcome, Pair, Query, Reward, Scorer, Verdict
+from prb.types import (
+    NO_EVIDENCE,
+    Ask,
+    Comparer,
+    Duel,
+    Failure,
+    Item,
+    Outcome,
+    Pair,
+    Query,
+    Record,
+    Recorded,
+    Reward,
+    Scorer,
+    Verdict,
+)
 
 A = TypeVar("A", Ask, Duel)
 V = TypeVar("V", float, Verdict)
+Earned = tuple[float | None, float | None, tuple[float | None, ...] | None, tuple[str | None, ...] | None]
+"""Credit and margin, unless something failed; scores; verdicts."""
 
 LARGEST_REWARD = 1e100
 """Beyond it sums and squares of margins overflow; no model means such a reward."""
-UNASKED = Query(question="")
 SPENT = ("tokens", "cut", "cost", "text")
 """What is stored of an answer beside its value."""
 
@@ -45,34 +61,26 @@ class Job:
     keys: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True)
-class Started(Generic[V]):
-    """A batch whose questions were handed in."""
-
-    jobs: Sequence[Job]
-    clusters: Sequence[str]
-    keys: Sequence[bytes]
-    answers: Callable[[], list[V | Failure]]
-    asked: Sequence[Later]
-
-
 class Scoring(ABC, Generic[A, V]):
-    """From items to outcomes; subclasses say what is asked of a model and what its answers are worth."""
+    """From items to outcomes; subclasses say what a model is asked and what its answers are worth."""
 
-    method: ClassVar[str]
-    """Of the model."""
+    method: ClassVar[str]  # of the model
 
     def __init__(
-        self, name: str, model: object, builder: QueryBuilder, breaker: Breaker | None, *, refuse_cuts: bool
+        self,
+        name: str,
+        model: Scorer | Comparer,
+        builder: QueryBuilder,
+        breaker: Breaker | None = None,
+        *,
+        refuse_cuts: bool = False,
     ) -> None:
         self.name = name
         self.window = window(model)
         """How many batches may be started before the first is finished; they are finished in the same order."""
-        self._model = model
         self.paid: dict[bytes, V] = {}
-        """Answers of a batch that was stopped before it had lines."""
-        self._builder, self._breaker = builder, breaker or Breaker()
-        self._refuse_cuts = refuse_cuts
+        """Answers of a batch that stopped before its outcomes were written."""
+        self._model, self._builder, self._breaker, self._refuse_cuts = model, builder, breaker or Breaker(), refuse_cuts
         self._memo: Memo[V] = Memo(strip=_without_cost)
 
     def batch(
@@ -82,11 +90,11 @@ class Scoring(ABC, Generic[A, V]):
         conditions: Sequence[Condition],
         only: Sequence[int] | None = None,
     ) -> list[Outcome]:
-        """All items under all conditions, condition by condition, or `only` those at some places of this list.
+        """All items under all conditions, condition by condition, or `only` those at some positions of this list.
 
         If the model cannot be reached or the budget is used up, this raises, and `paid` holds what was answered.
         """
-        return self.finish(self.start(items, clusters, conditions, only))
+        return self.start(items, clusters, conditions, only)()
 
     def start(
         self,
@@ -94,8 +102,8 @@ class Scoring(ABC, Generic[A, V]):
         clusters: Sequence[str],
         conditions: Sequence[Condition],
         only: Sequence[int] | None = None,
-    ) -> Started[V]:
-        """The first half of `batch`: the model is given what it has not been asked before."""
+    ) -> Callable[[], list[Outcome]]:
+        """`batch` in two steps: this submits to the model what it was not asked before; the result returns outcomes."""
         places = [(item, cluster, c) for c in conditions for item, cluster in zip(items, clusters, strict=True)]
         if only is not None:
             places = [places[n] for n in only]
@@ -107,34 +115,34 @@ class Scoring(ABC, Generic[A, V]):
         for key, answer in self.paid.items():
             if key not in self._memo:
                 self._memo.put(key, answer)
-        asked: list[Later] = []
+        submitted: list[Later] = []
 
         def ask(missing: Sequence[A]) -> Callable[[], Sequence[V | Failure]]:
-            asked.append(later := begin(self._model, self.method, missing))
+            submitted.append(later := begin(self._model, self.method, missing))
             return lambda: self._checked(later.result())
 
-        answers = self._memo.start(ask, list(asks.values()), list(asks))
+        wait = self._memo.start(ask, list(asks.values()), list(asks))
         for key, answer in self.paid.items():
             self._memo.put(key, _without_cost(answer))
         self.paid = {}
-        return Started(jobs, [cluster for _, cluster, _ in places], list(asks), answers, asked)
 
-    def finish(self, started: Started[V]) -> list[Outcome]:
-        """The second half of `batch`: outcomes of what the model answered."""
-        answers = dict(zip(started.keys, started.answers(), strict=True))
-        seconds = sum(later.seconds for later in started.asked) / max(1, len(started.jobs))
-        if error := self._breaker.error(answers.values(), self.name):
-            self.paid = {key: answer for key, answer in answers.items() if not isinstance(answer, Failure)}
-            raise error
-        return [
-            self._outcome(job, cluster, [answers[key] for key in job.keys], seconds)
-            for job, cluster in zip(started.jobs, started.clusters, strict=True)
-        ]
+        def finish() -> list[Outcome]:
+            answers = dict(zip(asks, wait(), strict=True))
+            seconds = sum(later.seconds for later in submitted) / max(1, len(jobs))
+            if error := self._breaker.error(answers.values(), self.name):
+                self.paid = {key: answer for key, answer in answers.items() if not isinstance(answer, Failure)}
+                raise error
+            return [
+                self._outcome(job, cluster, [answers[key] for key in job.keys], seconds)
+                for job, (_, cluster, _) in zip(jobs, places, strict=True)
+            ]
+
+        return finish
 
     def recall(
         self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Remember what an earlier, interrupted process was told; a plan that failed there is asked for again."""
+        """Remember the answers that an interrupted process got; a plan that failed there is asked for again."""
         plans = {line["pair"]: tuple(line["plan"]) for line in lines if line.get("condition") == "plan"}
         places = [(item, condition) for condition in conditions for item in items]
         for job, line in zip(self._prepare(places, plans)[0], lines, strict=True):
@@ -181,27 +189,18 @@ class Scoring(ABC, Generic[A, V]):
     def _stored_answers(self, item: Item, line: Mapping[str, Any]) -> Sequence[V | None]: ...
 
     @abstractmethod
-    def _outcome(self, job: Job, cluster: str, answers: list[V | Failure], seconds: float) -> Outcome: ...
+    def _earned(self, item: Item, answers: list[V | Failure]) -> Earned: ...
 
-    def _line(
-        self,
-        job: Job,
-        cluster: str,
-        answers: Sequence[float | Verdict | Failure],
-        seconds: float,
-        credit: float | None,
-        margin: float | None,
-        scores: tuple[float | None, ...] | None = None,
-        verdicts: tuple[str | None, ...] | None = None,
-    ) -> Outcome:
+    def _outcome(self, job: Job, cluster: str, answers: list[V | Failure], seconds: float) -> Outcome:
+        item, built = job.item, job.built if isinstance(job.built, Built) else Built(Query(question=""))
+        credit, margin, scores, verdicts = self._earned(item, answers)
         paid = [answer for answer in answers if isinstance(answer, (Reward, Verdict))]
         failed = [answer for answer in answers if isinstance(answer, Failure)]
-        built = job.built if isinstance(job.built, Built) else Built(UNASKED)
         failure = job.built if isinstance(job.built, Failure) else gravest(failed) if failed else None
-        unscored = failure or (isinstance(job.item, Pair) and job.item.tier == NO_EVIDENCE)
+        unscored = failure or (isinstance(item, Pair) and item.tier == NO_EVIDENCE)
         return Outcome(
-            pair=job.item.id,
-            user=job.item.user,
+            pair=item.id,
+            user=item.user,
             cluster=cluster,
             model=self.name,
             condition=job.condition,
@@ -228,17 +227,6 @@ class ScorerOutcomes(Scoring[Ask, float]):
 
     method = "score"
 
-    def __init__(
-        self,
-        name: str,
-        model: Scorer,
-        builder: QueryBuilder,
-        breaker: Breaker | None = None,
-        *,
-        refuse_cuts: bool = False,
-    ) -> None:
-        super().__init__(name, model, builder, breaker, refuse_cuts=refuse_cuts)
-
     def _asks(self, item: Item, query: Query) -> list[tuple[bytes, Ask]]:
         digest = query_digest(query)
         return [(_key(digest, answer), Ask(query, answer)) for answer in item.answers]
@@ -257,12 +245,12 @@ class ScorerOutcomes(Scoring[Ask, float]):
     def _stored_answers(self, item: Item, line: Mapping[str, Any]) -> Sequence[float | None]:  # noqa: ARG002
         return line["scores"] or ()
 
-    def _outcome(self, job: Job, cluster: str, answers: list[float | Failure], seconds: float) -> Outcome:
+    def _earned(self, item: Item, answers: list[float | Failure]) -> Earned:
         scores = tuple([None if isinstance(answer, Failure) else float(answer) for answer in answers])
         credit = margin = None
-        if isinstance(job.item, Pair) and scores and None not in scores:
-            credit, margin = credit_of_scores(scores, job.item.n_best)  # type: ignore[arg-type]
-        return self._line(job, cluster, answers, seconds, credit, margin, scores=scores or None)
+        if isinstance(item, Pair) and scores and None not in scores:
+            credit, margin = credit_of_scores(scores, item.n_best)  # type: ignore[arg-type]
+        return credit, margin, scores or None, None
 
 
 class ComparerOutcomes(Scoring[Duel, Verdict]):
@@ -307,24 +295,77 @@ class ComparerOutcomes(Scoring[Duel, Verdict]):
     def _stored_answers(self, item: Item, line: Mapping[str, Any]) -> Sequence[Verdict | None]:
         stored = line["verdicts"] or ()
         if not self._both:
-            places = [2 * n + (not self._right_first(item, n)) for n in range(len(stored) // 2)]
-            stored = [stored[place] for place in places]
+            stored = [stored[2 * n + (not self._right_first(item, n))] for n in range(len(stored) // 2)]
         return [None if choice is None else Verdict(choice=choice) for choice in stored]
 
-    def _outcome(self, job: Job, cluster: str, answers: list[Verdict | Failure], seconds: float) -> Outcome:
+    def _earned(self, item: Item, answers: list[Verdict | Failure]) -> Earned:
         choices = [None if isinstance(answer, Failure) else answer.choice for answer in answers]
         if not self._both:
-            firsts = [self._right_first(job.item, n) for n in range(len(choices))]
-            pairs = zip(firsts, choices, strict=True)
-            choices = [side for first, choice in pairs for side in ((choice, None) if first else (None, choice))]
+            orders = [(c, None) if self._right_first(item, n) else (None, c) for n, c in enumerate(choices)]
+            choices = [choice for order in orders for choice in order]
         shares = duel_shares(choices)
         credit = margin = None
-        if isinstance(job.item, Pair) and shares and None not in shares:
-            credit, margin = credit_of_duels(shares, job.item.n_best)  # type: ignore[arg-type]
-        return self._line(job, cluster, answers, seconds, credit, margin, verdicts=tuple(choices))
+        if isinstance(item, Pair) and shares and None not in shares:
+            credit, margin = credit_of_duels(shares, item.n_best)  # type: ignore[arg-type]
+        return credit, margin, None, tuple(choices)
 
 
-def query_digest(query: Query) -> Any:
+@dataclass(frozen=True)
+class RecordedOutcomes:
+    """Outcomes of recorded scores. No query is built, so a row without a rubric can have a score under `oracle`."""
+
+    name: str
+    model: Recorded
+
+    def batch(
+        self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
+    ) -> Iterator[Outcome]:
+        for condition in conditions:
+            for item, cluster in zip(items, clusters, strict=True):
+                recalled = self.model.recall(item.id, condition)
+                failure = recalled if isinstance(recalled, Failure) else _misfit(recalled, item)
+                record = Record() if isinstance(recalled, Failure) else recalled
+                credit = margin = None
+                if failure is None and isinstance(item, Pair):
+                    earned = credit_of_scores if record.scores else credit_of_duels
+                    credit, margin = earned(record.scores or duel_shares(record.verdicts), item.n_best)  # type: ignore[arg-type]
+                checked = [None if score is None else checked_reward(score) for score in record.scores]
+                scores = [None if s is None or isinstance(s, Failure) else float(s) for s in checked]
+                yield Outcome(
+                    pair=item.id,
+                    user=item.user,
+                    cluster=cluster,
+                    model=self.name,
+                    condition=condition,
+                    scores=tuple(scores) or None,
+                    verdicts=record.verdicts or None,
+                    credit=None if isinstance(item, Pair) and item.tier == NO_EVIDENCE else credit,
+                    margin=margin,
+                    failure=str(failure) if failure else None,
+                    failure_kind=failure.kind if failure else None,
+                    tokens=record.tokens,
+                    cost=record.cost,
+                    text=record.text,
+                )
+
+    def recall(self, *_: Any) -> None:
+        """Nothing is remembered between rows."""
+
+
+def _misfit(record: Record, item: Item) -> Failure | None:
+    """Why a record is not about the answers of its row, or not usable."""
+    if record.scores:
+        present = [score for score in record.scores if score is not None]
+        if len(present) != len(record.scores) or len(present) != len(item.answers):
+            return Failure("the recorded scores do not fit the answers", f"{len(present)} for {len(item.answers)}")
+        return next((score for score in map(checked_reward, present) if isinstance(score, Failure)), None)
+    duels = item.n_best * (len(item.answers) - item.n_best) if isinstance(item, Pair) else 0
+    if not duels or len(record.verdicts) != 2 * duels or None in duel_shares(record.verdicts):
+        return Failure("the recorded verdicts do not fit the answers", f"{len(item.answers)} answers")
+    return None
+
+
+def query_digest(query: Query) -> hashlib.blake2b:
     digest = hashlib.blake2b(digest_size=16)
     parts = [query.user or "", query.question, *query.plan]
     for post in query.posts:
@@ -335,12 +376,11 @@ def query_digest(query: Query) -> Any:
     return digest
 
 
-def _key(digest: Any, *answers: str) -> bytes:
+def _key(digest: hashlib.blake2b, *answers: str) -> bytes:
     keyed = digest.copy()
     for answer in answers:
         keyed.update(b"\1" + answer.encode("utf-8", "surrogatepass"))
-    key: bytes = keyed.digest()
-    return key
+    return keyed.digest()
 
 
 def chosen_first(pair_id: str, seed: int) -> bool:
@@ -356,5 +396,5 @@ def checked_reward(reward: float | Failure) -> float | Failure:
 
 
 def _without_cost(answer: V) -> V:
-    """What a call cost is booked where the call was made, and a resumed run knows no more than the bare answer."""
+    """The cost of a call is recorded where the call was made; a resumed run knows only the answer itself."""
     return Verdict(choice=answer.choice) if isinstance(answer, Verdict) else float(answer)

@@ -43,14 +43,7 @@ def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> t
         "task": config.task,
         "protocol": config.protocol,
         "dataset": {
-            "name": dataset.name,
-            "split": dataset.split,
-            "rows": len(dataset),
-            "users": len(set(dataset.index.users)),
-            "clusters": len(set(dataset.index.clusters)),
-            "clustered_by": dataset.index.clustered_by,
-            "fingerprint": dataset.fingerprint,
-            "left_out": dataset.left_out,
+            **describe_dataset(dataset),
             **({"chance": dataset.index.chance} if dataset.index.most_answers > 2 else {}),
             **({"noise_ceiling": retest(dataset.source)} if isinstance(dataset.source, VoteSource) else {}),
         },
@@ -60,8 +53,21 @@ def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> t
     return summary, statistics.by_user(config, outcomes)
 
 
+def describe_dataset(dataset: Dataset) -> dict[str, Any]:
+    return {
+        "name": dataset.name,
+        "split": dataset.split,
+        "rows": len(dataset),
+        "users": len(set(dataset.index.users)),
+        "clusters": len(set(dataset.index.clusters)),
+        "clustered_by": dataset.index.clustered_by,
+        "fingerprint": dataset.fingerprint,
+        "left_out": dataset.left_out,
+    }
+
+
 class Statistics:
-    """Statistics of columns, with the dataset's side of them as arrays."""
+    """Statistics of columns, given what is known about the rows of the dataset."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -99,18 +105,19 @@ class Statistics:
         }
 
     def _indifference(self, credit: Floats, margin: Floats) -> dict[str, Any]:
-        """Rows on which no history bears: margins should be small, and of twins neither should be preferred."""
-        apart = np.isnan(credit) & ~np.isnan(margin)
-        if not apart.any():
+        """Rows without evidence in the history: margins should be small, and of twins neither should be preferred."""
+        no_evidence = np.isnan(credit) & ~np.isnan(margin)
+        if not no_evidence.any():
             return {}
-        usual = np.median(np.abs(margin[~np.isnan(credit)])) if (~np.isnan(credit)).any() else 0.0
-        chosen = np.where(margin[apart] == 0, 0.5, margin[apart] > 0).astype(np.float64)
-        relative = float(np.median(np.abs(margin[apart])) / usual) if usual else None
-        share_of_chosen = share(chosen, self._clusters[apart]).as_dict()
-        return {"indifference": {"n": int(apart.sum()), "relative_margin": relative, "chosen": share_of_chosen}}
+        margins, others = margin[no_evidence], margin[~np.isnan(credit)]
+        usual = np.median(np.abs(others)) if len(others) else 0.0
+        relative = float(np.median(np.abs(margins)) / usual) if usual else None
+        preferred = np.where(margins == 0, 0.5, margins > 0).astype(np.float64)
+        chosen = share(preferred, self._clusters[no_evidence]).as_dict()
+        return {"indifference": {"n": len(margins), "relative_margin": relative, "chosen": chosen}}
 
     def _of_several(self, column: Column, credit: Floats, failed: int) -> dict[str, Any]:
-        """What is added where rows have more than two answers."""
+        """Additional metrics where rows have more than two answers."""
         if self._index.most_answers <= 2:
             return {}
         n_best = self._index.answers[0]
@@ -152,16 +159,16 @@ class Statistics:
                 if a in config.condition and b in config.condition:
                     left, right = outcomes.of[model, a], outcomes.of[model, b]
                     exact = all(cancels(column.margin, self._twins) for column in (left, right))
-                    row = difference(left.credit, right.credit, self._clusters, exact=exact, seed=config.seed)
+                    estimate = difference(left.credit, right.credit, self._clusters, exact=exact, seed=config.seed)
                     flips = flip_rate(left.credit, right.credit) if kind == "control" else None
-                    about = {"model": model, "kind": kind}
-                    contrasts.append({**about, **row.as_dict(), "p_holm": None, "flip_rate": flips})
+                    row = {"model": model, "kind": kind, **estimate.as_dict(), "p_holm": None, "flip_rate": flips}
+                    contrasts.append(row)
         correct(contrasts)
         return contrasts
 
     def of_ratings(self, column: Column, seed: int) -> dict[str, Any]:  # noqa: ARG002
         score = column.score
-        users = self._rating_users(score)
+        users = rating_metrics(score, np.array(self._index.ratings), self._users)
         return {
             "n": int((~np.isnan(score)).sum()),
             "failed": int(np.isnan(score).sum()),
@@ -171,9 +178,6 @@ class Statistics:
             "by_group": self._rating_groups(users),
             "failures": dict(sorted(column.failures.items())),
         }
-
-    def _rating_users(self, score: Floats) -> dict[int, dict[str, Any]]:
-        return rating_metrics(score, np.array(self._index.ratings), self._users)
 
     def _rating_groups(self, users: dict[int, dict[str, Any]]) -> dict[str, Any]:
         """Mean alignment by attribute and value."""
@@ -192,22 +196,20 @@ class Statistics:
 
     def by_user(self, config: EvaluateConfig, outcomes: Outcomes) -> dict[str, Any]:
         """By column, so that the file of a million users stays small and readable."""
-        one = self._rating_columns if config.task == "ratings" else self._accuracy_columns
-        results = [{"model": m, "condition": c, **one(column)} for (m, c), column in outcomes.of.items()]
+        results = []
+        for (model, condition), column in outcomes.of.items():
+            values: dict[str, list[Any]]
+            if config.task == "ratings":
+                users = rating_metrics(column.score, np.array(self._index.ratings), self._users)
+                everyone = [users.get(code, {}) for code in range(len(self._names))]
+                values = {name: [user.get(name) for user in everyone] for name in ("n", *METRICS)}
+            else:
+                values = {"accuracy": [None] * len(self._names), "n": [0] * len(self._names)}
+                means, counts, present = user_means(column.credit, self._users)
+                for code, mean, count in zip(present.tolist(), means.tolist(), counts.tolist(), strict=True):
+                    values["accuracy"][code], values["n"][code] = mean, count
+            results.append({"model": model, "condition": condition, **values})
         return {"users": self._names, "results": results}
-
-    def _accuracy_columns(self, column: Column) -> dict[str, Any]:
-        means, n, present = user_means(column.credit, self._users)
-        accuracy: list[float | None] = [None] * len(self._names)
-        counts = [0] * len(self._names)
-        for code, mean, rows in zip(present.tolist(), means.tolist(), n.tolist(), strict=True):
-            accuracy[code], counts[code] = mean, rows
-        return {"accuracy": accuracy, "n": counts}
-
-    def _rating_columns(self, column: Column) -> dict[str, Any]:
-        users = self._rating_users(column.score)
-        codes_of_all = range(len(self._names))
-        return {name: [users.get(code, {}).get(name) for code in codes_of_all] for name in ("n", *METRICS)}
 
 
 def _dicts(estimates: dict[str, Any]) -> dict[str, Any]:
@@ -223,7 +225,7 @@ RESULTS = ("accuracy", "strict_accuracy", "mirror_accuracy", "person_effect", "a
 RATINGS = ("alignment", "mae", "skill", "spearman", "concordance")
 COMPARED = ("gain", "control", "flip_rate")
 COUNTS = ("failed", "n")
-"""Parts of an estimate that are no shares."""
+"""Parts of an estimate that are not shares."""
 IMPOSSIBLE = {"no rubric to show", "no other user to borrow a history from"}
 """Failures of a condition, before any model is asked."""
 
@@ -246,10 +248,10 @@ def parse_requirements(text: str) -> list[Requirement]:
 
 def check_requirements(text: str, conditions: Sequence[str], models: Sequence[str]) -> None:
     """Refuse, before the run, what the run cannot answer."""
+    needed = {**CONTRASTS, "flip_rate": CONTRASTS["control"]}
     for requirement in parse_requirements(text):
         if requirement.model is not None and requirement.model not in models:
             raise unknown("model of this run", requirement.model, models)
-        needed = {"gain": ("profile", "none"), "control": ("profile", "shuffled"), "flip_rate": ("profile", "shuffled")}
         for condition in needed.get(requirement.metric, (requirement.condition,)):
             if condition is not None and condition not in conditions:
                 raise BadSpec(f"--require: {requirement.text} needs condition {condition!r}, which is not run")
@@ -274,8 +276,8 @@ def _parse(clause: str) -> Requirement:
 def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:
     """Raise `TooManyFailures` if more than this share of a model's rows failed under a condition.
 
-    A condition that is impossible for the whole dataset is no failure of the model: see `impossible_conditions`. Nor is
-    one under which nothing was recorded of a model whose scores were given elsewhere.
+    Conditions that the dataset does not allow (see `impossible_conditions`) do not count, nor do conditions for which a
+    file of recorded scores has no entries.
     """
     impossible = impossible_conditions(summary)
     refuse_failures(
@@ -306,23 +308,22 @@ def _counts(row: Mapping[str, Any]) -> tuple[int, int]:
 
 def require(text: str, summary: Mapping[str, Any]) -> None:
     """Every requirement must hold for its model, or for every model of the run; a value that is not there fails it."""
-    broken = [line for requirement in parse_requirements(text) for line in _broken(requirement, summary)]
+    broken = []
+    for requirement in parse_requirements(text):
+        values = list(_values(requirement, summary))
+        if not values:
+            broken.append(f"{requirement.text}: the run has no such result")
+        for who, value in values:
+            if value is None:
+                broken.append(f"{requirement.text}: {who} has no value")
+            elif not _COMPARE[requirement.compare](value, requirement.bound):
+                broken.append(f"{requirement.text}: {who} has {value:.4f}")
     if broken:
         raise GateFailed("requirements not met:\n  " + "\n  ".join(broken))
 
 
-def _broken(requirement: Requirement, summary: Mapping[str, Any]) -> Iterator[str]:
-    values = list(_values(requirement, summary))
-    if not values:
-        yield f"{requirement.text}: the run has no such result"
-    for who, value in values:
-        if value is None:
-            yield f"{requirement.text}: {who} has no value"
-        elif not _COMPARE[requirement.compare](value, requirement.bound):
-            yield f"{requirement.text}: {who} has {value:.4f}"
-
-
 def _values(requirement: Requirement, summary: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+    """By model; under `profile` where it was run and no condition is named, since that is how a model is used."""
     only = requirement.model
     if requirement.metric in COMPARED:
         kind = "control" if requirement.metric == "flip_rate" else requirement.metric
@@ -330,14 +331,9 @@ def _values(requirement: Requirement, summary: Mapping[str, Any]) -> Iterator[tu
             if row["kind"] == kind and only in (None, row["model"]):
                 yield row["model"], row["flip_rate"] if requirement.metric == "flip_rate" else row.get(requirement.part)
         return
-    condition = requirement.condition or usual_condition(summary)
+    conditions = [row["condition"] for row in summary["results"]]
+    condition = requirement.condition or ("profile" if "profile" in conditions else conditions[0])
     for row in summary["results"]:
         if row["condition"] == condition and only in (None, row["model"]):
             value = row.get(requirement.metric)
             yield f"{row['model']} under {condition}", value.get(requirement.part) if isinstance(value, dict) else value
-
-
-def usual_condition(summary: Mapping[str, Any]) -> str:
-    """`profile` where it was run: a requirement is about the model as it would be used."""
-    conditions = [row["condition"] for row in summary["results"]]
-    return "profile" if "profile" in conditions else str(conditions[0])

@@ -1,4 +1,4 @@
-"""Hooks: objects that are told how a run goes, such as an experiment tracker or a class of your own.
+"""Hooks: objects that follow a run, such as an experiment tracker or a class of your own.
 
     class Printer:                                   # any of these three methods
         def on_run_start(self, run: RunStart) -> None: ...
@@ -6,8 +6,8 @@
         def on_result(self, result: RunResult) -> None: ...
 
 `--hook wandb`, `--hook mine.py:Printer` or `prb.evaluate(hooks=[Printer()])`. Other packages declare theirs under the
-entry-point group `prb.hooks`. A hook that raises is reported in one line and left out from then on: no tracker may cost
-a result.
+entry-point group `prb.hooks`. A hook that raises is reported in one line and not called again: no tracker may cost a
+result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from prb.config import Name, Repeated, Settings, config
 from prb.registry import Registry
@@ -56,12 +56,6 @@ class RunResult:
     """The content of `summary.json`."""
 
 
-class Hook(Protocol):
-    def on_run_start(self, run: RunStart) -> None: ...
-    def on_batch(self, batch: Batch) -> None: ...
-    def on_result(self, result: RunResult) -> None: ...
-
-
 Event = Literal["on_run_start", "on_batch", "on_result"]
 HOOKS: Registry[object] = Registry("hook", package="prb.hooks", group="prb.hooks")
 
@@ -85,17 +79,13 @@ class Hooks:
         self._hooks += [(type(hook).__name__, hook) for hook in given]
 
     def tell(self, event: Event, about: object) -> None:
-        """Standard output stays ours: what a hook prints goes to standard error."""
-        for entry in tuple(self._hooks):
-            name, hook = entry
-            method = getattr(hook, event, None)
-            if method is None:
-                continue
+        """Call a method of every hook that has it; what it prints goes to standard error."""
+        for name, hook in tuple(self._hooks):
             try:
                 with redirect_stdout(sys.stderr):
-                    method(about)
-            except Exception as error:  # code of others: anything can be wrong with it
-                self._hooks.remove(entry)
+                    getattr(hook, event, lambda _: None)(about)
+            except Exception as error:  # third-party code: anything can be wrong with it
+                self._hooks.remove((name, hook))
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
                 warning = f"prb: hook {name!r} failed in {event} and is left out from here on ({reason})"
                 print(visible(warning), file=sys.stderr)  # noqa: T201 - also where no progress is shown

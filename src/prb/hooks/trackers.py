@@ -118,8 +118,7 @@ class Mlflow:
             self._client.log_param(self._run, key, str(value)[:500])
 
     def on_batch(self, batch: Batch) -> None:
-        metrics = self._running.add(batch)
-        self._log(metrics)
+        self._log(self._running.add(batch))
 
     def on_result(self, result: RunResult) -> None:
         self._log(final_metrics(result.summary))

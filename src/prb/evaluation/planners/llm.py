@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from typing import Annotated, Literal, NamedTuple
@@ -13,6 +12,7 @@ from prb.cache import Cache
 from prb.config import Count
 from prb.data.retrieve import ranker, top_choices, top_posts
 from prb.evaluation.planners import PLANNERS, CachedPlanner, Plan, Planner
+from prb.hashing import settings_digest
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, T, ask, without_thinking
 from prb.prompts import choice_text, load, quote, quoted_history, quoted_question, with_material
@@ -56,7 +56,7 @@ def by_llm(
             *(post.text for post in query.posts),
             *map(choice_text, query.choices),
         ],
-        fingerprint=f"llm-{brief(settings)}-{model.fingerprint}",
+        fingerprint=f"llm-{settings_digest(settings)}-{model.fingerprint}",
         remote=model.remote,
         cache=cache,
     )
@@ -102,11 +102,6 @@ def entries(text: str) -> list[str]:
     return list(dict.fromkeys(filter(None, outer)))
 
 
-def brief(settings: object) -> str:
-    """A short digest of what a planner's output depends on."""
-    return hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
-
-
 Finding = Literal["consistent", "refuted", "silent"]
 HELD_OUT = 3
 """Every third post is kept for the test."""
@@ -138,7 +133,7 @@ def by_persona(
     return CachedPlanner(
         Personas(model, hypotheses, posts, Sampling(max_tokens=max_tokens)),
         items_of,
-        fingerprint=f"persona-{brief(settings)}-{model.fingerprint}",
+        fingerprint=f"persona-{settings_digest(settings)}-{model.fingerprint}",
         remote=model.remote,
         cache=cache,
     )
@@ -159,8 +154,8 @@ class Personas:
         items = {n: items_of(query)[-self._posts :] for n, query in enumerate(queries)}
         done: dict[int, Plan | Failure] = {n: () for n in items if not items[n]}
         split = {n: split_items(items[n]) for n in items if n not in done}
-        formed = _sorted_out(self._form({n: seen for n, (seen, _) in split.items()}), done)
-        kept = _sorted_out(self._test(formed, {n: held for n, (_, held) in split.items()}), done)
+        formed = _without_failures(self._form({n: seen for n, (seen, _) in split.items()}), done)
+        kept = _without_failures(self._test(formed, {n: held for n, (_, held) in split.items()}), done)
         done |= {n: () for n, hypotheses in kept.items() if not hypotheses}
         done |= self._write({n: hypotheses for n, hypotheses in kept.items() if hypotheses})
         return [done[n] for n in range(len(queries))]
@@ -180,23 +175,28 @@ class Personas:
             REMIND_LIST,
             "no hypotheses",
         )
-        found: dict[int, list[Hypothesis] | Failure] = {}
+        formed: dict[int, list[Hypothesis] | Failure] = {}
         for (n, posts), reply in zip(seen.items(), replies, strict=True):
             if isinstance(reply, Failure):
-                found[n] = reply
+                formed[n] = reply
             else:
-                grounded = [h for h in reply if all(1 <= k <= len(posts) for k in h.posts)]
-                found[n] = grounded[: self._hypotheses] or Failure(
-                    "no hypotheses", "they rest on posts that do not exist"
-                )
-        return found
+                grounded = [h for h in reply if all(1 <= k <= len(posts) for k in h.posts)][: self._hypotheses]
+                formed[n] = grounded or Failure("no hypotheses", "they rest on posts that do not exist")
+        return formed
 
     def _test(
         self, formed: dict[int, list[Hypothesis]], held: dict[int, list[str]]
     ) -> dict[int, list[Hypothesis] | Failure]:
         """Those that the held-out posts do not refute; with no post held out, all."""
         tests = [(n, hypothesis) for n, hypotheses in formed.items() if held[n] for hypothesis in hypotheses]
-        prompts = [_test_prompt(hypothesis, held[n]) for n, hypothesis in tests]
+        prompts = [
+            with_material(
+                load("persona_verify"),
+                hypothesis=quote("hypothesis", hypothesis.text),
+                posts=quote("posts of this person", "\n\n".join(held[n])),
+            )
+            for n, hypothesis in tests
+        ]
         findings = self._ask(prompts, read_finding, REMIND_FINDING, "no finding on a hypothesis")
         kept: dict[int, list[Hypothesis] | Failure] = {n: [] if held[n] else h for n, h in formed.items()}
         for (n, hypothesis), finding in zip(tests, findings, strict=True):
@@ -233,32 +233,26 @@ def split_items(items: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def read_hypotheses(reply: Completion) -> list[Hypothesis]:
-    found = []
+    hypotheses = []
     for entry in [] if reply.truncated else entries(reply.text):
         cited = _CITED.search(entry)
         if cited:
             numbers = tuple(int(number) for number in re.findall(r"[0-9]{1,6}", cited[1]))
-            found.append(Hypothesis(entry[: cited.start()].strip(), numbers))
-    return [hypothesis for hypothesis in found if hypothesis.text]
+            hypotheses.append(Hypothesis(entry[: cited.start()].strip(), numbers))
+    return [hypothesis for hypothesis in hypotheses if hypothesis.text]
 
 
 def read_finding(reply: Completion) -> Finding | None:
-    found = [] if reply.truncated else _FINDING.findall(without_thinking(reply.text))
-    known: dict[str, Finding] = {"consistent": "consistent", "refuted": "refuted", "silent": "silent"}
-    return known[found[-1].lower()] if found else None
+    findings: list[Finding] = [] if reply.truncated else _FINDING.findall(without_thinking(reply.text).lower())
+    return findings[-1] if findings else None
 
 
 def read_persona(reply: Completion) -> Plan | None:
-    found = None if reply.truncated else _PERSONA.search(without_thinking(reply.text))
-    return (" ".join(found[1].split()),) if found else None
+    match = None if reply.truncated else _PERSONA.search(without_thinking(reply.text))
+    return (" ".join(match[1].split()),) if match else None
 
 
-def _test_prompt(hypothesis: Hypothesis, held: Sequence[str]) -> str:
-    posts = quote("posts of this person", "\n\n".join(held))
-    return with_material(load("persona_verify"), hypothesis=quote("hypothesis", hypothesis.text), posts=posts)
-
-
-def _sorted_out(found: dict[int, T | Failure], done: dict[int, Plan | Failure]) -> dict[int, T]:
-    """What can go on; failures go to `done`."""
-    done |= {n: value for n, value in found.items() if isinstance(value, Failure)}
-    return {n: value for n, value in found.items() if not isinstance(value, Failure)}
+def _without_failures(results: dict[int, T | Failure], done: dict[int, Plan | Failure]) -> dict[int, T]:
+    """The results that are no failures; failures go to `done`."""
+    done |= {n: value for n, value in results.items() if isinstance(value, Failure)}
+    return {n: value for n, value in results.items() if not isinstance(value, Failure)}
