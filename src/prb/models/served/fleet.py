@@ -25,7 +25,6 @@ from prb.llm.endpoint import (
     BACKOFF,
     FATAL,
     Background,
-    Backoff,
     Limiter,
     Retry,
     address_of,
@@ -37,6 +36,7 @@ from prb.llm.endpoint import (
     read_key,
     retry_status,
 )
+from prb.llm.openai import Concurrency
 from prb.models.served.protocols import About, Api, describe
 from prb.types import Failure, FailureKind
 
