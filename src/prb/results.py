@@ -122,7 +122,7 @@ class Evaluation(Run):
         return data_frame(rows)
 
     def tables(self) -> Sequence[Table]:
-        from prb.reporting.board import leaderboard
+        from prb.reporting.evaluation_tables import leaderboard
 
         return [leaderboard(self.summary)]
 
@@ -171,7 +171,7 @@ class Audit(Run):
     """What `prb audit` found."""
 
     def tables(self) -> Sequence[Table]:
-        from prb.reporting.tables import audit_tables
+        from prb.reporting.evaluation_tables import audit_tables
 
         return list(audit_tables(self.summary))
 
@@ -189,7 +189,7 @@ class Comparison(Run):
     """What `prb compare` found; `folder` is the first run's."""
 
     def tables(self) -> Sequence[Table]:
-        from prb.reporting.tables import comparison
+        from prb.reporting.evaluation_tables import comparison
 
         return [comparison(self.summary)]
 

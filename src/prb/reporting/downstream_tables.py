@@ -10,6 +10,7 @@ from prb.downstream.curves import trust
 from prb.errors import BadInput
 from prb.failures import count_reasons
 from prb.progress import SILENT, Progress
+from prb.reporting.evaluation_tables import dataset_name
 from prb.reporting.format import (
     MISSING,
     Table,
@@ -24,7 +25,6 @@ from prb.reporting.format import (
     points,
     stars,
 )
-from prb.reporting.tables import dataset_name
 from prb.runs import write_bytes, write_sealed
 
 Result = Mapping[str, Any]

@@ -13,12 +13,11 @@ from textwrap import fill
 from typing import Any
 
 from prb.progress import SILENT, Progress
-from prb.reporting.board import shown_condition
 from prb.reporting.downstream_figures import best_of_n, ppo, scatter
+from prb.reporting.evaluation_tables import audit_estimates, shown_condition
 from prb.reporting.format import percent, shortened, stars
-from prb.reporting.gather import FLOORS, Group, Inputs, dataset_label, read_place, result_name
+from prb.reporting.gather import FLOORS, Group, Inputs, dataset_label, read_any, result_name
 from prb.reporting.style import CONDITIONS, LINE, MARKS, PAPER, SOFT, drawing, whiskers, write_or_note
-from prb.reporting.tables import audit_estimates
 from prb.stats.paired import correct
 
 Summary = Mapping[str, Any]
@@ -39,7 +38,7 @@ def write_figures(inputs: Inputs, folder: Path) -> list[Path]:
     kinds = {"bon": ("best-of-n", best_of_n), "ppo": ("ppo", ppo), "correlation": ("correlation", scatter)}
     for kind, (name, draw) in {**kinds, "audit": ("audit", audit)}.items():
         for place in inputs.others.get(kind, ()):
-            figures.append((name, result_name(place), partial(draw, read_place(place))))
+            figures.append((name, result_name(place), partial(draw, read_any(place)[1])))
     written = []
     for name, draw in _file_names(figures):
         paths = [folder / f"{name}{suffix}" for suffix in (".svg", ".pdf")]

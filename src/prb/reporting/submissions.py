@@ -37,8 +37,7 @@ from prb.evaluation.summary import check_failures, summarize
 from prb.progress import SILENT, Progress
 from prb.reporting.format import Table
 from prb.reporting.gather import DAMAGED, Evaluation, gather, kind_of, read_run
-from prb.reporting.publishing import Host
-from prb.reporting.site import check_target, write_inputs
+from prb.reporting.site import Host, check_target, write_inputs
 from prb.runs import OUTCOMES, USERS, check_unchanged, read_lines, read_result
 from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
 from prb.types import NO_EVIDENCE
