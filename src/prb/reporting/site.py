@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 from filelock import FileLock
+from threadpoolctl import threadpool_limits
 
 from prb import __version__
 from prb.config import Name, OutputConfig, Place, PositionalWords, Positive, config
@@ -263,14 +264,17 @@ def _fill(folder: Path, inputs: Inputs, progress: Progress) -> None:
     (folder / "data").mkdir(parents=True)
     with as_file(SHIPPED / "assets") as assets:
         shutil.copytree(assets, folder / "assets")
+    if any(group.dataset for group in inputs.groups):
+        import sklearn.linear_model  # noqa: F401 - what is loaded later would not be limited
     shown = []
-    for page in PAGES:
-        data_files = page.build(inputs)
-        if data_files is not None:
-            progress.begin(f"page {page.name}")
-            shown.append(page)
-            for name, value in data_files:
-                _write_data(folder, name, value)
+    with threadpool_limits(1):  # matrices are small: threads would only wait for each other
+        for page in PAGES:
+            data_files = page.build(inputs)
+            if data_files is not None:
+                progress.begin(f"page {page.name}")
+                shown.append(page)
+                for name, value in data_files:
+                    _write_data(folder, name, value)
     datasets = [describe(group) for group in inputs.groups]
     _write_data(folder, "site", {"title": title(inputs), "version": __version__, "datasets": datasets})
     for page in shown:

@@ -18,7 +18,7 @@ from prb.models import RECORDED
 from prb.reporting.gather import BLIND, FLOORS, DataFile, Entry, Group, Inputs
 from prb.reporting.published import card_of, published_about
 from prb.stats.bias import length_controlled
-from prb.stats.estimate import Bools, Ints, cancels, share
+from prb.stats.estimate import Bools, Ints, cancels
 from prb.stats.mirror import Twins, mirror_accuracy, person_effect
 from prb.stats.paired import correct, difference, flip_rate
 from prb.stats.ranking import (
@@ -166,14 +166,15 @@ def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
     for (i, x), (j, y) in combinations(credits, 2):
         both = ~(np.isnan(x) | np.isnan(y))
         left, right = np.sign(x[both] - 0.5), np.sign(y[both] - 0.5)
+        accuracy = [float(credit[both].sum() / both.sum()) if both.any() else None for credit in (x, y)]
         tests.append(
             {
                 "a": i,
                 "b": j,
                 **difference(x, y, group.clusters, seed=seed).as_dict(),
                 "p_holm": None,
-                "accuracy_a": share(x[both], group.clusters[both]).value,
-                "accuracy_b": share(y[both], group.clusters[both]).value,
+                "accuracy_a": accuracy[0],
+                "accuracy_b": accuracy[1],
                 "changed_sides": flip_rate(x, y),
                 # rows: the first model is right, ties, is wrong; columns: the second
                 "table": [[int(((left == a) & (right == b)).sum()) for b in signs] for a in signs],

@@ -9,6 +9,7 @@ from typing import Any
 
 from prb.config import Donors
 from prb.evaluation.conditions import pick_donor
+from prb.evaluation.outcomes import Detail
 from prb.reporting.gather import DataFile, Group, Inputs
 from prb.types import Pair, Post
 
@@ -91,8 +92,16 @@ class Chunk:
     """Pairs with everything the models were shown and returned; posts that several pairs share are written once."""
 
     def __init__(self, group: Group, margins: Margins, texts: bool) -> None:
-        self._group, self._margins, self._texts = group, margins, texts
+        self._group, self._texts = group, texts
         self._posts: dict[Post, int] = {}
+        self._models: dict[str, list[tuple[str, Sequence[float | None], Sequence[Detail], int, Donors]]] = {}
+        """By condition and number: margins, details, and how the run picks donors."""
+        for condition in group.conditions:
+            for n, column in group.under(condition):
+                settings = group.entries[n].run.settings
+                donors = settings.get("donors", "any")  # before there was a choice, any user was one
+                model = str(n), margins[group.entries[n].name, condition], column.details, settings["seed"], donors
+                self._models.setdefault(condition, []).append(model)
 
     def build(self, rows: range, items: Sequence[Pair]) -> dict[str, Any]:
         pairs = [self._pair(row, items[row - rows.start] if items else None) for row in rows]
@@ -124,13 +133,11 @@ class Chunk:
         """By model number; posts and plan that several models were shown are written once, as a view."""
         views: dict[tuple[tuple[str, ...], tuple[str, ...], int, Donors], int] = {}
         models = {}
-        for n, column in self._group.under(condition):
-            entry, detail = self._group.entries[n], column.details[row]
-            settings = entry.run.settings
-            donors = settings.get("donors", "any")  # before there was a choice, any user was one
-            view = views.setdefault((detail.post_ids, detail.plan, settings["seed"], donors), len(views))
+        for n, margins, details, seed, donors in self._models[condition]:
+            detail = details[row]
+            view = views.setdefault((detail.post_ids, detail.plan, seed, donors), len(views))
             outcome: dict[str, Any] = {}
-            if margin := self._margins[entry.name, condition][row]:
+            if margin := margins[row]:
                 outcome["m"] = margin
             if detail.scores:
                 outcome["s"] = [_rounded(score) for score in detail.scores]
@@ -142,7 +149,7 @@ class Chunk:
                 outcome["t"] = detail.text
             if view:
                 outcome["w"] = view
-            models[str(n)] = outcome
+            models[n] = outcome
         return {"models": models, "views": [self._view(*view, condition, item) for view in views]}
 
     def _view(
