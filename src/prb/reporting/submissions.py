@@ -94,7 +94,12 @@ class Refused(ResultFailed):
 
 
 def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> Leaderboard:
-    folders = _folders(settings.submissions)
+    place = settings.submissions
+    if not place.is_dir():
+        raise BadInput(f"{place} is not a folder of submissions")
+    folders = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not folders:
+        raise BadInput(f"{place} holds no submissions: each is a run folder of its own")
     check_target(settings.out)
     progress.begin(f"checking {settings.dataset}")
     dataset = load(
@@ -112,7 +117,7 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
             accepted.append(check_submission(folder, settings, dataset))
         except PrbError as error:
             refused[folder.name] = " ".join(str(error).replace(f"{folder}", folder.name).split())
-    appendix = [refusals(refused)] if refused else []
+    appendix = [Table("Refused submissions", ("submission", "reason"), tuple(refused.items()))] if refused else []
     index = None
     if accepted:
         read = partial(gather, (), runs=accepted, appendix=appendix, texts=settings.texts, published=settings.published)
@@ -123,19 +128,6 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
         failed.result = result
         raise failed
     return result
-
-
-def refusals(refused: Mapping[str, str]) -> Table:
-    return Table("Refused submissions", ("submission", "reason"), tuple(refused.items()))
-
-
-def _folders(place: Path) -> list[Path]:
-    if not place.is_dir():
-        raise BadInput(f"{place} is not a folder of submissions")
-    folders = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not folders:
-        raise BadInput(f"{place} holds no submissions: each is a run folder of its own")
-    return folders
 
 
 def check_submission(folder: Path, settings: LeaderboardConfig, dataset: Dataset) -> Evaluation:

@@ -20,7 +20,7 @@ from prb.reporting.published import card_of, published_about
 from prb.stats.bias import length_controlled
 from prb.stats.estimate import Bools, Ints, cancels
 from prb.stats.mirror import Twins, mirror_accuracy, person_effect
-from prb.stats.paired import correct, difference, flip_rate
+from prb.stats.paired import LEVEL, correct, difference, flip_rate
 from prb.stats.ranking import (
     STABILITY_DRAWS,
     accuracies,
@@ -32,7 +32,6 @@ from prb.stats.ranking import (
     without_random,
 )
 
-LEVEL = 0.05
 NOT_TESTED: Mapping[str, Any] = {"effect": {}, "mirror": {}, "gain": None, "control": None}
 """Of a slice of which only the accuracy is known."""
 STEPS = 20
