@@ -147,9 +147,10 @@ def _effects(group: Group, entry: Entry, mask: Bools, twins: Ints) -> dict[str, 
     for kind, (a, b) in CONTRASTS.items():
         numbers[kind] = None
         if a in columns and b in columns:
-            exact = all(cancels(columns[condition].margin, twins, mask) for condition in (a, b))
-            credits = (columns[condition].credit[mask] for condition in (a, b))
-            contrast = difference(*credits, group.clusters[mask], exact=exact, seed=seed)
+            left, right = columns[a], columns[b]
+            exact = cancels(left.margin, twins, mask) and cancels(right.margin, twins, mask)
+            clusters = group.clusters[mask]
+            contrast = difference(left.credit[mask], right.credit[mask], clusters, exact=exact, seed=seed)
             if contrast.value is not None:
                 ends = {"value": contrast.value, "low": contrast.low, "high": contrast.high}
                 numbers[kind] = {**ends, "p": None, "p_holm": None}
