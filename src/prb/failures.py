@@ -151,9 +151,7 @@ def compute_in_halves(
             return [failure(error) for _ in items]
         out_of_memory = is_out_of_memory(error)
     if out_of_memory:
-        gc.collect()
-        if (torch := sys.modules.get("torch")) and torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_memory()
     middle = len(items) // 2
     parts = (items[:middle], items[middle:])
     return [value for part in parts for value in compute_in_halves(compute, part, retries=retries, failure=failure)]
@@ -167,3 +165,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(
         words in message for words in ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
     )
+
+
+def free_memory() -> None:
+    """Give memory that nobody holds any more back to the device."""
+    gc.collect()
+    if (torch := sys.modules.get("torch")) and torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -118,7 +118,7 @@ class Evaluation(Run):
         return data_frame(rows)
 
     def tables(self) -> Sequence[Table]:
-        from prb.reporting.board import leaderboard
+        from prb.reporting.evaluation_tables import leaderboard
 
         return [leaderboard(self.summary)]
 
@@ -167,7 +167,7 @@ class Audit(Run):
     """The result of `prb audit`."""
 
     def tables(self) -> Sequence[Table]:
-        from prb.reporting.tables import audit_tables
+        from prb.reporting.evaluation_tables import audit_tables
 
         return list(audit_tables(self.summary))
 
@@ -185,7 +185,7 @@ class Comparison(Run):
     """The result of `prb compare`; `folder` is that of the first run."""
 
     def tables(self) -> Sequence[Table]:
-        from prb.reporting.tables import comparison
+        from prb.reporting.evaluation_tables import comparison
 
         return [comparison(self.summary)]
 

@@ -17,7 +17,7 @@ from prb.evaluation.paper import Classifier, paper_orders, paper_verdict
 from prb.evaluation.run import evaluate
 from prb.llm import ScriptedLLM
 from prb.registry import Spec
-from prb.reporting.board import leaderboard
+from prb.reporting.evaluation_tables import leaderboard
 from prb.runs import OUTCOMES, read_lines
 from prb.types import Failure
 from tests.conftest import make_row

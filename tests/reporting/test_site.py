@@ -21,7 +21,7 @@ from prb.evaluation.compare import CompareConfig, compare
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.gather import gather, kind_of
-from prb.reporting.pages.model import bins
+from prb.reporting.pages.models import bins
 from prb.reporting.site import PAGES, ReportConfig, report, report_tables, script_json, write_site
 from tests.conftest import make_row
 from tests.reporting.sites import CONDITIONS, EVIL, data_of, make_run, rows

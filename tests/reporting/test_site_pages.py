@@ -13,7 +13,7 @@ import pytest
 from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.reporting.pages.users import MIN_USERS
+from prb.reporting.pages.models import MIN_USERS
 from prb.reporting.published import ModelMetadata, metadata_of
 from prb.reporting.site import write_site
 from prb.types import Ask, Duel, Failure, RewardModel, Verdict

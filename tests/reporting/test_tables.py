@@ -11,8 +11,8 @@ import pytest
 
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.reporting.board import leaderboard
-from prb.reporting.tables import build_lines, comparison
+from prb.reporting.evaluation_tables import comparison, leaderboard
+from prb.reporting.tables import build_lines
 from prb.types import Failure
 from tests.conftest import make_row, make_twins
 from tests.runs import by_length, settings

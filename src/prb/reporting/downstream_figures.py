@@ -120,24 +120,20 @@ def learning_curve(curves: Mapping[str, Sequence[Result]], *paths: Path, title: 
 # --- correlation ---
 def scatter(result: Result, *paths: Path) -> None:
     """One panel for each benchmark (across) and downstream (down)."""
-    bench, downstream = result["bench"], result["downstream"]
-    labels, key = _labels(result["models"])
+    bench, downstream, models = result["bench"], result["downstream"], result["models"]
+    labels, key = models, []
+    if len(models) > DIRECT or max(map(len, models)) > SHORT:
+        labels = [str(n) for n in range(1, len(models) + 1)]
+        key = [f"{n}  {shortened(model, 44)}" for n, model in zip(labels, models, strict=True)]
     width = 4.6 * len(bench) + (2.6 * (1 + (len(key) - 1) // KEY_ROWS) if key else 0)
-    alt = f"Benchmark scores against downstream scores of {len(result['models'])} models."
+    alt = f"Benchmark scores against downstream scores of {len(models)} models."
     with drawing(*paths, width=width, height=3.8 * len(downstream), alt=alt) as figure:
         grid = figure.subplots(len(downstream), len(bench), squeeze=False)
         for row, y in zip(grid, downstream, strict=True):
             for axes, x in zip(row, bench, strict=True):
-                _panel(axes, x, y, labels, [model in result["constructed"] for model in result["models"]])
-                axes.set_title(_claim(result["sets"], x["name"], y["name"]), fontsize=SIZE)
+                _panel(axes, x, y, labels, [model in result["constructed"] for model in models])
+                axes.set_title(_evidence(result["sets"], x["name"], y["name"]), fontsize=SIZE)
         _legend(figure, key, bool(result["constructed"]))
-
-
-def _labels(models: Sequence[str]) -> tuple[list[str], list[str]]:
-    if len(models) <= DIRECT and max(map(len, models)) <= SHORT:
-        return list(models), []
-    numbers = [str(n) for n in range(1, len(models) + 1)]
-    return numbers, [f"{n}  {shortened(model, 44)}" for n, model in zip(numbers, models, strict=True)]
 
 
 def _panel(axes: Any, x: Result, y: Result, labels: Sequence[str], constructed: Sequence[bool]) -> None:
@@ -154,53 +150,49 @@ def _panel(axes: Any, x: Result, y: Result, labels: Sequence[str], constructed: 
             elinewidth=0.6,
             ecolor=(color, 0.4),
         )
-    for label, spot, beside in zip(
-        labels, zip(x["values"], y["values"], strict=True), _places(x, y, labels), strict=True
-    ):
-        axes.annotate(label, spot, xytext=beside, textcoords="offset points", fontsize=SIZE)
+    offsets = _label_offsets(x, y, labels)
+    for label, *spot, offset in zip(labels, x["values"], y["values"], offsets, strict=True):
+        axes.annotate(label, spot, xytext=offset, textcoords="offset points", fontsize=SIZE)
     axes.set_xlabel(x["name"])
     axes.set_ylabel(y["name"])
     axes.grid()
     axes.margins(0.12)
 
 
-def _places(x: Result, y: Result, labels: Sequence[str]) -> list[tuple[float, float]]:
+def _label_offsets(x: Result, y: Result, labels: Sequence[str]) -> list[tuple[float, float]]:
     """For each label the first place around its point that covers no point and no earlier label, else the emptiest."""
-    spots = list(zip(_points(x["values"], PANEL[0]), _points(y["values"], PANEL[1]), strict=True))
+    in_points = []  # about where values come to stand in a panel
+    for values, size in ((x["values"], PANEL[0]), (y["values"], PANEL[1])):
+        low, high = min(values), max(values)
+        in_points.append([size * (value - low) / ((high - low) or 1) for value in values])
+    spots = list(zip(*in_points, strict=True))
     taken = [(px - 3, py - 3, px + 3, py + 3) for px, py in spots]
-    found: list[tuple[float, float]] = []
+    offsets: list[tuple[float, float]] = []
     for (px, py), label in zip(spots, labels, strict=True):
         width = 0.58 * SIZE * len(label)
         tries = [(dx, dy) for dy in (3, -9, 11, -17) for dx in (4, -4 - width)] + [(-width / 2, dy) for dy in (6, -13)]
         boxes = [(px + dx, py + dy, px + dx + width, py + dy + SIZE) for dx, dy in tries]
-        covered = [sum(_meet(box, other) for other in taken) for box in boxes]
+        covered = [
+            sum(x0 < right and left < x1 and y0 < top and bottom < y1 for left, bottom, right, top in taken)
+            for x0, y0, x1, y1 in boxes
+        ]
         best = covered.index(min(covered))
         taken.append(boxes[best])
-        found.append(tries[best])
-    return found
-
-
-def _points(values: Sequence[float], size: float) -> list[float]:
-    """About where values come to stand in a panel, in points."""
-    low, high = min(values), max(values)
-    return [size * (value - low) / ((high - low) or 1) for value in values]
-
-
-def _meet(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+        offsets.append(tries[best])
+    return offsets
 
 
 def _bars(column: Result, at: Sequence[int]) -> list[float] | None:
     return None if column["errors"] is None else [1.96 * column["errors"][n] for n in at]
 
 
-def _claim(sets: Sequence[Result], bench: str, downstream: str) -> str:
+def _evidence(sets: Sequence[Result], bench: str, downstream: str) -> str:
+    """By set of models, the first measure of a benchmark and a downstream result."""
     lines = []
     for part in sets:
-        for cell in part["correlations"][:1]:
-            wanted = (bench, downstream, cell["measure"])
-            found = next(c for c in part["correlations"] if (c["bench"], c["downstream"], c["measure"]) == wanted)
-            evidence = f"{found['measure']} {number(found['value'], 2)}, {p_equals(found['p'])}"
+        cell = next((c for c in part["correlations"] if (c["bench"], c["downstream"]) == (bench, downstream)), None)
+        if cell:
+            evidence = f"{cell['measure']} {number(cell['value'], 2)}, {p_equals(cell['p'])}"
             lines.append(f"{part['set']}, n = {part['n']}: {evidence}")
     return "\n".join(lines)
 
@@ -210,20 +202,9 @@ def _legend(figure: Any, key: Sequence[str], constructed: bool) -> None:
 
     handles = [Line2D([], [], ls="", label=line) for line in key]
     if constructed:
-        marks = {False: ("o", "model"), True: ("s", "constructed")}
-        handles += [
-            Line2D(
-                [],
-                [],
-                ls="",
-                marker=mark,
-                ms=4,
-                color=COLORS[kind],
-                mfc=PAPER if kind else COLORS[kind],
-                label=label,
-            )
-            for kind, (mark, label) in marks.items()
-        ]
+        looks = (("o", "model", COLORS[False], COLORS[False]), ("s", "constructed", COLORS[True], PAPER))
+        for mark, label, color, face in looks:
+            handles.append(Line2D([], [], ls="", marker=mark, ms=4, color=color, mfc=face, label=label))
     if handles:
         columns = 1 + (len(handles) - 1) // KEY_ROWS
         figure.legend(handles=handles, loc="outside right upper", fontsize=6.5, handlelength=1, ncols=columns)

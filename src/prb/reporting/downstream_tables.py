@@ -10,6 +10,7 @@ from prb.downstream.bon import trust
 from prb.errors import BadInput
 from prb.failures import count_reasons
 from prb.progress import SILENT, Progress
+from prb.reporting.evaluation_tables import dataset_name
 from prb.reporting.format import (
     MISSING,
     Table,
@@ -24,11 +25,10 @@ from prb.reporting.format import (
     points,
     stars,
 )
-from prb.reporting.tables import dataset_name
 from prb.runs import write_bytes, write_sealed
+from prb.stats.paired import LEVEL
 
 Result = Mapping[str, Any]
-LEVEL = 0.05
 MEASURES = {
     "spearman": "Spearman's ρ",
     "kendall": "Kendall's τ-b",
@@ -38,8 +38,6 @@ MEASURES = {
     "rbo": "RBO",
     "regret": "top-1 regret",
 }
-
-
 PPO_PANELS = {
     "reward": "reward",
     "kl": "KL to the reference, nats per answer",
@@ -73,20 +71,13 @@ def bon_tables(summary: Result) -> Iterator[Table]:
     columns = ("model", *(f"best of {k}" for k in ks), "headroom", "peak", "failed")
     yield Table(_bon_title(summary), columns, tuple(rows), notes)
     if summary["contrasts"]:
-        contrasts = tuple(
-            (
-                f"{row['model_a']} − {row['model_b']}",
-                points(row),
-                bounds(row, sign=True),
-                p_value(row["p"]),
-                p_value(row["p_holm"]),
-                str(row["n"]),
-            )
-            for row in summary["contrasts"]
-        )
+        contrasts = []
+        for row in summary["contrasts"]:
+            numbers = (points(row), bounds(row, sign=True), p_value(row["p"]), p_value(row["p_holm"]), str(row["n"]))
+            contrasts.append((f"{row['model_a']} − {row['model_b']}", *numbers))
         note = "Points, paired by query; sign-flip p over clusters, and the 95 % interval that inverts it."
         columns = ("models", "difference", "95 %", "p", "p (Holm)", "queries")
-        yield Table(f"Best of {ks[-1]}, paired", columns, contrasts, (note, grader_trust))
+        yield Table(f"Best of {ks[-1]}, paired", columns, tuple(contrasts), (note, grader_trust))
 
 
 def _failures(summary: Result) -> Iterator[str]:
@@ -159,21 +150,15 @@ def correlation_tables(result: Result) -> Iterator[Table]:
 
 
 def _benchmark_contrasts(contrasts: list[Result]) -> Table:
-    rows = tuple(
-        (
-            f"{row['first']} − {row['second']}",
-            row["downstream"],
-            MEASURES[row["measure"]],
-            number(row["difference"], 3, sign=True) + stars(row["p_holm"]),
-            row["test"],
-            p_value(row["p"]),
-            p_value(row["p_holm"]),
-        )
-        for row in contrasts
-    )
+    rows = []
+    for row in contrasts:
+        value = number(row["difference"], 3, sign=True) + stars(row["p_holm"])
+        test = (row["test"], p_value(row["p"]), p_value(row["p_holm"]))
+        names = f"{row['first']} − {row['second']}", row["downstream"], MEASURES[row["measure"]]
+        rows.append((*names, value, *test))
     columns = ("benchmarks", "downstream", "measure", "difference", "test", "p", "p (Holm)")
     note = "Swap test: each model's two ranks change places. Pearson: Williams' test, with 20 or more models."
-    return Table("Two benchmarks against the same downstream", columns, rows, (note,))
+    return Table("Two benchmarks against the same downstream", columns, tuple(rows), (note,))
 
 
 def write_correlation(summary: Result, folder: Path, progress: Progress = SILENT) -> None:

@@ -13,19 +13,17 @@ from textwrap import fill
 from typing import Any
 
 from prb.progress import SILENT, Progress
-from prb.reporting.board import shown_condition
 from prb.reporting.downstream_figures import best_of_n, ppo, scatter
+from prb.reporting.evaluation_tables import audit_estimates, shown_condition
 from prb.reporting.format import percent, shortened, stars
-from prb.reporting.gather import FLOORS, Group, Inputs, dataset_label, read_place, result_name
+from prb.reporting.gather import FLOORS, Group, Inputs, dataset_label, read_any, result_name
 from prb.reporting.style import CONDITIONS, LINE, MARKS, PAPER, SOFT, drawing, whiskers, write_or_note
-from prb.reporting.tables import audit_estimates
-from prb.stats.paired import correct
+from prb.stats.paired import LEVEL, correct
 
 Summary = Mapping[str, Any]
 Draw = Callable[..., None]
 MAX_PANELS = 12
 ACROSS = 4
-LEVEL = 0.05
 
 
 # --- of a site ---
@@ -39,7 +37,7 @@ def write_figures(inputs: Inputs, folder: Path) -> list[Path]:
     kinds = {"bon": ("best-of-n", best_of_n), "ppo": ("ppo", ppo), "correlation": ("correlation", scatter)}
     for kind, (name, draw) in {**kinds, "audit": ("audit", audit)}.items():
         for place in inputs.others.get(kind, ()):
-            figures.append((name, result_name(place), partial(draw, read_place(place))))
+            figures.append((name, result_name(place), partial(draw, read_any(place)[1])))
     written = []
     for name, draw in _file_names(figures):
         paths = [folder / f"{name}{suffix}" for suffix in (".svg", ".pdf")]
@@ -101,13 +99,16 @@ def leaderboard(summary: Summary, *paths: Path) -> None:
     """Accuracy of every model under every condition; the best floor and the ceiling as lines."""
     models = [row["model"] for row in of_condition(summary)]
     names = list(dict.fromkeys(row["condition"] for row in summary["results"]))
-    found = {(row["model"], row["condition"]): row["accuracy"] for row in summary["results"]}
-    with drawing(*paths, width=7.5, height=_height(len(models), len(names)), alt=_leader(summary)) as figure:
+    accuracy = {(row["model"], row["condition"]): row["accuracy"] for row in summary["results"]}
+    best = accuracy[models[0], _shown(summary)]["value"]
+    leader = "nothing was answered" if best is None else f"first is {models[0]} with {percent(best)} %"
+    alt = f"Accuracy of the models under each condition; under {_shown(summary)} {leader}. {_about(summary)}"
+    with drawing(*paths, width=7.5, height=_height(len(models), len(names)), alt=alt) as figure:
         axes = figure.add_subplot()
         for n, name in enumerate(names):
-            at = [place for place, model in enumerate(models) if _value(found.get((model, name))) is not None]
+            at = [place for place, model in enumerate(models) if _value(accuracy.get((model, name))) is not None]
             beside = 0.62 * (n / max(1, len(names) - 1) - 0.5) if len(names) > 1 else 0.0
-            _dots(axes, [found[models[p], name] for p in at], [p + beside for p in at], _look(name), name)
+            _dots(axes, [accuracy[models[p], name] for p in at], [p + beside for p in at], _look(name), name)
         _references(axes, summary)
         _rows(axes, models)
         axes.set_xlabel("accuracy in %, 95 % interval by cluster")
@@ -133,15 +134,19 @@ def contrasts(summary: Summary, *paths: Path) -> None:
     kinds = {"gain": "gain: profile − none", "control": "control: profile − another user's posts"}
     present = [kind for kind in kinds if any(row["kind"] == kind for row in summary["contrasts"])]
     models = [row["model"] for row in of_condition(summary)]
-    found = {(row["model"], row["kind"]): row for row in summary["contrasts"]}
+    contrast = {(row["model"], row["kind"]): row for row in summary["contrasts"]}
     alt = f"Gain and control of {len(models)} models in points, with 95 % intervals. {_about(summary)}"
     with drawing(*paths, width=7.5, height=_height(len(models), 1), alt=alt) as figure:
         panels = figure.subplots(1, len(present), sharey=True, squeeze=False)[0]
         for axes, kind in zip(panels, present, strict=True):
             axes.axvline(0, color=SOFT, lw=0.9)
             for place, model in enumerate(models):
-                if (row := found.get((model, kind))) and row["value"] is not None:
-                    _contrast(axes, row, place, CONDITIONS["profile" if kind == "gain" else "shuffled"])
+                if (row := contrast.get((model, kind))) and row["value"] is not None:
+                    color = CONDITIONS["profile" if kind == "gain" else "shuffled"]
+                    clear = row["p_holm"] is not None and row["p_holm"] < LEVEL
+                    _dots(axes, [row], [place], {"fmt": "o", "color": color, "mfc": color if clear else PAPER})
+                    above = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
+                    axes.annotate(stars(row["p_holm"]), (100 * row["value"], place), **above)
             axes.set_title(kinds[kind])
             axes.set_xlabel("points, 95 % interval")
             axes.margins(x=0.1)
@@ -152,13 +157,6 @@ def contrasts(summary: Summary, *paths: Path) -> None:
         figure.supxlabel(
             "filled: p < .05 (sign flips, Holm); stars: .05, .01, .001", x=0.01, ha="left", fontsize=7, color=SOFT
         )
-
-
-def _contrast(axes: Any, row: Mapping[str, Any], place: int, color: str) -> None:
-    clear = row["p_holm"] is not None and row["p_holm"] < LEVEL
-    _dots(axes, [row], [place], {"fmt": "o", "color": color, "mfc": color if clear else PAPER})
-    beside = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
-    axes.annotate(stars(row["p_holm"]), (100 * row["value"], place), **beside)
 
 
 def by_label(summary: Summary, field: str, *paths: Path) -> None:
@@ -198,12 +196,12 @@ def calibration(summary: Summary, *paths: Path) -> None:
     with drawing(*paths, width=max(4.0, 0.6 + 1.9 * across), height=0.9 + 1.95 * down, alt=alt) as figure:
         panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
         for axes, row in zip(panels.flat, rows, strict=False):
-            found = row["biases"]["calibration"]
+            fit = row["biases"]["calibration"]
             axes.plot([50, 100], [50, 100], color=SOFT, lw=0.9, ls=":")
-            x, y = ([100 * bin_[key] for bin_ in found["curve"]] for key in ("confidence", "accuracy"))
+            x, y = ([100 * bin_[key] for bin_ in fit["curve"]] for key in ("confidence", "accuracy"))
             axes.plot(x, y, color=LINE, lw=0.9)
-            axes.scatter(x, y, s=[8 + 120 * bin_["n"] / found["n"] for bin_ in found["curve"]], c=CONDITIONS["profile"])
-            axes.set_title(f"{shortened(row['model'], 26)}\nECE {percent(found['ece'])}", fontsize=7.5)
+            axes.scatter(x, y, s=[8 + 120 * bin_["n"] / fit["n"] for bin_ in fit["curve"]], c=CONDITIONS["profile"])
+            axes.set_title(f"{shortened(row['model'], 26)}\nECE {percent(fit['ece'])}", fontsize=7.5)
             axes.grid()
             axes.set(xlim=(46, 104), ylim=(-4, 104))
         for axes in list(panels.flat)[len(rows) :]:
@@ -244,13 +242,6 @@ def _height(models: int, lanes: int) -> float:
 def _about(summary: Summary) -> str:
     data = summary["dataset"]
     return f"{shortened(dataset_label(summary), 60)}: {data['rows']} pairs, {data['clusters']} clusters"
-
-
-def _leader(summary: Summary) -> str:
-    first = of_condition(summary)[0]
-    value = first["accuracy"]["value"]
-    leader = "nothing was answered" if value is None else f"first is {first['model']} with {percent(value)} %"
-    return f"Accuracy of the models under each condition; under {first['condition']} {leader}. {_about(summary)}"
 
 
 def _shown(summary: Summary) -> str:

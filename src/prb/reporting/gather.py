@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from prb.evaluation.config import CONDITIONS
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
-from prb.reporting.board import shown_condition
+from prb.reporting.evaluation_tables import shown_condition
 from prb.reporting.format import Table
 from prb.reporting.published import ModelMetadata, PublishedResult, metadata_of, read_metadata, read_published
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed
 from prb.stats.estimate import Ints, codes
 
+DataFile = tuple[str, Any]
+"""Of a page of the site: name without suffix, such as `d0/board`, and content."""
 FLOORS = frozenset({"random", "length", "constant", "lexical", "embedding"})
 """Models that show what a number is worth."""
 BLIND = frozenset({"random", "length", "constant"})
@@ -120,11 +123,15 @@ class Group:
     def shown(self) -> str:
         return shown_condition(self.conditions)
 
-    def under(self, condition: str) -> Iterator[tuple[Entry, Column]]:
-        """The models that were run under a condition."""
-        for entry in self.entries:
+    def under(self, condition: str) -> Iterator[tuple[int, Column]]:
+        """Number and outcomes of every model that was run under a condition."""
+        for n, entry in enumerate(self.entries):
             if (entry.name, condition) in self.columns:
-                yield entry, self.columns[entry.name, condition]
+                yield n, self.columns[entry.name, condition]
+
+    def columns_of(self, entry: Entry) -> dict[str, Column]:
+        """A model's outcomes by condition."""
+        return {c: self.columns[entry.name, c] for c in self.conditions if (entry.name, c) in self.columns}
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,7 @@ class Inputs:
     groups: tuple[Group, ...]
     ratings: tuple[Evaluation, ...]
     others: Mapping[str, tuple[Path, ...]]
-    """Folders by verb (bon, ppo, grade, train, build) and JSON files by kind (correlation, audit, agreement)."""
+    """By verb (bon, ppo, grade, train, build) or kind (correlation, audit, agreement): folders and JSON files."""
     texts: bool = True
     """Whether the site may contain texts of the dataset."""
     published: tuple[PublishedResult, ...] = ()
@@ -166,7 +173,7 @@ def gather(
     others: dict[str, tuple[Path, ...]] = {}
     for kind, place in kinds:
         if kind != "evaluate":
-            others[kind] = (*others.get(kind, ()), place / FILES[kind] if place.is_dir() and kind in FILES else place)
+            others[kind] = (*others.get(kind, ()), place)
     by_rows: dict[tuple[Any, ...], list[Evaluation]] = {}
     for run in runs:
         if run.summary["task"] == "pairs":
@@ -209,26 +216,21 @@ def read_run(folder: Path) -> Evaluation:
 
 
 def read_any(place: Path) -> tuple[str, dict[str, Any]]:
-    """The kind of a finished result and its content."""
+    """The kind of a finished result and its content; a PPO summary comes with its curves."""
     kind = kind_of(place)
     if kind == "evaluate":
         return kind, dict(read_run(place).summary)
-    return kind, read_place(place / FILES[kind] if place.is_dir() and kind in FILES else place)
-
-
-def read_place(place: Path) -> dict[str, Any]:
-    """The content of a file, or of the result file of a run; a PPO summary comes with its curves."""
-    if place.is_file():
-        return dict(read_sealed(place))
-    kind = kind_of(place)
-    summary = dict(read_result(place, LAST_FILES[kind]))
-    if kind != "ppo":
-        return summary
-    return {**summary, "curves": read_curves(place / CURVES, up_to=summary["train"]["steps"])}
+    file = place / FILES[kind] if place.is_dir() and kind in FILES else place
+    if file.is_file():
+        return kind, read_sealed(file)
+    content = dict(read_result(place, LAST_FILES[kind]))
+    if kind == "ppo":
+        content["curves"] = read_curves(place / CURVES, up_to=content["train"]["steps"])
+    return kind, content
 
 
 def result_name(place: Path) -> str:
-    """The name of a result; of its folder where all files of its kind have the same name."""
+    """The name of a result; that of its folder where all files of its kind have the same name."""
     return place.parent.name if place.name in FILES.values() else place.stem if place.is_file() else place.name
 
 
@@ -236,15 +238,18 @@ def prepared(inputs: Inputs, kind: str, prepare: Callable[[dict[str, Any]], dict
     """Every result of a kind as its page needs it."""
     results = []
     for place in inputs.others.get(kind, ()):
-        try:
-            results.append({"name": result_name(place), **prepare(read_place(place))})
-        except DAMAGED as error:
-            raise damaged(place, error) from None
+        with explain_damage(place):
+            results.append({"name": result_name(place), **prepare(read_any(place)[1])})
     return results
 
 
-def damaged(place: Path, error: Exception) -> BadInput:
-    return BadInput(f"{place} is damaged or was written by another version of prb: {error!r}")
+@contextmanager
+def explain_damage(place: Path) -> Iterator[None]:
+    """A result of an unexpected shape is one line that names it."""
+    try:
+        yield
+    except DAMAGED as error:
+        raise BadInput(f"{place} is damaged or was written by another version of prb: {error!r}") from None
 
 
 def dataset_label(result: Mapping[str, Any]) -> str:

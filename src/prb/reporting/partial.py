@@ -7,7 +7,7 @@ that have begun on the rows that all of them have done. The others are in the ta
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.summary import summarize
 from prb.registry import split_alias
+from prb.reporting.evaluation_tables import shown_condition
 from prb.reporting.format import Table, percent
 from prb.reporting.gather import Evaluation, load_rows
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, read_identity, read_lines
@@ -39,10 +40,10 @@ class Tally:
         """Rows that are there under every condition."""
         return min(self.lines.values())
 
-    def add(self, line: Mapping[str, Any], shown: str) -> None:
+    def add(self, line: Mapping[str, Any], condition: str) -> None:
         self.lines[line["condition"]] += 1
         self.failed += line["failure"] is not None
-        if line["condition"] == shown and line["credit"] is not None:
+        if line["condition"] == condition and line["credit"] is not None:
             self.credit += line["credit"]
             self.credited += 1
 
@@ -91,16 +92,16 @@ def _dataset(folder: Path, config: Mapping[str, Any]) -> Dataset:
     return dataset
 
 
-def _lines(folder: Path) -> Any:
+def _lines(folder: Path) -> Iterator[dict[str, Any]]:
     return read_lines(folder / OUTCOMES) if (folder / OUTCOMES).exists() else iter(())
 
 
 def _tallies(folder: Path, settings: EvaluateConfig) -> dict[str, Tally]:
     tallies = {model: Tally(dict.fromkeys(settings.condition, 0)) for model in settings.names}
-    shown = "profile" if "profile" in settings.condition else settings.condition[0]
+    condition = shown_condition(settings.condition)
     for number, line in enumerate(_lines(folder), 1):
         try:
-            tallies[line["model"]].add(line, shown)
+            tallies[line["model"]].add(line, condition)
         except (KeyError, TypeError):
             raise BadInput(f"{folder / OUTCOMES}, line {number}: not an outcome of this run") from None
     return tallies
@@ -111,7 +112,7 @@ def _table(
 ) -> Table:
     rows = []
     for model, tally in tallies.items():
-        accuracy = percent(tally.credit / tally.credited) if tally.credited else percent(None)
+        accuracy = percent(tally.credit / tally.credited if tally.credited else None)
         cells = (f"{tally.rows:,} of {total:,}", f"{total - tally.rows:,}", f"{tally.failed:,}", accuracy)
         rows.append((folder.name, model, *cells))
     complete = [model for model in shown if tallies[model].rows == total]
@@ -121,8 +122,8 @@ def _table(
         what = f"The report shows the first {min(tallies[m].rows for m in shown):,} rows; numbers will change."
     else:
         what = "Nothing can be shown yet."
-    condition = "profile" if "profile" in settings.condition else settings.condition[0]
-    return Table("Under way", COLUMNS, tuple(rows), (f"{what} Accuracy so far is under {condition}.",))
+    note = f"{what} Accuracy so far is under {shown_condition(settings.condition)}."
+    return Table("Under way", COLUMNS, tuple(rows), (note,))
 
 
 def rebuild_while_growing(runs: Sequence[Path], build: Callable[[], Path], *, every: float) -> Path:

@@ -71,28 +71,21 @@ def read_rows(place: Path | Traversable, kind: type[Row]) -> tuple[Row, ...]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"{place} is not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
-        raise BadInput(f"{place}, {_first_problem(error)}") from None
+        first = error.errors()[0]
+        row, *field = first["loc"] or ("",)
+        where = f"row {row + 1}" if isinstance(row, int) else "content"
+        raise BadInput(f"{place}, {where}: {''.join(f'{name}: ' for name in field)}{first['msg']}") from None
 
 
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors()[0]
-    row, *field = first["loc"] or ("",)
-    where = f"row {row + 1}" if isinstance(row, int) else "content"
-    return f"{where}: {''.join(f'{name}: ' for name in field)}{first['msg']}"
-
-
-def about(published: Sequence[PublishedResult], dataset: str) -> list[dict[str, Any]]:
+def published_about(published: Sequence[PublishedResult], dataset: str) -> list[dict[str, Any]]:
     """Those about a dataset, as the page needs them: shares instead of percent, best first by metric."""
     rows = [row for row in published if row.is_about(dataset)]
     rows.sort(key=lambda row: (row.metric, -row.value))
     return [{**row.model_dump(exclude={"dataset"}), "value": row.value / 100} for row in rows]
 
 
-FILE = "models.yaml"
-
-
 class ModelMetadata(BaseModel):
-    """A row of the file; only `model` is required."""
+    """A row of `models.yaml`; only `model` is required."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -110,25 +103,19 @@ class ModelMetadata(BaseModel):
 
 def read_metadata(file: Path | None, runs: Iterable[Path]) -> tuple[ModelMetadata, ...]:
     """The rows of a file, else of every `models.yaml` in or beside a run folder."""
-    beside = dict.fromkeys(place / FILE for run in runs for place in (run, run.resolve().parent))
+    beside = dict.fromkeys(place / "models.yaml" for run in runs for place in (run, run.resolve().parent))
     files = [file] if file else [path for path in beside if path.is_file()]
     return tuple(row for path in files for row in read_rows(path, ModelMetadata))
 
 
 def metadata_of(rows: Sequence[ModelMetadata], name: str, spec: str) -> ModelMetadata | None:
-    """The row about a model, else its own card."""
-    found = next((row for row in rows if row.model in (name, spec)), None)
-    return found or _from_card(name, spec)
-
-
-def _from_card(name: str, spec: str) -> ModelMetadata | None:
+    """The row about a model, else the card of a trained one."""
+    if match := next((row for row in rows if row.model in (name, spec)), None):
+        return match
     try:
-        content = read_json(Path(Spec.parse(spec).options.get("path", ""), "card.json"))
-    except PrbError:
-        return None
-    try:
-        return ModelMetadata(model=name, kind=f"{content['method']}, trained on {Path(content['data']['name']).name}")
-    except (KeyError, TypeError):  # some other program's card
+        card = read_json(Path(Spec.parse(spec).options.get("path", ""), "card.json"))
+        return ModelMetadata(model=name, kind=f"{card['method']}, trained on {Path(card['data']['name']).name}")
+    except (PrbError, KeyError, TypeError):  # no card, or some other program's
         return None
 
 

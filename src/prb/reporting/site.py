@@ -7,8 +7,7 @@ A page is a template, its script under `site/assets/` and its data: files `data/
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import as_file, files
@@ -17,39 +16,42 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 from filelock import FileLock
+from threadpoolctl import threadpool_limits
 
 from prb import __version__
 from prb.config import Name, OutputConfig, Place, PositionalWords, Positive, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
-from prb.reporting.board import leaderboard as leaderboard_table
-from prb.reporting.exports import numbers_table, tables_of
+from prb.reporting.evaluation_tables import leaderboard, numbers_table
 from prb.reporting.figures import write_figures
 from prb.reporting.format import Table, as_csv, markdown
-from prb.reporting.gather import DAMAGED, Evaluation, Inputs, damaged, gather, read_any
-from prb.reporting.pages import (
-    audit,
-    cost,
-    downstream,
-    histories,
-    leaderboard,
-    model,
-    other,
-    pairs,
-    stability,
-    study,
-    users,
-)
+from prb.reporting.gather import DataFile, Inputs, explain_damage, gather, read_any
+from prb.reporting.pages.leaderboard import board_data, cost_data, describe, stability_data
+from prb.reporting.pages.models import histories_data, model_data, users_data
+from prb.reporting.pages.pairs import pairs_data
+from prb.reporting.pages.verbs import audit_data, downstream_data, other_data, study_data, tables_of
 from prb.reporting.partial import is_under_way, read_partial, rebuild_while_growing
-from prb.reporting.publishing import NO_JEKYLL, README, Host, write_host_files
 from prb.reporting.style import load_matplotlib
 from prb.runs import draft
 
-DataFile = tuple[str, Any]
-"""Name without suffix, such as `d0/board`, and content."""
+Host = Literal["pages", "space"]
 SHIPPED = files("prb.reporting") / "site"
 MARKER = Path("data", "site.js")
 """Every report holds this file, and it begins with `prb.data("site",`: so a report is recognized."""
+README, NO_JEKYLL = "README.md", ".nojekyll"
+README_TEXT = """\
+# {title}
+
+A report of [Personalized RewardBench](index.html): does a reward model know whose preference it judges?
+The numbers are also in [table.md](table.md) and [table.csv](table.csv).
+
+{how}
+Made by `prb report --publish {host}`, prb {version}.
+"""
+HOW: dict[Host, str] = {
+    "pages": "GitHub Pages serves this folder as it is; there is nothing to build (`.nojekyll` says so).\n",
+    "space": "A static Space serves this folder as it is: there is nothing to build and no server to run.\n",
+}
 
 
 @config
@@ -103,18 +105,18 @@ def _with_pairs(build: Callable[[Inputs], Iterable[DataFile]]) -> Callable[[Inpu
 
 
 PAGES = (
-    Page("index", "Leaderboard", "Leaderboard", leaderboard.build),
-    Page("cost", "Cost", "Cost and quality", _with_pairs(cost.build), ("results",)),
-    Page("stability", "Stability", "Stability of the ranking", _with_pairs(stability.build), ("results",)),
-    Page("model", "Models", "One model", _with_pairs(model.build), ("results",)),
-    Page("users", "Users", "Users", _with_pairs(users.build), ("results",)),
-    Page("pairs", "Pairs", "Pair explorer", _with_pairs(pairs.build), ("diff", "explore")),
-    Page("histories", "Histories", "Histories", _with_pairs(histories.build), ("explore",)),
+    Page("index", "Leaderboard", "Leaderboard", board_data),
+    Page("cost", "Cost", "Cost and quality", _with_pairs(cost_data), ("results",)),
+    Page("stability", "Stability", "Stability of the ranking", _with_pairs(stability_data), ("results",)),
+    Page("model", "Models", "One model", _with_pairs(model_data), ("results",)),
+    Page("users", "Users", "Users", _with_pairs(users_data), ("results",)),
+    Page("pairs", "Pairs", "Pair explorer", _with_pairs(pairs_data), ("diff", "explore")),
+    Page("histories", "Histories", "Histories", _with_pairs(histories_data), ("explore",)),
     Page("compare", "Compare", "Two models", _with_pairs(lambda _: ())),
-    Page("downstream", "Downstream", "Downstream", downstream.build, ("results",)),
-    Page("study", "Study", "Human study", study.build, ("results",)),
-    Page("audit", "Audit", "Audit", audit.build, ("results",)),
-    Page("other", "Other", "Other results", other.build, ("results",)),
+    Page("downstream", "Downstream", "Downstream", downstream_data, ("results",)),
+    Page("study", "Study", "Human study", study_data, ("results",)),
+    Page("audit", "Audit", "Audit", audit_data, ("results",)),
+    Page("other", "Other", "Other results", other_data, ("results",)),
 )
 ENTRIES = {"assets", "data", "figures", "table.md", "table.csv", README, NO_JEKYLL}
 ENTRIES |= {f"{page.name}.html" for page in PAGES}
@@ -129,14 +131,16 @@ def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
     out = settings.out or (first if first.is_dir() else first.parent) / "report"
 
     def build() -> Path:
-        finished, runs, notices = _started(settings)
-        for table in notices:
+        allowed = settings.partial or settings.watch
+        under_way = [run for run in settings.runs if allowed and is_under_way(run)]
+        parts = [read_partial(run) for run in under_way]
+        for _, table in parts:
             progress.note(f"under way: {'; '.join(f'{model} {done}' for _, model, done, *_ in table.rows)} rows")
         inputs = partial(
             gather,
-            finished,
-            runs=runs,
-            notices=notices,
+            [run for run in settings.runs if run not in under_way],
+            runs=[run for run, _ in parts if run is not None],
+            notices=[table for _, table in parts],
             texts=settings.texts,
             published=settings.published,
             models=settings.models,
@@ -146,35 +150,19 @@ def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
     return rebuild_while_growing(settings.runs, build, every=settings.every) if settings.watch else build()
 
 
-def _started(settings: ReportConfig) -> tuple[list[Path], list[Evaluation], list[Table]]:
-    """Finished results, evaluations under way that have something to show, and the progress of all of these."""
-    allowed = settings.partial or settings.watch
-    under_way = [run for run in settings.runs if allowed and is_under_way(run)]
-    parts = [read_partial(run) for run in under_way]
-    finished = [run for run in settings.runs if run not in under_way]
-    return finished, [run for run, _ in parts if run is not None], [table for _, table in parts]
-
-
 def report_tables(settings: ReportConfig) -> str:
     """Tables in Markdown, or the numbers of evaluation runs as one CSV table."""
-    results = _results(settings)
-    if settings.format == "markdown":
-        return "\n".join(
-            markdown(table)
-            for place, (kind, content) in zip(settings.runs, results, strict=True)
-            for table in _tables(place, kind, content)
-        )
-    for place, (kind, _) in zip(settings.runs, results, strict=True):
-        if kind != "evaluate":
+    results = list(zip(settings.runs, _results(settings), strict=True))
+    tables: list[Table] = []
+    for place, (kind, content) in results:
+        if settings.format == "markdown":
+            with explain_damage(place):
+                tables += tables_of(kind, content)
+        elif kind != "evaluate":
             raise BadInput(f"{place} is not a run of `prb evaluate`; only those can be written as CSV")
-    return as_csv(numbers_table({str(run): content for run, (_, content) in zip(settings.runs, results, strict=True)}))
-
-
-def _tables(place: Path, kind: str, content: dict[str, Any]) -> Sequence[Table]:
-    try:
-        return tables_of(kind, content)
-    except DAMAGED as error:
-        raise damaged(place, error) from None
+    if settings.format == "markdown":
+        return "\n".join(map(markdown, tables))
+    return as_csv(numbers_table({str(place): content for place, (_, content) in results}))
 
 
 def report_summaries(settings: ReportConfig) -> list[dict[str, Any]]:
@@ -182,21 +170,22 @@ def report_summaries(settings: ReportConfig) -> list[dict[str, Any]]:
 
 
 def _results(settings: ReportConfig) -> list[tuple[str, dict[str, Any]]]:
+    """Kind and content of every result."""
     if not settings.runs:
         raise BadInput("name at least one run folder")
     for name in ("published", "models", "publish", "watch"):
         if getattr(settings, name):
             raise BadInput(f"--{name} is for the site; tables and summaries hold results of runs only")
-    return [_read(run, settings.partial) for run in settings.runs]
-
-
-def _read(place: Path, allow_partial: bool) -> tuple[str, dict[str, Any]]:
-    if not allow_partial or not is_under_way(place):
-        return read_any(place)
-    run, _ = read_partial(place)
-    if run is None:
-        raise BadInput(f"{place} has finished no rows yet")
-    return "evaluate", dict(run.summary)
+    results = []
+    for place in settings.runs:
+        if settings.partial and is_under_way(place):
+            run, _ = read_partial(place)
+            if run is None:
+                raise BadInput(f"{place} has finished no rows yet")
+            results.append(("evaluate", dict(run.summary)))
+        else:
+            results.append(read_any(place))
+    return results
 
 
 def write_site(
@@ -234,31 +223,25 @@ def write_inputs(
     target = out.resolve()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target):
-            check_target(out)
-            with draft(target) as folder:
-                _fill(folder, inputs, progress)
-                if figures:
-                    progress.begin("figures")
-                    write_figures(inputs, folder / "figures")
-                if publish:
-                    write_host_files(folder, publish, name or title(inputs))
+        # reports into one folder are written one after the other; the lock is beside it, since the folder is replaced
+        lock = FileLock(target.with_name(f".{target.name}.lock"))
+        with lock:
+            try:
+                check_target(out)
+                with draft(target) as folder:
+                    _fill(folder, inputs, progress)
+                    if figures:
+                        progress.begin("figures")
+                        write_figures(inputs, folder / "figures")
+                    if publish:
+                        _write_host_files(folder, publish, name or title(inputs))
+            finally:
+                Path(lock.lock_file).unlink(missing_ok=True)
     except OSError as error:
         raise BadInput(f"{out} cannot be written: {error.strerror or error}") from None
     if publish and any(group.dataset for group in inputs.groups) and inputs.texts:
         progress.note("the site contains the texts of the dataset; --no-texts leaves them out")
     return out / "index.html"
-
-
-@contextmanager
-def _lock(target: Path) -> Iterator[None]:
-    """Reports into one folder are written one after the other. The lock is beside it, since the folder is replaced."""
-    lock = FileLock(target.with_name(f".{target.name}.lock"))
-    with lock:
-        try:
-            yield
-        finally:
-            Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def check_target(out: Path) -> None:
@@ -281,20 +264,23 @@ def _fill(folder: Path, inputs: Inputs, progress: Progress) -> None:
     (folder / "data").mkdir(parents=True)
     with as_file(SHIPPED / "assets") as assets:
         shutil.copytree(assets, folder / "assets")
+    if any(group.dataset for group in inputs.groups):
+        import sklearn.linear_model  # noqa: F401 - what is loaded later would not be limited
     shown = []
-    for page in PAGES:
-        data_files = page.build(inputs)
-        if data_files is not None:
-            progress.begin(f"page {page.name}")
-            shown.append(page)
-            for name, value in data_files:
-                _write_data(folder, name, value)
-    datasets = [leaderboard.describe(group) for group in inputs.groups]
+    with threadpool_limits(1):  # matrices are small: threads would only wait for each other
+        for page in PAGES:
+            data_files = page.build(inputs)
+            if data_files is not None:
+                progress.begin(f"page {page.name}")
+                shown.append(page)
+                for name, value in data_files:
+                    _write_data(folder, name, value)
+    datasets = [describe(group) for group in inputs.groups]
     _write_data(folder, "site", {"title": title(inputs), "version": __version__, "datasets": datasets})
     for page in shown:
         (folder / f"{page.name}.html").write_text(render(page, shown, inputs), "utf-8")
-    tables = [leaderboard_table(run.summary) for run in inputs.evaluations]
-    (folder / "table.md").write_text("\n".join(markdown(table) for table in tables), "utf-8")
+    tables = [markdown(leaderboard(run.summary)) for run in inputs.evaluations]
+    (folder / "table.md").write_text("\n".join(tables), "utf-8")
     numbers = numbers_table({run.folder.name: run.summary for run in inputs.evaluations})
     (folder / "table.csv").write_text(as_csv(numbers), "utf-8")
 
@@ -331,7 +317,7 @@ def render(page: Page, pages: Sequence[Page], inputs: Inputs) -> str:
         scripts=[f"assets/{name}.js" for name in (*page.helpers, page.name)],
         notices=inputs.notices,
         appendix=inputs.appendix,
-        ratings=[leaderboard_table(run.summary) for run in inputs.ratings],
+        ratings=[leaderboard(run.summary) for run in inputs.ratings],
     )
 
 
@@ -339,3 +325,25 @@ def title(inputs: Inputs) -> str:
     names = [run.folder.name for run in inputs.evaluations]
     more = f" + {len(names) - 3} more" if len(names) > 3 else ""
     return " + ".join(names[:3]) + more or "Personalized RewardBench"
+
+
+def _write_host_files(folder: Path, host: Host, title: str) -> None:
+    """What GitHub Pages or a static Hugging Face Space needs beside the pages."""
+    import yaml
+
+    text = README_TEXT.format(title=title, how=HOW[host], host=host, version=__version__)
+    if host == "space":
+        metadata = {
+            "title": title,
+            "emoji": "⚖️",
+            "colorFrom": "indigo",
+            "colorTo": "purple",
+            "sdk": "static",
+            "app_file": "index.html",
+            "pinned": False,
+            "short_description": "Does a reward model know whose preference it judges?",
+            "tags": ["leaderboard", "reward-model", "personalization"],
+        }
+        text = f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---\n\n{text}"
+    (folder / README).write_text(text, "utf-8")
+    (folder / NO_JEKYLL).write_bytes(b"")

@@ -89,15 +89,15 @@ def drawing(*paths: Path, width: float, height: float, alt: str = "") -> Iterato
     with matplotlib.rc_context(STYLE):
         figure = matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
         yield figure
+        about = {"Creator": "prb", **({"Title": alt} if alt else {})}
         for path in paths:
-            write_bytes(path, _bytes(figure, path.suffix[1:], alt))
-
-
-def _bytes(figure: Any, kind: str, alt: str) -> bytes:
-    drawn = io.BytesIO()
-    undated = {"Date": None} if kind == "svg" else {"CreationDate": None, "Producer": None}
-    figure.savefig(drawn, format=kind, metadata={**undated, "Creator": "prb", **({"Title": alt} if alt else {})})
-    return _with_dark_mode(drawn.getvalue().decode(), alt).encode() if kind == "svg" else drawn.getvalue()
+            drawn = io.BytesIO()
+            if path.suffix == ".svg":
+                figure.savefig(drawn, format="svg", metadata={"Date": None, **about})
+                write_bytes(path, _with_dark_mode(drawn.getvalue().decode(), alt).encode())
+            else:
+                figure.savefig(drawn, format="pdf", metadata={"CreationDate": None, "Producer": None, **about})
+                write_bytes(path, drawn.getvalue())
 
 
 def _with_dark_mode(svg: str, alt: str) -> str:

@@ -37,8 +37,7 @@ from prb.evaluation.summary import check_failures, summarize
 from prb.progress import SILENT, Progress
 from prb.reporting.format import Table
 from prb.reporting.gather import DAMAGED, Evaluation, gather, kind_of, read_run
-from prb.reporting.publishing import Host
-from prb.reporting.site import check_target, write_inputs
+from prb.reporting.site import Host, check_target, write_inputs
 from prb.runs import OUTCOMES, USERS, check_unchanged, read_lines, read_result
 from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
 from prb.types import NO_EVIDENCE
@@ -95,7 +94,12 @@ class Refused(ResultFailed):
 
 
 def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> Leaderboard:
-    folders = _folders(settings.submissions)
+    place = settings.submissions
+    if not place.is_dir():
+        raise BadInput(f"{place} is not a folder of submissions")
+    folders = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not folders:
+        raise BadInput(f"{place} holds no submissions: each is a run folder of its own")
     check_target(settings.out)
     progress.begin(f"checking {settings.dataset}")
     dataset = load(
@@ -113,7 +117,7 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
             accepted.append(check_submission(folder, settings, dataset))
         except PrbError as error:
             refused[folder.name] = " ".join(str(error).replace(f"{folder}", folder.name).split())
-    appendix = [refusals(refused)] if refused else []
+    appendix = [Table("Refused submissions", ("submission", "reason"), tuple(refused.items()))] if refused else []
     index = None
     if accepted:
         read = partial(gather, (), runs=accepted, appendix=appendix, texts=settings.texts, published=settings.published)
@@ -124,19 +128,6 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
         failed.result = result
         raise failed
     return result
-
-
-def refusals(refused: Mapping[str, str]) -> Table:
-    return Table("Refused submissions", ("submission", "reason"), tuple(refused.items()))
-
-
-def _folders(place: Path) -> list[Path]:
-    if not place.is_dir():
-        raise BadInput(f"{place} is not a folder of submissions")
-    folders = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not folders:
-        raise BadInput(f"{place} holds no submissions: each is a run folder of its own")
-    return folders
 
 
 def check_submission(folder: Path, settings: LeaderboardConfig, dataset: Dataset) -> Evaluation:

@@ -1,4 +1,4 @@
-"""What verbs print, made from their results: tables and sentences. `evaluate` has `board`, bon and ppo another file."""
+"""What `prb grade`, `build`, `train`, `data`, `models` and `cache` print, made from their results."""
 
 from __future__ import annotations
 
@@ -7,106 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from prb.failures import count_reasons
-from prb.reporting.format import MISSING, Table, bounds, dollars, interval, number, p_value, percent, points
+from prb.reporting.evaluation_tables import dataset_name
+from prb.reporting.format import MISSING, Table, dollars, interval, number, percent
 from prb.types import Pair
 from prb.weights import here
 
 Result = Mapping[str, Any]
-
-
-def dataset_name(data: Result) -> str:
-    return f"{data['name']}, split {data['split']}" if data["split"] else str(data["name"])
-
-
-# --- compare ---
-def comparison(result: Result) -> Table:
-    columns = ("condition", "A", "B", "acc. A", "acc. B", "A − B", "95 %", "p", "p (Holm)", "changed", "n", "dropped")
-    rows = tuple(
-        (
-            row["condition"],
-            row["model_a"],
-            row["model_b"],
-            percent(row["accuracy_a"]),
-            percent(row["accuracy_b"]),
-            points(row),
-            bounds(row, sign=True),
-            p_value(row["p"]),
-            p_value(row["p_holm"]),
-            percent(row["changed_sides"]),
-            str(row["n"]),
-            str(row["dropped"]),
-        )
-        for row in result["comparisons"]
-    )
-    tests = sorted({row["test"] for row in result["comparisons"]})
-    how = f"the 95 % interval inverts the sign-flip test over clusters, p by {', '.join(tests)}"
-    notes = [f"Paired on rows both answered; {how}."]
-    smallest = [row["smallest_detectable"] for row in result["comparisons"] if row["smallest_detectable"]]
-    if smallest:
-        notes.append(f"Smallest detectable difference (80 % power): about {percent(max(smallest))} points.")
-    if result["same_data"] is False:
-        notes.append("The two runs did not use the same data file; only rows with the same id are compared.")
-    only = max(row["only_in_one"] for row in result["comparisons"])
-    if only:
-        notes.append(f"Up to {only} rows are in one run only and were left out.")
-    return Table(f"A = {result['a']}, B = {result['b']}", columns, rows, tuple(notes))
-
-
-# --- audit ---
-def audit_estimates(result: Result) -> Iterator[tuple[str, Result]]:
-    """Accuracies from knowing nothing to knowing the rubric."""
-    for floor in result["floors"]:
-        yield f"floor: {floor['model']}", floor["accuracy"]
-    if result["blind"]:
-        yield "user-blind learner: answer alone", result["blind"]["answer"]
-        yield "user-blind learner: question and answer", result["blind"]["question_and_answer"]
-    if result["ceiling"]:
-        yield f"reading the rubric: {result['ceiling']['model']}", result["ceiling"]["accuracy"]
-
-
-def audit_tables(result: Result) -> Iterator[Table]:
-    data, blind, giveaways = result["dataset"], result["blind"], result["giveaways"]
-    size = f"{data['rows']} pairs, {data['clusters']} clusters, {data['mirror_rows']} mirror rows"
-    rows = tuple((name, interval(estimate), str(estimate["failed"])) for name, estimate in audit_estimates(result))
-    notes = ["Accuracy in % with a 95 % interval by cluster; a tie counts half, failures are left out."]
-    if blind:
-        notes.append(
-            f"Learner: linear Bradley-Terry on {blind['features']}, out of fold; {blind['groups']} groups kept whole "
-            f"(by {blind['grouped_by']}, near-duplicate questions together)."
-        )
-    yield Table(f"{dataset_name(data)}: {size}", ("scorer", "accuracy", "failed"), rows, tuple(notes))
-    yield Table("What to look at", ("finding", "result"), tuple(_findings(result)))
-    if giveaways["words"]:
-        words = tuple((w["word"], str(w["chosen"]), str(w["rejected"]), p_value(w["p"])) for w in giveaways["words"])
-        title = f"Giveaway words: {giveaways['more_than_chance']} of {giveaways['looked_at']} tested"
-        note = "Pairs in which only one answer has the word; sign test by cluster, Holm over all words tested."
-        yield Table(title, ("word", "only chosen", "only rejected", "p"), words, (note,))
-
-
-def _findings(result: Result) -> Iterator[tuple[str, str]]:
-    length, repeats, leaks, splits = result["length"], result["repeats"], result["leaks"], result["splits"]
-    ratio = number(length["median_ratio"], 2)
-    yield "chosen is the longer answer", f"{interval(length['chosen_longer'])} %; median ratio {ratio}"
-    yield "answers within 10 % of each other's length", f"{percent(length['within_a_tenth'], 0)} %"
-    several = f"{repeats['under_several_questions']} of {repeats['answers']}"
-    one_sided = f"{repeats['of_these_always_on_one_side']} always on one side"
-    yield "answers under several questions", f"{several}, {one_sided}; in {repeats['rows_with_such_an_answer']} rows"
-    if "rows_with_a_question_of_several_users" in repeats:
-        yield "rows whose question several users ask", str(repeats["rows_with_a_question_of_several_users"])
-    yield "duplicate rows", str(repeats["rows_twice"])
-    if result.get("topics"):
-        for kind, label in (("matched", "a matched donor's"), ("any", "any donor's")):
-            closer = interval(result["topics"][kind]["difference"], scale=1, digits=3, sign=True)
-            yield f"cosine of question and own posts, minus {label}", closer
-    places = ", ".join(f"{place} {leaks[place]}" for place in ("question", "posts", "chosen", "rejected"))
-    yield f"rows that leak {leaks['words']} consecutive hidden words to the model", places
-    if splits:
-        repeated = f"{splits['questions_elsewhere_too']} the same, {splits['questions_nearly_elsewhere']} nearly"
-        yield "questions also in other splits", f"{repeated}, of {splits['questions']}"
-        yield (
-            "answers and users also in other splits",
-            f"{splits['answers_elsewhere_too']}, {splits['people_elsewhere_too']}",
-        )
 
 
 # --- grade ---

@@ -6,7 +6,7 @@ A failure is not a score: such rows are left out of the samples and counted besi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
@@ -32,7 +32,7 @@ def write(run: Run, out: Path) -> list[Path]:
         samples = b"".join(
             orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in _samples(run, evaluation, model, lines)
         )
-        place = Path("data", BENCHMARK, *_folders(model))
+        place = Path("data", BENCHMARK, *model.split("/", 1))
         record = _record(run, name, model, evaluation)
         if samples:
             record["detailed_evaluation_results"] = {
@@ -46,11 +46,6 @@ def write(run: Run, out: Path) -> list[Path]:
         content = orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         files.append(write_file(out / place / f"{uuid}.json", content))
     return files
-
-
-def _folders(model: str) -> tuple[str, str]:
-    developer, _, name = model.partition("/")
-    return developer, name
 
 
 def _record(run: Run, name: str, model: str, evaluation: str) -> dict[str, Any]:
@@ -142,7 +137,8 @@ def _samples(run: Run, evaluation: str, model: str, lines: Iterator[dict[str, An
             continue
         item = run.items.get(line["pair"])
         asked = _input(line["pair"], item)
-        said = list(line["text"]) if line["text"] and item else [str(v) for v in line["scores"] or line["verdicts"]]
+        replies = line["text"] if line["text"] and item else [str(v) for v in line["scores"] or line["verdicts"]]
+        metadata = {name: str(line[name]) for name in ("user", "cluster", "condition", "margin", "tokens", "cost")}
         yield {
             "schema_version": SCHEMA,
             "evaluation_id": evaluation,
@@ -153,7 +149,7 @@ def _samples(run: Run, evaluation: str, model: str, lines: Iterator[dict[str, An
             "sample_hash": hashlib.sha256((asked["raw"] + "".join(asked["reference"])).encode()).hexdigest(),
             "interaction_type": "single_turn",
             "input": asked,
-            "output": {"raw": said},
+            "output": {"raw": replies},
             "answer_attribution": [
                 {
                     "turn_idx": 0,
@@ -165,7 +161,7 @@ def _samples(run: Run, evaluation: str, model: str, lines: Iterator[dict[str, An
             ],
             "evaluation": {"score": line["credit"], "is_correct": line["credit"] == 1},
             "performance": {"latency_ms": 1000 * line["seconds"]},
-            "metadata": _metadata(line),
+            "metadata": {**metadata, "posts_shown": str(len(line["post_ids"]))},
         }
 
 
@@ -179,8 +175,3 @@ def _input(pair: str, item: Item | None) -> dict[str, Any]:
         "reference": list(item.answers[: item.n_best]),
         "choices": list(item.answers),
     }
-
-
-def _metadata(line: Mapping[str, Any]) -> dict[str, str]:
-    names = ("user", "cluster", "condition", "margin", "tokens", "cost")
-    return {name: str(line[name]) for name in names} | {"posts_shown": str(len(line["post_ids"]))}

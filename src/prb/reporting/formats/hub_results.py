@@ -21,8 +21,6 @@ right user's history (profile) beats no history (gain) and beats another user's 
 
 
 def write(run: Run, out: Path) -> list[Path]:
-    import yaml
-
     if run.hub is None:
         raise BadInput(f"{run.about['name']!r} is not on the hub; give the benchmark's --dataset-id owner/name")
     dataset, options = run.hub
@@ -33,17 +31,21 @@ def write(run: Run, out: Path) -> list[Path]:
         entries = [_entry(run, dataset, options.get("revision"), estimate) for estimate in run.estimates(model)]
         tasks |= dict.fromkeys(entry["dataset"]["task_id"] for entry in entries)
         path = out / "models" / name / ".eval_results" / f"{BENCHMARK}.yaml"
-        files.append(write_file(path, _yaml(yaml, entries)))
+        files.append(write_file(path, _yaml(entries)))
+    about = {"config": options.get("subset"), "split": run.about["split"]}
+    about = {name: value for name, value in about.items() if value}
     benchmark = {
         "name": "Personalized RewardBench",
         "description": DESCRIPTION,
         "evaluation_framework": FRAMEWORK,
-        "tasks": [_task(task, options.get("subset"), run.about["split"]) for task in tasks],
+        "tasks": [{"id": task, **about} for task in tasks],
     }
-    return [*files, write_file(out / "benchmark" / "eval.yaml", _yaml(yaml, benchmark))]
+    return [*files, write_file(out / "benchmark" / "eval.yaml", _yaml(benchmark))]
 
 
-def _yaml(yaml: Any, content: Any) -> bytes:
+def _yaml(content: Any) -> bytes:
+    import yaml
+
     text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1_000)
     return text.encode()
 
@@ -66,7 +68,3 @@ def _entry(run: Run, dataset: str, revision: str | None, estimate: Estimated) ->
 
 def task_id(estimate: Estimated) -> str:
     return estimate.metric if estimate.is_difference else f"{estimate.metric}_{estimate.condition}"
-
-
-def _task(task: str, subset: str | None, split: str | None) -> dict[str, str]:
-    return {"id": task, **({"config": subset} if subset else {}), **({"split": split} if split else {})}

@@ -47,8 +47,8 @@ def _numbers(result: Mapping[str, Any], path: str = "") -> Iterator[Row]:
         if not path and name in SLICES:
             yield from ({**_parts(e, main), "group_by": SLICES[name], "group": group} for group, e in entry.items())
         elif not path and name == "by_group":
-            for attribute, found in entry.items():
-                groups = found.get("groups", found).items()
+            for attribute, estimates in entry.items():
+                groups = estimates.get("groups", estimates).items()
                 yield from ({**_parts(e, main), "group_by": attribute, "group": group} for group, e in groups)
         elif isinstance(entry, Mapping) and "value" in entry:
             yield _parts(entry, metric)

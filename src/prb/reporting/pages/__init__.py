@@ -1,1 +1,1 @@
-"""One file per page of the site: each turns the inputs into the data files that the page's script reads."""
+"""The data files of each page of the site, made from the inputs; the page's script reads them."""

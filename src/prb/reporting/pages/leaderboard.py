@@ -1,4 +1,8 @@
-"""Leaderboard and compare page: estimates for every slice of the rows, all paired tests, significance letters."""
+"""Leaderboard and compare page, cost page, stability page: how the models of a dataset rank, and how surely.
+
+Estimates for every slice of the rows, all paired tests, significance letters; what a pair costs each model; the ranking
+without some clusters, and between halves of them.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +15,26 @@ import numpy as np
 
 from prb.evaluation.summary import CONTRASTS
 from prb.models import RECORDED
-from prb.reporting.gather import BLIND, FLOORS, Entry, Group, Inputs
-from prb.reporting.published import about, card_of
+from prb.reporting.gather import BLIND, FLOORS, DataFile, Entry, Group, Inputs
+from prb.reporting.published import card_of, published_about
 from prb.stats.bias import length_controlled
-from prb.stats.estimate import Floats, cancels, share
-from prb.stats.paired import Twins, correct, difference, flip_rate, mirror_accuracy, person_effect
+from prb.stats.estimate import Bools, Ints, cancels
+from prb.stats.paired import LEVEL, Twins, correct, difference, flip_rate, mirror_accuracy, person_effect
+from prb.stats.ranking import (
+    STABILITY_DRAWS,
+    accuracies,
+    cluster_leads,
+    cluster_sums,
+    clusters_to_overtake,
+    random_orders,
+    split_half,
+    without_random,
+)
 
-LEVEL = 0.05
 NOT_TESTED: Mapping[str, Any] = {"effect": {}, "mirror": {}, "gain": None, "control": None}
 """Of a slice of which only the accuracy is known."""
-Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
-
-
-def build(inputs: Inputs) -> Iterator[tuple[str, Any]]:
-    for group in inputs.groups:
-        tests = {condition: paired_tests(group, condition) for condition in group.conditions}
-        letters = {condition: _letters(group, condition, tests[condition]) for condition in group.conditions}
-        slices = {"all": _all_rows(group), **dict(_equal_length(group)), **dict(_slices(group))}
-        board = {"slices": slices, "letters": letters}
-        published = about(inputs.published, group.about["name"])
-        yield f"{group.id}/board", board | ({"published": published} if published else {})
-        yield f"{group.id}/tests", tests
+STEPS = 20
+"""Positions of the slider on the stability page, from no cluster to half of them."""
 
 
 def describe(group: Group) -> dict[str, Any]:
@@ -45,7 +48,7 @@ def describe(group: Group) -> dict[str, Any]:
             "blind": entry.kind in BLIND,
             **({"recorded": True} if entry.kind in RECORDED else {}),
             **({"card": card} if (card := card_of(entry.metadata)) else {}),
-            "conditions": [c for c in group.conditions if (entry.name, c) in group.columns],
+            "conditions": list(group.columns_of(entry)),
             **{key: entry.run.settings[key] for key in ("k", "ranker", "budget", "protocol")},
         }
         for entry in group.entries
@@ -64,12 +67,22 @@ def describe(group: Group) -> dict[str, Any]:
 
 
 def _labels(group: Group, field: str) -> list[str]:
-    return sorted(
-        {label for e in group.entries for c in group.conditions for label in (e.result(c) or {}).get(field, {})}
-    )
+    results = [entry.result(condition) or {} for entry in group.entries for condition in group.conditions]
+    return sorted({label for result in results for label in result.get(field, {})})
 
 
-# --- numbers ---
+# --- leaderboard and compare ---
+def board_data(inputs: Inputs) -> Iterator[DataFile]:
+    for group in inputs.groups:
+        tests = {condition: paired_tests(group, condition) for condition in group.conditions}
+        letters = {condition: _letters(group, condition, tests[condition]) for condition in group.conditions}
+        slices = {"all": _all_rows(group), **dict(_slices(group))}
+        published = published_about(inputs.published, group.about["name"])
+        board = {"slices": slices, "letters": letters, **({"published": published} if published else {})}
+        yield f"{group.id}/board", board
+        yield f"{group.id}/tests", tests
+
+
 def _all_rows(group: Group) -> list[dict[str, Any]]:
     """The numbers of the runs' summaries, with Holm's correction over all models of the group."""
     rows: list[dict[str, Any]] = []
@@ -89,112 +102,87 @@ def _all_rows(group: Group) -> list[dict[str, Any]]:
 
 
 def _slices(group: Group) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Categories and tiers: accuracies are in the summaries; the rest needs the dataset, which knows their rows."""
     index = group.dataset.index if group.dataset else None
-    for field, name in (("by_category", "category"), ("by_tier", "tier")):
-        for label in _labels(group, field):
-            labels = (index.categories if name == "category" else index.tiers) if index else None
-            mask = np.array([other == label for other in labels]) if labels is not None else None
-            yield f"{name}:{label}", [_slice(group, entry, field, label, mask) for entry in group.entries]
+    twins = np.array(index.twins if index else (), dtype=np.int64)
+    if index:
+        lengths = [np.array(side, dtype=np.float64) for side in index.lengths]
+        rows = []
+        for entry in group.entries:
+            accuracy = {}
+            for condition, column in group.columns_of(entry).items():
+                exact = cancels(column.margin, twins)
+                estimate = length_controlled(column.credit, group.clusters, *lengths, exact=exact)
+                accuracy[condition] = estimate.as_dict()
+            rows.append({"accuracy": accuracy, **NOT_TESTED})
+        yield "length:equal length", rows  # not a slice: what rows of equal length would give
+    for name in ("category", "tier"):
+        for label in _labels(group, f"by_{name}"):
+            mask = None
+            if index:
+                mask = np.array([other == label for other in (index.categories if name == "category" else index.tiers)])
+            rows = []
+            for entry in group.entries:
+                results = [(c, result[f"by_{name}"]) for c in group.conditions if (result := entry.result(c))]
+                accuracy = {condition: estimates[label] for condition, estimates in results if label in estimates}
+                tested = NOT_TESTED if mask is None else _effects(group, entry, mask, twins)
+                rows.append({"accuracy": accuracy, **tested})
+            yield f"{name}:{label}", rows
 
 
-def _equal_length(group: Group) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Length-controlled accuracy, shown like a slice: an estimate of what rows of equal length would give."""
-    if group.dataset is None:
-        return
-    twins = np.array(group.dataset.index.twins, dtype=np.int64)
-    lengths = [np.array(side, dtype=np.float64) for side in group.dataset.index.lengths]
-    yield (
-        "length:equal length",
-        [
-            {
-                "accuracy": {
-                    c: length_controlled(
-                        column.credit, group.clusters, *lengths, exact=cancels(column.margin, twins)
-                    ).as_dict()
-                    for c in group.conditions
-                    if (column := group.columns.get((entry.name, c)))
-                },
-                **NOT_TESTED,
-            }
-            for entry in group.entries
-        ],
-    )
+def _effects(group: Group, entry: Entry, mask: Bools, twins: Ints) -> dict[str, Any]:
+    """Of the rows of a slice: person effect, mirror accuracy, gain and control.
+
+    The last two come without a test, since testing every slice would find something by chance.
+    """
+    columns, seed = group.columns_of(entry), entry.run.settings["seed"]
+    numbers: dict[str, Any] = {"effect": {}, "mirror": {}}
+    for condition, column in columns.items() if (twins >= 0).any() else ():
+        answered = Twins.find(twins, group.clusters, ~np.isnan(column.credit) & mask)
+        if answered:
+            effect, p = person_effect(column.margin, answered, seed=seed)
+            numbers["effect"][condition] = {**effect.as_dict(), "p": p}
+            numbers["mirror"][condition] = mirror_accuracy(column.credit, answered).as_dict()
+    for kind, (a, b) in CONTRASTS.items():
+        numbers[kind] = None
+        if a in columns and b in columns:
+            left, right = columns[a], columns[b]
+            exact = cancels(left.margin, twins, mask) and cancels(right.margin, twins, mask)
+            clusters = group.clusters[mask]
+            contrast = difference(left.credit[mask], right.credit[mask], clusters, exact=exact, seed=seed)
+            if contrast.value is not None:
+                ends = {"value": contrast.value, "low": contrast.low, "high": contrast.high}
+                numbers[kind] = {**ends, "p": None, "p_holm": None}
+    return numbers
 
 
-def _slice(group: Group, entry: Entry, field: str, label: str, mask: Mask | None) -> dict[str, Any]:
-    """Accuracy is in the summary; the rest needs the dataset, which says which rows these are."""
-    results = {c: result for c in group.conditions if (result := entry.result(c))}
-    accuracy = {c: row[field][label] for c, row in results.items() if label in row[field]}
-    if mask is None:
-        return {"accuracy": accuracy, **NOT_TESTED}
-    effect, mirror = _twins(group, entry, mask)
-    contrasts = {kind: _contrast(group, entry, conditions, mask) for kind, conditions in CONTRASTS.items()}
-    return {"accuracy": accuracy, "effect": effect, "mirror": mirror, **contrasts}
-
-
-def _twins(group: Group, entry: Entry, mask: Mask) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Person effect and mirror accuracy by condition."""
-    assert group.dataset is not None
-    twins = np.array(group.dataset.index.twins, dtype=np.int64)
-    effects, mirrors = {}, {}
-    for condition in group.conditions if (twins >= 0).any() else ():
-        column = group.columns.get((entry.name, condition))
-        halves = column and Twins.find(twins, group.clusters, ~np.isnan(column.credit) & mask)
-        if column and halves:
-            effect, p = person_effect(column.margin, halves, seed=entry.run.settings["seed"])
-            effects[condition] = {**effect.as_dict(), "p": p}
-            mirrors[condition] = mirror_accuracy(column.credit, halves).as_dict()
-    return effects, mirrors
-
-
-def _contrast(group: Group, entry: Entry, conditions: tuple[str, str], mask: Mask) -> dict[str, Any] | None:
-    """Value and interval without a test: testing every slice would find something by chance."""
-    a, b = (group.columns.get((entry.name, condition)) for condition in conditions)
-    if a is None or b is None:
-        return None
-    assert group.dataset is not None
-    twins = np.array(group.dataset.index.twins, dtype=np.int64)
-    exact = all(cancels(column.margin, twins, mask) for column in (a, b))
-    seed = entry.run.settings["seed"]
-    contrast = difference(a.credit[mask], b.credit[mask], group.clusters[mask], exact=exact, seed=seed)
-    if contrast.value is None:
-        return None
-    return {"value": contrast.value, "low": contrast.low, "high": contrast.high, "p": None, "p_holm": None}
-
-
-# --- tests ---
 def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
     """Every two models under a condition, paired by row, with Holm's correction over all of them."""
-    numbers = {entry.name: n for n, entry in enumerate(group.entries)}
-    credits = [(numbers[entry.name], column.credit) for entry, column in group.under(condition)]
+    credits = [(n, column.credit) for n, column in group.under(condition)]
     seed = group.entries[0].run.settings["seed"]
+    signs = (1, 0, -1)
     tests = []
     for (i, x), (j, y) in combinations(credits, 2):
         both = ~(np.isnan(x) | np.isnan(y))
+        left, right = np.sign(x[both] - 0.5), np.sign(y[both] - 0.5)
+        accuracy = [float(credit[both].sum() / both.sum()) if both.any() else None for credit in (x, y)]
         tests.append(
             {
                 "a": i,
                 "b": j,
                 **difference(x, y, group.clusters, seed=seed).as_dict(),
                 "p_holm": None,
-                "accuracy_a": share(x[both], group.clusters[both]).value,
-                "accuracy_b": share(y[both], group.clusters[both]).value,
+                "accuracy_a": accuracy[0],
+                "accuracy_b": accuracy[1],
                 "changed_sides": flip_rate(x, y),
-                "table": _crosstab(x[both], y[both]),
+                # rows: the first model is right, ties, is wrong; columns: the second
+                "table": [[int(((left == a) & (right == b)).sum()) for b in signs] for a in signs],
             }
         )
     correct(tests)
     return tests
 
 
-def _crosstab(x: Floats, y: Floats) -> list[list[int]]:
-    """Rows: the first model is right, ties, is wrong; columns: the second."""
-    signs = (1, 0, -1)
-    left, right = np.sign(x - 0.5), np.sign(y - 0.5)
-    return [[int(((left == a) & (right == b)).sum()) for b in signs] for a in signs]
-
-
-# --- letters ---
 def _letters(group: Group, condition: str, tests: Sequence[Mapping[str, Any]]) -> list[str]:
     """By model; empty for one without an answer under this condition."""
     values = {n: (e.result(condition) or {}).get("accuracy", {}).get("value") for n, e in enumerate(group.entries)}
@@ -233,3 +221,54 @@ def _letter(n: int) -> str:
     """a … z, a1 … z1, …: unambiguous even when written one after the other."""
     turn, place = divmod(n, len(ascii_lowercase))
     return ascii_lowercase[place] + (str(turn) if turn else "")
+
+
+# --- cost ---
+def cost_data(inputs: Inputs) -> Iterator[DataFile]:
+    """Per pair, and only what was measured: a model without tokens or a price is not one that costs nothing."""
+    for group in inputs.groups:
+        cells: list[dict[str, dict[str, float]]] = []
+        for entry in group.entries:
+            cells.append({})
+            for condition, column in group.columns_of(entry).items():
+                sums = {"money": column.cost, "tokens": float(column.tokens), "seconds": column.seconds}
+                cells[-1][condition] = {name: total / len(column) for name, total in sums.items() if total > 0}
+        yield f"{group.id}/cost", cells
+
+
+# --- stability ---
+def stability_data(inputs: Inputs) -> Iterator[DataFile]:
+    for group in inputs.groups:
+        clusters = int(group.clusters.max()) + 1
+        steps = sorted({round(n * (clusters // 2) / STEPS) for n in range(STEPS + 1)})
+        orders = random_orders(clusters, STABILITY_DRAWS, group.entries[0].run.settings["seed"])
+        conditions = {c: _stability(group, c, clusters, steps, orders) for c in group.conditions}
+        settings = {"clusters": clusters, "draws": STABILITY_DRAWS, "steps": steps}
+        yield f"{group.id}/stability", {**settings, "conditions": conditions}
+
+
+def _stability(group: Group, condition: str, clusters: int, steps: list[int], orders: Ints) -> dict[str, Any] | None:
+    """`None` unless two models answered something. Numbers of models are those of the group."""
+    credits = {n: column.credit for n, column in group.under(condition) if not np.isnan(column.credit).all()}
+    if len(credits) < 2:
+        return None
+    parts = [cluster_sums(credit, group.clusters, clusters) for credit in credits.values()]
+    sums, sizes = (np.stack(part) for part in zip(*parts, strict=True))
+    ranked = np.argsort(-accuracies(np.ones((1, clusters), bool), sums, sizes)[0], kind="stable").tolist()
+    leader, second = ranked[:2]
+    first = list(credits.values())[leader]
+    leads = [cluster_leads(first, credit, group.clusters, clusters) for credit in credits.values()]
+    furthest = np.argsort(-leads[second], kind="stable")  # clusters in which the leader is furthest ahead of the second
+    favorable = []
+    for k in steps:
+        keep = np.ones((1, clusters), bool)
+        keep[0, furthest[:k]] = False
+        favorable.append([round(value, 5) for value in accuracies(keep, sums, sizes)[0].tolist()])
+    return {
+        "models": list(credits),
+        "ranked": ranked,
+        "random": [without_random(orders, k, sums, sizes) for k in steps],
+        "favorable": favorable,
+        "overtaken": [None if n == leader else clusters_to_overtake(lead) for n, lead in enumerate(leads)],
+        "split_half": split_half(orders, sums, sizes),
+    }

@@ -49,10 +49,6 @@ const prb = (() => {
     listeners.forEach((listener) => listener(state()));
   }
 
-  function onState(listener) {
-    listeners.push(listener);
-  }
-
   // --- elements: text is text, never markup ---
   const SVG = new Set(["svg", "g", "line", "rect", "circle", "path", "polyline", "polygon", "text", "title", "desc"]);
 
@@ -172,7 +168,7 @@ const prb = (() => {
       options(select, site.datasets.map((d) => [d.id, d.label]), id);
       for (const a of document.querySelectorAll(".top nav a, a.brand")) a.href = a.getAttribute("href").split("#")[0] + `#data=${id}`;
     };
-    onState(show);
+    listeners.push(show);
     show();
   }
 
@@ -196,10 +192,10 @@ const prb = (() => {
     themes();
     keys();
     chooser(await load("site"));
-    onState(drawn);
+    listeners.push(drawn);
     addEventListener("hashchange", () => listeners.forEach((listener) => listener(state())));
     await drawn();
   }
 
-  return { data, load, state, link, go, onState, h, put, options, table, percent, points, number, stars, pValue, count, interval, words, copy, dataset, typing, run };
+  return { data, load, link, go, h, put, options, table, percent, points, number, stars, pValue, count, interval, words, copy, dataset, typing, run };
 })();

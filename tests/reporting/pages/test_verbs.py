@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 
 from prb.errors import BadInput
 from prb.reporting.gather import Inputs, gather
-from prb.reporting.pages import audit as audit_page
-from prb.reporting.pages import downstream as downstream_page
-from prb.reporting.pages import study as study_page
-from prb.reporting.pages.downstream import thinned
+from prb.reporting.pages.verbs import audit_data, downstream_data, study_data, thinned
 from prb.runs import read_json, write_json
 from prb.study.agreement import item_summaries, rating_counts
 from tests.reporting.results import EVIL, agreement, audit, bon_run, correlation, judgements, ppo_run
@@ -32,13 +29,13 @@ def nothing() -> Inputs:
 
 
 def test_pages_without_results_are_left_out() -> None:
-    for page in (downstream_page.build, study_page.build, audit_page.build):
+    for page in (downstream_data, study_data, audit_data):
         assert page(nothing()) is None
 
 
 def test_best_of_n_carries_its_curves_and_how_far_its_grades_can_be_trusted(tmp_path: Path) -> None:
     run = bon_run(tmp_path / "bon")
-    (found,) = only(downstream_page.build(gather([run])))["bon"]
+    (found,) = only(downstream_data(gather([run])))["bon"]
     summary = read_json(run / "summary.json")
     assert (found["name"], found["policy"], found["dataset"]) == ("run", "mine", "data.jsonl")
     assert found["trust"] == "Graded by marks. Right on 3 of 4 known pairs."
@@ -48,7 +45,7 @@ def test_best_of_n_carries_its_curves_and_how_far_its_grades_can_be_trusted(tmp_
 
 
 def test_ppo_carries_its_curves_step_by_step(tmp_path: Path) -> None:
-    (found,) = only(downstream_page.build(gather([ppo_run(tmp_path / "ppo", steps=3)])))["ppo"]
+    (found,) = only(downstream_data(gather([ppo_run(tmp_path / "ppo", steps=3)])))["ppo"]
     assert found["curves"]["step"] == [1, 2, 3]
     assert found["curves"]["reward"] == [0.1, 0.2, 0.3]
     assert [name for name, _ in found["panels"]] == ["reward", "kl", "length", "entropy"]
@@ -57,7 +54,7 @@ def test_ppo_carries_its_curves_step_by_step(tmp_path: Path) -> None:
 
 
 def test_ppo_without_a_grader_claims_no_grades(tmp_path: Path) -> None:
-    (found,) = only(downstream_page.build(gather([ppo_run(tmp_path / "ppo", graded=False)])))["ppo"]
+    (found,) = only(downstream_data(gather([ppo_run(tmp_path / "ppo", graded=False)])))["ppo"]
     assert found["trust"] is None
     assert "grade" not in found["held_out"]
 
@@ -66,7 +63,7 @@ def test_steps_a_resumed_run_will_do_again_are_not_shown(tmp_path: Path) -> None
     folder = ppo_run(tmp_path / "ppo", steps=6)
     summary = read_json(folder / "summary.json")
     write_json(folder / "summary.json", {**summary, "train": {**summary["train"], "steps": 4}})
-    (found,) = only(downstream_page.build(gather([folder])))["ppo"]
+    (found,) = only(downstream_data(gather([folder])))["ppo"]
     assert found["curves"]["step"] == [1, 2, 3, 4]
 
 
@@ -84,7 +81,7 @@ def test_a_thinned_curve_keeps_its_mean_and_stays_short(values: list[float], mos
 
 def test_a_correlation_speaks_set_by_set(tmp_path: Path) -> None:
     folder = correlation(tmp_path / "corr")
-    (found,) = only(downstream_page.build(gather([folder])))["correlation"]
+    (found,) = only(downstream_data(gather([folder])))["correlation"]
     assert [(said["set"], said["n"]) for said in found["said"]] == [
         ("all models", 6),
         ("without constructed models", 5),
@@ -96,12 +93,12 @@ def test_a_correlation_speaks_set_by_set(tmp_path: Path) -> None:
 
 def test_a_file_and_its_folder_are_the_same_result(tmp_path: Path) -> None:
     folder = correlation(tmp_path / "corr")
-    by_file = downstream_page.build(gather([folder / "correlation.json"]))
-    assert only(by_file) == only(downstream_page.build(gather([folder])))
+    by_file = downstream_data(gather([folder / "correlation.json"]))
+    assert only(by_file) == only(downstream_data(gather([folder])))
 
 
 def test_a_study_says_its_verdicts_in_words(tmp_path: Path) -> None:
-    (found,) = only(study_page.build(gather([agreement(tmp_path / "people.json")])))
+    (found,) = only(study_data(gather([agreement(tmp_path / "people.json")])))
     assert found["name"] == "people"
     assert {gate["name"] for gate in found["gates"]} == {"preference", "parity", "personal", "agreement"}
     assert found["basis"].startswith("24 judgments of 8 items by 3 annotators; 1 skipped")
@@ -110,7 +107,7 @@ def test_a_study_says_its_verdicts_in_words(tmp_path: Path) -> None:
 
 
 def test_an_audit_lists_what_was_measured_from_floors_to_ceiling(tmp_path: Path) -> None:
-    (found,) = only(audit_page.build(gather([audit(tmp_path / "audit")])))
+    (found,) = only(audit_data(gather([audit(tmp_path / "audit")])))
     assert found["rows"][0]["name"] == "floor: length"
     assert found["rows"][-1]["value"] == 0.8
     assert [table["title"] for table in found["tables"]][1] == "What to look at"
@@ -121,7 +118,7 @@ def test_a_damaged_result_is_one_clear_line(tmp_path: Path) -> None:
     summary = read_json(folder / "summary.json")
     write_json(folder / "summary.json", {key: summary[key] for key in ("train", "policy")})
     with pytest.raises(BadInput, match="is damaged or was written by another version of prb: KeyError"):
-        downstream_page.build(gather([folder]))
+        downstream_data(gather([folder]))
 
 
 def test_ratings_are_counted_by_criterion_answer_and_step() -> None:

@@ -1,0 +1,126 @@
+"""Results of other verbs as pages and as tables: downstream (bon, ppo, correlate), study, audit, and all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from prb.downstream.bon import trust
+from prb.reporting.downstream_tables import PPO_PANELS, bon_tables, correlation_tables, ppo_tables, set_sentences
+from prb.reporting.evaluation_tables import audit_estimates, audit_tables, leaderboard
+from prb.reporting.format import Table
+from prb.reporting.gather import DataFile, Inputs, dataset_label, prepared
+from prb.reporting.tables import build_lines, grade_table, train_lines
+
+Result = dict[str, Any]
+MAX_STEPS = 200
+"""Longer curves are drawn as means of neighboring steps."""
+
+
+# --- downstream ---
+def downstream_data(inputs: Inputs) -> list[DataFile] | None:
+    data = {
+        "bon": prepared(inputs, "bon", _bon),
+        "ppo": prepared(inputs, "ppo", _ppo),
+        "correlation": prepared(inputs, "correlation", _correlation),
+    }
+    return [("downstream", data)] if any(data.values()) else None
+
+
+def _bon(summary: Result) -> Result:
+    keys = ("ks", "kl_bound", "random", "oracle", "results", "contrasts", "queries", "samples", "condition", "n")
+    about = {"policy": summary["policy"]["spec"], "dataset": dataset_label(summary), "trust": trust(summary)}
+    return {**about, **{key: summary[key] for key in keys}}
+
+
+def _ppo(summary: Result) -> Result:
+    train, rows = summary["train"], thinned(summary["curves"])
+    return {
+        "policy": summary["policy"]["spec"],
+        "model": summary["model"]["spec"],
+        "dataset": dataset_label(summary),
+        "condition": summary["condition"],
+        "trust": trust(summary) if summary["grader"] else None,
+        "train": {key: train[key] for key in ("prompts", "steps", "stopped", "samples", "failed", "truncated")},
+        "held_out": summary["held_out"],
+        "panels": list(PPO_PANELS.items()),
+        "curves": {name: [row[name] for row in rows] for name in ("step", *PPO_PANELS)},
+        "thinned": len(summary["curves"]) > len(rows),
+    }
+
+
+def thinned(rows: Sequence[Mapping[str, float]], most: int = MAX_STEPS) -> list[dict[str, float]]:
+    """At most `most` rows, each the mean of equally many neighbors."""
+    size = max(1, -(-len(rows) // most))
+    stretches = [rows[start : start + size] for start in range(0, len(rows), size)]
+    return [{key: sum(row[key] for row in some) / len(some) for key in some[0]} for some in stretches]
+
+
+def _correlation(result: Result) -> Result:
+    keys = ("models", "constructed", "left_out", "bench", "downstream", "sets")
+    sentences = [{"set": s["set"], "n": s["n"], "sentences": list(set_sentences(s))} for s in result["sets"]]
+    tables = [table._asdict() for table in correlation_tables(result)]
+    return {**{key: result[key] for key in keys}, "said": sentences, "tables": tables}
+
+
+# --- study, audit ---
+def study_data(inputs: Inputs) -> list[DataFile] | None:
+    studies = prepared(inputs, "agreement", _study)
+    return [("study", studies)] if studies else None
+
+
+def _study(result: Result) -> Result:
+    """The whole result, with its verdicts in words."""
+    from prb.study.verdict import SENTENCES, verdict
+
+    lines = verdict(result)
+    gates = [{"name": name, "holds": result["verdicts"][name], "says": say(result)} for name, say in SENTENCES.items()]
+    return {**result, "gates": gates, "basis": lines[0], "next": lines[-1]}
+
+
+def audit_data(inputs: Inputs) -> list[DataFile] | None:
+    audits = prepared(inputs, "audit", _audit)
+    return [("audit", audits)] if audits else None
+
+
+def _audit(result: Result) -> Result:
+    rows = [{"name": name, **estimate} for name, estimate in audit_estimates(result)]
+    tables = [table._asdict() for table in audit_tables(result)]
+    return {"verdict": result["verdict"], "dataset": dataset_label(result), "rows": rows, "tables": tables}
+
+
+# --- grade, train, build: the tables and lines that their commands print ---
+def other_data(inputs: Inputs) -> list[DataFile] | None:
+    results: list[Result] = []
+    for kind in ("grade", "train", "build"):
+        results += [{"kind": kind, **run} for run in prepared(inputs, kind, partial(_other, kind))]
+    return [("other", results)] if results else None
+
+
+def _other(kind: str, content: Result) -> Result:
+    return {"tables": [table._asdict() for table in tables_of(kind, content)]}
+
+
+def tables_of(kind: str, content: Result) -> list[Table]:
+    """The tables that the verb which made a result prints; where it prints lines, one table of them."""
+    tables: dict[str, Callable[[Result], Iterable[Table]]] = {
+        "evaluate": lambda summary: [leaderboard(summary)],
+        "grade": lambda summary: [grade_table(summary)],
+        "bon": bon_tables,
+        "ppo": ppo_tables,
+        "audit": audit_tables,
+        "correlation": correlation_tables,
+    }
+    if kind in tables:
+        return list(tables[kind](content))
+    title = kind
+    if kind == "train":
+        lines = train_lines(content) if "fitted_on" in content else [str(content["model"])]
+    elif kind == "build":
+        lines = build_lines(content)
+    else:
+        from prb.study.verdict import verdict
+
+        title, lines = "human study", verdict(content)
+    return [Table(title, ("result",), tuple((line,) for line in lines))]
