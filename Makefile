@@ -57,7 +57,7 @@ axes: $(VENV)/.dev  ## learning curves over axes and users, into docs/training.m
 EMBEDDED := src/prb/models/personal/embedded/smollm2
 embedded-model: $(VENV)/.dev  ## train the model `personal?lm=smollm2` that ships with the package (ten minutes)
 	@rm -rf $(EMBEDDED)
-	$(BIN)/prb train axes --features 'hidden?lm=smollm2&layer=22&alone=true' --dataset 'mirror?split=train&users=2' --k 40 \
+	$(BIN)/prb train axes --features 'hidden?lm=smollm2&layer=22&alone=true&dtype=fp32' --dataset 'mirror?split=train&users=2' --k 40 \
 	  --validation 0 --out $(EMBEDDED)
 	@rm $(EMBEDDED)/config.json $(EMBEDDED)/.lock
 

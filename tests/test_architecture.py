@@ -69,7 +69,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 def test_source_files_stay_readable() -> None:
-    long = {p.name: n for p in SOURCE.rglob("*.py") if (n := len(p.read_text("utf-8").splitlines())) > 400}
+    long = {p.name: n for p in SOURCE.rglob("*.py") if (n := len(p.read_text("utf-8").splitlines())) > 450}
     assert not long
 
 

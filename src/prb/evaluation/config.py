@@ -28,7 +28,8 @@ from prb.registry import split_alias
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 DEFAULT_CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled", "oracle")
 DEFAULT_MODELS = ("random", "length", "constant", "lexical", "embedding", "aspect-match")
-READER = "reader (LLM, recorded):=reader"
+RECORDED_MODELS = ("personal (SmolLM2 head, recorded):=personal-recorded", "reader (LLM, recorded):=reader")
+"""What was scored beforehand on `mirror`: the embedded head, which takes minutes and needs torch, and LLM readers."""
 """Added to them on the splits of `mirror` that it has read, so that a first table shows what is possible."""
 
 
@@ -89,9 +90,9 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     @property
     def models(self) -> tuple[str, ...]:
         """The models, or the embedded ones that suit the data."""
-        has_reader = self.dataset == "mirror" and self.split in (None, "test", "hard") and self.task == "pairs"
-        embedded = (*DEFAULT_MODELS, READER) if has_reader and self.protocol == "prb" else DEFAULT_MODELS
-        return tuple(dict.fromkeys(self.model)) or embedded
+        is_recorded = self.dataset == "mirror" and self.split in (None, "test", "hard") and self.task == "pairs"
+        recorded = RECORDED_MODELS if is_recorded and self.protocol == "prb" else ()
+        return tuple(dict.fromkeys(self.model)) or (*DEFAULT_MODELS, *recorded)
 
     @property
     def names(self) -> tuple[str, ...]:

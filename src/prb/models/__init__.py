@@ -15,7 +15,7 @@ from prb.registry import Registry
 from prb.types import Recorded, RewardModel, Scorer
 
 MODELS: Registry[RewardModel] = Registry("model", package="prb.models", group="prb.models")
-RECORDED = frozenset({"scores", "reader"})
+RECORDED = frozenset({"scores", "reader", "personal-recorded"})
 """Models whose scores were given elsewhere."""
 NOT_RECORDED = "not recorded under this condition"
 

@@ -191,6 +191,13 @@ def reader() -> Recorded:
         return RecordedScores(path)
 
 
+@MODELS.register("personal-recorded")
+def personal_recorded() -> Recorded:
+    """Scores of `personal?lm=smollm2` on `mirror`, recorded with `--k 40` under none, profile and shuffled."""
+    with as_file(files("prb.data") / "mirror" / "personal.jsonl") as path:
+        return RecordedScores(path)
+
+
 class RecordedScores:
     """The scores of one model in a file, by row and condition."""
 
