@@ -1,0 +1,37 @@
+"""The head that ships with the package, and its recorded scores."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from prb.data.load import load_pairs
+from prb.errors import PrbError
+from prb.models import MODELS
+from prb.types import Ask, Query, Record, Recorded, Scorer
+
+
+def test_the_recorded_scores_are_those_of_the_embedded_head() -> None:
+    try:
+        head = MODELS.make("personal?lm=smollm2")
+    except PrbError as error:
+        pytest.skip(f"SmolLM2 is not here: {error}")
+    recorded = MODELS.make("personal-recorded")
+    assert isinstance(head, Scorer)
+    assert isinstance(recorded, Recorded)
+    pair = load_pairs("mirror", split="test")[0]
+    query = Query(question=pair.question, user=pair.user, posts=tuple(pair.profile))
+    record = recorded.recall(pair.id, "profile")
+    assert isinstance(record, Record)
+    assert head.score([Ask(query, answer) for answer in pair.answers]) == pytest.approx(list(record.scores), rel=1e-4)
+
+
+def test_every_row_of_the_test_split_is_recorded_under_three_conditions() -> None:
+    recorded = MODELS.make("personal-recorded")
+    assert isinstance(recorded, Recorded)
+    for pair in load_pairs("mirror", split="test"):
+        for condition in ("none", "profile", "shuffled"):
+            record = recorded.recall(pair.id, condition)
+            assert isinstance(record, Record)
+            assert len(record.scores) == len(pair.answers)
