@@ -24,8 +24,8 @@ test: $(VENV)/.dev chromium axe  ## all tests, then the command line once more i
 	mkdir -p $$long && COLUMNS=41 TERM=dumb NO_COLOR=1 LC_ALL=C TZ=Asia/Kathmandu TMPDIR=$$long \
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not gpu and not api" tests/cli tests/reporting/test_format.py
 
-test-slow: $(VENV)/.dev  ## long loads and soaks
-	$(BIN)/python -m pytest -m slow
+test-slow: $(VENV)/.dev  ## long loads and soaks; every property with ten times as many examples
+	PRB_EXAMPLES=400 $(BIN)/python -m pytest -m "slow or property"
 
 chaos: $(VENV)/.dev  ## every fault in full: kills, damage, full disks, hostile input (hours; PRB_CHAOS=0.1: a tenth)
 	PRB_CHAOS=$${PRB_CHAOS:-1} $(BIN)/python -m pytest -m "chaos and not gpu and not api"

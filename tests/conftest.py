@@ -22,8 +22,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # how long an example takes depends on what else the machine does
-settings.register_profile("prb", deadline=None)
+settings.register_profile("prb", deadline=None, max_examples=int(os.environ.get("PRB_EXAMPLES", "40")))
 settings.load_profile("prb")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test-slow` runs properties again, with more examples."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.property)
+
 
 # a shell that starts the tests in the background has them ignore Ctrl-C, and all their children with them
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -44,7 +44,9 @@ def run(verb: str, rows: Path, out: Path) -> Any:
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "grade"])
-@pytest.mark.parametrize("size", [0, 10, 400, 900, 1500, 2500, 3500])
+@pytest.mark.parametrize(
+    "size", [0, 900, 3500, *(pytest.param(size, marks=pytest.mark.slow) for size in (10, 400, 1500, 2500))]
+)
 def test_a_full_disk_is_one_line_and_the_run_is_resumed(verb: str, size: int, rows: Path, tmp_path: Path) -> None:
     run(verb, rows, tmp_path / "whole")  # also fills the caches of encoders, which are not the point here
     with room_for(size), pytest.raises(PrbError) as caught:

@@ -14,6 +14,7 @@ pytest.importorskip("xllamacpp", reason="needs the llamacpp extra")
 pytestmark = pytest.mark.skipif(here("smollm2") == "no", reason="needs SmolLM2: prb models pull smollm2")
 
 
+@pytest.mark.slow
 def test_a_model_that_is_too_small_leaves_rejects_with_reasons_and_no_crash(write_jsonl, tmp_path) -> None:
     given = [{"aspect": "The answer is short."}, {"aspect": "The answer names a tool."}]
     source = write_jsonl([make_record(1), make_record(2, rubric_aspects=given)], "records.jsonl")

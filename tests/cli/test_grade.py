@@ -82,7 +82,7 @@ def test_a_saved_config_repeats_the_run(prb: Prb, answers: Path, tmp_path: Path)
         (["--validate", "--grader", "llm?llm=gpt"], "is not an llm spec"),
         (["--validate", "--dataset", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
         (["--validate", "--split", "devel"], "no rows in split 'devel'"),
-        (["--answers", "."], ". is a folder; give a .jsonl file with one answer per line"),
+        (["--answers", "."], ". is a folder; give a .jsonl file"),
         (["--validate", "--human", "nobody.jsonl"], "nobody.jsonl does not exist"),
         (["--config", "nothing.json"], "nothing.json does not exist"),
     ],

@@ -53,7 +53,7 @@ def test_a_page_is_quiet_safe_and_fits_desk_and_phone(visit: Open, site: Path, n
         assert unnamed == 0
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", ["audit", *(pytest.param(name, marks=pytest.mark.slow) for name in PAGES[:2])])
 def test_a_page_follows_dark_mode(visit: Open, site: Path, name: str) -> None:
     shade = "() => getComputedStyle(document.querySelector('.card')).backgroundColor.match(/[0-9]+/g).map(Number)[0]"
     light = visit(site, f"{name}.html")

@@ -220,7 +220,7 @@ def test_taking_part_needs_no_scripts(browser: Any, make: Make) -> None:
 @pytest.mark.parametrize(
     ("window", "dark"),
     [
-        ("phone", False),
+        pytest.param("phone", False, marks=pytest.mark.slow),
         ("desk", True),
         pytest.param("phone", True, marks=pytest.mark.slow),
         pytest.param("desk", False, marks=pytest.mark.slow),

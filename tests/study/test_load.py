@@ -20,7 +20,7 @@ def storm(folder: Path, where: str, *, annotators: int, judgements: int, kills: 
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def test_acknowledged_judgements_survive_kills(tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
     """In full: 20,000 of them by 200 annotators, three kills."""
     size = {"annotators": times(20, 200), "judgements": times(200, 20_000), "kills": times(1, 3)}

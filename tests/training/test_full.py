@@ -200,6 +200,7 @@ def test_lora_is_written_as_one_model_and_as_an_adapter_that_give_the_same_rewar
     assert whole != pytest.approx(before, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_an_adapter_alone_is_enough_for_dpo(settings: Callable[..., FullConfig]) -> None:
     config = settings("dpo", lora=4, merge=False, lr=1e-2)
     trained = finetune(config)

@@ -72,7 +72,7 @@ def run(data: Path, out: Path, model: RewardModel, *, engine: str = "local", **c
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("comparing", [False, True])
+@pytest.mark.parametrize("comparing", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_outcomes_are_those_of_a_local_run(comparing: bool, data: Path, tmp_path: Path) -> None:
     model = Picky() if comparing else Fragile(str(tmp_path))
     here = run(data, tmp_path / "here", model)
@@ -83,6 +83,7 @@ def test_outcomes_are_those_of_a_local_run(comparing: bool, data: Path, tmp_path
         assert len(pids) > 1  # this process, and one worker or two
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_best_of_n_and_grades_are_those_of_a_local_run(data: Path, tmp_path: Path) -> None:
     for engine in ("local", TWO):

@@ -7,16 +7,14 @@ import pytest
 pytest.importorskip("torch")
 
 from prb.data.load import load_pairs
-from prb.errors import PrbError
 from prb.models import MODELS
 from prb.types import Ask, Query, Record, Recorded, Scorer
+from prb.weights import here
 
 
+@pytest.mark.skipif(here("smollm2") == "no", reason="needs SmolLM2: prb models pull smollm2")
 def test_the_recorded_scores_are_those_of_the_embedded_head() -> None:
-    try:
-        head = MODELS.make("personal?lm=smollm2")
-    except PrbError as error:
-        pytest.skip(f"SmolLM2 is not here: {error}")
+    head = MODELS.make("personal?lm=smollm2")
     recorded = MODELS.make("personal-recorded")
     assert isinstance(head, Scorer)
     assert isinstance(recorded, Recorded)
