@@ -156,7 +156,7 @@ class DataConfig(Settings):
     """Which rows."""
 
     dataset: Name = "mirror"
-    """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
+    """A name, a file, a folder, or hub:owner/name."""
     split: str | None = None
     """Which split; `all` for all of them. Default: `test` where rows have splits, else all rows."""
     limit: Count | None = None

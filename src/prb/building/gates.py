@@ -15,12 +15,12 @@ import numpy as np
 
 from prb.building.config import ROLES, BuildConfig, Role, Stage
 from prb.building.ledger import Ledger, LoggedLLM, prices_of
-from prb.building.records import Record
+from prb.building.records import UserRecord
 from prb.building.stages import VerifiedPair
 from prb.failures import unanswered
 from prb.llm import LLM, Sampling
 from prb.models.judge import PairwiseJudge
-from prb.models.judge_parse import STYLES
+from prb.models.judge_styles import STYLES
 from prb.stats.blind import blind_margins, credits_of
 from prb.stats.credit import CREDIT
 from prb.stats.estimate import components
@@ -93,7 +93,7 @@ class BuildContext:
 # records
 
 
-def record_gate(record: Record, config: BuildConfig) -> str | None:
+def record_gate(record: UserRecord, config: BuildConfig) -> str | None:
     if len(record.posts) < config.min_posts:
         return f"{len(record.posts)} posts, at least {config.min_posts} required"
     if not record.narrative and not record.rubric:
@@ -101,7 +101,9 @@ def record_gate(record: Record, config: BuildConfig) -> str | None:
     return None
 
 
-def find_duplicates(records: Sequence[Record], encoder: Encoder, limit: float, block: int = BLOCK) -> dict[int, int]:
+def find_duplicates(
+    records: Sequence[UserRecord], encoder: Encoder, limit: float, block: int = BLOCK
+) -> dict[int, int]:
     """Position of a record → position of the first one with nearly the same question and narrative."""
     if not records:
         return {}
@@ -112,7 +114,7 @@ def find_duplicates(records: Sequence[Record], encoder: Encoder, limit: float, b
     return first
 
 
-def leaking_posts(record: Record, rubric: Sequence[Aspect], run: int) -> tuple[Post, ...]:
+def leaking_posts(record: UserRecord, rubric: Sequence[Aspect], run: int) -> tuple[Post, ...]:
     """Posts that repeat the narrative or the rubric word for word."""
     hidden = SharedWording(hidden_texts(record.narrative, rubric), max(run, LEAK_WORDS))
     return tuple(post for post in record.posts if hidden.first_in(post.text))
@@ -132,7 +134,7 @@ def refusal_gate(answer: str) -> str | None:
     return f"begins like a refusal: {answer[:60]!r}" if _REFUSAL.match(answer) else None
 
 
-def wording_gate(answer: str, record: Record, rubric: Sequence[Aspect], run: int) -> str | None:
+def wording_gate(answer: str, record: UserRecord, rubric: Sequence[Aspect], run: int) -> str | None:
     """Wording of the question may be repeated."""
     hidden = SharedWording(hidden_texts(record.narrative, rubric), run, allowed=record.question)
     shared = hidden.first_in(answer)

@@ -38,7 +38,7 @@ from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, nea
 from prb.types import Pair, Post, RewardModel
 
 VOCABULARY, SEEN = 1000, 5
-"""The learner knows at most so many words, each in at least so many answers."""
+"""The learner knows at most this many words, each found in at least this many answers."""
 MARKS: dict[str, Callable[[str], bool]] = {
     "(a list)": is_list,
     "(several paragraphs)": lambda text: "\n\n" in text.strip(),
@@ -164,7 +164,7 @@ class AuditConfig(OutputConfig, FailureConfig, MaskingConfig, DataConfig):
     presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | FailureConfig.presentation
 
     dataset: PositionalOrFlag[Name] = "mirror"
-    """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
+    """A name, a file, a folder, or hub:owner/name."""
     ceiling: Name = "aspect-match"
     """The model that reads the rubric (condition oracle): `aspect-match?encoder=minilm`, or an LLM judge."""
     encoder: Name = "static"

@@ -1,7 +1,7 @@
 """An LLM as reward model: asked which of two answers this user would prefer, or for a rating of one.
 
 Only the reply is parsed, so nothing in an answer can be taken for a verdict; and every quoted text stands between lines
-with a code that it cannot contain. Styles are data, in `judge_parse`.
+with a code that it cannot contain. Styles are data, in `judge_styles`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from prb.errors import BadSpec, unknown
 from prb.llm import LLM, Chat, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, Reply, T, ask
 from prb.models import MODELS, is_remote
-from prb.models.judge_parse import (
+from prb.models.judge_styles import (
     STYLES,
     Parsed,
     Shape,

@@ -54,7 +54,7 @@ class RayExecutor:
         self._folder: Path | None = None
         self._pool: Pool | None = None
         self._model: StandIn | None = None
-        """For which the pool computes; there is one at a time, as in a process of its own."""
+        """The model the pool is running; one at a time."""
 
     def load(self, make: Callable[[], T], name: str) -> T:
         """A stand-in; or the object itself, if none of its methods works batch by batch."""
