@@ -24,8 +24,8 @@ from prb.models.judge_styles import STYLES
 from prb.stats.blind import blind_margins, credits_of
 from prb.stats.credit import CREDIT
 from prb.stats.estimate import components
-from prb.text.encoders import ENCODERS, Encoder
-from prb.text.words import BLOCK, LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, sentences, words
+from prb.text.encoders import ENCODERS, Encoder, Matrix
+from prb.text.words import BLOCK, LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates
 from prb.types import Aspect, Duel, Failure, Post, Query
 
 
@@ -250,8 +250,12 @@ def _blind_judge(context: BuildContext, pairs: Sequence[VerifiedPair]) -> BlindR
 def _blind_learner(pairs: Sequence[VerifiedPair]) -> BlindResult | None:
     """Static vectors and style features of both answers. A couple is one cluster and counts with both labels."""
     encoder = ENCODERS.make("static")
-    texts = [pair.chosen for pair in pairs], [pair.rejected for pair in pairs]
-    chosen, rejected = (np.hstack([encoder.encode(side), np.array([_style(t) for t in side])]) for side in texts)
+
+    def features(answers: list[str]) -> Matrix:
+        style = [[len(text) / 1000, *style_rates(text)[:3]] for text in answers]
+        return np.hstack([encoder.encode(answers), np.array(style)])
+
+    chosen, rejected = features([pair.chosen for pair in pairs]), features([pair.rejected for pair in pairs])
     rows = [
         (n, swapped) for n, pair in enumerate(pairs) for swapped in ((False, True) if pair.task.partner else (False,))
     ]
@@ -267,9 +271,3 @@ def _blind_learner(pairs: Sequence[VerifiedPair]) -> BlindResult | None:
         return None
     unswapped = margins[~swap[:, 0]]
     return BlindResult("blind-learner", tuple(credits_of(unswapped)), tuple(map(float, unswapped)))
-
-
-def _style(text: str) -> list[float]:
-    tokens = words(text)
-    count = max(len(tokens), 1)
-    return [len(text) / 1000, len(sentences(text)) / count, text.count(",") / count, len(set(tokens)) / count]

@@ -163,8 +163,7 @@ class Ledger:
         usage.usd += call.usd
         if call.failure is not None:
             usage.failed += 1
-            reason, _, detail = call.failure.partition(": ")
-            failure = Failure(reason, detail, kind=call.failure_kind)
+            failure = Failure.parse(call.failure, call.failure_kind)
             # otherwise the same request would fail again, and be charged again
             if not (unanswered(failure) or self._retry_failed):
                 self._known[call.key] = failure

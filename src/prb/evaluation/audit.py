@@ -34,7 +34,7 @@ from prb.stats.blind import blind_margins, credits_of, fold_groups, giveaways
 from prb.stats.estimate import Floats, Ints, cancels, codes, share
 from prb.stats.paired import difference
 from prb.text.encoders import ENCODERS, Encoder, Matrix
-from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, sentences, words
+from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates, words
 from prb.types import Pair, Post, RewardModel
 
 VOCABULARY, SEEN = 1000, 5
@@ -77,9 +77,7 @@ class Features:
         style = np.zeros((len(answers), 6), dtype=np.float32)
         for n, answer in enumerate(answers):
             known[n, [self._place[mark] for mark in marks(answer) if mark in self._place]] = 1
-            tokens = words(answer)
-            rates = [len(sentences(answer)), answer.count(","), len(set(tokens)), sum(map(len, tokens))]
-            style[n] = [len(answer), len(answer) ** 0.5, *(rate / max(len(tokens), 1) for rate in rates)]
+            style[n] = [len(answer), len(answer) ** 0.5, *style_rates(answer)]
         return np.hstack([self._encoder.encode(answers), style, known])
 
 

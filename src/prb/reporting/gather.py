@@ -10,7 +10,7 @@ from typing import Any
 
 from prb.data.load import Dataset, load
 from prb.downstream.ppo.checkpoints import CURVES, read_curves
-from prb.errors import BadInput, PrbError
+from prb.errors import BadInput, PrbError, first_line
 from prb.evaluation.config import CONDITIONS
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.progress import SILENT, Progress
@@ -311,7 +311,7 @@ def dataset_of(runs: Sequence[EvaluationRun], pairs: Sequence[str], progress: Pr
     try:
         dataset = load_rows(settings, donors=any("shuffled" in run.settings["condition"] for run in runs))
     except (PrbError, OSError) as error:
-        return None, f"The dataset cannot be read anymore: {str(error).splitlines()[0]}"
+        return None, f"The dataset cannot be read anymore: {first_line(error)}"
     if dataset.fingerprint != about["fingerprint"] or tuple(dataset.index.ids) != tuple(pairs):
         return None, f"{settings['dataset']} has changed since these runs."
     return dataset, ""
