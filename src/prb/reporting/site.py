@@ -188,21 +188,6 @@ def _results(settings: ReportConfig) -> list[tuple[str, dict[str, Any]]]:
     return results
 
 
-def write_site(
-    places: Sequence[Path],
-    out: Path,
-    *,
-    texts: bool = True,
-    figures: bool = False,
-    published: str | None = None,
-    models: Path | None = None,
-    progress: Progress = SILENT,
-) -> Path:
-    """The site of finished results. Returns its `index.html`."""
-    inputs = partial(gather, places, texts=texts, published=published, models=models)
-    return write_inputs(inputs, out, figures=figures, progress=progress)
-
-
 def write_inputs(
     read: Callable[..., Inputs],
     out: Path,
