@@ -9,7 +9,7 @@ from record import ROOT, write_between
 from prb.evaluation.config import DEFAULT_MODELS, EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.progress import watch
-from prb.reporting.evaluation_tables import leaderboard
+from prb.reporting.evaluation_tables import evaluation_table
 from prb.reporting.format import markdown, show
 
 MODELS = (*DEFAULT_MODELS, "embedding?encoder=minilm", "aspect-match?encoder=minilm")
@@ -20,7 +20,7 @@ def main() -> None:
     shutil.rmtree(out, ignore_errors=True)
     config = EvaluateConfig(model=MODELS, condition=("none", "profile", "shuffled", "oracle"), out=out)
     with watch() as progress:
-        table = leaderboard(evaluate(config, progress=progress).summary)
+        table = evaluation_table(evaluate(config, progress=progress).summary)
     write_between("baselines", markdown(table), ROOT / "docs" / "mirror.md")
     show(table)
 

@@ -25,7 +25,7 @@ from record import write_between
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.reporting.site import write_site
+from prb.reporting.site import ReportConfig, report
 from prb.types import Ask, Duel, RewardModel, Verdict
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
@@ -70,7 +70,7 @@ def site(base: Path, args: Args) -> list[str]:
     conditions = ("none", "profile", "shuffled")
     run = make_run(base / "run", args.pairs, args.models, conditions)
     start, busy = time.perf_counter(), time.process_time()
-    index = write_site([run], base / "site")
+    index = report(ReportConfig(runs=(run,), out=base / "site"))
     seconds, busy = time.perf_counter() - start, time.process_time() - busy
     size = sum(path.stat().st_size for path in index.parent.rglob("*") if path.is_file()) / 1e6
     what = f"{args.models} models × {len(conditions)} conditions × {args.pairs:,} pairs"
@@ -85,7 +85,7 @@ def site(base: Path, args: Args) -> list[str]:
 
 def scrolling(base: Path, args: Args) -> list[str]:
     run = make_run(base / "long", args.long, 4, ("none", "profile"))
-    index = write_site([run], base / "longsite")
+    index = report(ReportConfig(runs=(run,), out=base / "longsite"))
     with opened() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         start = time.perf_counter()

@@ -2,7 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from prb.errors import BadData, BadInput, BadSpec, GateFailed, MissingExtra, PrbError, RunConflict, UnknownName, unknown
+from prb.errors import (
+    BadData,
+    BadInput,
+    BadSpec,
+    GateFailed,
+    MissingExtra,
+    PrbError,
+    RunConflict,
+    UnknownName,
+    first_line,
+    unknown,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,3 +57,8 @@ def test_an_unknown_name_like_no_other_brings_a_hint_or_all() -> None:
 def test_a_missing_extra_says_how_to_get_it() -> None:
     message = "training needs the 'train' extra: pip install 'personalized-rewardbench[train]'"
     assert str(MissingExtra("training", "train")) == message
+
+
+def test_the_first_line_of_an_error_is_never_empty() -> None:
+    assert first_line(ValueError("\nbad shape\n\nsee the docs")) == "bad shape"
+    assert first_line(KeyError()) == "KeyError()"

@@ -76,6 +76,9 @@ def test_the_chosen_answer_comes_first() -> None:
 def test_a_failure_reads_as_reason_and_detail() -> None:
     assert str(Failure("no verdict")) == "no verdict"
     assert str(Failure("no verdict", "I cannot say.")) == "no verdict: I cannot say."
+    for failure in (Failure("no verdict"), Failure("no verdict", "I said: no.")):
+        assert Failure.parse(str(failure)) == failure
+    assert (Failure.parse("x").kind, Failure.parse("x", "fatal").kind) == ("row", "fatal")
 
 
 def test_a_failure_is_no_number() -> None:

@@ -23,7 +23,7 @@ from pydantic_core import ArgsKwargs, PydanticCustomError
 from prb.errors import BadInput
 from prb.hashing import short_digest
 from prb.runs import CONFIG, read_json
-from prb.types import writable
+from prb.types import is_remote, writable
 
 T = TypeVar("T")
 
@@ -156,7 +156,7 @@ class DataConfig(Settings):
     """Which rows."""
 
     dataset: Name = "mirror"
-    """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
+    """A name, a file, a folder, or hub:owner/name."""
     split: str | None = None
     """Which split; `all` for all of them. Default: `test` where rows have splits, else all rows."""
     limit: Count | None = None
@@ -174,7 +174,7 @@ class MaskingConfig(Settings):
 
     def masks(self, reader: object) -> bool:
         """Whether texts are masked before `reader` gets them."""
-        return self.mask_pii == "on" or (self.mask_pii == "auto" and bool(getattr(reader, "remote", False)))
+        return self.mask_pii == "on" or (self.mask_pii == "auto" and is_remote(reader))
 
 
 @config

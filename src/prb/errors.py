@@ -107,6 +107,11 @@ def explain_import(feature: str, error: ImportError) -> BadInput:
     return MissingExtra(feature, extra) if extra else BadInput(f"{feature} cannot be imported: {error}")
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, without the paragraphs that may follow."""
+    return (str(error).strip() or repr(error)).splitlines()[0]
+
+
 def unknown(kind: str, name: str, known: Collection[str], hint: str = "") -> UnknownName:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if near:

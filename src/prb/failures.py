@@ -69,7 +69,7 @@ class Breaker:
         """What to raise if the budget is used up, or if too many fatal failures have come in a row."""
         for answer in answers:
             if isinstance(answer, Failure) and answer.kind == "budget":
-                return BudgetUsedUp(f"{name}: {answer}; {RESUME}, with as much again to spend")
+                return BudgetUsedUp(f"{name}: {answer}; {RESUME} with a fresh budget of the same size")
             self.add(answer)
         if not self.tripped:
             return None

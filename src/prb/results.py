@@ -118,9 +118,9 @@ class Evaluation(Run):
         return data_frame(rows)
 
     def tables(self) -> Sequence[Table]:
-        from prb.reporting.evaluation_tables import leaderboard
+        from prb.reporting.evaluation_tables import evaluation_table
 
-        return [leaderboard(self.summary)]
+        return [evaluation_table(self.summary)]
 
     def _model(self, model: str | None) -> str:
         if model is None and len(self.models) == 1:

@@ -208,6 +208,12 @@ class Failure:
         object.__setattr__(self, "reason", writable(self.reason))
         object.__setattr__(self, "detail", writable(self.detail))
 
+    @classmethod
+    def parse(cls, text: str, kind: FailureKind | None = None) -> Self:
+        """From its text, as files hold it; `kind` is `row` unless they say otherwise."""
+        reason, _, detail = text.partition(": ")
+        return cls(reason, detail, kind=kind or "row")
+
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
@@ -305,6 +311,11 @@ class Recorded(Protocol):
 
 RewardModel = Scorer | Comparer | Recorded
 """What can be evaluated."""
+
+
+def is_remote(reader: object) -> bool:
+    """Whether texts leave the machine; models, planners and graders that send them have `remote = True`."""
+    return bool(getattr(reader, "remote", False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from prb.building.gates import (
     refusal_gate,
     wording_gate,
 )
-from prb.building.records import Record
+from prb.building.records import UserRecord
 from prb.text.words import words
 from prb.types import Aspect, Post
 
@@ -30,9 +30,9 @@ RATING = st.floats(1, 5)
 RUBRIC = (Aspect("prefers a fixed weekly plan", "every single week the same", "Change tires them."),)
 
 
-def a_record(**changes) -> Record:
+def a_record(**changes) -> UserRecord:
     known = {"question": "When should I water the plants?", "narrative": "I do it every single week the same way."}
-    return Record(**{"id": "r", "user": "u", "posts": (Post("1", "", "Hello."),), **known, **changes})
+    return UserRecord(**{"id": "r", "user": "u", "posts": (Post("1", "", "Hello."),), **known, **changes})
 
 
 @given(st.lists(GRADE, max_size=6), st.lists(GRADE, max_size=6))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.building.records import Record
+from prb.building.records import UserRecord
 from prb.building.stages import (
     MIN_EVIDENCE,
     QualityAsk,
@@ -87,8 +87,8 @@ class ByNumber:
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-def asking(user: str, angle: float) -> Record:
-    return Record(id=f"{user}{angle}", user=user, question=f"q {angle}", narrative="n", posts=(Post("1", "", "p"),))
+def asking(user: str, angle: float) -> UserRecord:
+    return UserRecord(id=f"{user}{angle}", user=user, question=f"q {angle}", narrative="n", posts=(Post("1", "", "p"),))
 
 
 def test_the_nearest_questions_of_different_users_are_coupled_and_no_record_twice() -> None:

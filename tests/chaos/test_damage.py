@@ -20,7 +20,6 @@ from prb.evaluation.compare import CompareConfig, compare
 from prb.evaluation.outcomes import read_outcomes
 from prb.evaluation.run import evaluate
 from prb.models.personal.head import load_personal
-from prb.reporting.site import write_site
 from prb.results import open_run
 from prb.runs import CONFIG, OUTCOMES, SUMMARY
 from prb.training.loop import Training
@@ -40,6 +39,7 @@ from tests.chaos.jobs import (
     some_rows,
     times,
 )
+from tests.reporting.sites import write_site
 from tests.runs import recording, settings
 
 pytestmark = pytest.mark.chaos

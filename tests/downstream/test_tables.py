@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prb.downstream.tables import Column, Scores, checked, read_table, unfit
+from prb.downstream.tables import ScoreColumn, Scores, checked, read_table, unfit
 from prb.errors import BadInput, UnknownName
 
 Write = Callable[..., Path]
@@ -148,7 +148,7 @@ def test_files_that_are_no_tables_are_told(table: Write, tmp_path: Path) -> None
 
 
 def scores(x: list[float], y: list[float], names: str = "abcdefgh") -> Scores:
-    return Scores(tuple(names[: len(x)]), (Column("x", np.array(x)),), (Column("y", np.array(y)),))
+    return Scores(tuple(names[: len(x)]), (ScoreColumn("x", np.array(x)),), (ScoreColumn("y", np.array(y)),))
 
 
 def test_missing_scores_are_refused_or_leave_the_model_out() -> None:
@@ -176,7 +176,7 @@ def test_what_cannot_be_correlated_is_refused(found: Scores, says: str) -> None:
 
 
 def test_some_models_of_a_column_keep_their_errors_and_draws() -> None:
-    column = Column("x", np.arange(3.0), np.array([0.1, 0.2, 0.3]), np.arange(6.0).reshape(2, 3))
+    column = ScoreColumn("x", np.arange(3.0), np.array([0.1, 0.2, 0.3]), np.arange(6.0).reshape(2, 3))
     part = column.of([2, 0])
     assert part.errors is not None
     assert part.draws is not None

@@ -11,7 +11,7 @@ import pytest
 from prb import __version__
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.reporting.evaluation_tables import leaderboard
+from prb.reporting.evaluation_tables import evaluation_table
 from prb.runs import Finished, read_json
 from prb.types import Ask, Duel, Failure, RewardModel, Verdict
 from tests.conftest import Row, make_row
@@ -330,11 +330,11 @@ def test_the_noise_ceiling_of_votes_stands_beside_the_accuracy_and_changes_nothi
     assert unknown["dataset"]["noise_ceiling"] is None
     assert known["dataset"]["noise_ceiling"] == {"agreement": 0.5, "n": 2}
     assert result(known, "none", "length")["accuracy"]["value"] == 4 / 7  # four of seven prefer `Yes.`, the longer
-    assert "Noise ceiling: unknown, since nobody voted twice" in " ".join(leaderboard(unknown).notes)
-    assert "test-retest agreement is 50.0 % (2 pairs of votes" in " ".join(leaderboard(known).notes)
+    assert "Noise ceiling: unknown, since nobody voted twice" in " ".join(evaluation_table(unknown).notes)
+    assert "test-retest agreement is 50.0 % (2 pairs of votes" in " ".join(evaluation_table(known).notes)
 
 
 def test_other_datasets_have_no_noise_ceiling(write_jsonl: Write, tmp_path: Path) -> None:
     summary = evaluate(settings(write_jsonl([make_row(1)]), tmp_path / "run", model=("length",))).summary
     assert "noise_ceiling" not in summary["dataset"]
-    assert "Noise" not in " ".join(leaderboard(summary).notes)
+    assert "Noise" not in " ".join(evaluation_table(summary).notes)

@@ -16,7 +16,7 @@ from prb.llm import LLM, Completion, Request, Sampling, ScriptedLLM, make_llm
 from prb.llm.asking import ask
 from prb.models import MODELS
 from prb.models.judge import ChecklistJudge, PairwiseJudge, RatingJudge
-from prb.models.judge_parse import STYLES
+from prb.models.judge_styles import STYLES
 from prb.types import Ask, Comparer, Duel, Failure, Post, Query, Reward, Scorer, Verdict
 from tests.conftest import make_row, make_twins
 from tests.runs import outcomes, result, settings

@@ -12,7 +12,7 @@ import pytest
 
 from prb.data.load import load_pairs
 from prb.errors import BadInput, UnknownName
-from prb.models import MODELS, NOT_RECORDED
+from prb.models import MODELS, NOT_RECORDED, RECORDED
 from prb.types import Comparer, Failure, Record, Recorded, Scorer
 
 Write = Callable[..., Path]
@@ -153,3 +153,9 @@ def test_the_embedded_reader_knows_the_rows_of_mirror_and_says_where_it_has_none
                 assert len(record.scores) == len(pair.answers)
     assert reader.recall("c01-q1-amparo", "oracle") == Failure(NOT_RECORDED)
     assert reader.recall("no such row", "profile") == Failure("no score for this row in readers.jsonl")
+
+
+def test_the_list_of_recorded_models_is_complete() -> None:
+    assert {
+        name for name in MODELS if getattr(MODELS[name], "__annotations__", {}).get("return") == "Recorded"
+    } == RECORDED

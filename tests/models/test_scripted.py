@@ -8,9 +8,9 @@ from scipy import stats
 
 from prb.errors import BadInput, BadSpec, UnknownName
 from prb.evaluation.config import DEFAULT_MODELS
-from prb.models import MODELS, is_remote
+from prb.models import MODELS
 from prb.models.scripted import Noisy, ScriptedComparer, ScriptedScorer
-from prb.types import Ask, Comparer, Duel, Failure, Post, Query, Scorer, Verdict
+from prb.types import Ask, Comparer, Duel, Failure, Post, Query, Scorer, Verdict, is_remote
 
 QUERY = Query(
     question="What shall I bake?",

@@ -14,10 +14,10 @@ pytest.importorskip("httpx", reason="needs httpx")
 from prb.engine.chat import Chat
 from prb.errors import BadInput, BadSpec, Unreachable
 from prb.llm.endpoint import Backoff
-from prb.models import MODELS, is_remote
+from prb.models import MODELS
 from prb.models.served import as_texts, fleet
 from prb.models.served.protocols import About, dialect_of
-from prb.types import Ask, Failure, Query, Scorer
+from prb.types import Ask, Failure, Query, Scorer, is_remote
 from tests import tiny
 from tests.models.reward_server import LIMIT, RewardServer, inputs, serve_rewards, worth
 

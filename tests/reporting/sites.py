@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import orjson
 
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.progress import SILENT, Progress
+from prb.reporting.site import ReportConfig, report
 from prb.types import Ask, Duel, Failure, RewardModel, Verdict
 from tests.conftest import Row, make_row, make_twins
 from tests.runs import by_length, settings
@@ -16,6 +19,11 @@ from tests.runs import by_length, settings
 EVIL = "<script>alert(1)</script>"
 LONG = "a-model-with-a-very-long-name?and=many&options=" + "x" * 60
 CONDITIONS = ("none", "profile", "plan", "shuffled", "oracle")
+
+
+def write_site(runs: Sequence[Path], out: Path, *, progress: Progress = SILENT, **settings: Any) -> Path:
+    """What `prb report RUN … --out OUT` writes; its `index.html`."""
+    return report(ReportConfig(runs=tuple(runs), out=out, **settings), progress=progress)
 
 
 def rows() -> list[Row]:

@@ -18,7 +18,7 @@ from prb.errors import MissingExtra
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.downstream_figures import learning_curve, write_bon, write_curve, write_ppo, write_scatter
-from prb.reporting.figures import by_label, joined, leaderboard, write_audit, write_figures
+from prb.reporting.figures import by_label, joined, leaderboard_figure, write_audit, write_figures
 from prb.reporting.gather import gather
 from prb.reporting.style import CONDITIONS, DARK, PAPER, SERIES, drawing, series, whiskers
 from prb.runs import read_json
@@ -86,7 +86,7 @@ def test_two_runs_of_the_same_rows_are_one_figure_corrected_together(run: Path, 
 
 def test_names_are_text_and_nothing_else(run: Path, tmp_path: Path) -> None:
     (group,) = gather([run]).groups
-    leaderboard(joined(group), tmp_path / "l.svg")
+    leaderboard_figure(joined(group), tmp_path / "l.svg")
     by_label(joined(group), "by_category", tmp_path / "c.svg")
     assert "$x_1$ & <b>" in texts(tmp_path / "l.svg")
     assert EVIL in texts(tmp_path / "c.svg").replace("\n", " ")
@@ -95,7 +95,7 @@ def test_names_are_text_and_nothing_else(run: Path, tmp_path: Path) -> None:
 
 def test_the_leaderboard_draws_floor_and_ceiling_and_says_them(run: Path, tmp_path: Path) -> None:
     (group,) = gather([run]).groups
-    leaderboard(joined(group), tmp_path / "l.svg")
+    leaderboard_figure(joined(group), tmp_path / "l.svg")
     said = texts(tmp_path / "l.svg")
     assert "best floor: length" in said
     assert "ceiling: " in said

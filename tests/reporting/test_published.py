@@ -11,8 +11,8 @@ import pytest
 from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.reporting.published import PublishedResult, read_published
-from prb.reporting.site import ReportConfig, report_tables, write_site
-from tests.reporting.sites import EVIL, data_of, make_run, rows
+from prb.reporting.site import ReportConfig, report_tables
+from tests.reporting.sites import EVIL, data_of, make_run, rows, write_site
 from tests.runs import Notes, settings
 
 Write = Callable[..., Path]

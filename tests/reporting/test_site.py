@@ -22,9 +22,9 @@ from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.gather import gather, kind_of
 from prb.reporting.pages.models import bins
-from prb.reporting.site import PAGES, ReportConfig, report, report_tables, script_json, write_site
+from prb.reporting.site import PAGES, ReportConfig, report, report_tables, script_json
 from tests.conftest import make_row
-from tests.reporting.sites import CONDITIONS, EVIL, data_of, make_run, rows
+from tests.reporting.sites import CONDITIONS, EVIL, data_of, make_run, rows, write_site
 from tests.runs import by_length, names, settings
 
 Write = Callable[..., Path]
@@ -341,8 +341,8 @@ def test_only_a_report_is_ever_overwritten(run: Path, tmp_path: Path) -> None:
 
 
 def test_reports_into_one_folder_at_the_same_time_do_not_break_each_other(run: Path, tmp_path: Path) -> None:
-    code = "from pathlib import Path; from sys import argv; from prb.reporting.site import write_site; "
-    code += "write_site([Path(argv[1])], Path(argv[2]))"
+    code = "from pathlib import Path; from sys import argv; from prb.reporting.site import ReportConfig, report; "
+    code += "report(ReportConfig(runs=(Path(argv[1]),), out=Path(argv[2])))"
     command = [sys.executable, "-c", code, str(run), str(tmp_path / "site")]
     writers = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
     assert [(writer.communicate()[1], writer.returncode) for writer in writers] == [(b"", 0)] * 2

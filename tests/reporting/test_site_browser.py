@@ -12,10 +12,9 @@ import pytest
 
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.site import write_site
 from tests.conftest import make_row
 from tests.reporting.conftest import BRIGHTNESS
-from tests.reporting.sites import EVIL, LONG, make_run, rows
+from tests.reporting.sites import EVIL, LONG, make_run, rows, write_site
 from tests.runs import by_length, settings
 
 Open = Callable[..., Any]

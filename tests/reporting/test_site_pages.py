@@ -15,10 +15,9 @@ from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.reporting.pages.models import MIN_USERS
 from prb.reporting.published import ModelMetadata, metadata_of
-from prb.reporting.site import write_site
 from prb.types import Ask, Duel, Failure, RewardModel, Verdict
 from tests.conftest import Row, make_row
-from tests.reporting.sites import EVIL, data_of
+from tests.reporting.sites import EVIL, data_of, write_site
 from tests.runs import settings
 
 Open = Callable[..., Any]

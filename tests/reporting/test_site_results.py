@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from prb.reporting.site import write_site
 from prb.runs import read_json
 from tests.reporting.results import EVIL, agreement, audit, bon_run, correlation, ppo_run
+from tests.reporting.sites import write_site
 
 Open = Callable[..., Any]
 PAGES = ("downstream", "study", "audit")

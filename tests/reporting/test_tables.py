@@ -11,7 +11,7 @@ import pytest
 
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.reporting.evaluation_tables import comparison, leaderboard
+from prb.reporting.evaluation_tables import comparison, evaluation_table
 from prb.reporting.tables import build_lines
 from prb.types import Failure
 from tests.conftest import make_row, make_twins
@@ -33,7 +33,7 @@ def summary(write_jsonl: Write, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_the_leaderboard_has_a_row_per_model_and_a_column_per_condition(summary: dict[str, Any]) -> None:
-    table = leaderboard(summary)
+    table = evaluation_table(summary)
     assert table.columns == (
         "model", "none", "profile", "shuffled", "gain", "control", "person effect", "mirror", "failed"
     )  # fmt: skip
@@ -46,7 +46,7 @@ def test_the_leaderboard_has_a_row_per_model_and_a_column_per_condition(summary:
 
 
 def test_notes_say_how_to_read_it_and_name_the_user_blind_values(summary: dict[str, Any]) -> None:
-    notes = " ".join(leaderboard(summary).notes)
+    notes = " ".join(evaluation_table(summary).notes)
     for part in (
         "failures are left out",
         "gain = profile − none",
@@ -71,14 +71,16 @@ def test_a_build_tells_why_requests_failed() -> None:
 
 def test_without_twins_and_contrasts_their_columns_are_gone(write_jsonl: Write, tmp_path: Path) -> None:
     config = settings(write_jsonl([make_row(1)]), tmp_path / "run", condition=("oracle",))
-    table = leaderboard(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
+    table = evaluation_table(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
     assert table.columns == ("model", "oracle", "failed")
     assert len(table.notes) == 1
 
 
 def test_a_model_without_any_answer_has_dashes(write_jsonl: Write, tmp_path: Path) -> None:
     config = settings(write_jsonl(make_twins(1)), tmp_path / "run")
-    table = leaderboard(evaluate(config, models={"mine": ScriptedComparer(lambda _: Failure("no verdict"))}).summary)
+    table = evaluation_table(
+        evaluate(config, models={"mine": ScriptedComparer(lambda _: Failure("no verdict"))}).summary
+    )
     assert table.rows == (("mine", "–", "–", "–", "–", "–", "6"),)
     assert table.notes[-1] == "Failed under shuffled: 2 no verdict (every model)."
 
@@ -87,14 +89,14 @@ def test_rows_without_a_rubric_are_named_with_the_reason(write_jsonl: Write, tmp
     config = settings(write_jsonl([make_row(1, rubric_aspects=[]), make_row(2)]), tmp_path / "run")
     models = {"mine": ScriptedScorer(by_length), "other": ScriptedScorer(by_length)}
     config = replace(config, model=tuple(models), condition=("none", "oracle"))
-    table = leaderboard(evaluate(config, models=models).summary)
+    table = evaluation_table(evaluate(config, models=models).summary)
     assert table.notes[-1] == "Failed under oracle: 1 no rubric to show (every model)."
 
 
 def test_split_and_rows_left_out_are_in_the_title(write_jsonl: Write, tmp_path: Path) -> None:
     rows = [make_row(1, split="dev"), make_row(2, split="dev", chosen=None)]
     config = settings(write_jsonl(rows), tmp_path / "run", split="dev", skip_bad=True, condition=("none",))
-    table = leaderboard(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
+    table = evaluation_table(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
     assert table.title.endswith("split dev: 1 rows, 1 users, 1 clusters; 1 rows with errors left out")
 
 
@@ -103,7 +105,7 @@ def test_ratings_have_their_own_table(write_jsonl: Write, tmp_path: Path) -> Non
         {"user": "u", "question": f"{n}?", "profile": [], "answer": "a" * n, "rating": n / 10} for n in (1, 2, 5, 9)
     ]
     config = settings(write_jsonl(rows), tmp_path / "run", task="ratings", condition=("none",))
-    table = leaderboard(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
+    table = evaluation_table(evaluate(config, models={"mine": ScriptedScorer(by_length)}).summary)
     assert table.columns[:3] == ("model", "condition", "alignment")
     # one user gives no interval
     assert table.rows == (("mine", "none", "1.000", "0.000", "1.000", "1.000", "1.000", "1", "0"),)

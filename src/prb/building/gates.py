@@ -15,17 +15,17 @@ import numpy as np
 
 from prb.building.config import ROLES, BuildConfig, Role, Stage
 from prb.building.ledger import Ledger, LoggedLLM, prices_of
-from prb.building.records import Record
+from prb.building.records import UserRecord
 from prb.building.stages import VerifiedPair
 from prb.failures import unanswered
 from prb.llm import LLM, Sampling
 from prb.models.judge import PairwiseJudge
-from prb.models.judge_parse import STYLES
+from prb.models.judge_styles import STYLES
 from prb.stats.blind import blind_margins, credits_of
 from prb.stats.credit import CREDIT
 from prb.stats.estimate import components
-from prb.text.encoders import ENCODERS, Encoder
-from prb.text.words import BLOCK, LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, sentences, words
+from prb.text.encoders import ENCODERS, Encoder, Matrix
+from prb.text.words import BLOCK, LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates
 from prb.types import Aspect, Duel, Failure, Post, Query
 
 
@@ -93,7 +93,7 @@ class BuildContext:
 # records
 
 
-def record_gate(record: Record, config: BuildConfig) -> str | None:
+def record_gate(record: UserRecord, config: BuildConfig) -> str | None:
     if len(record.posts) < config.min_posts:
         return f"{len(record.posts)} posts, at least {config.min_posts} required"
     if not record.narrative and not record.rubric:
@@ -101,7 +101,9 @@ def record_gate(record: Record, config: BuildConfig) -> str | None:
     return None
 
 
-def find_duplicates(records: Sequence[Record], encoder: Encoder, limit: float, block: int = BLOCK) -> dict[int, int]:
+def find_duplicates(
+    records: Sequence[UserRecord], encoder: Encoder, limit: float, block: int = BLOCK
+) -> dict[int, int]:
     """Position of a record → position of the first one with nearly the same question and narrative."""
     if not records:
         return {}
@@ -112,7 +114,7 @@ def find_duplicates(records: Sequence[Record], encoder: Encoder, limit: float, b
     return first
 
 
-def leaking_posts(record: Record, rubric: Sequence[Aspect], run: int) -> tuple[Post, ...]:
+def leaking_posts(record: UserRecord, rubric: Sequence[Aspect], run: int) -> tuple[Post, ...]:
     """Posts that repeat the narrative or the rubric word for word."""
     hidden = SharedWording(hidden_texts(record.narrative, rubric), max(run, LEAK_WORDS))
     return tuple(post for post in record.posts if hidden.first_in(post.text))
@@ -132,7 +134,7 @@ def refusal_gate(answer: str) -> str | None:
     return f"begins like a refusal: {answer[:60]!r}" if _REFUSAL.match(answer) else None
 
 
-def wording_gate(answer: str, record: Record, rubric: Sequence[Aspect], run: int) -> str | None:
+def wording_gate(answer: str, record: UserRecord, rubric: Sequence[Aspect], run: int) -> str | None:
     """Wording of the question may be repeated."""
     hidden = SharedWording(hidden_texts(record.narrative, rubric), run, allowed=record.question)
     shared = hidden.first_in(answer)
@@ -248,8 +250,12 @@ def _blind_judge(context: BuildContext, pairs: Sequence[VerifiedPair]) -> BlindR
 def _blind_learner(pairs: Sequence[VerifiedPair]) -> BlindResult | None:
     """Static vectors and style features of both answers. A couple is one cluster and counts with both labels."""
     encoder = ENCODERS.make("static")
-    texts = [pair.chosen for pair in pairs], [pair.rejected for pair in pairs]
-    chosen, rejected = (np.hstack([encoder.encode(side), np.array([_style(t) for t in side])]) for side in texts)
+
+    def features(answers: list[str]) -> Matrix:
+        style = [[len(text) / 1000, *style_rates(text)[:3]] for text in answers]
+        return np.hstack([encoder.encode(answers), np.array(style)])
+
+    chosen, rejected = features([pair.chosen for pair in pairs]), features([pair.rejected for pair in pairs])
     rows = [
         (n, swapped) for n, pair in enumerate(pairs) for swapped in ((False, True) if pair.task.partner else (False,))
     ]
@@ -265,9 +271,3 @@ def _blind_learner(pairs: Sequence[VerifiedPair]) -> BlindResult | None:
         return None
     unswapped = margins[~swap[:, 0]]
     return BlindResult("blind-learner", tuple(credits_of(unswapped)), tuple(map(float, unswapped)))
-
-
-def _style(text: str) -> list[float]:
-    tokens = words(text)
-    count = max(len(tokens), 1)
-    return [len(text) / 1000, len(sentences(text)) / count, text.count(",") / count, len(set(tokens)) / count]

@@ -18,7 +18,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from prb.building.config import PROMPTS, ROLES, STAGES, BuildConfig, Role, Stage
-from prb.building.records import Record
+from prb.building.records import UserRecord
 from prb.building.stages import propose_couples
 from prb.config import NonNegative, Size
 from prb.errors import BadInput, BudgetUsedUp, Unreachable
@@ -163,8 +163,7 @@ class Ledger:
         usage.usd += call.usd
         if call.failure is not None:
             usage.failed += 1
-            reason, _, detail = call.failure.partition(": ")
-            failure = Failure(reason, detail, kind=call.failure_kind)
+            failure = Failure.parse(call.failure, call.failure_kind)
             # otherwise the same request would fail again, and be charged again
             if not (unanswered(failure) or self._retry_failed):
                 self._known[call.key] = failure
@@ -260,7 +259,7 @@ TOKENS_PER_WORD = 1.4
 """Of English answers."""
 
 
-def estimate_cost(config: BuildConfig, records: Sequence[Record]) -> dict[str, Any]:
+def estimate_cost(config: BuildConfig, records: Sequence[UserRecord]) -> dict[str, Any]:
     """Of a build without a log in which every reply is readable and every pair passes in its first round; further
     rounds would cost as much again. Only the stages up to `config.until`."""
     n = len(records)

@@ -21,7 +21,7 @@ WRITTEN = ("chosen", "rejected", "mirror", "negative_rubric", "own_question", "b
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class UserRecord:
     """One question of one user, with everything the user gave us."""
 
     id: str
@@ -35,7 +35,7 @@ class Record:
     other: Mapping[str, Any] = field(default_factory=dict)
     """All other fields of the row (split, topic, groups …), kept as they are."""
 
-    def masked(self) -> Record:
+    def masked(self) -> UserRecord:
         """Without personal data in any text. The built rows are masked too."""
         return replace(
             self,
@@ -54,11 +54,11 @@ class Reject(NamedTuple):
     reason: str
 
 
-def read_records(spec: str, *, skip_bad: bool = False) -> tuple[list[Record], list[Reject]]:
+def read_records(spec: str, *, skip_bad: bool = False) -> tuple[list[UserRecord], list[Reject]]:
     """All records of an input. Bad rows raise an error that lists them all, or become rejects."""
     folder = spec.removeprefix("lampqa:")
     source = DATASETS.build(Spec("lampqa", {"path": folder})) if folder != spec else open_source(spec)
-    records: dict[str, Record] = {}
+    records: dict[str, UserRecord] = {}
     problems: list[Problem] = []
     for row in source.rows():
         try:
@@ -77,7 +77,7 @@ def read_records(spec: str, *, skip_bad: bool = False) -> tuple[list[Record], li
     return list(records.values()), [Reject(f"{p.place}:{p.line}", "input", p.what) for p in problems]
 
 
-def parse_record(data: Any) -> Record:
+def parse_record(data: Any) -> UserRecord:
     """Raises `ValueError` with what is wrong, before anything is paid for."""
     if not isinstance(data, dict):
         raise ValueError("a record must be a JSON object")
@@ -102,7 +102,7 @@ def parse_record(data: Any) -> Record:
         raise ValueError(f"has a value that JSON cannot represent: {error}") from None
     record_id = str(data["id"])
     posts = [post for post in posts if post["text"].strip()]
-    return Record(
+    return UserRecord(
         id=record_id,
         user=record_id if data.get("user") is None else str(data["user"]),
         question=data["question"].strip(),

@@ -28,7 +28,7 @@ from prb.building.gates import (
     record_gate,
 )
 from prb.building.ledger import Ledger, estimate_cost, make_llms
-from prb.building.records import Record, Reject, read_records
+from prb.building.records import Reject, UserRecord, read_records
 from prb.building.rounds import run_round
 from prb.building.stages import (
     SIDES,
@@ -123,7 +123,7 @@ def _count_redo(path: Path, redo: Stage | None) -> dict[Stage, int]:
 class Pipeline:
     """What is known so far, and the steps that add to it."""
 
-    def __init__(self, context: BuildContext, records: list[Record], rejects: list[Reject]) -> None:
+    def __init__(self, context: BuildContext, records: list[UserRecord], rejects: list[Reject]) -> None:
         self.context, self.config = context, context.config
         self.total = len(records) + len(rejects)
         self.records, self.rejects = records, rejects
@@ -151,14 +151,14 @@ class Pipeline:
         )
         return Finished(self.config.out, card)
 
-    def _check(self, record: Record, gate: str, reason: str | None) -> bool:
+    def _check(self, record: UserRecord, gate: str, reason: str | None) -> bool:
         """Check a record; one that fails is rejected."""
         passed = self.context.check(record.id, 0, "record", gate, reason)
         if not passed:
             self.rejects.append(Reject(record.id, gate, str(reason)))
         return passed
 
-    def _fail(self, record: Record, gate: str, failure: Failure) -> None:
+    def _fail(self, record: UserRecord, gate: str, failure: Failure) -> None:
         check = self.context.fail(record.id, 0, "record", gate, failure)
         self.rejects.append(Reject(record.id, check.gate, str(failure)))
 
@@ -220,7 +220,7 @@ class Pipeline:
                 )
         return tasks
 
-    def _oppose(self, records: Sequence[Record]) -> list[PairTask]:
+    def _oppose(self, records: Sequence[UserRecord]) -> list[PairTask]:
         """Tasks of users alone, against opposite wishes."""
         rubrics = [self.rubrics[record.id] for record in records]
         opposites: list[tuple[str, ...] | Failure] = [()] * len(records)
@@ -358,7 +358,7 @@ def pair_rows(pair: VerifiedPair) -> Iterator[dict[str, Any]]:
     yield twin | {"mirror": task.record.id, "own_question": partner.record.question, "build": swapped}
 
 
-def _row(record: Record, rubric: Rubric, question: str, chosen: str, rejected: str) -> dict[str, Any]:
+def _row(record: UserRecord, rubric: Rubric, question: str, chosen: str, rejected: str) -> dict[str, Any]:
     return {
         **record.other,
         "id": record.id,

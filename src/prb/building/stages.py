@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 
 from prb.building.config import BuildConfig
-from prb.building.records import Record
+from prb.building.records import UserRecord
 from prb.evaluation.planners.llm import entries
 from prb.grading import Grades
 from prb.hashing import draw
@@ -35,7 +35,7 @@ SIDES: tuple[Side, Side] = ("chosen", "rejected")
 class Partner(NamedTuple):
     """The other user of a couple."""
 
-    record: Record
+    record: UserRecord
     rubric: Rubric
 
 
@@ -43,7 +43,7 @@ class Partner(NamedTuple):
 class PairTask:
     """A question that needs two answers: one that follows the rubric and one that goes against it."""
 
-    record: Record
+    record: UserRecord
     rubric: Rubric
     against: tuple[str, ...]
     """What the rejected answer follows instead: an opposite wish per aspect, or the partner's wishes."""
@@ -54,7 +54,7 @@ class PairTask:
         return self.record.id
 
     @property
-    def users(self) -> list[tuple[Record, Rubric]]:
+    def users(self) -> list[tuple[UserRecord, Rubric]]:
         """The user, and the partner if there is one."""
         return [(self.record, self.rubric), *([self.partner] if self.partner else [])]
 
@@ -114,7 +114,7 @@ _PLAIN_QUOTES = str.maketrans("“”„«»‘’‚`\u00a0", '"""""\'\'\'\' ')
 
 
 def write_rubrics(
-    llm: LLM, records: Sequence[Record], span: tuple[int, int], sampling: Sampling
+    llm: LLM, records: Sequence[UserRecord], span: tuple[int, int], sampling: Sampling
 ) -> list[Rubric | Failure]:
     """Aspects with evidence from the narrative; `span` is the smallest and largest number of aspects."""
     prompts = [
@@ -169,7 +169,7 @@ REMIND_OPPOSE = "Your whole reply must be the numbered list, exactly one sentenc
 
 
 def write_opposites(
-    llm: LLM, records: Sequence[Record], rubrics: Sequence[Rubric], sampling: Sampling
+    llm: LLM, records: Sequence[UserRecord], rubrics: Sequence[Rubric], sampling: Sampling
 ) -> list[tuple[str, ...] | Failure]:
     """For each aspect, what a user with opposite needs would want from an answer to this question."""
     prompts = [
@@ -204,8 +204,8 @@ _VERDICT = re.compile(r"verdict[\s*_`]*:[\s*_`]*(conflict|compatible|different q
 
 
 def propose_couples(
-    records: Sequence[Record], encoder: Encoder, similar: float, block: int = BLOCK
-) -> list[tuple[Record, Record]]:
+    records: Sequence[UserRecord], encoder: Encoder, similar: float, block: int = BLOCK
+) -> list[tuple[UserRecord, UserRecord]]:
     """Different users of one split with similar questions, the most similar first, each record at most once."""
     if len(records) < 2:
         return []

@@ -15,7 +15,7 @@ INTERRUPTED = 130
 RESUME = "interrupted; run the same command again to resume"
 VERBS = {
     "evaluate": "score reward models on a personalized benchmark (the main job)",
-    "merge": "make one run of the shards of `prb evaluate --shard`",
+    "merge": "merge the shards of `prb evaluate --shard` into one run",
     "compare": "compare two runs, paired",
     "report": "write a static site from runs: leaderboard, models, pairs, downstream",
     "leaderboard": "check many submissions and write one site from them",

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from prb.batches import chunks
 from prb.data.schema import Problem
 from prb.data.source import EXTRA, Row, Source
 from prb.errors import BadData, BadInput
@@ -89,7 +89,7 @@ def _write_parquet(rows: Iterator[Row], path: Path) -> int:
     )
     count = 0
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        while batch := list(islice(rows, BATCH)):
+        for batch in chunks(rows, BATCH):
             writer.write_table(pa.Table.from_pylist([fold(row) for row in batch], schema=schema))
             count += len(batch)
     return count

@@ -22,7 +22,7 @@ from prb import __version__
 from prb.data.convert import RECORDS, TEXTS, convert
 from prb.data.load import load
 from prb.data.source import DATASETS, EXTRA, MemorySource, Source, open_source
-from prb.errors import BadInput, MissingExtra, PrbError
+from prb.errors import BadInput, MissingExtra, PrbError, first_line
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import content_digest, draft, write_json
@@ -207,9 +207,9 @@ def _upload(folder: Path, repo: str, private: bool) -> str:
         message = f"prb data push {__version__}"
         api.upload_folder(repo_id=repo, repo_type="dataset", folder_path=folder, commit_message=message)
     except HFValidationError as error:
-        raise BadInput(f"hub:{repo}: {str(error).splitlines()[0]}") from None
+        raise BadInput(f"hub:{repo}: {first_line(error)}") from None
     except (HfHubHTTPError, OfflineModeIsEnabled, OSError, ValueError) as error:
-        raise PrbError(f"hub:{repo} cannot be written: {(str(error).splitlines() or [repr(error)])[0]}") from None
+        raise PrbError(f"hub:{repo} cannot be written: {first_line(error)}") from None
     return str(url)
 
 

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, TextIO, cast
 
 import orjson
 
-from prb.errors import BadInput, MissingExtra, unknown
+from prb.errors import BadInput, MissingExtra, first_line, unknown
 from prb.registry import Registry, Spec
 
 MAX_LINE = 16 * 1024 * 1024
@@ -259,14 +259,13 @@ READERS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
     ".csv": _read_csv,
 }
 """By how the name of a file ends."""
+NOTES = (".json", ".csv")
+"""What may also be notes: data only in a folder without files of the other formats."""
 
 
 @dataclass(frozen=True)
 class FolderSource:
-    """All data files in a folder, by name; `train.jsonl` or `test-00000-of-00001.parquet` name their split.
-
-    JSON and CSV files are data only in a folder without JSONL and Parquet files; beside those they are notes.
-    """
+    """All data files in a folder, by name; `train.jsonl` or `test-00000-of-00001.parquet` name their split."""
 
     name: str
     path: Path
@@ -274,7 +273,7 @@ class FolderSource:
     def rows(self) -> Iterator[RawRow]:
         relative = sorted(p.relative_to(self.path) for p in self.path.rglob("*") if p.is_file() and _ending(p))
         files = [path for path in relative if not any(part.startswith(".") for part in path.parts)]
-        files = [path for path in files if _ending(path) not in (".json", ".csv")] or files
+        files = [path for path in files if _ending(path) not in NOTES] or files
         if not files:
             raise BadInput(f"{self.path} holds no {' or '.join(READERS)} file")
         for path in files:
@@ -312,7 +311,7 @@ class HubSource:
             revision = spec.options.get("revision")
             folder = Path(hub.snapshot_download(name, repo_type="dataset", revision=revision))
         except wrong as error:
-            raise BadInput(f"hub:{name}: {str(error).splitlines()[0]}") from None
+            raise BadInput(f"hub:{name}: {first_line(error)}") from None
         except (hub.errors.LocalEntryNotFoundError, hub.errors.OfflineModeIsEnabled, OSError) as error:
             reason = type(error).__name__
             raise BadInput(f"hub:{name} is not in the local cache and the hub cannot be reached ({reason})") from None

@@ -23,6 +23,7 @@ from prb.failures import gravest
 from prb.hashing import digest, draw
 from prb.llm import LLM, Completion, Request, Sampling
 from prb.llm.asking import without_thinking
+from prb.models import refuse_recorded
 from prb.prompts import PolicyPrompt, policy_chat
 from prb.stats.best_of import meetings, win_rates
 from prb.stats.credit import CREDIT
@@ -34,7 +35,6 @@ from prb.types import (
     FailureKind,
     Pair,
     Query,
-    Recorded,
     Reward,
     RewardModel,
     Scorer,
@@ -85,10 +85,7 @@ class Score:
 
 
 def failure_of(line: Sample | Score) -> Failure | None:
-    if line.failure is None:
-        return None
-    reason, _, detail = line.failure.partition(": ")
-    return Failure(reason, detail, kind=line.failure_kind or "row")
+    return None if line.failure is None else Failure.parse(line.failure, line.failure_kind)
 
 
 class Pool(NamedTuple):
@@ -199,8 +196,7 @@ def check_reward_model(name: str, model: RewardModel, n: int) -> Scorer | Compar
     """Refuse what cannot score new answers, and a comparer if n of them take too many verdicts."""
     if isinstance(model, Scorer):
         return model
-    if isinstance(model, Recorded):
-        raise BadInput(f"{name!r} holds recorded scores; best-of-N needs a model that can score new answers")
+    refuse_recorded(name, model, "best-of-N needs")
     if not isinstance(model, Comparer):
         raise BadInput(f"{name!r} is not a reward model: it has neither score() nor prefer()")
     if n > MAX_COMPARED:

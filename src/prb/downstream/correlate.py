@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from prb import __version__
 from prb.config import Condition, Count, Name, OutputConfig, Place, Positional, Seed, Words, config
 from prb.downstream.run_columns import RESAMPLES, read_runs
-from prb.downstream.tables import Column, Scores, checked, read_table, unfit
+from prb.downstream.tables import ScoreColumn, Scores, checked, read_table, unfit
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.stats.estimate import Floats
@@ -114,7 +114,7 @@ def _read(config: CorrelateConfig) -> Scores:
     )
 
 
-def _as_dict(column: Column) -> dict[str, Any]:
+def _as_dict(column: ScoreColumn) -> dict[str, Any]:
     errors = None if column.errors is None else column.errors.tolist()
     return {"name": column.name, "values": column.values.tolist(), "errors": errors, "note": column.note}
 
@@ -152,7 +152,7 @@ def _one_set(name: str, scores: Scores, config: CorrelateConfig, progress: Progr
 
 
 def _correlations(
-    bench: Column, target: Column, measures: Sequence[str], config: CorrelateConfig, progress: Progress
+    bench: ScoreColumn, target: ScoreColumn, measures: Sequence[str], config: CorrelateConfig, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     x, y = bench.values, target.values
     models = resampled(x, y, seed=config.seed) if len(x) >= MIN_TO_RESAMPLE else None
@@ -174,11 +174,11 @@ def _correlations(
     progress.advance()
 
 
-def _remeasured(bench: Column, target: Column, seed: int) -> tuple[Floats, Floats] | None:
+def _remeasured(bench: ScoreColumn, target: ScoreColumn, seed: int) -> tuple[Floats, Floats] | None:
     """Both columns redrawn within their own uncertainty, with the same models; nothing if neither has any."""
     rng = np.random.default_rng(seed)
 
-    def redrawn(column: Column) -> Floats:
+    def redrawn(column: ScoreColumn) -> Floats:
         if column.draws is not None:
             return column.draws
         if column.errors is None:
@@ -190,7 +190,11 @@ def _remeasured(bench: Column, target: Column, seed: int) -> tuple[Floats, Float
 
 
 def _comparisons(
-    bench: Sequence[Column], target: Column, measures: Sequence[str], config: CorrelateConfig, progress: Progress
+    bench: Sequence[ScoreColumn],
+    target: ScoreColumn,
+    measures: Sequence[str],
+    config: CorrelateConfig,
+    progress: Progress,
 ) -> Iterator[dict[str, Any]]:
     """Two benchmarks against the same target. The swap test works on ranks; for Pearson's correlation there is
     Williams' test, if there are enough models."""

@@ -18,7 +18,7 @@ import numpy as np
 from prb.downstream.bon import trust
 from prb.downstream.ppo.checkpoints import ANSWER_LINES, ANSWERS
 from prb.downstream.stages import GRADES, SAMPLES, SCORES, STAGES, read_stage
-from prb.downstream.tables import Column, Scores
+from prb.downstream.tables import ScoreColumn, Scores
 from prb.errors import BadInput
 from prb.evaluation.outcomes import read_outcomes
 from prb.registry import split_alias
@@ -199,7 +199,7 @@ def _require(folder: Path, name: str) -> Path:
 
 def resampled(
     columns: Sequence[RunColumn], models: Sequence[str], seed: int = 0, draws: int = RESAMPLES
-) -> list[Column]:
+) -> list[ScoreColumn]:
     """The columns with their resamples; the clusters of a dataset are drawn once for all columns on it."""
     clusters: dict[str, set[str]] = {}
     for column in columns:
@@ -207,7 +207,7 @@ def resampled(
     return [_resampled(column, models, sorted(clusters[column.data]), seed, draws) for column in columns]
 
 
-def _resampled(column: RunColumn, models: Sequence[str], clusters: Sequence[str], seed: int, draws: int) -> Column:
+def _resampled(column: RunColumn, models: Sequence[str], clusters: Sequence[str], seed: int, draws: int) -> ScoreColumn:
     """Means over clusters drawn with replacement; a draw without any item of a model repeats its value."""
     cells = [[column.cells.get(model, {}).get(cluster, []) for model in models] for cluster in clusters]
     sums = np.array([[sum(cell) for cell in row] for row in cells])
@@ -216,7 +216,7 @@ def _resampled(column: RunColumn, models: Sequence[str], clusters: Sequence[str]
         values = sums.sum(axis=0) / sizes.sum(axis=0)
     count = len(clusters)
     if count < 2:
-        return Column(column.name, values, note=column.note)
+        return ScoreColumn(column.name, values, note=column.note)
     rng = np.random.default_rng([seed, zlib.crc32(column.data.encode())])  # other data, other draws
     rows, step = [], max(1, MAX_CELLS // count)
     for start in range(0, draws, step):
@@ -224,4 +224,4 @@ def _resampled(column: RunColumn, models: Sequence[str], clusters: Sequence[str]
         total, size = weights @ sums, weights @ sizes
         rows.append(np.where(size > 0, total / np.where(size > 0, size, 1), values))
     drawn = np.concatenate(rows)
-    return Column(column.name, values, drawn.std(axis=0, ddof=1), drawn, column.note)
+    return ScoreColumn(column.name, values, drawn.std(axis=0, ddof=1), drawn, column.note)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from prb.batches import chunks
 from prb.config import Share, Size
 from prb.data.load import Dataset
 from prb.downstream.candidates import (
@@ -30,7 +31,6 @@ from prb.engine.executors import Executor, ahead, begin, given, window
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import Planner
-from prb.evaluation.run import chunks
 from prb.failures import ENDPOINT, Breaker
 from prb.grading import Grader, Grades, answered, as_line, checked_grades
 from prb.llm import LLM, Sampling, make_llm

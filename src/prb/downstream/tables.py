@@ -26,7 +26,7 @@ BENCH, DOWNSTREAM = "bench:", "downstream:"
 
 
 @dataclass(frozen=True)
-class Column:
+class ScoreColumn:
     """One score per model; higher is better."""
 
     name: str
@@ -39,7 +39,7 @@ class Column:
     note: str = ""
     """How far its numbers can be trusted."""
 
-    def of(self, rows: Sequence[int]) -> Column:
+    def of(self, rows: Sequence[int]) -> ScoreColumn:
         """The same column for some of the models."""
         at = list(rows)
         errors = None if self.errors is None else self.errors[at]
@@ -50,11 +50,11 @@ class Column:
 @dataclass(frozen=True)
 class Scores:
     models: tuple[str, ...]
-    bench: tuple[Column, ...]
-    downstream: tuple[Column, ...]
+    bench: tuple[ScoreColumn, ...]
+    downstream: tuple[ScoreColumn, ...]
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[ScoreColumn, ...]:
         return self.bench + self.downstream
 
     def of(self, models: Sequence[str]) -> Scores:
@@ -122,12 +122,12 @@ def read_table(path: Path, name: str | None, bench: Sequence[str], downstream: S
                 raise BadInput(f"{path}: column {header!r} of {model!r} is {str(cell)[:40]!r}, not a number")
         return np.array([np.nan if _is_missing(row.get(header)) else float(row[header]) for row in rows])
 
-    def column(header: str) -> Column:
+    def column(header: str) -> ScoreColumn:
         values, error = numbers(header), header + ERROR
         errors = numbers(error) if error in headers else None
         if errors is not None and not (errors[~np.isnan(values)] >= 0).all():
             raise BadInput(f"{path}: column {error!r} lacks a standard error of a score, or has a negative one")
-        return Column(header.removeprefix(BENCH).removeprefix(DOWNSTREAM).strip(), values, errors)
+        return ScoreColumn(header.removeprefix(BENCH).removeprefix(DOWNSTREAM).strip(), values, errors)
 
     return Scores(models, *(tuple(map(column, side)) for side in sides))
 

@@ -28,7 +28,7 @@ from prb import __version__
 from prb.downstream.ppo import FinishedPpo, PpoConfig
 from prb.downstream.ppo.policy import Prompt, Prompts, load_prompts
 from prb.engine.chat import fit, one_bos, write_prompt
-from prb.errors import BadInput, MissingExtra, PrbError
+from prb.errors import BadInput, MissingExtra, PrbError, first_line
 from prb.llm import parse_llm
 from prb.progress import Progress
 from prb.prompts import policy_chat
@@ -99,7 +99,7 @@ def _tokenizer(config: PpoConfig) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve_weights(options["model"]), revision=options.get("revision"))
     except (OSError, ValueError, KeyError) as error:
-        raise BadInput(f"cannot load the tokenizer of {config.policy!r}: {str(error).splitlines()[0]}") from None
+        raise BadInput(f"cannot load the tokenizer of {config.policy!r}: {first_line(error)}") from None
     if not tokenizer.chat_template:
         raise BadInput(f"policy {config.policy}: verl needs a chat template, and this tokenizer has none")
     return tokenizer

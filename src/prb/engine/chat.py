@@ -222,7 +222,8 @@ def _newest_turns(turns: tuple[Turn, ...], n: int) -> tuple[Turn, ...]:
 
 
 def _largest(fits: Callable[[Query], bool], candidate: Callable[[int], Query], most: int) -> int:
-    """The largest n up to `most` whose candidate fits, given that 0 fits and no larger one than one that does not."""
+    """The largest n up to `most` whose candidate fits, assuming that 0 fits and that nothing larger than a misfit
+    fits."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -267,7 +268,7 @@ class Encoder:
         return made
 
     def _cut(self, texts: Sequence[str], first: Encoded) -> int:
-        """The last token of the first text in front of which all texts may be cut, or 0.
+        """Index of the last token in the first text before which every text can be cut, or 0.
 
         A token that has taken the space before it does not start with its content, so it is passed over.
         """

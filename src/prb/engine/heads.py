@@ -154,7 +154,7 @@ def run_whole(
 
 
 def _row(output: Any, row: int) -> Tensor:
-    """The numbers of one text, of which the model gives one row each."""
+    """The logits of one text; the model must return one row per text."""
     logits: Tensor = output.logits[row].float().cpu()
     if logits.dim() > 1:
         raise IndexError(f"logits of shape {tuple(output.logits.shape)}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 from prb.config import Count, Size
-from prb.errors import BadInput, MissingExtra
+from prb.errors import BadInput, MissingExtra, first_line
 from prb.weights import folder_hash, resolve_weights
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _placement(options: Loading, device: str) -> dict[str, Any]:
 
 
 def _why_not(source: str, error: Exception, *, remote_code: bool) -> str:
-    reason = (str(error) or repr(error)).strip().splitlines()[0]
+    reason = first_line(error)
     if remote_code and isinstance(error, (ImportError, AttributeError)):
         from transformers import __version__
 
@@ -266,7 +266,7 @@ def _with_adapter(model: Any, adapter: str, missing: list[str]) -> tuple[Any, li
             merged = PeftModel.from_pretrained(model, adapter).merge_and_unload()
             adapter_weights = load_peft_weights(adapter, device="cpu") if missing else {}
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise BadInput(f"adapter {adapter} cannot be used: {str(error).splitlines()[0]}") from None
+        raise BadInput(f"adapter {adapter} cannot be used: {first_line(error)}") from None
     if any("missing adapter keys" in str(warning.message) for warning in caught):
         raise BadInput(f"adapter {adapter} is not of this model: it lacks weights for some of its layers")
     return merged, [name for name in missing if f"base_model.model.{name}" not in adapter_weights]
@@ -282,5 +282,5 @@ def _device(name: str) -> str:
     try:
         torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise BadInput(f"device={name} cannot be used: {str(error).splitlines()[0]}") from None
+        raise BadInput(f"device={name} cannot be used: {first_line(error)}") from None
     return name

@@ -34,11 +34,11 @@ from prb.stats.blind import blind_margins, credits_of, fold_groups, giveaways
 from prb.stats.estimate import Floats, Ints, cancels, codes, share
 from prb.stats.paired import difference
 from prb.text.encoders import ENCODERS, Encoder, Matrix
-from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, sentences, words
+from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates, words
 from prb.types import Pair, Post, RewardModel
 
 VOCABULARY, SEEN = 1000, 5
-"""The learner knows at most so many words, each in at least so many answers."""
+"""The learner knows at most this many words, each found in at least this many answers."""
 MARKS: dict[str, Callable[[str], bool]] = {
     "(a list)": is_list,
     "(several paragraphs)": lambda text: "\n\n" in text.strip(),
@@ -77,9 +77,7 @@ class Features:
         style = np.zeros((len(answers), 6), dtype=np.float32)
         for n, answer in enumerate(answers):
             known[n, [self._place[mark] for mark in marks(answer) if mark in self._place]] = 1
-            tokens = words(answer)
-            rates = [len(sentences(answer)), answer.count(","), len(set(tokens)), sum(map(len, tokens))]
-            style[n] = [len(answer), len(answer) ** 0.5, *(rate / max(len(tokens), 1) for rate in rates)]
+            style[n] = [len(answer), len(answer) ** 0.5, *style_rates(answer)]
         return np.hstack([self._encoder.encode(answers), style, known])
 
 
@@ -164,7 +162,7 @@ class AuditConfig(OutputConfig, FailureConfig, MaskingConfig, DataConfig):
     presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | FailureConfig.presentation
 
     dataset: PositionalOrFlag[Name] = "mirror"
-    """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
+    """A name, a file, a folder, or hub:owner/name."""
     ceiling: Name = "aspect-match"
     """The model that reads the rubric (condition oracle): `aspect-match?encoder=minilm`, or an LLM judge."""
     encoder: Name = "static"

@@ -29,8 +29,8 @@ CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 DEFAULT_CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled", "oracle")
 DEFAULT_MODELS = ("random", "length", "constant", "lexical", "embedding", "aspect-match")
 RECORDED_MODELS = ("personal (SmolLM2 head, recorded):=personal-recorded", "reader (LLM, recorded):=reader")
-"""What was scored beforehand on `mirror`: the embedded head, which takes minutes and needs torch, and LLM readers."""
-"""Added to them on the splits of `mirror` that it has read, so that a first table shows what is possible."""
+"""Models whose scores on `mirror` were recorded: the embedded head (minutes, needs torch) and LLM readers. Added to the
+defaults on the splits they cover, so that a first table shows what is possible."""
 
 
 @config
@@ -58,20 +58,23 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     protocol: Literal["prb", "paper"] = "prb"
     """paper: the procedure of the paper's released scripts, faults included, to compare with published numbers."""
     judge_prompt: Place | None = None
-    """With --protocol paper: its prompts/ folder, or a file with the slots {question}, {answer_a} and {answer_b}."""
+    """With --protocol paper: its prompts/ folder, or a file with the slots {question}, {answer_a} and {answer_b} (or
+    {Response_A} and {Response_B})."""
     on_overflow: Literal["cut", "error"] = "cut"
-    """When a query does not fit a model: drop the oldest posts, choices and turns and count them, or stop the run."""
+    """When a query does not fit a model: cut the oldest posts, then choices, turns and the middle of the question, and
+    count the cuts; or stop the run."""
     batch: Count = 64
     """Rows per batch; a crash costs at most one."""
     seed: Seed = 0
     """Fixes donors, answer orders and resampling."""
     shard: str | None = None
-    """`i/n`: only part i of n, counted from 1: whole clusters, dealt out by hash; `prb merge` makes one run of all."""
+    """`i/n`: evaluate only part i of n (from 1). Whole clusters are assigned by hash; `prb merge` combines the
+    parts."""
     require: str | None = None
     """Exit 1 unless this holds, e.g. "accuracy>0.6,embedding:control.low>0"; without `model:` for every model."""
 
     @model_validator(mode="after")
-    def check_shard(self) -> Self:
+    def check_protocol(self) -> Self:
         if self.shard is not None:
             Shard.parse(self.shard)
             if self.protocol == "paper":

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from prb import __version__
+from prb.batches import chunks
 from prb.config import OutputConfig, Place, PositionalWords, config
 from prb.data.index import Shard, deal
 from prb.errors import BadInput, RunConflict, differences
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Outcomes
-from prb.evaluation.run import chunks, identity, load_rows
+from prb.evaluation.run import identity, load_rows
 from prb.evaluation.summary import summarize
 from prb.progress import SILENT, Progress
 from prb.runs import (

@@ -12,10 +12,11 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypedDict
 
+from prb.batches import chunks
 from prb.config import Condition
 from prb.errors import BadInput, PrbError, Unreachable
 from prb.evaluation.config import EvaluateConfig
@@ -101,9 +102,9 @@ class PaperScoring:
     def batch(
         self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
     ) -> Iterator[Outcome]:
-        texts = iter([self.head.template(item.question, answer) for item in items for answer in item.answers])
+        texts = [self.head.template(item.question, answer) for item in items for answer in item.answers]
         scores: list[float] = []
-        while part := list(islice(texts, BATCH)):
+        for part in chunks(texts, BATCH):
             scores += self.head.scores(part)
         for n, item in enumerate(items):
             chosen, rejected = scores[2 * n : 2 * n + 2]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
@@ -37,7 +37,6 @@ from prb.registry import Spec, split_alias
 from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, read_lines, remove, sealed, write_bytes
 from prb.types import Item, Outcome, Recorded, RewardModel, Scorer
 
-T = TypeVar("T")
 Evaluator = ScorerOutcomes | ComparerOutcomes | RecordedOutcomes | PaperScoring | PaperJudging
 PENDING = "pending.jsonl"
 """Answers of a batch that had to stop: paid for, but not yet in the outcomes."""
@@ -319,9 +318,3 @@ def _with_earlier_cost(outcome: Outcome, line: Mapping[str, Any]) -> Outcome:
         seconds=round(outcome.seconds + line["seconds"], 6),
         text=outcome.text + earlier if first_failed else earlier + outcome.text,
     )
-
-
-def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    stream = iter(items)
-    while batch := list(islice(stream, size)):
-        yield batch

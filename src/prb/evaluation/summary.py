@@ -222,7 +222,6 @@ _CLAUSE = re.compile(
 )
 _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 RESULTS = ("accuracy", "strict_accuracy", "mirror_accuracy", "person_effect", "average_user_share")
-RATINGS = ("alignment", "mae", "skill", "spearman", "concordance")
 COMPARED = ("gain", "control", "flip_rate")
 COUNTS = ("failed", "n")
 """Parts of an estimate that are not shares."""
@@ -262,8 +261,8 @@ def _parse(clause: str) -> Requirement:
     if not match:
         raise BadSpec(f"--require: {clause!r} is not like accuracy>0.6, control.low>0 or embedding:accuracy@none<=0.55")
     model, metric, condition, part, compare, number = match.groups()
-    if metric not in RESULTS + RATINGS + COMPARED:
-        raise unknown("metric", metric, RESULTS + RATINGS + COMPARED)
+    if metric not in RESULTS + METRICS + COMPARED:
+        raise unknown("metric", metric, RESULTS + METRICS + COMPARED)
     if condition is not None and condition not in CONDITIONS:
         raise unknown("condition", condition, CONDITIONS)
     bound = float(number)

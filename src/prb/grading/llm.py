@@ -23,9 +23,11 @@ from prb.cache import Cache, Memo
 from prb.errors import BadSpec
 from prb.failures import gravest
 from prb.grading import GRADERS, TOP, Answered, Grader, Grades, ungradable
+from prb.hashing import settings_digest
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reply, ask, without_thinking
 from prb.prompts import load, quote, with_material
+from prb.text.words import normalized
 from prb.types import Failure
 
 Way = Literal["all", "each"]
@@ -51,7 +53,7 @@ class LLMGrader:
         self._llm, self._way, self._cache, self._sampling = llm, way, cache, sampling
         self.remote = llm.remote
         settings = (load(f"grade_{way}"), load("material"), REMINDERS[way], sampling)
-        self.fingerprint = f"grade-{way}-{hashlib.sha256(repr(settings).encode()).hexdigest()[:12]}-{llm.fingerprint}"
+        self.fingerprint = f"grade-{way}-{settings_digest(settings)}-{llm.fingerprint}"
         # replies are cached with the tokens and cost of their call: an interrupted run adds up like an undisturbed one
         self._replies: Memo[Reply[AspectGrades]] = Memo(
             capacity=0,
@@ -228,7 +230,7 @@ def _agreed_grade(mentions: Sequence[Mention]) -> int | Failure | None:
 
 def _index(name: str, aspects: Sequence[str]) -> int:
     """Position of an aspect that is named by its number from 1 or by its full name."""
-    name, *names = (" ".join(text.casefold().split()) for text in (name, *aspects))
+    name, *names = map(normalized, (name, *aspects))
     if names.count(name) == 1 and not name.isdigit():
         return names.index(name)
     ordinal = _ORDINAL.fullmatch(name)

@@ -89,8 +89,7 @@ class GradeLine:
     def graded(self) -> Graded:
         if self.aspects is not None:
             return Grades(aspects=self.aspects)
-        reason, _, detail = str(self.failure).partition(": ")
-        return Failure(reason, detail, kind=self.failure_kind or "row")
+        return Failure.parse(str(self.failure), self.failure_kind)
 
 
 Lines = Mapping[GradeKey, GradeLine]

@@ -16,7 +16,8 @@ from prb.types import Recorded, RewardModel, Scorer
 
 MODELS: Registry[RewardModel] = Registry("model", package="prb.models", group="prb.models")
 RECORDED = frozenset({"scores", "reader", "personal-recorded"})
-"""Models whose scores were given elsewhere."""
+"""Models whose scores were given elsewhere. Listed, since what a factory returns is known only once it has been called,
+and reports ask about models whose files may be gone; a test compares it with the registry."""
 NOT_RECORDED = "not recorded under this condition"
 
 
@@ -25,10 +26,15 @@ def make_model(spec: str) -> RewardModel:
     return MODELS.make(spec)
 
 
-def check_scorer(name: str, model: object, use: str) -> Scorer:
-    """The model as a scorer; refused if it only compares answers, or knows only those that were scored elsewhere."""
+def refuse_recorded(name: str, model: object, use: str) -> None:
+    """Refuse a model that knows only the answers that were scored elsewhere."""
     if isinstance(model, Recorded):
         raise BadInput(f"{name!r} holds recorded scores; {use} a model that can score new answers")
+
+
+def check_scorer(name: str, model: object, use: str) -> Scorer:
+    """The model as a scorer; refused if it only compares answers, or holds recorded scores."""
+    refuse_recorded(name, model, use)
     if not isinstance(model, Scorer):
         raise BadInput(f"{name!r} only compares answers; {use} a model that scores them")
     return model
@@ -41,8 +47,3 @@ PREFIXES_SHARED = "prefixes shared"
 def execution_of(model: object) -> str:
     """How the engine runs a model, for the record; empty for models that it does not run."""
     return str(getattr(model, "execution", ""))
-
-
-def is_remote(model: object) -> bool:
-    """Whether texts leave the machine; models and planners that send them have `remote = True`."""
-    return bool(getattr(model, "remote", False))

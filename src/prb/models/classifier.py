@@ -18,9 +18,9 @@ from prb.config import Count
 from prb.engine.answers import AnswerScorer
 from prb.engine.chat import Text
 from prb.engine.load import DEFAULT_LOADING, Dtype, Loading, fingerprint, load_shared
-from prb.errors import BadInput, BadSpec, PrbError
+from prb.errors import BadInput, BadSpec, PrbError, first_line
 from prb.models import MODELS
-from prb.models.served import Layout, PrbServer, first_line, open_fleet, reader_of, served_classifier, stated_length
+from prb.models.served import Layout, PrbServer, open_fleet, reader_of, served_classifier, stated_length
 from prb.models.served.fleet import NOT_SERVED, Serving
 from prb.types import Scorer
 from prb.weights import resolve_weights

@@ -1,12 +1,11 @@
 """An LLM as reward model: asked which of two answers this user would prefer, or for a rating of one.
 
 Only the reply is parsed, so nothing in an answer can be taken for a verdict; and every quoted text stands between lines
-with a code that it cannot contain. Styles are data, in `judge_parse`.
+with a code that it cannot contain. Styles are data, in `judge_styles`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence, Set
@@ -19,10 +18,11 @@ from typing import Any, TypeVar, cast
 
 from prb.config import Count, NonNegative, Size
 from prb.errors import BadSpec, unknown
+from prb.hashing import settings_digest
 from prb.llm import LLM, Chat, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, Reply, T, ask
-from prb.models import MODELS, is_remote
-from prb.models.judge_parse import (
+from prb.models import MODELS
+from prb.models.judge_styles import (
     STYLES,
     Parsed,
     Shape,
@@ -35,7 +35,21 @@ from prb.models.judge_parse import (
     winner,
 )
 from prb.prompts import flat, load, quote, quoted_history, quoted_question, slots, with_material
-from prb.types import Ask, Comparer, Duel, Failure, Query, Recorded, Reward, RewardModel, Scorer, Turn, Verdict, Winner
+from prb.types import (
+    Ask,
+    Comparer,
+    Duel,
+    Failure,
+    Query,
+    Recorded,
+    Reward,
+    RewardModel,
+    Scorer,
+    Turn,
+    Verdict,
+    Winner,
+    is_remote,
+)
 
 GREEDY = Sampling(max_tokens=1024)
 LIKELIEST = 20
@@ -72,8 +86,7 @@ class Judge:
         self.remote = llm.remote
         newer = [setting for setting in (votes, style.keys) if setting not in (1, None)]  # old judges keep their names
         settings = (style, self._template, load("material"), self._sampling, *newer)
-        digest = hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
-        self.fingerprint = f"{style.prompt}-{digest}-{llm.fingerprint}"
+        self.fingerprint = f"{style.prompt}-{settings_digest(settings)}-{llm.fingerprint}"
 
     def _ask(
         self, prompts: Sequence[str | Chat], read: Reader[T] | Sequence[Reader[T]]

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -164,8 +165,8 @@ class ScoreRow(BaseModel):
 
     def record(self) -> Record | Failure:
         if self.failure is not None:
-            reason, _, detail = self.failure.partition(": ")
-            return Failure(reason or "failed", detail)
+            failure = Failure.parse(self.failure)
+            return failure if failure.reason else replace(failure, reason="failed")
         text = tuple([writable(text) for text in self.text if text])
         spent: dict[str, Any] = {"tokens": self.tokens, "cost": self.cost, "text": text}
         if self.score is not None:

@@ -10,8 +10,8 @@ from statistics import NormalDist
 import orjson
 
 from prb.config import NonNegative
-from prb.models import MODELS, check_scorer, is_remote
-from prb.types import Ask, Comparer, Duel, Failure, Scorer, Verdict, Winner
+from prb.models import MODELS, check_scorer
+from prb.types import Ask, Comparer, Duel, Failure, Scorer, Verdict, Winner, is_remote
 
 
 @dataclass

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from prb.reporting.format import MISSING, Table, bounds, interval, number, p_value, percent, points, stars
+from prb.stats.ratings import METRICS
 
 Result = Mapping[str, Any]
 SHOWN_FAILURES = 8
@@ -24,12 +25,12 @@ def shown_condition(conditions: Sequence[str]) -> str:
 
 
 # --- evaluate ---
-def leaderboard(summary: Result) -> Table:
+def evaluation_table(summary: Result) -> Table:
     """One row per model, and the columns that this run has."""
     return _ratings(summary) if summary["task"] == "ratings" else _pairs(summary)
 
 
-class Column(NamedTuple):
+class ExtraColumn(NamedTuple):
     """A column that only some runs have: its heading, a model's cell, and what the reader must know of it."""
 
     heading: str
@@ -64,24 +65,24 @@ def _pairs(summary: Result) -> Table:
     return Table(_title(summary), headings, tuple(rows), tuple(notes))
 
 
-def _contrast_columns(contrasts: Sequence[Result]) -> Iterator[Column]:
+def _contrast_columns(contrasts: Sequence[Result]) -> Iterator[ExtraColumn]:
     meanings = {"gain": "gain = profile − none", "control": "control = profile − shuffled (another user's history)"}
     kinds = [kind for kind in meanings if any(row["kind"] == kind for row in contrasts)]
     contrast = {(row["kind"], row["model"]): row for row in contrasts}
     note = "; ".join(meanings[kind] for kind in kinds) + ". Stars: sign-flip p < .05, .01, .001 after Holm."
     for kind in kinds:
         cell = partial(lambda kind, row: points(contrast.get((kind, row["model"]))), kind)
-        yield Column(kind, cell, note if kind == kinds[-1] else "")
+        yield ExtraColumn(kind, cell, note if kind == kinds[-1] else "")
 
 
-def _extra_columns(summary: Result, shown: str) -> Iterator[Column]:
+def _extra_columns(summary: Result, shown: str) -> Iterator[ExtraColumn]:
     results = summary["results"]
     if any(row["person_effect"] for row in results):
-        yield Column(
+        yield ExtraColumn(
             "person effect",
             lambda row: percent(e["value"]) + stars(e["p"]) if (e := row["person_effect"]) else MISSING,
         )
-        yield Column(
+        yield ExtraColumn(
             "mirror",
             lambda row: percent((row["mirror_accuracy"] or {}).get("value")),
             f"person effect and mirror under {shown}: share of twins ordered by the user (user-blind: exactly 50) "
@@ -89,7 +90,7 @@ def _extra_columns(summary: Result, shown: str) -> Iterator[Column]:
         )
     if all("pairwise_accuracy" in row for row in results):
         chance = percent(summary["dataset"]["chance"])
-        yield Column(
+        yield ExtraColumn(
             "pairwise",
             lambda row: percent(row["pairwise_accuracy"]["value"]),
             f"A row is right if a right answer is ranked first; a coin would score {chance}. "
@@ -97,10 +98,10 @@ def _extra_columns(summary: Result, shown: str) -> Iterator[Column]:
         )
     if any("rewardbench2" in row for row in results):
         note = "RewardBench 2: its official score, the mean of six subsets, ties included."
-        yield Column("RewardBench 2", lambda row: percent(row.get("rewardbench2", {}).get("score")), note)
+        yield ExtraColumn("RewardBench 2", lambda row: percent(row.get("rewardbench2", {}).get("score")), note)
     if all("paper" in row for row in results):
-        yield Column("ties", lambda row: str(row["paper"]["ties"]))
-        yield Column("unparsed", lambda row: str(row["paper"]["unparsed"]))
+        yield ExtraColumn("ties", lambda row: str(row["paper"]["ties"]))
+        yield ExtraColumn("unparsed", lambda row: str(row["paper"]["unparsed"]))
 
 
 def _noise_note(retest: Result | None) -> str:
@@ -113,19 +114,18 @@ def _noise_note(retest: Result | None) -> str:
 
 
 def _ratings(summary: Result) -> Table:
-    metrics = ("alignment", "mae", "skill", "spearman", "concordance")
     rows = tuple(
         (
             row["model"],
             row["condition"],
-            *(interval(row[metric], 3, scale=1) for metric in metrics),
+            *(interval(row[metric], 3, scale=1) for metric in METRICS),
             str(row["users"]),
             str(row["failed"]),
         )
         for row in summary["results"]
     )
     note = "Means over users with 95 % intervals; scores are mapped to each user's scale, fitted on their other rows."
-    columns = ("model", "condition", *metrics, "users", "failed")
+    columns = ("model", "condition", *METRICS, "users", "failed")
     return Table(_title(summary), columns, rows, (note, *_failed_rows(summary["results"])))
 
 

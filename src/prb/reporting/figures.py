@@ -77,7 +77,7 @@ def joined(group: Group) -> Summary:
 def of_summary(summary: Summary) -> Iterator[tuple[str, Draw]]:
     """The figures of an evaluation, by name; those that it has the numbers for."""
     rows = of_condition(summary)
-    yield "leaderboard", partial(leaderboard, summary)
+    yield "leaderboard", partial(leaderboard_figure, summary)
     if any(row["value"] is not None for row in summary["contrasts"]):
         yield "gain-control", partial(contrasts, summary)
     if any(row["by_category"] for row in rows):
@@ -95,7 +95,7 @@ def of_condition(summary: Summary) -> list[Mapping[str, Any]]:
     return sorted(rows, key=lambda row: (row["accuracy"]["value"] is None, -(row["accuracy"]["value"] or 0)))
 
 
-def leaderboard(summary: Summary, *paths: Path) -> None:
+def leaderboard_figure(summary: Summary, *paths: Path) -> None:
     """Accuracy of every model under every condition; the best floor and the ceiling as lines."""
     models = [row["model"] for row in of_condition(summary)]
     names = list(dict.fromkeys(row["condition"] for row in summary["results"]))

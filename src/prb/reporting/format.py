@@ -175,7 +175,7 @@ def layout(table: Table, width: int | None) -> list[str]:
     table is cut into blocks of columns, each with the first column again.
     """
     columns = [
-        Column([CONTROL.sub(" ", cell) for cell in cells], numeric)
+        TextColumn([CONTROL.sub(" ", cell) for cell in cells], numeric)
         for cells, numeric in zip(zip(table.columns, *table.rows, strict=True), _numeric_columns(table), strict=True)
     ]
     lines: list[str] = []
@@ -206,7 +206,7 @@ def wrap(text: str, width: int, *, fold: bool = True) -> list[str]:
     return lines
 
 
-class Column:
+class TextColumn:
     """Cells of a table, the heading first, and how narrow they may become."""
 
     def __init__(self, cells: Sequence[str], numeric: bool) -> None:
@@ -227,9 +227,9 @@ def _numeric_columns(table: Table) -> list[bool]:
     return [n > 0 and all(NUMERIC.fullmatch(cell) for cell in column) for n, column in enumerate(cells)]
 
 
-def _blocks(columns: Sequence[Column], width: int | None) -> list[list[Column]]:
+def _blocks(columns: Sequence[TextColumn], width: int | None) -> list[list[TextColumn]]:
     first, *others = columns
-    blocks: list[list[Column]] = [[first]]
+    blocks: list[list[TextColumn]] = [[first]]
     for column in others:
         needed = sum(c.least for c in (*blocks[-1], column)) + len(GAP) * len(blocks[-1])
         if width is not None and needed > width and len(blocks[-1]) > 1:
@@ -238,7 +238,7 @@ def _blocks(columns: Sequence[Column], width: int | None) -> list[list[Column]]:
     return blocks
 
 
-def _widths(block: Sequence[Column], width: int | None) -> list[int]:
+def _widths(block: Sequence[TextColumn], width: int | None) -> list[int]:
     """Natural widths if they fit. Else texts share the room that numbers leave, then numbers take what is left."""
     natural = [column.natural for column in block]
     if width is None or sum(natural) + len(GAP) * (len(block) - 1) <= width:
@@ -259,7 +259,7 @@ def _widths(block: Sequence[Column], width: int | None) -> list[int]:
     return widths
 
 
-def _draw(block: Sequence[Column], widths: Sequence[int]) -> list[str]:
+def _draw(block: Sequence[TextColumn], widths: Sequence[int]) -> list[str]:
     from rich.cells import cell_len
 
     lines = []

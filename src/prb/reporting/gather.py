@@ -10,7 +10,7 @@ from typing import Any
 
 from prb.data.load import Dataset, load
 from prb.downstream.ppo.checkpoints import CURVES, read_curves
-from prb.errors import BadInput, PrbError
+from prb.errors import BadInput, PrbError, first_line
 from prb.evaluation.config import CONDITIONS
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.progress import SILENT, Progress
@@ -48,7 +48,7 @@ KEYS = {
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationRun:
     """An evaluation run on disk, finished unless `outcomes` are given."""
 
     folder: Path
@@ -79,7 +79,7 @@ class Entry:
     model: str
     """What the run calls it: its short name, or the spec."""
     spec: str
-    run: Evaluation
+    run: EvaluationRun
     metadata: ModelMetadata | None = None
 
     @property
@@ -137,7 +137,7 @@ class Group:
 @dataclass(frozen=True)
 class Inputs:
     groups: tuple[Group, ...]
-    ratings: tuple[Evaluation, ...]
+    ratings: tuple[EvaluationRun, ...]
     others: Mapping[str, tuple[Path, ...]]
     """By verb (bon, ppo, grade, train, build) or kind (correlation, audit, agreement): folders and JSON files."""
     texts: bool = True
@@ -149,7 +149,7 @@ class Inputs:
     """What stands below the leaderboard, such as submissions that were refused."""
 
     @property
-    def evaluations(self) -> list[Evaluation]:
+    def evaluations(self) -> list[EvaluationRun]:
         runs = [entry.run for group in self.groups for entry in group.entries]
         return list({run.folder: run for run in [*runs, *self.ratings]}.values())
 
@@ -157,7 +157,7 @@ class Inputs:
 def gather(
     places: Sequence[Path],
     *,
-    runs: Sequence[Evaluation] = (),
+    runs: Sequence[EvaluationRun] = (),
     texts: bool = True,
     published: str | None = None,
     models: Path | None = None,
@@ -174,7 +174,7 @@ def gather(
     for kind, place in kinds:
         if kind != "evaluate":
             others[kind] = (*others.get(kind, ()), place)
-    by_rows: dict[tuple[Any, ...], list[Evaluation]] = {}
+    by_rows: dict[tuple[Any, ...], list[EvaluationRun]] = {}
     for run in runs:
         if run.summary["task"] == "pairs":
             by_rows.setdefault(run.rows, []).append(run)
@@ -208,11 +208,11 @@ def kind_of(place: Path) -> str:
     return kind
 
 
-def read_run(folder: Path) -> Evaluation:
+def read_run(folder: Path) -> EvaluationRun:
     config, summary = read_identity(folder), read_result(folder, SUMMARY)
     if not {"task", "dataset", "results", "contrasts"} <= set(summary):
         raise BadInput(f"{folder / SUMMARY} is not a summary of `prb evaluate`")
-    return Evaluation(folder, config, summary)
+    return EvaluationRun(folder, config, summary)
 
 
 def read_any(place: Path) -> tuple[str, dict[str, Any]]:
@@ -257,7 +257,7 @@ def dataset_label(result: Mapping[str, Any]) -> str:
     return Path(data["name"]).name + (f", split {data['split']}" if data["split"] else "")
 
 
-def _group(name: str, runs: Sequence[Evaluation], metadata: Sequence[ModelMetadata], progress: Progress) -> Group:
+def _group(name: str, runs: Sequence[EvaluationRun], metadata: Sequence[ModelMetadata], progress: Progress) -> Group:
     entries = tuple(replace(e, metadata=metadata_of(metadata, e.model, e.spec)) for e in _entries(runs))
     columns: dict[tuple[str, str], Column] = {}
     first: Outcomes | None = None
@@ -289,7 +289,7 @@ def _group(name: str, runs: Sequence[Evaluation], metadata: Sequence[ModelMetada
     )
 
 
-def _entries(runs: Sequence[Evaluation]) -> tuple[Entry, ...]:
+def _entries(runs: Sequence[EvaluationRun]) -> tuple[Entry, ...]:
     """A model that is in several runs has the run's name in brackets, and a number where that is not enough."""
     models = [(*split_alias(model), run) for run in runs for model in run.settings["model"]]
     names = [name for name, _, _ in models]
@@ -302,7 +302,7 @@ def _entries(runs: Sequence[Evaluation]) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def dataset_of(runs: Sequence[Evaluation], pairs: Sequence[str], progress: Progress) -> tuple[Dataset | None, str]:
+def dataset_of(runs: Sequence[EvaluationRun], pairs: Sequence[str], progress: Progress) -> tuple[Dataset | None, str]:
     """The rows, if they are still where the run found them and unchanged; else why not."""
     settings, about = runs[0].settings, runs[0].summary["dataset"]
     if runs[0].dataset is not None:
@@ -311,7 +311,7 @@ def dataset_of(runs: Sequence[Evaluation], pairs: Sequence[str], progress: Progr
     try:
         dataset = load_rows(settings, donors=any("shuffled" in run.settings["condition"] for run in runs))
     except (PrbError, OSError) as error:
-        return None, f"The dataset cannot be read anymore: {str(error).splitlines()[0]}"
+        return None, f"The dataset cannot be read anymore: {first_line(error)}"
     if dataset.fingerprint != about["fingerprint"] or tuple(dataset.index.ids) != tuple(pairs):
         return None, f"{settings['dataset']} has changed since these runs."
     return dataset, ""

@@ -20,7 +20,7 @@ from prb.evaluation.summary import summarize
 from prb.registry import split_alias
 from prb.reporting.evaluation_tables import shown_condition
 from prb.reporting.format import Table, percent
-from prb.reporting.gather import Evaluation, load_rows
+from prb.reporting.gather import EvaluationRun, load_rows
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, read_identity, read_lines
 
 COLUMNS = ("run", "model", "rows done", "rows missing", "failed", "accuracy so far, %")
@@ -53,7 +53,7 @@ def is_under_way(place: Path) -> bool:
     return (place / CONFIG).exists() and not (place / SUMMARY).exists() and "evaluate" in read_identity(place)
 
 
-def read_partial(folder: Path) -> tuple[Evaluation | None, Table]:
+def read_partial(folder: Path) -> tuple[EvaluationRun | None, Table]:
     """What a run has done so far, if it is enough to report, and its progress."""
     config = read_identity(folder)
     settings = EvaluateConfig(**EvaluateConfig.restore(config))
@@ -78,7 +78,7 @@ def read_partial(folder: Path) -> tuple[Evaluation | None, Table]:
             outcomes.read(line, f"{folder / OUTCOMES}, line {number}")
     summary, _ = summarize(part, first, outcomes)
     shortened = {**config, "evaluate": {**config["evaluate"], "model": list(specs)}}
-    return Evaluation(folder, shortened, summary, outcomes, first), table
+    return EvaluationRun(folder, shortened, summary, outcomes, first), table
 
 
 def _dataset(folder: Path, config: Mapping[str, Any]) -> Dataset:

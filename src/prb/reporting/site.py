@@ -22,7 +22,7 @@ from prb import __version__
 from prb.config import Name, OutputConfig, Place, PositionalWords, Positive, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
-from prb.reporting.evaluation_tables import leaderboard, numbers_table
+from prb.reporting.evaluation_tables import evaluation_table, numbers_table
 from prb.reporting.figures import write_figures
 from prb.reporting.format import Table, as_csv, markdown
 from prb.reporting.gather import DataFile, Inputs, explain_damage, gather, read_any
@@ -188,21 +188,6 @@ def _results(settings: ReportConfig) -> list[tuple[str, dict[str, Any]]]:
     return results
 
 
-def write_site(
-    places: Sequence[Path],
-    out: Path,
-    *,
-    texts: bool = True,
-    figures: bool = False,
-    published: str | None = None,
-    models: Path | None = None,
-    progress: Progress = SILENT,
-) -> Path:
-    """The site of finished results. Returns its `index.html`."""
-    inputs = partial(gather, places, texts=texts, published=published, models=models)
-    return write_inputs(inputs, out, figures=figures, progress=progress)
-
-
 def write_inputs(
     read: Callable[..., Inputs],
     out: Path,
@@ -279,7 +264,7 @@ def _fill(folder: Path, inputs: Inputs, progress: Progress) -> None:
     _write_data(folder, "site", {"title": title(inputs), "version": __version__, "datasets": datasets})
     for page in shown:
         (folder / f"{page.name}.html").write_text(render(page, shown, inputs), "utf-8")
-    tables = [markdown(leaderboard(run.summary)) for run in inputs.evaluations]
+    tables = [markdown(evaluation_table(run.summary)) for run in inputs.evaluations]
     (folder / "table.md").write_text("\n".join(tables), "utf-8")
     numbers = numbers_table({run.folder.name: run.summary for run in inputs.evaluations})
     (folder / "table.csv").write_text(as_csv(numbers), "utf-8")
@@ -317,7 +302,7 @@ def render(page: Page, pages: Sequence[Page], inputs: Inputs) -> str:
         scripts=[f"assets/{name}.js" for name in (*page.helpers, page.name)],
         notices=inputs.notices,
         appendix=inputs.appendix,
-        ratings=[leaderboard(run.summary) for run in inputs.ratings],
+        ratings=[evaluation_table(run.summary) for run in inputs.ratings],
     )
 
 

@@ -36,7 +36,7 @@ from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.summary import check_failures, summarize
 from prb.progress import SILENT, Progress
 from prb.reporting.format import Table
-from prb.reporting.gather import DAMAGED, Evaluation, gather, kind_of, read_run
+from prb.reporting.gather import DAMAGED, EvaluationRun, gather, kind_of, read_run
 from prb.reporting.site import Host, check_target, write_inputs
 from prb.runs import OUTCOMES, USERS, check_unchanged, read_lines, read_result
 from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
@@ -109,7 +109,7 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
         skip_bad=settings.skip_bad,
         donors="shuffled" in settings.condition,
     )
-    accepted: list[Evaluation] = []
+    accepted: list[EvaluationRun] = []
     refused: dict[str, str] = {}
     for folder in folders:
         progress.begin(f"checking {folder.name}")
@@ -130,7 +130,7 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
     return result
 
 
-def check_submission(folder: Path, settings: LeaderboardConfig, dataset: Dataset) -> Evaluation:
+def check_submission(folder: Path, settings: LeaderboardConfig, dataset: Dataset) -> EvaluationRun:
     """The run, if all of it is as it must be; else `BadInput` with the reason."""
     if kind_of(folder) != "evaluate":
         raise BadInput("it is not a run of `prb evaluate`")
@@ -149,10 +149,10 @@ def check_submission(folder: Path, settings: LeaderboardConfig, dataset: Dataset
     except DAMAGED as error:
         raise BadInput(f"it is damaged or was written by another version of prb: {error!r}") from None
     check_failures(summary, settings.max_failed)
-    return Evaluation(folder, run.config, summary, None, dataset)
+    return EvaluationRun(folder, run.config, summary, None, dataset)
 
 
-def _check_data(run: Evaluation, dataset: Dataset) -> None:
+def _check_data(run: EvaluationRun, dataset: Dataset) -> None:
     for about in (run.config["dataset"], run.summary["dataset"]):
         if about["fingerprint"] != dataset.fingerprint:
             theirs, ours = str(about["fingerprint"])[:12], dataset.fingerprint[:12]
@@ -165,7 +165,7 @@ def _check_data(run: Evaluation, dataset: Dataset) -> None:
         )
 
 
-def _check_settings(run: Evaluation, settings: LeaderboardConfig) -> None:
+def _check_settings(run: EvaluationRun, settings: LeaderboardConfig) -> None:
     names = [field.name for field in fields(UserConfig)] + ["limit", "seed"]
     required = {**{name: getattr(settings, name) for name in names}, **FIXED}
     differing = [
@@ -179,7 +179,7 @@ def _check_settings(run: Evaluation, settings: LeaderboardConfig) -> None:
         raise BadInput(f"it lacks the condition {', '.join(missing)}")
 
 
-def _read_outcomes(run: Evaluation, dataset: Dataset) -> Outcomes:
+def _read_outcomes(run: EvaluationRun, dataset: Dataset) -> Outcomes:
     """One outcome per row, model and condition, each with the credit that its scores or verdicts earn."""
     names = EvaluateConfig(**EvaluateConfig.restore(run.config)).names
     cells = [(model, condition) for model in names for condition in run.settings["condition"]]

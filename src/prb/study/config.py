@@ -30,7 +30,7 @@ class NewConfig(Settings):
     presentation: ClassVar[frozenset[str]] = frozenset({"out", "url", "json"})
 
     dataset: Name = "mirror"
-    """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
+    """A name, a file, a folder, or hub:owner/name."""
     kind: Kind = "validate"
     """validate: annotators check pairs. collect: participants give posts, questions and preferences of their own."""
     annotators: Count = 5

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prb.cache import Memo
-from prb.errors import BadInput, MissingExtra
+from prb.errors import BadInput, MissingExtra, first_line
 from prb.registry import Registry
 from prb.weights import folder_hash, local_folder
 
@@ -99,7 +99,7 @@ class MiniLM:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
         except Exception as error:  # damaged files raise whatever their reader meets first
-            raise BadInput(f"cannot load {folder}: {str(error).splitlines()[0]}") from None
+            raise BadInput(f"cannot load {folder}: {first_line(error)}") from None
 
     def encode(self, texts: Sequence[str]) -> Matrix:
         import torch

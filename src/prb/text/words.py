@@ -31,6 +31,13 @@ def sentences(text: str) -> list[str]:
     return [part for part in (piece.strip() for piece in _SENTENCE.split(text)) if part]
 
 
+def style_rates(text: str) -> list[float]:
+    """Sentences, commas, distinct words and letters of words, each per word."""
+    tokens = words(text)
+    counts = [len(sentences(text)), text.count(","), len(set(tokens)), sum(map(len, tokens))]
+    return [count / max(len(tokens), 1) for count in counts]
+
+
 def is_list(text: str) -> bool:
     """Whether a line starts with a bullet or a number."""
     return bool(_LIST.search(text))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import prb.cache
+from prb.batches import chunks
 from prb.data.index import deal
 from prb.data.load import Dataset, load, training_split
 from prb.data.named.composed import Lesson
@@ -156,8 +157,7 @@ def _write(
             pairs = zip(queries, chunk, strict=True)
             return alone, texts, writer.answers([Ask(query, a) for query, pair in pairs for a in pair.contrast])
 
-        chunks = iter(lambda: list(islice(stream, CHUNK)), [])
-        for chunk, (alone, finish_texts, finish_answers) in ahead(chunks, start, window(features)):
+        for chunk, (alone, finish_texts, finish_answers) in ahead(chunks(stream, CHUNK), start, window(features)):
             texts, answers = iter(finish_texts()), finish_answers()
             places = np.full((len(chunk), 3 + k), -1, dtype="<i4")
             for n, posts in enumerate(alone):

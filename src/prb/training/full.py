@@ -32,7 +32,7 @@ from prb.config import Condition, UserConfig
 from prb.data.load import Dataset
 from prb.engine.chat import Chat
 from prb.engine.load import Checkpoint, Loading, load
-from prb.errors import BadInput, PrbError, RunConflict
+from prb.errors import BadInput, PrbError, RunConflict, first_line
 from prb.evaluation.config import EvaluateConfig
 from prb.progress import SILENT, Progress
 from prb.runs import Finished, RunFolder, read_json, read_sealed, write_lines, write_sealed
@@ -206,7 +206,7 @@ def load_base(config: FullConfig) -> Checkpoint:
                     f"{config.base} has no reward head of one logit, so an adapter alone could not be read; merge it"
                 )
     except RuntimeError as error:  # weights of another shape, such as a head of several logits
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise BadInput(f"cannot load {config.base!r} for {config.method}: {reason}") from None
     finally:
         set_verbosity(verbosity)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from prb.batches import chunks
 from prb.data.load import Dataset
 from prb.engine.chat import Chat, Text, common_prefix, fit
 from prb.errors import BadInput
@@ -56,7 +56,7 @@ def write_rows(config: FullConfig, dataset: Dataset, chat: Chat, limit: int, fol
         drafts = {name: stack.enter_context(draft(folder / name)) for name in written}
         tables = {name: stack.enter_context(pa.ipc.new_stream(str(path), schema)) for name, path in drafts.items()}
         pairs = enumerate(tokenized(config, dataset, chat, limit))
-        while batch := list(islice(pairs, CHUNK)):
+        for batch in chunks(pairs, CHUNK):
             rows: dict[str, list[dict[str, list[int]]]] = {FITTED: [], HELD: []}
             for position, (pair, texts) in batch:
                 if isinstance(texts, Failure):
@@ -79,7 +79,7 @@ def tokenized(config: FullConfig, dataset: Dataset, chat: Chat, limit: int) -> I
     """Every pair as tokens of the query that an evaluation would make of it."""
     builder = QueryBuilder.of(config, dataset, PLANNERS.make(config.planner), reader=None, seed=config.seed)
     stream = (item for item in dataset if isinstance(item, Pair))
-    while chunk := list(islice(stream, CHUNK)):
+    for chunk in chunks(stream, CHUNK):
         plans = builder.plans(chunk) if config.condition == "plan" else {}
         for pair in chunk:
             built = builder.build(pair, config.condition, plans.get(pair.id))

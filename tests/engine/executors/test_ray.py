@@ -20,7 +20,9 @@ import pytest
 from prb.data.load import load
 from prb.downstream.bon import best_of_n
 from prb.engine.executors import given, open_executor
-from prb.errors import PrbError, Unreachable
+from prb.engine.executors.pool import About
+from prb.engine.executors.ray import RayExecutor, StandIn
+from prb.errors import BadInput, PrbError, Unreachable
 from prb.evaluation.run import evaluate
 from prb.grading.run import grade
 from prb.models.personal.features import Cached
@@ -210,3 +212,29 @@ def test_a_ray_of_our_own_needs_no_short_temporary_folder_and_leaves_nothing(dat
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / ".ray").exists()
     assert not list(Path("/tmp").glob("prb-ray-*"))
+
+
+def test_after_a_model_that_cannot_be_loaded_the_one_before_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    class Pool:
+        def __init__(self, *_: object) -> None: ...
+
+        def load(self, make: Callable[[], object], name: str, known: About | None) -> About:
+            make()
+            loaded.append(name)
+            return known or About("here", "1", {"fingerprint": name}, ("score",), reseedable=False)
+
+    def missing() -> object:
+        raise BadInput("no such file")
+
+    monkeypatch.setattr("prb.engine.executors.ray.Pool", Pool)
+    executor = RayExecutor()
+    good, bad = StandIn(executor, object, "good"), StandIn(executor, missing, "bad")
+    executor.pool(good)
+    executor.pool(good)
+    assert loaded == ["good"]
+    with pytest.raises(BadInput, match="no such file"):
+        executor.pool(bad)
+    executor.pool(good)
+    assert loaded == ["good", "good"]

@@ -78,7 +78,7 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     model: Name
     """Reward model spec, as in `prb evaluate`; it must score answers, not only compare them."""
     dataset: Name = "mirror"
-    """A name, a .jsonl or .parquet file, a folder, or hub:owner/name."""
+    """A name, a file, a folder, or hub:owner/name."""
     split: str | None = None
     """Prompts to train on; `train` where rows carry a split, else all rows but the held-out ones."""
     limit: Count | None = None

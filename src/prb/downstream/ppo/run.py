@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from prb import __version__
+from prb.batches import chunks
 from prb.downstream.candidates import Candidates, Sample, sample_answers, score_candidates
 from prb.downstream.ppo import FinishedPpo, PpoConfig
 from prb.downstream.ppo.checkpoints import (
@@ -40,7 +41,6 @@ from prb.downstream.ppo.loop import Rollout, Trainer
 from prb.downstream.ppo.policy import Policy, Prompt, Prompts, Views, load_learner, load_prompts
 from prb.downstream.stages import read_stage
 from prb.errors import BadInput, MissingExtra, PrbError
-from prb.evaluation.run import chunks
 from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
 from prb.llm import Sampling
 from prb.models import MODELS, check_scorer, execution_of

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from prb.config import Count, NonNegative, Positive, Size
 from prb.engine.executors import EXECUTORS, Later, Spread
 from prb.engine.executors.pool import DEPTH, About, Needs, Pool
-from prb.errors import BadInput, PrbError, explain_import
+from prb.errors import BadInput, PrbError, explain_import, first_line
 
 T = TypeVar("T")
 OBJECT_STORE = 256 << 20
@@ -54,7 +54,7 @@ class RayExecutor:
         self._folder: Path | None = None
         self._pool: Pool | None = None
         self._model: StandIn | None = None
-        """For which the pool computes; there is one at a time, as in a process of its own."""
+        """The model the pool is running; one at a time."""
 
     def load(self, make: Callable[[], T], name: str) -> T:
         """A stand-in; or the object itself, if none of its methods works batch by batch."""
@@ -70,7 +70,9 @@ class RayExecutor:
         if self._pool is None:
             self._pool = Pool(self._ray, self._actors, self._needs, self._retries)
         if self._model is not origin:
-            origin.about, self._model = self._pool.load(origin.make, origin.name, origin.about), origin
+            self._model = None  # if loading fails, the pool has lost the model it had
+            origin.about = self._pool.load(origin.make, origin.name, origin.about)
+            self._model = origin
         return self._pool
 
     @property
@@ -97,7 +99,7 @@ class RayExecutor:
                 self._ray.init(**({"address": self._address} if self._address else self._here()), **quiet)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 where = f"at {self._address}" if self._address else "on this machine"
-                raise PrbError(f"engine ray: no Ray {where}: {str(error).splitlines()[0]}") from None
+                raise PrbError(f"engine ray: no Ray {where}: {first_line(error)}") from None
         self._connected = True
         resources = self._ray.cluster_resources()
         fitting = self._needs.replicas(resources)

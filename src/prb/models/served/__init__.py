@@ -16,7 +16,7 @@ from prb.cache import Cache
 from prb.engine.answers import AnswerScorer
 from prb.engine.chat import Chat, Text, TwoTexts
 from prb.engine.load import UNSTATED_LENGTH, Loading, fingerprint
-from prb.errors import BadInput, BadSpec
+from prb.errors import BadInput, BadSpec, first_line
 from prb.hashing import digest, short_digest
 from prb.models.served.fleet import Call, Fleet, Serving
 from prb.models.served.protocols import About, Dialect, Input, Logits, dialect_of
@@ -93,10 +93,6 @@ def load_tokenizer(source: str, loading: Loading) -> Any:
     except Exception as error:  # damaged or unusual files raise whatever their reader meets first
         why = first_line(error)
         raise BadInput(f"cannot load the tokenizer of {source}: {why}; tokenizer=… names a folder or hub id") from None
-
-
-def first_line(error: Exception) -> str:
-    return (str(error) or repr(error)).splitlines()[0]
 
 
 def reader_of(tokenizer: Any, layout: Layout, system: str | None) -> Chat | TwoTexts:

@@ -20,7 +20,7 @@ from prb.errors import BadInput
 from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, split_alias
-from prb.reporting.gather import Evaluation, dataset_of, kind_of, read_run
+from prb.reporting.gather import EvaluationRun, dataset_of, kind_of, read_run
 from prb.runs import OUTCOMES, SUMMARY, read_lines, write_bytes
 from prb.stats.ratings import RANGES
 from prb.types import Item
@@ -91,7 +91,7 @@ class Run:
     """A finished evaluation, as the formats need it."""
 
     settings: ExportConfig
-    evaluation: Evaluation
+    evaluation: EvaluationRun
     dataset: Dataset | None
     """With its texts, if they may be exported and are still there."""
 

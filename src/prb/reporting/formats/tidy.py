@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from prb.batches import chunks
 from prb.reporting.formats import Run, write_file
 from prb.runs import USERS, read_result
 
@@ -89,10 +89,7 @@ def _users(run: Run) -> Iterator[Row]:
 def _encoded(rows: list[Row], ending: str, batch: int = 10_000) -> bytes:
     names = list(dict.fromkeys(name for row in rows for name in row))
     schema = pa.schema([(name, _type(name, rows)) for name in names])
-    stream = iter(rows)
-    batches = [
-        pa.RecordBatch.from_pylist(part, schema=schema) for part in iter(lambda: list(islice(stream, batch)), [])
-    ]
+    batches = [pa.RecordBatch.from_pylist(part, schema=schema) for part in chunks(rows, batch)]
     table = pa.Table.from_batches(batches, schema=schema)
     buffer = pa.BufferOutputStream()
     if ending == "csv":

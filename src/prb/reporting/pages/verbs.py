@@ -8,7 +8,7 @@ from typing import Any
 
 from prb.downstream.bon import trust
 from prb.reporting.downstream_tables import PPO_PANELS, bon_tables, correlation_tables, ppo_tables, set_sentences
-from prb.reporting.evaluation_tables import audit_estimates, audit_tables, leaderboard
+from prb.reporting.evaluation_tables import audit_estimates, audit_tables, evaluation_table
 from prb.reporting.format import Table
 from prb.reporting.gather import DataFile, Inputs, dataset_label, prepared
 from prb.reporting.tables import build_lines, grade_table, train_lines
@@ -105,7 +105,7 @@ def _other(kind: str, content: Result) -> Result:
 def tables_of(kind: str, content: Result) -> list[Table]:
     """The tables that the verb which made a result prints; where it prints lines, one table of them."""
     tables: dict[str, Callable[[Result], Iterable[Table]]] = {
-        "evaluate": lambda summary: [leaderboard(summary)],
+        "evaluate": lambda summary: [evaluation_table(summary)],
         "grade": lambda summary: [grade_table(summary)],
         "bon": bon_tables,
         "ppo": ppo_tables,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prb.llm import Completion
 from prb.llm.asking import without_thinking
-from prb.models.judge_parse import STYLES, Parsed, read_choice, read_rating, weigh_choice, weigh_rating
+from prb.models.judge_styles import STYLES, Parsed, read_choice, read_rating, weigh_choice, weigh_rating
 from prb.types import Failure
 
 PAIRWISE = [name for name, style in STYLES.items() if style.kind == "pairwise"]
