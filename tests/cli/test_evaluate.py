@@ -84,8 +84,9 @@ def test_all_embedded_models_run_on_the_embedded_benchmark(prb: Prb, tmp_path: P
     said = prb("evaluate", "--limit", "12", "--json", "--quiet", "--out", tmp_path / "run")
     assert said.code == 0
     results = said.json["results"]
-    embedded = {"random", "length", "constant", "lexical", "embedding", "aspect-match", "reader (LLM, recorded)"}
-    assert {row["model"] for row in results} == embedded
+    recorded = {"personal (SmolLM2 head, recorded)", "reader (LLM, recorded)"}
+    embedded = {"random", "length", "constant", "lexical", "embedding", "aspect-match"}
+    assert {row["model"] for row in results} == embedded | recorded
     assert [row["condition"] for row in results[:4]] == ["none", "profile", "shuffled", "oracle"]
     blind = [row for row in results if row["model"] in ("random", "length", "constant")]
     assert {row["accuracy"]["value"] for row in blind} == {0.5}

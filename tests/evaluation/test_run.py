@@ -15,7 +15,7 @@ import pytest
 
 from prb.data.load import load
 from prb.errors import BadData, BadInput, BadSpec
-from prb.evaluation.config import CONDITIONS, DEFAULT_CONDITIONS, DEFAULT_MODELS, RECORDED_MODELS, EvaluateConfig
+from prb.evaluation.config import CONDITIONS, DEFAULT_CONDITIONS, DEFAULT_MODELS, PERSONAL, READER, EvaluateConfig
 from prb.evaluation.run import complete, evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.runs import read_json
@@ -272,7 +272,7 @@ def test_something_that_is_no_reward_model_is_refused_and_leaves_no_trace(write_
 def test_defaults_are_filled_in_and_repetitions_dropped() -> None:
     full = complete(EvaluateConfig(dataset="rows.jsonl"))
     assert (full.model, full.condition) == (DEFAULT_MODELS, DEFAULT_CONDITIONS)
-    for split, more in ((None, RECORDED_MODELS), ("hard", RECORDED_MODELS), ("dev", ())):
+    for split, more in ((None, (PERSONAL, READER)), ("test", (PERSONAL, READER)), ("hard", (READER,)), ("dev", ())):
         assert complete(EvaluateConfig(split=split)).model == (*DEFAULT_MODELS, *more)
     once = complete(EvaluateConfig(model=("length", "random", "length"), condition=("none", "none")))
     assert (once.model, once.condition) == (("length", "random"), ("none",))

@@ -28,9 +28,10 @@ from prb.registry import split_alias
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 DEFAULT_CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled", "oracle")
 DEFAULT_MODELS = ("random", "length", "constant", "lexical", "embedding", "aspect-match")
-RECORDED_MODELS = ("personal (SmolLM2 head, recorded):=personal-recorded", "reader (LLM, recorded):=reader")
-"""Models whose scores on `mirror` were recorded: the embedded head (minutes, needs torch) and LLM readers. Added to the
-defaults on the splits they cover, so that a first table shows what is possible."""
+PERSONAL, READER = "personal (SmolLM2 head, recorded):=personal-recorded", "reader (LLM, recorded):=reader"
+RECORDED_MODELS = {"test": (PERSONAL, READER), "hard": (READER,)}
+"""By split of `mirror`, models whose scores were recorded: the embedded head (minutes, needs torch) and LLM readers. They
+are added to the defaults, so that a first table shows what is possible."""
 
 
 @config
@@ -93,8 +94,8 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     @property
     def models(self) -> tuple[str, ...]:
         """The models, or the embedded ones that suit the data."""
-        is_recorded = self.dataset == "mirror" and self.split in (None, "test", "hard") and self.task == "pairs"
-        recorded = RECORDED_MODELS if is_recorded and self.protocol == "prb" else ()
+        fits = self.dataset == "mirror" and self.task == "pairs" and self.protocol == "prb"
+        recorded = RECORDED_MODELS.get(self.split or "test", ()) if fits else ()
         return tuple(dict.fromkeys(self.model)) or (*DEFAULT_MODELS, *recorded)
 
     @property
