@@ -30,8 +30,8 @@ DEFAULT_CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled", "ora
 DEFAULT_MODELS = ("random", "length", "constant", "lexical", "embedding", "aspect-match")
 PERSONAL, READER = "personal (SmolLM2 head, recorded):=personal-recorded", "reader (LLM, recorded):=reader"
 RECORDED_MODELS = {"test": (PERSONAL, READER), "hard": (READER,)}
-"""By split of `mirror`, models whose scores were recorded: the embedded head (minutes, needs torch) and LLM readers. They
-are added to the defaults, so that a first table shows what is possible."""
+"""By split of `mirror`, models whose scores were recorded: the embedded head (minutes, needs torch) and LLM readers.
+Added to the defaults, so that a first table shows what is possible."""
 
 
 @config
