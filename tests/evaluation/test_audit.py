@@ -102,7 +102,7 @@ def test_a_reader_that_cannot_read_is_named(write_jsonl: Write, tmp_path: Path) 
     config = AuditConfig(dataset=str(write_jsonl([row(n) for n in range(25)])), out=tmp_path / "out", ceiling="reader")
     result = audit(config, models={"reader": ScriptedScorer(lambda _: Failure("timeout"), "broken")}).summary
     assert (result["headroom"]["value"], result["headroom"]["dropped"]) == (None, 25)
-    assert result["verdict"].endswith("What the person adds cannot be told: reader could read no rubric.")
+    assert result["verdict"].endswith("What the user adds is unknown: reader could read no rubric.")
 
 
 def test_a_reader_that_mostly_fails_is_an_error_and_rows_without_a_rubric_are_none(
@@ -257,7 +257,7 @@ def test_one_person_alone_tells_nothing_of_others() -> None:
         }
     )
     assert "some of it can be had" in said
-    assert said.endswith("What the person adds cannot be told: 12 pairs of one person were read.")
+    assert said.endswith("What the user adds is unknown: 12 pairs of one user were read.")
 
 
 def test_a_published_personalization_set_can_be_had_without_the_person(shared_data: Path, tmp_path: Path) -> None:

@@ -359,9 +359,9 @@ def verdict(result: Mapping[str, Any]) -> str:
     if headroom is None:
         return f"{blind_part}. Nobody can say what the person adds: there is no rubric to read."
     if not headroom["n"]:
-        return f"{blind_part}. What the person adds cannot be told: {result['ceiling']['model']} could read no rubric."
+        return f"{blind_part}. What the user adds is unknown: {result['ceiling']['model']} could read no rubric."
     if headroom["low"] is None:
-        return f"{blind_part}. What the person adds cannot be told: {headroom['n']} pairs of one person were read."
+        return f"{blind_part}. What the user adds is unknown: {headroom['n']} pairs of one user were read."
     points = f"{100 * headroom['value']:+.1f} points [{100 * headroom['low']:+.1f}, {100 * headroom['high']:+.1f}]"
     reader = f"Reading the rubric ({result['ceiling']['model']}) gets {_percent(result['ceiling']['accuracy'])}"
     meaning = "so nothing that only the person decides could be shown"
