@@ -16,7 +16,8 @@ from importlib.resources import files
 from statistics import mean, median
 from typing import Any, Literal, NamedTuple
 
-from prb.data.load import Scan, load, prepared
+from prb.data.facts import prepared
+from prb.data.load import Scan, load
 from prb.data.named.mirror import VERSION, review_figures
 from prb.data.retrieve import leaking_choices
 from prb.data.schema import BUILD, Problem, Task
@@ -82,7 +83,7 @@ HARD = Rules(
     ),
     tier_rows=20,
 )
-COMPOSED = Rules((8, 125), ((10, 45),), ("stated", "implied"))
+COMPOSED = Rules((8, 125), ((10, 45),), ("stated", "implied", "situational"))
 RULES = {"hard": HARD, "train": COMPOSED, "validation": COMPOSED}
 """By split; all others are `WRITTEN`."""
 

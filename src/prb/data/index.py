@@ -175,20 +175,17 @@ class Users:
         self._alike: dict[tuple[str, str], list[str]] = {}
         self._split: str | None = None
 
-    def add(self, user: str, row: Mapping[str, Any], **about: str | None) -> None:
-        """Keep the user of a row; `about` names its topic and its category."""
+    def add(self, user: str, split: str | None, history: bytes, **about: str | None) -> None:
+        """Keep the user of a row and a history, empty if it is known; `about` names the row's topic and category."""
         if not self.keep:
             return
-        split, profile, choices = row.get("split"), row["profile"], row.get("choices", [])
         for kind, name in about.items():
             if name:
                 self._asking.setdefault((split, kind, name), set()).add(user)
-        if (user, split) in self._at or not (profile or choices):
-            return
-        raw = orjson.dumps({"profile": profile, "choices": choices})
-        start = self._file.seek(0, 2)
-        self._file.write(raw)
-        self._at[user, split] = start, len(raw)
+        if history and (user, split) not in self._at:
+            start = self._file.seek(0, 2)
+            self._file.write(history)
+            self._at[user, split] = start, len(history)
 
     def of_split(self, split: str | None, cluster_of: Mapping[str, str]) -> Users:
         self.names = sorted(user for user, user_split in self._at if user_split == split)

@@ -10,24 +10,24 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from prb.data.facts import NO_GROUPS, Checker, Facts, check_in_parts, in_parts, prepared
 from prb.data.index import Index, Shard, Users
-from prb.data.schema import BUILD, Problem, Task, listed, normalize, row_problems
-from prb.data.source import RawRow, Source, open_source, subset_of
+from prb.data.schema import BUILD, Problem, Task
+from prb.data.source import RawRow, Source, open_source, read_jsonl, subset_of
 from prb.errors import BadData, BadInput
 from prb.stats.estimate import components, sharing
 from prb.types import Item, Pair
 
-_NO_GROUPS: dict[str, str] = {}
-"""Shared by all rows without groups."""
 SMALL = 4096
 """A sample of so many rows is read once and kept: every other pass over a large file would be for little."""
 
@@ -175,14 +175,6 @@ def training_split(source: Source) -> str | None:
     raise BadInput(f"{source.name} has no rows to train on; its splits are {', '.join(sorted(splits))}")
 
 
-def prepared(row: RawRow, task: Task) -> Any:
-    """The normalized data of a row; ratings without an id are named after their place."""
-    data = normalize(row.data) if type(row.data) is dict else row.data
-    if task == "ratings" and type(data) is dict and "id" not in data:
-        return {**data, "id": f"{row.place}:{row.line}"}
-    return data
-
-
 class Digest:
     """SHA-256 of all rows, computed in its own thread: hashing releases the interpreter lock, and files are large."""
 
@@ -211,17 +203,6 @@ class Digest:
         self._waiting, self._size = [], 0
 
 
-def mirror_key(row: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Hashes of conversation, answers and right answers: of twins the first two are equal and the third is not."""
-    chosen = listed(row["chosen"])
-    turns = [turn["text"] for turn in row.get("context", ())]
-    return (
-        hash((*turns, row["question"])),
-        hash(frozenset((*chosen, *listed(row["rejected"])))),
-        hash(frozenset(chosen)),
-    )
-
-
 class Scan:
     """The first pass over a source. Columns run over all good rows; `select` cuts out a split."""
 
@@ -243,11 +224,19 @@ class Scan:
         """Hashes of question (white space normalized), chosen and rejected, to see what users share."""
         self._mirrors: dict[str, tuple[str, tuple[int, int, int]]] = {}
         """Mirror rows by id: the twin's id and the `mirror_key`."""
-        digest = Digest()
-        for ordinal, row in enumerate(source.rows()):
-            digest.update(row.raw)
-            self._add(ordinal, row)
-        self.fingerprint = digest.hexdigest()
+        self._digest = Digest()
+        self._rows = 0
+        try:
+            path = in_parts(source)
+            if path is None:
+                checker = Checker(task, donors)
+                for row in source.rows():
+                    self._digest.update(row.raw)
+                    self._add(checker.facts(row))
+            else:
+                self._add_parts(path, donors)
+        finally:
+            self.fingerprint = self._digest.hexdigest()
         for row_id in self._mirrors:
             if reason := self._mirror_problem(row_id):
                 position = self.ids[row_id]
@@ -255,52 +244,51 @@ class Scan:
                 self.problems.append(Problem(*self._place(position), reason))
         self.problems.sort(key=lambda p: (self._places[p.place], p.line))
 
-    def _add(self, ordinal: int, row: RawRow) -> None:
-        data = prepared(row, self.task)
-        reasons = [row.problem] if row.problem else row_problems(data, self.task)
-        if not reasons and str(data["id"]) in self.ids:
-            place, line = self._place(self.ids[str(data["id"])])
-            reasons = [f"duplicate id {data['id']!r}, first seen at {place}:{line}"]
-        self._places.setdefault(row.place, len(self._places))
+    def _add_parts(self, path: Path, donors: bool) -> None:
+        before = 0
+        with path.open("rb") as file:
+            for part, checked in check_in_parts(path, self.task, donors):
+                file.seek(part.start)
+                if checked.whole:
+                    self._digest.update(file.read(part.end - part.start))
+                else:
+                    for row in read_jsonl(path, part.start, part.end):
+                        self._digest.update(row.raw)
+                for facts in checked.facts:
+                    self._add(facts._replace(line=facts.line + before))
+                before += checked.lines
+
+    def _add(self, facts: Facts) -> None:
+        ordinal, self._rows = self._rows, self._rows + 1
+        reasons = facts.reasons
+        if not reasons and facts.id in self.ids:
+            place, line = self._place(self.ids[facts.id])
+            reasons = [f"duplicate id {facts.id!r}, first seen at {place}:{line}"]
+        place_number = self._places.setdefault(facts.place, len(self._places))
         if reasons:
             self.bad.add(ordinal)
-            self.problems += [Problem(row.place, row.line, reason) for reason in reasons]
-        else:
-            self._keep(ordinal, row, data)
-
-    def _keep(self, ordinal: int, row: RawRow, data: dict[str, Any]) -> None:
-        index, row_id = self._index, str(data["id"])
-        user = str(data["user"]) if "user" in data else row_id
-        self.ids[row_id] = len(self._ordinals)
-        self._ordinals.append(ordinal)
-        self._place_of.append(self._places[row.place])
-        self._line_of.append(row.line)
-        self.splits.append(data.get("split"))
-        index.users.append(user)
-        index.categories.append(data.get("category", ""))
-        index.tiers.append(data.get("tier"))
-        index.groups.append(data.get("groups") or _NO_GROUPS)
-        self._users.add(user, data, topic=data.get("topic"), category=data.get("category"))
-        if self.task == "ratings":
-            index.ratings.append(data["rating"])
+            self.problems += [Problem(facts.place, facts.line, reason) for reason in reasons]
             return
-        chosen, rejected = data["chosen"], data["rejected"]
-        if type(chosen) is not str or type(rejected) is not str:
-            several = listed(chosen), listed(rejected)
-            for lengths, answers in zip(index.lengths, several, strict=True):
-                lengths.append(sum(map(len, answers)) / len(answers))
-            counts = len(several[0]), sum(map(len, several))
-            chosen, rejected = ("\0".join(sorted(answers)) for answers in several)
-        else:
-            index.lengths[0].append(len(chosen))
-            index.lengths[1].append(len(rejected))
-            counts = 1, 2
-        for column, n in zip(index.answers, counts, strict=True):
-            column.append(n)
-        for hashes, text in zip(self._hashes, (" ".join(data["question"].split()), chosen, rejected), strict=True):
-            hashes.append(hash(text))
-        if "mirror" in data:
-            self._mirrors[row_id] = str(data["mirror"]), mirror_key(data)
+        index = self._index
+        self.ids[facts.id] = len(self._ordinals)
+        self._ordinals.append(ordinal)
+        self._place_of.append(place_number)
+        self._line_of.append(facts.line)
+        self.splits.append(facts.split)
+        index.users.append(facts.user)
+        index.categories.append(facts.category)
+        index.tiers.append(facts.tier)
+        index.groups.append(facts.groups or NO_GROUPS)
+        self._users.add(facts.user, facts.split, facts.history, topic=facts.topic, category=facts.category)
+        if self.task == "ratings":
+            index.ratings.append(facts.rating)
+            return
+        for lengths, length in zip(index.lengths, facts.lengths, strict=True):
+            lengths.append(length)
+        for counts, count in zip((*index.answers, *self._hashes), (*facts.answers, *facts.hashes), strict=True):
+            counts.append(count)
+        if facts.mirror:
+            self._mirrors[facts.id] = facts.mirror
 
     def _place(self, position: int) -> tuple[str, int]:
         return list(self._places)[self._place_of[position]], self._line_of[position]

@@ -144,21 +144,29 @@ class FileSource:
         return READERS[_ending(self.path)](self.path)
 
 
-def _read_jsonl(path: Path) -> Iterator[RawRow]:
+def read_jsonl(path: Path, start: int = 0, end: int | None = None) -> Iterator[RawRow]:
+    """All lines, or those between two places in the file, counted from the first of them."""
     packed, place = path.suffix == ".gz", path.name
     try:
         with cast(BinaryIO, gzip.open(path)) if packed else path.open("rb", buffering=1 << 20) as file:
-            read_line = partial(file.readline, MAX_LINE)
+            file.seek(start)
+            read_line, read = partial(file.readline, MAX_LINE), start
             for number, line in enumerate(iter(read_line, b""), 1):
-                if number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                if end is not None and read >= end:
+                    return
+                read += len(line)
+                first = number == 1 and start == 0
+                if first and line[:2] in (b"\xff\xfe", b"\xfe\xff"):
                     yield RawRow(place, 1, b"", problem="wrong encoding: the file is UTF-16, must be UTF-8")
                     return
                 if len(line) == MAX_LINE and not line.endswith(b"\n"):
-                    while (rest := read_line()) and not rest.endswith(b"\n"):
-                        pass
+                    while rest := read_line():
+                        read += len(rest)
+                        if rest.endswith(b"\n"):
+                            break
                     yield RawRow(place, number, b"", problem=f"the line is longer than {MAX_LINE >> 20} MB")
                     continue
-                text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                text = line.removeprefix(b"\xef\xbb\xbf") if first else line
                 if text and not text.isspace():
                     yield _parse(place, number, text)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
@@ -251,9 +259,9 @@ def _cell(name: str, text: str) -> Any:
 
 
 READERS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
-    ".jsonl": _read_jsonl,
-    ".ndjson": _read_jsonl,
-    ".jsonl.gz": _read_jsonl,
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".jsonl.gz": read_jsonl,
     ".parquet": _read_parquet,
     ".json": _read_json,
     ".csv": _read_csv,
