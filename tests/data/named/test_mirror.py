@@ -217,7 +217,7 @@ def test_twins_disagree_on_the_asked_axis_and_mostly_agree_elsewhere() -> None:
     couples: dict[str, list[dict[str, int]]] = {}
     asked: dict[str, str] = {}
     for row in open_source("mirror?split=train&users=400").rows():
-        if row.data["id"].endswith(("q1-a", "q1-b")):
+        if row.data["id"].endswith(("q1-a", "q1-b")) and row.data["tier"] != "situational":
             couple = row.data["id"].rsplit("-", 2)[0]
             poles = dict(pole_of[post["text"]] for post in row.data["profile"] if post["text"] in pole_of)
             couples.setdefault(couple, []).append(poles)
@@ -231,14 +231,39 @@ def test_twins_disagree_on_the_asked_axis_and_mostly_agree_elsewhere() -> None:
     assert 0.72 < sum(shared) / len(shared) < 0.88
 
 
-def test_the_bank_has_sixty_axes_to_train_on_and_twelve_held_out() -> None:
+def test_of_twins_with_the_same_pole_one_makes_an_exception_in_the_situation_asked_about() -> None:
+    situational = 0
+    rows = [row.data for row in open_source("mirror?split=train&users=240").rows()]
+    for first, second in zip(rows[::2], rows[1::2], strict=True):
+        if first["tier"] != "situational":
+            continue
+        situational += 2
+        poles = read_bank("train").axes[first["axis"]]["poles"]
+        excepted = {
+            post["text"]: (post["question"]["question"], side)
+            for side, pole in enumerate(poles)
+            for post in pole["exceptions"]
+        }
+        made, others = (
+            [excepted[post["text"]] for post in row["profile"] if post["text"] in excepted] for row in (first, second)
+        )
+        assert not others
+        side = dict(made)[first["question"]]
+        assert first["rubric_aspects"] == poles[1 - side]["aspects"]
+        assert second["rubric_aspects"] == poles[side]["aspects"]
+        assert (first["chosen"], first["rejected"]) == (second["rejected"], second["chosen"])
+    assert 0.2 < situational / len(rows) < 0.45
+
+
+def test_the_bank_has_ninety_two_axes_to_train_on_and_twelve_held_out() -> None:
     train, validation = read_bank("train"), read_bank("validation")
-    assert (len(train.axes), len(validation.axes)) == (60, 12)
+    assert (len(train.axes), len(validation.axes)) == (92, 12)
     assert not set(train.axes) & set(validation.axes)
     for axis in (*train.axes.values(), *validation.axes.values()):
         assert [len(pole["evidence"]) for pole in axis["poles"]] == [12, 12]
         assert [len(pole["exceptions"]) for pole in axis["poles"]] == [2, 2]
         assert len(axis["questions"]) == 8
+        assert all(len(post["question"]["answers"]) == 2 for pole in axis["poles"] for post in pole["exceptions"])
     assert len(read_neutral()) == 400
 
 
@@ -261,6 +286,9 @@ def test_the_lessons_of_a_bank_hold_its_posts_and_answers_by_pole() -> None:
     axis = read_bank("validation").axes[lessons[0].axis]
     assert lessons[0].posts[1] == tuple(post["text"] for post in axis["poles"][1]["evidence"])
     assert lessons[0].answers[0] == (axis["questions"][0]["question"], *axis["questions"][0]["answers"])
+    exception = axis["poles"][1]["exceptions"][0]
+    suits, general = exception["question"]["answers"]
+    assert lessons[0].exceptions[2] == (exception["text"], exception["question"]["question"], suits, general)
     assert not list(open_source("mirror").lessons())  # type: ignore[attr-defined]
 
 

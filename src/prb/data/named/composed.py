@@ -1,8 +1,9 @@
 """Users composed from a bank of preferences: any number of mirror rows to learn from.
 
 The bank has one file per axis of everyday preference, such as plan or improvise. It holds two poles, posts that show or
-state each, exceptions, and questions with one answer per pole. A couple of users is asked about one axis, on which
-they have opposite poles; on a few other axes they mostly have the same. Posts of their poles, some exceptions and
+state each, exceptions with a question about their situation, and questions with one answer per pole. A couple of users
+is asked about one axis, on which they have opposite poles, or about situations in which one of them makes an exception
+to a pole that both have; on a few other axes they mostly have the same pole. Posts of their poles, some exceptions and
 neutral posts make up the histories. Everything is a function of the seed and the number of the couple.
 """
 
@@ -30,6 +31,8 @@ HISTORY = range(10, 41)
 """Posts per user."""
 SAME_POLE, EXCEPTION = 0.8, 0.3
 """How often twins agree on another axis, and how often an axis comes with one of its exceptions."""
+SITUATIONAL = 1 / 3
+"""Share of the couples who are asked about the situations of one user's exceptions."""
 QUESTIONS_PER_COUPLE = 2
 LAST_DAY = date(2026, 6, 30)
 
@@ -86,6 +89,8 @@ class Lesson(NamedTuple):
     """Of the first pole and of the second; without the exceptions."""
     answers: tuple[tuple[str, str, str], ...]
     """Question, answer for the first pole, answer for the second."""
+    exceptions: tuple[tuple[str, str, str, str], ...] = ()
+    """A post that makes an exception, a question about its situation, the answer that suits it, the pole's answer."""
 
 
 @cache
@@ -127,7 +132,14 @@ class Composed:
         """The axes with their labels, which are not in the rows."""
         for name, axis in self.bank.axes.items():
             first, second = (tuple(post["text"] for post in pole["evidence"]) for pole in axis["poles"])
-            yield Lesson(name, (first, second), tuple((q["question"], *q["answers"]) for q in axis["questions"]))
+            exceptions = tuple(
+                (post["text"], asked["question"], asked["answers"][1 - side], asked["answers"][side])
+                for side, pole in enumerate(axis["poles"])
+                for post in pole["exceptions"]
+                for asked in (post["question"],)
+            )
+            answers = tuple((q["question"], *q["answers"]) for q in axis["questions"])
+            yield Lesson(name, (first, second), answers, exceptions)
 
     def rows(self) -> Iterator[Row]:
         bank = self.bank
@@ -141,7 +153,11 @@ class Composed:
     def _couple(self, bank: Bank, number: int, asked: str) -> Iterator[Row]:
         dice = Dice(self.seed, self.split, "couple", number)
         axis = bank.axes[asked]
-        questions = dice.shuffled(axis["questions"])[:QUESTIONS_PER_COUPLE]
+        situational = dice.random() < SITUATIONAL
+        poles = (dice.pick((0, 1)),) * 2 if situational else (0, 1)
+        exceptions = axis["poles"][poles[0]]["exceptions"] if situational else None
+        asked_about = [post["question"] for post in exceptions] if exceptions else axis["questions"]
+        questions = dice.shuffled(asked_about)[:QUESTIONS_PER_COUPLE]
         taken = runs_of(*(answer for question in questions for answer in question["answers"]))
         others: list[str] = []
         for name in dice.shuffled([name for name in bank.axes if name != asked]):
@@ -152,13 +168,14 @@ class Composed:
         first = {name: dice.pick((0, 1)) for name in others}
         second = {name: pole if dice.random() < SAME_POLE else 1 - pole for name, pole in first.items()}
         couple = f"{self.split}-{self.seed}-{number:05}"
-        people = [
-            self._history(bank, f"{couple}-{'ab'[side]}", {asked: side, **poles}, asked, taken)
-            for side, poles in enumerate((first, second))
+        histories = [
+            self._history(bank, f"{couple}-{'ab'[side]}", {asked: poles[side], **others_of}, asked, taken, made)
+            for side, (others_of, made) in enumerate(((first, exceptions), (second, exceptions and [])))
         ]
         for n, question in enumerate(questions, 1):
-            for side, (user, profile, bearing, tier) in enumerate(people):
-                pole = axis["poles"][side]
+            for side, (user, profile, bearing, tier) in enumerate(histories):
+                suits = 1 - poles[side] if situational and side == 0 else poles[side]
+                pole = axis["poles"][suits]
                 yield {
                     "id": f"{couple}-q{n}-{'ab'[side]}",
                     "user": user,
@@ -167,9 +184,9 @@ class Composed:
                     "rubric_aspects": pole["aspects"],
                     "narrative": pole["narrative"].replace("{topic}", question["topic"]),
                     "category": question["category"],
-                    "chosen": question["answers"][side],
-                    "rejected": question["answers"][1 - side],
-                    "tier": tier,
+                    "chosen": question["answers"][suits],
+                    "rejected": question["answers"][1 - suits],
+                    "tier": "situational" if situational else tier,
                     "mirror": f"{couple}-q{n}-{'ba'[side]}",
                     "split": self.split,
                     "topic": question["topic"],
@@ -178,16 +195,27 @@ class Composed:
                 }
 
     def _history(
-        self, bank: Bank, user: str, poles: dict[str, int], asked: str, taken: frozenset[str]
+        self,
+        bank: Bank,
+        user: str,
+        poles: dict[str, int],
+        asked: str,
+        taken: frozenset[str],
+        exceptions: list[Row] | None,
     ) -> tuple[str, list[Row], list[str], str]:
-        """A user's posts in order, the ids of those that bear on the asked axis, and whether one states its pole."""
+        """A user's posts in order, the ids of those that bear on the asked axis, and whether one states its pole.
+
+        `exceptions` to the asked axis are given where the questions are about them, and drawn otherwise.
+        """
         dice = Dice(self.seed, user)
         posts: list[tuple[str, Row]] = []
         for name, side in poles.items():
             pole = bank.axes[name]["poles"][side]
             evidence = draw_posts(dice, pole["evidence"], taken)
             posts += [(name, post) for post in evidence[: dice.pick(POSTS_PER_AXIS)]]
-            if dice.random() < EXCEPTION:
+            if name == asked and exceptions is not None:
+                posts += [(name, post) for post in exceptions]
+            elif dice.random() < EXCEPTION:
                 posts += [(name, post) for post in draw_posts(dice, pole["exceptions"], taken)[:1]]
         length = max(dice.pick(HISTORY), len(posts))
         neutral = draw_posts(dice, bank.neutral, taken)
