@@ -26,7 +26,7 @@ from prb.data.source import DATASETS, RawRow, Row, Source, dict_row
 from prb.errors import BadSpec
 from prb.types import Pair
 
-VERSION = "2.1"
+VERSION = "2.2"
 EVEN = 0.5
 """Questions whose answers differ by more than this in mean rating are counted as uneven."""
 Review = Mapping[str, Any]
