@@ -286,9 +286,6 @@ def test_the_lessons_of_a_bank_hold_its_posts_and_answers_by_pole() -> None:
     axis = read_bank("validation").axes[lessons[0].axis]
     assert lessons[0].posts[1] == tuple(post["text"] for post in axis["poles"][1]["evidence"])
     assert lessons[0].answers[0] == (axis["questions"][0]["question"], *axis["questions"][0]["answers"])
-    exception = axis["poles"][1]["exceptions"][0]
-    suits, general = exception["question"]["answers"]
-    assert lessons[0].exceptions[2] == (exception["text"], exception["question"]["question"], suits, general)
     assert not list(open_source("mirror").lessons())  # type: ignore[attr-defined]
 
 

@@ -89,8 +89,6 @@ class Lesson(NamedTuple):
     """Of the first pole and of the second; without the exceptions."""
     answers: tuple[tuple[str, str, str], ...]
     """Question, answer for the first pole, answer for the second."""
-    exceptions: tuple[tuple[str, str, str, str], ...] = ()
-    """A post that makes an exception, a question about its situation, the answer that suits it, the pole's answer."""
 
 
 @cache
@@ -132,14 +130,8 @@ class Composed:
         """The axes with their labels, which are not in the rows."""
         for name, axis in self.bank.axes.items():
             first, second = (tuple(post["text"] for post in pole["evidence"]) for pole in axis["poles"])
-            exceptions = tuple(
-                (post["text"], asked["question"], asked["answers"][1 - side], asked["answers"][side])
-                for side, pole in enumerate(axis["poles"])
-                for post in pole["exceptions"]
-                for asked in (post["question"],)
-            )
             answers = tuple((q["question"], *q["answers"]) for q in axis["questions"])
-            yield Lesson(name, (first, second), answers, exceptions)
+            yield Lesson(name, (first, second), answers)
 
     def rows(self) -> Iterator[Row]:
         bank = self.bank
