@@ -55,11 +55,12 @@ axes: $(VENV)/.dev  ## learning curves over axes and users, into docs/training.m
 	$(BIN)/python benchmarks/axes.py
 
 EMBEDDED := src/prb/models/personal/embedded/smollm2
-embedded-model: $(VENV)/.dev  ## train the model `personal?lm=smollm2` that ships with the package (ten minutes)
+embedded-model: $(VENV)/.dev  ## train the model `personal?lm=smollm2` that ships, and record what it says of mirror (half an hour)
 	@rm -rf $(EMBEDDED)
 	$(BIN)/prb train axes --features 'hidden?lm=smollm2&layer=22&alone=true&dtype=fp32' --dataset 'mirror?split=train&users=2' --k 40 \
 	  --validation 0 --out $(EMBEDDED)
 	@rm $(EMBEDDED)/config.json $(EMBEDDED)/.lock
+	$(BIN)/python benchmarks/embedded.py
 
 downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with their curves, in runs/
 	$(BIN)/prb bon --policy llamacpp/smollm2 --n 8 --per-user 1 --limit 24 --k 3 --max-tokens 96 --temperature 0.7 \

@@ -29,10 +29,10 @@ from prb.training.examples import Examples, encode_lessons, open_training, prepa
 from prb.training.loop import Learning, learn, margins
 
 PAGE = ROOT / "docs" / "training.md"
-HIDDEN = "hidden?lm=smollm2&layer=22&alone=true"
+HIDDEN = "hidden?lm=smollm2&layer=22&alone=true&dtype=fp32"
 K = 40
 """Posts of a user: all of them."""
-SIZES = ((5, 600), (15, 600), (30, 600), (60, 600), (60, 120))
+SIZES = ((5, 600), (15, 600), (30, 600), (60, 600), (92, 600), (92, 2000))
 """Axes and users of the training data."""
 METHODS_HERE = ("light", "bilinear", "axes")
 """Some that know a user from posts alone: those that do not have exactly 50 % here."""
@@ -75,7 +75,7 @@ def cell(method: str, features: Features, axes: int, users: int, progress: Progr
 
 def compute(args: Args, progress: Progress) -> dict[tuple[str, str, int, int], dict[str, Any]]:
     todo = [("static", method, *size) for method in METHODS_HERE for size in SIZES]
-    todo += [(HIDDEN, "axes", *size) for size in SIZES[:4]]
+    todo += [(HIDDEN, "axes", *size) for size in SIZES[:5]]
     args.out.mkdir(parents=True, exist_ok=True)
     cells = {}
     for spec, method, axes, users in todo:

@@ -43,9 +43,9 @@ from prb.training.run import train
 from prb.types import Ask, Failure, Pair, Query, Scorer
 
 NOISE = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 1.0)
-AXES = (5, 15, 30, 60)
+AXES = (5, 15, 30, 60, 92)
 """How many axes of preference the training data has."""
-STATES = "hidden?lm=smollm2&layer=22&alone=true"
+STATES = "hidden?lm=smollm2&layer=22&alone=true&dtype=fp32"
 TAUGHT = {"static": "static", "minilm": "minilm", "SmolLM2": STATES}
 LEARNED = ("light", "profile-mlp", "bilinear", "attention")
 CONSTRUCTED = ("noisy *", "wrong rubric *")
@@ -154,7 +154,7 @@ def reward_models(args: Args, progress: Progress) -> dict[str, Scorer]:
 
 
 def trained(args: Args, progress: Progress) -> Iterator[tuple[str, Scorer]]:
-    """Heads that learned from 5 to 60 axes of preference, or from half of their texts; `bt` never sees the user."""
+    """Heads that learned from 5 to 92 axes of preference, or from half of their texts; `bt` never sees the user."""
     todo = {
         f"axes on {name}, {axes} axes": ("axes", features, 2, f"&axes={axes}")
         for name, features in TAUGHT.items()
