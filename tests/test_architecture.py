@@ -16,7 +16,7 @@ ORDER = """stats text data engine llm models grading evaluation building trainin
     cli""".split()  # noqa: SIM905 - reads as the list in CONTRIBUTING.md does
 ROOF = {"api", "results"}
 """Modules above all packages but `cli`."""
-FLOOR = {path.stem for path in SOURCE.glob("*.py")} - ROOF | {"prompts", "hooks"}
+FLOOR = {path.stem for path in SOURCE.glob("*.py")} - ROOF | {"prompts"}
 
 
 def imported_packages(folder: Path) -> set[str]:
@@ -39,7 +39,7 @@ def test_imports_point_up_the_list(package: str) -> None:
 
 def test_every_folder_has_its_place_in_the_list() -> None:
     folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
-    assert folders - {"prompts", "hooks"} <= set(ORDER)
+    assert folders - {"prompts"} <= set(ORDER)
 
 
 def test_the_floor_stands_on_nothing() -> None:

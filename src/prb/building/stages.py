@@ -16,7 +16,7 @@ import numpy as np
 
 from prb.building.config import BuildConfig
 from prb.building.records import UserRecord
-from prb.evaluation.planners.llm import entries
+from prb.evaluation.planners import entries
 from prb.grading import Grades
 from prb.hashing import draw
 from prb.llm import LLM, Completion, Request, Sampling
