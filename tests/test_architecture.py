@@ -14,7 +14,7 @@ import prb
 SOURCE = Path(prb.__file__).parent
 ORDER = """stats text data engine llm models grading evaluation building training downstream serving study reporting
     cli""".split()  # noqa: SIM905 - reads as the list in CONTRIBUTING.md does
-ROOF = {"api", "results"}
+ROOF = {"api"}
 """Modules above all packages but `cli`."""
 FLOOR = {path.stem for path in SOURCE.glob("*.py")} - ROOF | {"prompts"}
 

@@ -19,28 +19,20 @@ from prb.config import Settings
 from prb.downstream.bon import BonConfig
 from prb.downstream.correlate import CorrelateConfig
 from prb.downstream.ppo import PpoConfig
-from prb.errors import ResultFailed
+from prb.errors import BadInput, ResultFailed
 from prb.evaluation.audit import AuditConfig
 from prb.evaluation.compare import CompareConfig
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.merge import MergeConfig
 from prb.grading import GradeConfig
 from prb.progress import Progress, watch
+from prb.reporting.downstream_results import BestOfN, Correlation, Ppo
+from prb.reporting.evaluation_results import Audit, Comparison, Evaluation
 from prb.reporting.formats import ExportConfig
+from prb.reporting.results import BuiltBenchmark, Grading, Run, TrainedModel
 from prb.reporting.site import ReportConfig
 from prb.reporting.submissions import Leaderboard, LeaderboardConfig
-from prb.results import (
-    Audit,
-    BestOfN,
-    BuiltBenchmark,
-    Comparison,
-    Correlation,
-    Evaluation,
-    Grading,
-    Ppo,
-    Run,
-    TrainedModel,
-)
+from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed
 from prb.serving.server import ServeConfig
 from prb.training.config import WHOLE_MODELS, FullConfig, TrainConfig
 
@@ -264,7 +256,7 @@ def correlate(
 ) -> Correlation:
     """Measure how well a benchmark's ranking of reward models predicts what happens downstream."""
     from prb.downstream.correlate import correlate as run
-    from prb.reporting.downstream_tables import correlation_sentences, write_correlation
+    from prb.reporting.downstream_results import correlation_sentences, write_correlation
 
     checked = CorrelateConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
@@ -318,3 +310,38 @@ def serve(config: ServeConfig | None = None, *, model: RewardModel | None = None
     checked = ServeConfig.of(config, settings)
     with _shown(None, checked.quiet) as shown:
         run(checked, model=model, ready=lambda server: shown.note(f"{server.model} at {server.url}"))
+
+
+KINDS: dict[str, tuple[type[Run], str]] = {
+    "evaluate": (Evaluation, SUMMARY),
+    "grade": (Grading, SUMMARY),
+    "bon": (BestOfN, SUMMARY),
+    "ppo": (Ppo, SUMMARY),
+    "train": (TrainedModel, "card.json"),
+    "build": (BuiltBenchmark, "card.json"),
+}
+"""By the verb in `config.json`: the class, and the file that is written last."""
+WITHOUT_CONFIG: dict[str, type[Run]] = {"audit.json": Audit, "correlation.json": Correlation}
+
+
+def open_run(path: str | Path) -> Run:
+    """The run in a folder, whichever verb made it."""
+    folder = Path(path)
+    for name, kind in WITHOUT_CONFIG.items():
+        if (folder / name).exists():
+            from prb.reporting.gather import kind_of
+
+            kind_of(folder / name)  # refuses a file that is no such result
+            return kind(folder, read_sealed(folder / name))
+    if not (folder / CONFIG).exists():
+        raise BadInput(f"{folder} is not a run: it has no {CONFIG}")
+    config = read_identity(folder)
+    made_by = next((name for name in KINDS if name in config), None)
+    if made_by is None:
+        raise BadInput(f"{folder / CONFIG} names no verb that makes runs")
+    cls, name = KINDS[made_by]
+    if made_by == "train":
+        from prb.models.personal.head import read as read_head
+
+        return cls(folder, read_head(folder)[1])
+    return cls(folder, read_result(folder, name))

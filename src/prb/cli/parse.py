@@ -22,7 +22,7 @@ from prb.config import Flag, Settings, read_config
 from prb.errors import BadInput, ResultFailed, unknown
 
 if TYPE_CHECKING:
-    from prb.results import Run
+    from prb.reporting.results import Run
 
 C = TypeVar("C", bound=Settings)
 R = TypeVar("R")

@@ -14,7 +14,7 @@ from typing import Any
 from prb.downstream.bon import trust
 from prb.downstream.ppo.checkpoints import CURVES, read_curves
 from prb.progress import SILENT, Progress
-from prb.reporting.downstream_tables import PPO_PANELS
+from prb.reporting.downstream_results import PPO_PANELS
 from prb.reporting.format import number, p_equals, shortened
 from prb.reporting.style import INK, PAPER, SERIES, SOFT, drawing, series, whiskers, write_or_note
 

@@ -75,6 +75,10 @@ def dollars(amount: float) -> str:
     return f"${amount:,.4f}"
 
 
+def dataset_name(data: Mapping[str, Any]) -> str:
+    return f"{data['name']}, split {data['split']}" if data["split"] else str(data["name"])
+
+
 def shortened(name: str, most: int = 40) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 

@@ -15,7 +15,7 @@ from prb.evaluation.config import CONDITIONS
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
-from prb.reporting.evaluation_tables import shown_condition
+from prb.reporting.evaluation_results import shown_condition
 from prb.reporting.format import Table
 from prb.reporting.published import ModelMetadata, PublishedResult, metadata_of, read_metadata, read_published
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed

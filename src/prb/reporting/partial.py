@@ -18,7 +18,7 @@ from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.summary import summarize
 from prb.registry import split_alias
-from prb.reporting.evaluation_tables import shown_condition
+from prb.reporting.evaluation_results import shown_condition
 from prb.reporting.format import Table, percent
 from prb.reporting.gather import EvaluationRun, load_rows
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, read_identity, read_lines

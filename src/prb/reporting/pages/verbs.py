@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from prb.downstream.bon import trust
-from prb.reporting.downstream_tables import PPO_PANELS, bon_tables, correlation_tables, ppo_tables, set_sentences
-from prb.reporting.evaluation_tables import audit_estimates, audit_tables, evaluation_table
+from prb.reporting.downstream_results import PPO_PANELS, bon_tables, correlation_tables, ppo_tables, set_sentences
+from prb.reporting.evaluation_results import audit_estimates, audit_tables, evaluation_table
 from prb.reporting.format import Table
 from prb.reporting.gather import DataFile, Inputs, dataset_label, prepared
-from prb.reporting.tables import build_lines, grade_table, train_lines
+from prb.reporting.results import build_lines, grade_table, train_lines
 
 Result = dict[str, Any]
 MAX_STEPS = 200
