@@ -122,7 +122,7 @@ class Evaluation(Run):
 
 
 def evaluation_table(summary: Result) -> Table:
-    """One row per model, and the columns that this run has."""
+    """One row per model, cells such as `63.3 [57.0, 69.2]`, and the columns that this run has."""
     return _ratings(summary) if summary["task"] == "ratings" else _pairs(summary)
 
 
