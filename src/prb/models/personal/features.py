@@ -185,7 +185,7 @@ def hidden(
     shift: the states without the posts, and beside them what the posts change. alone: an answer like a post, without
     its question.
     """
-    from prb.engine.hidden import HiddenStates
+    from prb.engine.heads import HiddenStates
     from prb.engine.load import load_shared
 
     if shift and alone:
