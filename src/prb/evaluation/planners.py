@@ -61,11 +61,9 @@ class CachedPlanner:
         return self.plans([query])[0]
 
     def plans(self, queries: Sequence[Query]) -> list[Plan | Failure]:
-        return self._memo.map(self._infer, queries, list(map(self._key, queries)))
-
-    def _key(self, query: Query) -> bytes:
-        texts = "\0".join([self.fingerprint, *self._content(query)]).encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(texts, digest_size=16).digest()
+        texts = ["\0".join([self.fingerprint, *self._content(query)]) for query in queries]
+        keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
+        return self._memo.map(self._infer, queries, keys)
 
 
 def plan_all(planner: Planner, queries: Sequence[Query]) -> list[Plan | Failure]:
@@ -247,7 +245,9 @@ class Personas:
         formed = _without_failures(self._form({n: seen for n, (seen, _) in split.items()}), done)
         kept = _without_failures(self._test(formed, {n: held for n, (_, held) in split.items()}), done)
         done |= {n: () for n, hypotheses in kept.items() if not hypotheses}
-        done |= self._write({n: hypotheses for n, hypotheses in kept.items() if hypotheses})
+        points = {n: "\n".join(f"- {h.text}" for h in hypotheses) for n, hypotheses in kept.items() if hypotheses}
+        prompts = [with_material(load("persona_write"), findings=quote("points", text)) for text in points.values()]
+        done |= zip(points, self._ask(prompts, read_persona, REMIND_PERSONA, "no persona"), strict=True)
         return [done[n] for n in range(len(queries))]
 
     def _form(self, seen: dict[int, list[str]]) -> dict[int, list[Hypothesis] | Failure]:
@@ -298,13 +298,6 @@ class Personas:
             elif finding != "refuted":
                 others.append(hypothesis)
         return kept
-
-    def _write(self, kept: dict[int, list[Hypothesis]]) -> dict[int, Plan | Failure]:
-        prompts = [
-            with_material(load("persona_write"), findings=quote("points", "\n".join(f"- {h.text}" for h in hypotheses)))
-            for hypotheses in kept.values()
-        ]
-        return dict(zip(kept, self._ask(prompts, read_persona, REMIND_PERSONA, "no persona"), strict=True))
 
     def _ask(self, prompts: Sequence[str], read: Reader[T], reminder: str, missing: str) -> list[T | Failure]:
         replies = ask(self._model, prompts, read, sampling=self._sampling, reminder=reminder, missing=missing)

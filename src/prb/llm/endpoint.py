@@ -119,24 +119,19 @@ class Background(Generic[C]):
         self._thread: threading.Thread | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        self._start()
+        with self._lock:
+            if not (self._thread and self._thread.is_alive()):  # it is dead in a forked child
+                self._loop, self.made = asyncio.new_event_loop(), self._make()
+                loop = (self._loop, self.made)
+                self._thread = threading.Thread(target=_run_loop, args=loop, name=self._name, daemon=True)
+                self._thread.start()
+                weakref.finalize(self, _stop_loop, self._loop)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()  # an interrupt must not wait for replies
             raise
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread and self._thread.is_alive():  # it is dead in a forked child
-                return
-            self._loop, self.made = asyncio.new_event_loop(), self._make()
-            self._thread = threading.Thread(
-                target=_run_loop, args=(self._loop, self.made), name=self._name, daemon=True
-            )
-            self._thread.start()
-            weakref.finalize(self, _stop_loop, self._loop)
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop, made: Closable) -> None:
