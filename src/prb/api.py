@@ -153,7 +153,7 @@ def grade(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Grading:
-    """Grade answers against each user's rubric, or measure what a grader is worth; run or resume."""
+    """Grade answers against each user's rubric, or measure how valid a grader is; run or resume."""
     from prb.grading.run import check_failures
     from prb.grading.run import grade as run
 
@@ -331,7 +331,7 @@ def open_run(path: str | Path) -> Run:
         if (folder / name).exists():
             from prb.reporting.gather import kind_of
 
-            kind_of(folder / name)  # refuses a file that is no such result
+            kind_of(folder / name)  # refuses a file that is not such a result
             return kind(folder, read_sealed(folder / name))
     if not (folder / CONFIG).exists():
         raise BadInput(f"{folder} is not a run: it has no {CONFIG}")

@@ -101,7 +101,7 @@ def _argument(name: str, field: FieldInfo, description: str) -> Argument:
 
 
 NOTHING = object()
-"""`None` written on the command line; told apart from a flag that was not given."""
+"""`None` written on the command line, as distinct from a flag that was not given."""
 
 
 def _members(annotation: Any) -> list[Any]:

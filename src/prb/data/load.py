@@ -30,7 +30,7 @@ from prb.stats.estimate import components, sharing
 from prb.types import Item, Pair
 
 SMALL = 4096
-"""A sample of so many rows is read once and kept: every other pass over a large file would be for little."""
+"""A sample of at most this many rows is read once and kept, so that it costs one pass over a large file."""
 
 
 @dataclass(frozen=True)

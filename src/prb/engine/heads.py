@@ -37,7 +37,7 @@ AGREEMENT = 8
 
 
 class LastToken:
-    """Rows of a head on the last token that is not padding, as transformers defines it."""
+    """A reward head on the last token that is not padding, as transformers defines it."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint

@@ -251,7 +251,7 @@ class Personas:
         return [done[n] for n in range(len(queries))]
 
     def _form(self, seen: dict[int, list[str]]) -> dict[int, list[Hypothesis] | Failure]:
-        """Hypotheses that name posts which are there; one without evidence is none."""
+        """Hypotheses that cite existing posts; without evidence a hypothesis does not count."""
         replies = self._ask(
             [
                 with_material(

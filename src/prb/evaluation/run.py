@@ -138,9 +138,9 @@ class Runner:
         ends = (rows * self._per_row for rows in accumulate(self._sizes))
         self._kept = models_done * self._per_model + max((end for end in ends if end <= rest), default=0)
         if self._journal.dropped_tail:
-            progress.note("the last line was torn by a crash; dropped, to be done again")
+            progress.note("dropped the last line, cut short by a crash; its batch is repeated")
         if self._kept:
-            progress.note(f"resuming: {self._kept} of {self._per_model * len(config.model)} outcomes are there")
+            progress.note(f"resuming: {self._kept} of {self._per_model * len(config.model)} outcomes are done")
         self._journal.keep(self._kept)  # an unfinished batch is repeated as a whole
         self._pending = run.folder / PENDING
         self._stored = enumerate(islice(self._journal.lines(), self._kept), 1)  # opened when the first line is read
@@ -232,7 +232,7 @@ class Runner:
             where = f"{self._journal.path}, line {number}"
             self.outcomes.read(line, where)
             if line["model"] != model:
-                raise BadInput(f"{where}: an outcome of {line['model']!r} stands among those of {model!r}")
+                raise BadInput(f"{where}: an outcome of {line['model']!r} is among those of {model!r}")
             lines.append(line)
         return lines
 
@@ -254,7 +254,7 @@ class Runner:
         failed = self._failed_lines()
         changed: dict[int, Outcome] = {}
         if failed:
-            self.progress.note(f"asking again about {len(failed)} rows that failed")
+            self.progress.note(f"retrying {len(failed)} rows that failed")
         try:
             for position, (name, spec) in enumerate(map(split_alias, self.config.model)):
                 first = position * self._per_model

@@ -86,7 +86,7 @@ def checked_grades(results: Sequence[Grades | Failure], answers: Sequence[Answer
 
 
 def fits_rubric(grades: Sequence[float], aspects: int) -> bool:
-    """Whether there is one grade on the scale for each of so many aspects."""
+    """Whether there is one grade on the scale for each of this many aspects."""
     return 0 < len(grades) == aspects and all(0 <= grade <= TOP for grade in grades)
 
 

@@ -209,11 +209,11 @@ class GradingJob:
         lines = self._read_journal(journal, frozenset(keys))
         retried = [self._config.retries(line.failure, line.failure_kind) for line in lines.values()]
         if any(retried):
-            progress.note(f"grading again {sum(retried)} answers that failed")
+            progress.note(f"regrading {sum(retried)} answers that failed")
             journal.replace({number: None for number, again in enumerate(retried) if again})
             lines = {key: line for (key, line), again in zip(lines.items(), retried, strict=True) if not again}
         if journal.dropped_tail:
-            progress.note("the last line was cut off by a crash; it is graded again")
+            progress.note("dropped the last line, cut short by a crash; it is regraded")
         if lines:
             progress.note(f"resuming: {len(lines)} of {len(keys)} answers are graded")
         progress.begin(f"grading by {self._config.grader}", total=len(keys), done=len(lines))
@@ -277,7 +277,7 @@ class GradingJob:
         }
 
     def _mean_score(self, graded: Mapping[GradeKey, Graded]) -> dict[str, Any]:
-        """Over all answers of the file; repeated ones count as often as they are there."""
+        """Over all answers of the file; repeated ones count each time."""
         results = [graded[key] for key in self._answers]
         clusters = codes([self._rows.clusters[key.pair] for key in self._answers])
         return {

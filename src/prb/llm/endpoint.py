@@ -299,7 +299,7 @@ async def persist(
     backoff: Backoff = BACKOFF,
     hopeless: Callable[[Retry], bool] = lambda _: False,
 ) -> T | Failure:
-    """Try until it is answered, refused, hopeless, or too often in vain; `attempt` is told how often it was tried."""
+    """Try until there is an answer, a refusal, or no point in trying again; `attempt` gets the tries so far."""
     tries = 0
     while isinstance(reply := await attempt(tries), Retry):
         tries += 1

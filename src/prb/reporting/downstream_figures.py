@@ -20,7 +20,7 @@ from prb.reporting.style import INK, PAPER, SERIES, SOFT, drawing, series, whisk
 
 Result = Mapping[str, Any]
 DIRECT, SHORT = 12, 24
-"""Up to so many models with so short names are named beside their points, others by numbers and a key."""
+"""Up to this many models, with names no longer than this, are named beside their points; others get a number."""
 KEY_ROWS = 24
 SIZE = 7
 PANEL = (210, 170)

@@ -67,7 +67,7 @@ def p_value(p: float | None) -> str:
 
 
 def p_equals(p: float) -> str:
-    """`p = 0.02`, as sentences have it."""
+    """`p = 0.02`, for sentences."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 

@@ -24,7 +24,7 @@ from prb.stats.estimate import Ints, codes
 DataFile = tuple[str, Any]
 """Of a page of the site: name without suffix, such as `d0/board`, and content."""
 FLOORS = frozenset({"random", "length", "constant", "lexical", "embedding"})
-"""Models that show what a number is worth."""
+"""Models that other numbers are compared with."""
 BLIND = frozenset({"random", "length", "constant"})
 """Floors that cannot know the user at all."""
 LAST_FILES = {

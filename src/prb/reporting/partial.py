@@ -37,7 +37,7 @@ class Tally:
 
     @property
     def rows(self) -> int:
-        """Rows that are there under every condition."""
+        """Rows that have an outcome under every condition."""
         return min(self.lines.values())
 
     def add(self, line: Mapping[str, Any], condition: str) -> None:

@@ -259,7 +259,7 @@ class Batcher:
             await asyncio.sleep(ROOM_POLL)
 
     def check_room(self, answers: int) -> None:
-        """Raise if so many more answers cannot be accepted."""
+        """Raise if this many more answers cannot be accepted."""
         if self.closing:
             raise Closing
         if len(self._waiting) + answers > self._limits.queue:

@@ -277,7 +277,7 @@ class HeldOut:
             progress.advance(len(batch))
 
     def check_answers_before(self, path: Path) -> None:
-        """Once training has begun, answers before it cannot be had any more."""
+        """Once training has begun, answers from before it cannot be sampled any more."""
         lines = read_stage(path, ANSWER_LINES)
         lost = sum(("before", prompt.item.id) not in lines for prompt in self.prompts.held_out)
         if lost:

@@ -98,7 +98,7 @@ class Encoded:
 
 
 class Cached(Spread):
-    """Vectors from the cache on disk where they are there."""
+    """Vectors, from the cache on disk where it has them."""
 
     def __init__(self, inner: Features) -> None:
         self.fingerprint, self.execution = inner.fingerprint, execution_of(inner)

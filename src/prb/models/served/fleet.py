@@ -185,7 +185,7 @@ class Fleet:
         return self._background.run(each())
 
     async def _answer(self, call: Call, breaker: Breaker) -> Values | Failure:
-        """From the preferred server, else from the next; only what says nothing about the text makes it move on."""
+        """From the preferred server; from the next only after a failure that says nothing about the text."""
         order = sorted(range(len(self.servers)), key=lambda n: draw(call.key, self.servers[n].address), reverse=True)
         failure: Failure | None = None
         for n in order:

@@ -121,7 +121,7 @@ class Run:
 
     @property
     def hub(self) -> tuple[str, Mapping[str, str]] | None:
-        """Id and options (revision, subset) of the dataset on the hub, if it came from there or was told."""
+        """Id and options (revision, subset) of the dataset on the hub, from the run or from `dataset_id`."""
         name = self.about["name"]
         spec = Spec.parse(name.removeprefix("hub:")) if name.startswith("hub:") else None
         if self.settings.dataset_id:
