@@ -110,7 +110,10 @@ class Settings:
 
     verb: ClassVar[str] = ""
     presentation: ClassVar[frozenset[str]] = frozenset()
-    """Fields that cannot change a result, so a resumed run may differ in them."""
+    """Fields that cannot change a result, so a resumed run may differ in them; a class names its own."""
+
+    def __init_subclass__(cls) -> None:
+        cls.presentation = frozenset().union(*(getattr(base, "presentation", ()) for base in cls.__mro__))
 
     @model_validator(mode="wrap")
     @classmethod

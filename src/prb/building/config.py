@@ -84,17 +84,8 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     """Build a personalized benchmark from users' records: a rubric and two good answers each, every pair verified."""
 
     verb: ClassVar[str] = "build"
-    presentation: ClassVar[frozenset[str]] = (
-        OutputConfig.presentation
-        | FailureConfig.presentation
-        | {
-            "max_usd",
-            "max_total_tokens",
-            "batch",
-            "until",
-            "redo",
-            "dry_run",
-        }
+    presentation: ClassVar[frozenset[str]] = frozenset(
+        {"max_usd", "max_total_tokens", "batch", "until", "redo", "dry_run"}
     )
 
     input: Name

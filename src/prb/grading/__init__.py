@@ -127,9 +127,7 @@ class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, Data
     """Grade answers against each user's rubric (--answers), or measure how good a grader is (--validate)."""
 
     verb: ClassVar[str] = "grade"
-    presentation: ClassVar[frozenset[str]] = (
-        OutputConfig.presentation | EngineConfig.presentation | FailureConfig.presentation | {"batch"}
-    )
+    presentation: ClassVar[frozenset[str]] = frozenset({"batch"})
 
     grader: Name = "embedded"
     """Grader spec: `embedded`, `embedded?encoder=minilm`, `llm?llm=openai/gpt-5`, `llm?llm=SPEC&way=each`."""
