@@ -81,6 +81,7 @@ def evaluate(
 
 
 def load_rows(config: EvaluateConfig) -> Dataset:
+    """The dataset that the settings of a run name, as the run reads it."""
     return load(
         config.dataset,
         task=config.task,
