@@ -163,7 +163,7 @@ class DataConfig(Settings):
     split: str | None = None
     """Which split; `all` for all of them. Default: `test` where rows have splits, else all rows."""
     limit: Count | None = None
-    """At most N rows of the split, spread over clusters; twins stay together. The same rows whatever the seed."""
+    """At most N rows of the split, spread over clusters; twins stay together. The seed does not matter."""
     skip_bad: bool = False
     """Use the good rows of a file with errors, and report how many were left out."""
 

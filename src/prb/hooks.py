@@ -71,7 +71,7 @@ class HookConfig(Settings):
     presentation: ClassVar[frozenset[str]] = frozenset({"hook"})
 
     hook: Repeated[Name] = ()
-    """Tell a tracker how the run goes: `wandb`, `mlflow`, `trackio`, or `mine.py:Class`."""
+    """Report the run to a tracker: `wandb`, `mlflow`, `trackio`, or `mine.py:Class`."""
 
 
 class Hooks:

@@ -61,7 +61,7 @@ class ExportConfig(OutputConfig):
     organization: Name = "unknown"
     """Who ran the evaluation; part of every-eval-ever."""
     relationship: Literal["first_party", "third_party", "collaborative", "other"] = "other"
-    """Of that organization to the models; part of every-eval-ever."""
+    """How that organization is related to the models; part of every-eval-ever."""
     json: bool = False
     """Print the paths of the files as JSON."""
 
