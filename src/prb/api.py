@@ -29,10 +29,11 @@ from prb.progress import Progress, watch
 from prb.reporting.downstream_results import BestOfN, Correlation, Ppo
 from prb.reporting.evaluation_results import Audit, Comparison, Evaluation
 from prb.reporting.formats import ExportConfig
+from prb.reporting.gather import FILES, LAST_FILES, kind_of
 from prb.reporting.results import BuiltBenchmark, Grading, Run, TrainedModel
 from prb.reporting.site import ReportConfig
 from prb.reporting.submissions import Leaderboard, LeaderboardConfig
-from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed
+from prb.runs import read_result, read_sealed
 from prb.serving.server import ServeConfig
 from prb.training.config import WHOLE_MODELS, FullConfig, TrainConfig
 
@@ -312,36 +313,30 @@ def serve(config: ServeConfig | None = None, *, model: RewardModel | None = None
         run(checked, model=model, ready=lambda server: shown.note(f"{server.model} at {server.url}"))
 
 
-KINDS: dict[str, tuple[type[Run], str]] = {
-    "evaluate": (Evaluation, SUMMARY),
-    "grade": (Grading, SUMMARY),
-    "bon": (BestOfN, SUMMARY),
-    "ppo": (Ppo, SUMMARY),
-    "train": (TrainedModel, "card.json"),
-    "build": (BuiltBenchmark, "card.json"),
+RESULTS: dict[str, type[Run]] = {
+    "evaluate": Evaluation,
+    "grade": Grading,
+    "bon": BestOfN,
+    "ppo": Ppo,
+    "train": TrainedModel,
+    "build": BuiltBenchmark,
+    "audit": Audit,
+    "correlation": Correlation,
 }
-"""By the verb in `config.json`: the class, and the file that is written last."""
-WITHOUT_CONFIG: dict[str, type[Run]] = {"audit.json": Audit, "correlation.json": Correlation}
+"""By the kind of a finished result."""
 
 
 def open_run(path: str | Path) -> Run:
     """The run in a folder, whichever verb made it."""
     folder = Path(path)
-    for name, kind in WITHOUT_CONFIG.items():
-        if (folder / name).exists():
-            from prb.reporting.gather import kind_of
-
-            kind_of(folder / name)  # refuses a file that is not such a result
-            return kind(folder, read_sealed(folder / name))
-    if not (folder / CONFIG).exists():
-        raise BadInput(f"{folder} is not a run: it has no {CONFIG}")
-    config = read_identity(folder)
-    made_by = next((name for name in KINDS if name in config), None)
-    if made_by is None:
-        raise BadInput(f"{folder / CONFIG} names no verb that makes runs")
-    cls, name = KINDS[made_by]
-    if made_by == "train":
+    if folder.is_file():
+        raise BadInput(f"{folder} is a file, not the folder of a run")
+    kind = kind_of(folder)
+    if kind == "train":
         from prb.models.personal.head import read as read_head
 
-        return cls(folder, read_head(folder)[1])
-    return cls(folder, read_result(folder, name))
+        return TrainedModel(folder, read_head(folder)[1])
+    if kind in FILES:
+        kind_of(folder / FILES[kind])  # refuses a file that is not such a result
+        return RESULTS[kind](folder, read_sealed(folder / FILES[kind]))
+    return RESULTS[kind](folder, read_result(folder, LAST_FILES[kind]))
