@@ -9,7 +9,7 @@ from record import ROOT, write_between
 from prb.evaluation.config import DEFAULT_MODELS, EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.progress import watch
-from prb.reporting.evaluation_tables import evaluation_table
+from prb.reporting.evaluation_results import evaluation_table
 from prb.reporting.format import markdown, show
 
 MODELS = (*DEFAULT_MODELS, "embedding?encoder=minilm", "aspect-match?encoder=minilm")

@@ -13,7 +13,8 @@ import pytest
 import prb
 from prb.errors import BadInput, GateFailed, UnknownName
 from prb.models.scripted import ScriptedScorer
-from prb.results import Audit, Correlation, Evaluation
+from prb.reporting.downstream_results import Correlation
+from prb.reporting.evaluation_results import Audit, Evaluation
 from tests.conftest import make_row, make_twins
 from tests.runs import by_length
 

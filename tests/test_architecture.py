@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,9 @@ import prb
 SOURCE = Path(prb.__file__).parent
 ORDER = """stats text data engine llm models grading evaluation building training downstream serving study reporting
     cli""".split()  # noqa: SIM905 - reads as the list in CONTRIBUTING.md does
-ROOF = {"api", "results"}
+ROOF = {"api"}
 """Modules above all packages but `cli`."""
-FLOOR = {path.stem for path in SOURCE.glob("*.py")} - ROOF | {"prompts", "hooks"}
+FLOOR = {path.stem for path in SOURCE.glob("*.py")} - ROOF | {"prompts"}
 
 
 def imported_packages(folder: Path) -> set[str]:
@@ -39,7 +40,7 @@ def test_imports_point_up_the_list(package: str) -> None:
 
 def test_every_folder_has_its_place_in_the_list() -> None:
     folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
-    assert folders - {"prompts", "hooks"} <= set(ORDER)
+    assert folders - {"prompts"} <= set(ORDER)
 
 
 def test_the_floor_stands_on_nothing() -> None:
@@ -71,6 +72,14 @@ def test_help_loads_nothing_heavy() -> None:
 def test_source_files_stay_readable() -> None:
     long = {p.name: n for p in SOURCE.rglob("*.py") if (n := len(p.read_text("utf-8").splitlines())) > 450}
     assert not long
+
+
+def test_the_way_from_a_file_to_a_table_is_at_most_ten_files_and_they_exist() -> None:
+    text = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text("utf-8")
+    section = text.partition("## From a file to a table\n")[2].partition("\n## ")[0]
+    paths = re.findall(r"^\d+\. `([^`]+)`", section, re.MULTILINE)
+    assert 0 < len(paths) <= 10
+    assert [path for path in paths if not (SOURCE / path).is_file()] == []
 
 
 def test_every_public_name_can_be_imported() -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from prb.api import grade as grade
     from prb.api import leaderboard as leaderboard
     from prb.api import merge as merge
+    from prb.api import open_run as open_run
     from prb.api import ppo as ppo
     from prb.api import report as report
     from prb.api import serve as serve
@@ -41,12 +42,11 @@ if TYPE_CHECKING:
     from prb.hooks import HOOKS as HOOKS
     from prb.llm import LLMS as LLMS
     from prb.models import MODELS as MODELS
+    from prb.reporting.evaluation_results import Evaluation as Evaluation
     from prb.reporting.formats import ExportConfig as ExportConfig
+    from prb.reporting.results import Run as Run
     from prb.reporting.site import ReportConfig as ReportConfig
     from prb.reporting.submissions import LeaderboardConfig as LeaderboardConfig
-    from prb.results import Evaluation as Evaluation
-    from prb.results import Run as Run
-    from prb.results import open_run as open_run
     from prb.serving.server import ServeConfig as ServeConfig
     from prb.text.encoders import ENCODERS as ENCODERS
     from prb.training.config import FullConfig as FullConfig
@@ -73,7 +73,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "prb.api": "audit best_of_n build compare correlate evaluate export grade leaderboard merge ppo report serve train",
+    "prb.api": (
+        "audit best_of_n build compare correlate evaluate export grade leaderboard merge open_run ppo report serve "
+        "train"
+    ),
     "prb.building.config": "BuildConfig",
     "prb.data.load": "load_pairs",
     "prb.data.source": "DATASETS",
@@ -91,10 +94,11 @@ _EXPORTS = {
     "prb.hooks": "HOOKS",
     "prb.llm": "LLMS",
     "prb.models": "MODELS",
+    "prb.reporting.evaluation_results": "Evaluation",
     "prb.reporting.formats": "ExportConfig",
+    "prb.reporting.results": "Run",
     "prb.reporting.site": "ReportConfig",
     "prb.reporting.submissions": "LeaderboardConfig",
-    "prb.results": "Evaluation Run open_run",
     "prb.serving.server": "ServeConfig",
     "prb.text.encoders": "ENCODERS",
     "prb.training.config": "FullConfig TrainConfig",

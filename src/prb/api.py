@@ -19,28 +19,21 @@ from prb.config import Settings
 from prb.downstream.bon import BonConfig
 from prb.downstream.correlate import CorrelateConfig
 from prb.downstream.ppo import PpoConfig
-from prb.errors import ResultFailed
+from prb.errors import BadInput, ResultFailed
 from prb.evaluation.audit import AuditConfig
 from prb.evaluation.compare import CompareConfig
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.merge import MergeConfig
 from prb.grading import GradeConfig
 from prb.progress import Progress, watch
+from prb.reporting.downstream_results import BestOfN, Correlation, Ppo
+from prb.reporting.evaluation_results import Audit, Comparison, Evaluation
 from prb.reporting.formats import ExportConfig
+from prb.reporting.gather import FILES, LAST_FILES, kind_of
+from prb.reporting.results import BuiltBenchmark, Grading, Run, TrainedModel
 from prb.reporting.site import ReportConfig
 from prb.reporting.submissions import Leaderboard, LeaderboardConfig
-from prb.results import (
-    Audit,
-    BestOfN,
-    BuiltBenchmark,
-    Comparison,
-    Correlation,
-    Evaluation,
-    Grading,
-    Ppo,
-    Run,
-    TrainedModel,
-)
+from prb.runs import read_result, read_sealed
 from prb.serving.server import ServeConfig
 from prb.training.config import WHOLE_MODELS, FullConfig, TrainConfig
 
@@ -161,7 +154,7 @@ def grade(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Grading:
-    """Grade answers against each user's rubric, or measure what a grader is worth; run or resume."""
+    """Grade answers against each user's rubric, or measure how valid a grader is; run or resume."""
     from prb.grading.run import check_failures
     from prb.grading.run import grade as run
 
@@ -264,7 +257,7 @@ def correlate(
 ) -> Correlation:
     """Measure how well a benchmark's ranking of reward models predicts what happens downstream."""
     from prb.downstream.correlate import correlate as run
-    from prb.reporting.downstream_tables import correlation_sentences, write_correlation
+    from prb.reporting.downstream_results import correlation_sentences, write_correlation
 
     checked = CorrelateConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
@@ -318,3 +311,32 @@ def serve(config: ServeConfig | None = None, *, model: RewardModel | None = None
     checked = ServeConfig.of(config, settings)
     with _shown(None, checked.quiet) as shown:
         run(checked, model=model, ready=lambda server: shown.note(f"{server.model} at {server.url}"))
+
+
+RESULTS: dict[str, type[Run]] = {
+    "evaluate": Evaluation,
+    "grade": Grading,
+    "bon": BestOfN,
+    "ppo": Ppo,
+    "train": TrainedModel,
+    "build": BuiltBenchmark,
+    "audit": Audit,
+    "correlation": Correlation,
+}
+"""By the kind of a finished result."""
+
+
+def open_run(path: str | Path) -> Run:
+    """The run in a folder, whichever verb made it."""
+    folder = Path(path)
+    if folder.is_file():
+        raise BadInput(f"{folder} is a file, not the folder of a run")
+    kind = kind_of(folder)
+    if kind == "train":
+        from prb.models.personal.head import read as read_head
+
+        return TrainedModel(folder, read_head(folder)[1])
+    if kind in FILES:
+        kind_of(folder / FILES[kind])  # refuses a file that is not such a result
+        return RESULTS[kind](folder, read_sealed(folder / FILES[kind]))
+    return RESULTS[kind](folder, read_result(folder, LAST_FILES[kind]))

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
+from prb.batches import chunks
 from prb.errors import PrbError
 from prb.types import Failure
 
@@ -77,8 +78,7 @@ class Cache:
         values: dict[bytes, Any] = {}
         damaged = []
         with self._explained():
-            for start in range(0, len(keys), _KEYS_PER_QUERY):
-                part = keys[start : start + _KEYS_PER_QUERY]
+            for part in chunks(keys, _KEYS_PER_QUERY):
                 marks = ",".join("?" * len(part))
                 query = f"SELECT key, value, crc FROM outputs WHERE key IN ({marks})"  # noqa: S608 - only ?
                 for key, value, crc in self._db.execute(query, part):

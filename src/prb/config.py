@@ -110,7 +110,10 @@ class Settings:
 
     verb: ClassVar[str] = ""
     presentation: ClassVar[frozenset[str]] = frozenset()
-    """Fields that cannot change a result, so a resumed run may differ in them."""
+    """Fields that cannot change a result, so a resumed run may differ in them; a class names its own."""
+
+    def __init_subclass__(cls) -> None:
+        cls.presentation = frozenset().union(*(getattr(base, "presentation", ()) for base in cls.__mro__))
 
     @model_validator(mode="wrap")
     @classmethod
@@ -160,7 +163,7 @@ class DataConfig(Settings):
     split: str | None = None
     """Which split; `all` for all of them. Default: `test` where rows have splits, else all rows."""
     limit: Count | None = None
-    """At most N rows of the split, spread over clusters; twins stay together. The same rows whatever the seed."""
+    """At most N rows of the split, spread over clusters; twins stay together. The seed does not matter."""
     skip_bad: bool = False
     """Use the good rows of a file with errors, and report how many were left out."""
 

@@ -39,9 +39,9 @@ class FailureConfig(Settings):
     max_failed: Share = 0.1
     """Exit 1 if more than this share of a model's rows failed."""
     max_fatal: Count = MAX_FATAL
-    """Stop after this many failures in a row that no repetition can help: wrong key, unknown model, no connection."""
+    """Stop after this many failures in a row that retrying cannot fix: wrong key, unknown model, no connection."""
     retry_failed: bool = False
-    """Ask again for all rows that failed; without it, only for those that failed because of the endpoint."""
+    """Retry all rows that failed; without it, only those that failed because of the endpoint."""
 
     def retries(self, failure: str | None, kind: str | None) -> bool:
         """Whether a row with this stored failure is asked about again."""

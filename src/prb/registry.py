@@ -1,7 +1,7 @@
 """Spec strings ↔ objects: `MODELS.make("embedding?encoder=minilm")`.
 
-A registry finds the modules of its own package (each registers itself with one decorator) and whatever other installed
-packages declare under its entry-point group. Both are imported when a name is first looked up. A broken entry point is
+A registry finds what its own module or package registers with one decorator, and whatever other installed packages
+declare under its entry-point group. Both are imported when a name is first looked up. A broken entry point is
 reported when its name is used, and affects no other name. `mine.py:Shortest` names what that file defines.
 """
 
@@ -143,7 +143,8 @@ class Registry(Generic[T]):
     def _discover(self) -> None:
         if self._discovered:
             return
-        for module in pkgutil.iter_modules(import_module(self._package).__path__):
+        home = import_module(self._package)
+        for module in pkgutil.iter_modules(getattr(home, "__path__", ())):
             import_module(f"{self._package}.{module.name}")
         for point in entry_points(group=self._group):
             try:

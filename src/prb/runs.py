@@ -98,7 +98,7 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
     write_json(path, {**value, _DIGEST: digest(value).hex()})
 
 
-def read_sealed(path: Path, advice: str = "run its command again to write it anew") -> dict[str, Any]:
+def read_sealed(path: Path, advice: str = "run its command again to rewrite it") -> dict[str, Any]:
     """A JSON object from a file. A file that carries a digest and was changed since is refused."""
     if not isinstance(content := read_json(path), dict):
         raise BadInput(f"{path} does not hold a JSON object; {advice}")
@@ -151,10 +151,10 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class Journal:
-    """An append-only JSONL file of complete lines; a line torn by a crash is dropped when the file is opened again."""
+    """An append-only JSONL file of complete lines; one cut short by a crash is dropped when it is opened again."""
 
     dropped_tail: bool
-    """Whether the last line was torn."""
+    """Whether the last line was cut short."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -364,7 +364,7 @@ def check_unchanged(path: Path, record: str = CONFIG) -> None:
     content = read_sealed(config) if config.exists() else {}
     expected = content.get("digests", {}).get(path.name)
     if expected is not None and expected != f"{count_lines(path)} lines" and expected != content_digest(path):
-        raise BadInput(f"{path} was changed after the run wrote it; run its command again to write it anew")
+        raise BadInput(f"{path} was changed after the run wrote it; run its command again to rewrite it")
 
 
 def count_lines(path: Path) -> int:

@@ -14,13 +14,13 @@ import orjson
 import pytest
 
 import prb
+from prb.api import open_run
 from prb.downstream.run_columns import read_runs
 from prb.errors import PrbError
 from prb.evaluation.compare import CompareConfig, compare
 from prb.evaluation.outcomes import read_outcomes
 from prb.evaluation.run import evaluate
 from prb.models.personal.head import load_personal
-from prb.results import open_run
 from prb.runs import CONFIG, OUTCOMES, SUMMARY
 from prb.training.loop import Training
 from prb.types import Ask, Query

@@ -99,8 +99,8 @@ def test_the_same_command_resumes_and_a_changed_one_is_refused(prb: Prb, data: P
     path.write_bytes(path.read_bytes()[:-9])
     again = prb(*words)
     assert (again.code, again.out) == (0, first.out)
-    assert "the last line was torn by a crash; dropped, to be done again" in again.err
-    assert "resuming: 16 of 20 outcomes are there" in again.err
+    assert "dropped the last line, cut short by a crash; its batch is repeated" in again.err
+    assert "resuming: 16 of 20 outcomes are done" in again.err
     other = prb(*words, "--k", "3")
     assert (other.code, other.out) == (2, "")
     assert f"evaluate.k: {EvaluateConfig().k} → 3" in other.err

@@ -405,7 +405,7 @@ def test_a_torn_line_is_told(data: Path, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     notes = Notes()
     run(data, whole, progress=notes)
-    assert notes.notes == ["dropped the last line of grades.jsonl, torn by a crash; it is done again"]
+    assert notes.notes == ["dropped the last line of grades.jsonl, cut short by a crash; it is repeated"]
 
 
 def test_a_line_written_twice_counts_once(data: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests import tiny
 torch = tiny.torch
 
 from prb.engine.chat import Chat  # noqa: E402
-from prb.engine.hidden import HiddenStates  # noqa: E402
+from prb.engine.heads import HiddenStates  # noqa: E402
 from prb.engine.load import Checkpoint, Loading, load  # noqa: E402
 
 QUERY = Query(question="best bread?", user="u", posts=(Post("1", "", "early morning"), Post("2", "", "a big city")))

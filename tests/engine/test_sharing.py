@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from prb.engine.chat import Text
-from prb.engine.heads import AnswerLogp, FirstLogit, LastToken
-from prb.engine.hidden import HiddenStates
+from prb.engine.heads import AnswerLogp, FirstLogit, HiddenStates, LastToken
 from prb.engine.load import Checkpoint
 from prb.engine.prefix import bundle
 from prb.engine.sharing import Sharing, States, probe, probe_tokens, rope_switch, whole_batches

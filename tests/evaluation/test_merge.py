@@ -13,7 +13,10 @@ import pytest
 import prb
 from prb.data.index import Shard, deal
 from prb.errors import BadInput, RunConflict
+from prb.evaluation.outcomes import read_outcomes
 from prb.evaluation.run import evaluate
+from prb.progress import SILENT
+from prb.reporting.gather import dataset_of, read_run
 from tests.conftest import make_row, make_twins
 from tests.runs import names, same_files, settings
 
@@ -102,3 +105,10 @@ def test_parts_differ_by_no_more_than_the_largest_cluster() -> None:
     assert max(sizes) - min(sizes) <= 15
     assert parts == deal(clusters, 3)
     assert sorted(row for n in (1, 2, 3) for row in Shard(n, 3).rows(clusters)) == list(range(100))
+
+
+def test_a_shard_is_reported_with_the_texts_of_its_own_rows(data: Path, tmp_path: Path) -> None:
+    shard = run(data, tmp_path / "s1", "1/3")
+    pairs = read_outcomes(shard).pairs
+    dataset, missing = dataset_of([read_run(shard)], pairs, SILENT)
+    assert (missing, dataset and [item.id for item in dataset]) == ("", pairs)

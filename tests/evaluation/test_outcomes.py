@@ -89,7 +89,7 @@ def test_models_and_conditions_do_not_mix() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"pair": "other"}, "the outcome of pair 'other' stands where the dataset has '1'"),
+        ({"pair": "other"}, "the outcome of pair 'other' is where the dataset has '1'"),
         ({"model": "x"}, "the run has no model 'x' under condition 'none'"),
         ({"condition": "oracle"}, "no model 'm' under condition 'oracle'"),
         ({"credit": 9.0}, "credit 9.0 is not between 0 and 1"),

@@ -17,7 +17,7 @@ from prb.evaluation.paper import Classifier, paper_orders, paper_verdict
 from prb.evaluation.run import evaluate
 from prb.llm import ScriptedLLM
 from prb.registry import Spec
-from prb.reporting.evaluation_tables import evaluation_table
+from prb.reporting.evaluation_results import evaluation_table
 from prb.runs import OUTCOMES, read_lines
 from prb.types import Failure
 from tests.conftest import make_row

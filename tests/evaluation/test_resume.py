@@ -106,7 +106,7 @@ def test_cut_inside_any_line_a_run_resumes_to_the_same_files_and_says_so(
         notes = Notes()
         evaluate(replace(config, out=tmp_path / "cut"), models=models(), progress=notes)
         assert same_files(folder, tmp_path / "cut"), size
-        assert notes.notes[0] == "the last line was torn by a crash; dropped, to be done again"
+        assert notes.notes[0] == "dropped the last line, cut short by a crash; its batch is repeated"
 
 
 def test_under_every_condition_a_cut_run_resumes_to_the_same_files(write_jsonl: Write, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_resumed_run_says_what_is_there_and_asks_only_for_the_rest(
     scorer, asked = recording(picky, "picky")
     again = {"mine": scorer, "judge": ScriptedComparer(judge, "judge")}
     evaluate(replace(config, out=tmp_path / "cut"), models=again, progress=notes)
-    assert notes.notes == ["resuming: 12 of 36 outcomes are there"]
+    assert notes.notes == ["resuming: 12 of 36 outcomes are done"]
     assert [begun for begun in notes.begun[1:] if begun[1]] == [("mine", 6, 4), ("judge", 6, 0)]
     assert not [ask for ask in asked if "plant 1 " in ask.answer]  # rows of the first batch
 
@@ -252,7 +252,7 @@ def test_lines_in_another_order_than_the_data_are_refused(whole: tuple[EvaluateC
     lines = (folder / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
     lines[0], lines[1] = lines[1], lines[0]
     (folder / "outcomes.jsonl").write_bytes(b"".join(lines))
-    with pytest.raises(BadInput, match="line 1: the outcome of pair 't1b' stands where the dataset has 't1a'"):
+    with pytest.raises(BadInput, match="line 1: the outcome of pair 't1b' is where the dataset has 't1a'"):
         evaluate(config, models=models())
 
 
@@ -313,7 +313,7 @@ def test_killed_again_and_again_a_run_still_ends_the_same(undisturbed: EvaluateC
         assert child(17, "SIGKILL", data, out).returncode == -signal.SIGKILL
     assert len(outcomes(out)) == 12
     done = child(0, "SIGKILL", data, out)
-    assert (done.returncode, "resuming: 12 of 30 outcomes are there" in done.stderr) == (0, True)
+    assert (done.returncode, "resuming: 12 of 30 outcomes are done" in done.stderr) == (0, True)
     assert same_files(tmp_path / "undisturbed", out)
 
 

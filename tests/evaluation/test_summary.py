@@ -11,7 +11,7 @@ import pytest
 from prb import __version__
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.reporting.evaluation_tables import evaluation_table
+from prb.reporting.evaluation_results import evaluation_table
 from prb.runs import Finished, read_json
 from prb.types import Ask, Duel, Failure, RewardModel, Verdict
 from tests.conftest import Row, make_row

@@ -10,8 +10,7 @@ import pytest
 
 from prb.errors import BadInput, MissingExtra, UnknownName
 from prb.evaluation.run import evaluate
-from prb.hooks import Batch, Hooks, RunResult, RunStart
-from prb.hooks.trackers import Running, final_metrics, metric_name
+from prb.hooks import Batch, Hooks, Running, RunResult, RunStart, final_metrics, metric_name
 from prb.types import Failure
 from tests.conftest import make_row, make_twins
 from tests.runs import by_length, recording, same_files, settings

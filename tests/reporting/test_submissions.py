@@ -97,7 +97,7 @@ def rescore(lines: Any) -> Any:
         ("outcomes.jsonl", win, r"credit 1\.0 and margin -?[\d.]+ are not what the answers of the model earn"),
         ("outcomes.jsonl", rescore, r"summary\.json does not follow from the outcomes"),
         ("outcomes.jsonl", lambda lines: lines[:-1], "judge under shuffled has 6 of 7 rows"),
-        ("outcomes.jsonl", lambda lines: lines[1:], "stands where the dataset has"),
+        ("outcomes.jsonl", lambda lines: lines[1:], "is where the dataset has"),
         ("users.json", lambda content: {**content, "users": []}, r"users\.json does not follow"),
         ("summary.json", lambda content: {**content, "results": [{}]}, "does not follow|damaged"),
     ],

@@ -84,17 +84,8 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     """Build a personalized benchmark from users' records: a rubric and two good answers each, every pair verified."""
 
     verb: ClassVar[str] = "build"
-    presentation: ClassVar[frozenset[str]] = (
-        OutputConfig.presentation
-        | FailureConfig.presentation
-        | {
-            "max_usd",
-            "max_total_tokens",
-            "batch",
-            "until",
-            "redo",
-            "dry_run",
-        }
+    presentation: ClassVar[frozenset[str]] = frozenset(
+        {"max_usd", "max_total_tokens", "batch", "until", "redo", "dry_run"}
     )
 
     input: Name
@@ -122,9 +113,9 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     candidates: Count = 2
     """Answers written for each side of a pair."""
     rounds: Count = 3
-    """How often a pair is tried in all if it fails or a user-blind model can predict it."""
+    """The most attempts at a pair that fails a gate or that a user-blind model can predict."""
     temperature: NonNegative = 0.8
-    """Of the answers; everything else is generated at 0."""
+    """Sampling temperature of the answers; everything else is generated at 0."""
     max_tokens: Annotated[int, Field(ge=16)] = 1024
     """Length limit of a reply."""
     max_gap: Share = 0.15
@@ -158,7 +149,7 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     until: Stage | None = None
     """Stop after this stage."""
     redo: Stage | None = None
-    """Ask this stage again, and what depends on it; everything else comes from the log."""
+    """Repeat this stage and what depends on it; everything else comes from the log."""
     dry_run: bool = False
     """Only estimate calls, tokens and dollars."""
 

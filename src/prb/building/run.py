@@ -194,7 +194,7 @@ class Pipeline:
         context.finish("rubric")
 
     def _make_tasks(self) -> list[PairTask]:
-        """Confirmed couples first, then everybody else alone."""
+        """Confirmed couples first, then all other users on their own."""
         couples = self._couple() if self.config.mirror else []
         self.context.finish("couple")
         taken = {record.id for task in couples for record, _ in task.users}

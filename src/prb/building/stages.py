@@ -16,7 +16,7 @@ import numpy as np
 
 from prb.building.config import BuildConfig
 from prb.building.records import UserRecord
-from prb.evaluation.planners.llm import entries
+from prb.evaluation.planners import entries
 from prb.grading import Grades
 from prb.hashing import draw
 from prb.llm import LLM, Completion, Request, Sampling
@@ -108,7 +108,7 @@ REMIND_RUBRIC = (
     "copied from the explanation, letter for letter."
 )
 MIN_EVIDENCE = 6
-"""Characters; a shorter quote is no evidence of anything."""
+"""Characters; a shorter quote is not evidence of anything."""
 _FIELD = re.compile(r"^[ \t*_#>-]*(?:\d{1,2}[.)][ \t*_]*)?(aspect|evidence|reason)[*_]*[ \t]*:[*_]*", re.I | re.M)
 _PLAIN_QUOTES = str.maketrans("“”„«»‘’‚`\u00a0", '"""""\'\'\'\' ')
 

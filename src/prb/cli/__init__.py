@@ -75,7 +75,7 @@ def run(args: list[str]) -> int:
         print(f"prb: {RESUME}", file=sys.stderr)
         return INTERRUPTED
     except (BrokenPipeError, SystemExit) as stop:
-        # the reader of our output has closed the pipe (`prb … | head`), which is no error; rich exits because of it
+        # the reader of our output has closed the pipe (`prb … | head`), which is not an error; rich exits because of it
         if not isinstance(stop, BrokenPipeError) and not isinstance(stop.__context__, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

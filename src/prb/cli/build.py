@@ -14,7 +14,7 @@ def command(args: Sequence[str]) -> None:
     config = parse(BuildConfig, args, "build")
     from prb.api import build
     from prb.reporting.format import show
-    from prb.reporting.tables import build_lines
+    from prb.reporting.results import build_lines
 
     result, failed = finished(lambda: build(config))
     if config.json:

@@ -34,7 +34,7 @@ def show_stats(args: Sequence[str]) -> None:
     config = parse(CacheStatsConfig, args, "cache stats")
     from prb.cache import Cache
     from prb.reporting.format import show
-    from prb.reporting.tables import cache_table
+    from prb.reporting.results import cache_table
 
     cache = Cache()
     entries, size = cache.stats(), cache.path.stat().st_size

@@ -115,7 +115,7 @@ def show_stats(args: Sequence[str]) -> None:
     config = parse(StatsConfig, args, "data stats")
     from prb.data.check import describe
     from prb.reporting.format import show
-    from prb.reporting.tables import stats_table
+    from prb.reporting.results import stats_table
 
     figures = describe(config.dataset)
     print_json(figures) if config.json else show(stats_table(figures, config.dataset))
@@ -136,7 +136,7 @@ def show_row(args: Sequence[str]) -> None:
         raise BadData(f"{spec} {id_}", problems)
     pair = to_pair(row)
     if config.condition is None:
-        from prb.reporting.tables import pair_text
+        from prb.reporting.results import pair_text
 
         print(visible(pair_text(pair)))
         return

@@ -35,7 +35,7 @@ def list_models(args: Sequence[str]) -> None:
     from prb.models import MODELS
     from prb.models.classifier import CATALOGUE
     from prb.reporting.format import show
-    from prb.reporting.tables import models_tables
+    from prb.reporting.results import models_tables
     from prb.weights import WEIGHTS, here
 
     models = [{"name": n, "options": MODELS.options(n), "what": MODELS.summary(n)} for n in MODELS]

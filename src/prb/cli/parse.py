@@ -22,7 +22,7 @@ from prb.config import Flag, Settings, read_config
 from prb.errors import BadInput, ResultFailed, unknown
 
 if TYPE_CHECKING:
-    from prb.results import Run
+    from prb.reporting.results import Run
 
 C = TypeVar("C", bound=Settings)
 R = TypeVar("R")
@@ -101,7 +101,7 @@ def _argument(name: str, field: FieldInfo, description: str) -> Argument:
 
 
 NOTHING = object()
-"""`None` written on the command line; told apart from a flag that was not given."""
+"""`None` written on the command line, as distinct from a flag that was not given."""
 
 
 def _members(annotation: Any) -> list[Any]:

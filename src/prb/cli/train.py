@@ -42,7 +42,7 @@ def train_model(args: Sequence[str]) -> None:
     whole = args[0] in WHOLE_MODELS
     config = parse(FullConfig, args, "train") if whole else parse(TrainConfig, args, "train")
     from prb.api import train
-    from prb.reporting.tables import train_lines
+    from prb.reporting.results import train_lines
 
     result = train(config)
     if config.json:
@@ -60,7 +60,7 @@ def learning_curve(args: Sequence[str]) -> None:
     from prb.progress import watch
     from prb.reporting.downstream_figures import write_curve
     from prb.reporting.format import show
-    from prb.reporting.tables import curve_table
+    from prb.reporting.results import curve_table
     from prb.training.run import learning_curve as run
 
     with watch(config.quiet) as progress:

@@ -1,8 +1,9 @@
 """A dataset in two passes: one that checks every row and keeps an index of it, one that streams the items.
 
-The first pass means that a file with errors is refused before anything is written. What it keeps is small (ids, users,
-twins, lengths), so a million rows fit easily; texts are only ever held one batch at a time. A limit selects rows of the
-index, so all rows are checked, may lend their posts, and belong to the same clusters with a limit as without.
+The first pass means that a file with errors is refused before anything is written. What it keeps is small (`Index`:
+columns of ids, users, clusters, twins, lengths), so a million rows fit easily; texts are only ever held one batch at a
+time. A limit selects rows of the index, so all rows are checked, may lend their posts, and belong to the same clusters
+with a limit as without.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from prb.stats.estimate import components, sharing
 from prb.types import Item, Pair
 
 SMALL = 4096
-"""A sample of so many rows is read once and kept: every other pass over a large file would be for little."""
+"""A sample of at most this many rows is read once and kept, so that it costs one pass over a large file."""
 
 
 @dataclass(frozen=True)

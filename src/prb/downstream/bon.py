@@ -57,13 +57,7 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
     """What a reward model picks from N answers of a policy, graded against the user's rubric."""
 
     verb: ClassVar[str] = "bon"
-    presentation: ClassVar[frozenset[str]] = (
-        PresetConfig.presentation
-        | OutputConfig.presentation
-        | EngineConfig.presentation
-        | FailureConfig.presentation
-        | {"model", "candidates", "best_of", "at_once"}
-    )
+    presentation: ClassVar[frozenset[str]] = frozenset({"model", "candidates", "best_of", "at_once"})
     paper: ClassVar[Mapping[str, Any]] = {
         "n": 16,
         "k": 10,

@@ -43,7 +43,7 @@ class CorrelateConfig(OutputConfig):
     """Does a benchmark's ranking of reward models predict downstream? From a table, or from run folders."""
 
     verb: ClassVar[str] = "correlate"
-    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | {"format"}
+    presentation: ClassVar[frozenset[str]] = frozenset({"format"})
 
     table: Positional[Place | None] = None
     """CSV, Parquet or JSON, one row per model; a column X_se holds standard errors of X. Without it: run folders."""

@@ -143,7 +143,7 @@ def _downstream(folder: Path, best_of: int | None) -> RunColumn:
 def _best_of_cells(folder: Path, summary: Mapping[str, Any], k: int) -> Cells:
     """The expected grade of the best of k, for each query that was sampled, graded and scored completely."""
     if "clusters" not in summary:
-        raise BadInput(f"{folder} was summarized by an older prb: run its command again, nothing is sampled anew")
+        raise BadInput(f"{folder} was summarized by an older prb: run its command again, nothing is sampled again")
     for name in STAGES:
         _require(folder, name)
     samples, scores, grades = (read_stage(folder / name, STAGES[name]) for name in (SAMPLES, SCORES, GRADES))

@@ -159,7 +159,7 @@ class Stages:
         """The lines of a stage by identity; failures that are to be retried are removed first."""
         journal = self.run[name]
         if journal.dropped_tail:
-            self.progress.note(f"dropped the last line of {name}, torn by a crash; it is done again")
+            self.progress.note(f"dropped the last line of {name}, cut short by a crash; it is repeated")
         retries = self.config.retries
         failed = [n for n, x in enumerate(journal.lines()) if retries(x.get("failure"), x.get("failure_kind"))]
         journal.replace(dict.fromkeys(failed))

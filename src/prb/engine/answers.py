@@ -35,7 +35,7 @@ class Group:
     """The answers to one query as texts that fit the model, or why they do not."""
 
     positions: Sequence[int]
-    """Where these answers stand among all asks."""
+    """The positions of these answers among all asks."""
     texts: Sequence[Text] = ()
     cut: int = 0
     failure: Failure | None = None
@@ -78,7 +78,7 @@ def _cut_group(query: Query, positions: list[int], answers: list[str], reader: R
 
 
 def in_slices(groups: Iterable[Group], tokens: int = SLICE) -> Iterator[list[Group]]:
-    """Groups in lists of at least so many tokens, the last one excepted."""
+    """Groups in lists of at least this many tokens, except for the last."""
     part: list[Group] = []
     size = 0
     for group in groups:

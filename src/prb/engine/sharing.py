@@ -34,7 +34,7 @@ PROBE_TOKENS = 72
 ROUNDING = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.4}
 """Padding that changes states by more than this share of their size is not rounding."""
 TIMES, STEPS = 4.0, 4.0
-"""Sharing may differ by so many times the noise of padding, or so many steps of the dtype if that is more."""
+"""Sharing may differ by this multiple of the noise of padding, or this many steps of the dtype, whichever is more."""
 ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 RUN_ERRORS = (TypeError, ValueError, AttributeError, NotImplementedError, RuntimeError, IndexError, KeyError)
 """What models raise that do not take a mask, positions or a cache as others do."""
@@ -62,7 +62,7 @@ class Sharing:
 
 
 def probe_tokens(tokenizer: Any, longest: int) -> list[int]:
-    """At least 64 tokens of prose, unless the model cannot read so many."""
+    """At least 64 tokens of prose, unless the model reads fewer."""
     length = min(PROBE_TOKENS, longest)
     return list(tokenizer(PROBE_TEXT, truncation=True, max_length=length)["input_ids"])[:length]
 

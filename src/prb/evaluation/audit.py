@@ -159,7 +159,6 @@ class AuditConfig(OutputConfig, FailureConfig, MaskingConfig, DataConfig):
     """How much of a benchmark needs the user: for any set of chosen/rejected pairs."""
 
     verb: ClassVar[str] = "audit"
-    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | FailureConfig.presentation
 
     dataset: PositionalOrFlag[Name] = "mirror"
     """A name, a file, a folder, or hub:owner/name."""

@@ -39,13 +39,7 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     """Score reward models on a personalized benchmark. Without arguments: the embedded benchmark and models."""
 
     verb: ClassVar[str] = "evaluate"
-    presentation: ClassVar[frozenset[str]] = (
-        OutputConfig.presentation
-        | EngineConfig.presentation
-        | HookConfig.presentation
-        | FailureConfig.presentation
-        | {"require"}
-    )
+    presentation: ClassVar[frozenset[str]] = frozenset({"require"})
 
     model: Repeated[Name] = ()
     """Model spec such as `embedding` or `embedding?encoder=minilm`, or `mine.py:Class`. Default: all embedded models.

@@ -157,7 +157,7 @@ class Outcomes:
             self.clusters.append(line["cluster"])
         if position >= len(self.pairs) or line["pair"] != self.pairs[position]:
             expected = repr(self.pairs[position]) if position < len(self.pairs) else "no further one"
-            return f"the outcome of pair {line['pair']!r} stands where the dataset has {expected}"
+            return f"the outcome of pair {line['pair']!r} is where the dataset has {expected}"
         column.add(line)
         if self._details:
             posts, plan = tuple(line["post_ids"]), tuple(line["plan"])

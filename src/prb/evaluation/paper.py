@@ -251,10 +251,7 @@ def evaluate_personalized_reward(
     (score,) = scorer.score([Ask(Query(question=question, user="you", posts=posts), output)])
     if isinstance(score, Failure) or not math.isfinite(score):
         raise PrbError(f"no score: {score}")
-    predicted = _sigmoid(float(score))
+    odds = math.exp(-abs(score))
+    predicted = 1 / (1 + odds) if score >= 0 else odds / (1 + odds)
     alignment = min(1.0, max(0.0, 1 - abs(predicted - human_score)))
     return {"predicted_reward": predicted, "human_preference_score": human_score, "alignment_score": alignment}
-
-
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))

@@ -1,4 +1,4 @@
-"""The main job: models × conditions over a dataset, appended to a run folder as it finishes.
+"""The main job: models × conditions over a dataset, appended to a run folder as it finishes, then summarized.
 
 The order is fixed: model by model (only one is loaded at a time), batch by batch in dataset order, all conditions of a
 batch together. So a run that was killed is cut back to its last whole batch, resumes there, and ends with the same
@@ -81,6 +81,7 @@ def evaluate(
 
 
 def load_rows(config: EvaluateConfig) -> Dataset:
+    """The dataset that the settings of a run name, as the run reads it."""
     return load(
         config.dataset,
         task=config.task,
@@ -138,12 +139,113 @@ class Runner:
         ends = (rows * self._per_row for rows in accumulate(self._sizes))
         self._kept = models_done * self._per_model + max((end for end in ends if end <= rest), default=0)
         if self._journal.dropped_tail:
-            progress.note("the last line was torn by a crash; dropped, to be done again")
+            progress.note("dropped the last line, cut short by a crash; its batch is repeated")
         if self._kept:
-            progress.note(f"resuming: {self._kept} of {self._per_model * len(config.model)} outcomes are there")
+            progress.note(f"resuming: {self._kept} of {self._per_model * len(config.model)} outcomes are done")
         self._journal.keep(self._kept)  # an unfinished batch is repeated as a whole
         self._pending = run.folder / PENDING
         self._stored = enumerate(islice(self._journal.lines(), self._kept), 1)  # opened when the first line is read
+
+    def evaluate_model(self, position: int, name: str, spec: str) -> None:
+        rows = len(self.dataset)
+        rows_done = min(rows, max(0, self._kept - position * self._per_model) // self._per_row)
+        if rows_done == rows:
+            self._read(name, rows)
+            return
+        self.progress.begin(f"loading {name}")
+        evaluator = self._evaluator(name, spec)
+        self.progress.begin(name, total=rows, done=rows_done)
+        tally = Tally(self.progress)
+        batches = self._batches()
+        row = 0
+        while row < rows_done:
+            batch = next(batches)
+            evaluator.recall(batch, self.config.condition, self._read(name, len(batch)))
+            row += len(batch)
+        with self._keeping_paid(evaluator):
+            for batch, finish in self._ahead(evaluator, batches, row):
+                outcomes = finish()
+                self._journal.append(outcomes)
+                remove(self._pending)
+                self.outcomes.add(outcomes)
+                tally.add([outcome.failure for outcome in outcomes], [outcome.cost for outcome in outcomes])
+                self.progress.advance(len(batch))
+                row += len(batch)
+                self.hooks.tell("on_batch", Batch(model=name, done=row, total=rows, outcomes=outcomes))
+
+    def _evaluator(self, name: str, spec: str) -> Evaluator:
+        config, models = self.config, self.models
+        if config.protocol == "paper":
+            paper, fingerprint = paper_scoring(config, name, spec, self.dataset.index.ids, self._subsets)
+            self.run.confirm_model(name, fingerprint)
+            return paper
+        make = partial(given, models[name]) if name in models else partial(make_model, spec)
+        model = self.executor.load(make, name)
+        if not isinstance(model, RewardModel):
+            raise BadInput(f"{name!r} is not a reward model: it needs `fingerprint`, and score(), prefer() or recall()")
+        execution = execution_of(model)
+        self.run.confirm_model(name, model.fingerprint, execution)
+        if execution not in ("", PREFIXES_SHARED):
+            self.progress.note(f"{name}: {execution}")
+        if isinstance(model, Recorded):
+            return RecordedOutcomes(name, model)
+        builder = QueryBuilder.of(config, self.dataset, self.planner, reader=model, seed=config.seed)
+        refuse = config.on_overflow == "error"
+        scoring: ScorerOutcomes | ComparerOutcomes
+        if isinstance(model, Scorer):
+            scoring = ScorerOutcomes(name, model, builder, self.breaker, refuse_cuts=refuse)
+        elif config.task == "ratings":
+            raise BadInput(f"{name!r} only compares answers; ratings need a model that scores them")
+        else:
+            both = config.orders == "both"
+            scoring = ComparerOutcomes(
+                name, model, builder, self.breaker, both_orders=both, seed=config.seed, refuse_cuts=refuse
+            )
+        if self._pending.exists():
+            try:
+                scoring.restore(read_lines(self._pending))
+            except (KeyError, TypeError, ValueError):
+                raise BadInput(f"{self._pending} is damaged; delete it and run again to ask for its answers") from None
+        return scoring
+
+    def _batches(self) -> Iterator[list[Item]]:
+        rows = iter(self.dataset)
+        return (list(islice(rows, size)) for size in self._sizes)
+
+    def _ahead(
+        self, evaluator: Evaluator, batches: Iterable[list[Item]], row: int
+    ) -> Iterator[tuple[list[Item], Callable[[], list[Outcome]]]]:
+        """The batches from a row on, each with the function that finishes it; several are started at a time."""
+        conditions, clusters = self.config.condition, islice(self.dataset.index.clusters, row, None)
+
+        def start(batch: list[Item]) -> Callable[[], list[Outcome]]:
+            batch_clusters = list(islice(clusters, len(batch)))
+            if isinstance(evaluator, Scoring):
+                return evaluator.start(batch, batch_clusters, conditions)
+            return lambda: list(evaluator.batch(batch, batch_clusters, conditions))
+
+        return ahead(batches, start, getattr(evaluator, "window", 1))
+
+    def _read(self, model: str, rows: int) -> list[dict[str, Any]]:
+        """The stored lines of the next rows."""
+        lines = []
+        for number, line in islice(self._stored, rows * self._per_row):
+            where = f"{self._journal.path}, line {number}"
+            self.outcomes.read(line, where)
+            if line["model"] != model:
+                raise BadInput(f"{where}: an outcome of {line['model']!r} is among those of {model!r}")
+            lines.append(line)
+        return lines
+
+    @contextmanager
+    def _keeping_paid(self, evaluator: Evaluator) -> Iterator[None]:
+        """If a batch has to stop, keep its answers for the resumed run."""
+        try:
+            yield
+        except (Unreachable, BudgetUsedUp):
+            if isinstance(evaluator, Scoring) and evaluator.paid:
+                write_bytes(self._pending, b"".join(map(sealed, evaluator.paid_lines())))
+            raise
 
     def retry_failures(self) -> None:
         """Ask again about stored failures that may be temporary, and replace their lines.
@@ -153,7 +255,7 @@ class Runner:
         failed = self._failed_lines()
         changed: dict[int, Outcome] = {}
         if failed:
-            self.progress.note(f"asking again about {len(failed)} rows that failed")
+            self.progress.note(f"retrying {len(failed)} rows that failed")
         try:
             for position, (name, spec) in enumerate(map(split_alias, self.config.model)):
                 first = position * self._per_model
@@ -204,107 +306,6 @@ class Runner:
                 changed[number] = _with_earlier_cost(outcome, line)
             self.progress.advance(len(failed))
         remove(self._pending)
-
-    def evaluate_model(self, position: int, name: str, spec: str) -> None:
-        rows = len(self.dataset)
-        rows_done = min(rows, max(0, self._kept - position * self._per_model) // self._per_row)
-        if rows_done == rows:
-            self._read(name, rows)
-            return
-        self.progress.begin(f"loading {name}")
-        evaluator = self._evaluator(name, spec)
-        self.progress.begin(name, total=rows, done=rows_done)
-        tally = Tally(self.progress)
-        batches = self._batches()
-        row = 0
-        while row < rows_done:
-            batch = next(batches)
-            evaluator.recall(batch, self.config.condition, self._read(name, len(batch)))
-            row += len(batch)
-        with self._keeping_paid(evaluator):
-            for batch, finish in self._ahead(evaluator, batches, row):
-                outcomes = finish()
-                self._journal.append(outcomes)
-                remove(self._pending)
-                self.outcomes.add(outcomes)
-                tally.add([outcome.failure for outcome in outcomes], [outcome.cost for outcome in outcomes])
-                self.progress.advance(len(batch))
-                row += len(batch)
-                self.hooks.tell("on_batch", Batch(model=name, done=row, total=rows, outcomes=outcomes))
-
-    def _ahead(
-        self, evaluator: Evaluator, batches: Iterable[list[Item]], row: int
-    ) -> Iterator[tuple[list[Item], Callable[[], list[Outcome]]]]:
-        """The batches from a row on, each with the function that finishes it; several are started at a time."""
-        conditions, clusters = self.config.condition, islice(self.dataset.index.clusters, row, None)
-
-        def start(batch: list[Item]) -> Callable[[], list[Outcome]]:
-            batch_clusters = list(islice(clusters, len(batch)))
-            if isinstance(evaluator, Scoring):
-                return evaluator.start(batch, batch_clusters, conditions)
-            return lambda: list(evaluator.batch(batch, batch_clusters, conditions))
-
-        return ahead(batches, start, getattr(evaluator, "window", 1))
-
-    def _read(self, model: str, rows: int) -> list[dict[str, Any]]:
-        """The stored lines of the next rows."""
-        lines = []
-        for number, line in islice(self._stored, rows * self._per_row):
-            where = f"{self._journal.path}, line {number}"
-            self.outcomes.read(line, where)
-            if line["model"] != model:
-                raise BadInput(f"{where}: an outcome of {line['model']!r} stands among those of {model!r}")
-            lines.append(line)
-        return lines
-
-    @contextmanager
-    def _keeping_paid(self, evaluator: Evaluator) -> Iterator[None]:
-        """If a batch has to stop, keep its answers for the resumed run."""
-        try:
-            yield
-        except (Unreachable, BudgetUsedUp):
-            if isinstance(evaluator, Scoring) and evaluator.paid:
-                write_bytes(self._pending, b"".join(map(sealed, evaluator.paid_lines())))
-            raise
-
-    def _evaluator(self, name: str, spec: str) -> Evaluator:
-        config, models = self.config, self.models
-        if config.protocol == "paper":
-            paper, fingerprint = paper_scoring(config, name, spec, self.dataset.index.ids, self._subsets)
-            self.run.confirm_model(name, fingerprint)
-            return paper
-        make = partial(given, models[name]) if name in models else partial(make_model, spec)
-        model = self.executor.load(make, name)
-        if not isinstance(model, RewardModel):
-            raise BadInput(f"{name!r} is not a reward model: it needs `fingerprint`, and score(), prefer() or recall()")
-        execution = execution_of(model)
-        self.run.confirm_model(name, model.fingerprint, execution)
-        if execution not in ("", PREFIXES_SHARED):
-            self.progress.note(f"{name}: {execution}")
-        if isinstance(model, Recorded):
-            return RecordedOutcomes(name, model)
-        builder = QueryBuilder.of(config, self.dataset, self.planner, reader=model, seed=config.seed)
-        refuse = config.on_overflow == "error"
-        scoring: ScorerOutcomes | ComparerOutcomes
-        if isinstance(model, Scorer):
-            scoring = ScorerOutcomes(name, model, builder, self.breaker, refuse_cuts=refuse)
-        elif config.task == "ratings":
-            raise BadInput(f"{name!r} only compares answers; ratings need a model that scores them")
-        else:
-            both = config.orders == "both"
-            scoring = ComparerOutcomes(
-                name, model, builder, self.breaker, both_orders=both, seed=config.seed, refuse_cuts=refuse
-            )
-        if self._pending.exists():
-            try:
-                scoring.restore(read_lines(self._pending))
-            except (KeyError, TypeError, ValueError):
-                raise BadInput(f"{self._pending} is damaged; delete it and run again to ask for its answers") from None
-        return scoring
-
-    def _batches(self) -> Iterator[list[Item]]:
-        rows = iter(self.dataset)
-        return (list(islice(rows, size)) for size in self._sizes)
 
 
 def _with_earlier_cost(outcome: Outcome, line: Mapping[str, Any]) -> Outcome:

@@ -1,5 +1,8 @@
 """One batch of items through one model: queries in, the model's rewards or verdicts, outcomes out.
 
+An outcome earns credit (1 if the model ranks a right answer first, 0.5 for a tie, else 0) and has a margin, such as the
+reward of the chosen answer minus that of the rejected one; `stats/credit.py` defines both. A failure has neither.
+
 A model is asked the same thing only once per run, so the twins of a mirror pair get exactly the same scores wherever
 the model is not told who asks.
 """
@@ -139,25 +142,6 @@ class Scoring(ABC, Generic[A, V]):
 
         return finish
 
-    def recall(
-        self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """Remember the answers that an interrupted process got; a plan that failed there is asked for again."""
-        plans = {line["pair"]: tuple(line["plan"]) for line in lines if line.get("condition") == "plan"}
-        places = [(item, condition) for condition in conditions for item in items]
-        for job, line in zip(self._prepare(places, plans)[0], lines, strict=True):
-            for key, value in zip(job.keys, self._stored_answers(job.item, line), strict=False):
-                if value is not None:
-                    self._memo.put(key, value)
-
-    def paid_lines(self) -> list[dict[str, Any]]:
-        """`paid` as lines of a file, with what the answers cost."""
-        return [{"model": self.name, "key": key.hex(), **self._packed(answer)} for key, answer in self.paid.items()]
-
-    def restore(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """The opposite of `paid_lines`."""
-        self.paid = {bytes.fromhex(line["key"]): self._unpacked(line) for line in lines if line["model"] == self.name}
-
     def _prepare(
         self, places: Sequence[tuple[Item, Condition]], plans: Mapping[str, Plan | Failure]
     ) -> tuple[list[Job], dict[bytes, A]]:
@@ -175,21 +159,6 @@ class Scoring(ABC, Generic[A, V]):
         if self._refuse_cuts and cut:
             raise BadInput(f"a query does not fit the model: {cut} posts or parts would be cut (--on-overflow error)")
         return answers
-
-    @abstractmethod
-    def _asks(self, item: Item, query: Query) -> list[tuple[bytes, A]]: ...
-
-    @abstractmethod
-    def _packed(self, answer: V) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _unpacked(self, line: Mapping[str, Any]) -> V: ...
-
-    @abstractmethod
-    def _stored_answers(self, item: Item, line: Mapping[str, Any]) -> Sequence[V | None]: ...
-
-    @abstractmethod
-    def _earned(self, item: Item, answers: list[V | Failure]) -> Earned: ...
 
     def _outcome(self, job: Job, cluster: str, answers: list[V | Failure], seconds: float) -> Outcome:
         item, built = job.item, job.built if isinstance(job.built, Built) else Built(Query(question=""))
@@ -220,6 +189,40 @@ class Scoring(ABC, Generic[A, V]):
             cost=sum([p.cost for p in paid]) + sum([f.cost for f in failed]),
             text=tuple([answer.text for answer in paid if answer.text]),
         )
+
+    @abstractmethod
+    def _asks(self, item: Item, query: Query) -> list[tuple[bytes, A]]: ...
+
+    @abstractmethod
+    def _earned(self, item: Item, answers: list[V | Failure]) -> Earned: ...
+
+    def recall(
+        self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Remember the answers that an interrupted process got; a plan that failed there is asked for again."""
+        plans = {line["pair"]: tuple(line["plan"]) for line in lines if line.get("condition") == "plan"}
+        places = [(item, condition) for condition in conditions for item in items]
+        for job, line in zip(self._prepare(places, plans)[0], lines, strict=True):
+            for key, value in zip(job.keys, self._stored_answers(job.item, line), strict=False):
+                if value is not None:
+                    self._memo.put(key, value)
+
+    @abstractmethod
+    def _stored_answers(self, item: Item, line: Mapping[str, Any]) -> Sequence[V | None]: ...
+
+    def paid_lines(self) -> list[dict[str, Any]]:
+        """`paid` as lines of a file, with what the answers cost."""
+        return [{"model": self.name, "key": key.hex(), **self._packed(answer)} for key, answer in self.paid.items()]
+
+    @abstractmethod
+    def _packed(self, answer: V) -> dict[str, Any]: ...
+
+    def restore(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """The opposite of `paid_lines`."""
+        self.paid = {bytes.fromhex(line["key"]): self._unpacked(line) for line in lines if line["model"] == self.name}
+
+    @abstractmethod
+    def _unpacked(self, line: Mapping[str, Any]) -> V: ...
 
 
 class ScorerOutcomes(Scoring[Ask, float]):

@@ -1,4 +1,8 @@
-"""From columns of outcomes to `summary.json` and `users.json`. Nothing here depends on the clock."""
+"""From columns of outcomes to `summary.json` and `users.json`. Nothing here depends on the clock.
+
+A column is one model under one condition: arrays of credits and margins with one entry per row of the dataset, NaN
+where the row failed. `stats/` computes everything from these arrays and from what the dataset's index says of the rows.
+"""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def checked_grades(results: Sequence[Grades | Failure], answers: Sequence[Answer
 
 
 def fits_rubric(grades: Sequence[float], aspects: int) -> bool:
-    """Whether there is one grade on the scale for each of so many aspects."""
+    """Whether there is one grade on the scale for each of this many aspects."""
     return 0 < len(grades) == aspects and all(0 <= grade <= TOP for grade in grades)
 
 
@@ -127,9 +127,7 @@ class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, Data
     """Grade answers against each user's rubric (--answers), or measure how good a grader is (--validate)."""
 
     verb: ClassVar[str] = "grade"
-    presentation: ClassVar[frozenset[str]] = (
-        OutputConfig.presentation | EngineConfig.presentation | FailureConfig.presentation | {"batch"}
-    )
+    presentation: ClassVar[frozenset[str]] = frozenset({"batch"})
 
     grader: Name = "embedded"
     """Grader spec: `embedded`, `embedded?encoder=minilm`, `llm?llm=openai/gpt-5`, `llm?llm=SPEC&way=each`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from prb import __version__
+from prb.batches import chunks
 from prb.data.load import Dataset, load
 from prb.data.schema import read_items
 from prb.engine.executors import Later, ahead, begin, given, open_executor, window
@@ -208,17 +209,18 @@ class GradingJob:
         lines = self._read_journal(journal, frozenset(keys))
         retried = [self._config.retries(line.failure, line.failure_kind) for line in lines.values()]
         if any(retried):
-            progress.note(f"grading again {sum(retried)} answers that failed")
+            progress.note(f"regrading {sum(retried)} answers that failed")
             journal.replace({number: None for number, again in enumerate(retried) if again})
             lines = {key: line for (key, line), again in zip(lines.items(), retried, strict=True) if not again}
         if journal.dropped_tail:
-            progress.note("the last line was cut off by a crash; it is graded again")
+            progress.note("dropped the last line, cut short by a crash; it is regraded")
         if lines:
             progress.note(f"resuming: {len(lines)} of {len(keys)} answers are graded")
         progress.begin(f"grading by {self._config.grader}", total=len(keys), done=len(lines))
         tally = Tally(progress)
-        missing = self._batches([key for key in keys if key not in lines])
-        for batch, (asks, later) in ahead(missing, partial(self._ask, grader), window(grader)):
+        rounds = ([key for key in keys if key.round == number and key not in lines] for number in (0, RETEST))
+        batches = (batch for of_round in rounds for batch in chunks(of_round, self._config.batch))
+        for batch, (asks, later) in ahead(batches, partial(self._ask, grader), window(grader)):
             results = checked_grades(later.result(), asks)
             error = breaker.error(results, self._config.grader)
             graded = [(key, one) for key, one in zip(batch, results, strict=True) if not (error and unanswered(one))]
@@ -258,12 +260,6 @@ class GradingJob:
                 raise BadInput(f"{journal.path}:{number} is not a valid line: {problem}; {advice}")
         return lines
 
-    def _batches(self, keys: Sequence[GradeKey]) -> Iterator[list[GradeKey]]:
-        """Batches of one round each."""
-        for number in (0, RETEST):
-            of_round = [key for key in keys if key.round == number]
-            yield from (of_round[at : at + self._config.batch] for at in range(0, len(of_round), self._config.batch))
-
     def _line(self, key: GradeKey, graded: Graded) -> GradeLine:
         user, cluster = self._rows.pairs[key.pair].user, self._rows.clusters[key.pair]
         return GradeLine(**key._asdict(), user=user, cluster=cluster, **as_line(graded))
@@ -281,7 +277,7 @@ class GradingJob:
         }
 
     def _mean_score(self, graded: Mapping[GradeKey, Graded]) -> dict[str, Any]:
-        """Over all answers of the file; repeated ones count as often as they are there."""
+        """Over all answers of the file; repeated ones count each time."""
         results = [graded[key] for key in self._answers]
         clusters = codes([self._rows.clusters[key.pair] for key in self._answers])
         return {

@@ -13,7 +13,7 @@ import re
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -21,8 +21,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from prb.errors import BadInput, BadSpec
-from prb.types import FailureKind
+from prb.failures import Breaker
+from prb.types import Failure, FailureKind
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -117,24 +119,19 @@ class Background(Generic[C]):
         self._thread: threading.Thread | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        self._start()
+        with self._lock:
+            if not (self._thread and self._thread.is_alive()):  # it is dead in a forked child
+                self._loop, self.made = asyncio.new_event_loop(), self._make()
+                loop = (self._loop, self.made)
+                self._thread = threading.Thread(target=_run_loop, args=loop, name=self._name, daemon=True)
+                self._thread.start()
+                weakref.finalize(self, _stop_loop, self._loop)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()  # an interrupt must not wait for replies
             raise
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread and self._thread.is_alive():  # it is dead in a forked child
-                return
-            self._loop, self.made = asyncio.new_event_loop(), self._make()
-            self._thread = threading.Thread(
-                target=_run_loop, args=(self._loop, self.made), name=self._name, daemon=True
-            )
-            self._thread.start()
-            weakref.finalize(self, _stop_loop, self._loop)
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop, made: Closable) -> None:
@@ -259,6 +256,19 @@ class Limiter:
             self._limit = min(self._most, self._limit + max(0.1, 1 - 4 * self._overloads))
         self._free()
 
+    async def send(
+        self, request: Callable[[], Awaitable[T | Failure | Retry]], breaker: Breaker
+    ) -> T | Failure | Retry:
+        """Send when there is a slot, unless the breaker has tripped by then; the reply moves the limit."""
+        ticket = await self.enter()
+        reply: T | Failure | Retry | None = None
+        try:
+            reply = breaker.tripped or await request()
+        finally:
+            overloaded = isinstance(reply, Retry) and reply.overloaded
+            self.leave(ticket, ok=not isinstance(reply, Retry | Failure | None), overloaded=overloaded)
+        return reply
+
     def _free(self) -> None:
         self.active -= 1
         self._admit()
@@ -278,6 +288,46 @@ class Limiter:
                 turn.set_result(None)
                 break
         self._admit()
+
+
+async def persist(
+    attempt: Callable[[int], Awaitable[T | Failure | Retry]],
+    *,
+    reason: str,
+    retries: int,
+    rng: random.Random,
+    backoff: Backoff = BACKOFF,
+    hopeless: Callable[[Retry], bool] = lambda _: False,
+) -> T | Failure:
+    """Try until there is an answer, a refusal, or no point in trying again; `attempt` gets the tries so far."""
+    tries = 0
+    while isinstance(reply := await attempt(tries), Retry):
+        tries += 1
+        if hopeless(reply) or reply.too_long or tries > retries:
+            return Failure(reason, reply.too_long or f"after {tries} tries: {reply.why}", kind=reply.kind)
+        await asyncio.sleep(backoff.wait(tries, rng, reply.asked))
+    return reply
+
+
+async def answer_all(
+    asks: Sequence[A], answer: Callable[[A], Awaitable[T | Failure]], slots: int, breaker: Breaker
+) -> list[T | Failure]:
+    """One answer per ask, sent in this order. Where the breaker trips, the remaining asks share its failure.
+
+    Twice as many workers as slots, since one that waits to retry leaves its slot to another.
+    """
+    results: dict[int, T | Failure] = {}
+    queue = enumerate(asks)
+
+    async def work() -> None:
+        for n, ask in queue:
+            results[n] = breaker.tripped or await answer(ask)
+            breaker.add(results[n])
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(len(asks), 2 * slots)):
+            group.create_task(work())
+    return [results[n] for n in range(len(asks))]
 
 
 @dataclass(frozen=True, kw_only=True)

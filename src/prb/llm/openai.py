@@ -37,11 +37,13 @@ from prb.llm.endpoint import (
     Retry,
     Spent,
     address_of,
+    answer_all,
     check_url,
     cleaner,
     is_loopback,
     message_of,
     parse,
+    persist,
     read_key,
     retry_status,
     tokens_of,
@@ -174,46 +176,19 @@ class Endpoint:
         return self._budget.spent
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        return self._background.run(self._complete(requests, Breaker()))
-
-    async def _complete(self, requests: Sequence[Request], breaker: Breaker) -> list[Completion | Failure]:
-        """Twice as many workers as slots, since one that waits to retry leaves its slot to another.
-
-        Where the breaker trips, nothing more is sent and the remaining requests share its failure.
-        """
-        results: dict[int, Completion | Failure] = {}
-        queue = enumerate(requests)
-
-        async def work() -> None:
-            for n, request in queue:
-                results[n] = breaker.tripped or await self._answer(request, breaker)
-                breaker.add(results[n])
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(len(requests), 2 * self._most)):
-                group.create_task(work())
-        return [results[n] for n in range(len(requests))]
+        breaker = Breaker()
+        return self._background.run(
+            answer_all(requests, lambda request: self._answer(request, breaker), self._most, breaker)
+        )
 
     async def _answer(self, request: Request, breaker: Breaker) -> Completion | Failure:
-        tries = 0
-        while isinstance(reply := await self._try(request, breaker, again=tries > 0), Retry):
-            tries += 1
-            if reply.too_long or tries > self._retries:
-                detail = reply.too_long or f"after {tries} tries: {reply.why}"
-                return Failure("endpoint failed", detail, kind=reply.kind)
-            await asyncio.sleep(self._backoff.wait(tries, self._rng, reply.asked))
-        return reply
+        async def attempt(tries: int) -> Completion | Failure | Retry:
+            limiter = self._background.made.limiter
+            return await limiter.send(lambda: self._adapted(request, again=tries > 0), breaker)
 
-    async def _try(self, request: Request, breaker: Breaker, *, again: bool) -> Completion | Failure | Retry:
-        limiter = self._background.made.limiter
-        ticket = await limiter.enter()
-        reply: Completion | Failure | Retry | None = None
-        try:
-            reply = breaker.tripped or await self._adapted(request, again)
-        finally:
-            overloaded = isinstance(reply, Retry) and reply.overloaded
-            limiter.leave(ticket, ok=isinstance(reply, Completion), overloaded=overloaded)
-        return reply
+        return await persist(
+            attempt, reason="endpoint failed", retries=self._retries, rng=self._rng, backoff=self._backoff
+        )
 
     async def _adapted(self, request: Request, again: bool) -> Completion | Failure | Retry:
         """Send; where the model rejects a parameter, send without it, and remember that if it helps."""

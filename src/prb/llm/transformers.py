@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from prb.batches import chunks
 from prb.config import Count
 from prb.engine.chat import PLAIN_STOP, one_bos, write_prompt
 from prb.engine.load import Checkpoint, Dtype, Loading, load_shared
@@ -118,7 +119,7 @@ class Transformers:
         alone = [n for n, row in waiting.items() if row.request.sampling.top_logprobs]
         yield from ([n] for n in alone)
         rest = sorted(set(waiting) - set(alone), key=lambda n: (len(waiting[n].prompt), n))
-        yield from (rest[at : at + self._batch] for at in range(0, len(rest), self._batch))
+        yield from chunks(rest, self._batch)
 
     def _row(self, request: Request) -> Row | Failure:
         import torch

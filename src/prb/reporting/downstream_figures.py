@@ -14,13 +14,13 @@ from typing import Any
 from prb.downstream.bon import trust
 from prb.downstream.ppo.checkpoints import CURVES, read_curves
 from prb.progress import SILENT, Progress
-from prb.reporting.downstream_tables import PPO_PANELS
+from prb.reporting.downstream_results import PPO_PANELS
 from prb.reporting.format import number, p_equals, shortened
 from prb.reporting.style import INK, PAPER, SERIES, SOFT, drawing, series, whiskers, write_or_note
 
 Result = Mapping[str, Any]
 DIRECT, SHORT = 12, 24
-"""Up to so many models with so short names are named beside their points, others by numbers and a key."""
+"""Up to this many models, with names no longer than this, are named beside their points; others get a number."""
 KEY_ROWS = 24
 SIZE = 7
 PANEL = (210, 170)

@@ -67,12 +67,16 @@ def p_value(p: float | None) -> str:
 
 
 def p_equals(p: float) -> str:
-    """`p = 0.02`, as sentences have it."""
+    """`p = 0.02`, for sentences."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
 def dollars(amount: float) -> str:
     return f"${amount:,.4f}"
+
+
+def dataset_name(data: Mapping[str, Any]) -> str:
+    return f"{data['name']}, split {data['split']}" if data["split"] else str(data["name"])
 
 
 def shortened(name: str, most: int = 40) -> str:

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from prb.data.load import Dataset, load
+from prb.data.load import Dataset
 from prb.downstream.ppo.checkpoints import CURVES, read_curves
 from prb.errors import BadInput, PrbError, first_line
-from prb.evaluation.config import CONDITIONS
+from prb.evaluation.config import CONDITIONS, EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
+from prb.evaluation.run import load_rows
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
-from prb.reporting.evaluation_tables import shown_condition
+from prb.reporting.evaluation_results import shown_condition
 from prb.reporting.format import Table
 from prb.reporting.published import ModelMetadata, PublishedResult, metadata_of, read_metadata, read_published
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed
@@ -24,7 +25,7 @@ from prb.stats.estimate import Ints, codes
 DataFile = tuple[str, Any]
 """Of a page of the site: name without suffix, such as `d0/board`, and content."""
 FLOORS = frozenset({"random", "length", "constant", "lexical", "embedding"})
-"""Models that show what a number is worth."""
+"""Models that other numbers are compared with."""
 BLIND = frozenset({"random", "length", "constant"})
 """Floors that cannot know the user at all."""
 LAST_FILES = {
@@ -309,21 +310,15 @@ def dataset_of(runs: Sequence[EvaluationRun], pairs: Sequence[str], progress: Pr
         return runs[0].dataset, ""
     progress.begin(f"reading {settings['dataset']}")
     try:
-        dataset = load_rows(settings, donors=any("shuffled" in run.settings["condition"] for run in runs))
+        named = {
+            name: settings[name]
+            for name in ("dataset", "task", "split", "limit", "skip_bad", "shard")
+            if name in settings
+        }
+        conditions = dict.fromkeys(condition for run in runs for condition in run.settings["condition"])
+        dataset = load_rows(EvaluateConfig(**named, condition=tuple(conditions)))
     except (PrbError, OSError) as error:
         return None, f"The dataset cannot be read anymore: {first_line(error)}"
     if dataset.fingerprint != about["fingerprint"] or tuple(dataset.index.ids) != tuple(pairs):
         return None, f"{settings['dataset']} has changed since these runs."
     return dataset, ""
-
-
-def load_rows(settings: Mapping[str, Any], *, donors: bool) -> Dataset:
-    """The dataset that a run's settings name, as the run read it."""
-    return load(
-        settings["dataset"],
-        task=settings["task"],
-        split=settings["split"],
-        limit=settings["limit"],
-        skip_bad=settings["skip_bad"],
-        donors=donors,
-    )

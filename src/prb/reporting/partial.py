@@ -16,11 +16,12 @@ from prb.data.load import Dataset
 from prb.errors import BadInput, PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Outcomes
+from prb.evaluation.run import load_rows
 from prb.evaluation.summary import summarize
 from prb.registry import split_alias
-from prb.reporting.evaluation_tables import shown_condition
+from prb.reporting.evaluation_results import shown_condition
 from prb.reporting.format import Table, percent
-from prb.reporting.gather import EvaluationRun, load_rows
+from prb.reporting.gather import EvaluationRun
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, read_identity, read_lines
 
 COLUMNS = ("run", "model", "rows done", "rows missing", "failed", "accuracy so far, %")
@@ -37,7 +38,7 @@ class Tally:
 
     @property
     def rows(self) -> int:
-        """Rows that are there under every condition."""
+        """Rows that have an outcome under every condition."""
         return min(self.lines.values())
 
     def add(self, line: Mapping[str, Any], condition: str) -> None:
@@ -57,7 +58,7 @@ def read_partial(folder: Path) -> tuple[EvaluationRun | None, Table]:
     """What a run has done so far, if it is enough to report, and its progress."""
     config = read_identity(folder)
     settings = EvaluateConfig(**EvaluateConfig.restore(config))
-    dataset = _dataset(folder, config)
+    dataset = _dataset(folder, config, settings)
     tallies = _tallies(folder, settings)
     total = len(dataset)
     done = {model: tally.rows for model, tally in tallies.items()}
@@ -81,14 +82,13 @@ def read_partial(folder: Path) -> tuple[EvaluationRun | None, Table]:
     return EvaluationRun(folder, shortened, summary, outcomes, first), table
 
 
-def _dataset(folder: Path, config: Mapping[str, Any]) -> Dataset:
-    settings = config["evaluate"]
+def _dataset(folder: Path, config: Mapping[str, Any], settings: EvaluateConfig) -> Dataset:
     try:
-        dataset = load_rows(settings, donors="shuffled" in settings["condition"])
+        dataset = load_rows(settings)
     except (PrbError, OSError) as error:
         raise BadInput(f"{folder} is not finished, and its dataset cannot be read: {error}") from None
     if dataset.fingerprint != config["dataset"]["fingerprint"]:
-        raise BadInput(f"{folder} is not finished, and {settings['dataset']} has changed since it began")
+        raise BadInput(f"{folder} is not finished, and {settings.dataset} has changed since it began")
     return dataset
 
 

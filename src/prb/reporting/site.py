@@ -22,7 +22,7 @@ from prb import __version__
 from prb.config import Name, OutputConfig, Place, PositionalWords, Positive, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
-from prb.reporting.evaluation_tables import evaluation_table, numbers_table
+from prb.reporting.evaluation_results import evaluation_table, numbers_table
 from prb.reporting.figures import write_figures
 from prb.reporting.format import Table, as_csv, markdown
 from prb.reporting.gather import DataFile, Inputs, explain_damage, gather, read_any

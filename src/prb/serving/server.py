@@ -68,17 +68,17 @@ class ServeConfig(MaskingConfig):
     """How long a batch waits for more answers. A slow model waits up to a tenth of the batch's own time while more
     keep coming."""
     batch: Count = 256
-    """Most answers per call of the model."""
+    """Maximum answers per call of the model."""
     batch_tokens: Count = 65_536
-    """Most tokens per call, estimated as characters / 4; what answers share counts once."""
+    """Maximum tokens per call, estimated as characters / 4; what answers share counts once."""
     queue: Count = 1024
-    """Most answers that may wait; further requests get status 429."""
+    """Maximum answers that may wait; further requests get status 429."""
     max_answers: Annotated[Count, Field(le=MOST_ANSWERS)] = 256
-    """Most answers per request."""
+    """Maximum answers per request."""
     max_chars: Count = 400_000
-    """Most characters of a whole query, and of each answer."""
+    """Maximum characters of a whole query, and of each answer."""
     max_body: Count = 8_000_000
-    """Most bytes per request."""
+    """Maximum bytes per request."""
     docs: bool = False
     """Show the API description at /docs and /openapi.json."""
     json: bool = False
@@ -259,7 +259,7 @@ class Batcher:
             await asyncio.sleep(ROOM_POLL)
 
     def check_room(self, answers: int) -> None:
-        """Raise if so many more answers cannot be accepted."""
+        """Raise if this many more answers cannot be accepted."""
         if self.closing:
             raise Closing
         if len(self._waiting) + answers > self._limits.queue:

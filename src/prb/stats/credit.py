@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
+from prb.batches import chunks
+
 CREDIT = {"first": 1.0, "tie": 0.5, "second": 0.0}
 """Of the answer shown first, by verdict."""
 
@@ -60,7 +62,7 @@ def credit_of_duels(shares: Sequence[float], n_best: int) -> Credit:
     if len(shares) == 1:
         return Credit(shares[0], margin)
     per_right = len(shares) // n_best
-    rows = [shares[start : start + per_right] for start in range(0, len(shares), per_right)]
+    rows = chunks(shares, per_right)
     tops = [1 / (1 + sum(share == 0.5 for share in row)) for row in rows if min(row) >= 0.5]
     return Credit(max(tops, default=0.0), margin)
 

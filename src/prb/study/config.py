@@ -38,11 +38,11 @@ class NewConfig(Settings):
     overlap: Count = 3
     """validate: annotators per item."""
     quota: Count | None = None
-    """Most items per annotator."""
+    """Maximum items per annotator."""
     checks: Size = 2
     """Attention checks per annotator: one of the two answers belongs to another question."""
     posts: Count = 10
-    """validate: posts shown per item, those closest to the question. collect: most posts per participant."""
+    """validate: posts shown per item, those closest to the question. collect: maximum per participant."""
     min_posts: Size = 2
     """collect: posts each participant must give."""
     out: Name = "study.db"
@@ -56,7 +56,7 @@ class NewConfig(Settings):
     split: str | None = None
     """Which split; `test` where rows carry one, else all rows."""
     limit: Count | None = None
-    """Most rows, drawn at random; mirror twins stay together."""
+    """At most N rows, drawn at random; mirror twins stay together."""
     url: str = f"http://127.0.0.1:{DEFAULT_PORT}"
     """Address of the study; invitation links begin with it."""
     seed: Seed = 0

@@ -70,7 +70,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One snapshot, whatever is written meanwhile."""
+        """One snapshot, no matter what is written meanwhile."""
         options = {} if self.sqlite else {"isolation_level": "REPEATABLE READ"}
         with self.engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection

@@ -79,7 +79,10 @@ class Questions:
         end = text(row, "end_index_in_shared_context").strip()
         if not end.isdecimal():
             raise BadRow("`end_index_in_shared_context` must be an integer")
-        chat = self._shared(identifier(row, "shared_context_id"))[: int(end)]
+        name = identifier(row, "shared_context_id")
+        if name not in self._offsets:
+            raise BadRow(f"`shared_context_id` {name!r} is not in {self._contexts.name}")
+        chat = _shared_context(self._contexts, self._offsets[name], name)[: int(end)]
         user = f"persona{identifier(row, 'persona_id')}"
         return pair(
             at,
@@ -97,6 +100,10 @@ class Questions:
         query = literal(field(row, "user_query"))
         asked = conversation([query] if isinstance(query, dict) else query, "user_query")
         user, link = f"persona{identifier(row, 'persona_id')}", f"chat_history_{self.settings.size}_link"
+        chat = text(row, link)  # links begin at the root of the dataset, which is a folder above the CSV
+        path = next((p / chat for p in self.path.parents[:4] if (p / chat).is_file()), None)
+        if path is None:
+            raise BadRow(f"`{link}` {chat!r} does not exist")
         preference = str(row.get("preference") or "")
         return pair(
             at,
@@ -110,7 +117,7 @@ class Questions:
             rubric_aspects=[{"aspect": preference}] if preference else [],
             narrative=preference,
             groups={key: str(row[key]) for key in ("updated", "who") if row.get(key)},
-            **self._history(self._linked(text(row, link), link), user),
+            **self._history(_chat_file(path), user),
         )
 
     def _history(self, chat: Any, user: str) -> dict[str, Any]:
@@ -136,18 +143,6 @@ class Questions:
     @property
     def _contexts(self) -> Path:
         return self.path.with_name(self.path.stem.replace("questions", "shared_contexts") + ".jsonl")
-
-    def _shared(self, name: str) -> list[Any]:
-        if name not in self._offsets:
-            raise BadRow(f"`shared_context_id` {name!r} is not in {self._contexts.name}")
-        return _shared_context(self._contexts, self._offsets[name], name)
-
-    def _linked(self, link: str, column: str) -> list[Any]:
-        """A chat of version 2; links begin at the root of the dataset, which is a folder above the CSV."""
-        path = next((p / link for p in self.path.parents[:4] if (p / link).is_file()), None)
-        if path is None:
-            raise BadRow(f"`{column}` {link!r} does not exist")
-        return _chat_file(path)
 
 
 @lru_cache(maxsize=2)  # several questions in a row share one

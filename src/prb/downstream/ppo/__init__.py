@@ -42,9 +42,7 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     """Train a policy against a reward model, then grade what comes out on held-out prompts."""
 
     verb: ClassVar[str] = "ppo"
-    presentation: ClassVar[frozenset[str]] = (
-        PresetConfig.presentation | OutputConfig.presentation | {"tracker", "launch", "reward_url"}
-    )
+    presentation: ClassVar[frozenset[str]] = frozenset({"tracker", "launch", "reward_url"})
     paper: ClassVar[Mapping[str, Any]] = {
         "k": 10,
         "condition": "profile",

@@ -277,7 +277,7 @@ class HeldOut:
             progress.advance(len(batch))
 
     def check_answers_before(self, path: Path) -> None:
-        """Once training has begun, answers before it cannot be had any more."""
+        """Once training has begun, answers from before it cannot be sampled any more."""
         lines = read_stage(path, ANSWER_LINES)
         lost = sum(("before", prompt.item.id) not in lines for prompt in self.prompts.held_out)
         if lost:
@@ -294,7 +294,14 @@ class HeldOut:
             sample.pair: sample
             for sample in sample_answers(self.policy, places, queries, sampling, config.policy_prompt)
         }
-        rewards, grades = self._rewards(views, samples), self._grades(prompts, samples)
+        candidates = [
+            Candidates(pair, view.reward, [text])
+            for pair, view in views.items()
+            if isinstance(view, Views) and (text := samples[pair].text) is not None
+        ]
+        scored = score_candidates(config.model, self.model, candidates) if candidates else []
+        rewards = {line.pair: {"score": line.score, "failure": line.failure} for line in scored}
+        grades = self._grades(prompts, samples)
         return [
             {
                 **asdict(samples[p.item.id]),
@@ -304,15 +311,6 @@ class HeldOut:
             }
             for p in prompts
         ]
-
-    def _rewards(self, views: dict[str, Views | Failure], samples: dict[str, Sample]) -> dict[str, Any]:
-        candidates = [
-            Candidates(pair, view.reward, [text])
-            for pair, view in views.items()
-            if isinstance(view, Views) and (text := samples[pair].text) is not None
-        ]
-        lines = score_candidates(self.config.model, self.model, candidates) if candidates else []
-        return {line.pair: {"score": line.score, "failure": line.failure} for line in lines}
 
     def _grades(self, prompts: Sequence[Prompt], samples: dict[str, Sample]) -> dict[str, Any]:
         if self.grader is None:

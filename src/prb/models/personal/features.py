@@ -98,7 +98,7 @@ class Encoded:
 
 
 class Cached(Spread):
-    """Vectors from the cache on disk where they are there."""
+    """Vectors, from the cache on disk where it has them."""
 
     def __init__(self, inner: Features) -> None:
         self.fingerprint, self.execution = inner.fingerprint, execution_of(inner)
@@ -185,7 +185,7 @@ def hidden(
     shift: the states without the posts, and beside them what the posts change. alone: an answer like a post, without
     its question.
     """
-    from prb.engine.hidden import HiddenStates
+    from prb.engine.heads import HiddenStates
     from prb.engine.load import load_shared
 
     if shift and alone:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from prb.batches import chunks
 from prb.cache import Cache
 from prb.engine.answers import AnswerScorer
 from prb.engine.chat import Chat, Text, TwoTexts
@@ -267,7 +268,7 @@ class PrbServer:
         for n, ask in enumerate(asks):
             positions.setdefault(ask.query, []).append(n)
         size = self._fleet.about.batch
-        parts = [(query, at[n : n + size]) for query, at in positions.items() for n in range(0, len(at), size)]
+        parts = [(query, part) for query, places in positions.items() for part in chunks(places, size)]
         replies = self._fleet.ask([self._call(query, [asks[n].answer for n in part]) for query, part in parts])
         results: dict[int, float | Failure] = {}
         for (_, part), reply in zip(parts, replies, strict=True):

@@ -22,17 +22,18 @@ from prb.errors import BadInput, MissingExtra, Unreachable
 from prb.failures import Breaker, unanswered
 from prb.hashing import draw
 from prb.llm.endpoint import (
-    BACKOFF,
     FATAL,
     Background,
     Limiter,
     Retry,
     address_of,
+    answer_all,
     check_url,
     cleaner,
     is_loopback,
     message_of,
     parse,
+    persist,
     read_key,
     retry_status,
 )
@@ -171,7 +172,9 @@ class Fleet:
     def ask(self, calls: Sequence[Call]) -> list[Values | Failure]:
         """One result per call, in order; they are sent in this order, too."""
         self._readmit()
-        return self._background.run(self._ask(calls, Breaker()))
+        breaker = Breaker()
+        slots = self._serving.concurrency * len(self.servers)
+        return self._background.run(answer_all(calls, lambda call: self._answer(call, breaker), slots, breaker))
 
     def ask_server(self, n: int, calls: Sequence[Call]) -> list[Values | Failure]:
         """As `ask`, of one server whatever the keys."""
@@ -181,23 +184,8 @@ class Fleet:
 
         return self._background.run(each())
 
-    async def _ask(self, calls: Sequence[Call], breaker: Breaker) -> list[Values | Failure]:
-        """Twice as many workers as slots, since one that waits to retry leaves its slot to another."""
-        results: dict[int, Values | Failure] = {}
-        queue = enumerate(calls)
-
-        async def work() -> None:
-            for n, call in queue:
-                results[n] = breaker.tripped or await self._answer(call, breaker)
-                breaker.add(results[n])
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(len(calls), 2 * self._serving.concurrency * len(self.servers))):
-                group.create_task(work())
-        return [results[n] for n in range(len(calls))]
-
     async def _answer(self, call: Call, breaker: Breaker) -> Values | Failure:
-        """From the preferred server, else from the next; only what says nothing about the text makes it move on."""
+        """From the preferred server; from the next only after a failure that says nothing about the text."""
         order = sorted(range(len(self.servers)), key=lambda n: draw(call.key, self.servers[n].address), reverse=True)
         failure: Failure | None = None
         for n in order:
@@ -219,26 +207,19 @@ class Fleet:
         return any(live != n for live in self.live)
 
     async def _persist(self, n: int, call: Call, breaker: Breaker) -> Values | Failure:
-        """Try until it is answered, refused, or too often in vain; a dead server only once if others can take over."""
-        tries = 0
-        while isinstance(reply := await self._try(n, call, breaker), Retry):
-            tries += 1
-            gone = reply.kind == "fatal" and self._others(n)
-            if gone or reply.too_long or tries > self._serving.retries:
-                return Failure("server failed", reply.too_long or f"after {tries} tries: {reply.why}", kind=reply.kind)
-            await asyncio.sleep(BACKOFF.wait(tries, self._background.made.rng, reply.asked))
-        return reply
+        """As often as the settings allow; a dead server only once if others can take over."""
+        made = self._background.made
 
-    async def _try(self, n: int, call: Call, breaker: Breaker) -> Values | Failure | Retry:
-        limiter = self._background.made.limiters[n]
-        ticket = await limiter.enter()
-        reply: Values | Failure | Retry | None = None
-        try:
-            reply = breaker.tripped or await self._send(n, call)
-        finally:
-            overloaded = isinstance(reply, Retry) and reply.overloaded
-            limiter.leave(ticket, ok=not isinstance(reply, Retry | Failure | None), overloaded=overloaded)
-        return reply
+        async def attempt(_: int) -> Values | Failure | Retry:
+            return await made.limiters[n].send(lambda: self._send(n, call), breaker)
+
+        return await persist(
+            attempt,
+            reason="server failed",
+            retries=self._serving.retries,
+            rng=made.rng,
+            hopeless=lambda reply: reply.kind == "fatal" and self._others(n),
+        )
 
     async def _send(self, n: int, call: Call) -> Values | Failure | Retry:
         try:

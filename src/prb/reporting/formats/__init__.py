@@ -61,7 +61,7 @@ class ExportConfig(OutputConfig):
     organization: Name = "unknown"
     """Who ran the evaluation; part of every-eval-ever."""
     relationship: Literal["first_party", "third_party", "collaborative", "other"] = "other"
-    """Of that organization to the models; part of every-eval-ever."""
+    """How that organization is related to the models; part of every-eval-ever."""
     json: bool = False
     """Print the paths of the files as JSON."""
 
@@ -121,7 +121,7 @@ class Run:
 
     @property
     def hub(self) -> tuple[str, Mapping[str, str]] | None:
-        """Id and options (revision, subset) of the dataset on the hub, if it came from there or was told."""
+        """Id and options (revision, subset) of the dataset on the hub, from the run or from `dataset_id`."""
         name = self.about["name"]
         spec = Spec.parse(name.removeprefix("hub:")) if name.startswith("hub:") else None
         if self.settings.dataset_id:

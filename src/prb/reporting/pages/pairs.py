@@ -14,7 +14,7 @@ from prb.reporting.gather import DataFile, Group, Inputs
 from prb.types import Pair, Post
 
 CHUNK, CHUNK_BYTES = 100, 1 << 20
-"""At most so many pairs per chunk, and about so many bytes: a chunk is loaded to show one pair."""
+"""The most pairs per chunk, and about how many bytes: a chunk is loaded to show one pair."""
 POST_BYTES, OUTCOME_BYTES = 500, 60
 """What a post and an outcome take in a chunk, roughly."""
 HEAD = 140

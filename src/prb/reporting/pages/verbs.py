@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from prb.batches import chunks
 from prb.downstream.bon import trust
-from prb.reporting.downstream_tables import PPO_PANELS, bon_tables, correlation_tables, ppo_tables, set_sentences
-from prb.reporting.evaluation_tables import audit_estimates, audit_tables, evaluation_table
+from prb.reporting.downstream_results import PPO_PANELS, bon_tables, correlation_tables, ppo_tables, set_sentences
+from prb.reporting.evaluation_results import audit_estimates, audit_tables, evaluation_table
 from prb.reporting.format import Table
 from prb.reporting.gather import DataFile, Inputs, dataset_label, prepared
-from prb.reporting.tables import build_lines, grade_table, train_lines
+from prb.reporting.results import build_lines, grade_table, train_lines
 
 Result = dict[str, Any]
 MAX_STEPS = 200
@@ -53,8 +54,7 @@ def _ppo(summary: Result) -> Result:
 def thinned(rows: Sequence[Mapping[str, float]], most: int = MAX_STEPS) -> list[dict[str, float]]:
     """At most `most` rows, each the mean of equally many neighbors."""
     size = max(1, -(-len(rows) // most))
-    stretches = [rows[start : start + size] for start in range(0, len(rows), size)]
-    return [{key: sum(row[key] for row in some) / len(some) for key in some[0]} for some in stretches]
+    return [{key: sum(row[key] for row in some) / len(some) for key in some[0]} for some in chunks(rows, size)]
 
 
 def _correlation(result: Result) -> Result:

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prb.errors import BadSpec
-from prb.evaluation.planners import PLANNERS, CachedPlanner
-from prb.evaluation.planners.llm import (
+from prb.evaluation.planners import (
+    PLANNERS,
+    CachedPlanner,
     by_llm,
     by_persona,
     entries,

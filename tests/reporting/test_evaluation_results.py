@@ -11,8 +11,7 @@ import pytest
 
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.reporting.evaluation_tables import comparison, evaluation_table
-from prb.reporting.tables import build_lines
+from prb.reporting.evaluation_results import comparison, evaluation_table
 from prb.types import Failure
 from tests.conftest import make_row, make_twins
 from tests.runs import by_length, settings
@@ -55,18 +54,6 @@ def test_notes_say_how_to_read_it_and_name_the_user_blind_values(summary: dict[s
         "Failed under profile: 2 busy (shy).",
     ):
         assert part in notes
-
-
-def test_a_build_tells_why_requests_failed() -> None:
-    card = {
-        "counts": {"rows": 0, "people": 0, "mirror_rows": 0, "rejected": 0, "rejected_by_gate": {}},
-        "cost": {},
-        "usd": 0.0,
-        "stopped_after": None,
-        "user_blind_accuracy": {},
-        "failures": {"HTTP 400": 6},
-    }
-    assert build_lines(card)[-1] == "failed requests: 6 × HTTP 400"
 
 
 def test_without_twins_and_contrasts_their_columns_are_gone(write_jsonl: Write, tmp_path: Path) -> None:

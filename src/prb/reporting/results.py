@@ -1,21 +1,72 @@
-"""What `prb grade`, `build`, `train`, `data`, `models` and `cache` print, made from their results."""
+"""What a verb returns (`Run`), and what `prb grade`, `build`, `train`, `data`, `models` and `cache` print."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from prb.errors import MissingExtra
 from prb.failures import count_reasons
-from prb.reporting.evaluation_tables import dataset_name
-from prb.reporting.format import MISSING, Table, dollars, interval, number, percent
-from prb.types import Pair
+from prb.registry import Spec
+from prb.reporting.format import MISSING, Table, dataset_name, dollars, html_table, interval, layout, number, percent
+from prb.runs import Finished
+from prb.types import Estimate, Pair
 from prb.weights import here
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Result = Mapping[str, Any]
 
 
+class Run(Finished):
+    """A finished job: the folder it wrote and the content of its result file."""
+
+    def tables(self) -> Sequence[Table]:
+        """The tables that the command line prints."""
+        return ()
+
+    def frame(self) -> DataFrame:
+        """One row per result; nested values become dotted columns."""
+        return data_frame(self.summary.get("results", [self.summary]))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.folder}>"
+
+    def __str__(self) -> str:
+        return "\n\n".join("\n".join(layout(table, None)) for table in self.tables()) or repr(self)
+
+    def _repr_html_(self) -> str:
+        return "\n".join(map(html_table, self.tables())) or f"<p>{escape(repr(self))}</p>"
+
+
+def estimate(entry: Mapping[str, Any] | None) -> Estimate:
+    """An entry of a summary as an object."""
+    if entry is None:
+        return Estimate(value=None, low=None, high=None, n=0)
+    return Estimate(**{field.name: entry[field.name] for field in fields(Estimate) if field.name in entry})
+
+
+def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    try:
+        from pandas import DataFrame, json_normalize
+    except ImportError:
+        raise MissingExtra("a data frame", "pandas") from None
+    flat = json_normalize(list(rows))
+    return flat if len(flat) else DataFrame()
+
+
 # --- grade ---
+class Grading(Run):
+    """The result of `prb grade`."""
+
+    def tables(self) -> Sequence[Table]:
+        return [grade_table(self.summary)]
+
+
 def grade_table(summary: Result) -> Table:
     """The mean score; of a validation, how often the grader prefers the chosen answer."""
     if summary.get("validation"):
@@ -75,6 +126,17 @@ def _grader_trust(summary: Result) -> Iterator[str]:
 
 
 # --- build ---
+class BuiltBenchmark(Run):
+    """The result of `prb build`; with `dry_run` the summary is the estimate and nothing was written."""
+
+    @property
+    def pairs(self) -> Path:
+        return self.folder / "pairs.jsonl"
+
+    def tables(self) -> Sequence[Table]:
+        return [build_estimate(self.summary)] if "stages" in self.summary else ()
+
+
 def build_estimate(estimate: Result) -> Table:
     rows = [
         (stage, f"{cost['calls']:,}", f"{cost['tokens_in']:,}", f"{cost['tokens_out']:,}", dollars(cost["usd"]))
@@ -109,6 +171,15 @@ def build_lines(card: Result) -> list[str]:
 
 
 # --- train ---
+class TrainedModel(Run):
+    """A head or model that `prb train` made."""
+
+    @property
+    def spec(self) -> str:
+        """What to give to `prb evaluate --model`."""
+        return str(self.summary.get("model") or Spec("personal", {"path": str(self.folder)}))
+
+
 def train_lines(card: Result) -> list[str]:
     fitted, checked = card["fitted_on"], card["validation"]
     lines = [f"{card['method']}: fitted on {fitted['rows']} rows of {fitted['users']} users"]

@@ -1,23 +1,111 @@
-"""Planners that ask an LLM what this user would want from an answer to this question: as aspects, or as a checklist."""
+"""Planners infer what a user probably wants from an answer, given question and history.
+
+`extractive` quotes the user. The others ask an LLM: for aspects, for a checklist, or for a persona that it tests.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Sequence
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal, NamedTuple, Protocol
 
+import numpy as np
 from pydantic import Field
 
-from prb.cache import Cache
+from prb.cache import Cache, Memo
 from prb.config import Count
 from prb.data.retrieve import ranker, top_choices, top_posts
-from prb.evaluation.planners import PLANNERS, CachedPlanner, Plan, Planner
 from prb.hashing import settings_digest
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, T, ask, without_thinking
 from prb.prompts import choice_text, load, quote, quoted_history, quoted_question, with_material
+from prb.registry import Registry
+from prb.text.encoders import ENCODERS
+from prb.text.words import sentences
 from prb.types import Failure, Query
 
+Plan = tuple[str, ...]
+
+
+class Planner(Protocol):
+    """Planners that send texts to another machine have `remote = True`. None of them ever sees a rubric."""
+
+    fingerprint: str
+
+    def plan(self, query: Query) -> Plan | Failure:
+        """`query` holds the whole history, not only what a reward model would be shown of it."""
+        ...
+
+
+PLANNERS: Registry[Planner] = Registry("planner", package="prb.evaluation.planners", group="prb.planners")
+
+
+class CachedPlanner:
+    """A planner that infers many plans at once and keeps them by content; failures are never kept."""
+
+    def __init__(
+        self,
+        infer: Callable[[Sequence[Query]], Sequence[Plan | Failure]],
+        content: Callable[[Query], Sequence[str]],
+        *,
+        fingerprint: str,
+        remote: bool,
+        cache: Cache | None = None,
+    ) -> None:
+        self.fingerprint, self.remote = fingerprint, remote
+        self._infer, self._content = infer, content
+        self._memo: Memo[Plan] = Memo(cache=cache, model=fingerprint, unpack=tuple)
+
+    def plan(self, query: Query) -> Plan | Failure:
+        return self.plans([query])[0]
+
+    def plans(self, queries: Sequence[Query]) -> list[Plan | Failure]:
+        texts = ["\0".join([self.fingerprint, *self._content(query)]) for query in queries]
+        keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
+        return self._memo.map(self._infer, queries, keys)
+
+
+def plan_all(planner: Planner, queries: Sequence[Query]) -> list[Plan | Failure]:
+    """One plan per query; planners that can infer many at once get all of them together."""
+    if isinstance(planner, CachedPlanner):
+        return planner.plans(queries)
+    return [planner.plan(query) for query in queries]
+
+
+TASTE = re.compile(
+    r"\b(i (?:really |always |never |would rather |just |don't |can't |won't )*"
+    r"(?:prefer|like|love|hate|want|need|enjoy|dislike|trust|avoid|loathe|learn best|work best)"
+    r"|i'd rather|i can't stand|what i (?:want|need)|give me|spare me|drives me|makes me|for me|never again|no more)\b",
+    re.IGNORECASE,
+)
+
+
+class Extractive:
+    def __init__(self, aspects: int, encoder: str) -> None:
+        self._aspects = aspects
+        self._encoder = ENCODERS.make(encoder)
+        self.fingerprint = f"extractive-{aspects}-{self._encoder.fingerprint}"
+
+    def plan(self, query: Query) -> tuple[str, ...]:
+        written = [s for post in query.posts for s in sentences(post.text) if not s.endswith("?")]
+        preferred = [s for choice in query.choices for s in sentences(choice.chosen)]
+        quotes = written + preferred
+        if not quotes:
+            return ()
+        rows = self._encoder.encode([query.question, *quotes])
+        taste = np.array([bool(TASTE.search(s)) for s in written] + [False] * len(preferred))
+        near = rows[1:] @ rows[0] + taste
+        return tuple(quotes[i] for i in np.argsort(-near, kind="stable")[: self._aspects])
+
+
+@PLANNERS.register("extractive")
+def extractive(aspects: Count = 3, encoder: str = "static") -> Planner:
+    """Sentences on the user's own taste, or of answers they preferred; those near the question first."""
+    return Extractive(aspects, encoder)
+
+
+# --- planners that ask an LLM ---
 MOST = 8
 Most = Annotated[int, Field(ge=1, le=MOST)]
 REMINDER = "Your whole reply must be a numbered list, one short sentence per line: no heading, no introduction."
@@ -157,11 +245,13 @@ class Personas:
         formed = _without_failures(self._form({n: seen for n, (seen, _) in split.items()}), done)
         kept = _without_failures(self._test(formed, {n: held for n, (_, held) in split.items()}), done)
         done |= {n: () for n, hypotheses in kept.items() if not hypotheses}
-        done |= self._write({n: hypotheses for n, hypotheses in kept.items() if hypotheses})
+        points = {n: "\n".join(f"- {h.text}" for h in hypotheses) for n, hypotheses in kept.items() if hypotheses}
+        prompts = [with_material(load("persona_write"), findings=quote("points", text)) for text in points.values()]
+        done |= zip(points, self._ask(prompts, read_persona, REMIND_PERSONA, "no persona"), strict=True)
         return [done[n] for n in range(len(queries))]
 
     def _form(self, seen: dict[int, list[str]]) -> dict[int, list[Hypothesis] | Failure]:
-        """Hypotheses that name posts which are there; one without evidence is none."""
+        """Hypotheses that cite existing posts; without evidence a hypothesis does not count."""
         replies = self._ask(
             [
                 with_material(
@@ -208,13 +298,6 @@ class Personas:
             elif finding != "refuted":
                 others.append(hypothesis)
         return kept
-
-    def _write(self, kept: dict[int, list[Hypothesis]]) -> dict[int, Plan | Failure]:
-        prompts = [
-            with_material(load("persona_write"), findings=quote("points", "\n".join(f"- {h.text}" for h in hypotheses)))
-            for hypotheses in kept.values()
-        ]
-        return dict(zip(kept, self._ask(prompts, read_persona, REMIND_PERSONA, "no persona"), strict=True))
 
     def _ask(self, prompts: Sequence[str], read: Reader[T], reminder: str, missing: str) -> list[T | Failure]:
         replies = ask(self._model, prompts, read, sampling=self._sampling, reminder=reminder, missing=missing)

@@ -1,20 +1,20 @@
-"""What `prb bon`, `prb ppo` and `prb correlate` print: tables, and the sentences their numbers allow."""
+"""What `prb bon`, `prb ppo` and `prb correlate` return and print: tables, and the sentences their numbers allow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from prb.downstream.bon import trust
 from prb.errors import BadInput
 from prb.failures import count_reasons
 from prb.progress import SILENT, Progress
-from prb.reporting.evaluation_tables import dataset_name
 from prb.reporting.format import (
     MISSING,
     Table,
     bounds,
+    dataset_name,
     interval,
     latex,
     markdown,
@@ -25,10 +25,10 @@ from prb.reporting.format import (
     points,
     stars,
 )
+from prb.reporting.results import Result, Run
 from prb.runs import write_bytes, write_sealed
 from prb.stats.paired import LEVEL
 
-Result = Mapping[str, Any]
 MEASURES = {
     "spearman": "Spearman's ρ",
     "kendall": "Kendall's τ-b",
@@ -48,6 +48,13 @@ PPO_PANELS = {
 
 
 # --- bon ---
+class BestOfN(Run):
+    """The result of `prb bon`."""
+
+    def tables(self) -> Sequence[Table]:
+        return list(bon_tables(self.summary))
+
+
 def bon_tables(summary: Result) -> Iterator[Table]:
     """The curves and the paired differences; under both, how far the grader can be trusted."""
     ks, samples, grader_trust = summary["ks"], summary["samples"], trust(summary)
@@ -98,6 +105,19 @@ def _bon_title(summary: Result) -> str:
 
 
 # --- ppo ---
+@dataclass(frozen=True, repr=False)
+class Ppo(Run):
+    """The result of `prb ppo`."""
+
+    message: str = ""
+    """What to show if verl trained, which writes no summary."""
+    main_process: bool = True
+    """False in all but one of the processes that accelerate started."""
+
+    def tables(self) -> Sequence[Table]:
+        return list(ppo_tables(self.summary))
+
+
 def ppo_tables(summary: Result) -> Iterator[Table]:
     """Held-out prompts before and after training; nothing if none were held out."""
     held, steps = summary["held_out"], summary["train"]["steps"]
@@ -123,6 +143,13 @@ def ppo_lines(summary: Result) -> Iterator[str]:
 
 
 # --- correlate ---
+class Correlation(Run):
+    """The result of `prb correlate`."""
+
+    def tables(self) -> Sequence[Table]:
+        return list(correlation_tables(self.summary))
+
+
 def correlation_tables(result: Result) -> Iterator[Table]:
     left_out = f" ({len(result['left_out'])} with missing scores left out)" if result["left_out"] else ""
     notes = (

@@ -1,22 +1,43 @@
-"""Tables of evaluations: the leaderboard of `prb evaluate`, numbers for CSV, `prb compare`, and `prb audit`."""
+"""What `prb evaluate`, `prb compare` and `prb audit` return and print.
+
+result = prb.evaluate(model="embedding")
+result.accuracy("embedding", "profile")     # Estimate(value=0.508, low=0.487, high=0.530, n=240, …)
+result.frame()                              # a pandas DataFrame, one row per model and condition
+result.tables()                             # what the command line prints
+prb.open_run("runs/mirror-1a2b3c4d")        # the same object from its folder
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from prb.reporting.format import MISSING, Table, bounds, interval, number, p_value, percent, points, stars
+from prb.errors import BadInput, unknown
+from prb.reporting.format import (
+    MISSING,
+    Table,
+    bounds,
+    dataset_name,
+    interval,
+    number,
+    p_value,
+    percent,
+    points,
+    stars,
+)
+from prb.reporting.results import Result, Run, data_frame, estimate
+from prb.runs import OUTCOMES, USERS, read_lines, read_result
 from prb.stats.ratings import METRICS
+from prb.types import Estimate
 
-Result = Mapping[str, Any]
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FRAMES = Literal["summary", "outcomes", "users"]
 SHOWN_FAILURES = 8
 PARTS = ("low", "high", "p", "p_holm", "n", "failed", "ties")
 """Of an estimate, beside its value."""
-
-
-def dataset_name(data: Result) -> str:
-    return f"{data['name']}, split {data['split']}" if data["split"] else str(data["name"])
 
 
 def shown_condition(conditions: Sequence[str]) -> str:
@@ -25,8 +46,83 @@ def shown_condition(conditions: Sequence[str]) -> str:
 
 
 # --- evaluate ---
+class Evaluation(Run):
+    """The result of `prb evaluate`, by model and condition."""
+
+    @cached_property
+    def users(self) -> Mapping[str, Any]:
+        """The content of `users.json`."""
+        return read_result(self.folder, USERS)  # type: ignore[no-any-return]
+
+    @property
+    def models(self) -> list[str]:
+        return list(dict.fromkeys(row["model"] for row in self.summary["results"]))
+
+    @property
+    def conditions(self) -> list[str]:
+        return list(dict.fromkeys(row["condition"] for row in self.summary["results"]))
+
+    def accuracy(self, model: str | None = None, condition: str = "profile") -> Estimate:
+        """Mean credit; the model may be left out if there is only one."""
+        return estimate(self.result(model, condition)["accuracy"])
+
+    def person_effect(self, model: str | None = None, condition: str = "profile") -> Estimate:
+        """Share of twins that the model orders by the user; 0.5 for a user-blind one."""
+        return estimate(self.result(model, condition)["person_effect"])
+
+    def gain(self, model: str | None = None) -> Estimate:
+        """Accuracy with the user's own history minus accuracy without any."""
+        return estimate(self.contrast("gain", model))
+
+    def control(self, model: str | None = None) -> Estimate:
+        """Accuracy with the user's own history minus accuracy with another user's."""
+        return estimate(self.contrast("control", model))
+
+    def result(self, model: str | None = None, condition: str = "profile") -> Mapping[str, Any]:
+        """The entry of `summary.json` with every metric of one model under one condition."""
+        name = self._model(model)
+        if condition not in self.conditions:
+            raise unknown("condition of this run", condition, self.conditions)
+        return next(r for r in self.summary["results"] if (r["model"], r["condition"]) == (name, condition))
+
+    def contrast(self, kind: Literal["gain", "control"], model: str | None = None) -> Mapping[str, Any]:
+        """The entry of `summary.json` with difference, interval and p-values."""
+        name = self._model(model)
+        rows = [row for row in self.summary["contrasts"] if (row["kind"], row["model"]) == (kind, name)]
+        if not rows:
+            raise BadInput(f"this run has no {kind}: it needs profile and {'none' if kind == 'gain' else 'shuffled'}")
+        return rows[0]  # type: ignore[no-any-return]
+
+    def frame(self, of: FRAMES = "summary") -> DataFrame:
+        """One row per model and condition, per outcome, or per user, model and condition."""
+        if of == "outcomes":
+            return data_frame(read_lines(self.folder / OUTCOMES))
+        if of == "users":
+            return data_frame(
+                {"user": user} | {k: v if k in ("model", "condition") else v[n] for k, v in row.items()}
+                for row in self.users["results"]
+                for n, user in enumerate(self.users["users"])
+            )
+        contrasts = {(row["model"], row["kind"]): row for row in self.summary["contrasts"]}
+        rows = [dict(row) for row in self.summary["results"]]
+        for row in rows:
+            if row["condition"] == "profile":
+                row |= {kind: contrasts.get((row["model"], kind)) for kind in ("gain", "control")}
+        return data_frame(rows)
+
+    def tables(self) -> Sequence[Table]:
+        return [evaluation_table(self.summary)]
+
+    def _model(self, model: str | None) -> str:
+        if model is None and len(self.models) == 1:
+            return self.models[0]
+        if model not in self.models:
+            raise unknown("model of this run", str(model), self.models)
+        return model
+
+
 def evaluation_table(summary: Result) -> Table:
-    """One row per model, and the columns that this run has."""
+    """One row per model, cells such as `63.3 [57.0, 69.2]`, and the columns that this run has."""
     return _ratings(summary) if summary["task"] == "ratings" else _pairs(summary)
 
 
@@ -174,6 +270,16 @@ def numbers_table(summaries: Mapping[str, Result]) -> Table:
 
 
 # --- compare ---
+class Comparison(Run):
+    """The result of `prb compare`; `folder` is that of the first run."""
+
+    def tables(self) -> Sequence[Table]:
+        return [comparison(self.summary)]
+
+    def frame(self) -> DataFrame:
+        return data_frame(self.summary["comparisons"])
+
+
 def comparison(result: Result) -> Table:
     columns = ("condition", "A", "B", "acc. A", "acc. B", "A − B", "95 %", "p", "p (Holm)", "changed", "n", "dropped")
     rows = tuple(
@@ -208,6 +314,13 @@ def comparison(result: Result) -> Table:
 
 
 # --- audit ---
+class Audit(Run):
+    """The result of `prb audit`."""
+
+    def tables(self) -> Sequence[Table]:
+        return list(audit_tables(self.summary))
+
+
 def audit_estimates(result: Result) -> Iterator[tuple[str, Result]]:
     """Accuracies from knowing nothing to knowing the rubric."""
     for floor in result["floors"]:

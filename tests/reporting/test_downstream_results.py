@@ -9,7 +9,13 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from prb.reporting.downstream_figures import scatter
-from prb.reporting.downstream_tables import bon_tables, correlation_sentences, correlation_tables, ppo_lines, ppo_tables
+from prb.reporting.downstream_results import (
+    bon_tables,
+    correlation_sentences,
+    correlation_tables,
+    ppo_lines,
+    ppo_tables,
+)
 from prb.reporting.format import latex, markdown
 from prb.runs import read_json
 from tests.reporting.results import bon_run, ppo_run
