@@ -1,8 +1,9 @@
 """How long a site takes to build and to show, and whether the list of pairs scrolls smoothly; into docs/benchmarks.md.
 
 The runs are synthetic (scripted models, hashed scores) with rows as large as those of the public benchmark: each row is
-its own user with 45 posts; the site is built once more with six rows per user, where tests are sign flips. Pages are opened from disk in a fresh Chromium; times are medians of several visits. The
-list of pairs is scrolled from end to end in 120 steps, one per frame.
+its own user with 45 posts. The site is built once more with six rows per user, where tests are sign flips. Pages are
+opened from disk in a fresh Chromium; times are medians of several visits. The list of pairs is scrolled from end to end
+in 120 steps, one per frame.
 """
 
 from __future__ import annotations

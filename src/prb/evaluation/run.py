@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from prb import __version__
+from prb.batches import rarely_collecting
 from prb.data.index import Shard
 from prb.data.load import Dataset, load
 from prb.engine.executors import Executor, ahead, given, open_executor
@@ -42,6 +43,7 @@ PENDING = "pending.jsonl"
 """Answers of a batch that had to stop: paid for, but not yet in the outcomes."""
 
 
+@rarely_collecting()
 def evaluate(
     config: EvaluateConfig,
     *,
