@@ -163,7 +163,7 @@ class DataConfig(Settings):
     split: str | None = None
     """Which split; `all` for all of them. Default: `test` where rows have splits, else all rows."""
     limit: Count | None = None
-    """At most N rows of the split, spread over clusters; twins stay together. The seed does not matter."""
+    """At most N rows of the split, spread over clusters; twins stay together. Independent of --seed."""
     skip_bad: bool = False
     """Use the good rows of a file with errors, and report how many were left out."""
 
@@ -191,9 +191,9 @@ class UserConfig(MaskingConfig):
     k_choices: Size = 8
     """How many past choices are shown."""
     budget: Size | None = None
-    """At most this many tokens of posts, and as many of choices, estimated as characters / 4."""
+    """At most this many tokens of posts, and the same again for choices, estimated as characters / 4."""
     ranker: RankerName = "embedding"
-    """How the posts and choices that are shown are picked."""
+    """How to pick the posts and choices to show."""
     planner: Name = "extractive"
     """How condition `plan` infers what the user wants."""
     donors: Donors = "matched"

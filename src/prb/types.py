@@ -330,7 +330,7 @@ class Outcome:
     scores: tuple[float | None, ...] | None = None
     """From a scorer: one number per answer, right ones first; `None` where it failed."""
     verdicts: tuple[str | None, ...] | None = None
-    """From a comparer: for each right and each wrong answer, asked with the right one first, then second."""
+    """From a comparer: two verdicts per right-wrong pair, with the right answer shown first, then second."""
     credit: float | None = None
     """1 won, 0.5 tied, 0 lost; `None` is a failure, not a loss, or a row without a right answer (`NO_EVIDENCE`)."""
     margin: float | None = None
@@ -346,7 +346,7 @@ class Outcome:
     plan: tuple[str, ...] = ()
     """What was inferred about the user, under condition `plan`."""
     cut: int = 0
-    """How many posts and choices a token budget left out."""
+    """Posts and choices that `--budget` left out, and parts cut to fit the model."""
     tokens: int = 0
     seconds: float = 0.0
     cost: float = 0.0

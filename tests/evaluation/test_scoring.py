@@ -174,7 +174,7 @@ def test_an_answer_remembered_costs_nothing_whether_or_not_the_run_was_interrupt
     (one,) = whole.batch([first], ["a1"], ("none",))
     (two,) = whole.batch([second], ["a1"], ("none",))
     resumed = ScorerOutcomes("mine", ScriptedScorer(dear), ask)
-    resumed.recall([first], ("none",), [{"scores": list(one.scores or ())}])
+    resumed.remember([first], ("none",), [{"scores": list(one.scores or ())}])
     (after,) = resumed.batch([second], ["a1"], ("none",))
     assert (one.tokens, two.tokens) == (10, 0)
     for name in ("scores", "credit", "tokens", "cut", "cost", "text"):
@@ -185,7 +185,7 @@ def test_recalled_scores_are_not_asked_for_again_but_failures_are() -> None:
     (first, second), ask = asker(make_twins(1))
     model, asked = recording()
     scoring = ScorerOutcomes("mine", model, ask)
-    scoring.recall([first], ("none",), [{"scores": [7.0, None]}])
+    scoring.remember([first], ("none",), [{"scores": [7.0, None]}])
     (line,) = scoring.batch([second], ["a1"], ("none",))
     assert [a.answer for a in asked] == [second.answers[0]]
     assert line.scores == (float(len(second.answers[0])), 7.0)
@@ -279,7 +279,7 @@ def test_recalled_verdicts_are_not_asked_for_again_but_failures_are(stored: list
         return len(duel.first) > len(duel.second)
 
     comparing = ComparerOutcomes("judge", prefers(longer), ask, both_orders=True, seed=0)
-    comparing.recall([first], ("none",), [{"verdicts": stored}])
+    comparing.remember([first], ("none",), [{"verdicts": stored}])
     list(comparing.batch([second], ["a1"], ("none",)))
     assert len(duels) == asked_again
 
@@ -297,7 +297,7 @@ def test_one_recalled_order_is_the_one_that_was_asked(flipped: bool) -> None:
     whole = ComparerOutcomes("judge", prefers(first), ask, both_orders=False, seed=0)
     (line,) = whole.batch([item], ["u"], ("none",))
     resumed = ComparerOutcomes("judge", prefers(first), ask, both_orders=False, seed=0)
-    resumed.recall([item], ("none",), [{"verdicts": list(line.verdicts or ())}])
+    resumed.remember([item], ("none",), [{"verdicts": list(line.verdicts or ())}])
     (again,) = resumed.batch([item], ["u"], ("none",))
     assert len(duels) == 1
     assert (again.verdicts, again.credit) == (line.verdicts, line.credit)
@@ -362,6 +362,6 @@ def test_what_a_comparer_said_of_several_answers_is_recalled(monkeypatch: pytest
         silent = ComparerOutcomes(
             "judge", ScriptedComparer(lambda _: Failure("asked again")), ask, both_orders=both, seed=1
         )
-        silent.recall(items, ("none",), [orjson.loads(orjson.dumps(line))])
+        silent.remember(items, ("none",), [orjson.loads(orjson.dumps(line))])
         (again,) = silent.batch(items, ["u1"], ("none",))
         assert (again.verdicts, again.credit) == (line.verdicts, line.credit)

@@ -51,7 +51,7 @@ def test_notes_say_how_to_read_it_and_name_the_user_blind_values(summary: dict[s
         "gain = profile − none",
         "control = profile − shuffled",
         "user-blind: exactly 50",
-        "Failed under profile: 2 busy (shy).",
+        "Failed under profile: 2 × busy (shy).",
     ):
         assert part in notes
 
@@ -69,7 +69,7 @@ def test_a_model_without_any_answer_has_dashes(write_jsonl: Write, tmp_path: Pat
         evaluate(config, models={"mine": ScriptedComparer(lambda _: Failure("no verdict"))}).summary
     )
     assert table.rows == (("mine", "–", "–", "–", "–", "–", "6"),)
-    assert table.notes[-1] == "Failed under shuffled: 2 no verdict (every model)."
+    assert table.notes[-1] == "Failed under shuffled: 2 × no verdict (every model)."
 
 
 def test_rows_without_a_rubric_are_named_with_the_reason(write_jsonl: Write, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_rows_without_a_rubric_are_named_with_the_reason(write_jsonl: Write, tmp
     models = {"mine": ScriptedScorer(by_length), "other": ScriptedScorer(by_length)}
     config = replace(config, model=tuple(models), condition=("none", "oracle"))
     table = evaluation_table(evaluate(config, models=models).summary)
-    assert table.notes[-1] == "Failed under oracle: 1 no rubric to show (every model)."
+    assert table.notes[-1] == "Failed under oracle: 1 × no rubric to show (every model)."
 
 
 def test_split_and_rows_left_out_are_in_the_title(write_jsonl: Write, tmp_path: Path) -> None:

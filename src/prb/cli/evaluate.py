@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 
 from prb.cli.parse import parse, print_run
@@ -11,7 +10,6 @@ from prb.evaluation.config import EvaluateConfig
 
 def command(args: Sequence[str]) -> None:
     config = parse(EvaluateConfig, args, "evaluate")
-    gc.set_threshold(100_000)  # rows come and go by the million and hold no cycles; looking for some takes 10 % longer
     from prb.api import evaluate
 
     print_run(lambda: evaluate(config), lambda r: f"run: {r.folder}   site: prb report {r.folder}", json=config.json)

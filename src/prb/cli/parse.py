@@ -112,7 +112,7 @@ def _members(annotation: Any) -> list[Any]:
 
 def _help(field: FieldInfo, flag: Flag, description: str) -> str:
     text = description.replace("%", "%%").replace("\n", " ")
-    text += " A flag --dataset means the same." if flag.either else ""
+    text += " --dataset X also works." if flag.either else ""
     if field.is_required():
         return f"{text} (required)"
     shown = field.default

@@ -26,7 +26,7 @@ from prb.data.index import Index, Shard, Users
 from prb.data.schema import BUILD, Problem, Task
 from prb.data.source import RawRow, Source, open_source, read_jsonl, subset_of
 from prb.errors import BadData, BadInput
-from prb.stats.estimate import components, sharing
+from prb.stats.estimate import components, links_by_text
 from prb.types import Item, Pair
 
 SMALL = 4096
@@ -356,8 +356,8 @@ class Scan:
         names = [users[i] for i in positions]
         everyone = set(names)
         questions, chosen, rejected = (np.array(column, dtype=np.int64)[positions] for column in self._hashes)
-        by_question = list(sharing(questions, names))
-        by_answer = sharing(np.concatenate([chosen, rejected]), names + names)
+        by_question = list(links_by_text(questions, names))
+        by_answer = links_by_text(np.concatenate([chosen, rejected]), names + names)
         for shared in ([*by_question, *by_answer], by_question):
             cluster_of = components([*couples, *shared])
             largest = max(Counter(cluster_of.get(name, name) for name in everyone).values())

@@ -35,7 +35,7 @@ class Built:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryBuilder:
-    """Turns items into queries; the only code that reads a rubric, and only for `oracle`."""
+    """Turns items into queries; the only code that may put a rubric into a query, and only for `oracle`."""
 
     rank: Ranker
     planner: Planner

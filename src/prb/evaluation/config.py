@@ -59,14 +59,15 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     """When a query does not fit a model: cut the oldest posts, then choices, turns and the middle of the question, and
     count the cuts; or stop the run."""
     batch: Count = 64
-    """Rows per batch; a crash costs at most one."""
+    """Rows per batch; a crash loses at most the batches under way."""
     seed: Seed = 0
     """Fixes donors, answer orders and resampling."""
     shard: str | None = None
     """`i/n`: evaluate only part i of n (from 1). Whole clusters are assigned by hash; `prb merge` combines the
     parts."""
     require: str | None = None
-    """Exit 1 unless this holds, e.g. "accuracy>0.6,embedding:control.low>0"; without `model:` for every model."""
+    """Exit 1 unless this holds, e.g. "accuracy>0.6,embedding:control.low>0"; a
+    clause without `model:` must hold for every model."""
 
     @model_validator(mode="after")
     def check_protocol(self) -> Self:

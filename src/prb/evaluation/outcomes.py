@@ -50,11 +50,14 @@ class Detail:
 
 @dataclass(slots=True)
 class Column:
-    """One model under one condition. NaN marks a failure here and only here: files have null, estimates count it."""
+    """One model under one condition.
+
+    A NaN margin marks a failure, a NaN credit a failure or a row without evidence, here and only here: files have null.
+    """
 
     _credits: array[float] = field(default_factory=lambda: array("d"))
     _margins: array[float] = field(default_factory=lambda: array("d"))
-    _ratings: array[float] = field(default_factory=lambda: array("d"))
+    _single_scores: array[float] = field(default_factory=lambda: array("d"))
     verdicts: list[Sequence[str | None]] = field(default_factory=list)
     """Of each duel, in both orders."""
     several: dict[int, Sequence[Any]] = field(default_factory=dict)
@@ -81,14 +84,14 @@ class Column:
     @property
     def score(self) -> Floats:
         """Of single answers (task `ratings`)."""
-        return np.array(self._ratings)
+        return np.array(self._single_scores)
 
     def add(self, line: Mapping[str, Any]) -> None:
         credit, margin, scores, verdicts = line["credit"], line["margin"], line["scores"], line["verdicts"]
         self._credits.append(NAN if credit is None else credit)
         self._margins.append(NAN if margin is None else margin)
         rating = scores[0] if scores and len(scores) == 1 else None
-        self._ratings.append(NAN if rating is None else rating)
+        self._single_scores.append(NAN if rating is None else rating)
         if verdicts is not None:
             self.verdicts += zip(verdicts[::2], verdicts[1::2], strict=True)
         answered = scores if verdicts is None else verdicts

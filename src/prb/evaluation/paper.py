@@ -112,7 +112,7 @@ class PaperScoring:
             about = {"scores": (chosen, rejected), "margin": chosen - rejected}
             yield _outcome(self.name, item, clusters[n], conditions[0], won, about)
 
-    def recall(self, *_: Any) -> None:
+    def remember(self, *_: Any) -> None:
         """Nothing is remembered between rows."""
 
 
@@ -149,7 +149,7 @@ class PaperJudging:
             }
             yield _outcome(self.name, item, clusters[n], conditions[0], won, about)
 
-    def recall(self, *_: Any) -> None:
+    def remember(self, *_: Any) -> None:
         """Nothing is remembered between rows."""
 
     def _chat(self, item: Item) -> tuple[Turn, ...]:

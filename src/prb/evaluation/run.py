@@ -162,7 +162,7 @@ class Runner:
         row = 0
         while row < rows_done:
             batch = next(batches)
-            evaluator.recall(batch, self.config.condition, self._read(name, len(batch)))
+            evaluator.remember(batch, self.config.condition, self._read(name, len(batch)))
             row += len(batch)
         with self._keeping_paid(evaluator):
             for batch, finish in self._ahead(evaluator, batches, row):
@@ -294,7 +294,7 @@ class Runner:
                 break
             for number, line in numbered.items():
                 checked.read(line, f"{self._journal.path}, line {number + 1}")
-            evaluator.recall(batch, conditions, list(numbered.values()))
+            evaluator.remember(batch, conditions, list(numbered.values()))
             failed = {n: line for n, line in numbered.items() if n in numbers}
             if failed:
                 again.append((row, batch, failed))

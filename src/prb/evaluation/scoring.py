@@ -106,7 +106,8 @@ class Scoring(ABC, Generic[A, V]):
         conditions: Sequence[Condition],
         only: Sequence[int] | None = None,
     ) -> Callable[[], list[Outcome]]:
-        """`batch` in two steps: this submits to the model what it was not asked before; the result returns outcomes."""
+        """`batch` in two steps: submit whatever the model has not been asked yet, and return a function that waits for
+        the answers and makes outcomes of them."""
         places = [(item, cluster, c) for c in conditions for item, cluster in zip(items, clusters, strict=True)]
         if only is not None:
             places = [places[n] for n in only]
@@ -196,7 +197,7 @@ class Scoring(ABC, Generic[A, V]):
     @abstractmethod
     def _earned(self, item: Item, answers: list[V | Failure]) -> Earned: ...
 
-    def recall(
+    def remember(
         self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]
     ) -> None:
         """Remember the answers that an interrupted process got; a plan that failed there is asked for again."""
@@ -351,7 +352,7 @@ class RecordedOutcomes:
                     text=record.text,
                 )
 
-    def recall(self, *_: Any) -> None:
+    def remember(self, *_: Any) -> None:
         """Nothing is remembered between rows."""
 
 

@@ -1,7 +1,8 @@
 """From columns of outcomes to `summary.json` and `users.json`. Nothing here depends on the clock.
 
-A column is one model under one condition: arrays of credits and margins with one entry per row of the dataset, NaN
-where the row failed. `stats/` computes everything from these arrays and from what the dataset's index says of the rows.
+A column is one model under one condition: arrays of credits and margins with one entry per row of the dataset. A NaN
+margin marks a failure, a NaN credit a failure or a row without evidence. `stats/` computes everything from these arrays
+and from what the dataset's index says of the rows.
 """
 
 from __future__ import annotations
@@ -83,16 +84,16 @@ class Statistics:
 
     def of_pairs(self, column: Column, seed: int) -> dict[str, Any]:
         credit, margin = column.credit, column.margin
-        answered = ~np.isnan(credit)
+        counted = ~np.isnan(credit)
         failed = int(np.isnan(margin).sum())
         won = np.where(credit == 1, 1.0, 0.0)
         exact = cancels(margin, self._twins)
         untied = exact and not bool((credit == 0.5).any())
         return {
-            "accuracy": share(credit[answered], self._clusters[answered], failed=failed, exact=exact).as_dict(),
-            "strict_accuracy": share(won[answered], self._clusters[answered], failed=failed, exact=untied).as_dict(),
+            "accuracy": share(credit[counted], self._clusters[counted], failed=failed, exact=exact).as_dict(),
+            "strict_accuracy": share(won[counted], self._clusters[counted], failed=failed, exact=untied).as_dict(),
             **self._of_several(column, credit, failed),
-            **self._mirror(credit, margin, answered, seed),
+            **self._mirror(credit, margin, counted, seed),
             "by_category": _dicts(by_label(credit, self._clusters, self._index.categories, margin, self._twins)),
             "by_tier": _dicts(by_label(credit, self._clusters, self._index.tiers, margin, self._twins)),
             "by_group": by_group(credit, self._clusters, self._index.groups, margin, self._twins),

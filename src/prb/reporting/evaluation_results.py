@@ -181,15 +181,15 @@ def _extra_columns(summary: Result, shown: str) -> Iterator[ExtraColumn]:
         yield ExtraColumn(
             "mirror",
             lambda row: percent((row["mirror_accuracy"] or {}).get("value")),
-            f"person effect and mirror under {shown}: share of twins ordered by the user (user-blind: exactly 50) "
-            "and share with both twins right (coin: 25, user-blind: 0).",
+            f"person effect and mirror under {shown}: share of twin pairs whose margins lean toward each user's own "
+            "answer (user-blind: exactly 50), and share with both twins right (coin: 25, user-blind: 0).",
         )
     if all("pairwise_accuracy" in row for row in results):
         chance = percent(summary["dataset"]["chance"])
         yield ExtraColumn(
             "pairwise",
             lambda row: percent(row["pairwise_accuracy"]["value"]),
-            f"A row is right if a right answer is ranked first; a coin would score {chance}. "
+            f"A row counts as correct if a right answer is ranked first; a coin would score {chance}. "
             f"pairwise: share of right-wrong pairs in the right order under {shown} (coin: 50).",
         )
     if any("rewardbench2" in row for row in results):
@@ -232,10 +232,10 @@ def _failed_rows(results: Sequence[Result]) -> Iterator[str]:
         for reason, count in row["failures"].items():
             models.setdefault((row["condition"], reason, count), []).append(row["model"])
     everyone = len({row["model"] for row in results})
-    lines = [
-        f"Failed under {condition}: {count} {reason} ({', '.join(names) if len(names) < everyone else 'every model'})."
-        for (condition, reason, count), names in models.items()
-    ]
+    lines = []
+    for (condition, reason, count), names in models.items():
+        who = ", ".join(names) if len(names) < everyone else "every model"
+        lines.append(f"Failed under {condition}: {count} × {reason} ({who}).")
     yield from lines[:SHOWN_FAILURES]
     if len(lines) > SHOWN_FAILURES:
         yield f"… and {len(lines) - SHOWN_FAILURES} more reasons; `failures` in summary.json has all."

@@ -1,10 +1,10 @@
 """Clusters, and means with intervals that respect them.
 
-Rows of one user, and of a user's mirror twin, are not independent: users linked by mirror rows form one cluster. The
-clustered variance is the usual sandwich with the small-sample factor G/(G−1) (Liang & Zeger 1986,
-doi:10.1093/biomet/73.1.13; for model evaluation: Miller 2024, arXiv 2411.00640). It enters Wilson's interval (1927,
-doi:10.1080/01621459.1927.10502953) as an effective sample size n / design effect, with a t quantile on G−1 degrees of
-freedom (Korn & Graubard 1998, Survey Methodology 24).
+Rows of one user are not independent, nor are those of linked users (mirror twins, a shared question or answer): linked
+users form one cluster, see `data/load.py`. The clustered variance is the usual sandwich with the small-sample factor
+G/(G−1) (Liang & Zeger 1986, doi:10.1093/biomet/73.1.13; for model evaluation: Miller 2024, arXiv 2411.00640). It enters
+Wilson's interval (1927, doi:10.1080/01621459.1927.10502953) as an effective sample size n / design effect, with a t
+quantile on G−1 degrees of freedom (Korn & Graubard 1998, Survey Methodology 24).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def components(links: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name: root(name) for name in parent}
 
 
-def sharing(texts: Ints, users: Sequence[str]) -> Iterator[tuple[str, str]]:
+def links_by_text(texts: Ints, users: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Links between users whose texts, given as hashes, are equal."""
     order = np.argsort(texts, kind="stable")
     for n in np.flatnonzero(texts[order[1:]] == texts[order[:-1]]):

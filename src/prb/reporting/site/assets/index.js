@@ -42,7 +42,7 @@
       found.push({ key: kind, label: kind, title, of: (r) => value(r[kind]), text: (r) => contrast(r[kind]), more: (r) => bounds(r[kind]) });
     }
     if (all.some((r) => r.effect)) {
-      found.push({ key: "effect", label: "person effect", title: "share of twins ordered by the user; a user-blind model has exactly 50", of: (r) => value(r.effect), text: (r) => (r.effect ? percent(r.effect.value) + stars(r.effect.p) : "–") });
+      found.push({ key: "effect", label: "person effect", title: "share of twin pairs whose margins lean toward each user's own answer; a user-blind model has exactly 50", of: (r) => value(r.effect), text: (r) => (r.effect ? percent(r.effect.value) + stars(r.effect.p) : "–") });
       found.push({ key: "mirror", label: "mirror", title: "share of twins with both right; chance is 25, a user-blind model has 0", of: (r) => value(r.mirror), text: (r) => percent(value(r.mirror)) });
     }
     if (all.some((r) => r.failed)) found.push({ key: "failed", label: "failed", of: (r) => r.failed, text: (r) => count(r.failed) });
