@@ -22,8 +22,10 @@ def worth(ask: Ask) -> float:
 class Recorder:
     """Scores by `worth`, notes each batch, waits for `gate`, raises on poison, fails on what is unscorable."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds: float = 0.0, *, keep: bool = True) -> None:
+        """`keep`: whether batches are kept; in a long run they would look like a leak of the server."""
         self.fingerprint = "recorder-1"
+        self._keep = keep
         self.batches: list[list[Ask]] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -31,7 +33,8 @@ class Recorder:
         self._seconds = seconds
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
-        self.batches.append(list(asks))
+        if self._keep:
+            self.batches.append(list(asks))
         self.entered.release()
         assert self.gate.wait(30)
         time.sleep(self._seconds)

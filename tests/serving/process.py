@@ -58,7 +58,9 @@ def main(args: Args) -> None:
 
     config = ServeConfig(model="recorder", port=0, queue=args.queue, batch=args.batch, max_answers=8, window_ms=2)
     done = serve(
-        config, model=Recorder(args.seconds), ready=lambda server: print(json.dumps({"url": server.url}), flush=True)
+        config,
+        model=Recorder(args.seconds, keep=False),
+        ready=lambda server: print(json.dumps({"url": server.url}), flush=True),
     )
     print(f"{done.scored} scored", file=sys.stderr)
 
