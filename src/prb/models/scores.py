@@ -194,7 +194,7 @@ def reader() -> Recorded:
 
 @MODELS.register("personal-recorded")
 def personal_recorded() -> Recorded:
-    """Scores of `personal?lm=smollm2` on `mirror`, recorded with `--k 40` under none, profile and shuffled."""
+    """Scores of `personal?lm=smollm2` on `mirror`, splits test and hard, recorded with all posts shown."""
     with as_file(files("prb.data") / "mirror" / "personal.jsonl") as path:
         return RecordedScores(path)
 
