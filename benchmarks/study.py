@@ -88,7 +88,7 @@ def main(args: Args) -> None:
     scatter(result, args.out / "scatter.svg")
     text = "\n".join(
         [*map(markdown, correlation_tables(result)), *(f"- {sentence}" for sentence in correlation_sentences(result))]
-    )
+    ).replace(f"{args.out}/", "")  # the folder is this machine's
     print(text)
     if args.record:
         scatter(result, ROOT / "docs" / "correlation.svg")
