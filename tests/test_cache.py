@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -202,3 +203,23 @@ def test_a_damaged_cache_gives_its_values_or_one_line(tmp_path: Path, seed: int)
     with suppress(PrbError):
         found = Cache(path).get(list(values))
         assert all(values[key] == value for key, value in found.items())
+
+
+def test_a_new_cache_can_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    failed: list[Exception] = []
+
+    def open_it(path: Path, together: threading.Barrier) -> None:
+        together.wait()
+        try:
+            Cache(path).close()
+        except PrbError as error:
+            failed.append(error)
+
+    for number in range(30):
+        together = threading.Barrier(8)
+        at_once = [threading.Thread(target=open_it, args=(tmp_path / f"{number}.sqlite", together)) for _ in range(8)]
+        for thread in at_once:
+            thread.start()
+        for thread in at_once:
+            thread.join()
+    assert not failed

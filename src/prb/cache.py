@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS outputs "
     "(key BLOB PRIMARY KEY, model TEXT NOT NULL, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
 )
+PATIENCE = 60.0
+"""Seconds to wait while another process writes."""
 _KEYS_PER_QUERY = 500
 """SQLite allows 999 placeholders in older builds."""
 _UNKNOWN = Failure("not computed")
@@ -57,10 +60,22 @@ class Cache:
         self.path = path or cache_path()
         with self._explained():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+            self._turn_on_wal()
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute(_SCHEMA)
+
+    def _turn_on_wal(self) -> None:
+        """Two processes may create the cache at once, and SQLite does not wait for a lock to change the journal mode."""
+        last_try = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > last_try:
+                    raise
+                time.sleep(0.02)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
