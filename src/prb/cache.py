@@ -66,7 +66,7 @@ class Cache:
             self._db.execute(_SCHEMA)
 
     def _turn_on_wal(self) -> None:
-        """Two processes may create the cache at once, and SQLite does not wait for a lock to change the journal mode."""
+        """Two processes may create the cache at once, and SQLite does not wait for a lock to change the mode."""
         last_try = time.monotonic() + PATIENCE
         while True:
             try:
