@@ -117,9 +117,7 @@ def test_a_size_that_is_not_there_and_a_lost_context_file_are_refused(tmp_path: 
 
 
 def test_a_real_file_that_was_cut_off_is_refused(tmp_path: Path, shared_data: Path) -> None:
-    for file in (
-        shared_data / "formats" / "personamem_v1"
-    ).iterdir():  # a copy would be read-only too
+    for file in (shared_data / "formats" / "personamem_v1").iterdir():  # a copy would be read-only too
         (tmp_path / file.name).write_bytes(file.read_bytes())
     questions = tmp_path / "questions_32k.csv"
     text = questions.read_text("utf-8")
