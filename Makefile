@@ -55,7 +55,7 @@ axes: $(VENV)/.dev  ## learning curves over axes and users, into docs/training.m
 	$(BIN)/python benchmarks/axes.py
 
 EMBEDDED := src/prb/models/personal/embedded/smollm2
-embedded-model: $(VENV)/.dev  ## train the model `personal?lm=smollm2` that ships, and record what it says of mirror (half an hour)
+embedded-model: $(VENV)/.dev  ## train the model `personal?lm=smollm2` that ships, and record what it says of mirror (40 minutes)
 	@rm -rf $(EMBEDDED)
 	$(BIN)/prb train axes --features 'hidden?lm=smollm2&layer=22&alone=true&dtype=fp32' --dataset 'mirror?split=train&users=2' --k 40 \
 	  --validation 0 --out $(EMBEDDED)
@@ -68,7 +68,7 @@ downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with 
 	$(BIN)/prb ppo --policy transformers/smollm2 --model embedding --lora 8 --lr 1e-3 --batch 4 --minibatch 4 --accumulate 2 \
 	  --epochs 1 --steps 10 --k 2 --max-prompt 128 --max-new-tokens 16 --holdout 12 --checkpoint-every 5 --out runs/ppo
 
-study: $(VENV)/.dev  ## trained reward models of graded knowledge: does mirror predict best-of-N? (half an hour)
+study: $(VENV)/.dev  ## trained reward models of graded knowledge: does mirror predict best-of-N? (40 minutes)
 	$(BIN)/python benchmarks/study.py
 
 pictures: $(VENV)/.dev chromium  ## the pictures of the report site, from a real run, into docs/

@@ -11,6 +11,7 @@ import pytest
 import prb.data.facts
 from prb.data.facts import CheckerProcess, Part, check_part, parts_of
 from prb.data.load import Dataset, load
+from prb.data.schema import Task
 from prb.data.source import open_source
 from prb.errors import BadData
 
@@ -74,3 +75,21 @@ def test_what_a_lost_process_should_check_is_checked_here(rows: Path, in_small_p
     assert process.check(part) == alive
     assert alive == check_part(rows, Part(*part), prb.data.facts.Checker("pairs", donors=True))
     assert alive.facts
+
+
+def test_no_process_is_left_when_the_check_is_broken_off(
+    rows: Path, in_small_parts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[CheckerProcess] = []
+
+    class Noted(CheckerProcess):
+        def __init__(self, path: Path, task: Task, donors: bool) -> None:
+            super().__init__(path, task, donors)
+            started.append(self)
+
+    monkeypatch.setattr(prb.data.facts, "CheckerProcess", Noted)
+    stream = prb.data.facts.check_in_parts(rows, "pairs", donors=False)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert len(started) == 3
+    assert all(each._process is not None and each._process.poll() is not None for each in started)

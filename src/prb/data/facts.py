@@ -216,9 +216,10 @@ def check_in_parts(path: Path, task: Task, donors: bool) -> Iterator[tuple[Part,
             done, later = waiting.popleft()
             yield done, later.result()
     finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # first, or what waits would be checked here after all
         for checker in checkers:
             checker.stop()
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown()
 
 
 class CheckerProcess:
@@ -228,7 +229,7 @@ class CheckerProcess:
         self._path, self._task, self._donors = path, task, donors
         # not multiprocessing, which would run a user's script once more in every process
         command = [sys.executable, "-c", "from prb.data.facts import serve; serve()", str(path), task, str(int(donors))]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folder or "." for folder in sys.path)}
         try:
             self._process: subprocess.Popen[bytes] | None = subprocess.Popen(  # noqa: S603
                 command,
@@ -259,7 +260,7 @@ class CheckerProcess:
     def stop(self) -> None:
         if self._process:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()
 
 
 def serve() -> None:
