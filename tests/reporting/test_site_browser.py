@@ -67,6 +67,7 @@ def test_the_board_sorts_by_any_column_and_says_so(visit: Open, site: Path) -> N
     assert models(window) == [EVIL, LONG, "failing", "knows"]
     assert window.page.locator("th[aria-sort=ascending]").inner_text() == "model"
     window.page.keyboard.press("Enter")  # the head that was clicked has the focus still
+    window.page.wait_for_selector("th[aria-sort=descending] button[data-sort=model]")
     assert models(window) == ["knows", "failing", LONG, EVIL]
     window.page.click("th button[data-sort=shuffled]")
     assert models(window)[-1] == "failing"  # without a number, last either way
