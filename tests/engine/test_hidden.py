@@ -68,6 +68,19 @@ def test_a_layer_that_is_not_there_is_refused(loaded: Checkpoint) -> None:
         HiddenStates(loaded, 9, "mean")
 
 
+def test_blocks_above_the_layer_are_not_run(tmp_path: Path) -> None:
+    loaded = load(str(tiny.save(tmp_path / "lm", "llama")), "causal", Loading(dtype="fp32"))
+    states = HiddenStates(loaded, 1, "mean")
+    run: list[int] = []
+    for number, block in enumerate(loaded.body.layers):
+        block.register_forward_hook(lambda *_, number=number: run.append(number))
+    states.answers([Ask(QUERY, "a book"), Ask(QUERY, "cook late")])
+    assert set(run) == {0}
+    run.clear()
+    loaded.body(input_ids=torch.tensor([[1, 2, 3]]))
+    assert run == [0, 1, 2]  # the model itself is whole
+
+
 def test_hidden_features_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from prb.models.personal.features import make_features
 

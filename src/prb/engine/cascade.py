@@ -339,7 +339,7 @@ class Cascade:
         self._body, self._model = body, model
         self._configs = {id(m.config): m.config for m in body.modules() if hasattr(m, "config")}
         self._lock = _LOCKS.setdefault(model, threading.RLock())
-        config = model.config.get_text_config()
+        config = body.config.get_text_config()
         self._layers = config.num_hidden_layers
         kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
         self._window = getattr(config, "sliding_window", None) if "sliding_attention" in kinds else None

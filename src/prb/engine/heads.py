@@ -291,7 +291,7 @@ def output_states(checkpoint: Checkpoint) -> tuple[States | None, Sharing]:
 
 
 class AtLayer(torch.nn.Module):
-    """A model body whose last hidden state is that of an inner layer; 0 is the embedding, -1 the last."""
+    """A model body whose last hidden state is that of an inner layer, 0 being the embedding."""
 
     def __init__(self, body: Any, layer: int) -> None:
         super().__init__()
@@ -308,6 +308,52 @@ class AtLayer(torch.nn.Module):
         )
 
 
+class UpToLayer(torch.nn.Module):
+    """As `AtLayer`, and stops there. The weights are those of the whole body."""
+
+    def __init__(self, body: Any, layer: int) -> None:
+        super().__init__()
+        last = copy.copy(body.layers[layer])
+        last.forward = _stop
+        self._body = copy.copy(body)
+        self._body._modules = {**body._modules, "layers": torch.nn.ModuleList([*body.layers[:layer], last])}
+        self.config = copy.copy(body.config)
+        self.config.num_hidden_layers = layer
+
+    def get_input_embeddings(self) -> Any:
+        return self._body.get_input_embeddings()
+
+    def forward(self, **inputs: Any) -> Any:
+        try:
+            self._body(**inputs)
+        except _Reached as reached:
+            return SimpleNamespace(last_hidden_state=reached.states, past_key_values=inputs.get("past_key_values"))
+        raise NotImplementedError("its blocks are not run one after the other")
+
+
+class _Reached(Exception):
+    def __init__(self, states: Tensor) -> None:
+        self.states = states
+
+
+def _stop(hidden_states: Tensor, *_: Any, **__: Any) -> None:
+    raise _Reached(hidden_states)
+
+
+@torch.inference_mode()
+def at_layer(checkpoint: Checkpoint, layer: int) -> AtLayer | UpToLayer:
+    """Without running the blocks above the layer, if its state is the same that way."""
+    whole = AtLayer(checkpoint.body, layer).eval()
+    inputs = padded_inputs([checkpoint.probe_tokens], input_device(whole))
+    if layer:
+        with suppress(*RUN_ERRORS):
+            early = UpToLayer(checkpoint.body, layer).eval()
+            expected, actual = (body(**inputs).last_hidden_state for body in (whole, early))
+            if agree(actual, expected, expected.dtype):
+                return early
+    return whole
+
+
 class HiddenStates:
     """States of a layer, pooled over an answer's tokens; prefixes that answers share are computed once."""
 
@@ -319,7 +365,7 @@ class HiddenStates:
         self.fingerprint = f"hidden-{checkpoint.fingerprint}-{layer}-{pool}"
         self._checkpoint, self._pool = checkpoint, pool
         self._chat = Chat(checkpoint.tokenizer)
-        self._states = States(checkpoint, AtLayer(checkpoint.body, layer).eval())
+        self._states = States(checkpoint, at_layer(checkpoint, layer))
         self.sharing = checkpoint.sharing
         self.execution = str(self.sharing)
 

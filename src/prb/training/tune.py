@@ -69,18 +69,20 @@ class Tuner:
             import torch
         except ImportError:
             raise MissingExtra("matcher", "train") from None
+        from prb.engine.heads import at_layer
         from prb.engine.load import Loading, load
 
         torch.manual_seed(seed)
         base = load(features.options["lm"], "causal", Loading(dtype="fp32"))
         layers = base.model.config.get_text_config().num_hidden_layers
-        self._layer = int(features.options.get("layer", -1)) % (layers + 1)
+        layer = int(features.options.get("layer", -1)) % (layers + 1)
         lora = peft.LoraConfig(
             r=method.rank,
             lora_alpha=LORA_ALPHA * method.rank,
-            target_modules=linear_below(base.model, self._layer),
+            target_modules=linear_below(base.model, layer),
         )
         self._model: Any = peft.get_peft_model(base.model, lora)
+        self._body = at_layer(base, layer)
         self._tokenizer, self._method, self._seed = base.tokenizer, method, seed
         weights = [weight for weight in self._model.parameters() if weight.requires_grad]
         self._optimizer = torch.optim.AdamW(weights, lr=method.rate)
@@ -172,9 +174,9 @@ class Tuner:
         device = next(self._model.parameters()).device
         tokens = torch.tensor([each + [0] * (longest - len(each)) for each in ids], device=device)
         mask = torch.tensor([[1] * len(each) + [0] * (longest - len(each)) for each in ids], device=device)
-        out = self._model(input_ids=tokens, attention_mask=mask, output_hidden_states=True, use_cache=False)
+        states = self._body(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
         weights = mask[:, :, None].float()
-        return (out.hidden_states[self._layer] * weights).sum(1) / weights.sum(1)
+        return (states * weights).sum(1) / weights.sum(1)
 
     def save(self, folder: Path) -> None:
         self._model.save_pretrained(str(folder))
