@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, Protocol, Self, overload, runtime_checkable
 
+import orjson
+
 Role = Literal["system", "user", "assistant"]
 
 
@@ -42,19 +44,29 @@ class Profile(Sequence[Post]):
 
     __slots__ = ("_posts", "_rows")
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, rows: Sequence[Mapping[str, Any]] | memoryview) -> None:
+        """`rows` may be JSON."""
         self._rows = rows
         self._posts: tuple[Post, ...] | None = None
 
     @property
     def posts(self) -> tuple[Post, ...]:
         if self._posts is None:
-            rows = enumerate(self._rows, 1)
+            rows = enumerate(self._parsed, 1)
             self._posts = tuple([Post(str(p.get("id", n)), p.get("category", ""), p["text"]) for n, p in rows])
         return self._posts
 
+    @property
+    def _parsed(self) -> Sequence[Mapping[str, Any]]:
+        if isinstance(self._rows, memoryview):
+            self._rows = orjson.loads(self._rows)
+        return self._rows  # type: ignore[return-value]
+
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._parsed)
+
+    def __reduce__(self) -> tuple[type[Profile], tuple[Any, ...]]:
+        return Profile, (self._parsed,)
 
     @overload
     def __getitem__(self, index: int) -> Post: ...

@@ -48,6 +48,17 @@ def test_a_file_in_parts_gives_what_it_gives_as_a_whole(rows: Path, request: pyt
     assert kept(load(str(rows), split="all", skip_bad=True, donors=True)) == whole
 
 
+def test_ratings_without_ids_are_named_after_their_lines(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    path = tmp_path / "ratings.jsonl"
+    rating = {"user": "u", "question": "q", "profile": [{"text": "long " * 100}], "answer": "a", "rating": 0.5}
+    path.write_bytes(b"".join(orjson.dumps({**rating, "user": f"u{n}"}) + b"\n" for n in range(200)))
+    whole = load(str(path), task="ratings")
+    assert [item.id for item in whole] == [f"ratings.jsonl:{n}" for n in range(1, 201)]
+    request.getfixturevalue("in_small_parts")
+    assert len(parts_of(path)) > 3
+    assert load(str(path), task="ratings").index == whole.index
+
+
 def test_wrong_lines_are_named_by_their_number_in_the_file(rows: Path, request: pytest.FixtureRequest) -> None:
     lines = rows.read_bytes().split(b"\n")
     lines[3], lines[50], lines[57] = b"{broken", b'{"id": 5}', lines[10]

@@ -580,3 +580,12 @@ def test_all_splits_can_be_asked_for(write_jsonl: Write) -> None:
     rows = [make_row(1, split="train"), make_row(2, split="test"), make_row(3)]
     assert load(str(write_jsonl(rows)), split="all").index.ids == ["r1", "r2", "r3"]
     assert load(str(write_jsonl(rows[2:])), split="all").index.ids == ["r3"]
+
+
+def test_a_file_that_changes_after_it_was_checked_is_one_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"".join(line(sound(n)) for n in range(3)))
+    dataset = load(str(path))
+    path.write_bytes(line(sound(0)) + b"{cut off")
+    with pytest.raises(BadInput, match=r"rows\.jsonl has changed since it was checked: rows\.jsonl:2"):
+        list(dataset)

@@ -38,8 +38,12 @@ def prepared(row: RawRow, task: Task) -> Any:
     """The normalized data of a row; ratings without an id are named after their place."""
     data = normalize(row.data) if type(row.data) is dict else row.data
     if task == "ratings" and type(data) is dict and "id" not in data:
-        return {**data, "id": f"{row.place}:{row.line}"}
+        return {**data, "id": place_id(row.place, row.line)}
     return data
+
+
+def place_id(place: str, line: int) -> str:
+    return f"{place}:{line}"
 
 
 class Facts(NamedTuple):
@@ -50,6 +54,7 @@ class Facts(NamedTuple):
     reasons: list[str]
     """What is wrong with it; if anything is, the rest is not known."""
     id: str = ""
+    """Empty if it is to be named after its place."""
     user: str = ""
     split: str | None = None
     category: str = ""
@@ -78,11 +83,11 @@ class Checker:
         self._met: set[tuple[str, str | None]] = set()
 
     def facts(self, row: RawRow) -> Facts:
-        data = prepared(row, self._task)
+        data = normalize(row.data) if type(row.data) is dict else row.data
         reasons = [row.problem] if row.problem else row_problems(data, self._task)
         if reasons:
             return Facts(row.place, row.line, reasons)
-        row_id, split = str(data["id"]), data.get("split")
+        row_id, split = str(data.get("id", "")), data.get("split")
         user = str(data["user"]) if "user" in data else row_id
         facts = Facts(
             place=row.place,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from prb.data.facts import NO_GROUPS, Checker, Facts, check_in_parts, in_parts, prepared
+from prb.data.facts import NO_GROUPS, Checker, Facts, check_in_parts, in_parts, place_id, prepared
 from prb.data.index import Index, Shard, Users
-from prb.data.schema import BUILD, Problem, Task
-from prb.data.source import RawRow, Source, open_source, read_jsonl, subset_of
+from prb.data.schema import BUILD, Problem, Task, parse_checked
+from prb.data.source import FileSource, RawRow, Source, open_source, read_jsonl, subset_of
 from prb.errors import BadData, BadInput
 from prb.stats.estimate import components, links_by_text
 from prb.types import Item, Pair
@@ -71,16 +71,25 @@ class Dataset:
 
     def _stream(self) -> Iterator[Item]:
         build = BUILD[self.task]
-        return (build(data) for _, _, data in self._rows(self._sampled))
+        source = self.source
+        if isinstance(source, FileSource) and source.lines:
+            rows: Iterable[RawRow] = read_jsonl(source.path, parse=parse_checked)
+        else:
+            rows = source.rows()
+        return (build(data) for _, _, data in self._rows(self._sampled, rows))
 
     def other(self, field: str) -> Iterator[Any]:
         """For each row, a field that is not part of our format, `None` where it is missing. Reads the source again."""
         return (data.get(field) for _, _, data in self._rows(self._sampled))
 
-    def _rows(self, only: frozenset[int] | None = None) -> Iterator[tuple[int, RawRow, dict[str, Any]]]:
-        for ordinal, row in enumerate(self.source.rows()):
+    def _rows(
+        self, only: frozenset[int] | None = None, rows: Iterable[RawRow] | None = None
+    ) -> Iterator[tuple[int, RawRow, dict[str, Any]]]:
+        for ordinal, row in enumerate(self.source.rows() if rows is None else rows):
             if ordinal in self._bad or (only is not None and ordinal not in only):
                 continue
+            if row.problem:
+                raise BadInput(f"{self.name} has changed since it was checked: {row.place}:{row.line}: {row.problem}")
             data = prepared(row, self.task)
             if self.split is None or data.get("split") == self.split:
                 yield ordinal, row, data
@@ -262,16 +271,17 @@ class Scan:
     def _add(self, facts: Facts) -> None:
         ordinal, self._rows = self._rows, self._rows + 1
         reasons = facts.reasons
-        if not reasons and facts.id in self.ids:
-            place, line = self._place(self.ids[facts.id])
-            reasons = [f"duplicate id {facts.id!r}, first seen at {place}:{line}"]
+        row_id = facts.id or place_id(facts.place, facts.line)
+        if not reasons and row_id in self.ids:
+            place, line = self._place(self.ids[row_id])
+            reasons = [f"duplicate id {row_id!r}, first seen at {place}:{line}"]
         place_number = self._places.setdefault(facts.place, len(self._places))
         if reasons:
             self.bad.add(ordinal)
             self.problems += [Problem(facts.place, facts.line, reason) for reason in reasons]
             return
         index = self._index
-        self.ids[facts.id] = len(self._ordinals)
+        self.ids[row_id] = len(self._ordinals)
         self._ordinals.append(ordinal)
         self._place_of.append(place_number)
         self._line_of.append(facts.line)
@@ -289,7 +299,7 @@ class Scan:
         for counts, count in zip((*index.answers, *self._hashes), (*facts.answers, *facts.hashes), strict=True):
             counts.append(count)
         if facts.mirror:
-            self._mirrors[facts.id] = facts.mirror
+            self._mirrors[row_id] = facts.mirror
 
     def _place(self, position: int) -> tuple[str, int]:
         return list(self._places)[self._place_of[position]], self._line_of[position]

@@ -143,9 +143,19 @@ class FileSource:
     def rows(self) -> Iterator[RawRow]:
         return READERS[_ending(self.path)](self.path)
 
+    @property
+    def lines(self) -> bool:
+        """Whether it is JSONL."""
+        return READERS[_ending(self.path)] is read_jsonl
 
-def read_jsonl(path: Path, start: int = 0, end: int | None = None) -> Iterator[RawRow]:
-    """All lines, or those between two places in the file, counted from the first of them."""
+
+def read_jsonl(
+    path: Path, start: int = 0, end: int | None = None, *, parse: Callable[[bytes], Any] | None = None
+) -> Iterator[RawRow]:
+    """All lines, or those between two places in the file, counted from the first of them.
+
+    `parse`, for a file that was checked before: raises ValueError if the line was another one then.
+    """
     packed, place = path.suffix == ".gz", path.name
     try:
         with cast(BinaryIO, gzip.open(path)) if packed else path.open("rb", buffering=1 << 20) as file:
@@ -168,7 +178,7 @@ def read_jsonl(path: Path, start: int = 0, end: int | None = None) -> Iterator[R
                     continue
                 text = line.removeprefix(b"\xef\xbb\xbf") if first else line
                 if text and not text.isspace():
-                    yield _parse(place, number, text)
+                    yield _parse(place, number, text) if parse is None else _checked(place, number, text, parse)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise BadInput(f"{path} cannot be read as gzip: {error}") from None
 
@@ -377,6 +387,13 @@ def _parse(place: str, number: int, line: bytes) -> RawRow:
         except UnicodeDecodeError as wrong:
             problem = f"wrong encoding: byte {wrong.start + 1} is not UTF-8"
         return RawRow(place, number, line, problem=NUL if b"\0" in line else problem)
+
+
+def _checked(place: str, number: int, line: bytes, parse: Callable[[bytes], Any]) -> RawRow:
+    try:
+        return RawRow(place, number, line, parse(line))
+    except ValueError as error:
+        return RawRow(place, number, line, problem=str(error))
 
 
 def _has_nul(line: bytes) -> bool:
