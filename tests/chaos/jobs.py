@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.building.author import Author, make_record
 from tests.conftest import Row, make_row, make_twins
 from tests.downstream import fakes
 from tests.downstream.ppo import runs as ppo_runs
+from tests.engine.executors.clusters import ENVIRONMENT
 from tests.grading.test_run import Recording
 from tests.runs import outcomes, recording, settings
 from tests.training.synthetic import rows_of_twelve
@@ -53,22 +55,22 @@ def some_rows(data: Path) -> str:
     return str(write(data / "rows.jsonl", [*make_twins(1), make_row(5), make_row(6), *make_twins(2)]))
 
 
-def evaluated(data: Path, folder: Path) -> Any:
-    config = settings(some_rows(data), folder, model=("mine", "other"), batch=2)
+def evaluated(data: Path, folder: Path, engine: str = "local") -> Any:
+    config = settings(some_rows(data), folder, model=("mine", "other"), batch=2, engine=engine)
     models = {"mine": recording()[0], "other": recording(lambda ask: float(len(ask.answer) % 3), "other")[0]}
     summary = evaluate(config, models=models).summary
     return summary, sorted(outcomes(folder), key=lambda line: (line["model"], line["condition"], line["pair"]))
 
 
-def graded(data: Path, folder: Path) -> Any:
+def graded(data: Path, folder: Path, engine: str = "local") -> Any:
     said = [("r5", "abcd"), ("r6", "abcde"), ("r5", "no"), ("t1a", "abcde"), ("t2b", "abcdefgh"), ("r6", "abcde")]
     answers = write(data / "answers.jsonl", [{"pair": pair, "answer": answer} for pair, answer in said])
-    config = GradeConfig(dataset=some_rows(data), answers=answers, grader="mine", batch=2, out=folder)
+    config = GradeConfig(dataset=some_rows(data), answers=answers, grader="mine", batch=2, out=folder, engine=engine)
     return grade(config, grader=Recording()).summary
 
 
-def sampled(data: Path, folder: Path) -> Any:
-    config = fakes.settings(some_rows(data), folder, at_once=4)
+def sampled(data: Path, folder: Path, engine: str = "local") -> Any:
+    config = fakes.settings(some_rows(data), folder, at_once=4, engine=engine)
     return best_of_n(config, models=fakes.models(), policy=fakes.policy(), grader=fakes.Marks()).summary
 
 
@@ -80,13 +82,13 @@ def built(data: Path, folder: Path) -> Any:
     return [(folder / name).read_bytes() for name in written]
 
 
-def trained_as(method: str, data: Path, folder: Path) -> Any:
+def trained_as(method: str, data: Path, folder: Path, engine: str = "local") -> Any:
     rows = write(data / "train.jsonl", rows_of_twelve())
-    return train(TrainConfig(method=method, dataset=str(rows), epochs=4, out=folder)).summary
+    return train(TrainConfig(method=method, dataset=str(rows), epochs=4, out=folder, engine=engine)).summary
 
 
-def light(data: Path, folder: Path) -> Any:
-    return trained_as("light", data, folder)
+def light(data: Path, folder: Path, engine: str = "local") -> Any:
+    return trained_as("light", data, folder, engine)
 
 
 def bilinear(data: Path, folder: Path) -> Any:
@@ -122,8 +124,25 @@ JOBS: dict[str, Job] = {
     "ppo": optimized,
     "audit": audited,
 }
+LOCAL = tuple(JOBS)
 LIGHT = tuple(verb for verb in JOBS if verb not in ("train, with torch", "ppo"))
 """Those that load no model."""
+ADDRESS = "ray-address"
+
+
+def on_ray(job: Callable[[Path, Path, str], Any], data: Path, folder: Path) -> Any:
+    """On the cluster whose address is in the data folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        return job(data, folder, f"ray?address={(data / ADDRESS).read_text()}&actors=2&cpus=1")
+
+
+ON_RAY = {
+    f"{verb}, on Ray": partial(on_ray, job)
+    for verb, job in {"evaluate": evaluated, "grade": graded, "bon": sampled, "train": light}.items()
+}
+JOBS |= ON_RAY
 
 
 def contents(folder: Path) -> dict[str, Any]:

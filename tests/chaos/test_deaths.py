@@ -6,15 +6,17 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prb.errors import PrbError
-from tests.chaos.jobs import JOBS, LIGHT, SHARE, contents, times
+from tests.chaos.jobs import ADDRESS, JOBS, LIGHT, ON_RAY, SHARE, contents, times
 from tests.chaos.operations import DEAD, Operations
 from tests.chaos.processes import run, start
+from tests.engine.executors.clusters import two_nodes
 
 pytestmark = pytest.mark.chaos
 
@@ -40,7 +42,17 @@ class Undisturbed:
 
 @pytest.fixture(scope="module")
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    return Undisturbed(request.param, tmp_path_factory.mktemp("job"))
+    data = tmp_path_factory.mktemp("job")
+    if request.param in ON_RAY:
+        (data / ADDRESS).write_text(request.getfixturevalue("cluster"))
+    return Undisturbed(request.param, data)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    pytest.importorskip("ray", reason="needs the ray extra")
+    with two_nodes() as nodes:
+        yield nodes.address
 
 
 every_verb = pytest.mark.parametrize("job", tuple(JOBS) if SHARE else LIGHT, indirect=True)

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -31,6 +30,7 @@ from prb.types import RewardModel
 from tests.conftest import make_row, make_twins
 from tests.downstream import fakes
 from tests.engine.executors import fragile
+from tests.engine.executors.clusters import two_nodes
 from tests.engine.executors.fragile import Differing, Fragile, Lengths, Letters, Picky
 from tests.runs import Notes, outcomes, same_files, settings
 
@@ -43,22 +43,11 @@ pytestmark = pytest.mark.xdist_group("ray")  # one cluster, not one per worker o
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head and a node with one CPU each; the test process is its driver."""
-    from ray.cluster_utils import Cluster
-
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
-    folder = tempfile.mkdtemp(prefix="prb-test-", dir="/tmp")  # sockets need short names
-    (Path(tempfile.gettempdir()) / "ray").mkdir(exist_ok=True)  # Ray leaves the address of the cluster there
-    node = {"num_cpus": 1, "object_store_memory": 80 << 20}
-    made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False, "temp_dir": folder})
-    try:
-        made.add_node(**node)
+    """The test process is its driver."""
+    with two_nodes() as made:
         ray.init(address=made.address, log_to_driver=False, configure_logging=False)
         yield made
-    finally:
         ray.shutdown()
-        made.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
