@@ -1,7 +1,7 @@
-"""Learning curves on composed users: does a head generalize to unseen axes, or only to those it has seen?
+"""Every method on composed users: does a head generalize to unseen axes, or only to those it has seen?
 
-python benchmarks/axes.py               (`make axes`; finished cells stay in runs/axes)
-python benchmarks/axes.py --no-hidden   without the states of SmolLM2-135M, which take most of the time
+python benchmarks/axes.py              (`make axes`; finished cells stay in runs/axes)
+python benchmarks/axes.py --no-hidden  without SmolLM2-135M, whose states and tuning take most of the time
 """
 
 from __future__ import annotations
@@ -16,35 +16,47 @@ import tyro
 from record import ROOT, write_between
 
 from prb.data.load import Dataset, load
-from prb.hashing import digest
-from prb.models.personal.features import Features, make_features
+from prb.models.personal.features import Features, features_of
 from prb.models.personal.method import METHODS
+from prb.models.personal.methods import Matcher
 from prb.progress import Progress, watch
 from prb.reporting.format import Table, interval, markdown, p_value, show
 from prb.reporting.style import SOFT, drawing, series, whiskers
 from prb.runs import read_json, write_json
 from prb.stats.estimate import codes
 from prb.stats.paired import Twins, person_effect
-from prb.training.examples import Examples, encode_lessons, open_training, prepare, split_off
+from prb.training.examples import Examples, encode_lessons, lessons_of, open_training, prepare, split_off
 from prb.training.loop import Learning, learn, margins
+from prb.training.tune import ADAPTER, tune
 
 PAGE = ROOT / "docs" / "training.md"
 HIDDEN = "hidden?lm=smollm2&layer=22&alone=true&dtype=fp32"
 K = 40
 """Posts of a user: all of them."""
+FEATURES = {"static": "static", "MiniLM": "minilm", "SmolLM2": HIDDEN}
 SIZES = ((5, 600), (15, 600), (30, 600), (60, 600), (92, 600), (92, 2000))
 """Axes and users of the training data."""
-METHODS_HERE = ("light", "bilinear", "axes")
-"""Some that know a user from posts alone: those that do not have exactly 50 % here."""
+WHOLE = (92, 600)
+"""At which all methods are compared."""
+CURVES = (("light", "static"), ("bilinear", "static"), ("axes", "static"), ("axes", "SmolLM2"))
+COMPARED = ("light", "profile-mlp", "bilinear", "attention", "axes")
+"""Methods that know a user from posts alone: the others have exactly 50 % here."""
 TRAIN = "mirror?split=train&users={users}&axes={axes}&half=1"
-SEEN = "mirror?split=train&users=480&seed=1&axes={axes}&half=2"
-UNSEEN = "mirror?split=validation&users=480&seed=1"
+TESTS = {
+    "train": TRAIN,
+    "seen": "mirror?split=train&users=480&seed=1&axes={axes}&half=2",
+    "unseen": "mirror?split=validation&users=480&seed=1",
+    "dev": "mirror",
+}
+
+Cell = tuple[str, str, int, int]
+"""Method, features, axes, users."""
 
 
 @dataclass(frozen=True)
 class Args:
     hidden: bool = True
-    """Beside word vectors, `axes` on states of SmolLM2-135M."""
+    """Also methods on SmolLM2-135M."""
     out: Path = ROOT / "runs" / "axes"
 
 
@@ -52,81 +64,108 @@ def encoded(dataset: Dataset, features: Features, progress: Progress) -> Example
     return prepare(dataset, features, joint=False, k=K, rank="embedding", progress=progress)
 
 
-def effect(head: Any, spec: str, features: Features, progress: Progress) -> dict[str, Any]:
-    """Person effect on composed users; questions recur across couples, so the clusters are the axes."""
-    dataset = load(spec)
+def effect(head: Any, dataset: Dataset, features: Features, progress: Progress) -> dict[str, Any]:
+    """Person effect. Questions recur across composed couples, so their clusters are the axes."""
     examples = encoded(dataset, features, progress)
-    axes = codes([str(row.data["axis"]) for row in dataset.source.rows()])
-    twins = Twins.find(examples.twins, axes, np.ones(len(examples), dtype=bool))
+    composed = [row.data["axis"] for row in dataset.source.rows() if "axis" in row.data]
+    clusters = codes(composed) if composed else examples.cluster
+    twins = Twins.find(examples.twins, clusters, np.ones(len(examples), dtype=bool))
     found, p = person_effect(margins(head, examples, np.arange(len(examples))), twins)
     return {**found.as_dict(), "p": p}
 
 
-def cell(method: str, features: Features, axes: int, users: int, progress: Progress) -> dict[str, Any]:
+def measured(cell: Cell, folder: Path, progress: Progress) -> dict[str, Any]:
     """Trained on one half of each axis's texts; seen axes are tested on the other half, unseen ones on other axes."""
+    name, shown, axes, users = cell
     dataset = open_training(TRAIN.format(axes=axes, users=users), None)
+    method = METHODS.make(name)
+    about = {"features": FEATURES[shown]}
+    if isinstance(method, Matcher):
+        folder.mkdir(exist_ok=True)
+        tune(method, lessons_of(dataset.source), about["features"], folder, 0, progress)
+        about["adapter"] = ADAPTER
+    features = features_of(about, folder)
     examples = encoded(dataset, features, progress)
     fit, held = split_off(examples.cluster, 0.2, 0)
-    lessons = encode_lessons(dataset.source, features) if METHODS.make(method).taught else ()
-    head = learn(method, examples, fit, held, Learning(), lessons=lessons, progress=progress).head
-    specs = {"train": TRAIN.format(axes=axes, users=users), "seen": SEEN.format(axes=axes), "unseen": UNSEEN}
-    return {name: effect(head, spec, features, progress) for name, spec in specs.items()}
+    lessons = encode_lessons(dataset.source, features) if method.taught else ()
+    head = learn(name, examples, fit, held, Learning(), lessons=lessons, progress=progress).head
+    tests = {
+        test: load(spec.format(axes=axes, users=users), split="dev" if test == "dev" else None)
+        for test, spec in TESTS.items()
+    }
+    return {test: effect(head, data, features, progress) for test, data in tests.items()}
 
 
-def compute(args: Args, progress: Progress) -> dict[tuple[str, str, int, int], dict[str, Any]]:
-    todo = [("static", method, *size) for method in METHODS_HERE for size in SIZES]
-    todo += [(HIDDEN, "axes", *size) for size in SIZES[:5]]
+def compute(args: Args, progress: Progress) -> dict[Cell, dict[str, Any]]:
+    todo: list[Cell] = [(method, shown, *WHOLE) for shown in FEATURES for method in COMPARED]
+    todo += [("matcher", "SmolLM2", *WHOLE)]
+    todo += [(method, shown, *size) for method, shown in CURVES for size in SIZES]
     args.out.mkdir(parents=True, exist_ok=True)
     cells = {}
-    for spec, method, axes, users in todo:
-        path = args.out / f"{digest(spec).hex()[:8]}-{method}-{axes}-{users}.json"
-        if not path.exists() and (args.hidden or spec == "static"):
-            progress.note(f"{method} on {spec}: {axes} axes, {users} users")
-            write_json(path, cell(method, make_features(spec), axes, users, progress))
+    for cell in dict.fromkeys(todo):
+        path = args.out / f"{'-'.join(map(str, cell))}.json"
+        if not path.exists() and (args.hidden or cell[1] != "SmolLM2"):
+            progress.note(", ".join(map(str, cell)))
+            write_json(path, measured(cell, path.with_suffix(""), progress))
         if path.exists():
-            cells[spec, method, axes, users] = read_json(path)
+            cells[cell] = read_json(path)
     return cells
 
 
-def label(spec: str, method: str) -> str:
-    return method if spec == "static" else f"{method}, SmolLM2 states"
+def curves(cells: dict[Cell, dict[str, Any]]) -> dict[tuple[str, str], dict[Cell, dict[str, Any]]]:
+    return {
+        kind: {cell: cells[cell] for size in SIZES if (cell := (*kind, *size)) in cells}
+        for kind in CURVES
+        if (*kind, *WHOLE) in cells
+    }
 
 
-def table(cells: dict[tuple[str, str, int, int], dict[str, Any]]) -> Table:
+def tables(cells: dict[Cell, dict[str, Any]]) -> list[Table]:
     def shown(estimate: dict[str, Any]) -> str:
         return f"{interval(estimate)}, p {p_value(estimate['p'])}"
 
-    rows = [
-        (label(spec, method), str(axes), str(users), *(shown(one[name]) for name in ("train", "seen", "unseen")))
-        for (spec, method, axes, users), one in cells.items()
+    names = ("seen", "unseen", "dev")
+    compared = [
+        (cell[0], cell[1], *(shown(one[name]) for name in names)) for cell, one in cells.items() if cell[2:] == WHOLE
     ]
-    return Table(
-        "Person effect in %, 95 % intervals clustered by axis",
-        ("method", "axes", "users", "trained on", "seen axes, new texts", "unseen axes"),
-        tuple(rows),
-        (
-            "trained on: the training users themselves; seen axes: new users of the same axes, whose posts, questions "
-            "and answers were not trained on; unseen axes: the 12 axes of split validation. Settings are the defaults.",
+    by_size = [
+        (f"{method}, {features}", str(axes), str(users), *(shown(one[name]) for name in ("train", *names[:2])))
+        for curve in curves(cells).values()
+        for (method, features, axes, users), one in curve.items()
+    ]
+    return [
+        Table(
+            f"Person effect in %, {WHOLE[0]} axes and {WHOLE[1]} users, 95 % intervals clustered by axis (dev: couple)",
+            ("method", "features", "seen axes, new texts", "unseen axes", "dev"),
+            tuple(compared),
+            (
+                "trained on half of each axis's posts and questions; seen axes: new users of the same axes with the "
+                "other half; unseen axes: the 12 axes of split validation; dev: its 12 written couples. Settings are "
+                "the defaults.",
+            ),
         ),
-    )
+        Table(
+            "The same by the number of axes and users",
+            ("method, features", "axes", "users", "trained on", "seen axes, new texts", "unseen axes"),
+            tuple(by_size),
+            ("trained on: the training users themselves.",),
+        ),
+    ]
 
 
-def figure(cells: dict[tuple[str, str, int, int], dict[str, Any]], names: Sequence[str] = ("seen", "unseen")) -> None:
-    kinds = list(dict.fromkeys((spec, method) for spec, method, *_ in cells))
-    numbers = [axes for axes, users in SIZES if users == 600]
+def figure(cells: dict[Cell, dict[str, Any]], names: Sequence[str] = ("seen", "unseen")) -> None:
+    numbers = [axes for axes, users in SIZES if users == WHOLE[1]]
     alt = "Person effect against the number of training axes, on seen and on unseen axes."
     with drawing(ROOT / "docs" / "training-axes.svg", width=7, height=3, alt=alt) as drawn:
         panels = drawn.subplots(1, len(names), sharey=True)
         for panel, name in zip(panels, names, strict=True):
             panel.axhline(50, color=SOFT, linewidth=0.8, linestyle=":")
-            for n, (spec, method) in enumerate(kinds):
-                whole = [cells.get((spec, method, axes, 600)) for axes in numbers]
-                points = [one[name] for one in whole if one]
+            for n, ((method, features), curve) in enumerate(curves(cells).items()):
+                points = [one[name] for (*_, users), one in curve.items() if users == WHOLE[1]]
                 places = [place + 0.06 * n for place in range(len(points))]
                 values = [100 * point["value"] for point in points]
-                panel.errorbar(
-                    places, values, yerr=whiskers(points), label=label(spec, method), elinewidth=0.8, **series(n)
-                )
+                label = f"{method}, {features}"
+                panel.errorbar(places, values, yerr=whiskers(points), label=label, elinewidth=0.8, **series(n))
             panel.set_xticks(range(len(numbers)), [str(number) for number in numbers])
             panel.set(title=f"{name} axes", xlabel="training axes")
         panels[0].set(ylabel="person effect, %")
@@ -138,9 +177,10 @@ def main() -> None:
     with watch() as progress:
         cells = compute(args, progress)
     figure(cells)
-    made = table(cells)
-    write_between("axes", markdown(made), PAGE)
-    show(made)
+    made = tables(cells)
+    write_between("axes", "\n".join(map(markdown, made)), PAGE)
+    for table in made:
+        show(table)
 
 
 if __name__ == "__main__":

@@ -284,7 +284,7 @@ def leaderboard(
 ) -> Leaderboard:
     """Check many run folders and write one site from those that pass.
 
-    Raises `Refused`, with the result attached, if all are refused, or any with `strict`.
+    Raises `NotAccepted`, with the result attached, if all are refused, or any with `strict`.
     """
     from prb.reporting.submissions import leaderboard as write
 

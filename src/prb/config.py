@@ -3,7 +3,7 @@
     @config
     class EvaluateConfig(OutputConfig, UserConfig, DataConfig):
         batch: Count = 64
-        '''Rows per batch; a crash costs at most one.'''
+        '''Rows per batch; a crash loses at most the batches under way.'''
 
 `@config` makes a frozen pydantic dataclass, so a value is checked in the same way whether it comes from a keyword, a
 flag or a file. A wrong one raises `BadInput` before anything is read, written or sent.

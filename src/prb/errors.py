@@ -3,10 +3,11 @@
 PrbError                 1   something failed
 ├── ResultFailed         1   the run finished, but its result does not pass; carries the result
 │   ├── GateFailed       1   a `--require` condition does not hold
-│   └── TooManyFailures  1   more rows failed than `--max-failed` allows
+│   ├── TooManyFailures  1   more rows failed than `--max-failed` allows
+│   └── NotAccepted      1   submissions to a leaderboard were refused
 ├── Unreachable          1   a model cannot be reached; what was answered is kept
 ├── BudgetUsedUp         1   a budget is used up; what was answered is kept
-└── BadInput             2   the request or the data is wrong; nothing was written
+└── BadInput             2   the request or the data is wrong
     ├── BadSpec          2   a spec string cannot be read
     ├── UnknownName      2   no such model, dataset, ranker …
     ├── BadData          2   rows with errors; carries every problem
@@ -36,6 +37,10 @@ class GateFailed(ResultFailed):
 
 
 class TooManyFailures(ResultFailed):
+    pass
+
+
+class NotAccepted(ResultFailed):
     pass
 
 

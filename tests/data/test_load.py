@@ -106,13 +106,13 @@ def test_a_file_without_rows_is_refused(raw: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", [{"id": "r1"}, sound(1, mirror="gone")], ids=["field", "mirror"])
 def test_a_file_without_sound_rows_is_refused_even_by_skip_bad(row: Row, write_jsonl: Write) -> None:
-    with pytest.raises(BadInput, match=r"no rows without errors$"):
+    with pytest.raises(BadInput, match=r"all rows have errors$"):
         load(str(write_jsonl([row])), skip_bad=True)
 
 
 def test_a_split_without_sound_rows_is_refused_even_by_skip_bad(write_jsonl: Write) -> None:
     path = write_jsonl([sound(1, split="train"), sound(2, split="test", mirror="gone")])
-    with pytest.raises(BadInput, match=r"no rows without errors in split 'test'"):
+    with pytest.raises(BadInput, match=r"all rows have errors in split 'test'"):
         load(str(path), skip_bad=True)
 
 

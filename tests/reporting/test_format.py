@@ -225,3 +225,10 @@ def test_cells_that_look_like_markup_or_escapes_are_text(capsys: pytest.CaptureF
     for part in ("A [bold]title[/bold]", "[red]m[/red] [2J", "x" * 150, "[/] note"):
         assert part in out
     assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0625, "+6.3"), (-0.0625, "-6.3"), (0.06349, "+6.3"), (0.0635, "+6.3"), (0, "+0.0")]
+)
+def test_ties_are_rounded_away_from_zero_as_on_the_site(value: float, text: str) -> None:
+    assert number(value, scale=100, sign=True) == text

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
-from prb.errors import BadInput
+from prb.errors import BadInput, NotAccepted
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.submissions import Leaderboard, LeaderboardConfig, Refused, credit_problem, leaderboard
+from prb.reporting.submissions import Leaderboard, LeaderboardConfig, credit_problem, leaderboard
 from prb.runs import content_digest, read_identity, sealed, write_sealed
 from prb.types import Failure
 from tests.conftest import make_row, make_twins
@@ -132,7 +132,7 @@ def test_a_forged_submission_is_refused(
 def test_other_data_and_other_settings_are_refused_and_nothing_is_written(
     board: Callable[..., Leaderboard], tmp_path: Path, changes: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(Refused, match="1 of 1 submissions were refused") as failed:
+    with pytest.raises(NotAccepted, match="1 of 1 submissions were refused") as failed:
         board(**changes)
     assert failed.value.result.refused["alice"].startswith(reason)
     assert failed.value.exit_code == 1
@@ -148,7 +148,7 @@ def test_what_is_no_finished_run_is_refused_and_strict_fails_with_a_site(
     shutil.copytree(tmp_path / "runs" / "alice", tmp_path / "runs" / "torn")
     with (tmp_path / "runs" / "torn" / "summary.json").open("ab") as file:
         file.write(b" ")
-    with pytest.raises(Refused, match="3 of 4") as failed:
+    with pytest.raises(NotAccepted, match="3 of 4") as failed:
         board(strict=True)
     refused = failed.value.result.refused
     assert refused["empty"] == "empty is not a run"
@@ -165,7 +165,7 @@ def test_a_model_that_fails_on_the_hard_rows_is_refused(made: Path, tmp_path: Pa
     config = LeaderboardConfig(
         submissions=tmp_path / "runs", out=tmp_path / "site", dataset=str(data), ranker="recency", k=5
     )
-    with pytest.raises(Refused) as failed:
+    with pytest.raises(NotAccepted) as failed:
         leaderboard(config)
     assert "mine under none" in failed.value.result.refused["shy"]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from prb.data.named.composed import Lesson
+from prb.engine.load import Loading
 from prb.errors import BadInput
 from prb.models.personal.methods import Matcher
 from prb.progress import SILENT
@@ -44,7 +45,7 @@ def lessons() -> list[Lesson]:
 
 
 def test_tuning_brings_posts_near_the_answers_for_their_pole(lm: Path) -> None:
-    tuner = Tuner(QUICK, Spec("hidden", {"lm": str(lm), "layer": "-1"}), 0)
+    tuner = Tuner(QUICK, str(lm), -1, Loading(), 0)
     tuner.measure(lessons())
     losses = [tuner.one_pass(lessons(), number) for number in range(QUICK.passes)]
     assert losses[-1] < losses[0] / 2
@@ -68,3 +69,8 @@ def test_a_matcher_carries_its_adapter_and_scores_like_any_head(lm: Path, tmp_pa
 def test_what_cannot_be_tuned_is_refused(features: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="matcher tunes an LLM"):
         tune(QUICK, lessons(), features, tmp_path, 0, SILENT)
+
+
+def test_an_adapter_cannot_be_tuned_again(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="an adapter of its own"):
+        tune(QUICK, lessons(), "hidden?lm=smollm2&alone=1&adapter=mine", tmp_path, 0, SILENT)

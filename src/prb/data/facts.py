@@ -29,17 +29,21 @@ LARGE = 256 << 20
 PART = 16 << 20
 """Bytes of a part, to the next end of a line."""
 MOST_CHECKERS = 8
-"""The process that collects what they find out is busy with about as many."""
+"""More would wait: the process that collects the facts keeps up with about this many."""
 NO_GROUPS: dict[str, str] = {}
 """Shared by all rows without groups."""
 
 
 def prepared(row: RawRow, task: Task) -> Any:
     """The normalized data of a row; ratings without an id are named after their place."""
-    data = normalize(row.data) if type(row.data) is dict else row.data
+    data = _normalized(row)
     if task == "ratings" and type(data) is dict and "id" not in data:
         return {**data, "id": place_id(row.place, row.line)}
     return data
+
+
+def _normalized(row: RawRow) -> Any:
+    return normalize(row.data) if type(row.data) is dict else row.data
 
 
 def place_id(place: str, line: int) -> str:
@@ -83,7 +87,7 @@ class Checker:
         self._met: set[tuple[str, str | None]] = set()
 
     def facts(self, row: RawRow) -> Facts:
-        data = normalize(row.data) if type(row.data) is dict else row.data
+        data = _normalized(row)
         reasons = [row.problem] if row.problem else row_problems(data, self._task)
         if reasons:
             return Facts(row.place, row.line, reasons)

@@ -20,6 +20,7 @@ from prb.downstream.ppo.checkpoints import ANSWER_LINES, ANSWERS
 from prb.downstream.stages import GRADES, SAMPLES, SCORES, STAGES, read_stage
 from prb.downstream.tables import ScoreColumn, Scores
 from prb.errors import BadInput
+from prb.evaluation.config import shown_condition
 from prb.evaluation.outcomes import read_outcomes
 from prb.registry import split_alias
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result
@@ -108,7 +109,7 @@ def _benchmark(folder: Path, condition: str | None) -> RunColumn:
     if verb != "evaluate" or summary["task"] != "pairs":
         raise BadInput(f"{folder}: --bench must be a run of `prb evaluate` on pairs")
     conditions = settings["condition"]
-    condition = condition or ("profile" if "profile" in conditions else conditions[0])
+    condition = condition or shown_condition(conditions)
     if condition not in conditions:
         raise BadInput(f"{folder} has no condition {condition!r}; it has {', '.join(conditions)}")
     cells: Cells = {split_alias(model)[0]: {} for model in settings["model"]}

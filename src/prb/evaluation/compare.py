@@ -58,8 +58,8 @@ def compare(config: CompareConfig) -> dict[str, Any]:
 
 def _pairs_run(folder: Path) -> Outcomes:
     outcomes = read_outcomes(folder)
-    read_result(folder, SUMMARY)  # an unfinished run has none, and would be compared on the rows it has so far
-    if any(np.isnan(c.margin).sum() > sum(c.failures.values()) for c in outcomes.of.values()):
+    summary = read_result(folder, SUMMARY)  # an unfinished run has none, and would be compared on the rows it has
+    if summary["task"] == "ratings":
         raise BadInput(f"{folder} holds ratings; compare works on pairs")
     return outcomes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import model_validator
@@ -34,6 +35,11 @@ RECORDED_MODELS = {"test": (PERSONAL, READER), "hard": (READER,)}
 Added to the defaults, so that a first table shows what is possible."""
 
 
+def shown_condition(conditions: Sequence[str]) -> str:
+    """The condition a reader asks for first: the user's own history, if it was run."""
+    return "profile" if "profile" in conditions else conditions[0]
+
+
 @config
 class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, UserConfig, DataConfig):
     """Score reward models on a personalized benchmark. Without arguments: the embedded benchmark and models."""
@@ -63,8 +69,8 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     seed: Seed = 0
     """Fixes donors, answer orders and resampling."""
     shard: str | None = None
-    """`i/n`: evaluate only part i of n (from 1). Whole clusters are assigned by hash; `prb merge` combines the
-    parts."""
+    """`i/n`: evaluate only part i of n (from 1). Clusters stay whole, and parts are about equally large; `prb merge`
+    combines them."""
     require: str | None = None
     """Exit 1 unless this holds, e.g. "accuracy>0.6,embedding:control.low>0"; a
     clause without `model:` must hold for every model."""

@@ -51,6 +51,8 @@ class Part:
     shard: Shard
     identity: dict[str, Any]
     """Of the folder, without what differs between shards."""
+    executions: dict[str, str]
+    """How each model was run, which may differ between machines."""
 
 
 def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
@@ -70,7 +72,7 @@ def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
     with RunFolder(folder, about, journals=(OUTCOMES,)) as run:
         run[OUTCOMES].keep(0)
         for name, fingerprint in stored["models"].items():
-            run.confirm_model(name, fingerprint)
+            run.confirm_model(name, fingerprint, ways(parts, name))
         outcomes = Outcomes(dataset.index.ids, [(m, c) for m in settings.names for c in settings.condition])
         progress.begin("merging", total=len(dataset) * len(settings.model))
         owners = deal(dataset.index.clusters, len(parts), "shard")
@@ -88,6 +90,11 @@ def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
     return Finished(folder, summary)
 
 
+def ways(parts: Sequence[Part], model: str) -> str:
+    """How the shards ran a model, each way once."""
+    return "; ".join(dict.fromkeys(part.executions[model] for part in parts if model in part.executions))
+
+
 def read_part(folder: Path) -> Part:
     """A finished shard; anything else is refused."""
     stored = read_identity(folder)
@@ -96,10 +103,11 @@ def read_part(folder: Path) -> Part:
         raise BadInput(f"{folder} is not a shard of an evaluation: it was made without --shard")
     read_result(folder, SUMMARY)
     check_unchanged(folder / OUTCOMES)
-    shared = {key: value for key, value in stored.items() if key != "digests"}
+    executions = stored.get("execution", {})
+    shared = {key: value for key, value in stored.items() if key not in ("digests", "execution")}
     shared["evaluate"] = {key: value for key, value in settings.items() if key != "shard"}
     shared["dataset"] = {key: value for key, value in stored["dataset"].items() if key != "rows"}
-    return Part(folder, Shard.parse(settings["shard"]), shared)
+    return Part(folder, Shard.parse(settings["shard"]), shared, executions)
 
 
 def check_parts(parts: Sequence[Part]) -> list[Part]:

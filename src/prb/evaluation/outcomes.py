@@ -52,7 +52,8 @@ class Detail:
 class Column:
     """One model under one condition.
 
-    A NaN margin marks a failure, a NaN credit a failure or a row without evidence, here and only here: files have null.
+    In pairs a NaN margin marks a failure, a NaN credit a failure or a row without evidence; ratings have neither margin
+    nor credit. Only here: files have null.
     """
 
     _credits: array[float] = field(default_factory=lambda: array("d"))

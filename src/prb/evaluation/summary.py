@@ -1,8 +1,8 @@
 """From columns of outcomes to `summary.json` and `users.json`. Nothing here depends on the clock.
 
-A column is one model under one condition: arrays of credits and margins with one entry per row of the dataset. A NaN
-margin marks a failure, a NaN credit a failure or a row without evidence. `stats/` computes everything from these arrays
-and from what the dataset's index says of the rows.
+A column is one model under one condition: arrays of credits and margins with one entry per row of the dataset. In pairs
+a NaN margin marks a failure, a NaN credit a failure or a row without evidence. `stats/` computes everything from these
+arrays and from what the dataset's index says of the rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from prb.data.index import Index
 from prb.data.load import Dataset
 from prb.data.votes import VoteSource, retest
 from prb.errors import BadSpec, GateFailed, unknown
-from prb.evaluation.config import CONDITIONS, EvaluateConfig
+from prb.evaluation.config import CONDITIONS, EvaluateConfig, shown_condition
 from prb.evaluation.outcomes import Column, Outcomes
 from prb.evaluation.paper import lost_and_unparsed
 from prb.failures import refuse_failures, share_problem
@@ -336,7 +336,7 @@ def _values(requirement: Requirement, summary: Mapping[str, Any]) -> Iterator[tu
                 yield row["model"], row["flip_rate"] if requirement.metric == "flip_rate" else row.get(requirement.part)
         return
     conditions = [row["condition"] for row in summary["results"]]
-    condition = requirement.condition or ("profile" if "profile" in conditions else conditions[0])
+    condition = requirement.condition or shown_condition(conditions)
     for row in summary["results"]:
         if row["condition"] == condition and only in (None, row["model"]):
             value = row.get(requirement.metric)

@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from prb.errors import BadInput, unknown
+from prb.evaluation.config import shown_condition
 from prb.reporting.format import (
     MISSING,
     Table,
@@ -38,11 +39,6 @@ FRAMES = Literal["summary", "outcomes", "users"]
 SHOWN_FAILURES = 8
 PARTS = ("low", "high", "p", "p_holm", "n", "failed", "ties")
 """Of an estimate, beside its value."""
-
-
-def shown_condition(conditions: Sequence[str]) -> str:
-    """The condition a reader asks for first: the user's own history, if it was run."""
-    return "profile" if "profile" in conditions else conditions[0]
 
 
 # --- evaluate ---
@@ -151,6 +147,8 @@ def _pairs(summary: Result) -> Table:
         counted = "as in the paper's scripts, ties count as lost and replies without a verdict as A"
     linked = "user" if data["clusters"] == data["users"] else "user (linked users, such as twins, count as one)"
     notes = [f"Accuracy in % with a 95 % interval clustered by {linked}; {counted}."]
+    if unscored := max((row["indifference"]["n"] for row in results if "indifference" in row), default=0):
+        notes.append(f"{unscored} rows whose user's history shows no preference have no right answer and do not count.")
     if "noise_ceiling" in data:
         notes.append(_noise_note(data["noise_ceiling"]))
     if str(data["name"]).startswith("personalrewardbench"):
@@ -165,7 +163,7 @@ def _contrast_columns(contrasts: Sequence[Result]) -> Iterator[ExtraColumn]:
     meanings = {"gain": "gain = profile − none", "control": "control = profile − shuffled (another user's history)"}
     kinds = [kind for kind in meanings if any(row["kind"] == kind for row in contrasts)]
     contrast = {(row["kind"], row["model"]): row for row in contrasts}
-    note = "; ".join(meanings[kind] for kind in kinds) + ". Stars: sign-flip p < .05, .01, .001 after Holm."
+    note = "; ".join(meanings[kind] for kind in kinds) + ". Stars: p < .05, .01, .001 after Holm."
     for kind in kinds:
         cell = partial(lambda kind, row: points(contrast.get((kind, row["model"]))), kind)
         yield ExtraColumn(kind, cell, note if kind == kinds[-1] else "")
@@ -182,7 +180,8 @@ def _extra_columns(summary: Result, shown: str) -> Iterator[ExtraColumn]:
             "mirror",
             lambda row: percent((row["mirror_accuracy"] or {}).get("value")),
             f"person effect and mirror under {shown}: share of twin pairs whose margins lean toward each user's own "
-            "answer (user-blind: exactly 50), and share with both twins right (coin: 25, user-blind: 0).",
+            "answer (user-blind: exactly 50; its stars are not corrected), and share with both twins right (coin: 25, "
+            "user-blind: 0).",
         )
     if all("pairwise_accuracy" in row for row in results):
         chance = percent(summary["dataset"]["chance"])

@@ -12,9 +12,10 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from prb.evaluation.config import shown_condition
 from prb.progress import SILENT, Progress
 from prb.reporting.downstream_figures import best_of_n, ppo, scatter
-from prb.reporting.evaluation_results import audit_estimates, shown_condition
+from prb.reporting.evaluation_results import audit_estimates
 from prb.reporting.format import percent, shortened, stars
 from prb.reporting.gather import FLOORS, Group, Inputs, dataset_label, read_any, result_name
 from prb.reporting.style import CONDITIONS, LINE, MARKS, PAPER, SOFT, drawing, whiskers, write_or_note

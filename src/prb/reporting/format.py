@@ -8,13 +8,14 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from html import escape
 from typing import Any, NamedTuple
 
 from prb.types import visible
 
 MISSING = "–"
-Estimate = Mapping[str, Any]
+EstimateJson = Mapping[str, Any]
 """What JSON holds of a number with uncertainty: value, low, high; a contrast also has p and p_holm."""
 
 
@@ -27,7 +28,10 @@ class Table(NamedTuple):
 
 # --- numbers ---
 def number(value: float | None, digits: int = 1, *, scale: float = 1, sign: bool = False) -> str:
-    return MISSING if value is None else f"{scale * value:{'+' if sign else ''}.{digits}f}"
+    if value is None:
+        return MISSING
+    with localcontext(rounding=ROUND_HALF_UP):  # as JavaScript's toFixed, so that terminal and site show the same
+        return f"{Decimal(float(scale * value)):{'+' if sign else ''}.{digits}f}"
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -35,7 +39,7 @@ def percent(value: float | None, digits: int = 1) -> str:
     return number(value, digits, scale=100)
 
 
-def bounds(estimate: Estimate, digits: int = 1, *, scale: float = 100, sign: bool = False) -> str:
+def bounds(estimate: EstimateJson, digits: int = 1, *, scale: float = 100, sign: bool = False) -> str:
     """`[57.0, 69.2]`"""
     if estimate["low"] is None:
         return MISSING
@@ -43,7 +47,7 @@ def bounds(estimate: Estimate, digits: int = 1, *, scale: float = 100, sign: boo
     return f"[{low}, {high}]"
 
 
-def interval(estimate: Estimate | None, digits: int = 1, *, scale: float = 100, sign: bool = False) -> str:
+def interval(estimate: EstimateJson | None, digits: int = 1, *, scale: float = 100, sign: bool = False) -> str:
     """`63.3 [57.0, 69.2]`, in percent unless another scale is given."""
     if estimate is None or estimate["value"] is None:
         return MISSING
@@ -51,7 +55,7 @@ def interval(estimate: Estimate | None, digits: int = 1, *, scale: float = 100, 
     return value if estimate["low"] is None else f"{value} {bounds(estimate, digits, scale=scale, sign=sign)}"
 
 
-def points(contrast: Estimate | None) -> str:
+def points(contrast: EstimateJson | None) -> str:
     """`+13.3***`, in percentage points; stars are Holm-corrected."""
     if contrast is None or contrast["value"] is None:
         return MISSING

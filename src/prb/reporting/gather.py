@@ -11,12 +11,11 @@ from typing import Any
 from prb.data.load import Dataset
 from prb.downstream.ppo.checkpoints import CURVES, read_curves
 from prb.errors import BadInput, PrbError, first_line
-from prb.evaluation.config import CONDITIONS, EvaluateConfig
+from prb.evaluation.config import CONDITIONS, EvaluateConfig, shown_condition
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.evaluation.run import load_rows
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
-from prb.reporting.evaluation_results import shown_condition
 from prb.reporting.format import Table
 from prb.reporting.published import ModelMetadata, PublishedResult, metadata_of, read_metadata, read_published
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed

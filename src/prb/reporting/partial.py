@@ -14,12 +14,11 @@ from typing import Any
 
 from prb.data.load import Dataset
 from prb.errors import BadInput, PrbError
-from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.config import EvaluateConfig, shown_condition
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.run import load_rows
 from prb.evaluation.summary import summarize
 from prb.registry import split_alias
-from prb.reporting.evaluation_results import shown_condition
 from prb.reporting.format import Table, percent
 from prb.reporting.gather import EvaluationRun
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, read_identity, read_lines
@@ -28,7 +27,7 @@ COLUMNS = ("run", "model", "rows done", "rows missing", "failed", "accuracy so f
 
 
 @dataclass
-class Tally:
+class Done:
     """Of one model: lines by condition, and credit under the condition that is shown."""
 
     lines: dict[str, int]
@@ -96,8 +95,8 @@ def _lines(folder: Path) -> Iterator[dict[str, Any]]:
     return read_lines(folder / OUTCOMES) if (folder / OUTCOMES).exists() else iter(())
 
 
-def _tallies(folder: Path, settings: EvaluateConfig) -> dict[str, Tally]:
-    tallies = {model: Tally(dict.fromkeys(settings.condition, 0)) for model in settings.names}
+def _tallies(folder: Path, settings: EvaluateConfig) -> dict[str, Done]:
+    tallies = {model: Done(dict.fromkeys(settings.condition, 0)) for model in settings.names}
     condition = shown_condition(settings.condition)
     for number, line in enumerate(_lines(folder), 1):
         try:
@@ -108,7 +107,7 @@ def _tallies(folder: Path, settings: EvaluateConfig) -> dict[str, Tally]:
 
 
 def _table(
-    folder: Path, settings: EvaluateConfig, tallies: Mapping[str, Tally], total: int, shown: Sequence[str]
+    folder: Path, settings: EvaluateConfig, tallies: Mapping[str, Done], total: int, shown: Sequence[str]
 ) -> Table:
     rows = []
     for model, tally in tallies.items():

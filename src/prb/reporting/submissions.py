@@ -30,7 +30,7 @@ from prb.config import (
     config,
 )
 from prb.data.load import Dataset, load
-from prb.errors import BadInput, PrbError, ResultFailed
+from prb.errors import BadInput, NotAccepted, PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.summary import check_failures, summarize
@@ -89,10 +89,6 @@ class Leaderboard:
     """Reasons by name of the submission."""
 
 
-class Refused(ResultFailed):
-    """Submissions were refused; carries the `Leaderboard`."""
-
-
 def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> Leaderboard:
     place = settings.submissions
     if not place.is_dir():
@@ -124,7 +120,7 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
         index = write_inputs(read, settings.out, publish=settings.publish, name=settings.title, progress=progress)
     result = Leaderboard(index, tuple(run.folder.name for run in accepted), refused)
     if refused and (not accepted or settings.strict):
-        failed = Refused(f"{len(refused)} of {len(folders)} submissions were refused")
+        failed = NotAccepted(f"{len(refused)} of {len(folders)} submissions were refused")
         failed.result = result
         raise failed
     return result

@@ -13,11 +13,13 @@ empty answer is not a failure but the policy's output: for verl it has its own r
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
@@ -140,10 +142,10 @@ def _post(request: Request, patience: float) -> dict[str, Any]:
                 reason = f"{error.code} {_error_text(error)}"
             if error.code not in RETRIED:
                 raise NoScore(f"{request.full_url}: {reason}") from None
-            pause = _retry_after(error.headers.get("Retry-After"))
+            asked = _retry_after(error.headers.get("Retry-After"))
         except (OSError, ValueError) as error:  # refused, reset, timed out, or cut short
-            reason, pause = str(error) or type(error).__name__, min(MAX_PAUSE, 0.25 * 2**attempt)
-        pause *= 0.75 + _JITTER.random() / 2
+            reason, asked = str(error) or type(error).__name__, 0.0
+        pause = asked + _JITTER.uniform(0.1, 1) * min(MAX_PAUSE, 0.25 * 2**attempt)  # never before the server says
         if time.monotonic() + pause > end:
             raise NoScore(f"{request.full_url}: {reason} (tried for {patience:g} s)")
         time.sleep(pause)
@@ -158,10 +160,15 @@ def _error_text(error: HTTPError) -> str:
 
 
 def _retry_after(text: str | None) -> float:
+    """Seconds, from a number or a date; 0 if it cannot be read."""
     try:
-        return min(MAX_PAUSE, max(0.1, float(text or 1)))
+        seconds = float(text or 0)
     except ValueError:
-        return 1.0
+        try:
+            seconds = parsedate_to_datetime(text or "").timestamp() - time.time()
+        except ValueError:
+            return 0.0
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 
 
 def _array(value: Any) -> Any:

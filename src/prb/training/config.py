@@ -45,7 +45,7 @@ class TrainConfig(OutputConfig, EngineConfig, DataConfig):
     method: Positional[Name]
     """A method with its settings, such as `bilinear` or `bilinear?rank=16`; `prb train --help` lists them."""
     split: str | None = None
-    """Which split to train on; `train` where rows carry one, else all rows."""
+    """Which split to train on; default `train`, else `dev`; all rows where they carry no split."""
     features: Name = "static"
     """An encoder (`static`, `minilm`) or `hidden?lm=smollm2&layer=22&pool=mean`."""
     k: Size = 10
@@ -97,7 +97,7 @@ class FullConfig(OutputConfig, UserConfig, DataConfig):
     base: Name
     """Folder, hub id or pulled name of the model to start from."""
     split: str | None = None
-    """Which split to train on; `train` where rows carry one, else all rows."""
+    """Which split to train on; default `train`, else `dev`; all rows where they carry no split."""
     condition: Literal["none", "profile", "plan"] = "profile"
     """What the prompt shows of the user; evaluate under the same one."""
     max_length: Annotated[int, Field(ge=SHORTEST)] | None = None

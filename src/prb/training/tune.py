@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from prb.data.named.composed import Lesson
+from prb.engine.load import Loading
 from prb.errors import BadInput, MissingExtra, PrbError
 from prb.hashing import draw
+from prb.models.personal.features import FEATURES
 from prb.models.personal.methods import Matcher
 from prb.progress import Progress
 from prb.registry import Spec
@@ -32,17 +35,20 @@ def tune(
 ) -> dict[str, Any]:
     """Write the adapter of the best pass into `folder`, an empty one if no pass helps; returns it for the card."""
     spec = Spec.parse(features)
-    if spec.name != "hidden" or spec.options.get("alone") != "true" or spec.options.get("pool", "mean") != "mean":
+    options = FEATURES.check(spec) if spec.name == "hidden" else {}
+    if not options.get("alone") or options.get("pool", "mean") != "mean":
         raise BadInput(f"matcher tunes an LLM: --features 'hidden?lm=smollm2&layer=22&alone=true', not {features!r}")
+    if options["loading"].adapter:
+        raise BadInput("matcher trains an adapter of its own; features with adapter= cannot be tuned")
     order = sorted(lessons, key=lambda lesson: draw(seed, lesson.axis))
     if len(order) < 2:
         raise BadInput("matcher needs at least two labeled axes")
     held = order[: max(1, round(HELD * len(order)))]
-    tuner = Tuner(method, spec, seed)
+    tuner = Tuner(method, options["lm"], options.get("layer", -1), options["loading"], seed)
     tuner.measure(order)
     curve = [{"pass": 0, "held_axes": tuner.matched(held)}]
     tuner.save(folder / ADAPTER)
-    progress.begin(f"tuning {spec.options['lm']}", total=method.passes)
+    progress.begin(f"tuning {options['lm']}", total=method.passes)
     for number in range(1, method.passes + 1):
         loss = tuner.one_pass(order[len(held) :], number)
         curve.append({"pass": number, "loss": loss, "held_axes": tuner.matched(held)})
@@ -63,19 +69,19 @@ def linear_below(model: Any, layer: int) -> list[str]:
 
 
 class Tuner:
-    def __init__(self, method: Matcher, features: Spec, seed: int) -> None:
+    def __init__(self, method: Matcher, lm: str, layer: int, loading: Loading, seed: int) -> None:
         try:
             import peft
             import torch
         except ImportError:
             raise MissingExtra("matcher", "train") from None
         from prb.engine.heads import at_layer
-        from prb.engine.load import Loading, load
+        from prb.engine.load import load
 
         torch.manual_seed(seed)
-        base = load(features.options["lm"], "causal", Loading(dtype="fp32"))
+        base = load(lm, "causal", replace(loading, dtype="fp32"))
         layers = base.model.config.get_text_config().num_hidden_layers
-        layer = int(features.options.get("layer", -1)) % (layers + 1)
+        layer %= layers + 1
         lora = peft.LoraConfig(
             r=method.rank,
             lora_alpha=LORA_ALPHA * method.rank,

@@ -230,13 +230,19 @@ class Matcher(Axes):
     """
 
     rank: Count = 8
+    """Of the adapter."""
     passes: Count = 4
+    """Over all axes; the one that is best on held-out axes is kept."""
     rate: Positive = 3e-4
+    """Learning rate."""
     axes: Count = 2
+    """Axes in a step, each with so many posts per pole and questions:"""
     posts: Count = 3
     questions: Count = 2
     apart: NonNegative = 0.02
+    """Weight of the penalty on taking sides on another axis."""
     scale: Positive = 20.0
+    """Logits per unit of cosine."""
 
 
 def within_covariance(groups: Sequence[Floats]) -> Floats:

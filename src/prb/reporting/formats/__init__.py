@@ -87,7 +87,7 @@ class Estimated:
 
 
 @dataclass(frozen=True)
-class Run:
+class ExportedRun:
     """A finished evaluation, as the formats need it."""
 
     settings: ExportConfig
@@ -150,7 +150,7 @@ def export(settings: ExportConfig, *, progress: Progress = SILENT) -> list[Path]
     if kind_of(settings.run) != "evaluate":
         raise BadInput(f"{settings.run} is not a run of `prb evaluate`; only those can be exported")
     evaluation = read_run(settings.run)
-    write: Callable[[Run, Path], list[Path]] = import_module(f"{__name__}.{MODULES[settings.to]}").write
+    write: Callable[[ExportedRun, Path], list[Path]] = import_module(f"{__name__}.{MODULES[settings.to]}").write
     progress.begin(f"reading {settings.run}")
     outcomes = read_outcomes(settings.run)  # every line is checked before anything is made from it
     dataset = None
@@ -159,7 +159,7 @@ def export(settings: ExportConfig, *, progress: Progress = SILENT) -> list[Path]
         if missing:
             progress.note(f"exported without texts: {missing}")
     progress.begin(f"writing {settings.to}")
-    return write(Run(settings, evaluation, dataset), settings.out or settings.run / "export" / settings.to)
+    return write(ExportedRun(settings, evaluation, dataset), settings.out or settings.run / "export" / settings.to)
 
 
 def write_file(path: Path, content: bytes) -> Path:

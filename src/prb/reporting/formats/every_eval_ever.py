@@ -17,13 +17,13 @@ import orjson
 
 from prb import __version__
 from prb.hashing import digest
-from prb.reporting.formats import BENCHMARK, Estimated, Run, model_id, shown_answer, write_file
+from prb.reporting.formats import BENCHMARK, Estimated, ExportedRun, model_id, shown_answer, write_file
 from prb.types import Item, Pair
 
 SCHEMA = "0.3.0"
 
 
-def write(run: Run, out: Path) -> list[Path]:
+def write(run: ExportedRun, out: Path) -> list[Path]:
     files = []
     for name, lines in groupby(run.lines(), key=lambda line: line["model"]):
         model = model_id(name, run.models[name])
@@ -48,7 +48,7 @@ def write(run: Run, out: Path) -> list[Path]:
     return files
 
 
-def _record(run: Run, name: str, model: str, evaluation: str) -> dict[str, Any]:
+def _record(run: ExportedRun, name: str, model: str, evaluation: str) -> dict[str, Any]:
     time = str(int(run.finished.timestamp()))
     return {
         "schema_version": SCHEMA,
@@ -84,7 +84,7 @@ def result_id(metric: str, condition: str) -> str:
     return f"{metric}/{condition}"
 
 
-def _result(run: Run, estimate: Estimated) -> dict[str, Any]:
+def _result(run: ExportedRun, estimate: Estimated) -> dict[str, Any]:
     entry = estimate.entry
     interval = {}
     if entry["low"] is not None:
@@ -114,7 +114,7 @@ def _result(run: Run, estimate: Estimated) -> dict[str, Any]:
     }
 
 
-def _source(run: Run) -> dict[str, Any]:
+def _source(run: ExportedRun) -> dict[str, Any]:
     about = run.about
     details = {"fingerprint": about["fingerprint"], "users": str(about["users"]), "clusters": str(about["clusters"])}
     if run.hub is None:
@@ -131,7 +131,9 @@ def _source(run: Run) -> dict[str, Any]:
     }
 
 
-def _samples(run: Run, evaluation: str, model: str, lines: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _samples(
+    run: ExportedRun, evaluation: str, model: str, lines: Iterator[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
     for line in lines:
         if line["credit"] is None:
             continue

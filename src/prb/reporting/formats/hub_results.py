@@ -11,7 +11,7 @@ from typing import Any
 
 from prb import __version__
 from prb.errors import BadInput
-from prb.reporting.formats import BENCHMARK, HUB_ID, Estimated, Run, file_names, write_file
+from prb.reporting.formats import BENCHMARK, HUB_ID, Estimated, ExportedRun, file_names, write_file
 
 FRAMEWORK = "inspect-ai"
 """The hub takes names from its own list only, and ours is not on it. Inspect reads what `--to inspect` writes."""
@@ -20,7 +20,7 @@ Does a reward model know whose preference it judges? Accuracy counts as personal
 right user's history (profile) beats no history (gain) and beats another user's history (control)."""
 
 
-def write(run: Run, out: Path) -> list[Path]:
+def write(run: ExportedRun, out: Path) -> list[Path]:
     if run.hub is None:
         raise BadInput(f"{run.about['name']!r} is not on the hub; give the benchmark's --dataset-id owner/name")
     dataset, options = run.hub
@@ -50,7 +50,7 @@ def _yaml(content: Any) -> bytes:
     return text.encode()
 
 
-def _entry(run: Run, dataset: str, revision: str | None, estimate: Estimated) -> dict[str, Any]:
+def _entry(run: ExportedRun, dataset: str, revision: str | None, estimate: Estimated) -> dict[str, Any]:
     entry, url = estimate.entry, run.settings.source_url
     interval = (
         f"95 % interval {100 * entry['low']:.2f} to {100 * entry['high']:.2f}, " if entry["low"] is not None else ""

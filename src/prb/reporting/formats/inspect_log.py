@@ -10,14 +10,14 @@ from typing import Any
 from prb import __version__
 from prb.errors import BadInput, explain_import
 from prb.hashing import digest
-from prb.reporting.formats import BENCHMARK, Run, file_names, write_file
+from prb.reporting.formats import BENCHMARK, ExportedRun, file_names, write_file
 from prb.types import Pair
 
 SCORER = "preference"
 Lines = list[dict[str, Any]]
 
 
-def write(run: Run, out: Path) -> list[Path]:
+def write(run: ExportedRun, out: Path) -> list[Path]:
     if run.summary["task"] != "pairs":
         raise BadInput(f"{run.evaluation.folder} has no pairs; inspect logs hold pairs as samples")
     try:
@@ -37,7 +37,7 @@ def write(run: Run, out: Path) -> list[Path]:
     return files
 
 
-def _log(run: Run, result: Mapping[str, Any], lines: Lines) -> Any:
+def _log(run: ExportedRun, result: Mapping[str, Any], lines: Lines) -> Any:
     from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalMetric, EvalResults, EvalScore, EvalSpec, EvalStats
 
     about, time = run.about, run.finished.isoformat()
@@ -76,7 +76,7 @@ def _log(run: Run, result: Mapping[str, Any], lines: Lines) -> Any:
     )
 
 
-def _sample(run: Run, line: Mapping[str, Any]) -> Any:
+def _sample(run: ExportedRun, line: Mapping[str, Any]) -> Any:
     from inspect_ai.log import EvalSample
     from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
     from inspect_ai.scorer import Score

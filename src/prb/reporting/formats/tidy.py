@@ -11,7 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from prb.batches import chunks
-from prb.reporting.formats import Run, write_file
+from prb.reporting.formats import ExportedRun, write_file
 from prb.runs import USERS, read_result
 
 PARTS = ("low", "high", "n", "failed", "ties", "p", "p_holm")
@@ -21,14 +21,14 @@ SLICES = {"by_category": "category", "by_tier": "tier"}
 Row = dict[str, Any]
 
 
-def write(run: Run, out: Path) -> list[Path]:
+def write(run: ExportedRun, out: Path) -> list[Path]:
     ending = run.settings.to
     about = {"run": run.evaluation.folder.name, "dataset": run.about["name"], "split": run.about["split"]}
     tables = {"estimates": _estimates(run, about), "outcomes": _outcomes(run), "users": _users(run)}
     return [write_file(out / f"{name}.{ending}", _encoded(list(rows), ending)) for name, rows in tables.items()]
 
 
-def _estimates(run: Run, about: Row) -> Iterator[Row]:
+def _estimates(run: ExportedRun, about: Row) -> Iterator[Row]:
     columns = ("group_by", "group", "estimate", *PARTS)
     results = [(row["model"], row["condition"], row) for row in run.summary["results"]]
     results += [(row["model"], "profile", {row["kind"]: row}) for row in run.summary["contrasts"]]
@@ -62,7 +62,7 @@ def _parts(entry: Mapping[str, Any], metric: str) -> Row:
     return {"metric": metric, "estimate": entry["value"], **{part: entry.get(part) for part in PARTS}}
 
 
-def _outcomes(run: Run) -> Iterator[Row]:
+def _outcomes(run: ExportedRun) -> Iterator[Row]:
     for line in run.lines():
         yield {
             **{name: line[name] for name in ("pair", "user", "cluster", "model", "condition", "credit", "margin")},
@@ -77,7 +77,7 @@ def _outcomes(run: Run) -> Iterator[Row]:
         }
 
 
-def _users(run: Run) -> Iterator[Row]:
+def _users(run: ExportedRun) -> Iterator[Row]:
     users = read_result(run.evaluation.folder, USERS)
     for result in users["results"]:
         columns = {name: values for name, values in result.items() if isinstance(values, list)}
