@@ -53,7 +53,7 @@ class TrainConfig(OutputConfig, EngineConfig, DataConfig):
     ranker: RankerName = "embedding"
     """How the k posts are picked."""
     l2: NonNegative = 0.01
-    """Penalty on squared weights."""
+    """Penalty on squared weights, where a head is trained by Adam; `light` and `axes` have settings of their own."""
     lr: Positive = 0.003
     """Learning rate of Adam."""
     epochs: Count = 60
