@@ -170,11 +170,15 @@ class CheckedPart(NamedTuple):
 
 def check_part(path: Path, part: Part, checker: Checker) -> CheckedPart:
     rows = list(read_jsonl(path, part.start, part.end))
+    whole = sum(len(row.raw) for row in rows) == part.end - part.start
+    lines = len(rows) if whole else _count_lines(path, part)
+    return CheckedPart([checker.facts(row) for row in rows], lines, whole)
+
+
+def _count_lines(path: Path, part: Part) -> int:
     with path.open("rb") as file:
         file.seek(part.start)
-        lines = file.read(part.end - part.start).count(b"\n")
-    whole = sum(len(row.raw) for row in rows) == part.end - part.start
-    return CheckedPart([checker.facts(row) for row in rows], lines, whole)
+        return file.read(part.end - part.start).count(b"\n")
 
 
 def parts_of(path: Path) -> list[Part]:

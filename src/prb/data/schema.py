@@ -20,7 +20,8 @@ MOST_SHOWN = 20
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 Id = Text | int
 Answers = Text | Annotated[list[Text], Field(min_length=1)]
-_OPEN = ConfigDict(extra="allow", strict=True)
+_OPEN = ConfigDict(extra="ignore", strict=True)
+"""Other fields are allowed; they are not checked, and rows are used as they are, not as pydantic would return them."""
 
 
 class PostRow(TypedDict):
