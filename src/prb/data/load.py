@@ -331,7 +331,7 @@ class Scan:
             if ordinal not in self.bad and (split is None or self.splits[position] == split)
         ]
         if not positions:
-            raise BadInput("all rows have errors" + (f" in split {split!r}" if split else ""))
+            raise BadInput("no rows without errors" + (f" in split {split!r}" if split else ""))
         twins = [(self.ids[row_id], self.ids[twin]) for row_id, (twin, _) in self._mirrors.items() if twin in self.ids]
         cluster_of, clustered_by = self._clusters(positions, twins)
         users = self._index.users
