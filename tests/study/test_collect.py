@@ -135,9 +135,9 @@ def test_with_more_than_two_answers_best_and_worst_make_pairs(make: Make, tmp_pa
 
 
 def test_the_order_of_answers_differs_between_people_and_stays_for_one(make: Make) -> None:
-    study = make([make_row(n) for n in range(1, 9)], kind="collect", annotators=2)
+    study = make([make_row(n) for n in range(1, 9)], kind="collect", annotators=4)
     orders: list[dict[str, str]] = []
-    for number in (0, 1):
+    for number in range(4):  # orders are random: four people agree on all of them once in 16 million times
         person = take_part(study, number, picks=8)
         orders.append({})
         for _ in range(8):
@@ -149,8 +149,8 @@ def test_the_order_of_answers_differs_between_people_and_stays_for_one(make: Mak
             orders[-1][question[1]] = first[1]
             assert person.open("/task").count(first[1]) >= 1
             person.follow(person.action, {"A-rating": "3", "B-rating": "3", "best": "A"})
-    assert orders[0] != orders[1]
-    assert all(set(o.values()) == {"Once", "It"} for o in orders)
+    assert any(order != orders[0] for order in orders)
+    assert {first for order in orders for first in order.values()} == {"Once", "It"}
 
 
 def test_a_quota_holds_and_questions_with_few_takers_come_first(make: Make) -> None:
