@@ -52,7 +52,8 @@ class Marks:
 
 
 def mark(text: str) -> float:
-    return 1 - WORDS.index(text.split(maxsplit=1)[0]) / (len(WORDS) - 1)
+    word = text.split(maxsplit=1)[0] if text.strip() else ""
+    return 1 - WORDS.index(word) / (len(WORDS) - 1) if word in WORDS else 0.0
 
 
 def knows(ask: Ask) -> float:

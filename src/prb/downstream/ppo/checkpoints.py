@@ -94,10 +94,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Whole or not there; the ones before it are removed."""
     from safetensors.torch import save_file
 
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{checkpoint.step:08d}"
     with draft(target) as part:
-        part.mkdir()
+        part.mkdir(parents=True)
         for name, tensors in ((WEIGHTS, checkpoint.weights), (OPTIMIZER, checkpoint.optimizer)):
             save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, part / name)
         digests = {name: content_digest(part / name) for name in (WEIGHTS, OPTIMIZER)}
@@ -105,7 +104,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         write_sealed(part / STATE, state)
     for other in folder.iterdir():
         if other != target:
-            shutil.rmtree(other)
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:

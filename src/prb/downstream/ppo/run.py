@@ -46,7 +46,7 @@ from prb.llm import Sampling
 from prb.models import MODELS, check_scorer, execution_of
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import SUMMARY, Journal, RunFolder, check_unchanged, read_result
+from prb.runs import SUMMARY, Journal, RunFolder, check_unchanged, read_identity, read_result, writing
 from prb.stats.estimate import Floats, Ints, codes, totals
 from prb.stats.paired import bootstrap_interval, difference
 from prb.types import Failure, Pair, Scorer
@@ -84,8 +84,11 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
     }
     with RunFolder(out, identity, journals=(ANSWERS,)) if main else nullcontext() as folder:
         accelerator.wait_for_everyone()
-        if (out / SUMMARY).exists():
+        # a run that was killed as it finished may lack its digests, and still has the checkpoint to finish from
+        if (out / SUMMARY).exists() and ("digests" in read_identity(out) or not (out / CHECKPOINTS).exists()):
             check_unchanged(out / CURVES)
+            if main:
+                shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
             return FinishedPpo(out, read_result(out, SUMMARY), main_process=main)
         progress.begin(f"loading {config.policy}")
         run = LocalRun(config, prompts, model, grader, accelerator, out, folder, progress)
@@ -163,7 +166,8 @@ class LocalRun:
         self.answer_held_out("after")
         summary = self.summary(stopped)
         if self.folder is not None:
-            self.learner.save(self.out / POLICY)
+            with writing(self.out / POLICY):
+                self.learner.save(self.out / POLICY)
             write_curves(self.out / CURVES, self.curves)  # a resumed run has them from its checkpoint
             self.folder.finish({SUMMARY: summary}, files=(CURVES,))
             shutil.rmtree(self.out / CHECKPOINTS, ignore_errors=True)

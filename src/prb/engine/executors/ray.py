@@ -11,7 +11,9 @@ import math
 import os
 import secrets
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -95,11 +97,18 @@ class RayExecutor:
             self._ours = True
             logging.getLogger("ray").setLevel(logging.ERROR)
             quiet = {"log_to_driver": False, "configure_logging": False}
+            before = signal.getsignal(signal.SIGTERM)
             try:
                 self._ray.init(**({"address": self._address} if self._address else self._here()), **quiet)
+            except SystemExit:  # Ray's answer to SIGTERM
+                signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+                signal.raise_signal(signal.SIGTERM)
+                raise
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 where = f"at {self._address}" if self._address else "on this machine"
                 raise PrbError(f"engine ray: no Ray {where}: {first_line(error)}") from None
+            if before is not None and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, before)  # Ray's own handler prints its stack and hides why we stopped
         self._connected = True
         resources = self._ray.cluster_resources()
         fitting = self._needs.replicas(resources)
