@@ -155,6 +155,29 @@ def resumes_exactly(policy: Path, data: Path, tmp_path: Path, variant: dict[str,
     assert len(curves(tmp_path / "broken")) == 5
 
 
+@pytest.mark.parametrize("where", ["prb.runs.count_lines", "prb.downstream.ppo.run.shutil.rmtree"])
+def test_a_run_killed_as_it_finishes_is_finished_by_the_next(
+    where: str, policy: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its summary, before its digests; or after these, before its checkpoints are gone."""
+    settings = config(policy, data, tmp_path / "run", steps=1)
+    ppo(settings, reward=scorer())
+    expected = files(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(where, killed)
+        with pytest.raises(Killed):
+            ppo(settings, reward=scorer())
+    assert (tmp_path / "run" / "summary.json").exists()
+    ppo(settings, reward=scorer())
+    assert files(tmp_path / "run") == expected
+    assert "digests" in read_json(tmp_path / "run" / "config.json")
+
+
+def killed(*_: Any, **__: Any) -> Any:
+    raise Killed
+
+
 def test_a_finished_run_is_only_read(policy: Path, data: Path, tmp_path: Path) -> None:
     settings = config(policy, data, tmp_path / "run", steps=1)
     first = ppo(settings, reward=scorer())
