@@ -265,6 +265,9 @@ def make_trainer(config: FullConfig, base: Checkpoint, folder: Path, progress: P
 
 def _arguments(config: FullConfig, folder: Path, *, evaluated: bool) -> dict[str, Any]:
     on_gpu = config.device == "auto" and torch.cuda.is_available()
+    renamed = (
+        "activation_checkpointing" in transformers.TrainingArguments.__dataclass_fields__
+    )  # transformers 5.23
     return {
         "output_dir": str(folder),
         "num_train_epochs": config.epochs,
@@ -274,7 +277,7 @@ def _arguments(config: FullConfig, folder: Path, *, evaluated: bool) -> dict[str
         "per_device_train_batch_size": config.batch,
         "per_device_eval_batch_size": config.batch,
         "gradient_accumulation_steps": config.accumulate,
-        "gradient_checkpointing": config.gradient_checkpointing,
+        "activation_checkpointing" if renamed else "gradient_checkpointing": config.gradient_checkpointing,
         "bf16": on_gpu and config.dtype != "fp32",
         "use_cpu": config.device == "cpu",
         "dataloader_pin_memory": on_gpu,
