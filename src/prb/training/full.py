@@ -265,9 +265,7 @@ def make_trainer(config: FullConfig, base: Checkpoint, folder: Path, progress: P
 
 def _arguments(config: FullConfig, folder: Path, *, evaluated: bool) -> dict[str, Any]:
     on_gpu = config.device == "auto" and torch.cuda.is_available()
-    renamed = (
-        "activation_checkpointing" in transformers.TrainingArguments.__dataclass_fields__
-    )  # transformers 5.23
+    renamed = "activation_checkpointing" in transformers.TrainingArguments.__dataclass_fields__  # transformers 5.23
     return {
         "output_dir": str(folder),
         "num_train_epochs": config.epochs,
