@@ -18,7 +18,7 @@ from prb.config import NonNegative, Size
 from prb.data.schema import read_items
 from prb.engine.executors import begin
 from prb.errors import BadInput
-from prb.evaluation.scoring import checked_reward
+from prb.evaluation.scoring import LARGEST_REWARD, checked_reward
 from prb.failures import gravest
 from prb.hashing import digest, draw
 from prb.llm import LLM, Completion, Request, Sampling
@@ -46,7 +46,8 @@ MAX_COMPARED = 16
 """A round robin of 16 takes 240 verdicts per query; a comparer is refused for more."""
 Place = tuple[str, int]
 """Pair id and number of the sample."""
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+Finite = Annotated[float, Field(ge=-LARGEST_REWARD, le=LARGEST_REWARD, allow_inf_nan=False)]
+"""A reward as `checked_reward` lets it through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
