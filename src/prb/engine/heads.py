@@ -328,7 +328,7 @@ class UpToLayer(torch.nn.Module):
             self._body(**inputs)
         except _Reached as reached:
             return SimpleNamespace(last_hidden_state=reached.states, past_key_values=inputs.get("past_key_values"))
-        raise NotImplementedError("its blocks are not run one after the other")
+        raise RuntimeError("its blocks are not run one after the other")
 
 
 class _Reached(Exception):
