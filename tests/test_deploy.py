@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from prb.cli.parse import parse
-from prb.data.index import Shard
+from prb.data.load import Shard
 from prb.engine.executors import EXECUTORS
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.merge import MergeConfig

@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "exam
 RUNNABLE = (
     "prb data stats mirror",
     "prb data show c01-q1-amparo",
-    "prb data check mirror --rules mirror",
+    "prb data check mirror",
     "prb models list",
     "prb train --help",
     "prb evaluate --model random --limit 12 --quiet",

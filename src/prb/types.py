@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, Protocol, Self, overload, runtime_checkable
-
-import orjson
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 Role = Literal["system", "user", "assistant"]
 
@@ -37,52 +35,6 @@ class Turn(NamedTuple):
 
 NO_EVIDENCE = "no-evidence"
 """Tier of rows on which no history bears: a model should be indifferent, so they count in no accuracy."""
-
-
-class Profile(Sequence[Post]):
-    """A user's posts, built on first access: most passes over a large set never look at them."""
-
-    __slots__ = ("_posts", "_rows")
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]] | memoryview) -> None:
-        """`rows` may be JSON."""
-        self._rows = rows
-        self._posts: tuple[Post, ...] | None = None
-
-    @property
-    def posts(self) -> tuple[Post, ...]:
-        if self._posts is None:
-            rows = enumerate(self._parsed, 1)
-            self._posts = tuple([Post(str(p.get("id", n)), p.get("category", ""), p["text"]) for n, p in rows])
-        return self._posts
-
-    @property
-    def _parsed(self) -> Sequence[Mapping[str, Any]]:
-        if isinstance(self._rows, memoryview):
-            self._rows = orjson.loads(self._rows)
-        return self._rows  # type: ignore[return-value]
-
-    def __len__(self) -> int:
-        return len(self._parsed)
-
-    def __reduce__(self) -> tuple[type[Profile], tuple[Any, ...]]:
-        return Profile, (self._parsed,)
-
-    @overload
-    def __getitem__(self, index: int) -> Post: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Post, ...]: ...
-    def __getitem__(self, index: int | slice) -> Post | tuple[Post, ...]:
-        return self.posts[index]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self.posts == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(self.posts)
-
-    def __repr__(self) -> str:
-        return repr(self.posts)
 
 
 class Aspect(NamedTuple):

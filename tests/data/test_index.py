@@ -8,8 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.data.index import sample_rows
-from prb.data.load import load
+from prb.data.load import load, sample_rows
 
 LAYOUTS = st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=30)
 """Per group of rows: its cluster, and whether it is a pair of twins."""

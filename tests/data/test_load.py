@@ -9,8 +9,7 @@ import orjson
 import pytest
 
 from prb.data.convert import convert
-from prb.data.index import Users
-from prb.data.load import load, load_pairs
+from prb.data.load import Users, load, load_pairs
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput
 from prb.types import Choice, Pair, Post, Rating, Turn
@@ -404,14 +403,10 @@ def test_a_user_of_two_splits_is_a_donor_in_both(write_jsonl: Write) -> None:
     assert [post.id for post in users.history("u1").posts] == ["late"]
 
 
-def written(profile: list[dict[str, Any]]) -> bytes:
-    return orjson.dumps({"profile": profile, "choices": []}) if profile else b""
-
-
 def test_posts_come_back_as_they_went_in() -> None:
     users = Users(keep=True)
-    users.add("bo", None, written(TEA))
-    users.add("al", None, written(RAIN))
+    users.add("bo", {"profile": TEA})
+    users.add("al", {"profile": RAIN})
     users.of_split(None, {})
     assert tuple(users.history("bo").posts) == (Post("p1", "Food", "Tea at four, naïvely."),)
     assert tuple(users.history("al").posts) == (Post("1", "", "Rain again."), Post("7", "", "Still rain."))
@@ -421,42 +416,42 @@ def test_posts_come_back_as_they_went_in() -> None:
 def test_names_are_sorted_whatever_the_order_of_the_file() -> None:
     users = Users(keep=True)
     for user in ("zoe", "al", "mo"):
-        users.add(user, None, written(TEA))
+        users.add(user, {"profile": TEA})
     assert users.of_split(None, {}).names == ["al", "mo", "zoe"]
 
 
 def test_a_split_holds_only_its_own_users() -> None:
     users = Users(keep=True)
-    users.add("al", "train", written(TEA))
-    users.add("bo", "test", written(TEA))
+    users.add("al", {"profile": TEA, "split": "train"})
+    users.add("bo", {"profile": TEA, "split": "test"})
     assert users.of_split("test", {}).names == ["bo"]
 
 
 def test_a_user_of_two_splits_has_the_posts_of_the_split_asked_for() -> None:
     users = Users(keep=True)
-    users.add("al", "train", written(TEA))
-    users.add("al", "test", written(RAIN))
+    users.add("al", {"profile": TEA, "split": "train"})
+    users.add("al", {"profile": RAIN, "split": "test"})
     assert users.of_split("test", {}).names == ["al"]
     assert len(users.history("al").posts) == 2
 
 
 def test_the_first_history_of_a_user_stays() -> None:
     users = Users(keep=True)
-    users.add("al", None, written(TEA))
-    users.add("al", None, written(RAIN))
+    users.add("al", {"profile": TEA})
+    users.add("al", {"profile": RAIN})
     users.of_split(None, {})
     assert [post.id for post in users.history("al").posts] == ["p1"]
 
 
 def test_users_without_posts_are_no_donors() -> None:
     users = Users(keep=True)
-    users.add("al", None, written([]))
+    users.add("al", {"profile": []})
     assert users.of_split(None, {}).names == []
 
 
 def test_nothing_is_kept_unless_asked_for() -> None:
     users = Users()
-    users.add("al", None, written(TEA))
+    users.add("al", {"profile": TEA})
     assert users.of_split(None, {}).names == []
     with pytest.raises(KeyError):
         users.history("al")
@@ -470,8 +465,8 @@ def test_a_user_without_links_is_a_cluster() -> None:
 def test_a_history_may_outgrow_the_memory_it_is_given() -> None:
     users = Users(keep=True)
     long = [{"id": "p", "text": "x" * (1 << 20)}] * 70
-    users.add("al", None, written(long))
-    users.add("bo", None, written(TEA))
+    users.add("al", {"profile": long})
+    users.add("bo", {"profile": TEA})
     users.of_split(None, {})
     assert len(users.history("al").posts) == 70
     assert users.history("bo").posts[0].text == "Tea at four, naïvely."

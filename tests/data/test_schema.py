@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
-import orjson
 import pytest
 
-from prb.data.schema import Problem, normalize, parse_checked, row_problems, to_pair, to_rating
+from prb.data.schema import Problem, normalize, row_problems, to_pair, to_rating
 from prb.types import Aspect, Pair, Post, Rating
 from tests.data.broken import REQUIRED, WRONG_TYPE, sound
 
@@ -122,32 +120,3 @@ def test_a_rating_needs_a_user_and_no_answers_of_a_pair() -> None:
 
 def test_a_problem_reads_like_a_compiler_message() -> None:
     assert str(Problem("set.jsonl", 3, "`id` is missing")) == "set.jsonl:3: `id` is missing"
-
-
-POSTS = [{"id": 3, "text": 'a "quoted" ] bracket, \\ and ü \U0001f600'}, {"text": "{", "category": "c"}]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"profile": POSTS},
-        {"profile": {"likes": "brevity", "age": 30}},
-        {"user": None, "tier": None, "mirror": "twin", "groups": {"a": "b"}, "something else": [1, {"x": None}]},
-        {"chosen": ["one", "two"], "choices": [{"question": "q", "chosen": "a", "rejected": "b"}]},
-        {"context": [{"role": "user", "text": "hello"}], "drift": True, "topic": "t"},
-    ],
-)
-def test_a_checked_line_gives_the_pair_that_the_whole_row_gives(changes: dict[str, Any]) -> None:
-    row = sound(1, **changes) | {key: value for key, value in changes.items() if value is None}
-    for option in (0, orjson.OPT_INDENT_2):
-        line = orjson.dumps(row, option=option)
-        again = to_pair(normalize(parse_checked(line)))
-        assert again == to_pair(normalize(orjson.loads(line)))
-        assert len(again.profile) == len(again.profile.posts)
-        assert pickle.loads(pickle.dumps(again)) == again
-
-
-def test_a_checked_rating_is_the_same_rating() -> None:
-    row = {**RATING, "profile": POSTS, "rating": 0.1 + 0.2}
-    assert to_rating(parse_checked(orjson.dumps(row))) == to_rating(row)

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 import prb
-from prb.data.index import Shard, deal
+from prb.data.load import Shard, deal
 from prb.errors import BadInput, RunConflict
 from prb.evaluation.outcomes import read_outcomes
 from prb.evaluation.run import evaluate

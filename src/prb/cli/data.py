@@ -26,8 +26,6 @@ class CheckConfig(Settings):
     """A name, a file, a folder, or hub:owner/name."""
     task: Literal["pairs", "ratings"] = "pairs"
     """What the rows are."""
-    rules: Literal["none", "mirror"] = "none"
-    """Also hold the rows against the authoring rules of mirror pairs."""
     strict: bool = False
     """Warnings count as errors."""
     json: bool = False
@@ -97,7 +95,7 @@ def check_data(args: Sequence[str]) -> None:
     from prb.data.source import open_source
     from prb.errors import BadData
 
-    problems = check(open_source(config.dataset), task=config.task, rules=config.rules)
+    problems = check(open_source(config.dataset), task=config.task)
     errors = [p for p in problems if p.level == "error"]
     warnings = [p for p in problems if p.level == "warning"]
     if config.json:

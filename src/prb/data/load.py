@@ -9,28 +9,223 @@ with a limit as without.
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from heapq import heapreplace
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from tempfile import SpooledTemporaryFile
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import orjson
 
-from prb.data.facts import NO_GROUPS, Checker, Facts, check_in_parts, in_parts, place_id, prepared
-from prb.data.index import Index, Shard, Users
-from prb.data.schema import BUILD, Problem, Task, parse_checked
-from prb.data.source import FileSource, RawRow, Source, open_source, read_jsonl, subset_of
+from prb.data.schema import BUILD, Problem, Task, listed, prepared, row_problems, to_choices, to_posts
+from prb.data.source import RawRow, Source, open_source, subset_of
 from prb.errors import BadData, BadInput
+from prb.hashing import draw
 from prb.stats.estimate import components, links_by_text
-from prb.types import Item, Pair
+from prb.types import Choice, Item, Pair, Post
 
+T = TypeVar("T")
 SMALL = 4096
 """A sample of at most this many rows is read once and kept, so that it costs one pass over a large file."""
+
+
+@dataclass(slots=True)
+class Index:
+    """What the first pass keeps of the selected rows: one entry per row, in dataset order."""
+
+    ids: list[str] = field(default_factory=list)
+    users: list[str] = field(default_factory=list)
+    clusters: list[str] = field(default_factory=list)
+    categories: list[str] = field(default_factory=list)
+    tiers: list[str | None] = field(default_factory=list)
+    groups: list[dict[str, str]] = field(default_factory=list)
+    ratings: array[float] = field(default_factory=lambda: array("d"))
+    lengths: tuple[array[float], array[float]] = field(default_factory=lambda: (array("d"), array("d")))
+    """Characters of the chosen and of the rejected answer; means where there are several."""
+    answers: tuple[array[int], array[int]] = field(default_factory=lambda: (array("l"), array("l")))
+    """How many answers are right, and how many there are."""
+    twins: array[int] = field(default_factory=lambda: array("l"))
+    """Position of the mirror row, -1 where there is none or where there are more than two answers."""
+    clustered_by: str = "users"
+    """`users and questions` where users who share a question or an answer are one cluster."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def chance(self) -> float:
+        """How often a random pick is right."""
+        right, total = self.answers
+        return sum(n / k for n, k in zip(right, total, strict=True)) / len(total) if total else 0.5
+
+    @property
+    def most_answers(self) -> int:
+        return max(self.answers[1], default=2)
+
+    def take(self, rows: Sequence[int]) -> Index:
+        """The rows at these ascending positions, in the clusters of the whole; a twin that is not taken is missing."""
+        if len(rows) == len(self):
+            return self
+
+        def taken(column: list[T]) -> list[T]:
+            return [column[n] for n in rows]
+
+        def packed(column: array[Any]) -> array[Any]:
+            return array(column.typecode, (column[n] for n in rows)) if column else column
+
+        new_position = {old: new for new, old in enumerate(rows)} if max(self.twins, default=-1) >= 0 else {}
+        return Index(
+            ids=taken(self.ids),
+            users=taken(self.users),
+            clusters=taken(self.clusters),
+            categories=taken(self.categories),
+            tiers=taken(self.tiers),
+            groups=taken(self.groups),
+            ratings=packed(self.ratings),
+            lengths=(packed(self.lengths[0]), packed(self.lengths[1])),
+            answers=(packed(self.answers[0]), packed(self.answers[1])),
+            twins=array("l", (new_position.get(self.twins[n], -1) for n in rows)),
+            clustered_by=self.clustered_by,
+        )
+
+    def together(self) -> list[str]:
+        """For each row, a name that only its twin shares: such rows are taken together or not at all."""
+        rows = zip(self.ids, self.twins, strict=True)
+        return [id_ if twin < 0 else min(id_, self.ids[twin]) for id_, twin in rows]
+
+    def sample(self, limit: int | None, among: Sequence[int] | None = None) -> list[int]:
+        """Positions of the rows that a limit takes, of all rows or `among` these; see `sample_rows`."""
+        rows = range(len(self)) if among is None else among
+        if limit is None or limit >= len(rows):
+            return list(rows)
+        together = self.together()
+        return [rows[n] for n in sample_rows([together[n] for n in rows], [self.clusters[n] for n in rows], limit)]
+
+
+class Shard(NamedTuple):
+    """Part `number` of `total`, counted from 1, as `--shard 3/8` names it."""
+
+    number: int
+    total: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            raise BadInput(f"shard must be i/n such as 3/8, counted from 1/8 to 8/8, not {text!r}")
+        return cls(int(match[1]), int(match[2]))
+
+    def rows(self, clusters: Sequence[str]) -> list[int]:
+        """Positions of its rows; clusters stay whole."""
+        independent = len(set(clusters))
+        if independent < self.total:
+            raise BadInput(f"{independent} independent users cannot be split into {self.total} shards")
+        return [n for n, part in enumerate(deal(clusters, self.total, "shard")) if part == self.number - 1]
+
+
+def deal(clusters: Sequence[str | int], parts: int, seed: object = 0) -> list[int]:
+    """A part for each row. Clusters are dealt out in an order drawn by hash, each to the smallest part so far.
+
+    Whole clusters, so that neither a user nor a user's mirror twin is in two parts.
+    """
+    sizes = Counter(clusters)
+    filled = [(0, part) for part in range(parts)]
+    part_of: dict[str | int, int] = {}
+    for name in sorted(sizes, key=lambda name: draw(seed, name, bits=256)):
+        size, part_of[name] = filled[0]
+        heapreplace(filled, (size + sizes[name], part_of[name]))
+    return [part_of[name] for name in clusters]
+
+
+def sample_rows(together: Sequence[str], clusters: Sequence[str], limit: int, seed: int = 0) -> list[int]:
+    """Positions of at most `limit` rows, ascending: as many clusters as possible, twins never apart.
+
+    Rows that share a name in `together` are one group. Groups are drawn by hash: one of each cluster, then a second one
+    of each, and so on, as many as fit, but at least one. So the order of the file does not matter, and a smaller sample
+    is nearly always part of a larger one.
+    """
+    members: dict[str, list[int]] = {}
+    for n, name in enumerate(together):
+        members.setdefault(name, []).append(n)
+    taken: Counter[str] = Counter()
+    rounds: dict[str, int] = {}
+    for name in sorted(members, key=lambda name: draw(seed, "sample", name)):
+        cluster = clusters[members[name][0]]
+        rounds[name] = taken[cluster]
+        taken[cluster] += 1
+    sample: list[int] = []
+    for name in sorted(rounds, key=rounds.__getitem__):  # sorting is stable: within a round the drawn order stays
+        if not sample or len(sample) + len(members[name]) <= limit:
+            sample += members[name]
+    return sorted(sample)
+
+
+class History(NamedTuple):
+    """What is known of a user."""
+
+    posts: Sequence[Post]
+    choices: tuple[Choice, ...] = ()
+
+
+class Users:
+    """The history of any user, spooled to a temporary file and read back one user at a time."""
+
+    def __init__(self, keep: bool = False) -> None:
+        self.keep = keep
+        self.names: list[str] = []
+        """Users with a history, sorted, so that a draw does not depend on the order of the file."""
+        self.cluster_of: Mapping[str, str] = {}
+        self._file = SpooledTemporaryFile(max_size=64 << 20)  # noqa: SIM115 - lives as long as the dataset
+        self._at: dict[tuple[str, str | None], tuple[int, int]] = {}
+        """Offset and size of the history of a user in a split."""
+        self._asking: dict[tuple[str | None, str, str], set[str]] = {}
+        """By split, `topic` or `category`, and its name: the users who ask about it."""
+        self._alike: dict[tuple[str, str], list[str]] = {}
+        self._split: str | None = None
+
+    def add(self, user: str, row: Mapping[str, Any]) -> None:
+        """Keep what a row says of its user: what they ask about, and the first history that is not empty."""
+        if not self.keep:
+            return
+        split = row.get("split")
+        for kind in ("topic", "category"):
+            if row.get(kind):
+                self._asking.setdefault((split, kind, row[kind]), set()).add(user)
+        history = {"profile": row.get("profile", []), "choices": row.get("choices", [])}
+        if any(history.values()) and (user, split) not in self._at:
+            content = orjson.dumps(history)
+            start = self._file.seek(0, 2)
+            self._file.write(content)
+            self._at[user, split] = start, len(content)
+
+    def of_split(self, split: str | None, cluster_of: Mapping[str, str]) -> Users:
+        self.names = sorted(user for user, user_split in self._at if user_split == split)
+        self._split = split
+        self.cluster_of = cluster_of
+        names = set(self.names)
+        groups = {(kind, name): users & names for (s, kind, name), users in self._asking.items() if s == split}
+        self._alike = {group: sorted(users) for group, users in groups.items()}
+        return self
+
+    def asking_about(self, item: Item) -> list[list[str]]:
+        """Users with a history who ask about the item's topic, and those who ask within its category; sorted."""
+        groups = ("topic", getattr(item, "topic", None)), ("category", item.category)
+        return [self._alike[kind, name] for kind, name in groups if name and (kind, name) in self._alike]
+
+    def cluster(self, user: str) -> str:
+        return self.cluster_of.get(user, user)
+
+    def history(self, user: str) -> History:
+        start, length = self._at[user, self._split]
+        self._file.seek(start)
+        row = orjson.loads(self._file.read(length))
+        return History(to_posts(row), to_choices(row))
 
 
 @dataclass(frozen=True)
@@ -71,21 +266,14 @@ class Dataset:
 
     def _stream(self) -> Iterator[Item]:
         build = BUILD[self.task]
-        source = self.source
-        if isinstance(source, FileSource) and source.lines:
-            rows: Iterable[RawRow] = read_jsonl(source.path, parse=parse_checked)
-        else:
-            rows = source.rows()
-        return (build(data) for _, _, data in self._rows(self._sampled, rows))
+        return (build(data) for _, _, data in self._rows(self._sampled))
 
     def other(self, field: str) -> Iterator[Any]:
         """For each row, a field that is not part of our format, `None` where it is missing. Reads the source again."""
         return (data.get(field) for _, _, data in self._rows(self._sampled))
 
-    def _rows(
-        self, only: frozenset[int] | None = None, rows: Iterable[RawRow] | None = None
-    ) -> Iterator[tuple[int, RawRow, dict[str, Any]]]:
-        for ordinal, row in enumerate(self.source.rows() if rows is None else rows):
+    def _rows(self, only: frozenset[int] | None = None) -> Iterator[tuple[int, RawRow, dict[str, Any]]]:
+        for ordinal, row in enumerate(self.source.rows()):
             if ordinal in self._bad or (only is not None and ordinal not in only):
                 continue
             if row.problem:
@@ -185,32 +373,8 @@ def training_split(source: Source) -> str | None:
     raise BadInput(f"{source.name} has no rows to train on; its splits are {', '.join(sorted(splits))}")
 
 
-class Digest:
-    """SHA-256 of all rows, computed in its own thread: hashing releases the interpreter lock, and files are large."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self._waiting: list[bytes] = []
-        self._size = 0
-        self._worker = ThreadPoolExecutor(max_workers=1)
-        self._last: Future[None] | None = None
-
-    def update(self, raw: bytes) -> None:
-        self._waiting.append(raw)
-        self._size += len(raw)
-        if self._size > 4 << 20:
-            self._send()
-
-    def hexdigest(self) -> str:
-        self._send()
-        self._worker.shutdown()
-        return self._hash.hexdigest()
-
-    def _send(self) -> None:
-        if self._last is not None:
-            self._last.result()  # one chunk at a time, so that memory stays small
-        self._last = self._worker.submit(self._hash.update, b"".join(self._waiting))
-        self._waiting, self._size = [], 0
+NO_GROUPS: dict[str, str] = {}
+"""Shared by all rows without groups."""
 
 
 class Scan:
@@ -234,19 +398,12 @@ class Scan:
         """Hashes of question (white space normalized), chosen and rejected, to see what users share."""
         self._mirrors: dict[str, tuple[str, tuple[int, int, int]]] = {}
         """Mirror rows by id: the twin's id and the `mirror_key`."""
-        self._digest = Digest()
         self._rows = 0
-        try:
-            path = in_parts(source)
-            if path is None:
-                checker = Checker(task, donors)
-                for row in source.rows():
-                    self._digest.update(row.raw)
-                    self._add(checker.facts(row))
-            else:
-                self._add_parts(path, donors)
-        finally:
-            self.fingerprint = self._digest.hexdigest()
+        digest = hashlib.sha256()
+        for row in source.rows():
+            digest.update(row.raw)
+            self._add(row)
+        self.fingerprint = digest.hexdigest()
         for row_id in self._mirrors:
             if reason := self._mirror_problem(row_id):
                 position = self.ids[row_id]
@@ -254,52 +411,45 @@ class Scan:
                 self.problems.append(Problem(*self._place(position), reason))
         self.problems.sort(key=lambda p: (self._places[p.place], p.line))
 
-    def _add_parts(self, path: Path, donors: bool) -> None:
-        before = 0
-        with path.open("rb") as file:
-            for part, checked in check_in_parts(path, self.task, donors):
-                file.seek(part.start)
-                if checked.whole:
-                    self._digest.update(file.read(part.end - part.start))
-                else:
-                    for row in read_jsonl(path, part.start, part.end):
-                        self._digest.update(row.raw)
-                for facts in checked.facts:
-                    self._add(facts._replace(line=facts.line + before))
-                before += checked.lines
-
-    def _add(self, facts: Facts) -> None:
+    def _add(self, row: RawRow) -> None:
         ordinal, self._rows = self._rows, self._rows + 1
-        reasons = facts.reasons
-        row_id = facts.id or place_id(facts.place, facts.line)
+        data = prepared(row, self.task)
+        reasons = [row.problem] if row.problem else row_problems(data, self.task)
+        row_id = "" if reasons else str(data["id"])
         if not reasons and row_id in self.ids:
             place, line = self._place(self.ids[row_id])
             reasons = [f"duplicate id {row_id!r}, first seen at {place}:{line}"]
-        place_number = self._places.setdefault(facts.place, len(self._places))
+        place_number = self._places.setdefault(row.place, len(self._places))
         if reasons:
             self.bad.add(ordinal)
-            self.problems += [Problem(facts.place, facts.line, reason) for reason in reasons]
+            self.problems += [Problem(row.place, row.line, reason) for reason in reasons]
             return
-        index = self._index
+        index, user = self._index, str(data.get("user", row_id))
         self.ids[row_id] = len(self._ordinals)
         self._ordinals.append(ordinal)
         self._place_of.append(place_number)
-        self._line_of.append(facts.line)
-        self.splits.append(facts.split)
-        index.users.append(facts.user)
-        index.categories.append(facts.category)
-        index.tiers.append(facts.tier)
-        index.groups.append(facts.groups or NO_GROUPS)
-        self._users.add(facts.user, facts.split, facts.history, topic=facts.topic, category=facts.category)
+        self._line_of.append(row.line)
+        self.splits.append(data.get("split"))
+        index.users.append(user)
+        index.categories.append(data.get("category", ""))
+        index.tiers.append(data.get("tier"))
+        index.groups.append(data.get("groups") or NO_GROUPS)
+        self._users.add(user, data)
         if self.task == "ratings":
-            index.ratings.append(facts.rating)
-            return
-        for lengths, length in zip(index.lengths, facts.lengths, strict=True):
-            lengths.append(length)
-        for counts, count in zip((*index.answers, *self._hashes), (*facts.answers, *facts.hashes), strict=True):
-            counts.append(count)
-        if facts.mirror:
-            self._mirrors[row_id] = facts.mirror
+            index.ratings.append(data["rating"])
+        else:
+            self._add_answers(row_id, data)
+
+    def _add_answers(self, row_id: str, data: Mapping[str, Any]) -> None:
+        sides = listed(data["chosen"]), listed(data["rejected"])
+        for lengths, texts in zip(self._index.lengths, sides, strict=True):
+            lengths.append(sum(map(len, texts)) / len(texts))
+        counts = len(sides[0]), len(sides[0]) + len(sides[1])
+        hashes = _hash(" ".join(data["question"].split())), *(_hash("\0".join(sorted(texts))) for texts in sides)
+        for column, value in zip((*self._index.answers, *self._hashes), (*counts, *hashes), strict=True):
+            column.append(value)
+        if "mirror" in data:
+            self._mirrors[row_id] = str(data["mirror"]), mirror_key(data)
 
     def _place(self, position: int) -> tuple[str, int]:
         return list(self._places)[self._place_of[position]], self._line_of[position]
@@ -374,3 +524,19 @@ class Scan:
             if 2 * largest <= len(everyone) or cluster_of == by_mirror:
                 return cluster_of, "users and questions"
         return by_mirror, "users"
+
+
+def _hash(text: str) -> int:
+    """The same in every process, unlike `hash`."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
+
+
+def mirror_key(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Hashes of conversation, answers and right answers: of twins the first two are equal and the third is not."""
+    chosen = listed(row["chosen"])
+    turns = [turn["text"] for turn in row.get("context", ())]
+    return (
+        _hash("\0".join((*turns, row["question"]))),
+        _hash("\0".join(sorted({*chosen, *listed(row["rejected"])}))),
+        _hash("\0".join(sorted(set(chosen)))),
+    )

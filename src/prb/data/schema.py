@@ -5,13 +5,12 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeVar
 
-import orjson
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from prb.data.source import file_source
+from prb.data.source import RawRow, file_source
 from prb.errors import BadInput
-from prb.types import Aspect, Choice, Item, Pair, Profile, Rating, Role, Turn
+from prb.types import Aspect, Choice, Item, Pair, Post, Rating, Role, Turn
 
 T = TypeVar("T")
 Task = Literal["pairs", "ratings"]
@@ -119,6 +118,14 @@ def normalize(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+def prepared(row: RawRow, task: Task) -> Any:
+    """The normalized data of a row; ratings without an id are named after their place."""
+    data = normalize(row.data) if type(row.data) is dict else row.data
+    if task == "ratings" and type(data) is dict and "id" not in data:
+        return {**data, "id": f"{row.place}:{row.line}"}
+    return data
+
+
 def row_problems(row: Any, task: Task) -> list[str]:
     """Everything wrong with one row on its own; `[]` means that it can be built."""
     if type(row) is not dict:
@@ -181,26 +188,6 @@ def _kind(value: Any) -> str:
     return "null" if value is None else _KINDS.get(type(value), type(value).__name__)
 
 
-def parse_checked(line: bytes) -> dict[str, Any]:
-    """The fields of our format in a line that was checked before.
-
-    The posts stay as they are until somebody looks at them: they are most of a row, and many passes never do.
-    """
-    row: dict[str, Any] = _checked_decoder().decode(line)
-    if "profile" in row:
-        posts = memoryview(row["profile"])
-        row["profile"] = orjson.loads(posts) if posts[0] == ord("{") else posts
-    return row
-
-
-@cache
-def _checked_decoder() -> Any:
-    import msgspec
-
-    fields = dict.fromkeys((*PairRow.__annotations__, *RatingRow.__annotations__), Any)
-    return msgspec.json.Decoder(TypedDict("Checked", {**fields, "profile": msgspec.Raw}, total=False))  # type: ignore[operator]
-
-
 def to_pair(row: Mapping[str, Any]) -> Pair:
     """A checked row as a `Pair`; checks nothing itself, since it runs once per row and pass."""
     get = row.get
@@ -211,7 +198,7 @@ def to_pair(row: Mapping[str, Any]) -> Pair:
         id=row_id,
         user=str(get("user", row_id)),
         question=row["question"],
-        profile=Profile(row["profile"]),
+        profile=to_posts(row),
         answers=(*chosen, *listed(row["rejected"])),
         n_best=len(chosen),
         context=to_context(row),
@@ -233,7 +220,7 @@ def to_rating(row: Mapping[str, Any]) -> Rating:
         id=str(row["id"]),
         user=str(row["user"]),
         question=row["question"],
-        profile=Profile(row["profile"]),
+        profile=to_posts(row),
         answer=row["answer"],
         rating=float(row["rating"]),
         context=to_context(row),
@@ -243,6 +230,11 @@ def to_rating(row: Mapping[str, Any]) -> Rating:
         split=row.get("split"),
         groups=row.get("groups", {}),
     )
+
+
+def to_posts(row: Mapping[str, Any]) -> tuple[Post, ...]:
+    posts = enumerate(row["profile"], 1)
+    return tuple([Post(str(post.get("id", n)), post.get("category", ""), post["text"]) for n, post in posts])
 
 
 def to_context(row: Mapping[str, Any]) -> tuple[Turn, ...]:

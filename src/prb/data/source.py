@@ -143,42 +143,24 @@ class FileSource:
     def rows(self) -> Iterator[RawRow]:
         return READERS[_ending(self.path)](self.path)
 
-    @property
-    def lines(self) -> bool:
-        """Whether it is JSONL."""
-        return READERS[_ending(self.path)] is read_jsonl
 
-
-def read_jsonl(
-    path: Path, start: int = 0, end: int | None = None, *, parse: Callable[[bytes], Any] | None = None
-) -> Iterator[RawRow]:
-    """All lines, or those between two places in the file, counted from the first of them.
-
-    `parse`, for a file that was checked before: raises ValueError if the line was another one then.
-    """
+def _read_jsonl(path: Path) -> Iterator[RawRow]:
     packed, place = path.suffix == ".gz", path.name
     try:
         with cast(BinaryIO, gzip.open(path)) if packed else path.open("rb", buffering=1 << 20) as file:
-            file.seek(start)
-            read_line, read = partial(file.readline, MAX_LINE), start
+            read_line = partial(file.readline, MAX_LINE)
             for number, line in enumerate(iter(read_line, b""), 1):
-                if end is not None and read >= end:
-                    return
-                read += len(line)
-                first = number == 1 and start == 0
-                if first and line[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                if number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"):
                     yield RawRow(place, 1, b"", problem="wrong encoding: the file is UTF-16, must be UTF-8")
                     return
                 if len(line) == MAX_LINE and not line.endswith(b"\n"):
-                    while rest := read_line():
-                        read += len(rest)
-                        if rest.endswith(b"\n"):
-                            break
+                    while (rest := read_line()) and not rest.endswith(b"\n"):
+                        pass
                     yield RawRow(place, number, b"", problem=f"the line is longer than {MAX_LINE >> 20} MB")
                     continue
-                text = line.removeprefix(b"\xef\xbb\xbf") if first else line
+                text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if text and not text.isspace():
-                    yield _parse(place, number, text) if parse is None else _checked(place, number, text, parse)
+                    yield _parse(place, number, text)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise BadInput(f"{path} cannot be read as gzip: {error}") from None
 
@@ -269,9 +251,9 @@ def _cell(name: str, text: str) -> Any:
 
 
 READERS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
-    ".jsonl": read_jsonl,
-    ".ndjson": read_jsonl,
-    ".jsonl.gz": read_jsonl,
+    ".jsonl": _read_jsonl,
+    ".ndjson": _read_jsonl,
+    ".jsonl.gz": _read_jsonl,
     ".parquet": _read_parquet,
     ".json": _read_json,
     ".csv": _read_csv,
@@ -323,20 +305,20 @@ class HubSource:
         for key in spec.options:
             if key not in ("revision", "subset"):
                 raise unknown("option of a hub dataset", key, ["revision", "subset"])
-        hub, name = _hub_library("huggingface_hub"), spec.name
-        wrong = (hub.errors.HFValidationError, hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError)
+        hub, errors, name = _hub_library("huggingface_hub"), _hub_library("huggingface_hub.errors"), spec.name
+        wrong = (errors.HFValidationError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
         try:
             revision = spec.options.get("revision")
             folder = Path(hub.snapshot_download(name, repo_type="dataset", revision=revision))
         except wrong as error:
             raise BadInput(f"hub:{name}: {first_line(error)}") from None
-        except (hub.errors.LocalEntryNotFoundError, hub.errors.OfflineModeIsEnabled, OSError) as error:
+        except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, OSError) as error:
             reason = type(error).__name__
             raise BadInput(f"hub:{name} is not in the local cache and the hub cannot be reached ({reason})") from None
         return cls(name, folder, folder.name, spec.options.get("subset"))
 
     def rows(self) -> Iterator[RawRow]:
-        datasets = _hub_library("datasets")
+        datasets, exceptions = _hub_library("datasets"), _hub_library("datasets.exceptions")
         try:
             subsets = list(datasets.get_dataset_config_names(str(self.folder)))
             if self.subset is not None and self.subset not in subsets:
@@ -346,7 +328,7 @@ class HubSource:
                 for split, rows in splits.items():
                     for line, row in enumerate(rows, 1):
                         yield with_split(dict_row(f"{subset}/{split}", line, unfold(dict(row))), str(split))
-        except (datasets.exceptions.DatasetsError, ValueError, OSError) as error:
+        except (exceptions.DatasetsError, ValueError, OSError) as error:
             lines = str(error).split("\n")  # the last one names the cause
             raise BadInput(f"{self.name} cannot be read: {' '.join(dict.fromkeys((lines[0], lines[-1])))}") from None
 
@@ -387,13 +369,6 @@ def _parse(place: str, number: int, line: bytes) -> RawRow:
         except UnicodeDecodeError as wrong:
             problem = f"wrong encoding: byte {wrong.start + 1} is not UTF-8"
         return RawRow(place, number, line, problem=NUL if b"\0" in line else problem)
-
-
-def _checked(place: str, number: int, line: bytes, parse: Callable[[bytes], Any]) -> RawRow:
-    try:
-        return RawRow(place, number, line, parse(line))
-    except ValueError as error:
-        return RawRow(place, number, line, problem=str(error))
 
 
 def _has_nul(line: bytes) -> bool:

@@ -18,8 +18,7 @@ from pydantic import Field
 
 from prb import __version__
 from prb.config import DataConfig, Donors, MaskingConfig, Name, OutputConfig, PositionalOrFlag, Seed, Size, config
-from prb.data.index import Users
-from prb.data.load import Dataset, load
+from prb.data.load import Dataset, Users, load
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, read_outcomes

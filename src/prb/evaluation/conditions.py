@@ -11,8 +11,7 @@ from itertools import count
 from typing import Self
 
 from prb.config import Condition, Donors, HistoryKind, UserConfig
-from prb.data.index import History, Users
-from prb.data.load import Dataset
+from prb.data.load import Dataset, History, Users
 from prb.data.retrieve import Ranker, leaking_choices, ranker, top_choices, top_posts
 from prb.evaluation.planners import Plan, Planner, plan_all
 from prb.hashing import draw

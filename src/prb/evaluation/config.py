@@ -20,7 +20,7 @@ from prb.config import (
     UserConfig,
     config,
 )
-from prb.data.index import Shard
+from prb.data.load import Shard
 from prb.errors import BadInput
 from prb.failures import FailureConfig
 from prb.hooks import HookConfig

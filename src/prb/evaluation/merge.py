@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from prb import __version__
 from prb.batches import chunks
 from prb.config import OutputConfig, Place, PositionalWords, config
-from prb.data.index import Shard, deal
+from prb.data.load import Shard, deal
 from prb.errors import BadInput, RunConflict, differences
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Outcomes

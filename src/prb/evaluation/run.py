@@ -19,8 +19,7 @@ import orjson
 
 from prb import __version__
 from prb.batches import rarely_collecting
-from prb.data.index import Shard
-from prb.data.load import Dataset, load
+from prb.data.load import Dataset, Shard, load
 from prb.engine.executors import Executor, ahead, given, open_executor
 from prb.errors import BadInput, BudgetUsedUp, Unreachable
 from prb.evaluation.conditions import QueryBuilder

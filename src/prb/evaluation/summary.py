@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from prb import __version__
-from prb.data.index import Index
-from prb.data.load import Dataset
+from prb.data.load import Dataset, Index
 from prb.data.votes import VoteSource, retest
 from prb.errors import BadSpec, GateFailed, unknown
 from prb.evaluation.config import CONDITIONS, EvaluateConfig, shown_condition

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from prb.data.index import sample_rows
-from prb.data.load import load
+from prb.data.load import load, sample_rows
 from prb.data.retrieve import ranker, top_posts
 from prb.errors import BadInput, RunConflict
 from prb.hashing import draw

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 import prb.cache
 from prb.batches import chunks
-from prb.data.index import deal
-from prb.data.load import Dataset, load, training_split
+from prb.data.load import Dataset, deal, load, training_split
 from prb.data.named.composed import Lesson
 from prb.data.retrieve import ranker
 from prb.data.source import Source, open_source

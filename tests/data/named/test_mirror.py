@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from prb.data.check import CATEGORIES, HARD, WRITTEN, check, describe, row_rules
+from prb.data.check import CATEGORIES, check, describe
 from prb.data.load import load, load_pairs
 from prb.data.named.composed import read_bank, read_neutral
 from prb.data.named.mirror import load_reviews, quality_gap, review_figures, unfold_couple
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadSpec
 from prb.types import Pair
+from tests.data.named.mirror_rules import HARD, WRITTEN, row_rules, set_rules
 
 
 @cache
@@ -117,7 +118,10 @@ def test_drift_is_found_in_every_long_history_couple() -> None:
 
 
 def test_it_breaks_no_rule_and_gives_no_warning() -> None:
-    assert check(open_source("mirror"), rules="mirror") == []
+    assert check(open_source("mirror")) == []
+    everything = load_pairs("mirror", split="all")
+    assert [(pair.id, rule) for pair in everything for rule in row_rules(pair)] == []
+    assert list(set_rules(everything)) == []
 
 
 def test_every_row_was_picked_blind_in_the_final_round_and_at_least_97_percent_rightly() -> None:
