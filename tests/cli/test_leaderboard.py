@@ -25,9 +25,10 @@ def data(prb: Prb, write_jsonl: Write, tmp_path: Path) -> Path:
 def test_accepted_and_refused_submissions_are_printed(prb: Prb, data: Path, tmp_path: Path) -> None:
     words = ["leaderboard", tmp_path / "runs", "--dataset", data, "--out", tmp_path / "site", "--quiet"]
     index = tmp_path / "site" / "index.html"
-    assert prb(*words) == (0, f"accepted: ours\nrefused:  empty: empty is not a run\nreport: {index}\n", "")
+    reason = "it has no config.json: it is not a finished run of `prb evaluate`"
+    assert prb(*words) == (0, f"accepted: ours\nrefused:  empty: {reason}\nreport: {index}\n", "")
     strict = prb(*words, "--strict", "--json")
-    assert strict.json == {"site": str(index), "accepted": ["ours"], "refused": {"empty": "empty is not a run"}}
+    assert strict.json == {"site": str(index), "accepted": ["ours"], "refused": {"empty": reason}}
     assert (strict.code, strict.err) == (1, "prb: 1 of 2 submissions were refused\n")
 
 

@@ -14,7 +14,7 @@ from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.reporting.pages.models import MIN_USERS
-from prb.reporting.published import ModelMetadata, metadata_of
+from prb.reporting.published import trained_card
 from prb.types import Ask, Duel, Failure, RewardModel, Verdict
 from tests.conftest import Row, make_row
 from tests.reporting.sites import EVIL, data_of, write_site
@@ -149,16 +149,13 @@ def test_a_wrong_file_about_models_is_refused(content: str, reason: str, site: P
     assert not (tmp_path / "report").exists()
 
 
-def test_a_trained_model_says_what_it_is_unless_a_row_does(tmp_path: Path) -> None:
+def test_a_trained_model_says_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "card.json").write_bytes(orjson.dumps({"method": "linear", "data": {"name": "some/set.jsonl"}}))
     spec = f"personal?path={tmp_path}"
-    found = metadata_of((), "mine", spec)
-    assert found is not None
-    assert found.kind == "linear, trained on set.jsonl"
-    row = ModelMetadata(model="mine", size="1B")
-    assert metadata_of((row,), "mine", spec) == row
-    assert metadata_of((), "random", "random") is None
-    assert metadata_of((), EVIL, EVIL) is None
+    card = trained_card("mine", spec)
+    assert card is not None
+    assert card.kind == "linear, trained on set.jsonl"
+    assert trained_card("random", "random") is trained_card(EVIL, EVIL) is None
 
 
 # --- in a browser ---

@@ -88,6 +88,10 @@ def shortened(name: str, most: int = 40) -> str:
 
 
 # --- files ---
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+IS_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+
 def markdown(table: Table) -> str:
     head = ["| " + " | ".join(table.columns) + " |", "| --- |" + " ---: |" * (len(table.columns) - 1)]
     body = [
@@ -99,9 +103,15 @@ def markdown(table: Table) -> str:
 def as_csv(table: Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows(table.rows)
+    writer.writerow(map(inert, table.columns))
+    writer.writerows(map(inert, row) for row in table.rows)
     return out.getvalue()
+
+
+def inert(cell: str) -> str:
+    """A cell of a CSV file that no spreadsheet takes for a formula: where it begins like one and is not a number, an
+    apostrophe comes first (https://owasp.org/www-community/attacks/CSV_Injection)."""
+    return f"'{cell}" if cell.startswith(FORMULA) and not IS_NUMBER.fullmatch(cell) else cell
 
 
 LATEX = {

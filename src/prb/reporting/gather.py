@@ -17,7 +17,15 @@ from prb.evaluation.run import load_rows
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.format import Table
-from prb.reporting.published import ModelMetadata, PublishedResult, metadata_of, read_metadata, read_published
+from prb.reporting.published import (
+    ModelMetadata,
+    PublishedResult,
+    metadata_of,
+    read_metadata,
+    read_published,
+    read_rows,
+    trained_card,
+)
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed
 from prb.stats.estimate import Ints, codes
 
@@ -58,6 +66,8 @@ class EvaluationRun:
     """Of a run under way: what it has done so far. Those of a finished one are read from its folder."""
     dataset: Dataset | None = None
     """If it was loaded already, and is not to be taken from where the run's settings say."""
+    metadata: tuple[ModelMetadata, ...] | None = None
+    """Of a submission: what it says of its own models. Of a run of ours it is read from files."""
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -179,8 +189,8 @@ def gather(
         if run.summary["task"] == "pairs":
             by_rows.setdefault(run.rows, []).append(run)
     results = read_published(published) if published else ()
-    metadata = read_metadata(models, [run.folder for run in runs])
-    groups = tuple(_group(f"d{n}", same, metadata, progress) for n, same in enumerate(by_rows.values()))
+    told = read_rows(models, ModelMetadata) if models else None
+    groups = tuple(_group(f"d{n}", same, told, progress) for n, same in enumerate(by_rows.values()))
     names = [group.about["name"] for group in groups]
     if published and not any(result.is_about(name) for result in results for name in names):
         progress.note(f"published results: {published} has none about {', '.join(names) or 'these runs'}")
@@ -257,8 +267,8 @@ def dataset_label(result: Mapping[str, Any]) -> str:
     return Path(data["name"]).name + (f", split {data['split']}" if data["split"] else "")
 
 
-def _group(name: str, runs: Sequence[EvaluationRun], metadata: Sequence[ModelMetadata], progress: Progress) -> Group:
-    entries = tuple(replace(e, metadata=metadata_of(metadata, e.model, e.spec)) for e in _entries(runs))
+def _group(name: str, runs: Sequence[EvaluationRun], told: Sequence[ModelMetadata] | None, progress: Progress) -> Group:
+    entries = tuple(replace(entry, metadata=_metadata(entry, told)) for entry in _entries(runs))
     columns: dict[tuple[str, str], Column] = {}
     first: Outcomes | None = None
     for run in runs:
@@ -287,6 +297,15 @@ def _group(name: str, runs: Sequence[EvaluationRun], metadata: Sequence[ModelMet
         missing=missing,
         history=tuple(len(item.profile) for item in dataset) if dataset else None,
     )
+
+
+def _metadata(entry: Entry, told: Sequence[ModelMetadata] | None) -> ModelMetadata | None:
+    """From the file that was given, else from the files of the model's own run, else from its card."""
+    submitted = entry.run.metadata
+    if submitted is not None:
+        return metadata_of((*(told or ()), *submitted), entry.model, entry.spec)
+    rows = read_metadata(entry.run.folder) if told is None else told
+    return metadata_of(rows, entry.model, entry.spec) or trained_card(entry.model, entry.spec)
 
 
 def _entries(runs: Sequence[EvaluationRun]) -> tuple[Entry, ...]:

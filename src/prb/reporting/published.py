@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -26,6 +26,7 @@ from prb.runs import read_json
 DEFAULT = "default"
 """Names the file that comes with the package."""
 SHIPPED = files("prb.reporting") / "published.yaml"
+METADATA = "models.yaml"
 Row = TypeVar("Row", bound=BaseModel)
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 
@@ -62,14 +63,22 @@ def read_published(place: str) -> tuple[PublishedResult, ...]:
 
 def read_rows(place: Path | Traversable, kind: type[Row]) -> tuple[Row, ...]:
     """A YAML file that is a list of rows of a kind."""
+    try:
+        content = place.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{place} cannot be read: {error.strerror or error}") from None
+    return parse_rows(content, str(place), kind)
+
+
+def parse_rows(content: bytes, place: str, kind: type[Row]) -> tuple[Row, ...]:
     import yaml
 
     try:
-        return tuple(TypeAdapter(list[kind]).validate_python(yaml.safe_load(place.read_text("utf-8"))))  # type: ignore[valid-type]
-    except OSError as error:
-        raise BadInput(f"{place} cannot be read: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        rows = yaml.safe_load(content)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date such as 2025-13-01 is a ValueError
         raise BadInput(f"{place} is not YAML: {' '.join(str(error).split())}") from None
+    try:
+        return tuple(TypeAdapter(list[kind]).validate_python(rows))  # type: ignore[valid-type]
     except ValidationError as error:
         first = error.errors()[0]
         row, *field = first["loc"] or ("",)
@@ -101,17 +110,19 @@ class ModelMetadata(BaseModel):
     link: Annotated[str, StringConstraints(pattern=r"^https?://\S+$")] | None = None
 
 
-def read_metadata(file: Path | None, runs: Iterable[Path]) -> tuple[ModelMetadata, ...]:
-    """The rows of a file, else of every `models.yaml` in or beside a run folder."""
-    beside = dict.fromkeys(place / "models.yaml" for run in runs for place in (run, run.resolve().parent))
-    files = [file] if file else [path for path in beside if path.is_file()]
-    return tuple(row for path in files for row in read_rows(path, ModelMetadata))
+def read_metadata(folder: Path) -> tuple[ModelMetadata, ...]:
+    """The rows of `models.yaml` in a run folder, then of the one beside it."""
+    places = [place / METADATA for place in (folder, folder.resolve().parent)]
+    return tuple(row for place in places if place.is_file() for row in read_rows(place, ModelMetadata))
 
 
 def metadata_of(rows: Sequence[ModelMetadata], name: str, spec: str) -> ModelMetadata | None:
-    """The row about a model, else the card of a trained one."""
-    if match := next((row for row in rows if row.model in (name, spec)), None):
-        return match
+    return next((row for row in rows if row.model in (name, spec)), None)
+
+
+def trained_card(name: str, spec: str) -> ModelMetadata | None:
+    """What a model that `prb train` wrote on this machine says of itself. Never for a submission, which could name any
+    path of the publisher's machine."""
     try:
         card = read_json(Path(Spec.parse(spec).options.get("path", ""), "card.json"))
         return ModelMetadata(model=name, kind=f"{card['method']}, trained on {Path(card['data']['name']).name}")

@@ -1,18 +1,22 @@
 """`prb leaderboard`: one site from the runs of many people, each of which is checked first.
 
-A submission is a run folder of `prb evaluate`. It is never believed: the leaderboard reads the dataset itself, asks for
-an outcome of every row, derives credit from scores and verdicts again, computes the summary again and compares. The
-dataset that a submission names is not opened, so nothing that it brings along is run.
+A submission is a run folder of `prb evaluate` from a stranger, so nothing in it is trusted. The leaderboard reads the
+dataset itself, requires an outcome for every row, derives credit from scores and verdicts again, and shows the summary
+that it computes. Only four files are read, and `models.yaml`: regular files inside the folder, each up to a limit. The
+dataset and the models that a submission names are never opened, so nothing that it brings along is run or published.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import orjson
 
@@ -36,16 +40,25 @@ from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.summary import check_failures, summarize
 from prb.progress import SILENT, Progress
 from prb.reporting.format import Table
-from prb.reporting.gather import DAMAGED, EvaluationRun, gather, kind_of, read_run
+from prb.reporting.gather import EvaluationRun, gather
+from prb.reporting.published import METADATA, ModelMetadata, parse_rows
 from prb.reporting.site import Host, check_target, write_inputs
-from prb.runs import OUTCOMES, USERS, check_unchanged, read_lines, read_result
+from prb.runs import CONFIG, OUTCOMES, SUMMARY, USERS
 from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
-from prb.types import NO_EVIDENCE
+from prb.types import NO_EVIDENCE, visible
 
-TOLERANCE = 1e-9
-"""Sums may differ in their last digits between machines."""
-FREE = ("prb", "dataset.name")
-"""What may differ in a summary: the version of prb, and where the submitter had the rows."""
+MB = 1 << 20
+LIMITS = {CONFIG: MB, SUMMARY: 64 * MB, USERS: 256 * MB, OUTCOMES: 2048 * MB, METADATA: MB // 16}
+"""The most bytes that are read of each file."""
+LINE = 4 * MB
+"""The most bytes of an outcome."""
+COUNTED, FITTED = 1e-9, 0.02
+"""How far a number of a submission may be from ours: means and counts only by rounding; what an optimizer or drawn
+samples gave also by the processor and the versions of libraries."""
+FITTED_NAMES = frozenset({"low", "high", "p", "p_holm", "accuracy_at_equal_length", "slope", "smallest_detectable"})
+FREE = ("prb", "dataset.name", "calibration")
+"""What may differ in a summary: the version of prb, where the submitter had the rows, and bins of fitted confidences,
+into which a row may or may not fall. The site shows our own numbers."""
 FIXED: Mapping[str, Any] = {"task": "pairs", "protocol": "prb", "orders": "both"}
 """What every submission must have been run with, beside the settings of the leaderboard."""
 
@@ -108,15 +121,20 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
     accepted: list[EvaluationRun] = []
     refused: dict[str, str] = {}
     for folder in folders:
-        progress.begin(f"checking {folder.name}")
+        name = visible(os.fsencode(folder.name).decode(errors="replace"))
+        progress.begin(f"checking {name}")
         try:
             accepted.append(check_submission(folder, settings, dataset))
         except PrbError as error:
-            refused[folder.name] = " ".join(str(error).replace(f"{folder}", folder.name).split())
+            refused[name] = " ".join(str(error).replace(f"{folder}", name).split())
+        except Exception as error:  # whatever else a stranger's files raise refuses them alone
+            refused[name] = f"it cannot be read: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
     appendix = [Table("Refused submissions", ("submission", "reason"), tuple(refused.items()))] if refused else []
     index = None
     if accepted:
-        read = partial(gather, (), runs=accepted, appendix=appendix, texts=settings.texts, published=settings.published)
+        models = place / METADATA if (place / METADATA).is_file() else None
+        about = {"texts": settings.texts, "published": settings.published, "models": models}
+        read = partial(gather, (), runs=accepted, appendix=appendix, **about)
         index = write_inputs(read, settings.out, publish=settings.publish, name=settings.title, progress=progress)
     result = Leaderboard(index, tuple(run.folder.name for run in accepted), refused)
     if refused and (not accepted or settings.strict):
@@ -127,70 +145,115 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
 
 
 def check_submission(folder: Path, settings: LeaderboardConfig, dataset: Dataset) -> EvaluationRun:
-    """The run, if all of it is as it must be; else `BadInput` with the reason."""
-    if kind_of(folder) != "evaluate":
+    """The run with our summary of its outcomes, if all of it is as it must be; else `BadInput` with the reason."""
+    if folder.is_symlink():
+        raise BadInput("it is a link")
+    if not folder.name.isprintable():
+        raise BadInput("its name has characters that cannot be shown")
+    config, stored, stored_users = (_read_json(folder / name) for name in (CONFIG, SUMMARY, USERS))
+    if not isinstance(config.get("evaluate"), dict):
         raise BadInput("it is not a run of `prb evaluate`")
-    run = read_run(folder)
-    try:
-        _check_data(run, dataset)
-        _check_settings(run, settings)
-        outcomes = _read_outcomes(run, dataset)
-        summary, users = summarize(EvaluateConfig(**EvaluateConfig.restore(run.config)), dataset, outcomes)
-        for name, stored, computed in (
-            ("summary.json", run.summary, summary),
-            (USERS, read_result(folder, USERS), users),
-        ):
-            if path := next(_differences(stored, orjson.loads(orjson.dumps(computed))), None):
-                raise BadInput(f"{name} does not follow from the outcomes: {path}")
-    except DAMAGED as error:
-        raise BadInput(f"it is damaged or was written by another version of prb: {error!r}") from None
+    run = EvaluateConfig(**EvaluateConfig.restore(config))
+    for about in (config.get("dataset"), stored.get("dataset")):
+        _check_data(about if isinstance(about, dict) else {}, dataset)
+    _check_settings(run, settings)
+    outcomes = _read_outcomes(folder / OUTCOMES, run, dataset)
+    summary, users = summarize(run, dataset, outcomes)
+    same_version = stored.get("prb") == summary["prb"]
+    for name, theirs, ours in ((SUMMARY, stored, summary), (USERS, stored_users, users)):
+        if path := next(_differences(theirs, orjson.loads(orjson.dumps(ours)), same_version), None):
+            raise BadInput(f"{name} does not follow from the outcomes: {path}")
     check_failures(summary, settings.max_failed)
-    return EvaluationRun(folder, run.config, summary, None, dataset)
+    fingerprints = config.get("models") if isinstance(config.get("models"), dict) else {}
+    checked = {"evaluate": run.saved(), "models": {str(name): str(value) for name, value in fingerprints.items()}}
+    return EvaluationRun(folder, checked, summary, outcomes, dataset, _read_metadata(folder))
 
 
-def _check_data(run: EvaluationRun, dataset: Dataset) -> None:
-    for about in (run.config["dataset"], run.summary["dataset"]):
-        if about["fingerprint"] != dataset.fingerprint:
-            theirs, ours = str(about["fingerprint"])[:12], dataset.fingerprint[:12]
-            raise BadInput(f"it is about other data: fingerprint {theirs}…, the leaderboard's is {ours}…")
-        if about["rows"] != len(dataset):
-            raise BadInput(f"it has {about['rows']} rows, the leaderboard has {len(dataset)}")
-    if run.summary["dataset"]["split"] != dataset.split:
-        raise BadInput(
-            f"it is about split {run.summary['dataset']['split']!r}, the leaderboard about {dataset.split!r}"
-        )
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A regular file of a submission, no larger than its limit. A link is not followed, a pipe is not waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise BadInput(f"it has no {path.name}: it is not a finished run of `prb evaluate`") from None
+    except OSError as error:
+        raise BadInput(f"{path.name} cannot be read: {error.strerror}") from None
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise BadInput(f"{path.name} is not a file")
+        if about.st_size > LIMITS[path.name]:
+            raise BadInput(f"{path.name} has {about.st_size:,} bytes; at most {LIMITS[path.name]:,} are read")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(descriptor)
 
 
-def _check_settings(run: EvaluationRun, settings: LeaderboardConfig) -> None:
+def _read_json(path: Path) -> dict[str, Any]:
+    with _opened(path) as file:
+        try:
+            content = orjson.loads(file.read(LIMITS[path.name]))
+        except orjson.JSONDecodeError as error:
+            raise BadInput(f"{path.name} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise BadInput(f"{path.name} does not hold a JSON object")
+    return content
+
+
+def _read_metadata(folder: Path) -> tuple[ModelMetadata, ...]:
+    """What a submission says of its own models."""
+    if not os.path.lexists(folder / METADATA):
+        return ()
+    with _opened(folder / METADATA) as file:
+        return parse_rows(file.read(LIMITS[METADATA]), METADATA, ModelMetadata)
+
+
+def _check_data(about: Mapping[str, Any], dataset: Dataset) -> None:
+    if about.get("fingerprint") != dataset.fingerprint:
+        theirs, ours = str(about.get("fingerprint"))[:12], dataset.fingerprint[:12]
+        raise BadInput(f"it is about other data: fingerprint {theirs}…, the leaderboard's is {ours}…")
+    if about.get("rows") != len(dataset):
+        raise BadInput(f"it has {about.get('rows')} rows, the leaderboard has {len(dataset)}")
+    if about.get("split", dataset.split) != dataset.split:
+        raise BadInput(f"it is about split {about['split']!r}, the leaderboard about {dataset.split!r}")
+
+
+def _check_settings(run: EvaluateConfig, settings: LeaderboardConfig) -> None:
     names = [field.name for field in fields(UserConfig)] + ["limit", "seed"]
     required = {**{name: getattr(settings, name) for name in names}, **FIXED}
     differing = [
-        f"{name} is {run.settings.get(name)}, not {value}"
+        f"{name} is {getattr(run, name)}, not {value}"
         for name, value in required.items()
-        if run.settings.get(name) != value
+        if getattr(run, name) != value
     ]
     if differing:
         raise BadInput(f"it was run with other settings: {'; '.join(differing)}")
-    if missing := [condition for condition in settings.condition if condition not in run.settings["condition"]]:
+    if missing := [condition for condition in settings.condition if condition not in run.condition]:
         raise BadInput(f"it lacks the condition {', '.join(missing)}")
 
 
-def _read_outcomes(run: EvaluationRun, dataset: Dataset) -> Outcomes:
+def _read_outcomes(path: Path, run: EvaluateConfig, dataset: Dataset) -> Outcomes:
     """One outcome per row, model and condition, each with the credit that its scores or verdicts earn."""
-    names = EvaluateConfig(**EvaluateConfig.restore(run.config)).names
-    cells = [(model, condition) for model in names for condition in run.settings["condition"]]
-    path, index = run.folder / OUTCOMES, dataset.index
-    check_unchanged(path)
-    outcomes = Outcomes(index.ids, cells)
-    for number, line in enumerate(read_lines(path), 1):
-        where = f"{OUTCOMES}, line {number}"
-        outcomes.read(line, where)
-        row = len(outcomes.of[line["model"], line["condition"]]) - 1
-        if (line["user"], line["cluster"]) != (index.users[row], index.clusters[row]):
-            raise BadInput(f"{where}: user or cluster is not that of the row")
-        problem = credit_problem(line, index.answers[0][row], index.answers[1][row], index.tiers[row])
-        if problem:
-            raise BadInput(f"{where}: {problem}")
+    index = dataset.index
+    cells = [(model, condition) for model in run.names for condition in run.condition]
+    outcomes = Outcomes(index.ids, cells, details=True)
+    with _opened(path) as file:
+        for number, text in enumerate(iter(partial(file.readline, LINE), b""), 1):
+            where = f"{OUTCOMES}, line {number}"
+            try:
+                line = orjson.loads(text)
+            except orjson.JSONDecodeError as error:
+                raise BadInput(f"{where}: not JSON, or longer than {LINE:,} bytes: {error}") from None
+            if not isinstance(line, dict):
+                raise BadInput(f"{where}: not an outcome")
+            outcomes.read(line, where)
+            row = len(outcomes.of[line["model"], line["condition"]]) - 1
+            if (line["user"], line["cluster"]) != (index.users[row], index.clusters[row]):
+                raise BadInput(f"{where}: user or cluster is not that of the row")
+            problem = credit_problem(line, index.answers[0][row], index.answers[1][row], index.tiers[row])
+            if problem:
+                raise BadInput(f"{where}: {problem}")
     for (model, condition), column in outcomes.of.items():
         if len(column) != len(dataset):
             raise BadInput(f"{model} under {condition} has {len(column)} of {len(dataset)} rows")
@@ -217,22 +280,26 @@ def credit_problem(line: Mapping[str, Any], n_best: int, n_answers: int, tier: s
     return None
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: Any, b: Any, tolerance: float = COUNTED) -> bool:
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (a, b))
-    return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE) if numbers else bool(a == b)
+    return math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance) if numbers else bool(a == b)
 
 
-def _differences(stored: Any, computed: Any, at: str = "") -> Iterator[str]:
-    """Places where two contents differ by more than rounding."""
-    if isinstance(stored, Mapping) and isinstance(computed, Mapping):
-        for key in dict.fromkeys([*stored, *computed]):
-            if (path := f"{at}.{key}".lstrip(".")) not in FREE:
-                yield from _differences(stored.get(key), computed.get(key), path)
-    elif isinstance(stored, list) and isinstance(computed, list) and len(stored) == len(computed):
-        for n, (a, b) in enumerate(zip(stored, computed, strict=True)):
-            yield from _differences(a, b, f"{at}[{n}]")
-    elif not _same(stored, computed):
-        yield f"{at} is {_short(stored)}, computed {_short(computed)}"
+def _differences(theirs: Any, ours: Any, same_version: bool, at: str = "") -> Iterator[str]:
+    """Places where two contents differ by more than they may; another version of prb may define fewer or other
+    intervals and tests, so only what is counted and in both is compared."""
+    name = at.rpartition(".")[2]
+    if at in FREE or name in FREE or (not same_version and name in FITTED_NAMES):
+        return
+    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+        for key in dict.fromkeys([*theirs, *ours]):
+            if same_version or (key in theirs and key in ours):
+                yield from _differences(theirs.get(key), ours.get(key), same_version, f"{at}.{key}".lstrip("."))
+    elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        for n, (a, b) in enumerate(zip(theirs, ours, strict=True)):
+            yield from _differences(a, b, same_version, f"{at}[{n}]")
+    elif not _same(theirs, ours, FITTED if name in FITTED_NAMES else COUNTED):
+        yield f"{at} is {_short(theirs)}, computed {_short(ours)}"
 
 
 def _short(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
-import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ from prb.errors import BadInput, MissingExtra
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.formats import ExportConfig, export, file_names, model_id
+from prb.reporting.site import ReportConfig, report_tables
 from prb.types import Ask, Failure
 from tests.conftest import make_row, make_twins
 from tests.runs import prefers, settings
 
 Write = Callable[..., Path]
-SCHEMAS = Path(__file__).parents[4] / "shared" / "data" / "formats" / "every_eval_ever"
 TEXTS = "How do I water"
 
 
@@ -43,7 +43,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     models = {"long=er?": ScriptedScorer(fails_on_three), "judge": prefers(lambda duel: len(duel.first) < 40 or None)}
     config = settings(data, folder / "run", model=tuple(models), condition=("none", "profile", "shuffled"))
     evaluate(config, models=models)
-    os.utime(folder / "run" / "summary.json", (1_760_492_095, 1_760_492_095))
     return folder / "run"
 
 
@@ -57,11 +56,11 @@ def exported(run: Path, out: Path, to: Any, **changes: Any) -> list[Path]:
 
 def test_the_hub_reads_the_results_of_each_model(run: Path, tmp_path: Path) -> None:
     hub = pytest.importorskip("huggingface_hub", reason="needs the hub extra")
-    files = exported(run, tmp_path, "hf", dataset_id="owner/mirror", source_url="https://example.org/site")
+    told = {"source_url": "https://example.org/site", "date": "2025-10-15"}
+    files = exported(run, tmp_path, "hf", dataset_id="owner/mirror", **told)
     assert [str(path.relative_to(tmp_path)) for path in files] == [
         "models/long-er/.eval_results/personalized-rewardbench.yaml",
         "models/judge/.eval_results/personalized-rewardbench.yaml",
-        "benchmark/eval.yaml",
     ]
     entries = hub.parse_eval_result_entries(yaml.safe_load(files[0].read_text("utf-8")))
     by_task = {entry.task_id: entry for entry in entries}
@@ -75,9 +74,6 @@ def test_the_hub_reads_the_results_of_each_model(run: Path, tmp_path: Path) -> N
     )
     assert f"n = {accuracy['n']}, 1 failed" in entry.notes
     assert {"gain", "control", "person_effect_profile", "accuracy_shuffled"} <= set(by_task)
-    benchmark = yaml.safe_load(files[-1].read_text("utf-8"))
-    assert [task["id"] for task in benchmark["tasks"]] == list(by_task)
-    assert re.fullmatch(r"[a-z-]+", benchmark["evaluation_framework"])
 
 
 def test_the_id_of_the_benchmark_comes_from_the_run_or_must_be_told(run: Path, tmp_path: Path) -> None:
@@ -90,23 +86,13 @@ def test_the_id_of_the_benchmark_comes_from_the_run_or_must_be_told(run: Path, t
 
 @pytest.mark.parametrize("texts", [True, False])
 def test_every_eval_ever_takes_record_and_samples(run: Path, tmp_path: Path, texts: bool) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    if not SCHEMAS.exists():
-        pytest.skip("the schemas of every_eval_ever are not beside this repository")
     files = exported(run, tmp_path, "every-eval-ever", organization="Example Lab", texts=texts)
-    record_schema, sample_schema = (
-        orjson.loads((SCHEMAS / name).read_bytes()) for name in ("eval.schema.json", "instance_level_eval.schema.json")
-    )
-    samples, record = (
-        (orjson.loads(line) for line in files[0].read_bytes().splitlines()),
-        orjson.loads(files[1].read_bytes()),
-    )
-    jsonschema.validate(record, record_schema)
+    samples = [orjson.loads(line) for line in files[0].read_bytes().splitlines()]
+    record = orjson.loads(files[1].read_bytes())
     assert record["detailed_evaluation_results"]["file_path"] == files[0].relative_to(tmp_path).as_posix()
     results = {result["evaluation_result_id"]: result for result in record["evaluation_results"]}
     credits: dict[str, list[float]] = {}
     for sample in samples:
-        jsonschema.validate(sample, sample_schema)
         assert sample["evaluation_id"] == record["evaluation_id"]
         assert (TEXTS in sample["input"]["raw"]) == texts
         credits.setdefault(sample["evaluation_result_id"], []).append(sample["evaluation"]["score"])
@@ -117,6 +103,14 @@ def test_every_eval_ever_takes_record_and_samples(run: Path, tmp_path: Path, tex
         assert details["details"]["failed"] == "1"
     assert len(credits) == 3
     assert len(files) == 4
+
+
+@pytest.mark.parametrize("texts", [True, False])
+def test_the_validator_of_every_eval_ever_has_nothing_to_say(run: Path, tmp_path: Path, texts: bool) -> None:
+    validator = pytest.importorskip("every_eval_ever.validator.validate", reason="`make test-extras` has it")
+    for path in exported(run, tmp_path, "every-eval-ever", organization="Example Lab", texts=texts):
+        report = validator.validate_file(path)
+        assert (report.valid, report.errors, report.warnings) == (True, [], [])
 
 
 def test_inspect_reads_its_logs(run: Path, tmp_path: Path) -> None:
@@ -201,10 +195,36 @@ def test_ratings_are_exported_as_tables(write_jsonl: Write, tmp_path: Path) -> N
 
 def test_the_same_run_gives_the_same_bytes_and_leaves_other_files_alone(run: Path, tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("mine")
-    for to in ("csv", "parquet", "every-eval-ever"):
-        first = [path.read_bytes() for path in exported(run, tmp_path, to)]
-        assert [path.read_bytes() for path in exported(run, tmp_path, to)] == first
+    copy = Path(shutil.copytree(run, tmp_path / "copy" / "run"))
+    os.utime(copy / "summary.json", (1_760_492_095, 1_760_492_095))
+    for to in ("csv", "parquet", "every-eval-ever", "hf"):
+        told = {"date": "2026-01-31", "dataset_id": "owner/mirror"}
+        first = [path.read_bytes() for path in exported(run, tmp_path, to, **told)]
+        assert [path.read_bytes() for path in exported(copy, tmp_path, to, **told)] == first
     assert (tmp_path / "note.txt").read_text() == "mine"
+
+
+def test_no_cell_of_a_csv_file_is_a_formula_and_numbers_stay_numbers(write_jsonl: Write, tmp_path: Path) -> None:
+    rows = [make_row(n, user=user, category="@here") for n, user in enumerate(("=1+1", "-2", "+x", "\tu", "plain"))]
+    name = "=cmd|'/c calc'!A1"
+    config = settings(write_jsonl(rows), tmp_path / "run", model=(name,), condition=("none",))
+    evaluate(config, models={name: ScriptedScorer(lambda ask: -float(len(ask.answer)))})
+    for path in exported(tmp_path / "run", tmp_path / "out", "csv"):
+        with path.open(newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        assert [c for c in cells if c.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(c)] == []
+        assert f"'{name}" in cells
+        if path.stem == "outcomes":
+            assert any(is_number(cell) and float(cell) < -2 for cell in cells)
+    text = report_tables(ReportConfig(runs=(tmp_path / "run",), format="csv"))
+    assert f"'{name}" in text
+
+
+def is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def test_from_python_an_export_is_a_list_of_paths_in_the_run(run: Path) -> None:

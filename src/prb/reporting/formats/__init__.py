@@ -1,14 +1,15 @@
 """`prb export`: a finished evaluation in a format that others read. Here is what all formats share; each has its file.
 
-The same run gives the same bytes: times are those of the run's `summary.json`, names are made from its content.
+The same run, settings and date give the same bytes: a run folder holds no time, so the day is told or today's; names
+are made from content.
 """
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,7 @@ from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, split_alias
 from prb.reporting.gather import EvaluationRun, dataset_of, kind_of, read_run
-from prb.runs import OUTCOMES, SUMMARY, read_lines, write_bytes
+from prb.runs import OUTCOMES, read_lines, write_bytes
 from prb.stats.ratings import RANGES
 from prb.types import Item
 
@@ -62,6 +63,8 @@ class ExportConfig(OutputConfig):
     """Who ran the evaluation; part of every-eval-ever."""
     relationship: Literal["first_party", "third_party", "collaborative", "other"] = "other"
     """How that organization is related to the models; part of every-eval-ever."""
+    date: datetime.date | None = None
+    """Day of the evaluation, YYYY-MM-DD; part of all but csv and parquet. Default: today where needed."""
     json: bool = False
     """Print the paths of the files as JSON."""
 
@@ -105,9 +108,11 @@ class ExportedRun:
         about: Mapping[str, Any] = self.summary["dataset"]
         return about
 
-    @cached_property
-    def finished(self) -> datetime:
-        return datetime.fromtimestamp(int((self.evaluation.folder / SUMMARY).stat().st_mtime), UTC)
+    @property
+    def day(self) -> datetime.datetime:
+        """Midnight (UTC) of the day that was told, else of today."""
+        day = self.settings.date or datetime.datetime.now(datetime.UTC).date()
+        return datetime.datetime(day.year, day.month, day.day, tzinfo=datetime.UTC)
 
     @cached_property
     def items(self) -> Mapping[str, Item]:

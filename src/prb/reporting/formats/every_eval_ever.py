@@ -27,7 +27,7 @@ def write(run: ExportedRun, out: Path) -> list[Path]:
     files = []
     for name, lines in groupby(run.lines(), key=lambda line: line["model"]):
         model = model_id(name, run.models[name])
-        evaluation = f"{BENCHMARK}/{model}/{int(run.finished.timestamp())}"
+        evaluation = f"{BENCHMARK}/{model}/{int(run.day.timestamp())}"
         uuid = UUID(bytes=digest(evaluation, name, run.about, dict(run.evaluation.settings))[:16], version=4)
         samples = b"".join(
             orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in _samples(run, evaluation, model, lines)
@@ -49,11 +49,11 @@ def write(run: ExportedRun, out: Path) -> list[Path]:
 
 
 def _record(run: ExportedRun, name: str, model: str, evaluation: str) -> dict[str, Any]:
-    time = str(int(run.finished.timestamp()))
+    time = str(int(run.day.timestamp()))
     return {
         "schema_version": SCHEMA,
         "evaluation_id": evaluation,
-        "evaluation_timestamp": time,
+        **({"evaluation_timestamp": time} if run.settings.date else {}),
         "retrieved_timestamp": time,
         "source_metadata": {
             "source_name": "Personalized RewardBench",

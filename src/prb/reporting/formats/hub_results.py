@@ -1,7 +1,7 @@
-"""Hugging Face: `.eval_results/*.yaml` for the repository of each model, `eval.yaml` for that of the benchmark.
+"""Hugging Face: `.eval_results/*.yaml` for the repository of each model, one entry per metric and condition, in %.
 
-One task per metric and condition, values in percent. The hub shows results on the page of the model and on that of the
-benchmark.
+The `eval.yaml` that makes a dataset a benchmark on the hub must name a framework of the hub's own list, and what to run
+in it. Ours is not on that list, so none is written.
 """
 
 from __future__ import annotations
@@ -13,12 +13,6 @@ from prb import __version__
 from prb.errors import BadInput
 from prb.reporting.formats import BENCHMARK, HUB_ID, Estimated, ExportedRun, file_names, write_file
 
-FRAMEWORK = "inspect-ai"
-"""The hub takes names from its own list only, and ours is not on it. Inspect reads what `--to inspect` writes."""
-DESCRIPTION = """\
-Does a reward model know whose preference it judges? Accuracy counts as personalization only to the extent that the \
-right user's history (profile) beats no history (gain) and beats another user's history (control)."""
-
 
 def write(run: ExportedRun, out: Path) -> list[Path]:
     if run.hub is None:
@@ -26,21 +20,12 @@ def write(run: ExportedRun, out: Path) -> list[Path]:
     dataset, options = run.hub
     if not HUB_ID.fullmatch(dataset):
         raise BadInput(f"--dataset-id {dataset!r} is not owner/name")
-    files, tasks = [], dict[str, None]()
+    files = []
     for model, name in file_names(list(run.models)).items():
         entries = [_entry(run, dataset, options.get("revision"), estimate) for estimate in run.estimates(model)]
-        tasks |= dict.fromkeys(entry["dataset"]["task_id"] for entry in entries)
         path = out / "models" / name / ".eval_results" / f"{BENCHMARK}.yaml"
         files.append(write_file(path, _yaml(entries)))
-    about = {"config": options.get("subset"), "split": run.about["split"]}
-    about = {name: value for name, value in about.items() if value}
-    benchmark = {
-        "name": "Personalized RewardBench",
-        "description": DESCRIPTION,
-        "evaluation_framework": FRAMEWORK,
-        "tasks": [{"id": task, **about} for task in tasks],
-    }
-    return [*files, write_file(out / "benchmark" / "eval.yaml", _yaml(benchmark))]
+    return files
 
 
 def _yaml(content: Any) -> bytes:
@@ -60,7 +45,7 @@ def _entry(run: ExportedRun, dataset: str, revision: str | None, estimate: Estim
     return {
         "dataset": {"id": dataset, "task_id": task_id(estimate), **({"revision": revision} if revision else {})},
         "value": round(100 * entry["value"], 4),
-        "date": f"{run.finished:%Y-%m-%d}",
+        **({"date": f"{run.settings.date}"} if run.settings.date else {}),
         **({"source": {"url": url, "name": "prb report"}} if url else {}),
         "notes": f"{interval}n = {entry['n']}{failed}; {about}; {run.models[estimate.model]}; prb {__version__}",
     }

@@ -40,7 +40,7 @@ def write(run: ExportedRun, out: Path) -> list[Path]:
 def _log(run: ExportedRun, result: Mapping[str, Any], lines: Lines) -> Any:
     from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalMetric, EvalResults, EvalScore, EvalSpec, EvalStats
 
-    about, time = run.about, run.finished.isoformat()
+    about, time = run.about, run.day.isoformat()
     identity = digest(result["model"], result["condition"], dict(about), dict(run.evaluation.settings)).hex()
     estimate = result["accuracy"]
     values = {"accuracy": estimate["value"], "low": estimate["low"], "high": estimate["high"]}

@@ -11,6 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from prb.batches import chunks
+from prb.reporting.format import inert
 from prb.reporting.formats import ExportedRun, write_file
 from prb.runs import USERS, read_result
 
@@ -93,7 +94,11 @@ def _encoded(rows: list[Row], ending: str, batch: int = 10_000) -> bytes:
     table = pa.Table.from_batches(batches, schema=schema)
     buffer = pa.BufferOutputStream()
     if ending == "csv":
-        pa.csv.write_csv(table, buffer)
+        texts = [name for name in names if schema.field(name).type == pa.string()]
+        for name in texts:
+            column = pa.array([None if cell is None else inert(cell) for cell in table[name].to_pylist()], pa.string())
+            table = table.set_column(names.index(name), name, column)
+        pa.csv.write_csv(table.rename_columns([inert(name) for name in names]), buffer)
     else:
         pa.parquet.write_table(table, buffer)
     content: bytes = buffer.getvalue().to_pybytes()

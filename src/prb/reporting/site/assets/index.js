@@ -139,10 +139,11 @@
   // --- the table as text ---
   const escapes = { "\\": "\\textbackslash{}", "%": "\\%", _: "\\_", "&": "\\&", $: "\\$", "#": "\\#", "{": "\\{", "}": "\\}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}" };
   const tex = (s) => s.replace(/[\\%_&$#{}~^]/g, (c) => escapes[c]).replaceAll("−", "$-$").replaceAll("–", "--");
+  const inert = (c) => (/^[=+\-@\t\r\n＝＋－＠]/.test(c) && !/^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(c) ? `'${c}` : c); // as `inert` in format.py
   const FORMATS = {
     Markdown: (head, body) => [head, head.map((_, n) => (n ? "---:" : "---")), ...body.map((r) => r.map((c) => c.replace(/[|*\\]/g, "\\$&")))].map((r) => `| ${r.join(" | ")} |`).join("\n") + "\n",
     LaTeX: (head, body) => [`\\begin{tabular}{l${"r".repeat(head.length - 1)}}`, "\\toprule", `${head.map(tex).join(" & ")} \\\\`, "\\midrule", ...body.map((r) => `${r.map(tex).join(" & ")} \\\\`), "\\bottomrule", "\\end{tabular}"].join("\n") + "\n",
-    CSV: (head, body) => [head, ...body].map((r) => r.map((c) => (/[",\n]/.test(c) ? `"${c.replaceAll('"', '""')}"` : c)).join(",")).join("\n") + "\n",
+    CSV: (head, body) => [head, ...body].map((r) => r.map(inert).map((c) => (/[",\n\r]/.test(c) ? `"${c.replaceAll('"', '""')}"` : c)).join(",")).join("\n") + "\n",
   };
 
   function copying(current) {
