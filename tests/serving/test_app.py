@@ -33,7 +33,6 @@ class Server:
         *,
         token: str | None = None,
         max_body: int = 10_000,
-        max_requests: int = 100,
         docs: bool = False,
         **limits: Any,
     ) -> None:
@@ -47,12 +46,12 @@ class Server:
             max_answers=8,
             max_chars=1000,
         )
-        self.app = make_app(service, token=token, max_body=max_body, max_requests=max_requests, docs=docs)
+        self.app = make_app(service, token=token, max_body=max_body, docs=docs)
 
     def run(self, talk: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
         async def conversation() -> Any:
             transport = httpx.ASGITransport(self.app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://prb", timeout=30) as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8300", timeout=30) as client:
                 return await talk(client)
 
         return asyncio.run(conversation())
@@ -161,6 +160,33 @@ def test_only_who_has_the_token_comes_in(header: str | None, status: int, method
     assert bool(server.model.batches) == (status == 200 and method == "POST")
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8300", 200),
+        ("localhost", 200),
+        ("LOCALHOST:8300", 200),
+        ("[::1]:8300", 200),
+        ("evil.example", 403),
+        ("evil.example:8300", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("127.0.0.1@evil.example", 403),
+        ("[", 403),
+        ("", 403),
+    ],
+)
+def test_without_a_token_a_web_page_cannot_reach_the_server_under_its_own_name(host: str, status: int) -> None:
+    server = Server()
+    reply = server.send("POST", "/v1/score", json=body("q", "a"), headers={"Host": host})
+    assert (reply.status_code, len(server.model.batches)) == (status, int(status == 200))
+    assert server.send("GET", "/info", headers={"Host": host}).status_code == status
+
+
+def test_with_a_token_any_name_will_do() -> None:
+    headers = {"Host": "gpu-7.example", "Authorization": f"Bearer {TOKEN}"}
+    assert Server(token=TOKEN).send("GET", "/info", headers=headers).status_code == 200
+
+
 @pytest.mark.parametrize("path", ["/get_reward", "/nowhere", "/docs"])
 def test_without_the_token_nobody_learns_what_there_is(path: str) -> None:
     said = Server(token=TOKEN, docs=True).send("POST", path)
@@ -180,6 +206,15 @@ def test_health_needs_no_token_and_tells_nothing_else() -> None:
         ({"content": b"[" * 9_000, "headers": {"Content-Type": "application/json"}}, 400, ""),
         ({"content": b"\xff\xfe", "headers": {"Content-Type": "application/json"}}, 400, ""),
         ({"content": b'{"query": {}}', "headers": {"Content-Type": "text/plain"}}, 415, "send JSON"),
+        ({"content": b'{"query": {}}', "headers": {"Content-Type": "text/plain; json"}}, 415, "send JSON"),
+        (
+            {
+                "content": b"{}",
+                "headers": {"Content-Type": "application/json", "Content-Length": "2", "Transfer-Encoding": "chunked"},
+            },
+            400,
+            "not both",
+        ),
         ({"content": b"", "headers": {"Content-Type": "application/json"}}, 400, "not JSON: "),
         ({"json": {"query": {"question": "q"}, "answers": ["a"], "partly": True}}, 422, "partly: "),
         ({"json": [1, 2]}, 422, "body: "),
@@ -263,50 +298,6 @@ def test_openrlhf_which_soon_gives_up_waits_for_room_in_a_full_queue() -> None:
     assert reply.json()["rewards"] == [worth(ask("q", "Answer."))]
 
 
-def test_when_too_many_bodies_are_still_coming_others_are_told_to_come_back() -> None:
-    server, go_on = Server(max_requests=2), asyncio.Event()
-
-    async def slow() -> AsyncIterator[bytes]:
-        yield b'{"query": {"question": "q"}, '
-        await go_on.wait()
-        yield b'"answers": ["a"]}'
-
-    async def talk(client: Client) -> tuple[Any, Any, list[Any]]:
-        how = {"Content-Type": "application/json"}
-        coming = [asyncio.create_task(client.post("/v1/score", content=slow(), headers=how)) for _ in range(2)]
-        await asyncio.sleep(0)
-        while (refused := await client.post("/v1/score", content=b"not even read")).status_code != 429:
-            await asyncio.sleep(0.01)
-        healthy = await client.get("/healthz")
-        go_on.set()
-        return refused, healthy, list(await asyncio.gather(*coming))
-
-    refused, healthy, accepted = server.run(talk)
-    assert refused.headers["Retry-After"] == "1"
-    assert healthy.status_code == 200
-    assert [reply.json()["scores"] for reply in accepted] == [[worth(ask("q", "a"))]] * 2
-
-
-def test_a_stopping_server_answers_what_it_accepted_and_refuses_the_rest() -> None:
-    server = Server(window=0.0)
-    server.model.gate.clear()
-
-    async def talk(client: Client) -> list[Any]:
-        accepted = asyncio.create_task(client.post("/v1/score", json=body("q", "a")))
-        await server.hold()
-        server.batcher.close()
-        late = await client.post("/v1/score", json=body("q", "late"))
-        health = await client.get("/healthz")
-        server.model.gate.set()
-        return [await accepted, late, health]
-
-    accepted, late, health = server.run(talk)
-    assert accepted.json()["scores"] == [value("q", "a")]
-    assert (late.status_code, late.json()) == (503, {"error": "the server is stopping"})
-    assert "Retry-After" in late.headers
-    assert (health.status_code, health.json()) == (503, {"status": "stopping"})
-
-
 def test_a_client_that_leaves_is_not_scored() -> None:
     server = Server(window=0.0)
     server.model.gate.clear()
@@ -327,7 +318,7 @@ def test_a_client_that_leaves_is_not_scored() -> None:
             nonlocal status
             status = message.get("status", status)
 
-        headers = [(b"content-type", b"application/json")]
+        headers = [(b"content-type", b"application/json"), (b"host", b"127.0.0.1")]
         scope = {"type": "http", "method": "POST", "path": "/v1/score", "headers": headers, "query_string": b""}
         await server.app(scope, receive, send)
         return status
@@ -348,6 +339,26 @@ def test_a_client_that_leaves_is_not_scored() -> None:
     status, busy = server.run(talk)
     assert (status, busy.status_code) == (499, 200)
     assert [[one.answer for one in batch] for batch in server.model.batches] == [["busy"]]
+
+
+def test_a_client_that_leaves_in_mid_body_leaves_no_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    server, statuses = Server(), list[int]()
+
+    async def leave() -> None:
+        messages = [{"type": "http.request", "body": b'{"que', "more_body": True}, {"type": "http.disconnect"}]
+
+        async def receive() -> dict[str, Any]:
+            return messages.pop(0)
+
+        async def send(message: Any) -> None:
+            statuses.extend([message["status"]] if "status" in message else [])
+
+        headers = [(b"content-type", b"application/json"), (b"host", b"127.0.0.1")]
+        scope = {"type": "http", "method": "POST", "path": "/v1/score", "headers": headers, "query_string": b""}
+        await server.app(scope, receive, send)
+
+    asyncio.run(leave())
+    assert (statuses, caplog.text) == ([499], "")
 
 
 def test_metrics_count_requests_answers_and_batches() -> None:

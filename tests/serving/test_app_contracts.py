@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import orjson
 import pytest
 from pydantic import ValidationError
 
-from prb.serving.bodies import (
+from prb.serving.app import (
     END_MARKERS,
+    ClassifyRequest,
     Refused,
     RewardRequest,
     ScoreRequest,
@@ -82,6 +84,23 @@ def test_openrlhf_sends_whole_texts_and_the_answer_is_what_follows_the_prompt() 
 def test_markers_of_the_end_are_no_part_of_an_answer(end: str) -> None:
     (one,) = rewards([f"p: Use {end} here.{end}\n{end}"], ["p: "], [LABEL])
     assert one.answer == f"Use {end} here."
+
+
+@pytest.mark.parametrize("ending", ["</s>", " ", "\n<eos>", "<|im_end|>\n"])
+def test_megabytes_of_markers_and_blanks_take_a_moment(ending: str) -> None:
+    """One pass over them; one by one, four of these stopped a server for minutes."""
+    many = ending * (4_000_000 // len(ending))
+    started = time.process_time()
+    assert rewards([f"p: a{many}", f"p: {many}b"], ["p: "] * 2, [LABEL] * 2) == [ask("q", "a"), ask("q", f"{many}b")]
+    assert time.process_time() - started < 5
+
+
+def test_megabytes_of_blanks_are_no_chat() -> None:
+    started = time.process_time()
+    for text in (" " * 8_000_000, "<|im_start|>user\n" + " " * 8_000_000, "<|im_start|>" * 600_000):
+        with pytest.raises(Refused, match="is not a chat"):
+            ClassifyRequest.model_validate({"input": text}).asks()
+    assert time.process_time() - started < 10
 
 
 def test_a_label_carries_the_person_as_json_or_as_a_map() -> None:

@@ -17,7 +17,6 @@ from prb.serving.server import (
     MODEL_ERROR,
     Batcher,
     BatchReport,
-    Closing,
     Limits,
     Overloaded,
     Waiting,
@@ -220,29 +219,6 @@ def test_a_model_that_would_end_the_program_is_broken() -> None:
         raise SystemExit(3)
 
     assert score_isolated(leaving, [ask("q", "1")]) == [Failure(MODEL_ERROR, "SystemExit")]
-
-
-def test_closing_answers_what_was_accepted_and_refuses_the_rest() -> None:
-    model = Recorder()
-    batcher = held(model)
-    accepted = batcher.submit([ask("q", "1"), ask("q", "2")])
-    batcher.close()
-    with pytest.raises(Closing):
-        batcher.submit([ask("q", "late")])
-    assert not batcher.idle
-    model.gate.set()
-    assert [future.result(SOON) for future in accepted] == [worth(ask("q", "1")), worth(ask("q", "2"))]
-    until = time.monotonic() + SOON
-    while not batcher.idle and time.monotonic() < until:
-        time.sleep(0.01)
-    assert batcher.idle
-
-
-def test_closing_does_not_wait_for_company() -> None:
-    batcher = Batcher(Recorder().score, Limits(window=3600))
-    (future,) = batcher.submit([ask("q", "1")])
-    batcher.close()
-    assert future.result(SOON) == worth(ask("q", "1"))
 
 
 def test_every_batch_is_reported() -> None:

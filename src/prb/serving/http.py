@@ -10,31 +10,22 @@ import ipaddress
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from urllib.parse import urlsplit
 
-import h11
 import uvicorn
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from prb.errors import BadInput
 
-HEAD_SECONDS = 10.0
-"""A connection that takes longer to send a request's headers is closed."""
 BODY_SECONDS = 60.0
 """A body that takes longer is refused: slow clients must not block others."""
 KEEP_ALIVE_SECONDS = 75
 """Longer than the idle timeout of common proxies (60 s), so that the proxy closes first."""
-LAST_REPLIES_SECONDS = 10
-"""How long clients may take to receive the last replies."""
-BACKLOG = 2048
-"""Connections waiting to be accepted."""
-ACCEPTED_AT_ONCE = 16
-"""Few, so that a burst cannot use up all file descriptors before the limit of connections applies."""
-SPARE_DESCRIPTORS = 256
-"""Left for files, databases and the model."""
+MAX_HEADERS = 32 * 1024
+"""Bytes of a request's headers."""
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
 
 
@@ -59,6 +50,14 @@ def is_loopback(listener: socket.socket) -> bool:
 def url_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def host_name(host: str) -> str:
+    """The name or address in a Host header, without the port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def has_token(authorization: bytes, token: bytes | None) -> bool:
@@ -122,73 +121,24 @@ class SecurityHeaders:
         await self.app(scope, receive, with_headers)
 
 
-def max_connections() -> int:
-    """As many as the limit on open files allows, so that accepting one never fails."""
-    try:
-        import resource
-    except ImportError:  # not on Windows, which has no such limit
-        return BACKLOG
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return BACKLOG if limit == resource.RLIM_INFINITY else max(limit // 2, limit - SPARE_DESCRIPTORS)
-
-
-class Connection(H11Protocol):
-    """Closes itself if a request's headers do not arrive in time; too many connections close the longest idle one.
-
-    So idle sockets keep nobody else out.
-    """
-
-    most = BACKLOG
-    _deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._await_headers()
-        if len(self.connections) > self.most:
-            idle: Any = [c for c in self.connections if c.idle and not c.transport.is_closing()]  # type: ignore
-            min(idle, key=lambda c: c.idle_since).transport.close()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if not self.idle:
-            self._stop_waiting()
-        elif self._deadline is None:  # the next request on this connection has begun
-            self._await_headers()
-
-    def on_response_complete(self) -> None:
-        self.idle_since = self.loop.time()
-        super().on_response_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    @property
-    def idle(self) -> bool:
-        """Whether the next request's headers are not complete."""
-        return self.conn.their_state is h11.IDLE
-
-    def _await_headers(self) -> None:
-        self.idle_since = self.loop.time()
-        self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.close)
-
-    def _stop_waiting(self) -> None:
-        if self._deadline:
-            self._deadline.cancel()
-            self._deadline = None
-
-
 class Server(uvicorn.Server):
-    """Stops in two steps: after a signal it serves until `drained()` is true; a second signal does not wait."""
+    """After a signal, accepts nothing more and answers open requests for up to `grace` seconds; a second signal does
+    not wait."""
 
     def __init__(
-        self, app: ASGIApp, *, ready: Callable[[], None], drained: Callable[[], bool], proxies: Sequence[str] = ()
+        self,
+        app: ASGIApp,
+        *,
+        ready: Callable[[], None],
+        connections: int,
+        grace: int | None,
+        proxies: Sequence[str] = (),
     ) -> None:
-        Connection.most = max_connections()
         settings = uvicorn.Config(
             app,
-            http=Connection,
-            backlog=ACCEPTED_AT_ONCE,
+            http="h11",
+            h11_max_incomplete_event_size=MAX_HEADERS,
+            limit_concurrency=connections,
             proxy_headers=bool(proxies),
             forwarded_allow_ips=list(proxies),
             access_log=False,  # paths and queries may hold secrets
@@ -198,27 +148,19 @@ class Server(uvicorn.Server):
             ws="none",
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=LAST_REPLIES_SECONDS,
+            timeout_graceful_shutdown=grace,
         )
         super().__init__(settings)
-        self.ready, self.drained = ready, drained
-        self.stopping = False
+        self.ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for listener in sockets or ():
-            listener.listen(BACKLOG)
         self.ready()  # it listens, and a signal from now on is handled
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if self.stopping:
-            self.force_exit = self.should_exit = True
-        self.stopping = True
-
-    async def on_tick(self, counter: int) -> bool:
-        if self.stopping:
-            self.should_exit = self.drained() or self.should_exit
-        return await super().on_tick(counter)
+        # not remembered for after the shutdown, as uvicorn does: then SIGTERM would still kill the process
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
 
 def serve_until_signal(
@@ -226,13 +168,14 @@ def serve_until_signal(
     listener: socket.socket,
     *,
     ready: Callable[[], None],
-    drained: Callable[[], bool] = lambda: True,
+    connections: int,
+    grace: int | None,
     proxies: Sequence[str] = (),
 ) -> bool:
-    """Serve until SIGINT or SIGTERM. `False`: a second signal ended it before it had drained.
+    """Serve until SIGINT or SIGTERM. `False`: a second signal ended it while requests were open.
 
-    Only `proxies` are believed when they say whose request they forward.
+    Only `proxies` are trusted when they say whose request they forward.
     """
-    server = Server(app, ready=ready, drained=drained, proxies=proxies)
+    server = Server(app, ready=ready, connections=connections, grace=grace, proxies=proxies)
     server.run(sockets=[listener])
-    return not server.force_exit or drained()
+    return not server.force_exit

@@ -32,8 +32,8 @@ from prb.types import Ask, Failure, Query, RewardModel, Scorer
 log = logging.getLogger("prb.serving")
 
 TOKEN_VARIABLE = "PRB_SERVE_TOKEN"  # noqa: S105 - the name of a variable
-SPARE_REQUESTS = 256
-"""How many more requests than answers in queue and batch may be open: their bodies are still arriving."""
+SPARE_CONNECTIONS = 256
+"""How many more connections than answers in queue and batch may be open: idle, or with a body still arriving."""
 MOST_ANSWERS = 100_000
 """Upper bound of `max_answers`; more would be a mistake or an attack."""
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -146,10 +146,12 @@ def serve(config: ServeConfig, *, model: RewardModel | None = None, ready: Calla
             max_answers=config.max_answers,
             max_chars=config.max_chars,
         )
-        most_requests = config.queue + config.batch + SPARE_REQUESTS
-        app = make_app(service, token=token, max_body=config.max_body, max_requests=most_requests, docs=config.docs)
+        app = make_app(service, token=token, hosts=[config.host], max_body=config.max_body, docs=config.docs)
         started = Ready(http.url_of(listener), config.model, scorer.fingerprint)
-        if not http.serve_until_signal(app, listener, ready=lambda: ready(started), drained=batcher.drain):
+        connections = config.queue + config.batch + SPARE_CONNECTIONS
+        if not http.serve_until_signal(
+            app, listener, ready=lambda: ready(started), connections=connections, grace=None
+        ):
             raise PrbError("stopped at once: accepted requests were not answered")
     return Served(metrics.scored, metrics.failed)
 
@@ -180,11 +182,6 @@ class Overloaded(Exception):
     def __init__(self, seconds: int) -> None:
         super().__init__(f"too many answers are waiting; try again in {seconds} s")
         self.seconds = seconds
-
-
-class Closing(Exception):
-    def __init__(self) -> None:
-        super().__init__("the server is stopping")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,8 +216,6 @@ class Batcher:
         self._condition = threading.Condition()
         self._waiting: dict[int, Waiting] = {}  # by arrival
         self._arrivals = 0
-        self._busy = False
-        self.closing = False
         self._pace = 0.0  # recent seconds per answer
         # a daemon: a model that hangs must not keep the process from ending
         threading.Thread(target=self._run, name="model", daemon=True).start()
@@ -228,11 +223,6 @@ class Batcher:
     @property
     def waiting(self) -> int:
         return len(self._waiting)
-
-    @property
-    def idle(self) -> bool:
-        with self._condition:
-            return not self._waiting and not self._busy
 
     async def score(self, asks: Sequence[Ask], patience: float = 0.0) -> list[float | Failure]:
         """One result per ask. Cancelling removes what still waits."""
@@ -260,21 +250,8 @@ class Batcher:
 
     def check_room(self, answers: int) -> None:
         """Raise if this many more answers cannot be accepted."""
-        if self.closing:
-            raise Closing
         if len(self._waiting) + answers > self._limits.queue:
             raise Overloaded(min(MAX_RETRY_SECONDS, max(1, math.ceil(self._pace * len(self._waiting)))))
-
-    def close(self) -> None:
-        """Accept nothing more; what was accepted is still answered."""
-        with self._condition:
-            self.closing = True
-            self._condition.notify()
-
-    def drain(self) -> bool:
-        """Close; whether everything accepted has been answered."""
-        self.close()
-        return self.idle
 
     def _add(self, ask: Ask) -> Future[float | Failure]:
         number = self._arrivals = self._arrivals + 1
@@ -289,7 +266,8 @@ class Batcher:
         return future
 
     def _run(self) -> None:
-        while batch := self._next_batch():
+        while True:
+            batch = self._next_batch()
             started = time.perf_counter()
             unique = list(dict.fromkeys(waiting.ask for waiting in batch))
             results = dict(zip(unique, score_isolated(self._score, unique), strict=True))
@@ -301,20 +279,16 @@ class Batcher:
             self._on_batch(BatchReport(len(batch), len({ask.query for ask in results}), failed, seconds))
             for waiting in batch:
                 waiting.future.set_result(results[waiting.ask])
-            with self._condition:
-                self._busy = False
 
     def _next_batch(self) -> list[Waiting]:
-        """The next batch; empty when closed and nothing waits."""
         with self._condition:
             while True:
-                self._condition.wait_for(lambda: self._waiting or self.closing)
+                self._condition.wait_for(lambda: self._waiting)
                 self._gather()
                 numbers = list(select_batch(self._waiting, self._limits))
                 taken = [self._waiting.pop(number) for number in numbers]
                 live = [waiting for waiting in taken if waiting.future.set_running_or_notify_cancel()]
-                self._busy = bool(live)
-                if live or (self.closing and not self._waiting):
+                if live:
                     return live
 
     def _gather(self) -> None:
@@ -324,7 +298,7 @@ class Batcher:
         them from the others for good, and their queries are read twice. A tenth of its time is worth that.
         """
         start = time.monotonic()
-        while self._waiting and not self.closing and len(self._waiting) < self._limits.batch:
+        while self._waiting and len(self._waiting) < self._limits.batch:
             oldest, newest = next(iter(self._waiting.values())), next(reversed(self._waiting.values()))
             patience = start + PATIENCE * self._pace * len(self._waiting)
             quiet = max(newest.arrived, start) + self._limits.window

@@ -39,7 +39,9 @@ HEADERS = http.HEADERS | {
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
-LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1", "[::1]")
+MAX_CONNECTIONS = 1024
+GRACE_SECONDS = 10
+"""How long open requests may take when the server stops."""
 ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104 - to refuse them without a public address
 HTTP_ERRORS = {
     404: ("There is nothing here", ""),
@@ -73,7 +75,9 @@ def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
     app.state.site, app.state.agreement = site, LiveAgreement(site)
     app.add_middleware(http.BodyLimit, max_bytes=MAX_BODY)
     app.add_middleware(http.SecurityHeaders, headers=HEADERS)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, *(hosts or [])], www_redirect=False)
+    app.add_middleware(
+        TrustedHostMiddleware, allowed_hosts=[*http.LOOPBACK_NAMES, "[::1]", *(hosts or [])], www_redirect=False
+    )
     app.mount("/static", StaticFilesRevalidated(directory=str(files("prb.study") / "static")))
     for router in (ACCOUNT, STEPS, VALIDATE if site.kind == "validate" else COLLECT, ADMIN):
         app.include_router(router)
@@ -128,7 +132,14 @@ def serve(config: ServeConfig, ready: Callable[[Ready], None]) -> None:
         site = Site(database, rate=config.rate, url=config.url)
         app = make_app(site, [host for host in (public.hostname, config.host) if host])
         started = Ready(config.url or http.url_of(listener), password)
-        http.serve_until_signal(app, listener, ready=lambda: ready(started), proxies=config.proxy)
+        http.serve_until_signal(
+            app,
+            listener,
+            ready=lambda: ready(started),
+            connections=MAX_CONNECTIONS,
+            grace=GRACE_SECONDS,
+            proxies=config.proxy,
+        )
 
 
 class DemoReady(NamedTuple):
