@@ -16,7 +16,7 @@ from typing import ClassVar, TypeVar
 
 from prb.config import Count, Settings, Share, config
 from prb.errors import BudgetUsedUp, PrbError, TooManyFailures, Unreachable
-from prb.types import Failure, FailureKind
+from prb.types import UNMEASURED, Failure, FailureKind
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -45,7 +45,7 @@ class FailureConfig(Settings):
 
     def retries(self, failure: str | None, kind: str | None) -> bool:
         """Whether a row with this stored failure is asked about again."""
-        return failure is not None and (self.retry_failed or kind in ENDPOINT)
+        return failure is not None and (kind in ENDPOINT or (self.retry_failed and kind != UNMEASURED))
 
 
 class Breaker:
@@ -97,7 +97,7 @@ def unanswered(answer: object) -> bool:
 
 def gravest(failures: Iterable[Failure]) -> Failure:
     """The most severe failure, which stands for all: one of the endpoint rather than of a row, else the first."""
-    return min(failures, key=lambda failure: (*ENDPOINT, "row").index(failure.kind))
+    return min(failures, key=lambda failure: (*ENDPOINT, "row", "unmeasured").index(failure.kind))
 
 
 def share_problem(what: str, failed: int, total: int, reasons: Mapping[str, int], max_failed: float) -> str | None:

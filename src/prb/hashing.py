@@ -20,6 +20,12 @@ def digest(*parts: Any) -> bytes:
     return hashlib.blake2b(orjson.dumps(parts), digest_size=20).digest()
 
 
+def text_digest(*texts: str) -> str:
+    """Sixteen hexadecimal digits for a sequence of texts."""
+    joined = "\0".join(texts).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(joined, digest_size=8).hexdigest()
+
+
 def settings_digest(settings: object) -> str:
     """Twelve hexadecimal digits for a fingerprint, from the `repr` of everything an output depends on."""
     return hashlib.sha256(repr(settings).encode()).hexdigest()[:12]

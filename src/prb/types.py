@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+
+from prb.hashing import text_digest
 
 Role = Literal["system", "user", "assistant"]
 
@@ -151,9 +153,11 @@ def visible(text: str) -> str:
     return text if text.isprintable() else _HIDDEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
 
 
-FailureKind = Literal["row", "transient", "fatal", "budget"]
+FailureKind = Literal["row", "transient", "fatal", "budget", "unmeasured"]
 """What failed: this row; the endpoint for now; the endpoint for good (wrong key, unknown model, connection refused); or
-nothing, because the budget was used up before the row was asked."""
+nothing: the budget was used up before the row was asked, or the row cannot be measured (no rubric to show, no score
+recorded under this condition, a row of the model's own training data). The last kind never counts as a failure."""
+UNMEASURED: FailureKind = "unmeasured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +286,42 @@ def is_remote(reader: object) -> bool:
     return bool(getattr(reader, "remote", False))
 
 
+@dataclass(frozen=True)
+class TrainedOn:
+    """Rows and users that a model was fitted on, by digests of their content, so that new ids do not hide them."""
+
+    rows: frozenset[str] = frozenset()
+    """Question and answers, whichever is right: a twin of a row gives its answers away."""
+    users: frozenset[str] = frozenset()
+    """Name and oldest post: in other data the same name is usually someone else's."""
+
+    @classmethod
+    def of(cls, items: Iterable[Item]) -> Self:
+        digests = [_training_digests(item) for item in items]
+        return cls(frozenset(row for row, _ in digests), frozenset(user for _, user in digests))
+
+    @classmethod
+    def read(cls, card: object) -> Self:
+        """From the card of a trained model; empty where the card names none."""
+        lists = card.get("trained_on") if isinstance(card, Mapping) else None
+        digests = [lists.get(name) if isinstance(lists, Mapping) else None for name in ("rows", "users")]
+        return cls(*(frozenset(map(str, names)) if isinstance(names, list) else frozenset() for names in digests))
+
+    def as_card(self) -> dict[str, list[str]]:
+        return {"rows": sorted(self.rows), "users": sorted(self.users)}
+
+    def seen(self, item: Item) -> Literal["row", "user"] | None:
+        if not self.rows:
+            return None
+        row, user = _training_digests(item)
+        return "row" if row in self.rows else "user" if user in self.users else None
+
+
+def _training_digests(item: Item) -> tuple[str, str]:
+    oldest = item.profile[0].text if len(item.profile) else ""
+    return text_digest(item.question, *sorted(item.answers)), text_digest(item.user, oldest)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """One line of a run: the result of one model on one item under one condition."""
@@ -316,6 +356,8 @@ class Outcome:
     cost: float = 0.0
     text: tuple[str, ...] = ()
     """What a generative model wrote, one entry per call."""
+    seen: Literal["row", "user"] | None = None
+    """Whether the model was trained on this row, or on another row of its user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import pytest
 from prb.errors import BudgetUsedUp, TooManyFailures, Unreachable
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import PENDING, evaluate
-from prb.evaluation.summary import IMPOSSIBLE, check_failures, impossible_conditions
+from prb.evaluation.summary import check_failures
 from prb.failures import MAX_FATAL
 from prb.runs import OUTCOMES, SUMMARY, Finished
 from prb.types import Ask, Duel, Failure, FailureKind, Reward, Verdict
@@ -236,28 +236,3 @@ def test_too_many_failed_rows_are_refused_with_their_reasons(rows: Path) -> None
         check_failures(summary, 0.1)
     check_failures(summary, 0.5)
     check_failures(run(rows, Flaky(), "other").summary, 0.0)
-
-
-def test_rows_that_a_condition_does_not_allow_count_unless_it_allows_none(write_jsonl: Callable[..., Path]) -> None:
-    def summary(without_rubric: int) -> dict[str, Any]:
-        data = [make_row(n, rubric_aspects=[] if n <= without_rubric else make_row(n)["rubric_aspects"])
-                for n in range(1, 11)]  # fmt: skip
-        rows = write_jsonl(data, f"{without_rubric}.jsonl")
-        config = EvaluateConfig(dataset=rows, model="length", out=rows.parent / str(without_rubric))
-        return evaluate(config).summary
-
-    assert impossible_conditions(summary(0)) == {}
-    with pytest.raises(TooManyFailures, match="length under oracle: 3 of 10 failed"):
-        check_failures(summary(3), 0.1)
-    assert impossible_conditions(summary(10)) == {"oracle": "no rubric to show"}
-    check_failures(summary(10), 0.1)
-
-
-def test_a_single_user_makes_shuffled_impossible(write_jsonl: Callable[..., Path]) -> None:
-    rows = write_jsonl([make_row(n, user="u") for n in range(1, 4)])
-    result = evaluate(
-        EvaluateConfig(dataset=rows, model="length", condition=("none", "shuffled"), out=rows.parent / "r")
-    )
-    assert set(impossible_conditions(result.summary).values()) <= IMPOSSIBLE
-    assert set(impossible_conditions(result.summary)) == {"shuffled"}
-    check_failures(result.summary, 0.0)

@@ -47,17 +47,19 @@ def test_the_outcomes_of_a_run_are_a_scores_file_with_the_same_result(
 
 def test_a_row_without_rubric_has_its_score_under_oracle(write_jsonl: Write, tmp_path: Path) -> None:
     data = write_jsonl([make_row(n, rubric_aspects=[]) for n in (1, 2)])
-    scores = write_jsonl([{"pair": f"r{n}", "verdict": "chosen"} for n in (1, 2)], "scores.jsonl")
+    scores = write_jsonl(
+        [{"pair": f"r{n}", "verdict": "chosen", "condition": "oracle"} for n in (1, 2)], "scores.jsonl"
+    )
     config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), condition=CONDITIONS)
     summary = evaluate(config).summary
-    assert [result(summary, c)["accuracy"]["value"] for c in CONDITIONS] == [1.0] * len(CONDITIONS)
+    assert result(summary, "oracle")["accuracy"]["value"] == 1.0
 
 
 def test_missing_rows_are_failures_with_a_reason(write_jsonl: Write, tmp_path: Path) -> None:
     data = write_jsonl([make_row(n) for n in (1, 2, 3)])
     scores = write_jsonl([{"pair": "r1", "scores": [2, 1]}, {"pair": "r3", "scores": [1, 2]}], "theirs.jsonl")
-    config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), condition=("none",))
-    row = result(evaluate(config).summary, "none")
+    config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), condition=("profile",))
+    row = result(evaluate(config).summary, "profile")
     assert (row["accuracy"]["value"], row["accuracy"]["n"], row["accuracy"]["failed"]) == (0.5, 2, 1)
     assert row["failures"] == {"no score for this row in theirs.jsonl": 1}
 
@@ -112,9 +114,8 @@ def test_ratings_take_one_score_per_row(write_jsonl: Write, tmp_path: Path) -> N
     plain = {"user": "u", "chosen": None, "rejected": None}
     rows = [make_row(n, **plain, answer="x" * n, rating=n / 5) for n in range(1, 6)]
     scores = write_jsonl([{"id": f"r{n}", "score": n} for n in range(1, 6)], "scores.jsonl")
-    config = settings(
-        write_jsonl(rows), tmp_path / "run", task="ratings", model=(f"mine:=scores?path={scores}",), condition=("none",)
-    )
+    spec = f"mine:=scores?path={scores}&condition=none"
+    config = settings(write_jsonl(rows), tmp_path / "run", task="ratings", model=(spec,), condition=("none",))
     assert result(evaluate(config).summary, "none")["concordance"]["value"] == 1.0
 
 

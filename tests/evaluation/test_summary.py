@@ -226,12 +226,15 @@ def test_position_consistency_of_comparers_is_reported(write_jsonl: Write, tmp_p
     assert (bias["n"], bias["consistency"], bias["first_share"]) == (3, pytest.approx(2 / 3), pytest.approx(4 / 6))
 
 
-def test_scorers_and_single_orders_have_no_position_to_be_consistent_about(write_jsonl: Write, tmp_path: Path) -> None:
+def test_a_scorer_has_no_position_bias_and_in_one_order_there_is_no_consistency(
+    write_jsonl: Write, tmp_path: Path
+) -> None:
     data = write_jsonl([make_row(1)])
     models: dict[str, RewardModel] = {"scorer": ScriptedScorer(by_length), "judge": prefers(lambda _: True)}
     config = settings(data, tmp_path / "run", model=("scorer", "judge"), condition=("none",), orders="one")
     done = evaluate(config, models=models)
-    assert [row["biases"]["position"] for row in done.summary["results"]] == [None, None]
+    one_order = {"n": 1, "consistency": None, "first_share": 1.0}
+    assert [row["biases"]["position"] for row in done.summary["results"]] == [None, one_order]
 
 
 def test_a_half_failed_comparison_does_not_count_for_consistency(write_jsonl: Write, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def write(folder: Path, content: Any, name: str = "results.json") -> Path:
 
 def recall(path: Path, *rows: str, **options: Any) -> list[Record | Failure]:
     model = RecordedScores(path, **options)
-    return [model.recall(row, "none") for row in rows]
+    return [model.recall(row, "profile") for row in rows]
 
 
 def log(*samples: dict[str, Any], **about: Any) -> dict[str, Any]:
@@ -76,8 +76,8 @@ def test_results_of_reward_bench_fit_the_dataset_of_that_name(tmp_path: Path) ->
     data = tmp_path / "set.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     spec = f"mine:=scores?path={write(tmp_path, REWARD_BENCH)}"
-    config = settings(f"rewardbench?path={data}", tmp_path / "run", model=(spec,), condition=("none",))
-    row = result(evaluate(config).summary, "none")
+    config = settings(f"rewardbench?path={data}", tmp_path / "run", model=(spec,), condition=("profile",))
+    row = result(evaluate(config).summary, "profile")
     assert (row["accuracy"]["value"], row["accuracy"]["failed"], row["strict_accuracy"]["value"]) == (0.5, 0, 1 / 3)
 
 

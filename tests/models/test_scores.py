@@ -54,15 +54,19 @@ def test_a_row_is_scores_or_verdicts_or_a_failure(write_jsonl: Write, rows: list
 
 def test_texts_tokens_and_costs_of_a_rows_answers_add_up(write_jsonl: Write) -> None:
     rows = [{**row, "tokens": 10, "cost": 0.25, "text": f"reply {n}"} for n, row in enumerate(ONE_ANSWER_PER_ROW)]
-    record = recorded(write_jsonl(rows)).recall("r1", "none")
+    record = recorded(write_jsonl(rows)).recall("r1", "profile")
     assert record == Record(scores=(0.5, -1.0), tokens=20, cost=0.5, text=("reply 0", "reply 1"))
 
 
-def test_a_row_without_condition_holds_for_all_that_have_none_of_their_own(write_jsonl: Write) -> None:
-    rows = [{"pair": 1, "verdict": "tie"}, {"pair": 1, "condition": "profile", "verdict": "first"}]
-    model = recorded(write_jsonl(rows))
-    assert model.recall("1", "none") == Record(verdicts=("tie", None))
-    assert model.recall("1", "profile") == Record(verdicts=("first", None))
+def test_a_row_without_condition_counts_under_profile_or_the_condition_that_is_named(write_jsonl: Write) -> None:
+    path = write_jsonl([{"pair": 1, "verdict": "tie"}, {"pair": 1, "condition": "shuffled", "verdict": "first"}])
+    tie, first = Record(verdicts=("tie", None)), Record(verdicts=("first", None))
+    assert [recorded(path).recall("1", c) for c in ("profile", "shuffled")] == [tie, first]
+    assert recorded(path, "&condition=none").recall("1", "none") == tie
+    elsewhere = recorded(path).recall("1", "none")
+    assert elsewhere == Failure(f"{NOT_RECORDED}, but without one, so under profile")
+    assert isinstance(elsewhere, Failure)
+    assert elsewhere.kind == "unmeasured"
 
 
 def test_a_missing_row_is_a_failure_that_names_the_file(write_jsonl: Write) -> None:
@@ -73,7 +77,7 @@ def test_a_missing_row_is_a_failure_that_names_the_file(write_jsonl: Write) -> N
 
 def test_one_of_several_models_is_picked_by_name(write_jsonl: Write) -> None:
     path = write_jsonl([{"pair": "r1", "model": name, "scores": [n, 0]} for n, name in enumerate("ab")])
-    assert recorded(path, "&model=b").recall("r1", "none") == Record(scores=(1.0, 0.0))
+    assert recorded(path, "&model=b").recall("r1", "profile") == Record(scores=(1.0, 0.0))
     assert recorded(path, "&model=a").fingerprint != recorded(path, "&model=b").fingerprint
     with pytest.raises(BadInput, match="scores of several models; add model=… to pick one: a, b"):
         recorded(path)
@@ -93,7 +97,7 @@ def test_csv_and_parquet_say_the_same_as_jsonl(write_jsonl: Write, tmp_path: Pat
     for model in models:
         assert model.recall("r1", "none") == SAME
         assert isinstance(model.recall("r1", "profile"), Failure)
-        assert model.recall("r2", "oracle") == Record(verdicts=("tie", None))
+        assert model.recall("r2", "profile") == Record(verdicts=("tie", None))
 
 
 def test_the_fingerprint_follows_the_content_and_never_the_path(write_jsonl: Write) -> None:

@@ -124,6 +124,11 @@ def test_the_command_line_trains_evaluates_and_draws_a_curve(
     assert [(p["m"], p["accuracy"]["n"]) for p in points] == [(0, 24), (1, 24)]
     run_folder = str(tmp_path / "run")
     said = ["evaluate", "--dataset", data, "--split", "train", "--model", f"personal?path={out}", "--quiet"]
+    assert run([*said, "--out", f"{run_folder}-left-out", "--json"]) == 1
+    left_out = capsysbinary.readouterr()
+    assert orjson.loads(left_out.out)["results"][0]["trained_on"] == {"rows": 48, "users": 12}
+    assert b"nothing was measured (48 \xc3\x97 the model was trained on this row)" in left_out.err
+    said += ["--trained", "count"]
     assert run([*said, "--condition", "none", "--condition", "profile", "--out", run_folder, "--json"]) == 0
     none, profile = orjson.loads(capsysbinary.readouterr().out)["results"]
     assert none["accuracy"]["value"] == 0.5  # twelve persons, two opposite tastes, nothing known of anybody

@@ -23,7 +23,7 @@ from prb.evaluation.conditions import pick_donor
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, read_outcomes
 from prb.evaluation.run import evaluate
-from prb.evaluation.summary import IMPOSSIBLE, describe_dataset
+from prb.evaluation.summary import describe_dataset
 from prb.failures import FailureConfig, refuse_failures, share_problem
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
@@ -194,11 +194,11 @@ def audit(
     blind, blind_credits = _learn_blind(pairs, dataset.index.clusters, rows, encoder, config, progress)
     reading = headroom = None
     if (reader := readers.get(config.ceiling)) is not None:
-        accuracy = rows.share(reader.credit, reader.margin)
+        accuracy = rows.share(reader)
         reading = {"model": config.ceiling, "accuracy": accuracy, "failures": dict(sorted(reader.failures.items()))}
         if blind:
             headroom = difference(reader.credit, blind_credits, rows.clusters, seed=config.seed).as_dict()
-    scores = {name: rows.share(column.credit, column.margin) for name, column in floors.items()}
+    scores = {name: rows.share(column) for name, column in floors.items()}
     result = {
         "prb": __version__,
         "dataset": {
@@ -225,9 +225,8 @@ def check_failures(result: Mapping[str, Any], max_failed: float) -> None:
     """Raise `TooManyFailures` if the reader of the rubric failed on more than this share of the rows that have one."""
     reading = result["ceiling"]
     if reading:
-        reasons = {reason: n for reason, n in reading["failures"].items() if reason not in IMPOSSIBLE}
-        failed = sum(reasons.values())
-        problem = share_problem(reading["model"], failed, reading["accuracy"]["n"] + failed, reasons, max_failed)
+        failed, n = reading["accuracy"]["failed"], reading["accuracy"]["n"]
+        problem = share_problem(reading["model"], failed, n + failed, reading["failures"], max_failed)
         refuse_failures([problem], max_failed)
 
 
@@ -257,10 +256,13 @@ class RowGroups(NamedTuple):
     clusters: Ints
     twins: Ints
 
-    def share(self, credits: Floats, margins: Floats) -> dict[str, Any]:
+    def share(self, column: Column) -> dict[str, Any]:
+        return self.share_of(column.credit, column.margin, sum(column.failures.values()))
+
+    def share_of(self, credits: Floats, margins: Floats, failed: int = 0) -> dict[str, Any]:
         known = ~np.isnan(credits)
         exact = cancels(margins, self.twins)
-        return share(credits[known], self.clusters[known], failed=int((~known).sum()), exact=exact).as_dict()
+        return share(credits[known], self.clusters[known], failed=failed, exact=exact).as_dict()
 
 
 def _learn_blind(
@@ -295,7 +297,7 @@ def _learn_blind(
         credits[name] = np.array(credits_of(margins))
         progress.advance()
     # credits stand in for margins, whose last digits depend on the order of a matrix product
-    shares = {name: rows.share(values, values - 0.5) for name, values in credits.items()}
+    shares = {name: rows.share_of(values, values - 0.5) for name, values in credits.items()}
     about = {"groups": len(set(groups)), "grouped_by": grouped_by, "features": f"{encoder.fingerprint}, words, style"}
     return {**shares, **about}, credits["question_and_answer"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Self
+from typing import Literal, Self
 
 from prb.config import Condition, Donors, HistoryKind, UserConfig
 from prb.data.load import Dataset, History, Users
@@ -16,7 +16,11 @@ from prb.data.retrieve import Ranker, leaking_choices, ranker, top_choices, top_
 from prb.evaluation.planners import Plan, Planner, plan_all
 from prb.hashing import draw
 from prb.text.pii import mask_query
-from prb.types import Failure, Item, Query
+from prb.types import UNMEASURED, Failure, Item, Query, TrainedOn
+
+NO_DONOR, NO_RUBRIC = "no other user to borrow a history from", "no rubric to show"
+TRAINED = "the model was trained on this row"
+NOTHING = TrainedOn()
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class Built:
     """Which past choices are shown, as positions in the user's list of them."""
     leaks: int = 0
     """Past choices that would have given the label away."""
+    seen: Literal["row", "user"] | None = None
+    """Whether the model was trained on this row, or on another row of its user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +54,27 @@ class QueryBuilder:
     mask: bool = False
     mask_for_planner: bool = False
     """Apart from `mask`, so that every model of a run is shown the same plan."""
+    trained_on: TrainedOn = NOTHING
+    """What the model was fitted on."""
+    count_trained: bool = False
+    """Whether rows that it was fitted on are measured all the same."""
 
     @classmethod
-    def of(cls, config: UserConfig, dataset: Dataset, planner: Planner, *, reader: object, seed: int) -> Self:
+    def of(
+        cls,
+        config: UserConfig,
+        dataset: Dataset,
+        planner: Planner,
+        *,
+        reader: object,
+        seed: int,
+        trained_on: TrainedOn = NOTHING,
+        count_trained: bool = False,
+    ) -> Self:
         """The builder of a run for one `reader`: a model, a policy or a grader."""
         return cls(
+            trained_on=trained_on,
+            count_trained=count_trained,
             rank=ranker(config.ranker),
             planner=planner,
             users=dataset.users,
@@ -68,10 +90,13 @@ class QueryBuilder:
 
     def build(self, item: Item, condition: Condition, plan: Plan | Failure | None = None) -> Built | Failure:
         """`plan` is what `plans` or an earlier process inferred for condition `plan`; without it the planner runs."""
+        seen = self.trained_on.seen(item)
+        if seen == "row" and not self.count_trained:
+            return Failure(TRAINED, kind=UNMEASURED)
         built = self._build(item, condition, plan)
-        if self.mask and isinstance(built, Built):
-            return replace(built, query=mask_query(built.query))
-        return built
+        if isinstance(built, Failure):
+            return built
+        return replace(built, seen=seen, query=mask_query(built.query) if self.mask else built.query)
 
     def plans(self, items: Sequence[Item]) -> dict[str, Plan | Failure]:
         """What the planner infers for each item, asked for all at once: many planners are a network away."""
@@ -101,12 +126,12 @@ class QueryBuilder:
             case "shuffled":
                 donor = pick_donor(item, self.users, self.seed, self.donors)
                 if donor is None:
-                    return Failure("no other user to borrow a history from")
+                    return Failure(NO_DONOR, kind=UNMEASURED)
                 return self._with_history(item, donor, self.users.history(donor))
             case "plan":
                 return _with_plan(item, self.plans([item])[item.id] if plan is None else plan)
             case "oracle":
-                return _with_plan(item, true_plan(item) if item.rubric else Failure("no rubric to show"))
+                return _with_plan(item, true_plan(item) if item.rubric else Failure(NO_RUBRIC, kind=UNMEASURED))
 
     def _with_history(self, item: Item, user: str, history: History) -> Built:
         posts, choices = self._of_kind(history)
@@ -125,6 +150,12 @@ class QueryBuilder:
         return History(
             history.posts if self.history != "choices" else (), history.choices if self.history != "posts" else ()
         )
+
+
+def applicable(conditions: Sequence[Condition], dataset: Dataset) -> tuple[Condition, ...]:
+    """Those that apply to at least one row: `shuffled` needs a second user, `oracle` a rubric."""
+    applies = {"shuffled": lambda: len(dataset.users.names) > 1, "oracle": lambda: any(i.rubric for i in dataset)}
+    return tuple(c for c in conditions if applies.get(c, lambda: True)())
 
 
 def _with_plan(item: Item, plan: Plan | Failure) -> Built | Failure:

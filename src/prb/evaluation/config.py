@@ -64,6 +64,8 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     on_overflow: Literal["cut", "error"] = "cut"
     """When a query does not fit a model: cut the oldest posts, then choices, turns and the middle of the question, and
     count the cuts; or stop the run."""
+    trained: Literal["leave-out", "count"] = "leave-out"
+    """Rows on which a model was trained, as the card of its folder says: not measured, or counted like all others."""
     batch: Count = 64
     """Rows per batch; a crash loses at most the batches under way."""
     seed: Seed = 0

@@ -15,12 +15,12 @@ import numpy as np
 
 from prb.errors import BadInput
 from prb.runs import OUTCOMES, check_unchanged, read_lines
-from prb.stats.estimate import Floats
-from prb.types import FailureKind, Outcome
+from prb.stats.estimate import Bools, Floats
+from prb.types import UNMEASURED, FailureKind, Outcome
 
 NAN = float("nan")
 FIELDS = frozenset(Outcome.__dataclass_fields__)
-REQUIRED = FIELDS - {"failure_kind", "choices", "leaks"}
+REQUIRED = FIELDS - {"failure_kind", "choices", "leaks", "seen"}
 """Lines of earlier versions have no kind of failure and no past choices."""
 KINDS = (None, *get_args(FailureKind))
 VERDICTS = (None, "first", "second", "tie")
@@ -30,7 +30,7 @@ SCORE: frozenset[type] = NUMBER | {NoneType}
 NAMES = itemgetter("pair", "user", "cluster", "model", "condition")
 READ = (
     *("model", "condition", "pair", "user", "cluster", "credit", "margin", "scores", "verdicts", "leaks", "failure"),
-    *("cut", "tokens", "seconds", "cost", "post_ids", "plan", "text"),
+    *("failure_kind", "seen", "cut", "tokens", "seconds", "cost", "post_ids", "plan", "text"),
 )
 """The fields of an outcome that columns use."""
 _TAKEN = attrgetter(*READ)
@@ -65,6 +65,13 @@ class Column:
     """Of answered rows with more than two answers: all scores, or all verdicts."""
     leaks: int = 0
     failures: dict[str, int] = field(default_factory=dict)
+    unmeasured: dict[str, int] = field(default_factory=dict)
+    """Rows without an outcome that did not fail either, by reason."""
+    trained_rows: int = 0
+    """Rows that the model was trained on."""
+    trained_users: set[str] = field(default_factory=set)
+    """Users of whom it was trained on some row."""
+    _unmeasured_rows: list[int] = field(default_factory=list)
     details: list[Detail] = field(default_factory=list)
     cut: int = 0
     tokens: int = 0
@@ -87,6 +94,13 @@ class Column:
         """Of single answers (task `ratings`)."""
         return np.array(self._single_scores)
 
+    @property
+    def measured(self) -> Bools:
+        """False for rows that are neither answered nor failed."""
+        measured = np.ones(len(self), dtype=bool)
+        measured[self._unmeasured_rows] = False
+        return measured
+
     def add(self, line: Mapping[str, Any]) -> None:
         credit, margin, scores, verdicts = line["credit"], line["margin"], line["scores"], line["verdicts"]
         self._credits.append(NAN if credit is None else credit)
@@ -101,7 +115,14 @@ class Column:
         self.leaks += line.get("leaks", 0)
         if line["failure"] is not None:
             reason = line["failure"].partition(": ")[0]  # the detail, often the tail of a text, stays in the outcome
-            self.failures[reason] = self.failures.get(reason, 0) + 1
+            unmeasured = line.get("failure_kind") == UNMEASURED
+            counts = self.unmeasured if unmeasured else self.failures
+            counts[reason] = counts.get(reason, 0) + 1
+            if unmeasured:
+                self._unmeasured_rows.append(len(self) - 1)
+        if seen := line.get("seen"):
+            self.trained_rows += seen == "row"
+            self.trained_users.add(line["user"])
         self.cut += line["cut"]
         self.tokens += line["tokens"]
         self.seconds += line["seconds"]
@@ -206,8 +227,8 @@ def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule
         return "credit, margin and failure contradict each other"
     if line.get("failure_kind") not in (KINDS if failure else (None,)):
         return f"failure_kind {line['failure_kind']!r} does not fit failure {failure!r}"
-    if not TEXT.issuperset(map(type, NAMES(line))):
-        return "pair, user, cluster, model and condition must be texts"
+    if not TEXT.issuperset(map(type, NAMES(line))) or line.get("seen") not in (None, "row", "user"):
+        return "pair, user, cluster, model and condition must be texts, and seen null, row or user"
     scores, verdicts = line["scores"], line["verdicts"]
     if not (scores is None or (type(scores) is list and _are(SCORE, scores))):
         return f"scores {scores!r} are not as prb evaluate writes them"

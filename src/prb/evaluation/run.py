@@ -22,7 +22,7 @@ from prb.batches import rarely_collecting
 from prb.data.load import Dataset, Shard, load
 from prb.engine.executors import Executor, ahead, given, open_executor
 from prb.errors import BadInput, BudgetUsedUp, Unreachable
-from prb.evaluation.conditions import QueryBuilder
+from prb.evaluation.conditions import QueryBuilder, applicable
 from prb.evaluation.config import DEFAULT_CONDITIONS, EvaluateConfig
 from prb.evaluation.outcomes import Outcomes
 from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper_scoring, rows_of_subsets
@@ -31,7 +31,7 @@ from prb.evaluation.scoring import ComparerOutcomes, RecordedOutcomes, ScorerOut
 from prb.evaluation.summary import check_requirements, summarize
 from prb.failures import Breaker, breaking
 from prb.hooks import Batch, Hooks, RunResult, RunStart
-from prb.models import MODELS, PREFIXES_SHARED, execution_of, make_model
+from prb.models import MODELS, PREFIXES_SHARED, execution_of, make_model, trained_on
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec, split_alias
 from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, read_lines, remove, sealed, write_bytes
@@ -51,6 +51,7 @@ def evaluate(
     progress: Progress = SILENT,
 ) -> Finished:
     """Run or resume; `models` holds reward models of your own by the name they have in `config.model`."""
+    by_default = not config.condition
     config = complete(config)
     models = models or {}
     listeners = Hooks(config.hook, hooks)
@@ -60,6 +61,8 @@ def evaluate(
     planner = PLANNERS.make(config.planner)
     progress.begin(f"checking {config.dataset}")
     dataset = load_rows(config)
+    if by_default:
+        config = replace(config, condition=applicable(config.condition, dataset))
     if dataset.problems:
         progress.note(f"left out {dataset.left_out} rows with errors")
     folder = config.folder(Path(config.dataset).name)
@@ -190,7 +193,15 @@ class Runner:
             self.progress.note(f"{name}: {execution}")
         if isinstance(model, Recorded):
             return RecordedOutcomes(name, model)
-        builder = QueryBuilder.of(config, self.dataset, self.planner, reader=model, seed=config.seed)
+        builder = QueryBuilder.of(
+            config,
+            self.dataset,
+            self.planner,
+            reader=model,
+            seed=config.seed,
+            trained_on=trained_on(model, spec),
+            count_trained=config.trained == "count",
+        )
         refuse = config.on_overflow == "error"
         scoring: ScorerOutcomes | ComparerOutcomes
         if isinstance(model, Scorer):

@@ -21,7 +21,7 @@ from prb.cache import Memo
 from prb.config import Condition
 from prb.engine.executors import Later, begin, window
 from prb.errors import BadInput
-from prb.evaluation.conditions import Built, QueryBuilder
+from prb.evaluation.conditions import TRAINED, Built, QueryBuilder
 from prb.evaluation.planners import Plan
 from prb.failures import Breaker, gravest
 from prb.hashing import draw
@@ -189,6 +189,7 @@ class Scoring(ABC, Generic[A, V]):
             seconds=round(seconds, 6),
             cost=sum([p.cost for p in paid]) + sum([f.cost for f in failed]),
             text=tuple([answer.text for answer in paid if answer.text]),
+            seen="row" if failure and failure.reason == TRAINED else built.seen,
         )
 
     @abstractmethod

@@ -19,17 +19,20 @@ from prb import __version__
 from prb.data.load import Dataset, Index
 from prb.data.votes import VoteSource, retest
 from prb.errors import BadSpec, GateFailed, unknown
+from prb.evaluation.conditions import TRAINED
 from prb.evaluation.config import CONDITIONS, EvaluateConfig, shown_condition
 from prb.evaluation.outcomes import Column, Outcomes
 from prb.evaluation.paper import lost_and_unparsed
-from prb.failures import refuse_failures, share_problem
-from prb.models import NOT_RECORDED
+from prb.failures import count_reasons, refuse_failures, share_problem
 from prb.stats.bias import calibration, length_bias, position_bias
 from prb.stats.credit import SUBSETS, TIES, ScoredRow, final_score, pairwise_credit, ties_score
 from prb.stats.estimate import Floats, Ints, by_group, by_label, cancels, codes, share, spread, user_means
 from prb.stats.paired import Twins, average_user_share, correct, difference, flip_rate, mirror_accuracy, person_effect
 from prb.stats.ratings import METRICS, mean_over_users, rating_metrics
 
+LOPSIDED, INCONSISTENT, FEW_VERDICTS = 0.1, 0.5, 10
+"""A position bias is named if the share of first answers is this far from a half, and fewer than this share of pairs
+have the same winner in both orders; or if so many verdicts in one order are all the same."""
 CONTRASTS = {"gain": ("profile", "none"), "control": ("profile", "shuffled")}
 
 
@@ -84,7 +87,12 @@ class Statistics:
     def of_pairs(self, column: Column, seed: int) -> dict[str, Any]:
         credit, margin = column.credit, column.margin
         counted = ~np.isnan(credit)
-        failed = int(np.isnan(margin).sum())
+        failed, measured = sum(column.failures.values()), column.measured
+        categories, tiers = (
+            [label if known else None for label, known in zip(labels, measured, strict=True)]
+            for labels in (self._index.categories, self._index.tiers)
+        )
+        groups = [row if known else {} for row, known in zip(self._index.groups, measured, strict=True)]
         won = np.where(credit == 1, 1.0, 0.0)
         exact = cancels(margin, self._twins)
         untied = exact and not bool((credit == 0.5).any())
@@ -93,16 +101,16 @@ class Statistics:
             "strict_accuracy": share(won[counted], self._clusters[counted], failed=failed, exact=untied).as_dict(),
             **self._of_several(column, credit, failed),
             **self._mirror(credit, margin, counted, seed),
-            "by_category": _dicts(by_label(credit, self._clusters, self._index.categories, margin, self._twins)),
-            "by_tier": _dicts(by_label(credit, self._clusters, self._index.tiers, margin, self._twins)),
-            "by_group": by_group(credit, self._clusters, self._index.groups, margin, self._twins),
+            "by_category": _dicts(by_label(credit, self._clusters, categories, margin, self._twins)),
+            "by_tier": _dicts(by_label(credit, self._clusters, tiers, margin, self._twins)),
+            "by_group": by_group(credit, self._clusters, groups, margin, self._twins),
             "users": spread(user_means(credit, self._users)[0]),
             "biases": {
                 "length": length_bias(credit, self._clusters, *self._lengths),
-                "position": position_bias(column.verdicts),
+                "position": position_bias(column.verdicts) or _one_order(column.verdicts),
                 "calibration": calibration(margin, credit, self._clusters),
             },
-            "failures": dict(sorted(column.failures.items())),
+            **_without_outcome(column),
             "cut_posts": column.cut,
             **({"leaking_choices": column.leaks} if column.leaks else {}),
             **self._indifference(credit, margin),
@@ -175,12 +183,12 @@ class Statistics:
         users = rating_metrics(score, np.array(self._index.ratings), self._users)
         return {
             "n": int((~np.isnan(score)).sum()),
-            "failed": int(np.isnan(score).sum()),
+            "failed": sum(column.failures.values()),
             "users": len(users),
             "users_too_few_rows": len(np.unique(self._users)) - len(users),
             **{metric: mean_over_users(metric, [u[metric] for u in users.values()]) for metric in METRICS},
             "by_group": self._rating_groups(users),
-            "failures": dict(sorted(column.failures.items())),
+            **_without_outcome(column),
         }
 
     def _rating_groups(self, users: dict[int, dict[str, Any]]) -> dict[str, Any]:
@@ -216,6 +224,55 @@ class Statistics:
         return {"users": self._names, "results": results}
 
 
+def _without_outcome(column: Column) -> dict[str, Any]:
+    """Why rows failed, why others were not measured, and how many the model was trained on."""
+    trained = {"rows": column.trained_rows, "users": len(column.trained_users)}
+    return {
+        "failures": dict(sorted(column.failures.items())),
+        "not_measured": dict(sorted(column.unmeasured.items())),
+        **({"trained_on": trained} if column.trained_users else {}),
+    }
+
+
+def _one_order(verdicts: Sequence[Sequence[str | None]]) -> dict[str, Any] | None:
+    """Of a comparer that was asked in one order: how often it preferred the first answer."""
+    decided = [choice for pair in verdicts for choice in pair if choice in ("first", "second")]
+    if not decided:
+        return None
+    return {"n": len(decided), "consistency": None, "first_share": decided.count("first") / len(decided)}
+
+
+def position_warning(result: Mapping[str, Any]) -> str | None:
+    """What to say of a comparer whose verdicts follow the order of the answers more than the answers."""
+    bias = result.get("biases", {}).get("position")
+    if not bias or bias["first_share"] is None or abs(bias["first_share"] - 0.5) < LOPSIDED:
+        return None
+    if bias["consistency"] is None:
+        explained = bias["first_share"] in (0.0, 1.0) and bias["n"] >= FEW_VERDICTS
+    else:
+        explained = bias["consistency"] < INCONSISTENT
+    first, place = bias["first_share"], "first"
+    if first < 0.5:
+        first, place = 1 - first, "second"
+    always = f"prefers the {place} answer in {100 * first:.0f} % of its verdicts, whichever it is"
+    return f"{always}; its accuracy says little about the answers" if explained else None
+
+
+def model_warnings(summary: Mapping[str, Any], model: str) -> Iterator[str]:
+    """What explains a model's numbers better than the user does: the order of the answers, or training on the rows."""
+    rows = [row for row in summary["results"] if row["model"] == model]
+    biased = [(row["condition"], warning) for row in rows if (warning := position_warning(row))]
+    if biased:
+        yield f"{biased[0][1]} (under {', '.join(condition for condition, _ in biased)})"
+    trained = [row for row in rows if "trained_on" in row]
+    if trained:
+        counts = trained[0]["trained_on"]
+        counted = all(TRAINED not in row["not_measured"] for row in trained)
+        what = "are counted, so its numbers are not a test" if counted else "are not counted"
+        these = f"{counts['rows']} of these rows, which {what}" if counts["rows"] else "none of these rows"
+        yield f"was trained on {these}; on {counts['users']} of these users"
+
+
 def _dicts(estimates: dict[str, Any]) -> dict[str, Any]:
     return {name: estimate.as_dict() for name, estimate in estimates.items()}
 
@@ -229,8 +286,6 @@ RESULTS = ("accuracy", "strict_accuracy", "mirror_accuracy", "person_effect", "a
 COMPARED = ("gain", "control", "flip_rate")
 COUNTS = ("failed", "n")
 """Parts of an estimate that are not shares."""
-IMPOSSIBLE = {"no rubric to show", "no other user to borrow a history from"}
-"""Failures of a condition, before any model is asked."""
 
 
 @dataclass(frozen=True)
@@ -279,28 +334,22 @@ def _parse(clause: str) -> Requirement:
 def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:
     """Raise `TooManyFailures` if more than this share of a model's rows failed under a condition.
 
-    Conditions that the dataset does not allow (see `impossible_conditions`) do not count, nor do conditions for which a
-    file of recorded scores has no entries.
+    Rows that were not measured do not count, but a model of which nothing was measured is a failure.
     """
-    impossible = impossible_conditions(summary)
+    measured: dict[str, bool] = {}
+    for row in summary["results"]:
+        measured[row["model"]] = measured.get(row["model"], False) or _counts(row)[1] > 0
+    reasons = {row["model"]: count_reasons(row["not_measured"]) for row in summary["results"]}
     refuse_failures(
-        (
-            share_problem(f"{row['model']} under {row['condition']}", *_counts(row), row["failures"], max_failed)
-            for row in summary["results"]
-            if row["condition"] not in impossible and set(row["failures"]) != {NOT_RECORDED}
-        ),
+        [
+            *(
+                share_problem(f"{row['model']} under {row['condition']}", *_counts(row), row["failures"], max_failed)
+                for row in summary["results"]
+            ),
+            *(f"{model}: nothing was measured ({reasons[model]})" for model, some in measured.items() if not some),
+        ],
         max_failed,
     )
-
-
-def impossible_conditions(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Conditions that the dataset allows for no row, each with the reason: no rubric anywhere, only one user."""
-    impossible: dict[str, str] = {}
-    for row in summary["results"]:
-        failed, total = _counts(row)
-        if failed == total > 0 and len(row["failures"]) == 1 and set(row["failures"]) <= IMPOSSIBLE:
-            impossible[row["condition"]] = next(iter(row["failures"]))
-    return impossible
 
 
 def _counts(row: Mapping[str, Any]) -> tuple[int, int]:
@@ -316,27 +365,32 @@ def require(text: str, summary: Mapping[str, Any]) -> None:
         values = list(_values(requirement, summary))
         if not values:
             broken.append(f"{requirement.text}: the run has no such result")
-        for who, value in values:
+        for who, value, warning in values:
+            why = f" (it {warning})" if warning else ""
             if value is None:
-                broken.append(f"{requirement.text}: {who} has no value")
+                broken.append(f"{requirement.text}: {who} has no value{why}")
             elif not _COMPARE[requirement.compare](value, requirement.bound):
-                broken.append(f"{requirement.text}: {who} has {value:.4f}")
+                broken.append(f"{requirement.text}: {who} has {value:.4f}{why}")
     if broken:
         raise GateFailed("requirements not met:\n  " + "\n  ".join(broken))
 
 
-def _values(requirement: Requirement, summary: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    """By model; under `profile` where it was run and no condition is named, since that is how a model is used."""
+def _values(requirement: Requirement, summary: Mapping[str, Any]) -> Iterator[tuple[str, float | None, str | None]]:
+    """By model, with a warning where position explains the value; under `profile` where it was run and no condition is
+    named, since that is how a model is used."""
     only = requirement.model
     if requirement.metric in COMPARED:
         kind = "control" if requirement.metric == "flip_rate" else requirement.metric
+        warnings = {row["model"]: position_warning(row) for row in summary["results"] if row["condition"] == "profile"}
         for row in summary["contrasts"]:
             if row["kind"] == kind and only in (None, row["model"]):
-                yield row["model"], row["flip_rate"] if requirement.metric == "flip_rate" else row.get(requirement.part)
+                value = row["flip_rate"] if requirement.metric == "flip_rate" else row.get(requirement.part)
+                yield row["model"], value, warnings[row["model"]]
         return
     conditions = [row["condition"] for row in summary["results"]]
     condition = requirement.condition or shown_condition(conditions)
     for row in summary["results"]:
         if row["condition"] == condition and only in (None, row["model"]):
             value = row.get(requirement.metric)
-            yield f"{row['model']} under {condition}", value.get(requirement.part) if isinstance(value, dict) else value
+            value = value.get(requirement.part) if isinstance(value, dict) else value
+            yield f"{row['model']} under {condition}", value, position_warning(row)

@@ -10,9 +10,12 @@ Modules import heavy libraries only inside their factories, so that listing the 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from prb.errors import BadInput
-from prb.registry import Registry
-from prb.types import Recorded, RewardModel, Scorer
+from prb.registry import Registry, Spec
+from prb.runs import read_json
+from prb.types import Recorded, RewardModel, Scorer, TrainedOn
 
 MODELS: Registry[RewardModel] = Registry("model", package="prb.models", group="prb.models")
 RECORDED = frozenset({"scores", "reader", "personal-recorded"})
@@ -38,6 +41,16 @@ def check_scorer(name: str, model: object, use: str) -> Scorer:
     if not isinstance(model, Scorer):
         raise BadInput(f"{name!r} only compares answers; {use} a model that scores them")
     return model
+
+
+def trained_on(model: object, spec: str) -> TrainedOn:
+    """What a model was fitted on: its attribute `trained_on`, or what the card in its folder says."""
+    stated = getattr(model, "trained_on", None)
+    if isinstance(stated, TrainedOn):
+        return stated
+    folder = Spec.parse(spec).options.get("path")
+    card = Path(folder) / "card.json" if folder else None
+    return TrainedOn.read(read_json(card)) if card and card.is_file() else TrainedOn()
 
 
 PREFIXES_SHARED = "prefixes shared"

@@ -18,7 +18,7 @@ from prb.config import Condition, NonNegative, Size
 from prb.data.source import RawRow, file_source
 from prb.errors import BadInput, unknown
 from prb.models import MODELS, NOT_RECORDED
-from prb.types import Failure, Record, Recorded, Winner, writable
+from prb.types import UNMEASURED, Failure, FailureKind, Record, Recorded, Winner, writable
 
 Row = dict[str, Any]
 Format = Literal["auto", "rows", "reward-bench", "inspect"]
@@ -145,6 +145,7 @@ class ScoreRow(BaseModel):
     verdicts: Annotated[list[Winner | None], BeforeValidator(_parsed)] | None = None
     """As in outcomes.jsonl: of every right and every wrong answer, shown with the right one first, then second."""
     failure: str | None = None
+    failure_kind: FailureKind | None = None
     text: Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = Field(
         default_factory=list
     )
@@ -165,7 +166,7 @@ class ScoreRow(BaseModel):
 
     def record(self) -> Record | Failure:
         if self.failure is not None:
-            failure = Failure.parse(self.failure)
+            failure = Failure.parse(self.failure, self.failure_kind)
             return failure if failure.reason else replace(failure, reason="failed")
         text = tuple([writable(text) for text in self.text if text])
         spent: dict[str, Any] = {"tokens": self.tokens, "cost": self.cost, "text": text}
@@ -180,9 +181,12 @@ class ScoreRow(BaseModel):
 
 
 @MODELS.register("scores")
-def scores(path: str, model: str | None = None, format: Format = "auto") -> Recorded:
-    """Scores or verdicts that were given elsewhere (path=FILE; model=NAME if the file has several models)."""
-    return RecordedScores(Path(path), model, format)
+def scores(path: str, model: str | None = None, format: Format = "auto", condition: Condition = "profile") -> Recorded:
+    """Scores or verdicts that were given elsewhere (path=FILE; model=NAME if the file has several models).
+
+    Rows that name no condition were recorded under `condition`.
+    """
+    return RecordedScores(Path(path), model, format, condition)
 
 
 @MODELS.register("reader")
@@ -202,8 +206,10 @@ def personal_recorded() -> Recorded:
 class RecordedScores:
     """The scores of one model in a file, by row and condition."""
 
-    def __init__(self, path: Path, model: str | None = None, form: Format = "auto") -> None:
-        self._name = path.name
+    def __init__(
+        self, path: Path, model: str | None = None, form: Format = "auto", condition: Condition = "profile"
+    ) -> None:
+        self._name, self._default, self._unnamed = path.name, condition, False
         self._records: dict[Key, Record | Failure] = {}
         models: dict[str, None] = {}
         for place, data in _rows(path, form):
@@ -218,19 +224,20 @@ class RecordedScores:
         if model is not None and model not in models:
             raise unknown(f"model in {path}", model, models)
         self._conditions = {condition for _, condition in self._records}
+        self._elsewhere = NOT_RECORDED + (f", but without one, so under {condition}" if self._unnamed else "")
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         self.fingerprint = f"scores-{content[:32]}" + (f"-{model}" if model else "")
 
     def recall(self, pair: str, condition: str) -> Record | Failure:
-        record = self._records.get((pair, condition)) or self._records.get((pair, None))
-        if record is None and not {condition, None} & self._conditions:
-            return Failure(NOT_RECORDED)
-        return record or Failure(f"no score for this row in {self._name}")
+        if condition not in self._conditions:
+            return Failure(self._elsewhere, kind=UNMEASURED)
+        return self._records.get((pair, condition)) or Failure(f"no score for this row in {self._name}")
 
     def _add(self, row: ScoreRow, place: str) -> None:
         """Answers of a row may come one by one, each with its own score; nothing may come twice."""
-        key, record = (row.pair, row.condition), row.record()
+        self._unnamed |= row.condition is None
+        key, record = (row.pair, row.condition or self._default), row.record()
         earlier = self._records.setdefault(key, record)
         if earlier is record:
             return

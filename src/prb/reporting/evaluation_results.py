@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from prb.errors import BadInput, unknown
 from prb.evaluation.config import shown_condition
+from prb.evaluation.summary import model_warnings
 from prb.reporting.format import (
     MISSING,
     Table,
@@ -132,7 +133,7 @@ class ExtraColumn(NamedTuple):
 
 def _pairs(summary: Result) -> Table:
     results, data = summary["results"], summary["dataset"]
-    conditions = list(dict.fromkeys(row["condition"] for row in results))
+    conditions = [c for c in dict.fromkeys(row["condition"] for row in results) if _measured(results, c)]
     shown = shown_condition(conditions)
     cell = {(row["model"], row["condition"]): row for row in results}
     extra = [*_contrast_columns(summary["contrasts"]), *_extra_columns(summary, shown)]
@@ -154,7 +155,9 @@ def _pairs(summary: Result) -> Table:
     if str(data["name"]).startswith("personalrewardbench"):
         means = [f"{row['model']} {percent(row['users']['mean'])}" for row in results if row["condition"] == shown]
         notes.append(f"Mean accuracy over users under {shown}, as PersonalRewardBench reports it: {', '.join(means)}.")
-    notes += [*filter(None, (column.note for column in extra)), *_failed_rows(results)]
+    models = dict.fromkeys(row["model"] for row in results)
+    warnings = [f"{model} {warning}." for model in models for warning in model_warnings(summary, model)]
+    notes += [*filter(None, (column.note for column in extra)), *warnings, *_rows_without_outcome(results)]
     headings = ("model", *conditions, *(column.heading for column in extra), "failed")
     return Table(_title(summary), headings, tuple(rows), tuple(notes))
 
@@ -221,23 +224,32 @@ def _ratings(summary: Result) -> Table:
     )
     note = "Means over users with 95 % intervals; scores are mapped to each user's scale, fitted on their other rows."
     columns = ("model", "condition", *METRICS, "users", "failed")
-    return Table(_title(summary), columns, rows, (note, *_failed_rows(summary["results"])))
+    return Table(_title(summary), columns, rows, (note, *_rows_without_outcome(summary["results"])))
 
 
-def _failed_rows(results: Sequence[Result]) -> Iterator[str]:
-    """Why rows failed; models that failed alike share a line."""
-    models: dict[tuple[str, str, int], list[str]] = {}
+def _measured(results: Sequence[Result], condition: str) -> bool:
+    """Whether any model has an answer or a failure under a condition; of a run without any, all are shown."""
+    counts = {row["condition"]: 0 for row in results}
     for row in results:
-        for reason, count in row["failures"].items():
-            models.setdefault((row["condition"], reason, count), []).append(row["model"])
+        counts[row["condition"]] += row["accuracy"]["n"] + row["accuracy"]["failed"]
+    return counts[condition] > 0 or not any(counts.values())
+
+
+def _rows_without_outcome(results: Sequence[Result]) -> Iterator[str]:
+    """Why rows failed, or were not measured; models alike in this share a line."""
+    models: dict[tuple[str, str, str, int], list[str]] = {}
+    for row in results:
+        for what, counts in (("Failed", row["failures"]), ("Not measured", row["not_measured"])):
+            for reason, count in counts.items():
+                models.setdefault((what, row["condition"], reason, count), []).append(row["model"])
     everyone = len({row["model"] for row in results})
     lines = []
-    for (condition, reason, count), names in models.items():
+    for (what, condition, reason, count), names in models.items():
         who = ", ".join(names) if len(names) < everyone else "every model"
-        lines.append(f"Failed under {condition}: {count} × {reason} ({who}).")
+        lines.append(f"{what} under {condition}: {count} × {reason} ({who}).")
     yield from lines[:SHOWN_FAILURES]
     if len(lines) > SHOWN_FAILURES:
-        yield f"… and {len(lines) - SHOWN_FAILURES} more reasons; `failures` in summary.json has all."
+        yield f"… and {len(lines) - SHOWN_FAILURES} more reasons; summary.json has all."
 
 
 def _title(summary: Result) -> str:

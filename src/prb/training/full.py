@@ -39,6 +39,7 @@ from prb.runs import Finished, RunFolder, read_json, read_sealed, write_lines, w
 from prb.training.config import LORA_ALPHA, FullConfig
 from prb.training.examples import open_training
 from prb.training.tokens import ABOUT, FITTED, HELD, write_rows
+from prb.types import TrainedOn
 from prb.weights import resolve_weights
 
 CARD, WORK = "card.json", "training"
@@ -67,6 +68,8 @@ def finetune(config: FullConfig, *, progress: Progress = SILENT) -> Finished:
             save_model(config, trainer)
             rows = read_json(place.folder / ABOUT)
             card = describe(config, dataset, base.fingerprint, rows["counts"], trainer.state.log_history)
+            held = set(rows["held"])
+            card["trained_on"] = TrainedOn.of(item for item in dataset if item.id not in held).as_card()
             del trainer, base  # the evaluation loads the finished model
             place.wait()
             if place.main:

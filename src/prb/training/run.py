@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from itertools import product
+from itertools import compress, product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,7 +43,7 @@ from prb.training.loop import (
     results,
     support_and_scored,
 )
-from prb.types import Ask, Choice, Failure, Pair
+from prb.types import Ask, Choice, Failure, Pair, TrainedOn
 
 CHECKPOINT, SWEEP = "checkpoint.safetensors", "sweep.jsonl"
 CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled")
@@ -127,6 +127,7 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
         "seed": config.seed,
         "l2": learning.l2,
         "fitted_on": {"rows": len(fit), "users": len(np.unique(examples.user[fit]))},
+        "trained_on": TrainedOn.of(compress(dataset, np.isin(np.arange(len(dataset)), fit))).as_card(),
         "best_epoch": learned.best,
         "curve": learned.curve,
         "report": {**learned.report, **tuned},

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from prb.evaluation.summary import CONTRASTS
+from prb.evaluation.summary import CONTRASTS, model_warnings
 from prb.models import RECORDED
 from prb.reporting.gather import BLIND, FLOORS, DataFile, Entry, Group, Inputs
 from prb.reporting.published import card_of, published_about
@@ -46,6 +46,7 @@ def describe(group: Group) -> dict[str, Any]:
             "run": entry.run.folder.name,
             "floor": entry.spec in FLOORS,
             "blind": entry.kind in BLIND,
+            **({"warnings": warnings} if (warnings := list(model_warnings(entry.run.summary, entry.model))) else {}),
             **({"recorded": True} if entry.kind in RECORDED else {}),
             **({"card": card} if (card := card_of(entry.metadata)) else {}),
             "conditions": list(group.columns_of(entry)),

@@ -163,6 +163,7 @@
     if (data.models.length > 1) said.push(v.slice === "all" ? `Group: models that share a letter do not differ significantly under ${v.condition} (paired tests of every two models, Holm, 5 %).` : "Groups are shown for all rows only.");
     if (board.slices.all.some((r) => Object.keys(r.effect).length)) said.push(`Person effect and mirror under ${v.condition}: share of twin pairs whose margins lean toward each user's own answer (user-blind: exactly 50), share with both right (chance: 25, user-blind: 0).`);
     if (data.models.some((m) => m.protocol === "paper")) said.push("Some runs reproduce the procedure of the paper's scripts, including its errors, for comparison with published numbers.");
+    for (const m of data.models) for (const warning of m.warnings || []) said.push(`${m.name} ${warning}.`);
     said.push("Lines: floors are trivial baselines; the ceiling is the best model that is shown the true rubric.");
     return said;
   }

@@ -1,0 +1,154 @@
+"""Rows that cannot be measured are neither right, wrong nor failed; what explains a number is said beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prb.errors import GateFailed, TooManyFailures
+from prb.evaluation.conditions import TRAINED
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.run import evaluate
+from prb.evaluation.summary import check_failures, require
+from prb.models.scripted import ScriptedScorer
+from prb.reporting.evaluation_results import evaluation_table
+from prb.types import Pair, Post, TrainedOn
+from tests.conftest import make_row
+from tests.runs import by_length, outcomes, prefers, result, settings
+
+Write = Callable[..., Path]
+WITHOUT_RUBRIC = {"rubric_aspects": []}
+
+
+def notes(summary: dict[str, Any]) -> str:
+    return "\n".join(evaluation_table(summary).notes)
+
+
+# conditions that do not apply
+
+
+def test_rows_without_a_rubric_are_not_measured_under_oracle_and_do_not_fail(write_jsonl: Write) -> None:
+    data = write_jsonl([make_row(n, **(WITHOUT_RUBRIC if n <= 3 else {})) for n in range(1, 11)])
+    summary = evaluate(EvaluateConfig(dataset=data, model="length", out=data.parent / "run")).summary
+    row = result(summary, "oracle", "length")
+    assert (row["accuracy"]["n"], row["accuracy"]["failed"], row["failures"]) == (7, 0, {})
+    assert row["not_measured"] == {"no rubric to show": 3}
+    assert sum(estimate["failed"] for estimate in row["by_category"].values()) == 0
+    assert "Not measured under oracle: 3 × no rubric to show (every model)." in notes(summary)
+    check_failures(summary, 0.0)
+
+
+def test_by_default_no_condition_is_run_that_applies_to_no_row(write_jsonl: Write) -> None:
+    data = write_jsonl([make_row(n, user="u", **WITHOUT_RUBRIC) for n in (1, 2, 3)])
+    default = evaluate(EvaluateConfig(dataset=data, model="length", out=data.parent / "run")).summary
+    assert [row["condition"] for row in default["results"]] == ["none", "profile"]
+    both = ("profile", "shuffled")
+    named = evaluate(EvaluateConfig(dataset=data, model="length", condition=both, out=data.parent / "named")).summary
+    assert result(named, "shuffled", "length")["not_measured"] == {"no other user to borrow a history from": 3}
+    assert evaluation_table(named).columns == ("model", "profile", "control", "failed")
+    check_failures(named, 0.0)
+
+
+# recorded scores
+
+
+def test_scores_recorded_without_a_condition_have_no_gain_and_no_control(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(n) for n in range(1, 9)])
+    scores = write_jsonl([{"pair": f"r{n}", "scores": [n % 2, 0.5]} for n in range(1, 9)], "scores.jsonl")
+    config = EvaluateConfig(dataset=data, model=f"theirs:=scores?path={scores}", out=tmp_path / "run")
+    summary = evaluate(config).summary
+    assert [row["value"] for row in summary["contrasts"]] == [None, None]
+    table = evaluation_table(summary)
+    assert table.columns == ("model", "profile", "gain", "control", "failed")
+    assert table.rows[0][2:] == ("–", "–", "0")
+    assert "Not measured under shuffled: 8 × not recorded under this condition" in notes(summary)
+    check_failures(summary, 0.0)
+
+
+def test_the_condition_of_scores_that_name_none_can_be_given(write_jsonl: Write, tmp_path: Path) -> None:
+    data, scores = write_jsonl([make_row(1)]), write_jsonl([{"pair": "r1", "scores": [1, 0]}], "scores.jsonl")
+    spec = f"mine:=scores?path={scores}&condition=none"
+    summary = evaluate(settings(data, tmp_path / "run", model=(spec,))).summary
+    assert result(summary, "none")["accuracy"]["n"] == 1
+    assert result(summary, "profile")["accuracy"]["n"] == 0
+
+
+def test_a_model_of_which_nothing_was_measured_is_refused(write_jsonl: Write, tmp_path: Path) -> None:
+    data, scores = write_jsonl([make_row(1)]), write_jsonl([{"pair": "r1", "scores": [1, 0]}], "scores.jsonl")
+    config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), condition=("none",))
+    with pytest.raises(
+        TooManyFailures, match=r"mine: nothing was measured \(1 × not recorded under this condition, but without one"
+    ):
+        check_failures(evaluate(config).summary, 1.0)
+
+
+# training data
+
+
+def pair(n: int, **changes: Any) -> Pair:
+    row = make_row(n)
+    posts = tuple(Post(p["id"], p["category"], p["text"]) for p in row["profile"])
+    return Pair(
+        **{
+            "id": f"x{n}",
+            "user": row.get("user", row["id"]),
+            "question": row["question"],
+            "profile": posts,
+            "answers": (row["chosen"], row["rejected"]),
+        }
+        | changes
+    )
+
+
+class Trained(ScriptedScorer):
+    trained_on = TrainedOn.of([pair(1), pair(2), pair(3, question="Something else?")])
+
+
+def test_rows_of_the_training_data_are_recognized_whatever_their_id_and_label() -> None:
+    trained_on = TrainedOn.of([pair(1)])
+    twin = pair(1, id="other", user="someone else", answers=pair(1).answers[::-1])
+    assert [trained_on.seen(p) for p in (pair(1, id="new"), twin, pair(2))] == ["row", "row", None]
+    assert trained_on.seen(pair(1, question="Another one?")) == "user"
+    assert TrainedOn.read({"trained_on": trained_on.as_card()}) == trained_on
+    assert TrainedOn.read({"trained_on": {"rows": 3}}) == TrainedOn.read({}) == TrainedOn()
+
+
+def test_rows_a_model_was_trained_on_are_said_and_do_not_count(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(n) for n in range(1, 6)])
+    done = evaluate(settings(data, tmp_path / "run"), models={"mine": Trained(by_length)})
+    row = result(done.summary, "profile")
+    assert row["trained_on"] == {"rows": 2, "users": 3}
+    assert (row["accuracy"]["n"], row["not_measured"]) == (3, {TRAINED: 2})
+    assert [line["credit"] for line in outcomes(done.folder)][:2] == [None, None]
+    assert "mine was trained on 2 of these rows, which are not counted; on 3 of these users." in notes(done.summary)
+    counted = evaluate(settings(data, tmp_path / "counted", trained="count"), models={"mine": Trained(by_length)})
+    assert result(counted.summary, "profile")["accuracy"]["n"] == 5
+    assert result(counted.summary, "profile")["trained_on"] == {"rows": 2, "users": 3}
+    assert "mine was trained on 2 of these rows, which are counted" in notes(counted.summary)
+
+
+# position bias
+
+
+@pytest.mark.parametrize("orders", ["both", "one"])
+def test_a_judge_that_always_says_a_does_not_look_like_a_clean_half(
+    orders: str, write_jsonl: Write, tmp_path: Path
+) -> None:
+    data = write_jsonl([make_row(n) for n in range(1, 13)])
+    always = {"mine": prefers(lambda _: True)}
+    summary = evaluate(settings(data, tmp_path / "run", orders=orders), models=always).summary
+    warning = "prefers the first answer in 100 % of its verdicts, whichever it is"
+    assert f"mine {warning}" in notes(summary)
+    with pytest.raises(GateFailed, match=warning):
+        require("accuracy>0.99", summary)
+    with pytest.raises(GateFailed, match=warning):
+        require("control>0.5", summary)
+
+
+def test_a_judge_that_reads_the_answers_gets_no_warning(write_jsonl: Write, tmp_path: Path) -> None:
+    data = write_jsonl([make_row(n) for n in range(1, 13)])
+    reads = {"mine": prefers(lambda duel: len(duel.first) > len(duel.second))}
+    assert "its verdicts" not in notes(evaluate(settings(data, tmp_path / "run"), models=reads).summary)
