@@ -24,7 +24,7 @@ from tests.architectures import ARCHITECTURES, model_of
 from prb.engine.chat import Text
 from prb.engine.heads import AnswerLogp, LastToken
 from prb.engine.load import Checkpoint
-from prb.engine.sharing import forget_lengths
+from prb.engine.states import forget_lengths
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Scores = list[float]

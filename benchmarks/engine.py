@@ -21,7 +21,7 @@ from prb.data.retrieve import RANKERS, top_posts
 from prb.engine.chat import Chat
 from prb.engine.load import Checkpoint, Loading
 from prb.engine.load import load as load_model
-from prb.engine.prefix import Bundle, SharedPrefix, bundle
+from prb.engine.states import Bundle, States, bundle
 from prb.types import Pair, Post, Query
 
 ROWS = 8
@@ -107,7 +107,7 @@ def play(loaded: Checkpoint, bundles: Sequence[Bundle], number: int) -> Round:
     """The arms one after the other, so that whatever else the machine does meets all of them."""
     body = loaded.model.base_model
     sequences = [[*b.prefix, *suffix] for b in bundles for suffix in b.suffixes]
-    packed, copied = (SharedPrefix(body, budget=loaded.budget) for _ in range(2))
+    packed, copied = (States(body, budget=loaded.budget) for _ in range(2))
     copied._cascade = None
     peak = matmul_peak()
     times = [median_time(lambda arm=arm: arm.run(bundles, last_state)) for arm in (packed, copied)]  # type: ignore[misc]
@@ -163,7 +163,7 @@ def run_padded(body: Any, rows: Sequence[Sequence[int]]) -> None:
 def difference(loaded: Checkpoint, bundles: Sequence[Bundle]) -> float:
     """Between the engine's last state of the first text and that of a plain forward pass."""
     body, first = loaded.model.base_model, bundles[0]
-    found = SharedPrefix(body, budget=loaded.budget).run([first], last_state)[0][0]
+    found = States(body, budget=loaded.budget).run([first], last_state)[0][0]
     plain = body(input_ids=torch.tensor([[*first.prefix, *first.suffixes[0]]])).last_hidden_state[0, -1]
     return float((found - plain).abs().max() / plain.abs().max())
 
@@ -171,7 +171,7 @@ def difference(loaded: Checkpoint, bundles: Sequence[Bundle]) -> float:
 def kernel_share(loaded: Checkpoint, bundles: Sequence[Bundle]) -> float:
     """How much of the time goes to the kernels that do the counted work: the rest is what this engine could save."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        SharedPrefix(loaded.model.base_model, budget=loaded.budget).run(bundles, last_state)
+        States(loaded.model.base_model, budget=loaded.budget).run(bundles, last_state)
     times = {event.key: event.self_cpu_time_total for event in profile.key_averages()}
     kernels = ("aten::mm", "aten::addmm", "aten::_scaled_dot_product_flash_attention_for_cpu")
     return sum(times.get(name, 0.0) for name in kernels) / sum(times.values())

@@ -1,7 +1,7 @@
 """The reward server against a naive one, one request one forward pass: same model, same data, one run.
 
 python benchmarks/serving.py                            64 clients over 16 queries with ten posts, SmolLM2-135M
-python benchmarks/serving.py --clients 8 --queries 2 --rounds 2
+python benchmarks/serving.py --clients 8 --queries 2
 """
 
 from __future__ import annotations
@@ -39,12 +39,8 @@ class Args:
     clients: int = 64
     """Each has one request under way, with one answer."""
     queries: int = 16
-    rounds: int = 12
-    """Requests a client in the sustained load; the naive server is measured on one each."""
     model: str = ""
     """Spec; default a reward head on SmolLM2-135M, with random weights, which cost the same as trained ones."""
-    keep: int = 1000
-    """Megabytes for the queries the model keeps between batches, in the sustained load; 0 leaves that row out."""
 
 
 @dataclass(frozen=True)
@@ -85,20 +81,15 @@ def reward_head(folder: Path) -> str:
 
 
 def compare(args: Args, model: str, bodies: list[list[Body]]) -> None:
-    one_each = [each[:1] for each in bodies]
-    naive = measure(model, one_each, "--batch", "1", "--window-ms", "0")
+    naive = measure(model, bodies, "--batch", "1", "--window-ms", "0")
     lines = ["| server | requests | time | answers/s | throughput | CPU an answer | p50 | p99 |"]
     lines += [
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         naive.cells("one request, one forward pass", naive),
     ]
     print(lines[-1], flush=True)
-    lines.append(measure(model, one_each).cells("`prb serve`, one burst", naive))
+    lines.append(measure(model, bodies).cells("`prb serve`, one burst", naive))
     print(lines[-1], flush=True)
-    if args.keep:
-        kept = measure(f"{model}&keep={args.keep}", bodies)
-        lines.append(kept.cells(f"`prb serve` with `keep={args.keep}`, {args.rounds} requests a client", naive))
-        print(lines[-1], flush=True)
     about = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}; "
     about += f"{args.clients} clients, one answer a request, {args.queries} queries; {time.strftime('%Y-%m-%d')}."
     write_between("serving", f"{about}\n\n" + "\n".join(lines))
@@ -110,10 +101,7 @@ def requests(args: Args) -> list[list[Body]]:
     pool = [answer for pair in pairs[::2] for answer in pair.answers]  # twins have the same ones
     queries = [query(pairs[n * 12 % len(pairs)]) for n in range(args.queries)]
     return [
-        [
-            {"query": queries[client % args.queries], "answers": [pool[(client * args.rounds + n) % len(pool)]]}
-            for n in range(args.rounds)
-        ]
+        [{"query": queries[client % args.queries], "answers": [pool[client % len(pool)]]}]
         for client in range(args.clients)
     ]
 

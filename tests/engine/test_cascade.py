@@ -10,7 +10,7 @@ import pytest
 
 from prb.engine import cascade
 from prb.engine.cascade import Cascade, Piece, Row, similar
-from prb.engine.prefix import Bundle, SharedPrefix, rows, to_host
+from prb.engine.states import Bundle, BundleInProgress, States, packed_rows, to_host
 from tests.tiny import SIZE, torch, transformers
 
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -58,7 +58,7 @@ BUNDLES = bundles_of((70, (1, 60, 3, 44, 43, 2)), (0, (5, 30)), (1, (9,)), (40, 
 """Very different lengths, an empty prefix, one token, a single suffix, equal suffixes."""
 
 
-def states_of(shared: SharedPrefix, bundles: list[Bundle] = BUNDLES) -> list[Any]:
+def states_of(shared: States, bundles: list[Bundle] = BUNDLES) -> list[Any]:
     return [states for row in shared.run(bundles, lambda s, *_: s.float()) for states in row]
 
 
@@ -79,7 +79,7 @@ def worst(body: Any, found: list[Any], bundles: list[Bundle] = BUNDLES) -> float
 @pytest.mark.parametrize("budget", [60, 4096])
 def test_packed_states_are_those_of_a_plain_forward_pass(architecture: str, budget: int) -> None:
     body = body_of(PLAIN[architecture]())
-    shared = SharedPrefix(body, budget=budget)
+    shared = States(body, budget=budget)
     found = states_of(shared)
     assert all(map(shared.packs, BUNDLES))
     assert worst(body, found) < 3e-6
@@ -93,7 +93,7 @@ def test_packed_states_are_those_of_a_plain_forward_pass(architecture: str, budg
 def test_in_16_bits_they_are_as_near_to_the_exact_states_as_a_plain_pass(architecture: str, dtype: Any) -> None:
     half = body_of(PLAIN[architecture](), dtype)
     exact = body_of(PLAIN[architecture](), dtype).float()
-    shared = SharedPrefix(half, budget=100)
+    shared = States(half, budget=100)
     found = states_of(shared)
     assert all(map(shared.packs, BUNDLES))
     with torch.inference_mode():
@@ -112,7 +112,7 @@ def test_in_16_bits_they_are_as_near_to_the_exact_states_as_a_plain_pass(archite
 def test_other_kinds_of_attention_take_padded_batches(architecture: str) -> None:
     body = body_of(OTHER[architecture]())
     before = body.config._attn_implementation
-    shared = SharedPrefix(body, budget=100)
+    shared = States(body, budget=100)
     found = states_of(shared)
     assert not shared.packs(BUNDLES[0])
     assert body.config._attn_implementation == before
@@ -124,18 +124,18 @@ def test_texts_shorter_than_the_window_are_packed_beside_longer_ones_that_are_no
     body = body_of(PLAIN["mistral"]())
     body.config.sliding_window = 64
     bundles = bundles_of((70, (8, 9)), (30, (8, 34)), (30, (35,)))
-    shared = SharedPrefix(body, budget=4096)
+    shared = States(body, budget=4096)
     assert [shared.packs(b) for b in bundles] == [False, True, False]
     # layers read the window when they are made
     again = body_of(transformers.MistralConfig(**GROUPED, sliding_window=64))
-    shared = SharedPrefix(again, budget=4096)
+    shared = States(again, budget=4096)
     assert worst(again, states_of(shared, bundles), bundles) < 3e-6
 
 
 def test_a_model_that_does_not_attend_through_the_interface_is_found_out_and_read_padded() -> None:
     body = body_of(PLAIN["llama"]())
     body.config.num_hidden_layers = 4  # one layer seems to attend in its own way
-    shared = SharedPrefix(body, budget=4096)
+    shared = States(body, budget=4096)
     assert shared.packs(BUNDLES[0])
     found = states_of(shared)
     assert not shared.packs(BUNDLES[0])
@@ -147,7 +147,7 @@ def test_the_model_is_left_as_it_was_also_after_an_error() -> None:
     body = body_of(PLAIN["llama"]())
     for name in ("sdpa", "eager"):
         body.set_attn_implementation(name)
-        shared = SharedPrefix(body, budget=4096)
+        shared = States(body, budget=4096)
         assert worst(body, states_of(shared)) < 3e-6
         with pytest.raises(IndexError):
             shared.run([Bundle([10**6], ([1],))], lambda s, *_: s)
@@ -172,24 +172,6 @@ def test_a_plain_pass_of_the_same_model_in_another_thread_is_not_disturbed() -> 
     assert torch.allclose(*found, atol=1e-5)
 
 
-def test_kept_prefixes_are_read_once_and_give_the_same_states() -> None:
-    body = body_of(PLAIN["qwen3"]())
-    seen: list[int] = []
-    body.register_forward_pre_hook(lambda _, __, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True)
-    shared = SharedPrefix(body, budget=100, keep=10**7)
-    first, again = states_of(shared), states_of(shared)
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(first, again, strict=True))
-    prefixes = sum(len(b.prefix) for b in BUNDLES)
-    assert sum(seen) == 2 * sum(b.unique for b in BUNDLES) - prefixes
-
-
-def test_kept_prefixes_of_bundles_that_begin_alike_are_counted_once() -> None:
-    shared = SharedPrefix(body_of(PLAIN["qwen3"]()), budget=200, keep=10**7)
-    states_of(shared, bundles_of((40, (8,))) * 2)
-    kept: Any = shared._kept
-    assert kept._size == sum(prefix.size for prefix in kept._prefixes.values()) > 0
-
-
 class Largest(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc,name-defined]
     """The most numbers that any operation returned in one tensor."""
 
@@ -210,7 +192,7 @@ def test_no_copies_of_the_prefix_are_made_for_its_suffixes() -> None:
     suffixes, prefix_keys = 40, 300 * 2 * 8
     largest = {}
     for packed in (True, False):
-        shared = SharedPrefix(body, budget=300)
+        shared = States(body, budget=300)
         if not packed:
             shared._cascade = None
         with Largest() as seen:
@@ -220,16 +202,15 @@ def test_no_copies_of_the_prefix_are_made_for_its_suffixes() -> None:
     assert largest[True] < suffixes * prefix_keys / 8
 
 
-def test_rows_hold_every_piece_once_in_order_and_within_the_budget() -> None:
-    for budget in (1, 60, 100, 500):
-        made = list(rows(BUNDLES, lambda i: i == 3, budget))
-        parts = [part for row in made for part in row]
-        prefixes = [(i, -1) for i in (0, 2)]
-        suffixes = [(i, k) for i, b in enumerate(BUNDLES) for k in range(len(b.suffixes))]
-        assert parts == sorted([*prefixes, *suffixes])
-        for row in made:
-            tokens = sum(len(BUNDLES[i].prefix if k < 0 else BUNDLES[i].suffixes[k]) for i, k in row)
-            assert tokens <= budget or len(row) == 1
+@pytest.mark.parametrize("budget", [1, 60, 100, 500])
+def test_rows_hold_every_part_once_in_order_and_within_the_budget(budget: int) -> None:
+    bundles = [BundleInProgress(number, each) for number, each in enumerate(BUNDLES)]
+    rows = list(packed_rows(bundles, budget))
+    suffixes = [(i, k) for i, b in enumerate(BUNDLES) for k in range(len(b.suffixes))]
+    expected = sorted([(i, -1) for i, b in enumerate(BUNDLES) if b.prefix] + suffixes)
+    parts = [part for row in rows for part in row]
+    assert [(part.of.number, -1 if part.suffix is None else part.suffix) for part in parts] == expected
+    assert all(sum(len(part.tokens) for part in row) <= budget or len(row) == 1 for row in rows)
 
 
 def test_suffixes_of_a_prefix_attend_to_it_in_one_call_and_similar_lengths_to_themselves_together() -> None:

@@ -1,14 +1,21 @@
+"""Queries and answers → token ids → rewards: templates, tokens of the answer, what is cut, texts that begin alike."""
+
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.engine.chat import Chat, TwoTexts, fit
+from prb.engine.chat import AnswerScorer, Chat, Encoder, Group, Text, TwoTexts, fit, group_by_query
 from prb.prompts import flat
-from prb.types import Choice, Failure, Post, Query, Turn
+from prb.types import Ask, Choice, Failure, Post, Query, Reward, Turn
 from tests import tiny
+from tests.tiny import transformers
 
-TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40).filter(str.strip)
 ASK = Query(question="ask")
 NO_BOS = tiny.CHAT.replace("{{ bos_token }}", "")
 
@@ -69,14 +76,6 @@ def test_an_encoder_gets_two_texts() -> None:
     tokenizer = tiny.tokenizer(None, encoder=True)
     made = TwoTexts(tokenizer).text(ASK, "answer")
     assert tokenizer.decode(made.ids) == "<s>ask</s>answer</s>"
-
-
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-@given(TEXT, TEXT, st.sampled_from([tiny.CHAT, None]))
-def test_the_marked_tokens_are_the_answer(prompt: str, answer: str, template: str | None) -> None:
-    tokenizer = tiny.tokenizer(template)
-    made = Chat(tokenizer).text(Query(question=prompt), answer)
-    assert answer.strip() in tokenizer.decode(made.ids[made.start : made.end])
 
 
 def query(posts: int, words: int = 12) -> Query:
@@ -155,3 +154,242 @@ def test_after_the_posts_go_the_oldest_choices_then_the_oldest_turns_and_a_conve
     assert {q.context[0] for q, _ in cuts} == {Turn("system", "rules")}
     assert {q.context[1].role for q, _ in cuts if len(q.context) > 1} == {"user"}
     assert {q.choices[-1] for q, _ in cuts if q.choices} == {choices[-1]}
+
+
+LOOP = "{% for m in messages %}"
+END = "{% endfor %}"
+IM_TURN = "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+THOUGHTS = (
+    "{% set parts = m['content'].split('</think>') %}{% set said = parts[-1].lstrip('\n') %}"
+    "{% set thought = parts[0].split('<think>')[-1].strip() if parts | length > 1 else '' %}"
+)
+INST = "{% if m['role'] == 'user' %}[INST] {{ m['content'] | trim }} [/INST]{% else %}"
+TEMPLATES = {
+    "ChatML": LOOP + IM_TURN + END,
+    "Llama 3": "{{ bos_token }}"
+    + LOOP
+    + "<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n{{ m['content'] | trim }}<|eot_id|>"
+    + END,
+    "Llama 2": "{{ bos_token }}" + LOOP + INST + " {{ m['content'] | trim }} {{ eos_token }}{% endif %}" + END,
+    "Mistral": "{{ bos_token }}" + LOOP + INST + "{{ m['content'] }}{{ eos_token }}{% endif %}" + END,
+    "Gemma": "{{ bos_token }}"
+    + LOOP
+    + "{% set role = 'model' if m['role'] == 'assistant' else m['role'] %}"
+    + "<start_of_turn>{{ role }}\n{{ m['content'] | trim }}<end_of_turn>\n"
+    + END,
+    "Phi-3": LOOP + "<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n" + END + "{{ eos_token }}",
+    "Zephyr": LOOP + "<|{{ m['role'] }}|>\n{{ m['content'] }}{{ eos_token }}\n" + END,
+    "Qwen 3": LOOP
+    + "{% if m['role'] == 'assistant' %}"
+    + THOUGHTS
+    + "<|im_start|>assistant\n<think>\n{{ thought }}\n</think>\n\n{{ said }}<|im_end|>\n{% else %}"
+    + IM_TURN
+    + "{% endif %}"
+    + END,
+    "DeepSeek": "{{ bos_token }}"
+    + LOOP
+    + "{% if m['role'] == 'user' %}<|User|>{{ m['content'] }}{% else %}"
+    + "<|Assistant|>{{ m['content'].split('</think>')[-1] }}{{ eos_token }}{% endif %}"
+    + END,
+    "words": LOOP + "{{ m['role'] }}: {{ m['content'] }} end\n" + END,
+    "nothing after": LOOP + "{{ m['role'] }}\n{{ m['content'] }}" + END,
+    "none": None,
+}
+HOSTILE_ANSWERS = [
+    *("end", "im_end", "user", "assistant", "<", "|>", "t", "answer0", "answer", "a book", "book", "User:", "\n\nend"),
+    *(" end ", "end\n", "{{ m }}", "[/INST]", "model", "say end end", "</think>x", "<think>", "so <think> so"),
+]
+QUESTIONS = ["a book", "end", "answer0 answer1", "What does user say?", "say im_end end", "<think>\n\n</think>\n\n"]
+TEXT = st.one_of(
+    st.sampled_from(HOSTILE_ANSWERS), st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1)
+)
+
+
+@cache
+def chat_of(name: str) -> tuple[Chat, Any]:
+    tokenizer = tiny.tokenizer(TEMPLATES[name])
+    return Chat(tokenizer), tokenizer
+
+
+def shown(tokenizer: Any, text: Text) -> str:
+    decoded: str = tokenizer.decode(text.ids[text.start : text.end], clean_up_tokenization_spaces=False)
+    return decoded
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@settings(deadline=None, max_examples=40)
+@given(answer=TEXT.filter(str.strip), question=st.sampled_from(QUESTIONS))
+def test_the_marked_tokens_decode_to_the_answer(name: str, answer: str, question: str) -> None:
+    chat, tokenizer = chat_of(name)
+    query = Query(question=question, context=(Turn("user", answer), Turn("assistant", question)))
+    expected = answer.rpartition("</think>")[2] if name in ("Qwen 3", "DeepSeek") else answer
+    assert shown(tokenizer, chat.text(query, answer)).strip() == expected.strip()
+
+
+def test_an_answer_is_not_found_inside_the_mark_that_ends_it() -> None:
+    chat, tokenizer = chat_of("ChatML")
+    text = chat.text(Query(question="ask"), "end")
+    assert tokenizer.decode(text.ids[: text.start]).endswith("<|im_start|>assistant\n")
+    assert tokenizer.decode(text.ids[text.end :]) == "<|im_end|>\n"
+
+
+def test_reasoning_that_an_answer_brings_is_part_of_it_if_the_template_shows_it() -> None:
+    answer = "<think>\nbe early\n</think>\n\ncook a long day"
+    chat, tokenizer = chat_of("Qwen 3")
+    text = chat.text(Query(question="ask"), answer)
+    assert shown(tokenizer, text) == answer
+    assert tokenizer.decode(text.ids[: text.start]).endswith("<|im_start|>assistant\n")
+    chat, tokenizer = chat_of("DeepSeek")
+    assert shown(tokenizer, chat.text(Query(question="ask"), answer)).strip() == "cook a long day"
+
+
+def test_without_reasoning_the_empty_block_belongs_to_the_template() -> None:
+    chat, tokenizer = chat_of("Qwen 3")
+    text = chat.text(Query(question="ask"), "cook")
+    assert shown(tokenizer, text) == "cook"
+    assert tokenizer.decode(text.ids[: text.start]).endswith("<think>\n\n</think>\n\n")
+
+
+def test_an_answer_of_which_the_template_shows_nothing_is_a_failure() -> None:
+    query = Query(question="ask")
+    asks = [Ask(query, "<think>so</think>"), Ask(query, "so")]
+    empty, scored = sorted(
+        list(group_by_query(asks, chat_of("DeepSeek")[0], 512))[:2], key=lambda group: group.positions
+    )
+    assert (empty.positions, empty.failure) == ([0], Failure("empty answer", "the chat template shows nothing of it"))
+    assert scored.positions == [1]
+
+
+SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|im_end|>\n", "<|im", "<eot>"]
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+TRIMMED = "<s>{% for m in messages %}[{{ m.role }}]<eot>{{ m.content | trim }}</s>{% endfor %}"
+UNMARKED = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+ALIKE_TEMPLATES = [tiny.CHAT, CHATML, TRIMMED, UNMARKED, None]
+HOSTILE_TEXTS = st.lists(
+    st.sampled_from([*SPECIAL, "<", "|im_", "end|>", " ", "\n", "  ", "a", "be", "better", "é", "e\u0301", "👍🏽", "▁"])
+    | st.text(max_size=4),
+    max_size=8,
+).map("".join)
+
+
+@cache
+def tokenizer(kind: str, **marks: bool) -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    raw = Tokenizer(models.BPE(byte_fallback=kind != "bytes", unk_token=None))
+    if kind == "bytes":
+        raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=marks.pop("space", False))
+        raw.decoder = decoders.ByteLevel()
+    elif kind == "prepended":
+        raw.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        raw.normalizer = normalizers.NFC()
+        raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=kind)
+    alphabet = pre_tokenizers.ByteLevel.alphabet() if kind == "bytes" else ["▁"]
+    words = [*tiny.WORDS, "▁better▁bread", "\n\n", "a<", "▁▁"]
+    raw.train_from_iterator(words, trainers.BpeTrainer(vocab_size=350, initial_alphabet=alphabet))
+    if kind != "bytes":
+        raw.add_tokens([AddedToken(f"<0x{n:02X}>", normalized=True) for n in range(256)])
+    raw.add_tokens([AddedToken(token, special=True, normalized=False, **marks) for token in SPECIAL])
+    raw.add_tokens([AddedToken("best", normalized=True)])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="</s>")
+
+
+TOKENIZERS = {
+    "bytes": lambda: tokenizer("bytes"),
+    "bytes with a space in front": lambda: tokenizer("bytes", space=True),
+    "metaspace first": lambda: tokenizer("first"),
+    "metaspace always": lambda: tokenizer("always"),
+    "prepended": lambda: tokenizer("prepended"),
+    "tokens that take the space before them": lambda: tokenizer("bytes", lstrip=True),
+    "tokens that take the space behind them": lambda: tokenizer("bytes", rstrip=True),
+    "tokens that are whole words": lambda: tokenizer("first", single_word=True),
+}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@settings(max_examples=40)
+@given(HOSTILE_TEXTS, st.lists(HOSTILE_TEXTS, min_size=1, max_size=4))
+def test_texts_that_begin_alike_are_encoded_as_if_alone(kind: str, beginning: str, ends: list[str]) -> None:
+    encoder = Encoder(TOKENIZERS[kind]())
+    texts = [beginning + end for end in ends]
+    assert encoder.alike(texts) == [encoder.one(text) for text in texts]
+    whole = [encoder.one(text, add_special_tokens=True) for text in texts]
+    assert encoder.alike(texts, add_special_tokens=True) == whole
+
+
+@pytest.mark.parametrize("template", ALIKE_TEMPLATES, ids=["tiny", "chatml", "trimmed", "unmarked", "none"])
+@settings(max_examples=25)
+@given(HOSTILE_TEXTS.filter(str.strip), st.lists(HOSTILE_TEXTS.filter(str.strip), min_size=1, max_size=4))
+def test_answers_to_a_query_get_the_ids_of_whole_texts(template: str | None, question: str, answers: list[str]) -> None:
+    made = TOKENIZERS["bytes"]()
+    made.chat_template = template
+    reader, query = Chat(made), Query(question=question)
+    alone = [reader.texts(query, [answer])[0] for answer in answers]
+    assert reader.texts(query, answers) == alone
+
+
+class Counting:
+    """A tokenizer that counts the characters it reads."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.characters = inner, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        self.characters += len(text)
+        return self.inner(text, **options)
+
+
+@pytest.mark.parametrize("template", [tiny.CHAT, CHATML])
+def test_a_query_is_tokenized_once_for_all_its_answers(template: str) -> None:
+    counting = Counting(TOKENIZERS["bytes"]() if template is CHATML else tiny.tokenizer())
+    counting.inner.chat_template = template
+    Chat(counting).texts(Query(question="better bread " * 100), [f"answer {n}" for n in range(30)])
+    assert counting.characters < 2 * 1300 + 30 * 100
+
+
+class Letters:
+    """One token per letter."""
+
+    def texts(self, query: Query, answers: Sequence[str]) -> list[Text]:
+        prompt = " ".join([*(post.text for post in query.posts), query.question])
+        return [
+            Text(list(map(ord, prompt + answer)), len(prompt), len(prompt) + len(answer)) for answer in answers
+        ]  # fmt: skip
+
+
+ASKS = [Ask(Query(question=f"q{n % 4}"), "x" * (n % 5)) for n in range(23)]
+
+
+def scorer(seen: list[int] | None = None) -> AnswerScorer:
+    def compute(groups: Sequence[Sequence[Text]]) -> list[list[float]]:
+        if seen is not None:
+            seen.append(len(groups))
+        return [[float(sum(text.ids)) for text in group] for group in groups]
+
+    return AnswerScorer(Letters(), compute, fingerprint="letters", limit=100)
+
+
+def test_rewards_come_in_the_order_of_the_asks_and_queries_are_read_together() -> None:
+    seen: list[int] = []
+    rewards = scorer(seen).score(ASKS)
+    assert seen == [4]
+    for ask, reward in zip(ASKS, rewards, strict=True):
+        if not ask.answer:
+            assert reward == Failure("empty answer")
+        else:
+            assert isinstance(reward, Reward)
+            assert reward == sum(map(ord, ask.query.question + ask.answer))
+            assert (reward.tokens, reward.spoken) == (2 + len(ask.answer), len(ask.answer))
+    assert scorer().score([]) == []
+
+
+def test_a_query_that_is_too_long_is_cut_alike_for_all_its_answers() -> None:
+    query = Query(question="q", posts=tuple(Post(str(n), "", "p" * 20) for n in range(5)))
+    asks = [Ask(query, "a"), Ask(query, "b" * 30)]
+    (group, _) = group_by_query(asks, Letters(), 100)
+    assert isinstance(group, Group)
+    assert (group.cut, [len(text.ids) for text in group.texts]) == (2, [65, 94])

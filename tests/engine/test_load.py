@@ -50,7 +50,7 @@ def test_a_hub_model_is_known_by_its_commit(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_settings_are_checked_before_anything_is_loaded() -> None:
-    for option in ("dtype=int8", "tokens=0", "max_length=0", "keep=-1"):
+    for option in ("dtype=int8", "tokens=0", "max_length=0"):
         with pytest.raises(BadSpec, match=option.partition("=")[0]):
             MODELS.make(f"likelihood?lm=/nowhere&{option}")
     with pytest.raises(BadInput, match="cannot load '/nowhere'"):

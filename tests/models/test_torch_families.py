@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prb.engine.prefix import Bundle, SharedPrefix
+from prb.engine.states import Bundle, States
 from prb.errors import BadInput, BadSpec
 from prb.models import MODELS
 from prb.models.classifier import CATALOGUE, log_odds_of_last, quirk_of, reward_of
@@ -244,16 +244,16 @@ def test_a_text_that_does_not_fit_on_the_device_is_a_failure_and_the_others_are_
 ) -> None:
     folder = tiny.save(tmp_path / "m", "llama", labels=1)
     expected = MODELS.make(f"classifier?path={folder}&cache=false").score(ASKS)
-    read, sizes = SharedPrefix.run, []
+    read, sizes = States.run, []
 
-    def small(self: SharedPrefix, bundles: list[Bundle], reduce: Any) -> Any:
+    def small(self: States, bundles: list[Bundle], reduce: Any) -> Any:
         sizes.append(sum(b.repeated for b in bundles))
         if sum(len(b.suffixes) for b in bundles) > 1 or any(len(s) > 40 for b in bundles for s in b.suffixes):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return read(self, bundles, reduce)
 
     model = MODELS.make(f"classifier?path={folder}&cache=false")
-    monkeypatch.setattr(SharedPrefix, "run", small)
+    monkeypatch.setattr(States, "run", small)
     scores = model.score([*ASKS, Ask(QUERY, "late " * 60)])
     assert scores[:3] == pytest.approx(expected, abs=1e-4)
     assert scores[3] == Failure("out of memory", "it does not fit alone")

@@ -164,11 +164,6 @@ class Prefix:
     def length(self) -> int:
         return int(self.layers[0][0].shape[1])
 
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return sum(part.numel() * part.element_size() for layer in self.layers for part in layer)
-
 
 @dataclass(frozen=True)
 class Piece:

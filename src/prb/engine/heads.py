@@ -18,12 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prb.engine.answers import group_by_query
 from prb.engine.cascade import input_device
-from prb.engine.chat import Chat, Text, Tokens
+from prb.engine.chat import Chat, Text, Tokens, group_by_query
 from prb.engine.load import Checkpoint
-from prb.engine.prefix import Bundle, bundle, padded_inputs
-from prb.engine.sharing import RUN_ERRORS, Sharing, States, forget_lengths, whole_batches
+from prb.engine.states import RUN_ERRORS, Bundle, Sharing, States, bundle, forget_lengths, padded_inputs, whole_batches
 from prb.errors import BadInput
 from prb.failures import halve_if_out_of_memory
 from prb.types import Ask, Failure
@@ -34,6 +32,10 @@ Pool = Literal["mean", "last"]
 Vector = NDArray[np.float32]
 AGREEMENT = 8
 """Steps of the dtype by which two ways to the same number may differ."""
+
+
+def states_of(checkpoint: Checkpoint) -> States:
+    return States(checkpoint.body, checkpoint.budget, checkpoint.sharing)
 
 
 class LastToken:
@@ -48,7 +50,7 @@ class LastToken:
         self._head = self._verified_head(expected)
         self.custom = self._head is None and not type(checkpoint.model).__module__.startswith("transformers.")
         """Whether rewards come from a forward pass that is code of the checkpoint."""
-        self._states = States(checkpoint) if self._head else None
+        self._states = states_of(checkpoint) if self._head else None
         self.sharing = checkpoint.sharing if self._head else self._whole_sharing(expected)
 
     def logits(self, groups: Sequence[Sequence[Text]]) -> list[list[Tensor]]:
@@ -285,7 +287,7 @@ def output_states(checkpoint: Checkpoint) -> tuple[States | None, Sharing]:
             actual = output_logits(model, body(**inputs).last_hidden_state[0])
             exact = agree(actual.cpu(), expected.cpu(), expected.dtype)
     if exact:
-        return States(checkpoint), sharing
+        return states_of(checkpoint), sharing
     why = "its logits are not an output layer on its last state" if sharing.prefixes else sharing.why
     return None, replace(sharing, prefixes=False, why=why)
 
@@ -365,7 +367,7 @@ class HiddenStates:
         self.fingerprint = f"hidden-{checkpoint.fingerprint}-{layer}-{pool}"
         self._checkpoint, self._pool = checkpoint, pool
         self._chat = Chat(checkpoint.tokenizer)
-        self._states = States(checkpoint, at_layer(checkpoint, layer))
+        self._states = States(at_layer(checkpoint, layer), checkpoint.budget, checkpoint.sharing)
         self.sharing = checkpoint.sharing
         self.execution = str(self.sharing)
 

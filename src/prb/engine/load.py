@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
-from prb.config import Count, Size
+from prb.config import Count
 from prb.errors import BadInput, MissingExtra, first_line
 from prb.weights import folder_hash, resolve_weights
 
 if TYPE_CHECKING:
-    from prb.engine.sharing import Sharing
+    from prb.engine.states import Sharing
 
 Kind = Literal["causal", "classifier"]
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
@@ -49,8 +49,6 @@ class Loading:
     """Folder or hub id of a LoRA adapter, merged into the weights."""
     tokens: Count | None = None
     """Tokens per forward pass; default 2,048 on a CPU, else 16,384."""
-    keep: Size = 0
-    """Megabytes for the keys and values of queries that come again (for `prb serve`)."""
     max_length: Count | None = None
     """Longest input in tokens; default what model and tokenizer state."""
     trust_remote_code: bool = False
@@ -73,8 +71,6 @@ class Checkpoint:
     """Tokens that end a reply, by the tokenizer and the repository's generation config."""
     budget: int
     """Tokens per forward pass."""
-    keep: int = 0
-    """Bytes for the keys and values of prefixes that come again."""
     came_with_padding: bool = True
     """Whether both tokenizer and config named a padding token before we did."""
 
@@ -85,14 +81,14 @@ class Checkpoint:
 
     @cached_property
     def probe_tokens(self) -> list[int]:
-        from prb.engine.sharing import probe_tokens
+        from prb.engine.states import probe_tokens
 
         return probe_tokens(self.tokenizer, self.max_length)
 
     @cached_property
     def sharing(self) -> Sharing:
         """How the body may be run; tried once."""
-        from prb.engine.sharing import Sharing, probe
+        from prb.engine.states import Sharing, probe
 
         if self.body is None:
             return Sharing(False, padding=False, why="its code does not say which part is the head")
@@ -149,7 +145,6 @@ def load(
         max_length=options.max_length or longest(model, tokenizer),
         ends=_end_tokens(model, tokenizer),
         budget=options.tokens or (CPU_TOKENS if device == "cpu" else GPU_TOKENS),
-        keep=options.keep * 10**6,
         came_with_padding=kind == "causal" or fresh_head or agree_on_padding(model, tokenizer),
     )
 

@@ -1,19 +1,16 @@
 """Any causal LM that transformers loads, in this process.
 
-Several requests share a forward pass, and every reply is still what its request alone would get: a token is the largest
-of logit + temperature × Gumbel noise, which is a draw from the softmax at that temperature (at temperature 0, the
-likeliest token), and the noise belongs to the request alone. Batching and padding change logits by no more than
-rounding, so a token that leads by more than rounding is the same however the logits were computed; where `settled`
-finds two of them too close, the logits are computed again for this request by itself. In 16 bits rounding is larger: it
-is measured on the model, and more tokens are computed again. For throughput on GPUs serve the model with vLLM and name
-it `openai/…;base_url=…`.
+Several requests share a forward pass, each with its own noise: a token is the largest of logit + temperature × Gumbel
+noise, which is a draw from the softmax at that temperature (at temperature 0, the likeliest token). So a reply depends
+on its own seed, and on its neighbors by no more than the rounding of a padded batch. A model whose logits padding
+changes by more than rounding gets one request at a time. For throughput on GPUs serve the model with vLLM and name it
+`openai/…;base_url=…`.
 
 Top-p is the usual one: after temperature, the likeliest tokens until they hold this much probability together.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,18 +28,12 @@ if TYPE_CHECKING:
 
 Tokens = list[int]
 
-MARGIN = 2e-3
-"""Logits closer than this count as equal; rounding in 32 bits is far below."""
 PROBE = (
     "Before the rain came, we carried the chairs inside, counted the plates twice and found that one was missing; "
     "nobody minded, since the soup was good and there was bread for everyone who stayed until the end."
 )
-NOISE = 8
-"""A margin is this many times the rounding seen when the model was probed."""
 LAST = 16
 """Tokens at the end of a prompt among which an opening tag of thinking is looked for."""
-WIDEST = 0.5
-"""With a larger margin most tokens would be computed again, so each request has the model to itself."""
 NEVER = -float("inf")
 
 
@@ -99,8 +90,7 @@ class Transformers:
         self._pad = next((t for t in (self._tokenizer.pad_token_id, *self._ends) if t is not None), 0)
         self._stop = () if self._tokenizer.chat_template else PLAIN_STOP
         probe = self._tokenizer(PROBE, add_special_tokens=False)["input_ids"][: self._context - 1]
-        self._margin = padding_margin(self._model, probe, self._pad)
-        self._batch = 1 if self._margin is None else batch
+        self._batch = batch if padding_is_safe(self._model, probe, self._pad) else 1
 
     def __repr__(self) -> str:
         return f"<{self.fingerprint}>"
@@ -146,7 +136,7 @@ class Transformers:
         """The library runs the model and its caches; which token comes next and when a row ends is decided here."""
         import torch
 
-        from prb.engine.prefix import padded_inputs
+        from prb.engine.states import padded_inputs
 
         def choose(_: Tensor, scores: Tensor) -> Tensor:
             for row, logits in zip(rows, scores, strict=True):
@@ -170,26 +160,12 @@ class Transformers:
         if sampling.top_logprobs and answer_is_next(row.begun + self._tokenizer.decode(row.written)):
             row.first = self._top_logprobs(logits, sampling.top_logprobs)
         noise = None if row.generator is None else gumbel(len(logits), row.generator).to(logits)
-        if self._margin is None:
-            token = draw(logits, noise, sampling)
-        else:
-            clear = settled(logits, noise, sampling, self._margin)
-            token = draw(self._logits_alone(row), noise, sampling) if clear is None else clear
+        token = draw(logits, noise, sampling)
         row.written.append(token)
         if token in self._ends or self._cut(row)[1]:
             row.ended = "stop"
         elif len(row.written) >= row.limit:
             row.ended = "length"
-
-    def _logits_alone(self, row: Row) -> Tensor:
-        import torch
-
-        takes = inspect.signature(self._model.forward).parameters
-        ids = torch.tensor([row.prompt + row.written], device=self._model.device)
-        with torch.inference_mode():
-            out = self._model(input_ids=ids, **({"logits_to_keep": 1} if "logits_to_keep" in takes else {}))
-        logits: Tensor = out.logits[0, -1].float()
-        return logits
 
     def _top_logprobs(self, logits: Tensor, n: int) -> dict[str, float]:
         best = logits.log_softmax(-1).topk(min(n, len(logits)))
@@ -225,12 +201,10 @@ def generation(**settings: Any) -> Any:
     return GenerationConfig(**settings)  # type: ignore[no-untyped-call]
 
 
-def padding_margin(model: Any, long: Tokens, pad: int) -> float | None:
-    """How far logits must be apart to come out in the same order padded and alone; `None` if padding changes them by
-    more than rounding."""
-    import torch
-
-    from prb.engine.prefix import padded_inputs
+def padding_is_safe(model: Any, tokens: Tokens, pad: int) -> bool:
+    """Whether a prompt beside a longer one has the next-token logits that it has alone, up to rounding."""
+    from prb.engine.heads import agree
+    from prb.engine.states import padded_inputs
 
     config = generation(max_new_tokens=1, pad_token_id=pad, output_logits=True, return_dict_in_generate=True)
 
@@ -240,14 +214,8 @@ def padding_margin(model: Any, long: Tokens, pad: int) -> float | None:
         first: Tensor = model.generate(**inputs, generation_config=config).logits[0][0].float()
         return first
 
-    short = long[: len(long) // 3]
-    expected = logits(short)
-    off = float((logits(short, long) - expected).abs().max())
-    if model.dtype == torch.float32:
-        return MARGIN if NOISE * off < MARGIN else None
-    step = torch.finfo(model.dtype).eps * float(expected.abs().max())
-    margin = NOISE * max(off, step)
-    return margin if margin < WIDEST else None
+    short = tokens[: len(tokens) // 3]
+    return agree(logits(short, tokens), logits(short), model.dtype)
 
 
 def draw(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int:
@@ -257,26 +225,9 @@ def draw(logits: Tensor, noise: Tensor | None, sampling: Sampling) -> int:
     scores = logits + sampling.temperature * noise
     if sampling.top_p >= 1:
         return int(scores.argmax())
-    _, share, tokens = _likeliest(logits / sampling.temperature, sampling.top_p)
+    share, tokens = _likeliest(logits / sampling.temperature, sampling.top_p)
     before = share.cumsum(-1) - share
     return int(tokens[scores[tokens].masked_fill((before >= sampling.top_p) & (before > 0), NEVER).argmax()])
-
-
-def settled(logits: Tensor, noise: Tensor | None, sampling: Sampling, within: float = MARGIN) -> int | None:
-    """What `draw` gives for these logits and all others within rounding of them; `None` if that is not one token."""
-    scores = logits if noise is None else logits + sampling.temperature * noise
-    if noise is None or sampling.top_p >= 1:
-        return _leader(scores, within)
-    margin = within / sampling.temperature
-    falling, share, tokens = _likeliest(logits / sampling.temperature, sampling.top_p + 2 * margin)
-    surely_before, maybe_before = _before(falling, share, margin)
-    possible = surely_before < sampling.top_p + margin
-    if possible[-1] and len(tokens) < len(logits):
-        return None
-    won = _leader(scores[tokens].masked_fill(~possible, NEVER), within)
-    if won is None or (maybe_before[won] >= sampling.top_p - margin and maybe_before[won] > 0):
-        return None
-    return int(tokens[won])
 
 
 def gumbel(size: int, generator: Generator) -> Tensor:
@@ -287,28 +238,13 @@ def gumbel(size: int, generator: Generator) -> Tensor:
     return -(-uniform.log()).log()
 
 
-def _leader(scores: Tensor, margin: float) -> int | None:
-    best = scores.topk(min(2, len(scores)))
-    near = best.values[0] - best.values[1:] <= margin
-    return None if bool(near.any()) else int(best.indices[0])
-
-
-def _likeliest(logits: Tensor, top_p: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, shares and numbers of enough tokens to hold this much, likeliest first. Sorting all would take longer
+def _likeliest(logits: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """Probabilities and ids of enough tokens to hold this much, likeliest first. Sorting all would take longer
     than running a small model."""
     total, size = logits.logsumexp(-1), 256
     while True:
         falling, tokens = logits.topk(min(size, len(logits)))
         share = (falling - total).exp()
         if len(tokens) == len(logits) or float(share[:-1].sum()) >= top_p:
-            return falling, share, tokens
+            return share, tokens
         size *= 8
-
-
-def _before(falling: Tensor, share: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """Probability of tokens that are likelier than each, by more than the margin, and by more than minus the margin."""
-    import torch
-
-    held = torch.cat([share.new_zeros(1), share.cumsum(-1)])
-    surely = held[torch.searchsorted(-falling, -falling - margin)]
-    return surely, held[torch.searchsorted(-falling, -falling + margin)] - share

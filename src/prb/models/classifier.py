@@ -15,8 +15,7 @@ from pydantic import Field
 
 from prb.cache import Cache
 from prb.config import Count
-from prb.engine.answers import AnswerScorer
-from prb.engine.chat import Text
+from prb.engine.chat import AnswerScorer, Text
 from prb.engine.load import DEFAULT_LOADING, Dtype, Loading, fingerprint, load_shared
 from prb.errors import BadInput, BadSpec, PrbError, first_line
 from prb.models import MODELS

@@ -22,8 +22,7 @@ Norm = Literal["sum", "mean", "length"]
 
 def log_probability(lm: str, system: str | None, cache: bool, loading: Loading) -> Scorer:
     """A scorer whose rewards are summed log-probabilities of the answer; `Reward.spoken` counts its tokens."""
-    from prb.engine.answers import AnswerScorer
-    from prb.engine.chat import Chat
+    from prb.engine.chat import AnswerScorer, Chat
     from prb.engine.heads import AnswerLogp
     from prb.engine.load import load_shared
 

@@ -157,15 +157,9 @@ class Policy(Transformers):
         return [row if isinstance(row, Failure) else self._answer(row) for row in rows]
 
     def _write(self, row: Row, logits: Tensor) -> None:
-        super()._write(row, self._without_end(row, logits))
-
-    def _logits_alone(self, row: Row) -> Tensor:
-        return self._without_end(row, super()._logits_alone(row))
-
-    def _without_end(self, row: Row, logits: Tensor) -> Tensor:
-        if row.written or not self._forbid_empty:
-            return logits
-        return logits.index_fill(0, torch.tensor(sorted(self._ends), device=logits.device), NEVER)
+        if self._forbid_empty and not row.written:
+            logits = logits.index_fill(0, torch.tensor(sorted(self._ends), device=logits.device), NEVER)
+        super()._write(row, logits)
 
     def _answer(self, row: Row) -> Answer | Failure:
         text = clean(self._cut(row)[0])

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from prb.batches import chunks
 from prb.cache import Cache
-from prb.engine.answers import AnswerScorer
-from prb.engine.chat import Chat, Text, TwoTexts
+from prb.engine.chat import AnswerScorer, Chat, Text, TwoTexts
 from prb.engine.load import UNSTATED_LENGTH, Loading, fingerprint
 from prb.errors import BadInput, BadSpec, first_line
 from prb.hashing import digest, short_digest

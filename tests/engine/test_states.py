@@ -1,21 +1,157 @@
-"""Every architecture is run in the fastest way that gives the scores of a plain forward pass, in 32 and in 16 bits."""
+"""Texts that begin alike are read in the fastest way that gives the states of a plain pass, in 32 and in 16 bits."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from prb.engine.chat import Text
+from prb.engine.chat import Chat, Text, common_prefix
 from prb.engine.heads import AnswerLogp, FirstLogit, HiddenStates, LastToken
-from prb.engine.load import Checkpoint
-from prb.engine.prefix import bundle
-from prb.engine.sharing import Sharing, States, probe, probe_tokens, rope_switch, whole_batches
+from prb.engine.load import Checkpoint, Loading, load
+from prb.engine.states import (
+    Bundle,
+    Sharing,
+    States,
+    batches,
+    bundle,
+    probe,
+    probe_tokens,
+    rope_switch,
+    whole_batches,
+)
 from prb.types import Ask, Failure, Query
 from tests import tiny
 from tests.architectures import ARCHITECTURES, ENCODERS, HYBRID, SHARED, model_of
 from tests.tiny import torch
+
+SEQUENCES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=6)
+
+
+def test_a_bundle_splits_after_the_longest_common_beginning() -> None:
+    made = bundle([[1, 2, 3, 4], [1, 2, 5], [1, 2, 3, 9, 9]])
+    assert (made.prefix, made.suffixes) == ([1, 2], ([3, 4], [5], [3, 9, 9]))
+    assert (made.repeated, made.unique) == (12, 8)
+
+
+def test_every_sequence_keeps_a_token_of_its_own_even_if_it_is_the_beginning_of_another() -> None:
+    assert bundle([[1, 2], [1, 2, 3]]).suffixes == ([2], [2, 3])
+    assert bundle([[7]]).suffixes == ([7],)
+
+
+def test_the_prefix_can_be_kept_short() -> None:
+    assert bundle([[1, 2, 3], [1, 2, 4]], at_most=1).prefix == [1]
+
+
+@given(SEQUENCES)
+def test_prefix_and_suffix_are_the_sequence(sequences: list[list[int]]) -> None:
+    made = bundle(sequences)
+    assert [[*made.prefix, *suffix] for suffix in made.suffixes] == sequences
+    assert all(made.suffixes)
+
+
+@given(SEQUENCES)
+def test_the_common_prefix_is_the_longest_one(sequences: list[list[int]]) -> None:
+    n = common_prefix(sequences)
+    assert len({tuple(s[:n]) for s in sequences}) == 1
+    longer = {tuple(s[: n + 1]) for s in sequences}
+    assert len(longer) > 1 or min(map(len, sequences)) == n
+
+
+@given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 120))
+def test_batches_hold_everything_once_and_stay_within_the_budget(lengths: list[int], budget: int) -> None:
+    groups = list(batches(lengths, budget))
+    assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
+    for group in groups:
+        assert len(group) == 1 or len(group) * max(lengths[i] for i in group) <= budget
+
+
+CAUSAL = ["llama", "qwen2", "gemma", "gemma2", "gpt2"]
+CLOSE = 1e-4
+
+
+def texts_of(tokenizer: object, seed: int = 0, queries: int = 6) -> list[list[Text]]:
+    """Prompts and answers of very different lengths, two to four answers a query."""
+    random, chat = Random(seed), Chat(tokenizer)
+    made = []
+    for _ in range(queries):
+        prompt = " ".join(random.choices(tiny.WORDS, k=random.randint(1, 60)))
+        answers = [" ".join(random.choices(tiny.WORDS, k=random.randint(1, 25))) for _ in range(random.randint(2, 4))]
+        made.append([chat.text(Query(question=prompt), answer) for answer in answers])
+    return made
+
+
+@pytest.mark.parametrize("architecture", [*CAUSAL, "bert", "deberta"])
+@pytest.mark.parametrize("labels", [1, 3])
+def test_a_reward_head_gives_what_the_model_gives_on_its_own(architecture: str, labels: int, tmp_path: Path) -> None:
+    loaded = load(str(tiny.save(tmp_path, architecture, labels=labels)), "classifier", Loading(tokens=300))
+    groups = texts_of(loaded.tokenizer)
+    head = LastToken(loaded)
+    assert head.sharing.prefixes == (architecture in CAUSAL)
+    for texts, rows in zip(groups, head.logits(groups), strict=True):
+        for text, row in zip(texts, rows, strict=True):
+            with torch.no_grad():
+                alone = loaded.model(input_ids=torch.tensor([list(text.ids)])).logits[0]
+            assert torch.allclose(row, alone, atol=CLOSE)
+
+
+@pytest.mark.parametrize("architecture", CAUSAL)
+def test_log_probabilities_of_answers_are_those_of_a_plain_pass(architecture: str, tmp_path: Path) -> None:
+    loaded = load(str(tiny.save(tmp_path, architecture)), "causal", Loading(tokens=300))
+    groups = texts_of(loaded.tokenizer)
+    head = AnswerLogp(loaded)
+    assert head.sharing.prefixes
+    for texts, rows in zip(groups, head.spoken(groups), strict=True):
+        for text, spoken in zip(texts, rows, strict=True):
+            ids = torch.tensor([list(text.ids)])
+            with torch.no_grad():
+                logp = torch.log_softmax(loaded.model(input_ids=ids).logits[0].double(), dim=-1)
+            slow = sum(float(logp[i - 1, text.ids[i]]) for i in range(text.start, text.end))
+            assert spoken.logp == pytest.approx(slow, abs=1e-3)
+            assert spoken.tokens == text.end - text.start
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "deberta"])
+def test_scores_depend_neither_on_batch_size_nor_on_order_nor_on_neighbours(architecture: str, tmp_path: Path) -> None:
+    folder = str(tiny.save(tmp_path, architecture, labels=1))
+    alone = load(folder, "classifier", Loading(tokens=1))
+    groups = texts_of(alone.tokenizer, queries=8)
+    expected = [[float(x) for x in row] for row in LastToken(alone).logits(groups)]
+    for budget in (2, 256, 4096):
+        head = LastToken(load(folder, "classifier", Loading(tokens=budget)))
+        order = Random(budget).sample(range(len(groups)), len(groups))
+        rows = head.logits([groups[i] for i in order])
+        for i, row in zip(order, rows, strict=True):
+            assert [float(x) for x in row] == pytest.approx(expected[i], abs=CLOSE)
+
+
+def test_a_prefix_is_computed_once_for_all_its_answers(tmp_path: Path) -> None:
+    loaded = load(str(tiny.save(tmp_path, "llama")), "causal", Loading())
+    body, seen = loaded.model.base_model, []
+    body.register_forward_pre_hook(lambda _, __, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True)
+    made = Bundle(list(range(5, 105)), tuple([n, n + 1, n + 2] for n in range(5, 15)))
+    States(body, budget=4096).run([made], lambda states, *_: len(states))
+    assert sum(seen) == made.unique == 130
+
+
+def test_a_batch_of_suffixes_holds_no_more_copies_of_the_prefix_than_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load(str(tiny.save(tmp_path, "llama")), "causal", Loading())
+    body, rows = loaded.model.base_model, []
+    body.register_forward_pre_hook(lambda _, __, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
+    made = Bundle(list(range(5, 105)), tuple([n, n + 1] for n in range(5, 15)))
+    # keys and values of 100 tokens: 3 layers x 2 x 16 numbers x 4 bytes x 100 = 38,400 bytes
+    monkeypatch.setattr("prb.engine.states.COPIED_BYTES", 4 * 38_400)
+    shared = States(body, budget=4096)
+    monkeypatch.setattr(shared, "_cascade", None)  # packed rows copy nothing
+    shared.run([made], lambda states, *_: len(states))
+    assert rows == [1, 4, 4, 2]
+
 
 TOLERANCE = {"fp32": 2e-5, "bf16": 0.06, "fp16": 0.01}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -47,20 +183,10 @@ def plain_states(model: Any, text: Text) -> Any:
         return model(input_ids=torch.tensor([list(text.ids)])).last_hidden_state[0]
 
 
-class Bodied(torch.nn.Module):
-    """A model that is nothing but its body."""
-
-    base_model_prefix = "body"
-
-    def __init__(self, body: Any) -> None:
-        super().__init__()
-        self.body, self.config = body, body.config
-
-
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_states_are_those_of_a_plain_forward_pass(name: str, dtype: str, tokenizer: Any) -> None:
     body = model_of(name, "AutoModel", DTYPES[dtype])
-    states = States(checkpoint_of(Bodied(body), tokenizer))
+    states = States(body, 256, probe(body, probe_tokens(tokenizer, 512)))
     assert states.sharing.prefixes == (name in SHARED), states.sharing
     assert states.sharing.padding
     groups = groups_of([[40, 70, 33], [90], [12, 50]])

@@ -1,0 +1,453 @@
+"""Hidden states of many answers to the same query, with the query computed once.
+
+There are three ways, and each model takes the fastest that gives the states of a plain forward pass:
+
+1. packed: prefixes and suffixes in rows of a token budget, without padding and without copies (cascade.py);
+2. padded: several prefixes go through the model first, and each suffix then attends to a copy of its prefix's keys and
+   values. Prefixes are padded on the left, so that every suffix follows its own without a gap (sliding windows count
+   indices, not positions), and masked, so that a row does not depend on its neighbors;
+3. whole: every text by itself, in padded batches or in batches of one length.
+
+Whether prefixes may be shared is tried on the model itself when it is loaded, in its own dtype. Batching alone changes
+states by rounding, little in 32 bits and visibly in 16; sharing may change them by a few times as much, and no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from prb.engine.cascade import Cascade, Layers, Piece, Prefix, Unsuited, input_device
+from prb.engine.chat import Tokens, common_prefix
+from prb.errors import first_line
+
+COPIED_BYTES = 2 * 2**30
+"""For copies of prefixes' keys and values in one forward pass."""
+
+T = TypeVar("T")
+Reduce = Callable[[Tensor, int, int], T]
+"""(states, bundle, suffix) → result. states[0] belongs to the last prefix token, states[1:] to the suffix.
+
+Tensors come back from the model's device together, one copy per forward pass."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Token sequences that begin alike."""
+
+    prefix: Tokens
+    suffixes: tuple[Tokens, ...]
+
+    @property
+    def repeated(self) -> int:
+        """Tokens a plain loop computes."""
+        return sum(len(self.prefix) + len(suffix) for suffix in self.suffixes)
+
+    @property
+    def unique(self) -> int:
+        return len(self.prefix) + sum(map(len, self.suffixes))
+
+    @property
+    def longest(self) -> int:
+        return len(self.prefix) + max(map(len, self.suffixes), default=0)
+
+
+def bundle(sequences: Sequence[Tokens], at_most: int | None = None) -> Bundle:
+    """Split after the longest common beginning that leaves every sequence at least one token of its own."""
+    shared = common_prefix(sequences)
+    shared = min(shared, *(len(s) - 1 for s in sequences), shared if at_most is None else at_most)
+    return Bundle(sequences[0][:shared], tuple(s[shared:] for s in sequences))
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What a model allows, and why not more."""
+
+    prefixes: bool
+    """The answers to a query may share what comes before them."""
+    padding: bool = True
+    """Texts of different lengths may share a batch."""
+    limit: int | None = None
+    """Longest text to which this applies; longer ones are run one at a time."""
+    why: str = ""
+
+    def __str__(self) -> str:
+        if self.prefixes and self.limit:
+            return f"prefixes shared up to {self.limit:,} tokens, longer texts run one at a time: {self.why}"
+        if self.prefixes:
+            return "prefixes shared"
+        batches = "whole texts in padded batches" if self.padding else "whole texts, one length per batch"
+        return f"prefixes not shared, {batches}: {self.why}"
+
+
+class BundleInProgress:
+    """A bundle on its way through the model: what is known of its prefix, and the results of its suffixes."""
+
+    def __init__(self, number: int, bundle: Bundle) -> None:
+        self.number, self.bundle = number, bundle
+        self.results: list[Any] = [None] * len(bundle.suffixes)
+        self._in_row: int | None = None
+        """Which piece of the row that is being read is the prefix."""
+        self._last: Tensor | None = None
+        """The state of the prefix's last token, while that row is being read."""
+        self._earlier: Prefix | None = None
+        """The prefix, if it was read in a row before."""
+
+    def piece(self, suffix: int | None, place: int) -> Piece:
+        """The prefix (`None`) or a suffix as a piece at this place of a row."""
+        if suffix is None:
+            self._in_row = place
+            return Piece(self.bundle.prefix)
+        return Piece(self.bundle.suffixes[suffix], self._in_row if self._earlier is None else self._earlier)
+
+    def prefix_read(self, states: Tensor) -> None:
+        self._last = states[-1:]
+
+    def after_prefix(self, states: Tensor) -> Tensor:
+        """The states of a suffix, led by that of the prefix's last token; zeros if there is no prefix."""
+        last = self._last if self._earlier is None else self._earlier.last[None]
+        return torch.cat([torch.zeros_like(states[:1]) if last is None else last, states])
+
+    def leave_row(self, layers: Layers | None) -> None:
+        """The row is done. What is left of it: the prefix's keys and values, if suffixes are still to come."""
+        if layers is not None and self._last is not None:
+            self._earlier = Prefix(layers, self._last[0].clone())
+        self._in_row = self._last = None
+
+
+class Part(NamedTuple):
+    """A prefix (suffix `None`) or a suffix of a bundle."""
+
+    of: BundleInProgress
+    suffix: int | None
+
+    @property
+    def tokens(self) -> Tokens:
+        return self.of.bundle.prefix if self.suffix is None else self.of.bundle.suffixes[self.suffix]
+
+
+def packed_rows(bundles: Sequence[BundleInProgress], budget: int) -> Iterator[list[Part]]:
+    """All parts in order, in rows of at most `budget` tokens; a longer part has a row of its own."""
+    row: list[Part] = []
+    length = 0
+    for each in bundles:
+        for suffix in [None, *range(len(each.results))] if each.bundle.prefix else range(len(each.results)):
+            part = Part(each, suffix)
+            if row and length + len(part.tokens) > budget:
+                yield row
+                row, length = [], 0
+            row.append(part)
+            length += len(part.tokens)
+    if row:
+        yield row
+
+
+class PaddedPrefixes:
+    """Several prefixes after one forward pass: their keys and values, their last states, and where each begins."""
+
+    def __init__(self, body: Any, prefixes: Sequence[Tokens]) -> None:
+        self._body, self._device = body, input_device(body)
+        inputs = padded_inputs(prefixes, self._device, left=True)
+        self._mask = inputs["attention_mask"]
+        if not self._mask.shape[1]:  # no bundle has a prefix
+            self._cache, self.last = None, torch.zeros(len(prefixes), body.config.hidden_size, device=self._device)
+            return
+        # a cache without the model's config keeps every position, also of layers with a sliding window;
+        # the attention mask applies the window
+        positions = (self._mask.cumsum(dim=1) - 1).clamp(min=0)
+        output = body(**inputs, position_ids=positions, past_key_values=DynamicCache(), use_cache=True)
+        self._cache, self.last = output.past_key_values, output.last_hidden_state[:, -1]
+
+    @property
+    def copies(self) -> int | None:
+        """How many copies of a prefix's keys and values fit; every suffix of a batch needs one."""
+        if self._cache is None:
+            return None
+        parts = [part for layer in self._cache.layers for part in (layer.keys, layer.values)]
+        per_row = sum(int(part.numel() * part.element_size()) for part in parts) // len(parts[0])
+        return max(1, COPIED_BYTES // max(1, per_row))
+
+    def continued(self, suffixes: Sequence[Tokens], rows: Sequence[int]) -> Tensor:
+        """The states of suffixes, each after the prefix in this row."""
+        ids, mask = padded_inputs(suffixes, self._device).values()
+        index = torch.tensor(rows, device=self._device)
+        before = self._mask.index_select(0, index)
+        states: Tensor = self._body(
+            input_ids=ids,
+            attention_mask=torch.cat([before, mask], dim=1),
+            # padding repeats a position: a larger one than any real token's would switch some rotary embeddings
+            position_ids=before.sum(dim=1, keepdim=True) + (mask.cumsum(dim=1) - 1),
+            past_key_values=None if self._cache is None else self._copied(index),
+            use_cache=self._cache is not None,
+        ).last_hidden_state
+        return states
+
+    def _copied(self, index: Tensor) -> Any:
+        """The cache of these rows, repeated as needed: a forward pass appends to the cache it is given."""
+        copy = DynamicCache()
+        for number, layer in enumerate(self._cache.layers):
+            rows = index.to(layer.keys.device)  # the layers of a large model may be on several devices
+            copy.update(layer.keys.index_select(0, rows), layer.values.index_select(0, rows), number)
+        return copy
+
+
+class States:
+    """A model body that reads bundles in the ways it allows."""
+
+    def __init__(self, body: Any, budget: int, sharing: Sharing | None = None) -> None:
+        """`budget`: tokens per forward pass."""
+        self.sharing = sharing or Sharing(True)
+        self._body, self._budget = body, budget
+        self._device = input_device(body)
+        self._cascade = Cascade.of(body)
+
+    def packs(self, bundle: Bundle) -> bool:
+        """Whether this bundle is read without padding and without copies of its prefix's keys and values."""
+        return self._cascade is not None and self._cascade.fits(bundle.longest)
+
+    @torch.inference_mode()
+    def run(self, bundles: Sequence[Bundle], reduce: Reduce[T]) -> list[list[T]]:
+        """One result for each suffix of each bundle, in order."""
+        readings = [BundleInProgress(number, each) for number, each in enumerate(bundles)]
+        most = (self.sharing.limit or math.inf) if self.sharing.prefixes else -1
+        shared = [each for each in readings if each.bundle.longest <= most]
+        packed = [each for each in shared if self.packs(each.bundle)]
+        padded = [each for each in shared if not self.packs(each.bundle)]
+        forget_lengths(self._body)
+        try:
+            self._run_packed(packed, reduce)
+        except Unsuited:
+            self._cascade, padded = None, shared
+        self._run_padded(padded, reduce)
+        self._run_whole([each for each in readings if each.bundle.longest > most], reduce)
+        return [each.results for each in readings]
+
+    def _run_packed(self, bundles: Sequence[BundleInProgress], reduce: Reduce[Any]) -> None:
+        for row in packed_rows(bundles, self._budget):
+            assert self._cascade is not None
+            pieces = [part.of.piece(part.suffix, place) for place, part in enumerate(row)]
+            last = row[-1]
+            unfinished = last.of if last.suffix != len(last.of.results) - 1 else None
+            keep = [place for place, part in enumerate(row) if part.of is unfinished and part.suffix is None]
+            states, layers = self._cascade.read(pieces, keep)
+            read = list(zip(row, states, strict=True))
+            for part, of_part in read:
+                if part.suffix is None:
+                    part.of.prefix_read(of_part)
+            _store(reduce, [(part, part.of.after_prefix(s)) for part, s in read if part.suffix is not None])
+            for each in dict.fromkeys(part.of for part in row):
+                each.leave_row(layers[keep[0]] if keep and each is unfinished else None)
+
+    def _run_padded(self, bundles: Sequence[BundleInProgress], reduce: Reduce[Any]) -> None:
+        for group in batches([len(each.bundle.prefix) for each in bundles], self._budget):
+            prefixes = PaddedPrefixes(self._body, [bundles[i].bundle.prefix for i in group])
+            parts = [(row, Part(bundles[i], k)) for row, i in enumerate(group) for k in range(len(bundles[i].results))]
+            for chunk in batches([len(part.tokens) for _, part in parts], self._budget, prefixes.copies):
+                rows = [parts[i][0] for i in chunk]
+                chosen = [parts[i][1] for i in chunk]
+                states = prefixes.continued([part.tokens for part in chosen], rows)
+                together = [
+                    torch.cat([prefixes.last[row : row + 1], of_part[: len(part.tokens)]])
+                    for row, part, of_part in zip(rows, chosen, states, strict=True)
+                ]
+                _store(reduce, list(zip(chosen, together, strict=True)))
+
+    def _run_whole(self, bundles: Sequence[BundleInProgress], reduce: Reduce[Any]) -> None:
+        parts = [Part(each, k) for each in bundles for k in range(len(each.results))]
+        texts = [[*part.of.bundle.prefix, *part.tokens] for part in parts]
+        for batch in whole_batches([len(text) for text in texts], self._budget, self.sharing):
+            forget_lengths(self._body)
+            inputs = padded_inputs([texts[i] for i in batch], self._device)
+            done = []
+            for of_text, i in zip(self._body(**inputs).last_hidden_state, batch, strict=True):
+                before = len(parts[i].of.bundle.prefix) - 1
+                states = of_text[max(0, before) : len(texts[i])]
+                # nothing comes before the first token
+                done.append((parts[i], torch.cat([torch.zeros_like(states[:1]), states]) if before < 0 else states))
+            _store(reduce, done)
+
+
+def _store(reduce: Reduce[Any], done: Sequence[tuple[Part, Tensor]]) -> None:
+    values = to_host([reduce(states, part.of.number, part.suffix or 0) for part, states in done])
+    for (part, _), value in zip(done, values, strict=True):
+        part.of.results[part.suffix or 0] = value
+
+
+def to_host(values: list[Any]) -> list[Any]:
+    """Tensors of a device as tensors of the host, in one copy; everything else as it is."""
+    if not values or not all(isinstance(v, Tensor) and v.device.type != "cpu" for v in values):
+        return values
+    together = torch.cat([value.flatten() for value in values]).cpu()
+    ends = accumulate(value.numel() for value in values)
+    return [together[end - value.numel() : end].view(value.shape) for value, end in zip(values, ends, strict=True)]
+
+
+def batches(lengths: Sequence[int], budget: int, rows: int | None = None) -> Iterator[list[int]]:
+    """Positions in groups of at most `rows` whose padded size, rows × longest, stays within the budget; similar lengths
+    go together."""
+    group: list[int] = []
+    for position in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if group and ((len(group) + 1) * lengths[group[0]] > budget or len(group) == rows):
+            yield group
+            group = []
+        group.append(position)
+    if group:
+        yield group
+
+
+def whole_batches(lengths: Sequence[int], budget: int, sharing: Sharing) -> Iterator[list[int]]:
+    """Positions of texts that may share a forward pass: as `batches`, as far as the model allows it."""
+    short = [i for i, length in enumerate(lengths) if sharing.limit is None or length <= sharing.limit]
+    for batch in batches([lengths[i] for i in short], budget):
+        positions = [short[i] for i in batch]
+        if sharing.padding:
+            yield positions
+        else:
+            for length in sorted({lengths[i] for i in positions}, reverse=True):
+                yield [i for i in positions if lengths[i] == length]
+    yield from ([i] for i, length in enumerate(lengths) if sharing.limit is not None and length > sharing.limit)
+
+
+def padded_inputs(
+    sequences: Sequence[Tokens], device: torch.device, *, pad: int = 0, left: bool = False
+) -> dict[str, Tensor]:
+    """The inputs of a model: ids, padded on the right unless `left`, and their mask."""
+    ids = torch.full((len(sequences), max(map(len, sequences))), pad, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for n, sequence in enumerate(sequences):
+        place = slice(ids.shape[1] - len(sequence), None) if left else slice(len(sequence))
+        ids[n, place] = torch.tensor(sequence, dtype=torch.long)
+        mask[n, place] = 1
+    return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+
+
+def forget_lengths(model: Any) -> None:
+    """Rotary embeddings of type `dynamic` remember the longest text so far, and would use its frequencies for this one.
+
+    With a maximum of 0 they compute them for every text: those of the original length up to it, longer ones beyond.
+    """
+    for module in model.modules():
+        if getattr(module, "rope_type", None) == "dynamic" and hasattr(module, "max_seq_len_cached"):
+            module.max_seq_len_cached = 0
+
+
+# What a model allows is tried on it.
+
+PROBE_TEXT = """\
+She had kept the garden for thirty years, and every spring it surprised her. The pear tree by the wall, which nobody
+remembered planting, bloomed a week before anything else; the herbs came back wherever they liked. "You could put it in
+order," her neighbor used to say, leaning over the gate. "Rows, labels, a plan." She had tried that once, in 2009, with
+string and 40 small wooden signs. By June the mint had taken the signs down. What do you do with a plan that grows? You
+water it, she said, and see. On Sundays her grandson came to dig, ask questions, and eat the peas straight from the pod.
+"""
+"""Ordinary prose: with it, attention, positions and masks matter as they do in use."""
+PROBE_TOKENS = 72
+ROUNDING = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.4}
+"""Padding that changes states by more than this share of their size is not rounding."""
+TIMES, STEPS = 4.0, 4.0
+"""Sharing may differ by this multiple of the noise of padding, or this many steps of the dtype, whichever is more."""
+ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+RUN_ERRORS = (TypeError, ValueError, AttributeError, NotImplementedError, RuntimeError, IndexError, KeyError)
+"""What models raise that do not take a mask, positions or a cache as others do."""
+
+
+def probe_tokens(tokenizer: Any, longest: int) -> list[int]:
+    """At least 64 tokens of prose, unless the model reads fewer."""
+    length = min(PROBE_TOKENS, longest)
+    return list(tokenizer(PROBE_TEXT, truncation=True, max_length=length)["input_ids"])[:length]
+
+
+@torch.inference_mode()
+def probe(body: Any, tokens: Tokens) -> Sharing:
+    """Runs the tokens whole, padded, and with a shared prefix, and compares the states."""
+    limit, rope = rope_switch(body.config.get_text_config())
+    tokens = tokens[:limit]
+    start = tokens[: max(1, len(tokens) // 12)]  # short inputs take other kernels, with a rounding of their own
+    try:
+        alone, whole = _states(body, [start])[0], _states(body, [tokens])[0]
+        noise = _noise(body, start, tokens, alone, whole)
+    except RUN_ERRORS as error:
+        return Sharing(False, padding=False, limit=limit, why=f"it takes no attention mask ({first_line(error)[:120]})")
+    if not noise <= ROUNDING[whole.dtype]:
+        return Sharing(False, padding=False, limit=limit, why="padding changes its states")
+    if _distance(whole[: len(start)], alone, whole) > _room(noise, whole):
+        return Sharing(False, limit=limit, why="it looks ahead, as encoders do")
+    why = f"it keeps other state than keys and values ({kinds})" if (kinds := state_layers(body)) else ""
+    try:
+        off = 0.0 if why else _shared_distance(body, tokens, whole)
+        if off > _room(noise, whole):  # prefixes are padded on the left, which may be noisier
+            noise = max(noise, min(ROUNDING[whole.dtype], _noise(body, start, tokens, alone, whole, left=True)))
+        if not off <= _room(noise, whole):
+            why = "its states are not the same with a shared prefix"
+    except RUN_ERRORS as error:
+        why = f"it takes no keys and values from outside ({first_line(error)[:120]})"
+    return Sharing(not why, limit=limit, why=why or rope)
+
+
+def rope_switch(config: Any) -> tuple[int | None, str]:
+    """The length beyond which rotary frequencies depend on the longest text of a batch, and the type that does so."""
+    stated = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    nested = [part for part in stated.values() if isinstance(part, dict)]  # some models have one set per kind of layer
+    switches = []
+    for part in nested or [stated]:
+        kind = part.get("rope_type", part.get("type"))
+        if kind in ("dynamic", "longrope"):
+            fallback = getattr(config, "original_max_position_embeddings", None) or config.max_position_embeddings
+            switches.append((int(part.get("original_max_position_embeddings") or fallback), f"rope_type {kind}"))
+    return min(switches, default=(None, ""))
+
+
+def state_layers(body: Any) -> str:
+    """Kinds of layers that are not attention; a prefix leaves more of them than keys and values."""
+    kinds = set(getattr(body.config.get_text_config(), "layer_types", None) or ()) - ATTENTION
+    if kinds:
+        return ", ".join(sorted(kinds))
+    return str(body.config.model_type) if getattr(body, "_is_stateful", False) else ""
+
+
+def _states(body: Any, rows: Sequence[Tokens], *, left: bool = False) -> list[Tensor]:
+    """The states of each row, padded if their lengths differ."""
+    inputs = padded_inputs(rows, input_device(body), left=left)
+    if left:
+        inputs["position_ids"] = (inputs["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    if inputs["attention_mask"].all():
+        del inputs["attention_mask"]
+    states = body(**inputs).last_hidden_state
+    return [states[n, -len(row) :] if left else states[n, : len(row)] for n, row in enumerate(rows)]
+
+
+def _noise(body: Any, start: Tokens, tokens: Tokens, alone: Tensor, whole: Tensor, *, left: bool = False) -> float:
+    """How much a batch with another text, and padding, change states."""
+    padded, longest = _states(body, [start, tokens], left=left)
+    return max(_distance(padded, alone, whole), _distance(longest, whole, whole))
+
+
+def _room(noise: float, whole: Tensor) -> float:
+    """How far states may differ."""
+    return max(TIMES * noise, STEPS * torch.finfo(whole.dtype).eps)
+
+
+def _shared_distance(body: Any, tokens: Tokens, whole: Tensor) -> float:
+    """How far states after a shared prefix are from those of the whole text; a shorter neighbor makes it padded."""
+    third = len(tokens) // 3
+    suffixes = (tokens[third:], tokens[third : 2 * third])
+    bundles = [Bundle(tokens[:third], suffixes), Bundle(tokens[:2], (tokens[2:5],))]
+    shared = States(body, budget=8 * len(tokens)).run(bundles, lambda states, *_: states[1:])
+    return max(_distance(states, whole[third : third + len(states)], whole) for states in shared[0])
+
+
+def _distance(states: Tensor, expected: Tensor, whole: Tensor) -> float:
+    """The largest root mean square difference of a token's state, each dimension by its own size.
+
+    A few dimensions are far larger than the others, and would hide what happens to them.
+    """
+    size = whole.float().abs().mean(dim=0)
+    size = size.clamp(min=1e-3 * float(size.mean()))
+    return float(((states.float() - expected.float()) / size).square().mean(dim=1).sqrt().max())
