@@ -19,7 +19,7 @@ import tyro
 from record import ROOT, write_between
 
 from prb.llm import Completion, Request
-from prb.llm.openai import Endpoint
+from prb.llm.endpoint import Endpoint
 from prb.types import Turn
 
 

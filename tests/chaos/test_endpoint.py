@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("openai", reason="needs the api extra")
+pytest.importorskip("httpx", reason="needs the api extra")
 
 from prb.errors import PrbError
 from prb.evaluation.run import evaluate

@@ -37,14 +37,14 @@ def test_known_checkpoints_are_listed_with_what_runs_them(prb: Prb) -> None:
     known = {entry["name"]: entry for entry in prb("models", "list", "--json").json["checkpoints"]}
     assert known["Skywork/Skywork-Reward-V2-Qwen3"]["runs"] == "engine, vLLM"
     assert known["RLHFlow/ArmoRM-Llama3-8B"]["runs"] == "engine (own code)"
-    assert known["internlm/internlm2-"]["runs"] == "vLLM, SGLang"
+    assert known["Qwen/Qwen2.5-Math-RM"]["runs"] == "vLLM"
     assert known["infly/INF-ORM-Llama3.1-70B"] == {
         "name": "infly/INF-ORM-Llama3.1-70B",
         "runs": "plug-in",
         "tested": "",
         "why_not": "the class of its head is in its model card, not in its files",
     }
-    assert "internlm/internlm2-…" in prb("models", "list").out
+    assert "Qwen/Qwen2.5-Math-RM…" in prb("models", "list").out
 
 
 def test_weights_are_present_once_their_folder_is(prb: Prb, tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prb.llm import Completion, Request, Sampling
-from prb.llm.endpoint import Backoff
-from prb.llm.openai import Endpoint
+from prb.llm.endpoint import Backoff, Endpoint
 from prb.types import Failure, Turn
 from tests.llm.server import Server
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.llm.endpoint import Backoff, Budget, Limiter, Prices, Retry, Spent, retry_after, retry_status, tokens_of
+from prb.llm.endpoint import Backoff, Budget, Limiter, Prices, Response, Retry, Spent, refusal, retry_after, tokens_of
+from prb.types import Failure
 
 NOW = 1_700_000_000.0
 
@@ -51,6 +52,9 @@ def test_the_same_seed_waits_the_same() -> None:
         ("nan", 0),
         ("inf", 0),
         ("soon", 0),
+        ("9" * 400, 0),
+        ("9" * 200, 1e9),
+        ("Mon, 01 Jan 99999999999 00:00:00 GMT", 0),
         (formatdate(NOW + 90, usegmt=True), 90),
         (formatdate(NOW + 90), 90),
         (formatdate(NOW - 90, usegmt=True), 0),
@@ -63,17 +67,17 @@ def test_retry_after_is_read_as_seconds_or_as_a_date(header: str | None, seconds
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
 def test_passing_troubles_are_worth_another_try(status: int) -> None:
-    assert retry_status(status, "why", "2", NOW) == Retry("why", 2.0, overloaded=status in (429, 503, 529))
+    again = Retry(f"HTTP {status}: why", 2.0, overloaded=status in (429, 503, 529))
+    assert refusal(Response(status, b"why", "2")) == again
 
 
-@pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 413, 422])
-def test_lasting_troubles_are_not(status: int) -> None:
-    assert retry_status(status, "why", None, NOW) is None
-
-
-def test_nobody_waits_for_a_day() -> None:
-    assert not Retry("quota", 60.0).too_long
-    assert Retry("quota", 86_400.0).too_long == "asks to wait 86400 s: quota"
+@pytest.mark.parametrize(
+    ("status", "kind"), [(301, "fatal"), (400, "row"), (401, "fatal"), (404, "fatal"), (422, "row")]
+)
+def test_lasting_troubles_are_not(status: int, kind: str) -> None:
+    failure = refusal(Response(status, b"why"))
+    assert failure == Failure(f"HTTP {status}", "why")
+    assert failure.kind == kind
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

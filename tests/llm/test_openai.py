@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import json
+import math
 import os
 import signal
 import socket
@@ -19,8 +21,7 @@ import pytest
 
 from prb.failures import MAX_FATAL, breaking
 from prb.llm import Completion, make_llm
-from prb.llm.endpoint import Budget, Prices, Spent
-from prb.llm.openai import Endpoint
+from prb.llm.endpoint import MAX_REPLY, Budget, Endpoint, Prices, Spent
 from prb.types import Failure
 from tests.llm.clients import QUICK, NoWait, ask, endpoint, one, text
 from tests.llm.server import (
@@ -133,7 +134,7 @@ def test_its_thread_ends_with_it() -> None:
     with serve() as server:
         llm = endpoint(server)
         one(llm)
-        (thread,) = [t for t in threading.enumerate() if t.name == llm.fingerprint]
+        (thread,) = [t for t in threading.enumerate() if t.name == f"prb-{server.url}"]
         del llm
         gc.collect()
         thread.join(timeout=30)
@@ -143,6 +144,26 @@ def test_its_thread_ends_with_it() -> None:
 def test_a_huge_reply_arrives_whole() -> None:
     with serve(lambda _: says("x" * 20_000_000)) as server:
         assert len(text(one(endpoint(server)))) == 20_000_000
+
+
+def test_a_reply_without_end_is_not_read_to_its_end() -> None:
+    """Also when it is small on the wire: a gigabyte of zeros compresses to a megabyte."""
+    bomb = gzip.compress(bytes(MAX_REPLY + 1))
+    with serve(lambda _: Reply(bomb, headers=(("content-encoding", "gzip"),))) as server:
+        assert one(endpoint(server)) == Failure("reply too long", "more than 32 MB")
+    with serve(lambda _: Reply(b"x" * (MAX_REPLY + 1), 400)) as server:
+        assert one(endpoint(server)) == Failure("reply too long", "more than 32 MB")
+
+
+def test_an_absurd_number_in_a_reply_is_no_traceback() -> None:
+    body = b'{"choices": [{"message": {"content": "A"}, "logprobs": {"content": [{"token": "A", "logprob": -%s,' % (
+        b"9" * 400
+    )
+    body += b'"top_logprobs": []}]}}], "usage": {"prompt_tokens": %s, "completion_tokens": 1}}' % (b"9" * 5000)
+    with serve(lambda _: Reply(body)) as server:
+        result = one(endpoint(server), top_logprobs=5)
+    assert isinstance(result, Completion)
+    assert result.first == {"A": -math.inf}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +209,11 @@ def test_retries_are_used_up_in_the_end() -> None:
 
 @pytest.mark.parametrize(
     ("trouble", "cause"),
-    [(GARBAGE, "no completion in the reply: <html>"), (HANG, "no reply within 0.2 s"), (DROPPED, "connection")],
+    [
+        (GARBAGE, "no completion in the reply, expected choices[0].message.content: <html>"),
+        (HANG, "no reply within 0.2 s"),
+        (DROPPED, "connection"),
+    ],
     ids=["garbage", "silence", "dropped"],
 )
 def test_a_failure_names_its_cause(trouble: Reply, cause: str) -> None:
@@ -300,10 +325,10 @@ def test_no_answer_is_a_failure_that_was_paid_for(reply: Reply, failure: Failure
 
 
 def test_a_text_that_cannot_be_sent_harms_no_other() -> None:
-    """Some releases of the SDK send half a surrogate pair in escaped form, others refuse."""
     with serve() as server:
         half, whole = endpoint(server).complete(ask("half a pair: \ud83d", "whole"))
-        assert isinstance(half, Completion) or half.reason == "request cannot be sent"
+        assert isinstance(half, Failure)
+        assert half.reason == "request cannot be sent"
         assert text(whole) == "re: whole"
 
 

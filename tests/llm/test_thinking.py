@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prb.errors import BadSpec
 from prb.llm import make_llm
 from prb.llm.asking import answer_is_next, answer_token, opened_by, without_thinking
-from prb.llm.openai import first_token
+from prb.llm.endpoint import first_token
 from tests.llm.clients import endpoint, one
 from tests.llm.server import serve
 

@@ -138,15 +138,13 @@ def error(status: int, message: str, kind: str) -> Reply:
 
 
 @contextmanager
-def serve_rewards(*servers: RewardServer) -> Iterator[str]:
-    """All of them on free ports; yields their URLs as a spec takes them."""
-    for server in servers:
-        start(server)
+def serve_rewards(server: RewardServer) -> Iterator[str]:
+    """On a free port; yields its URL."""
+    start(server)
     try:
-        yield "|".join(server.url for server in servers)
+        yield server.url
     finally:
-        for server in servers:
-            server.stop()
+        server.stop()
 
 
 def start(server: RewardServer) -> None:
@@ -172,7 +170,7 @@ def start(server: RewardServer) -> None:
                 self.close_connection = True
 
         def reply(self, status: int, body: Any) -> None:
-            content = json.dumps(body).encode()
+            content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(content)))

@@ -205,8 +205,8 @@ def test_code_from_a_checkpoint_runs_only_if_asked_for() -> None:
 
 
 def test_what_the_engine_cannot_run_is_refused_with_what_can() -> None:
-    with pytest.raises(BadInput, match=r"classifier\?url=http://HOST:8000&model=internlm/internlm2-7b-reward"):
-        MODELS.make("classifier?path=internlm/internlm2-7b-reward")
+    with pytest.raises(BadInput, match=r"classifier\?url=http://HOST:8000&model=Qwen/Qwen2.5-Math-RM-72B"):
+        MODELS.make("classifier?path=Qwen/Qwen2.5-Math-RM-72B")
     for name, quirk in CATALOGUE.items():
         assert bool(quirk.unsupported) != bool(quirk.tested), name
         if quirk.unsupported:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +25,6 @@ pytest.importorskip("vllm", reason="vLLM lives in an environment of its own: mak
 from prb.api import evaluate
 from prb.errors import PrbError
 from prb.models import MODELS
-from prb.models.served.fleet import Call, Fleet
 from prb.types import Ask, Failure, Post, Query, Scorer
 from prb.weights import resolve_weights
 from tests.conftest import make_row
@@ -170,32 +167,6 @@ def check_fake(url: str, folder: Path) -> None:
                 ]
 
 
-def test_when_one_of_two_servers_is_killed_the_other_scores_the_rest(
-    heads: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, n = heads("llama"), 100
-    expected = engine(folder, n)
-    asked = Counter[int]()
-    send = Fleet._send
-    with vllm(folder) as (one, kill), vllm(folder) as (other, _):
-        model = scorer(f"classifier?url={one}|{other}&cache=false&concurrency=2")
-
-        async def kill_first_at_tenth(fleet: Fleet, server: int, call: Call) -> Any:
-            asked[server] += 1
-            if server == 0 and asked[0] == 10:
-                kill()
-            return await send(fleet, server, call)
-
-        monkeypatch.setattr(Fleet, "_send", kill_first_at_tenth)
-        off = difference(model.score(asks(n)), expected)
-        servers = model._compute.__self__._fleet.servers  # type: ignore[attr-defined]
-        print(f"one of two servers killed: max |Δ| {off:.2e} over {n * len(ANSWERS)} answers, requests {dict(asked)}")
-    assert off <= CLOSE
-    assert [server.out is None for server in servers] == [False, True]
-    assert 10 <= asked[0] < n / 2
-    assert asked[1] > n / 2
-
-
 def test_a_run_whose_server_was_killed_is_resumed(heads: Callable[[str], Path], tmp_path: Path) -> None:
     folder, port = heads("llama"), free_port()
     rows = tmp_path / "rows.jsonl"
@@ -230,18 +201,3 @@ def test_a_run_whose_server_was_killed_is_resumed(heads: Callable[[str], Path], 
         assert a["pair"] == b["pair"]
         assert a["scores"] == pytest.approx(b["scores"], abs=CLOSE)
         assert a["credit"] == b["credit"]
-
-
-def test_vllm_in_this_process_scores_as_our_engine_does(
-    heads: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    folder = heads("llama")
-    model = scorer(f"vllm?path={folder}&dtype=fp32&cache=false")
-    off = difference(model.score(asks(8)), engine(folder, 8))
-    print(f"in process: max |Δ| {off:.2e}")
-    assert off <= CLOSE
-    assert model.fingerprint.startswith("vllm-0.")
-    assert "float32" in model.fingerprint
-    del model
-    gc.collect()  # the engine ends with its last user

@@ -1,4 +1,11 @@
-"""What every HTTP endpoint needs: address, key, an event loop in its own thread, retries, concurrency and budget."""
+"""The one client for everything that is asked over HTTP, and the OpenAI chat protocol on top of it.
+
+Chat endpoints (`openai/…`: vendors, vLLM, SGLang, llama.cpp, Ollama) and served reward models use the same `Client`. It
+runs on an event loop in its own thread, retries what may pass, finds out how many requests a server takes at once, and
+reads at most `MAX_REPLY` bytes of a reply, decompressed. Every request ends as a value or as a failure with its reason.
+The `openai` SDK is not used: it reads replies of any size, and its retries keep their slot while they wait, are not
+counted, and continue when the budget is used up.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +18,48 @@ import os
 import random
 import re
 import threading
+import time
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Any, Generic, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from prb.errors import BadInput, BadSpec
+import orjson
+from pydantic import Field
+
+from prb.config import NonNegative, Positive, Size
+from prb.errors import BadInput, BadSpec, MissingExtra
 from prb.failures import Breaker
+from prb.llm import LLM, LLMS, Completion, JsonObject, Request, options_suffix
+from prb.llm.asking import answer_token
+from prb.redact import redact, remember_secret
 from prb.types import Failure, FailureKind
 
 A = TypeVar("A")
 T = TypeVar("T")
 
+Concurrency = Annotated[int, Field(ge=1, le=1000)]
+MAX_REPLY = 32 * 2**20
+"""Bytes of a reply, decompressed; no sensible one is longer."""
+MAX_DIGITS = 40
+"""Longer integers in a reply are read as floats, which makes an absurd one infinite instead of an error."""
+CONNECT = 10.0
+"""Seconds to connect."""
+RETRIED = {408, 409, 429}
+"""HTTP statuses that are retried, besides all from 500 on."""
+OVERLOADED = {429, 503, 529}
+FATAL = {401, 402, 403, 404, 405}
+"""Statuses that every further request would get too: key, payment, permission, unknown model or route."""
+LONGEST_WAIT = 300.0
+"""Seconds; if a server asks for more (a daily quota, say), the request fails instead."""
 
-def check_url(url: str, option: str = "openai: base_url", example: str = "http://localhost:8000/v1") -> SplitResult:
+
+def check_url(url: str, option: str, example: str) -> SplitResult:
     """The parts of a URL. Errors never repeat the URL itself, since it may hold a password."""
     try:
         parts = urlsplit(url)
@@ -57,102 +88,41 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def read_key(name: str, *, needed: bool, use: str = "openai") -> str:
+def read_key(name: str, *, needed: bool, use: str) -> str:
     key = os.environ.get(name, "").strip()
     if needed and not key:
         raise BadInput(f"{use}: {name} is not set; it must hold the key (any text if the server checks none)")
     if not re.fullmatch(r"[!-~]*", key):
         raise BadInput(f"{use}: the key in {name} contains invalid characters; copy it again")
+    remember_secret(key)
     return key
 
 
-def cleaner(key: str) -> Callable[[str], str]:
-    """One line of at most 200 characters without the key, whole or truncated; its first characters give it away."""
-    secret = re.compile(re.escape(key[:8]) + r"\S*" if len(key) > 8 else re.escape(key)) if key else None
-
-    def clean(text: str) -> str:
-        text = secret.sub("[key]", text) if secret else text
-        return " ".join(text.split())[:200]
-
-    return clean
+def clean(text: str) -> str:
+    """One line of at most 200 characters without secrets."""
+    return " ".join(redact(text).split())[:200]
 
 
 def parse(content: bytes) -> Any:
     """JSON, including the NaN and Infinity that some servers write as log-probabilities; `None` if it is not JSON."""
     try:
-        return json.loads(content)
+        return json.loads(content, parse_int=lambda digits: int(digits) if len(digits) <= MAX_DIGITS else float(digits))
     except (ValueError, RecursionError):
         return None
 
 
-def message_of(body: Any) -> str:
-    """A server's error message, in whichever of the usual shapes."""
-    match body:
+def message_of(content: bytes) -> str:
+    """A server's error message, in whichever of the usual shapes; else the beginning of the reply."""
+    match parse(content):
         case {"error": {"message": str(text)}} | {"message": str(text)} | {"error": str(text)} | {"detail": str(text)}:
-            return text
-        case None:
-            return ""
-    return body if isinstance(body, str) else json.dumps(body)
+            return clean(text)
+    return clean(content[:1000].decode("utf-8", "replace"))
 
 
-class Closable(Protocol):
-    """What lives on the loop, such as an HTTP client."""
-
-    def aclose(self) -> Awaitable[Any]: ...
-
-
-C = TypeVar("C", bound=Closable)
-
-
-class Background(Generic[C]):
-    """Runs coroutines from any thread, notebook or server on one loop, which ends with its owner.
-
-    `make` is called when the thread starts, and again in a forked child, where threads do not survive; it must hold no
-    reference to the owner. Coroutines find what it returned in `made`.
-    """
-
-    made: C
-
-    def __init__(self, name: str, make: Callable[[], C]) -> None:
-        self._name, self._make = name, make
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        with self._lock:
-            if not (self._thread and self._thread.is_alive()):  # it is dead in a forked child
-                self._loop, self.made = asyncio.new_event_loop(), self._make()
-                loop = (self._loop, self.made)
-                self._thread = threading.Thread(target=_run_loop, args=loop, name=self._name, daemon=True)
-                self._thread.start()
-                weakref.finalize(self, _stop_loop, self._loop)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # an interrupt must not wait for replies
-            raise
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop, made: Closable) -> None:
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-    loop.run_until_complete(made.aclose())
-    loop.close()
-
-
-def _stop_loop(loop: asyncio.AbstractEventLoop) -> None:
-    with contextlib.suppress(RuntimeError):  # closed already
-        loop.call_soon_threadsafe(loop.stop)
-
-
-RETRIED = {408, 409, 429}
-"""HTTP statuses that are retried, besides all from 500 on."""
-OVERLOADED = {429, 503, 529}
-FATAL = {401, 402, 403, 404, 405}
-"""Statuses that every further request would get too: key, payment, permission, unknown model or route."""
-LONGEST_WAIT = 300.0
-"""Seconds; if a server asks for more (a daily quota, say), the request fails instead."""
+class Response(NamedTuple):
+    status: int
+    content: bytes
+    retry_after: str | None = None
 
 
 @dataclass(frozen=True)
@@ -165,11 +135,6 @@ class Retry:
     overloaded: bool = False
     kind: FailureKind = "transient"
     """Of the failure if no repetition helps."""
-
-    @property
-    def too_long(self) -> str:
-        """The error message if the server asks for a longer wait than we allow; else empty."""
-        return f"asks to wait {self.asked:.0f} s: {self.why}" if self.asked > LONGEST_WAIT else ""
 
 
 @dataclass(frozen=True)
@@ -187,26 +152,27 @@ class Backoff:
 BACKOFF = Backoff()
 
 
-def retry_status(status: int, why: str, header: str | None, now: float) -> Retry | None:
-    """Whether an HTTP status is retried; `header` is its Retry-After."""
+def refusal(response: Response) -> Retry | Failure:
+    """What a status that is not 200 means: worth another try, or the failure of this row or of the endpoint."""
+    status = response.status
+    failure = Failure(f"HTTP {status}", message_of(response.content), kind="row")
     if status in RETRIED or status >= 500:
-        return Retry(why, retry_after(header, now), overloaded=status in OVERLOADED)
-    return None
+        asked = retry_after(response.retry_after, time.time())
+        return Retry(str(failure), asked, overloaded=status in OVERLOADED)
+    return replace(failure, kind="fatal") if status in FATAL or status < 400 else failure
 
 
 def retry_after(header: str | None, now: float) -> float:
     """Seconds to wait by a Retry-After header, a number or a date; 0 if it cannot be read."""
-    if not header:
-        return 0.0
     try:
-        seconds = float(header)
+        seconds = float(header or 0)
     except ValueError:
         try:
-            moment = parsedate_to_datetime(header)
-        except ValueError:
+            moment = parsedate_to_datetime(header or "")
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now
+        except (ValueError, TypeError, OverflowError):
             return 0.0
-        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now
-    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+    return min(max(0.0, seconds), 1e9) if math.isfinite(seconds) else 0.0
 
 
 class Limiter:
@@ -226,7 +192,6 @@ class Limiter:
         self._cut = 0
         """The last request that says nothing about the limit since it was halved: one round after the halving."""
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._admitting = False
 
     @property
     def limit(self) -> int:
@@ -256,78 +221,169 @@ class Limiter:
             self._limit = min(self._most, self._limit + max(0.1, 1 - 4 * self._overloads))
         self._free()
 
-    async def send(
-        self, request: Callable[[], Awaitable[T | Failure | Retry]], breaker: Breaker
-    ) -> T | Failure | Retry:
-        """Send when there is a slot, unless the breaker has tripped by then; the reply moves the limit."""
-        ticket = await self.enter()
-        reply: T | Failure | Retry | None = None
-        try:
-            reply = breaker.tripped or await request()
-        finally:
-            overloaded = isinstance(reply, Retry) and reply.overloaded
-            self.leave(ticket, ok=not isinstance(reply, Retry | Failure | None), overloaded=overloaded)
-        return reply
-
     def _free(self) -> None:
         self.active -= 1
         self._admit()
 
     def _admit(self) -> None:
-        """One request per turn of the event loop, so that the first of many is sent before the last is prepared."""
-        if self._waiting and self.active < self.limit and not self._admitting:
-            self._admitting = True
-            asyncio.get_running_loop().call_soon(self._let_in)
-
-    def _let_in(self) -> None:
-        self._admitting = False
         while self._waiting and self.active < self.limit:
             turn = self._waiting.popleft()
             if not turn.done():
                 self.active += 1
                 turn.set_result(None)
-                break
-        self._admit()
 
 
-async def persist(
-    attempt: Callable[[int], Awaitable[T | Failure | Retry]],
-    *,
-    reason: str,
-    retries: int,
-    rng: random.Random,
-    backoff: Backoff = BACKOFF,
-    hopeless: Callable[[Retry], bool] = lambda _: False,
-) -> T | Failure:
-    """Try until there is an answer, a refusal, or no point in trying again; `attempt` gets the tries so far."""
-    tries = 0
-    while isinstance(reply := await attempt(tries), Retry):
-        tries += 1
-        if hopeless(reply) or reply.too_long or tries > retries:
-            return Failure(reason, reply.too_long or f"after {tries} tries: {reply.why}", kind=reply.kind)
-        await asyncio.sleep(backoff.wait(tries, rng, reply.asked))
-    return reply
+class Client:
+    """Asks one server, from any thread, notebook or forked child; its own thread ends with it."""
+
+    _http: Any
+    _limiter: Limiter
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        use: str,
+        option: str = "url",
+        example: str = "http://localhost:8000",
+        key_env: str | None = None,
+        key_needed: bool = True,
+        concurrency: int = 64,
+        timeout: float = 120.0,
+        retries: int = 6,
+        backoff: Backoff = BACKOFF,
+    ) -> None:
+        parts = check_url(url, f"{use}: {option}", example)
+        self.address, self.remote = address_of(parts), not is_loopback(str(parts.hostname))
+        self.timeout = timeout
+        try:
+            import httpx
+        except ImportError:
+            raise MissingExtra("an endpoint", "api") from None
+        self._httpx: Any = httpx
+        key = read_key(key_env, needed=key_needed or self.remote, use=use) if key_env else ""
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self._concurrency, self._retries = concurrency, retries
+        self._backoff, self._rng = backoff, random.Random(0)  # noqa: S311
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def ask(self, asks: Sequence[A], attempt: Callable[[A, int], Awaitable[T | Failure | Retry]]) -> list[T | Failure]:
+        """One result per ask, sent in this order; `attempt` gets an ask and the tries so far.
+
+        After a few fatal failures in a row the remaining asks share the last one.
+        """
+        return self.run(self._ask_all(asks, attempt, Breaker()))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine on the client's own loop, whichever thread or loop this one is."""
+        with self._lock:
+            if not (self._thread and self._thread.is_alive()):  # it is dead in a forked child
+                self._start()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # an interrupt must not wait for replies
+            raise
+
+    def _start(self) -> None:
+        self._loop, self._limiter = asyncio.new_event_loop(), Limiter(self._concurrency)
+        self._http = self._httpx.AsyncClient(
+            base_url=self.address,
+            headers=self._headers,
+            timeout=self._httpx.Timeout(self.timeout, connect=min(self.timeout, CONNECT)),
+            limits=self._httpx.Limits(max_connections=None, max_keepalive_connections=self._concurrency),
+            # to this machine without proxies, and nowhere along redirects, so that texts do not leave it that way
+            trust_env=self.remote,
+            verify=self.address.startswith("https:"),  # certificates take a while to load
+        )
+        name = f"prb-{self.address}"
+        self._thread = threading.Thread(target=_run_loop, args=(self._loop, self._http), name=name, daemon=True)
+        self._thread.start()
+        weakref.finalize(self, _stop_loop, self._loop)
+
+    async def _ask_all(
+        self, asks: Sequence[A], attempt: Callable[[A, int], Awaitable[T | Failure | Retry]], breaker: Breaker
+    ) -> list[T | Failure]:
+        """Twice as many workers as slots, since one that waits to retry leaves its slot to another."""
+        results: dict[int, T | Failure] = {}
+        queue = enumerate(asks)
+
+        async def work() -> None:
+            for n, ask in queue:
+                results[n] = breaker.tripped or await self._persist(ask, attempt, breaker)
+                breaker.add(results[n])
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(len(asks), 2 * self._concurrency)):
+                group.create_task(work())
+        return [results[n] for n in range(len(asks))]
+
+    async def _persist(
+        self, ask: A, attempt: Callable[[A, int], Awaitable[T | Failure | Retry]], breaker: Breaker
+    ) -> T | Failure:
+        """Try until there is an answer, a refusal, or no point in trying again; the reply moves the limit."""
+        tries = 0
+        while True:
+            ticket = await self._limiter.enter()
+            reply: T | Failure | Retry | None = None
+            try:
+                reply = breaker.tripped or await attempt(ask, tries)
+            finally:
+                overloaded = isinstance(reply, Retry) and reply.overloaded
+                self._limiter.leave(ticket, ok=not isinstance(reply, Retry | Failure | None), overloaded=overloaded)
+            if not isinstance(reply, Retry):
+                return reply
+            tries += 1
+            if reply.asked > LONGEST_WAIT:
+                return Failure("endpoint failed", f"asks to wait {reply.asked:.0f} s: {reply.why}", kind=reply.kind)
+            if tries > self._retries:
+                return Failure("endpoint failed", f"after {tries} tries: {reply.why}", kind=reply.kind)
+            await asyncio.sleep(self._backoff.wait(tries, self._rng, reply.asked))
+
+    async def exchange(self, method: str, path: str, body: Any = None) -> Response | Retry | Failure:
+        """One request and its reply, whatever its status."""
+        try:
+            content = None if body is None else orjson.dumps(body)
+        except TypeError as error:  # such as a lone surrogate
+            return Failure("request cannot be sent", clean(str(error)))
+        try:
+            async with asyncio.timeout(2 * self.timeout):  # httpx's own timeout only limits silence
+                return await self._send(method, path, content)
+        except self._httpx.ConnectTimeout:
+            return Retry("no connection in time", kind="fatal")
+        except (self._httpx.TimeoutException, TimeoutError) as error:
+            whole = "no whole reply" if isinstance(error, TimeoutError) else "no reply"
+            seconds = self.timeout * (2 if isinstance(error, TimeoutError) else 1)
+            return Retry(f"{whole} within {seconds:g} s", overloaded=True)
+        except self._httpx.HTTPError as error:
+            refused = isinstance(error, self._httpx.ConnectError)
+            why = clean(f"connection: {str(error) or type(error).__name__}")
+            return Retry(why, kind="fatal" if refused else "transient")
+
+    async def _send(self, method: str, path: str, content: bytes | None) -> Response | Failure:
+        async with self._http.stream(method, path, content=content) as response:
+            received = bytearray()
+            async for part in response.aiter_bytes():
+                received += part
+                if len(received) > MAX_REPLY:
+                    return Failure("reply too long", f"more than {MAX_REPLY // 2**20} MB")
+            return Response(response.status_code, bytes(received), response.headers.get("retry-after"))
 
 
-async def answer_all(
-    asks: Sequence[A], answer: Callable[[A], Awaitable[T | Failure]], slots: int, breaker: Breaker
-) -> list[T | Failure]:
-    """One answer per ask, sent in this order. Where the breaker trips, the remaining asks share its failure.
+def _run_loop(loop: asyncio.AbstractEventLoop, http: Any) -> None:
+    """Without a reference to the client, so that the thread ends with its last user."""
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    loop.run_until_complete(http.aclose())
+    loop.close()
 
-    Twice as many workers as slots, since one that waits to retry leaves its slot to another.
-    """
-    results: dict[int, T | Failure] = {}
-    queue = enumerate(asks)
 
-    async def work() -> None:
-        for n, ask in queue:
-            results[n] = breaker.tripped or await answer(ask)
-            breaker.add(results[n])
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(len(asks), 2 * slots)):
-            group.create_task(work())
-    return [results[n] for n in range(len(asks))]
+def _stop_loop(loop: asyncio.AbstractEventLoop) -> None:
+    with contextlib.suppress(RuntimeError):  # closed already
+        loop.call_soon_threadsafe(loop.stop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,3 +454,223 @@ class Budget:
 def tokens_of(*texts: str) -> int:
     """An estimate for endpoints that return no counts: one token per four characters."""
     return math.ceil(sum(map(len, texts)) / 4)
+
+
+VENDOR = "https://api.openai.com/v1"
+MOST_TOKENS = 10**9
+"""No request has more; a larger count in a reply is nonsense."""
+ADAPTABLE = ("max_tokens", "temperature", "top_p", "seed", "logprobs", "top_logprobs")
+"""Parameters that some models reject; the request is sent again without them, `max_tokens` under its newer name."""
+REJECTION = re.compile(
+    r"unsupported|n[o']t support|unrecogni[sz]ed|unknown|unexpected|not allowed|not permitted|only the default", re.I
+)
+
+
+@LLMS.register("openai")
+def openai(
+    model: str,
+    base_url: str | None = None,
+    key_env: str = "OPENAI_API_KEY",
+    concurrency: Concurrency = 64,
+    timeout: Positive = 120.0,
+    retries: Size = 6,
+    max_usd: NonNegative | None = None,
+    max_tokens_total: Size | None = None,
+    usd_in: NonNegative = 0.0,
+    usd_out: NonNegative = 0.0,
+    chat_template_kwargs: JsonObject | None = None,
+    extra_body: JsonObject | None = None,
+) -> LLM:
+    """Chat endpoint of OpenAI or of anything compatible.
+
+    `base_url` defaults to $OPENAI_BASE_URL, else OpenAI. The key comes only from the environment variable `key_env`; a
+    server on this machine needs none. A server may be silent for `timeout` seconds, and take twice that in total.
+    `usd_in` and `usd_out` are dollars per million tokens. Once `max_usd` or `max_tokens_total` is reached, nothing more
+    is sent; up to `concurrency` requests in flight are still paid. Tokens are those of the reply's `usage`; where it
+    has none, characters / 4. `chat_template_kwargs` (for vLLM and SGLang, e.g. `{"enable_thinking": false}`) and
+    `extra_body` are JSON objects sent along with every request.
+    """
+    if max_usd is not None and not (usd_in or usd_out):
+        raise BadSpec("openai: max_usd needs the prices usd_in and usd_out (dollars per million tokens)")
+    extra = {**(extra_body or {}), **({"chat_template_kwargs": chat_template_kwargs} if chat_template_kwargs else {})}
+    if reserved := extra.keys() & request_body(model, Request(())).keys():
+        raise BadSpec(f"openai: extra_body must not contain {', '.join(sorted(reserved))}, which prb sets itself")
+    return Endpoint(
+        model,
+        base_url or os.environ.get("OPENAI_BASE_URL") or VENDOR,
+        key_env=key_env,
+        budget=Budget(Prices(prompt=usd_in, completion=usd_out), max_usd, max_tokens_total),
+        extra=extra,
+        concurrency=concurrency,
+        timeout=timeout,
+        retries=retries,
+    )
+
+
+class Endpoint:
+    """A chat model behind a server."""
+
+    def __init__(
+        self,
+        model: str,
+        url: str,
+        *,
+        key_env: str = "OPENAI_API_KEY",
+        budget: Budget | None = None,
+        extra: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        """`settings` are those of `Client`."""
+        example = "http://localhost:8000/v1"
+        self._client = Client(
+            url, use="openai", option="base_url", example=example, key_env=key_env, key_needed=False, **settings
+        )
+        self._model, self._budget, self._extra = model, budget or Budget(), extra or {}
+        self.remote = self._client.remote
+        self.fingerprint = f"openai-{model}@{self._client.address}{options_suffix(self._extra)}"
+        self._rejected: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"<{self.fingerprint}>"
+
+    @property
+    def spent(self) -> Spent:
+        return self._budget.spent
+
+    def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
+        return self._client.ask(requests, self._attempt)
+
+    async def _attempt(self, request: Request, tries: int) -> Completion | Failure | Retry:
+        """Send; where the model rejects a parameter, send without it, and remember that if it helps."""
+        rejected, again = self._rejected, tries > 0
+        while True:
+            if limit := self._budget.used_up():
+                return Failure("budget used up", limit, kind="budget")
+            self._budget.sent(again=again)
+            body = request_body(self._model, request, rejected, self._extra)
+            response = await self._client.exchange("POST", "/chat/completions", body)
+            if not isinstance(response, Response):
+                return response
+            if response.status == 200:
+                break
+            parameter = rejected_parameter(response, body)
+            if parameter is None or parameter in rejected:
+                return refusal(response)
+            rejected, again = rejected | {parameter}, True
+        self._rejected |= rejected
+        return self._read(request, response.content)
+
+    def _read(self, request: Request, content: bytes) -> Completion | Failure | Retry:
+        data = parse(content)
+        choice, usage = first_choice(data), usage_of(data)
+        if choice is None:
+            if usage:
+                self._budget.charge(*usage)
+            return Retry(f"no completion in the reply, expected choices[0].message.content: {message_of(content)}")
+        text, why_empty = text_of(choice)
+        prompt, completion = usage or (tokens_of(*(m.text for m in request.chat)), tokens_of(text))
+        cost = self._budget.charge(prompt, completion, estimated=usage is None)
+        first = first_token(choice)
+        if why_empty and not (first and why_empty.reason == "empty reply"):
+            return Failure(why_empty.reason, clean(why_empty.detail), prompt, completion, cost)
+        return Completion(
+            text=redact(text),
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            cost=cost,
+            first=first,
+            truncated=choice.get("finish_reason") == "length",
+        )
+
+
+def request_body(
+    model: str,
+    request: Request,
+    rejected: frozenset[str] = frozenset(),
+    extra: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Without the parameters that the model rejects, and with the extra ones of this endpoint."""
+    sampling = request.sampling
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": message.role, "content": message.text} for message in request.chat],
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "seed": sampling.seed,
+    }
+    if sampling.top_p != 1.0:
+        body["top_p"] = sampling.top_p
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    if sampling.top_logprobs > 0 and not rejected & {"logprobs", "top_logprobs"}:
+        body |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
+    if "max_tokens" in rejected:
+        body["max_completion_tokens"] = sampling.max_tokens
+    return {**extra, **{key: value for key, value in body.items() if key not in rejected}}
+
+
+def first_choice(data: Any) -> Mapping[str, Any] | None:
+    match data:
+        case {"choices": [{"message": {"content": str() | None} | {"refusal": str()}} as choice, *_]}:
+            return dict(choice)
+    return None
+
+
+def text_of(choice: Mapping[str, Any]) -> tuple[str, Failure | None]:
+    """The text, and what is wrong with it if it is not an answer."""
+    message, reason = choice["message"], choice.get("finish_reason")
+    text = message.get("content") or ""
+    if message.get("refusal"):
+        return text, Failure("refused", str(message["refusal"]))
+    if reason == "content_filter":
+        return text, Failure("stopped by the endpoint's content filter")
+    return text, None if text else Failure("empty reply", f"finish_reason {reason}")
+
+
+def first_token(choice: Mapping[str, Any]) -> dict[str, float]:
+    """Log-probabilities of the answer's first token; a token spelled twice keeps the likelier one.
+
+    Servers that take the thinking out of the text still list its tokens here.
+    """
+    match choice.get("logprobs"):
+        case {"content": [_, *_] as tokens}:
+            pass
+        case _:
+            return {}
+    spelled = [str(token.get("token", "")) if isinstance(token, dict) else "" for token in tokens]
+    at = answer_token(spelled)
+    message = choice["message"]
+    if message.get("reasoning_content") or message.get("reasoning"):  # the thinking, apart from the text
+        answer = (message.get("content") or "").strip()
+        places = range(len(spelled)) if answer else ()
+        at = next((n for n in places if spelled[n].strip() and "".join(spelled[n:]).strip() == answer), None)
+    match None if at is None else tokens[at]:
+        case {"top_logprobs": [*top]} as chosen:
+            first: dict[str, float] = {}
+            for entry in (*top, chosen):
+                match entry:
+                    case {"token": str(token), "logprob": int() | float() as logprob} if not math.isnan(logprob):
+                        first[token] = max(float(logprob), first.get(token, -math.inf))
+            return first
+    return {}
+
+
+def usage_of(data: Any) -> tuple[int, int] | None:
+    """Prompt and completion tokens; `None` if they are missing or cannot be true, so that no server sets our costs."""
+    match data:
+        case {"usage": {"prompt_tokens": prompt, "completion_tokens": completion}}:
+            if all(type(count) is int and 0 <= count <= MOST_TOKENS for count in (prompt, completion)):
+                return prompt, completion
+    return None
+
+
+def rejected_parameter(response: Response, sent: Mapping[str, Any]) -> str | None:
+    """Which of the parameters sent an error message says the model rejects."""
+    text = response.content[:10_000].decode("utf-8", "replace")
+    if response.status not in (400, 422) or not REJECTION.search(text):
+        return None
+    mentioned = [name for name in ADAPTABLE if name in sent and re.search(rf"\b{name}\b", text)]
+    match parse(response.content):
+        case {"error": {"param": str(named)}} | {"param": str(named)} if named in mentioned:
+            return named
+    return next(iter(mentioned), None)

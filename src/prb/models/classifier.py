@@ -1,6 +1,6 @@
 """Reward models with a classification head: any checkpoint of `AutoModelForSequenceClassification`.
 
-The engine runs them (`classifier?path=…`), a server (`classifier?url=…`), or vLLM in this process (`vllm?path=…`).
+The engine runs them (`classifier?path=…`), or a server does (`classifier?url=…`).
 Known checkpoints and their peculiarities are data, in `CATALOGUE`; all others are loaded as they come.
 """
 
@@ -8,27 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from prb.cache import Cache
-from prb.config import Count
-from prb.engine.chat import AnswerScorer, Text
-from prb.engine.load import DEFAULT_LOADING, Dtype, Loading, fingerprint, load_shared
-from prb.errors import BadInput, BadSpec, PrbError, first_line
+from prb.engine.chat import AnswerScorer
+from prb.engine.load import DEFAULT_LOADING, Loading, load_shared
+from prb.errors import BadInput, BadSpec
 from prb.models import MODELS
-from prb.models.served import Layout, PrbServer, open_fleet, reader_of, served_classifier, stated_length
-from prb.models.served.fleet import NOT_SERVED, Serving
+from prb.models.served import NOT_SERVED, Layout, PrbServer, Server, Serving, reader_of, served_classifier
 from prb.types import Scorer
-from prb.weights import resolve_weights
 
 Logit = Literal["auto", "softmax"] | int
 Input = Literal["auto", "chat", "pair"]
-Server = Literal["vLLM", "SGLang"]
-BOTH: tuple[Server, ...] = ("vLLM", "SGLang")
-VLLM_DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+ServerName = Literal["vLLM", "SGLang"]
+BOTH: tuple[ServerName, ...] = ("vLLM", "SGLang")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +39,10 @@ class Quirk:
     """Whether the checkpoint needs its own code."""
     unsupported: str = ""
     """Why the engine cannot run it."""
-    servers: tuple[Server, ...] = ()
+    servers: tuple[ServerName, ...] = ()
     """Servers that run it; see `classifier?url=…`."""
+    per_token: bool = False
+    """Whether vLLM runs the head on every token, so that `/classify` does not know the model."""
     tested: str = ""
     """What was run here: a tiny random model of this architecture, against its own forward pass."""
 
@@ -99,8 +95,10 @@ CATALOGUE: dict[str, Quirk] = {
     "Ray2333/GRM-": Quirk(servers=("vLLM",), tested="Llama, Gemma 2"),
     "Ray2333/GRM-Gemma-2B-sftreg": Quirk(unsupported="its own code returns a tuple whose third part is the reward"),
     "Ray2333/GRM-llama3-8B-": Quirk(unsupported="its own code returns a tuple whose third part is the reward"),
-    # AutoModel with get_score(tokenizer, chat)
-    "internlm/internlm2-": Quirk(unsupported="it is scored by a method of its own code", servers=BOTH),
+    # AutoModel with get_score(tokenizer, chat), which appends a token that no chat template writes
+    "internlm/internlm2-": Quirk(unsupported="its own code scores it at a token that it appends"),
+    # one logit, in a class of its own; vLLM has it for every token
+    "Qwen/Qwen2.5-Math-RM": Quirk(unsupported="its head is in its own code", servers=("vLLM",), per_token=True),
     # two linear layers with a ReLU, in a class that is only in the model card
     "infly/INF-ORM-Llama3.1-70B": Quirk(unsupported="the class of its head is in its model card, not in its files"),
     # a pairwise encoder
@@ -132,7 +130,7 @@ def classifier(
     logit: a single logit is the reward. Of several, `auto` and `softmax` take the log-odds of the last class, as the
     scripts of published benchmarks do; a number picks one. input: `chat` applies the model's chat template to user and
     assistant turns, `pair` gives prompt and answer as two texts, `auto` follows the catalogue, else chat.
-    url: a server that has the weights (vLLM, SGLang, text-embeddings-inference, prb serve), or several, as `one|two`.
+    url: a server that has the weights (vLLM, SGLang, text-embeddings-inference, prb serve).
     """
     if (path is None) == (serving.url is None):
         raise BadSpec("model 'classifier' needs path=… (weights) or url=… (a server)" + (", not both" if path else ""))
@@ -165,16 +163,17 @@ def classifier(
 
 
 def _served(logit: Logit, input: Input, system: str | None, cache: bool, loading: Loading, serving: Serving) -> Scorer:
-    fleet = open_fleet(serving, loading)
-    if fleet.about.kind == "prb":
-        return PrbServer(fleet)
-    quirk = quirk_of(fleet.about.source)
+    server = Server(serving, loading)
+    if server.about.kind == "prb":
+        return PrbServer(server)
+    quirk = quirk_of(server.about.source)
     if not quirk.among_logits:
-        raise BadInput(f"{fleet.about.model}: its reward is not among the logits that a server gives; use path=…")
+        raise BadInput(f"{server.about.model}: its reward is not among the logits that a server gives; use path=…")
     chosen, layout = quirk.resolve(logit, input)
+    per_token = quirk.per_token and server.about.kind == "vllm" and serving.api == "auto"
     return served_classifier(
-        fleet,
-        serving,
+        server,
+        replace(serving, api="vllm-tokens") if per_token else serving,
         loading,
         layout=layout,
         reward=lambda logits: reward_of(logits, chosen),
@@ -182,81 +181,6 @@ def _served(logit: Logit, input: Input, system: str | None, cache: bool, loading
         system=system,
         cache=Cache() if cache else None,
     )
-
-
-@MODELS.register("vllm")
-def vllm(
-    path: str,
-    logit: Logit = "auto",
-    input: Input = "auto",
-    system: str | None = None,
-    dtype: Dtype = "auto",
-    max_length: Count | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    gpus: Count = 1,
-    memory: Annotated[float, Field(gt=0, le=1)] = 0.9,
-    cache: bool = True,
-) -> Scorer:
-    """A reward head that vLLM runs in this process (path=folder or hub id), with its prefix cache.
-
-    `gpus` share the weights (tensor parallel); `memory` is the share of each that vLLM takes. The other options are
-    those of `classifier`.
-    """
-    quirk = quirk_of(path)
-    if quirk.unsupported or not quirk.among_logits:
-        raise BadInput(f"{path}: {quirk.unsupported or 'its reward is not among the logits of a head'}; use classifier")
-    engine, parameters, version = _start_vllm(
-        path,
-        dtype=VLLM_DTYPES[dtype],
-        max_model_len=max_length,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        tensor_parallel_size=gpus,
-        gpu_memory_utilization=memory,
-    )
-    chosen, layout = quirk.resolve(logit, input)
-
-    def rewards(groups: Sequence[Sequence[Text]]) -> list[list[float]]:
-        """In the order of their tokens, so that equal beginnings follow one another in the prefix cache."""
-        order = sorted(range(len(groups)), key=lambda n: list(groups[n][0].ids))
-        prompts = [{"prompt_token_ids": list(text.ids)} for n in order for text in groups[n]]
-        try:
-            outputs: list[Any] = engine.classify(prompts, pooling_params=parameters, use_tqdm=False)
-        except Exception as error:
-            raise PrbError(f"vLLM failed: {first_line(error)}") from None
-        values = iter([reward_of(output.outputs.probs, chosen) for output in outputs])
-        scores = {n: [next(values) for _ in groups[n]] for n in order}
-        return [scores[n] for n in range(len(groups))]
-
-    tokenizer, settings = engine.get_tokenizer(), engine.llm_engine.model_config
-    limits = [int(settings.max_model_len), stated_length(tokenizer)]
-    weights, kind = fingerprint(resolve_weights(path), revision), str(settings.dtype).removeprefix("torch.")
-    return AnswerScorer(
-        reader_of(tokenizer, layout, system),
-        rewards,
-        fingerprint=f"vllm-{version}-{weights}-{kind}-{layout}-{chosen}-{system or ''}",
-        limit=min(n for n in limits if n),
-        cache=Cache() if cache else None,
-    )
-
-
-def _start_vllm(path: str, **settings: Any) -> tuple[Any, Any, str]:
-    """The engine, the parameters that ask it for logits, and its version.
-
-    vLLM has an environment of its own: it pins torch and transformers, and nothing else here needs it.
-    """
-    try:
-        import vllm as library
-    except ImportError as error:
-        how = "pip install vllm in an environment of its own (`make test-vllm` makes .venv-vllm), or classifier?url=…"
-        raise BadInput(f"model 'vllm' needs vLLM, which cannot be imported here ({error}): {how}") from None
-    weights = resolve_weights(path)
-    try:
-        engine = library.LLM(weights, runner="pooling", enable_prefix_caching=True, **settings)
-    except Exception as error:  # whatever its engine meets first
-        raise BadInput(f"vLLM cannot load {path!r}: {first_line(error)}") from None
-    return engine, library.PoolingParams(use_activation=False), library.__version__
 
 
 def reward_of(logits: Sequence[float], logit: Logit) -> float:

@@ -1,0 +1,616 @@
+"""Reward heads behind a server: `classifier?url=…`. Chats are rendered and tokenized here, logits come from there.
+
+vLLM, SGLang, text-embeddings-inference and `prb serve` are known. When a model is made, the server says what it is and
+scores a few short texts; a tokenizer that is not the server's is refused, and so is a server that answers with
+probabilities although logits were asked for. Replies are read strictly: a list of another length, a missing index, a
+label nobody knows or another number of logits than before is no reply at all.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from prb.batches import chunks
+from prb.cache import Cache
+from prb.config import Positive, Size
+from prb.engine.chat import AnswerScorer, Chat, Text, TwoTexts
+from prb.engine.load import UNSTATED_LENGTH, Loading, fingerprint
+from prb.errors import BadInput, BadSpec, Unreachable, first_line
+from prb.hashing import digest, short_digest
+from prb.llm.endpoint import Client, Concurrency, Response, Retry, clean, parse, refusal
+from prb.types import Ask, Failure, Query, Reward, Scorer
+from prb.weights import resolve_weights
+
+Kind = Literal["vllm", "sglang", "tei", "prb"]
+Api = Literal["auto", "vllm", "vllm-pooling", "vllm-tokens", "sglang", "sglang-embeddings", "tei", "prb"]
+Get = Callable[[str], Awaitable[Any]]
+"""GET a path: its JSON, or `None` where the server has no such route."""
+Input = Sequence[int] | Sequence[str]
+"""A text as token ids; as one string, or as two where the model reads pairs, for a server that tokenizes itself."""
+Logits = list[float]
+Layout = Literal["chat", "pair"]
+"""Chat turns through the template, or prompt and answer as two texts."""
+
+BATCH = 64
+"""Texts per request, unless the server allows fewer."""
+TEI_BATCH = 32
+OLDEST_SWITCH, NEW_SWITCH, TOKEN_IDS = (0, 10, 2), (0, 11, 1), (0, 15, 0)
+"""vLLM versions: raw logits can be asked for; under today's name; `/classify` takes token ids."""
+UNKNOWN = (999, 0, 0)
+MAX_VERSION = 64
+"""Characters of a version that are read; builds from a checkout have long ones."""
+PROBES = (
+    ("Name a color.", "Blue."),
+    ("How do I cook rice?", "Rinse it, add twice as much water, and simmer it for twelve minutes."),
+    ("Which is better, tea or coffee?", "!!!! no no no no"),
+)
+"""Short texts that a server scores first."""
+ROUNDING = 0.02
+"""Logits of the same weights agree within this share of their size, in 16 bits and on different hardware, too."""
+EXPECTED = "one list of logits per text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """Where a served model is, and how it is asked."""
+
+    url: str | None = None
+    """http://host:port"""
+    model: str = ""
+    """The name it is served under; may be left out where there is only one."""
+    api: Api = "auto"
+    tokenizer: str | None = None
+    """Folder or hub id; default what the server says it uses."""
+    key_env: str | None = None
+    """Environment variable that holds the server's key."""
+    concurrency: Concurrency = 32
+    """Requests in flight, each with all answers to a query."""
+    timeout: Positive = 120.0
+    retries: Size = 6
+
+
+NOT_SERVED = Serving()
+
+
+class Call(NamedTuple):
+    """One request and how its reply is read; `None` is a reply that cannot be read."""
+
+    path: str
+    body: dict[str, Any]
+    read: Callable[[Any], list[Any] | Failure | None]
+    expected: str = EXPECTED
+
+
+class Server:
+    """A client of one server, which has said what it is."""
+
+    def __init__(self, serving: Serving, loading: Loading) -> None:
+        ours = ("revision", "max_length", "trust_remote_code")  # all other options of loading are the server's own
+        given = [f.name for f in fields(loading) if f.name not in ours and getattr(loading, f.name) != f.default]
+        if given:
+            raise BadSpec(f"classifier: {', '.join(given)} cannot be set for a served model; tell its server")
+        self.client = Client(
+            serving.url or "",
+            use="classifier",
+            key_env=serving.key_env,
+            concurrency=serving.concurrency,
+            timeout=serving.timeout,
+            retries=serving.retries,
+        )
+        try:
+            about = self.client.run(describe(self._get, serving.api, serving.model))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # of replies in no shape we know
+            why = clean(repr(error))
+            raise BadInput(f"{self.client.address} describes itself in an unknown way: {why}") from None
+        if about is None:
+            known = "vLLM, SGLang, text-embeddings-inference or prb serve"
+            expected = known if serving.api == "auto" else serving.api
+            raise BadInput(f"what answers at {self.client.address} is not {expected}")
+        self.about = about
+
+    async def _get(self, path: str) -> Any:
+        response = await self.client.exchange("GET", path)
+        if not isinstance(response, Response):
+            why = response.why if isinstance(response, Retry) else str(response)
+            raise Unreachable(f"{self.client.address} cannot be reached: {why}")
+        if response.status in (401, 403):
+            raise BadInput(f"{self.client.address} needs a key (HTTP {response.status}); see key_env")
+        if response.status >= 500:
+            raise Unreachable(f"{self.client.address} cannot be reached: HTTP {response.status}")
+        body = parse(response.content) if response.status == 200 else None
+        return body if isinstance(body, dict) else None
+
+    def ask(self, calls: Sequence[Call]) -> list[list[Any] | Failure]:
+        """One result per call, in order; they are sent in this order, too."""
+        return self.client.ask(calls, self._attempt)
+
+    async def _attempt(self, call: Call, _: int) -> list[Any] | Failure | Retry:
+        response = await self.client.exchange("POST", call.path, call.body)
+        if not isinstance(response, Response):
+            return response
+        if response.status != 200:
+            return refusal(response)
+        try:
+            value = call.read(parse(response.content))
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):  # in no shape we know
+            value = None
+        start = response.content[:200].decode("utf-8", "replace")
+        return Retry(clean(f"unreadable reply, expected {call.expected}: {start}")) if value is None else value
+
+
+def served_classifier(
+    server: Server,
+    serving: Serving,
+    loading: Loading,
+    *,
+    layout: Layout,
+    reward: Callable[[Logits], float],
+    name: str,
+    system: str | None,
+    cache: Cache | None,
+) -> Scorer:
+    """`reward` makes one number of a head's logits, and `name` says how."""
+    about = server.about
+    tokenizer = load_tokenizer(serving.tokenizer or about.tokenizer or about.source, loading)
+    reader = reader_of(tokenizer, layout, system)
+    head = ServedHead(server, dialect_of(about, serving.api), tokenizer, reward)
+    probes = head.check([reader.text(Query(question=question), answer) for question, answer in PROBES])
+    tokens = short_digest([tokenizer.chat_template, len(tokenizer)])
+    model = f"{identity(about)}-{tokens}-{layout}-{name}-{system or ''}"
+    if cache:
+        check_cache(cache, model, probes)
+    limits = [about.max_length, loading.max_length, stated_length(tokenizer)]
+    limit = min([n for n in limits if n], default=UNSTATED_LENGTH)
+    scorer = AnswerScorer(reader, head.rewards, fingerprint=model, limit=limit, cache=cache)
+    scorer.remote = server.client.remote
+    return scorer
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What a server says about itself."""
+
+    kind: Kind
+    model: str
+    version: str = ""
+    dtype: str = ""
+    weights: str = ""
+    """A commit or fingerprint, where the server knows it."""
+    source: str = ""
+    """Where the server got the weights: a folder, perhaps of another machine, or a hub id."""
+    tokenizer: str = ""
+    """Where it got the tokenizer, if elsewhere."""
+    max_length: int | None = None
+    batch: int = BATCH
+    labels: tuple[str, ...] = ()
+    """Names of the logits in order, where replies name them."""
+
+
+async def describe(get: Get, api: Api, model: str) -> About | None:
+    """What answers there; `None` if it is none of these servers."""
+    kind = "" if api == "auto" else api.split("-")[0]
+    if kind in ("", "vllm") and (version := await get("/version")) and isinstance(version.get("version"), str):
+        return _vllm(version["version"][:MAX_VERSION], await get("/v1/models"), model)
+    if kind in ("", "sglang"):
+        about = await get("/model_info") or await get("/get_model_info")
+        if about and "model_path" in about:
+            return _sglang(about, await get("/server_info") or await get("/get_server_info") or {}, model)
+    if kind in ("", "tei", "prb") and (info := await get("/info")):
+        if info.get("server") == "prb":
+            version = str(info["version"])[:MAX_VERSION]
+            return About(kind="prb", model=str(info["model"]), version=version, weights=str(info["fingerprint"]))
+        if "model_id" in info:
+            return _tei(info, model)
+    return None
+
+
+def _vllm(version: str, listed: Any, model: str) -> About:
+    cards = {str(card.get("id")): card for card in (listed or {}).get("data", [])}
+    card = cards.get(model or next(iter(cards), ""))
+    if card is None:
+        raise BadInput(_another_model(model, cards))
+    return About(
+        kind="vllm",
+        version=version,
+        model=str(card["id"]),
+        source=str(card.get("root") or card["id"]),
+        max_length=_count(card.get("max_model_len")),
+    )
+
+
+def _sglang(about: dict[str, Any], server: dict[str, Any], model: str) -> About:
+    name = str(server.get("served_model_name") or about["model_path"])
+    if model and model not in (name, about["model_path"]):
+        raise BadInput(_another_model(model, [name]))
+    if about.get("is_generation") is True:
+        raise BadInput(f"SGLang serves {name} as a generator; start it with --is-embedding")
+    return About(
+        kind="sglang",
+        version=str(server.get("version") or "")[:MAX_VERSION],
+        model=name,
+        dtype=str(server.get("dtype") or ""),
+        source=str(about["model_path"]),
+        tokenizer=str(about.get("tokenizer_path") or ""),
+        max_length=_count(server.get("context_length") or server.get("max_req_input_len")),
+    )
+
+
+def _tei(info: dict[str, Any], model: str) -> About:
+    name = str(info["model_id"])
+    if model and model != name:
+        raise BadInput(_another_model(model, [name]))
+    kinds = info.get("model_type") or {}
+    classifier = kinds.get("classifier") or kinds.get("reranker")
+    if not classifier:
+        raise BadInput(f"text-embeddings-inference serves {name} for {', '.join(kinds)}, not as a classifier")
+    names = classifier.get("id2label") or {}
+    return About(
+        kind="tei",
+        version=str(info.get("version") or "")[:MAX_VERSION],
+        model=name,
+        dtype=str(info.get("model_dtype") or ""),
+        weights=str(info.get("model_sha") or ""),
+        source=name,
+        max_length=_count(info.get("max_input_length")),
+        batch=int(info.get("max_client_batch_size") or TEI_BATCH),
+        labels=tuple(names[key] for key in sorted(names, key=int)),
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _another_model(model: str, served: Sequence[str] | dict[str, Any]) -> str:
+    names = ", ".join(served) or "no model"
+    return f"the server serves {names}, not {model}" if model else f"the server serves {names}"
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a server is asked for the logits of several texts, and how its reply is read."""
+
+    path: str
+    write: Callable[[Sequence[Input], bool], dict[str, Any]]
+    """Inputs, and whether logits should be raw → body."""
+    read: Callable[[Any], list[Any] | None]
+    """Reply → what it says of each input, in order."""
+    model: str
+    labels: tuple[str, ...] = ()
+    takes_text: bool = False
+    """Whether the server tokenizes by itself."""
+    has_switch: bool = True
+    """Whether a sigmoid or softmax can be asked for."""
+    trusted: bool = True
+    """Whether this release is known to honor that it was not."""
+
+    def logits(self, reply: Any, n: int) -> list[Logits] | None:
+        """The logits of each of `n` texts; `None` if the reply is not about these texts or from another model."""
+        if isinstance(reply, dict) and reply.get("model", self.model) != self.model:
+            return None
+        rows = self.read(reply)
+        if rows is None or len(rows) != n:
+            return None
+        logits = [_numbers(_by_label(row, self.labels)) for row in rows]
+        return logits if all(logits) else None  # type: ignore[return-value]
+
+
+def dialect_of(about: About, api: Api) -> Dialect:
+    name = about.kind if api == "auto" else api
+    if about.kind == "vllm":
+        return _vllm_dialect(about, api)
+    if name == "sglang-embeddings":
+        return Dialect(
+            "/v1/embeddings",
+            lambda inputs, _: {"model": about.model, "input": list(inputs)},
+            lambda reply: _indexed(reply, "embedding"),
+            about.model,
+            has_switch=False,
+        )
+    if name == "sglang":
+        return Dialect(
+            "/classify", lambda inputs, _: {"input_ids": list(inputs)}, _embeddings, about.model, has_switch=False
+        )
+    return Dialect(
+        "/predict",
+        lambda inputs, raw: {"inputs": [list(parts) for parts in inputs], "raw_scores": raw, "truncate": False},
+        lambda reply: reply if isinstance(reply, list) else None,
+        about.model,
+        about.labels,
+        takes_text=True,
+    )
+
+
+def _vllm_dialect(about: About, api: Api) -> Dialect:
+    version, by_token = _release(about.version), api == "vllm-tokens"
+    pooling = by_token or api == "vllm-pooling"
+    if version < OLDEST_SWITCH:
+        raise BadInput(f"vLLM {about.version} gives no raw logits; the first release that does is 0.10.2")
+    if version < TOKEN_IDS and not pooling:
+        if api == "vllm":
+            raise BadInput(f"/classify of vLLM {about.version} takes no token ids (0.15 does); use api=vllm-pooling")
+        pooling = True
+    switch = "use_activation" if version >= NEW_SWITCH else "activation"
+
+    def write(inputs: Sequence[Input], raw: bool) -> dict[str, Any]:
+        task = {"task": "token_classify" if by_token else "classify"} if pooling and version >= TOKEN_IDS else {}
+        return {"model": about.model, "input": list(inputs), switch: not raw, **task}
+
+    def read(reply: Any) -> list[Any] | None:
+        rows = _indexed(reply, "data" if pooling else "probs")
+        return [row[-1] for row in rows] if rows and by_token else rows  # the last token has read all others
+
+    return Dialect(
+        "/pooling" if pooling else "/classify",
+        write,
+        read,
+        about.model,
+        trusted=NEW_SWITCH <= version < UNKNOWN,
+    )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Of a build without a release number, as from a checkout, the newest is assumed; the logits are checked anyway."""
+    numbers = re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", version)
+    release = tuple(int(n or 0) for n in numbers.groups()) if numbers else (0, 0, 0)
+    return release if release > (0, 1, 9) else UNKNOWN
+
+
+def _indexed(reply: Any, field: str) -> list[Any] | None:
+    match reply:
+        case {"data": [*rows]}:
+            values = {row.get("index"): row.get(field) for row in rows if isinstance(row, dict)}
+            if len(values) == len(rows) and set(values) == set(range(len(rows))):
+                return [values[n] for n in range(len(rows))]
+    return None
+
+
+def _embeddings(reply: Any) -> list[Any] | None:
+    rows = reply if isinstance(reply, list) else [reply]
+    return [row["embedding"] for row in rows] if all(isinstance(r, dict) and "embedding" in r for r in rows) else None
+
+
+def _by_label(row: Any, labels: tuple[str, ...]) -> Any:
+    """Scores that are named and come largest first, in the order of the head."""
+    match row:
+        case [{"label": _, "score": _}, *_]:
+            scores = {str(entry["label"]): entry["score"] for entry in row if isinstance(entry, dict)}
+            if len(scores) == len(row) == 1:
+                return list(scores.values())
+            return [scores[label] for label in labels] if set(scores) == set(labels) else None
+    return row
+
+
+def _numbers(value: Any) -> Logits | None:
+    """One or several logits; servers write null for what is not a number."""
+    match value:
+        case [[*inner]]:
+            return _numbers(inner)
+        case [*items] if items and all(item is None or type(item) in (int, float) for item in items):
+            return [float("nan") if item is None else float(item) for item in items]
+    return None
+
+
+def identity(about: About) -> str:
+    """Server, version, model and dtype. Weights on this machine are known by their content, others by their name."""
+    folder = Path(about.source)
+    here = folder.is_dir() and any(folder.glob("*.safetensors"))
+    model = fingerprint(str(folder)) if here else about.model.rstrip("/")
+    name = Path(model).name if model.startswith("/") else model
+    return "-".join(filter(None, ("served", about.kind, about.version, name, about.weights, about.dtype)))
+
+
+def load_tokenizer(source: str, loading: Loading) -> Any:
+    import transformers
+
+    try:
+        return transformers.AutoTokenizer.from_pretrained(
+            resolve_weights(source), revision=loading.revision, trust_remote_code=loading.trust_remote_code
+        )
+    except Exception as error:  # damaged or unusual files raise whatever their reader meets first
+        why = first_line(error)
+        raise BadInput(f"cannot load the tokenizer of {source}: {why}; tokenizer=… names a folder or hub id") from None
+
+
+def reader_of(tokenizer: Any, layout: Layout, system: str | None) -> Chat | TwoTexts:
+    return TwoTexts(tokenizer) if layout == "pair" else Chat(tokenizer, system=system)
+
+
+def stated_length(tokenizer: Any) -> int | None:
+    length = getattr(tokenizer, "model_max_length", None)
+    return int(length) if length and length < 10**9 else None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Answers to one query that go into one request."""
+
+    places: Sequence[tuple[int, int]]
+    """Number of the group and of the text in it."""
+    inputs: Sequence[Input]
+
+    def split(self, size: int) -> list[Part]:
+        starts = range(0, len(self.places), size)
+        return [Part(self.places[at : at + size], self.inputs[at : at + size]) for at in starts]
+
+
+class ServedHead:
+    """Groups of texts → rewards. The answers to a query are one request, and requests are sent in the order of their
+    tokens, so that equal beginnings follow one another in the server's prefix cache."""
+
+    def __init__(self, server: Server, dialect: Dialect, tokenizer: Any, reward: Callable[[Logits], float]) -> None:
+        self._server, self._dialect, self._tokenizer, self._reward = server, dialect, tokenizer, reward
+        self._width: int | None = None
+        """How many logits the head has; a server that changes it has changed the model."""
+
+    def rewards(self, groups: Sequence[Sequence[Text]]) -> list[list[float | Failure]]:
+        results: list[list[float | Failure]] = [
+            [Failure("the server would read other tokens")] * len(g) for g in groups
+        ]
+        parts: list[Part] = []
+        for n, group in sorted(enumerate(groups), key=lambda entry: list(entry[1][0].ids)):
+            inputs = {(n, i): sent for i, text in enumerate(group) if (sent := self._input(text)) is not None}
+            parts += Part(list(inputs), list(inputs.values())).split(self._server.about.batch)
+        while parts:
+            replies = self._server.ask([self._call(part) for part in parts])
+            again: list[Part] = []
+            for part, reply in zip(parts, replies, strict=True):
+                if not isinstance(reply, Failure):
+                    rewards: list[float | Failure] = [self._reward(logits) for logits in reply]
+                elif len(part.places) > 1 and (reply.kind == "row" or "HTTP 500" in reply.detail):
+                    again += part.split(1)  # to find the text to blame; some answer 500 if a score is not a number
+                    continue
+                else:
+                    rewards = [reply] * len(part.places)
+                for (n, i), reward in zip(part.places, rewards, strict=True):
+                    results[n][i] = reward
+            parts = again
+        return results
+
+    def _call(self, part: Part, *, raw: bool = True) -> Call:
+        def read(reply: Any) -> list[Logits] | Failure | None:
+            logits = self._dialect.logits(reply, len(part.inputs))
+            widths = {len(row) for row in logits or ()}
+            if logits is None or widths == {self._width or len(logits[0])}:
+                return logits
+            why = f"{max(widths)} logits per text, {self._width} before: it serves another model now"
+            return Failure("the server has changed", why, kind="fatal")
+
+        return Call(self._dialect.path, self._dialect.write(part.inputs, raw), read)
+
+    def _input(self, text: Text) -> Input | None:
+        return as_texts(self._tokenizer, text) if self._dialect.takes_text else list(text.ids)
+
+    def check(self, texts: Sequence[Text]) -> list[Logits]:
+        """The logits of a few texts, which must be logits, of the same tokens as ours."""
+        inputs = [sent for text in texts if (sent := self._input(text)) is not None]
+        if len(inputs) < len(texts):
+            raise BadInput(
+                "this server tokenizes by itself, and its tokenizer cannot write what the chat template does"
+            )
+        parts = [Part([(0, 0)], [one]) for one in inputs]
+        logits = self._probe([self._call(part) for part in parts])
+        self._width = len(logits[0])
+        self._check_tokenizer()
+        if self._dialect.has_switch and not self._dialect.trusted:
+            soft = self._probe([self._call(part, raw=False) for part in parts])
+            if soft == logits and all(0 <= x <= 1 for row in logits for x in row):
+                raise BadInput("the server answers with probabilities although it was asked for logits; use vLLM 0.16+")
+        return logits
+
+    def _probe(self, calls: Sequence[Call]) -> list[Logits]:
+        replies = self._server.ask(calls)
+        for reply in replies:
+            if isinstance(reply, Failure):
+                raise BadInput(f"{self._server.client.address} cannot be used: {reply}")
+        return [row for reply in replies if not isinstance(reply, Failure) for row in reply]
+
+    def _check_tokenizer(self) -> None:
+        """vLLM says how it tokenizes; others are trusted."""
+        if self._server.about.kind != "vllm":
+            return
+        text = " ".join(part for probe in PROBES for part in probe)
+        body = {"model": self._server.about.model, "prompt": text, "add_special_tokens": False}
+
+        def read(reply: Any) -> list[int]:
+            return list(reply.get("tokens") or []) if isinstance(reply, dict) else []
+
+        (reply,) = self._server.ask([Call("/tokenize", body, read, "token ids")])
+        if isinstance(reply, list) and reply and reply != self._tokenizer(text, add_special_tokens=False)["input_ids"]:
+            raise BadInput("the tokenizer is not the server's; tokenizer=… names the right one")
+
+
+def agree(logits: Sequence[Logits], others: Sequence[Logits]) -> bool:
+    """Equal up to rounding; what is not a number agrees with the same."""
+    pairs = [pair for row, other in zip(logits, others, strict=True) for pair in zip(row, other, strict=False)]
+    largest = max([abs(x) for pair in pairs for x in pair if math.isfinite(x)], default=0.0)
+    same_shape = [len(row) for row in logits] == [len(row) for row in others]
+    return same_shape and all(
+        abs(x - y) <= ROUNDING * max(largest, 0.1) if math.isfinite(x) and math.isfinite(y) else repr(x) == repr(y)
+        for x, y in pairs
+    )
+
+
+def check_cache(cache: Cache, model: str, probes: Sequence[Logits]) -> None:
+    """A server may give any weights any name. Cached scores are used only if it still scores the probes as then."""
+    if not all(math.isfinite(x) for row in probes for x in row):
+        return
+    key = digest(model, "probes")
+    known = cache.get([key]).get(key)
+    if known is None:
+        cache.put(model, {key: probes})
+    elif not agree(probes, known):
+        clear = f"`prb cache clear --model '{model}'` forgets them, cache=false ignores them"
+        raise BadInput(f"the cache has scores of another model that was served under this name; {clear}")
+
+
+def as_texts(tokenizer: Any, text: Text) -> Sequence[str] | None:
+    """One text, or two, that a tokenizer which adds its special tokens reads as exactly these ids; else `None`."""
+    ids = list(text.ids)
+    bare, whole = tokenizer("a", add_special_tokens=False)["input_ids"], tokenizer("a")["input_ids"]
+    at = next((n for n in range(len(whole)) if whole[n : n + len(bare)] == bare), 0)
+    before, after = at, len(whole) - at - len(bare)
+
+    def decode(part: Sequence[int]) -> str:
+        return str(tokenizer.decode(part, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    if text.types and 1 in text.types:
+        second = list(text.types).index(1)
+        parts = [decode(ids[before : second - after]), decode(ids[second : len(ids) - after])]
+    else:
+        parts = [decode(ids[before : len(ids) - after])]
+    return parts if list(tokenizer(*parts)["input_ids"]) == ids else None
+
+
+class PrbServer:
+    """The model behind a `prb serve`, which reads queries itself."""
+
+    def __init__(self, server: Server) -> None:
+        self.remote = server.client.remote
+        self.fingerprint = f"served-{server.about.weights}"
+        self._server = server
+
+    def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
+        positions: dict[Query, list[int]] = {}
+        for n, ask in enumerate(asks):
+            positions.setdefault(ask.query, []).append(n)
+        size = self._server.about.batch
+        parts = [(query, part) for query, places in positions.items() for part in chunks(places, size)]
+        replies = self._server.ask([self._call(query, [asks[n].answer for n in part]) for query, part in parts])
+        results: dict[int, float | Failure] = {}
+        for (_, part), reply in zip(parts, replies, strict=True):
+            values = [reply] * len(part) if isinstance(reply, Failure) else reply
+            results.update(zip(part, values, strict=True))
+        return [results[n] for n in range(len(asks))]
+
+    def _call(self, query: Query, answers: Sequence[str]) -> Call:
+        weights = self._server.about.weights
+
+        def read(reply: Any) -> list[float | Failure] | Failure | None:
+            match reply:
+                case {"fingerprint": str(other)} if other != weights:
+                    return Failure("the server has changed", f"it serves {clean(other)} now", kind="fatal")
+                case {"scores": [*scores], "failures": [*why], "cut": [*cut], "fingerprint": _}:
+                    if len(scores) == len(why) == len(cut) == len(answers):
+                        rows = zip(scores, why, cut, strict=True)
+                        return [Failure(clean(str(w))) if s is None else Reward(s, cut=int(c)) for s, w, c in rows]
+            return None
+
+        return Call("/v1/score", {"query": query_body(query), "answers": list(answers), "partial": True}, read)
+
+
+def query_body(query: Query) -> dict[str, Any]:
+    """A query as `/v1/score` reads it, without what is empty."""
+    fields = {
+        "user": query.user,
+        "context": [{"role": turn.role, "text": turn.text} for turn in query.context],
+        "posts": [{"id": post.id, "category": post.category, "text": post.text} for post in query.posts],
+        "choices": [{"question": c.question, "chosen": c.chosen, "rejected": c.rejected} for c in query.choices],
+        "plan": list(query.plan),
+    }
+    return {"question": query.question} | {name: value for name, value in fields.items() if value}
