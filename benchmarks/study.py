@@ -2,7 +2,8 @@
 
 Each reward model is scored on `mirror` (test), on a general-quality benchmark without users, and by best-of-8 on the
 pool of answers that ships with mirror's questions, whose grades an LLM gave once, blind to reward models; then the
-correlations, into docs/correlation.md and docs/correlation.svg. Everything is in runs/study and resumes there:
+correlations over models and over means of families (method × features, whose members are not independent), into
+docs/correlation.md, docs/correlation.svg and docs/correlation.csv. Everything is in runs/study and resumes there:
 python benchmarks/study.py
 
 Honest models were trained on more or fewer axes of preference, with several methods and features, or not at all. The
@@ -12,11 +13,15 @@ as such, and all results are given without them too.
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import orjson
 import tyro
@@ -52,6 +57,8 @@ CONSTRUCTED = ("noisy *", "wrong rubric *")
 K, N = 40, 8
 """Posts that are shown, which are all in the median history; answers per question."""
 RIGHT_USER = "right-user.jsonl"
+BENCH, DOWNSTREAM = ("mirror", "general"), ("best_of_8", "right_user")
+"""Columns of the table of scores."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +93,51 @@ def main(args: Args) -> None:
         result = correlate(config, progress=progress)
     write_json(args.out / "correlation.json", {**result, "sentences": correlation_sentences(result)})
     scatter(result, args.out / "scatter.svg")
+    models_csv, families_csv = args.out / "models.csv", args.out / "families.csv"
+    write_scores(result, models_csv, families_csv)
+    by_family = correlate(
+        CorrelateConfig(table=families_csv, bench=BENCH, downstream=DOWNSTREAM, constructed=CONSTRUCTED)
+    )
     text = "\n".join(
-        [*map(markdown, correlation_tables(result)), *(f"- {sentence}" for sentence in correlation_sentences(result))]
+        line
+        for title, content in (("", result), ("Over means of families (method × features):", by_family))
+        for line in (
+            title,
+            *map(markdown, correlation_tables(content)),
+            *(f"- {sentence}" for sentence in correlation_sentences(content)),
+        )
     ).replace(f"{args.out}/", "")  # the folder is this machine's
     print(text)
     if args.record:
         scatter(result, ROOT / "docs" / "correlation.svg")
+        (ROOT / "docs" / "correlation.csv").write_bytes(models_csv.read_bytes())
         about = f"{len(models)} reward models; best of {N} from the pool of `mirror`, all {K} posts shown at most."
         write_between("study", f"{about}\n\n{text}", ROOT / "docs" / "correlation.md")
+
+
+def write_scores(result: dict[str, Any], models_csv: Path, families_csv: Path) -> None:
+    """Scores and standard errors of every model, and the means of every family."""
+    columns = dict(zip((*BENCH, *DOWNSTREAM), (*result["bench"], *result["downstream"]), strict=True))
+    families: dict[str, list[int]] = {}
+    with models_csv.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["model", "family", "constructed", *(f"{name}{end}" for name in columns for end in ("", "_se"))])
+        for n, model in enumerate(result["models"]):
+            families.setdefault(family_of(model), []).append(n)
+            numbers = [round(column[part][n], 6) for column in columns.values() for part in ("values", "errors")]
+            table.writerow([model, family_of(model), str(model in result["constructed"]).lower(), *numbers])
+    with families_csv.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["model", *columns])
+        for family, members in families.items():
+            means = [fmean(round(column["values"][n], 6) for n in members) for column in columns.values()]
+            table.writerow([family, *(round(mean, 6) for mean in means)])
+
+
+def family_of(model: str) -> str:
+    """Method and features of a head; of other models their name without settings."""
+    head = re.match(r"(\S+ on \w+)(, |$)", model)
+    return head[1] if head else re.split(r"[?,]| (?=sd=|nearest=)", model)[0]
 
 
 def run(args: Args, models: dict[str, Scorer], name: str, dataset: str, progress: Progress) -> Path:

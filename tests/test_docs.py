@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import yaml
 
 from prb.cli import VERBS, run
+from prb.data.check import describe
+from prb.data.load import load
+from prb.downstream.correlate import CorrelateConfig, correlate
 from prb.errors import BadInput
+from prb.types import NO_EVIDENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "build" / "README.md"]
@@ -132,3 +138,51 @@ def test_the_annotated_tree_is_the_real_one() -> None:
     modules -= {path.stem for path in (source / "study" / "migrations").rglob("*.py")}
     modules -= {path.stem for path in (source / "cli").glob("*.py")}  # one file per verb, as the tree says
     assert not modules - listed, "not in the tree"
+
+
+def test_the_datasheet_of_mirror_has_the_hashes_of_its_rows() -> None:
+    figures = describe("mirror")
+    page = (ROOT / "docs" / "mirror.md").read_text("utf-8")
+    table = re.findall(r"^\| `(\w+)` \|.*\| `([0-9a-f]{64})` \|$", page, re.M)
+    assert dict(table) == figures["fingerprints"]
+    assert f"(the `fingerprint` of every run on `mirror`): `{figures['fingerprint']}`" in page
+
+
+def test_the_datasheet_of_mirror_has_the_score_of_a_coin_on_hard() -> None:
+    index = load("mirror", split="hard").index
+    counted = sum(tier != NO_EVIDENCE for tier in index.tiers)
+    page = (ROOT / "docs" / "mirror.md").read_text("utf-8")
+    assert f"Over the {counted} rows that count, a coin scores {100 * index.chance:.1f} %." in page
+
+
+def family_means(target: Path, *, without: str = "") -> Path:
+    """The table of docs/correlation.csv by family, constructed models left out."""
+    with (ROOT / "docs" / "correlation.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["constructed"] == "false"]
+    families: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        families.setdefault(row["family"], []).append(row)
+    columns = ("mirror", "general", "best_of_8", "right_user")
+    with target.open("w", encoding="utf-8") as file:
+        print("model", *columns, sep=",", file=file)
+        for family, members in families.items():
+            if family != without:
+                print(family, *(round(fmean(float(m[c]) for m in members), 6) for c in columns), sep=",", file=file)
+    return target
+
+
+def test_what_the_study_says_of_families_follows_from_its_table(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "correlation.md").read_text("utf-8")
+    for without, families, rhos, ps in (
+        ("", 19, (0.53, 0.56), (0.020, 0.014)),
+        ("axes on SmolLM2", 18, (0.49, 0.48), (0.043, 0.045)),
+    ):
+        table = family_means(tmp_path / "families.csv", without=without)
+        settings = {"bench": ("mirror",), "downstream": ("best_of_8", "right_user"), "measure": ("spearman",)}
+        result = correlate(CorrelateConfig(table=table, draws=50_000, **settings))
+        (part,) = result["sets"]
+        assert part["n"] == families
+        for cell, rho, p in zip(part["correlations"], rhos, ps, strict=True):
+            assert cell["value"] == pytest.approx(rho, abs=0.006)
+            assert cell["p"] == pytest.approx(p, abs=0.004)
+            assert f"{rho:.2f} (p = {p:.3f})" in " ".join(page.split())

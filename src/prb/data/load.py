@@ -28,7 +28,7 @@ from prb.data.source import RawRow, Source, open_source, subset_of
 from prb.errors import BadData, BadInput
 from prb.hashing import draw
 from prb.stats.estimate import components, links_by_text
-from prb.types import Choice, Item, Pair, Post
+from prb.types import NO_EVIDENCE, Choice, Item, Pair, Post
 
 T = TypeVar("T")
 SMALL = 4096
@@ -60,9 +60,10 @@ class Index:
 
     @property
     def chance(self) -> float:
-        """How often a random pick is right."""
-        right, total = self.answers
-        return sum(n / k for n, k in zip(right, total, strict=True)) / len(total) if total else 0.5
+        """How often a random pick is right, over the rows that count in an accuracy."""
+        rows = zip(*self.answers, self.tiers, strict=True)
+        shares = [right / total for right, total, tier in rows if tier != NO_EVIDENCE]
+        return sum(shares) / len(shares) if shares else 0.5
 
     @property
     def most_answers(self) -> int:
