@@ -70,8 +70,7 @@ def effect(head: Any, dataset: Dataset, features: Features, progress: Progress) 
     composed = [row.data["axis"] for row in dataset.source.rows() if "axis" in row.data]
     clusters = codes(composed) if composed else examples.cluster
     twins = Twins.find(examples.twins, clusters, np.ones(len(examples), dtype=bool))
-    found, p = person_effect(margins(head, examples, np.arange(len(examples))), twins)
-    return {**found.as_dict(), "p": p}
+    return person_effect(margins(head, examples, np.arange(len(examples))), twins) or {}
 
 
 def measured(cell: Cell, folder: Path, progress: Progress) -> dict[str, Any]:

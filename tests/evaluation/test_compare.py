@@ -66,6 +66,16 @@ def test_swapping_the_sides_mirrors_the_difference(make: Callable[..., Path]) ->
     assert back["p"] == there["p"]
 
 
+def test_two_user_blind_models_do_not_differ_by_construction(make: Callable[..., Path]) -> None:
+    # margins of twins cancel, so both are at exactly 50 %; one failed call costs both twins and changes nothing
+    twins = [row for n in range(8) for row in make_twins(n)]
+    longer, shorter = ScriptedScorer(lambda ask: float(len(ask.answer))), right_on(*range(8), fails_on=3)
+    run = make("run", rows=twins, longer=longer, shorter=shorter)
+    row = one(CompareConfig(run_a=run, run_b=run, model_a="longer", model_b="shorter"))
+    assert (row["value"], row["low"], row["high"], row["p"], row["test"]) == (0.0, 0.0, 0.0, 1.0, "none")
+    assert (row["n"], row["dropped"]) == (14, 2)
+
+
 def test_the_same_run_with_itself_is_no_difference(make: Callable[..., Path]) -> None:
     run = make("run", condition=("none", "profile"), a=right_on(1), b=right_on(2, 3))
     found = compare(CompareConfig(run_a=run, run_b=run))

@@ -39,7 +39,7 @@ def test_the_leaderboard_has_a_row_per_model_and_a_column_per_condition(summary:
     # `long` is user-blind; `shy` ties on plant 1 and fails on plant 2, two rows under each of three conditions
     assert table.rows == (
         ("long", *["50.0 [50.0, 50.0]"] * 3, "+0.0", "+0.0", "50.0", "0.0", "0"),
-        ("shy", *["50.0 [0.0, 100.0]"] * 3, "+0.0", "+0.0", "50.0", "0.0", "6"),
+        ("shy", *["50.0 [50.0, 50.0]"] * 3, "+0.0", "+0.0", "50.0", "0.0", "6"),
     )
     assert table.title.endswith("set.jsonl: 4 rows, 4 users, 2 clusters")
 

@@ -308,7 +308,9 @@ def test_margins_cancel_only_if_every_row_has_its_twin_and_the_opposite_margin()
     assert cancels(margins[:4], twins[:4])
     assert not cancels(margins, twins)  # the last row has no twin
     assert not cancels(floats(0.3, -0.2, 2, -2), twins[:4])
-    assert not cancels(floats(0.3, NAN, 2, -2), twins[:4])  # a twin that failed says nothing
+    assert cancels(floats(0.3, NAN, 2, -2), twins[:4])  # a row whose twin failed cannot say otherwise
+    assert cancels(floats(NAN, NAN, 2, -2), twins[:4])
+    assert not cancels(floats(0.3, NAN, NAN, -2), twins[:4])  # but not if there is nothing else
     assert not cancels(floats(), ints())
     assert cancels(margins, twins, np.array([True, True, False, False, False]))
     assert not cancels(margins, twins, np.array([True, False, True, True, False]))  # a twin outside the rows
@@ -392,6 +394,21 @@ def test_a_user_blind_column_on_twins_is_exactly_one_half_without_width(twins: l
     assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
     apart = share(values, clusters)
     assert apart.high - apart.low > 0
+
+
+@usual
+@given(st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 6), st.booleans(), st.booleans()), min_size=1, max_size=30))
+def test_failed_rows_leave_a_user_blind_column_at_one_half(twins: list[tuple[float, int, bool, bool]]) -> None:
+    margins = np.array([m for margin, _, *lost in twins for m in (margin, -margin)])
+    failed = np.array([lost for *_, first, second in twins for lost in (first, second)])
+    both = 2 * sum(not (first or second) for *_, first, second in twins)
+    margins[failed] = NAN
+    exact = cancels(margins, np.arange(len(margins)) ^ 1)
+    assert exact == (0 < both >= (~failed).sum() / 2)
+    if exact:
+        credit, clusters = ((np.sign(margins) + 1) / 2)[~failed], np.repeat([c for _, c, *_ in twins], 2)[~failed]
+        found = share(credit, clusters, failed=int(failed.sum()), exact=exact)
+        assert (found.value, found.low, found.high, found.n + found.failed) == (0.5, 0.5, 0.5, len(margins))
 
 
 def test_twelve_equal_answers_of_each_user_are_worth_one() -> None:

@@ -19,6 +19,7 @@ from prb.stats.estimate import Floats, Ints, Totals, clustered_stderr, totals
 from prb.stats.paired import (
     DRAWS,
     Difference,
+    Twins,
     bootstrap,
     bootstrap_interval,
     correct,
@@ -28,6 +29,7 @@ from prb.stats.paired import (
     inverted_interval,
     mcnemar_midp,
     paired_p,
+    person_effect,
     sign_flip,
 )
 from tests.stats.strategies import (
@@ -278,7 +280,7 @@ def test_a_tie_on_the_other_side_calls_for_sign_flips_too() -> None:
 
 
 def test_no_rows_are_no_evidence() -> None:
-    assert paired_p(floats(), floats(), ints()) == (1.0, "mcnemar-midp")
+    assert paired_p(floats(), floats(), ints()) == (1.0, "none")
 
 
 @usual
@@ -290,7 +292,9 @@ def test_a_paired_p_has_no_side_and_agrees_with_the_long_way(table: tuple[Floats
     assert paired_p(1 - a, 1 - b, clusters) == (p, test)
     assert 0 < p <= 1
     singles = len(set(clusters.tolist())) == len(a)
-    if singles and {*a.tolist(), *b.tolist()} <= {0.0, 1.0}:
+    if not any((a - b)[clusters == c].sum() for c in set(clusters.tolist())):
+        assert (p, test) == (1.0, "none")
+    elif singles and {*a.tolist(), *b.tolist()} <= {0.0, 1.0}:
         won = [x - y for x, y in zip(a.tolist(), b.tolist(), strict=True)]
         assert (p, test) == (pytest.approx(midp_by_counting(won.count(1), won.count(-1))), "mcnemar-midp")
     else:
@@ -626,7 +630,7 @@ def test_a_difference_agrees_with_the_long_way(table: tuple[Floats, Floats, Ints
     groups: dict[int, list[float]] = {}
     for delta, (_, _, cluster) in zip(deltas, rows, strict=True):
         groups.setdefault(cluster, []).append(delta)
-    if found.test == "sign-flip":
+    if found.test in ("sign-flip", "none"):
         assert found.p == flips_by_product([sum(group) for group in groups.values()])
     else:
         assert found.p == pytest.approx(midp_by_counting(deltas.count(1), deltas.count(-1)))
@@ -699,10 +703,45 @@ def test_holm_is_monotone_no_smaller_than_the_raw_p_and_blind_to_order(ps: list[
     assert holm([ps[i] for i in order]) == [adjusted[i] for i in order]
 
 
-def test_correct_sets_the_corrected_p_of_every_row_that_was_tested() -> None:
-    rows = [{"p": 0.01, "p_holm": None}, {"p": None, "p_holm": None}, {"p": 0.04}]
+def test_only_rows_that_could_be_significant_are_corrected_for() -> None:
+    rows = [{"p": 0.01}, {"p": None}, {"p": 0.04}, *[{"p": 1.0, "test": "none"} for _ in range(8)]]
     correct(rows)
-    assert rows == [{"p": 0.01, "p_holm": 0.02}, {"p": None, "p_holm": None}, {"p": 0.04, "p_holm": 0.04}]
+    assert [row["p_holm"] for row in rows] == [0.02, None, 0.04, *[1.0] * 8]
+
+
+def test_twelve_models_without_a_person_effect_rarely_earn_a_star() -> None:
+    rng, starred, single = np.random.default_rng(7), 0, 0
+    twins = Twins(np.arange(0, 120, 2), np.arange(1, 120, 2), np.arange(60) // 3)
+    for _ in range(100):
+        effects = [person_effect(rng.normal(size=120), twins) for _ in range(12)]
+        correct(effects)
+        starred += min(effect["p_holm"] for effect in effects) < 0.05
+        single += min(effect["p"] for effect in effects) < 0.05
+    assert starred <= 10  # 5 are right; the standard error is 2.2
+    assert single > 25  # so often the best of twelve has p < 0.05 by chance
+
+
+def test_rounding_leaves_no_cluster_that_should_cancel() -> None:
+    # thirds of a credit: 1/3 + 2/3 − 1 and its like leave 1e-16, which is no 21st cluster
+    a = np.tile([1 / 3, 1 / 3, 1 / 3, 0.1, 0.2], 30) + np.repeat([1.0] * 8 + [0.0] * 22, 5)
+    b = np.tile([1 / 9, 3 / 9, 5 / 9, 0.3, 0.0], 30)
+    found = difference(a, b, np.repeat(np.arange(30), 5))
+    assert found.p == 2 / 2**8
+    assert sign_flip(floats(*[1e-16] * 40, 1, 1, 1)) == 2 / 8
+
+
+@pytest.mark.parametrize("kind", ["credits", "rewards"])
+def test_up_to_twenty_clusters_no_seed_moves_the_interval(kind: str) -> None:
+    rng = np.random.default_rng(5)
+    delta = rng.integers(-4, 7, 60) / 4 if kind == "credits" else rng.normal(0.2, 1, 60)
+    table = totals(delta, np.arange(60) % 20)
+    exact = {inverted_interval(table, sign_flip(table.sums), seed=seed) for seed in range(3)}
+    assert len(exact) == 1
+    # every subset in turn
+    chosen = (np.arange(1, 1 << 20)[:, None] >> np.arange(20)) & 1
+    means = np.sort((chosen @ table.sums) / (chosen @ table.sizes))
+    beyond = math.floor(0.025 * 2**20 - 1)
+    assert exact.pop() == pytest.approx((means[beyond], means[-1 - beyond]), abs=1e-12)
 
 
 # flips of verdicts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from prb.config import Place, Positional, Seed, Settings, config
 from prb.errors import BadInput
 from prb.evaluation.outcomes import Outcomes, read_outcomes
 from prb.runs import SUMMARY, read_result
-from prb.stats.estimate import codes, share
+from prb.stats.estimate import codes, is_exact, share
 from prb.stats.paired import correct, difference, flip_rate
 
 Cell = tuple[str, str]
@@ -47,12 +47,16 @@ def compare(config: CompareConfig) -> dict[str, Any]:
             f"nothing to compare: {config.run_a} has {_listed(a)}; {config.run_b} has {_listed(b)}. "
             "Name one model of each with --model-a and --model-b"
         )
-    rows = [_compare_cells(left, right, a, b, config.seed) for left, right in matches]
+    summaries = [read_result(folder, SUMMARY) for folder in (config.run_a, config.run_b)]
+    exact_a, exact_b = ({_cell(row) for row in s["results"] if is_exact(row["accuracy"])} for s in summaries)
+    rows = [
+        _compare_cells(left, right, a, b, config.seed, exact=left in exact_a and right in exact_b)
+        for left, right in matches
+    ]
     if not any(row["n"] for row in rows):
         raise BadInput(f"nothing to compare: no row was answered in both {config.run_a} and {config.run_b}")
     correct(rows)
-    data_a, data_b = (read_result(folder, SUMMARY)["dataset"] for folder in (config.run_a, config.run_b))
-    same_data = data_a["fingerprint"] == data_b["fingerprint"]
+    same_data = len({summary["dataset"]["fingerprint"] for summary in summaries}) == 1
     return {"a": str(config.run_a), "b": str(config.run_b), "same_data": same_data, "comparisons": rows}
 
 
@@ -81,7 +85,12 @@ def _models(outcomes: Outcomes, model: str | None, folder: Path) -> list[str]:
     return outcomes.models if model is None else [model]
 
 
-def _compare_cells(left: Cell, right: Cell, a: Outcomes, b: Outcomes, seed: int) -> dict[str, Any]:
+def _cell(result: Mapping[str, Any]) -> Cell:
+    return result["model"], result["condition"]
+
+
+def _compare_cells(left: Cell, right: Cell, a: Outcomes, b: Outcomes, seed: int, *, exact: bool) -> dict[str, Any]:
+    """`exact`: both are user-blind, at ½ by construction, so their difference is 0 on the rows of both runs."""
     x_of = dict(zip(a.pairs, a.of[left].credit.tolist(), strict=True))
     y_of = dict(zip(b.pairs, b.of[right].credit.tolist(), strict=True))
     cluster_of = dict(zip(a.pairs, a.clusters, strict=True))
@@ -89,16 +98,17 @@ def _compare_cells(left: Cell, right: Cell, a: Outcomes, b: Outcomes, seed: int)
     x, y = (np.array([credits[pair] for pair in common], dtype=np.float64) for credits in (x_of, y_of))
     clusters = codes([cluster_of[pair] for pair in common])
     both = ~(np.isnan(x) | np.isnan(y))
+    only_in_one = len(x_of) + len(y_of) - 2 * len(common)
     return {
         "condition": left[1],
         "model_a": left[0],
         "model_b": right[0],
         "accuracy_a": share(x[both], clusters[both]).value,
         "accuracy_b": share(y[both], clusters[both]).value,
-        **difference(x, y, clusters, seed=seed).as_dict(),
+        **difference(x, y, clusters, exact=exact and not only_in_one, seed=seed).as_dict(),
         "p_holm": None,
         "changed_sides": flip_rate(x, y),
-        "only_in_one": len(x_of) + len(y_of) - 2 * len(common),
+        "only_in_one": only_in_one,
     }
 
 

@@ -45,6 +45,8 @@ def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> t
         | ({"paper": lost_and_unparsed(column)} if paper else {})
         for (model, condition), column in outcomes.of.items()
     ]
+    for condition in config.condition:
+        correct([row["person_effect"] for row in results if row["condition"] == condition and row.get("person_effect")])
     summary = {
         "prb": __version__,
         "task": config.task,
@@ -156,15 +158,14 @@ class Statistics:
         twins = Twins.find(self._twins, self._clusters, answered)
         if not len(twins):
             return {"mirror_accuracy": None, "person_effect": None, "average_user_share": None}
-        effect, p = person_effect(margin, twins, seed=seed)
         return {
             "mirror_accuracy": mirror_accuracy(credit, twins).as_dict(),
-            "person_effect": {**effect.as_dict(), "p": p},
+            "person_effect": person_effect(margin, twins, seed=seed),
             "average_user_share": average_user_share(margin, twins),
         }
 
     def contrasts(self, config: EvaluateConfig, outcomes: Outcomes) -> list[dict[str, Any]]:
-        """Gain and control of every model, Holm-corrected over all of them."""
+        """Gain and control of every model, Holm-corrected over all that can differ."""
         contrasts = []
         for model in config.names:
             for kind, (a, b) in CONTRASTS.items():

@@ -177,14 +177,14 @@ def _extra_columns(summary: Result, shown: str) -> Iterator[ExtraColumn]:
     if any(row["person_effect"] for row in results):
         yield ExtraColumn(
             "person effect",
-            lambda row: percent(e["value"]) + stars(e["p"]) if (e := row["person_effect"]) else MISSING,
+            lambda row: percent(e["value"]) + stars(e.get("p_holm")) if (e := row["person_effect"]) else MISSING,
         )
         yield ExtraColumn(
             "mirror",
             lambda row: percent((row["mirror_accuracy"] or {}).get("value")),
             f"person effect and mirror under {shown}: share of twin pairs whose margins lean toward each user's own "
-            "answer (user-blind: exactly 50; its stars are not corrected), and share with both twins right (coin: 25, "
-            "user-blind: 0).",
+            "answer (user-blind: exactly 50; stars after Holm over the models), and share with both twins right (coin: "
+            "25, user-blind: 0).",
         )
     if all("pairwise_accuracy" in row for row in results):
         chance = percent(summary["dataset"]["chance"])

@@ -70,9 +70,11 @@ class Totals(NamedTuple):
 
 
 def totals(values: Floats, clusters: Ints) -> Totals:
+    """Sums that cancel but for rounding are exactly 0: thirds of a credit leave 1e-16."""
     _, dense = np.unique(clusters, return_inverse=True)
-    sums = np.bincount(dense, weights=values).astype(np.float64)
-    return Totals(sums, np.bincount(dense).astype(np.float64))
+    sums, sizes = np.bincount(dense, weights=values), np.bincount(dense).astype(np.float64)
+    sums[np.abs(sums) <= ROUNDING * np.bincount(dense, weights=np.abs(values))] = 0.0
+    return Totals(sums.astype(np.float64), sizes)
 
 
 def clustered_stderr(values: Floats, clusters: Ints) -> float | None:
@@ -103,26 +105,34 @@ def wilson(share: float, n: float, quantile: float = Z95) -> tuple[float, float]
 
 
 def cancels(margins: Floats, twins: Ints, rows: Bools | None = None) -> bool:
-    """Whether all `rows` are mirror rows whose margin is exactly the opposite of their twin's.
+    """Whether all `rows` are mirror rows, and every margin is exactly the opposite of its twin's.
 
-    A model that does not know the user gives such margins by construction, so its accuracy of ½ is no estimate.
+    A model that does not know the user gives such margins by construction, so its accuracy of ½ is no estimate. A row
+    whose twin failed cannot be checked; at most half of the answered rows may be such.
     """
-    chosen = np.flatnonzero(np.ones(len(margins), dtype=bool) if rows is None else rows)
-    partners = twins[chosen]
-    together = (partners >= 0).all() and np.isin(partners, chosen).all()
-    return bool(len(chosen) and together and (margins[chosen] + margins[partners] == 0).all())
+    rows = np.ones(len(margins), dtype=bool) if rows is None else rows
+    mirrored = bool((rows <= (twins >= 0)).all() and rows[twins[rows]].all())
+    answered = rows & ~np.isnan(margins)
+    both = answered & answered[twins]
+    opposite = mirrored and bool((margins[both] + margins[twins[both]] == 0).all())
+    return opposite and bool(both.any()) and 2 * int(both.sum()) >= int(answered.sum())
+
+
+def is_exact(estimate: Mapping[str, Any]) -> bool:
+    """Whether a value holds by construction: only then has its interval no width."""
+    return estimate["low"] is not None and estimate["low"] == estimate["high"]
 
 
 def share(values: Floats, clusters: Ints, *, failed: int = 0, exact: bool = False) -> Estimate:
-    """Mean of values in 0..1 (1 won, 0.5 tied, 0 lost) with its 95 % interval, of width zero if it is `exact`."""
+    """Mean of values in 0..1 (1 won, 0.5 tied, 0 lost) with its 95 % interval; ½ without width if that is `exact`."""
     n, ties = len(values), int((values == 0.5).sum())
     if not n:
         return Estimate(value=None, low=None, high=None, n=0, failed=failed)
+    if exact:
+        return Estimate(value=0.5, low=0.5, high=0.5, n=n, failed=failed, ties=ties)
     mean, groups = float(values.sum() / n), len(np.unique(clusters))
     error = clustered_stderr(values, clusters)
-    if exact:
-        low, high = mean, mean
-    elif groups == n and not ties:
+    if groups == n and not ties:
         low, high = wilson(mean, n)
     elif error is None:
         low, high = 0.0, 1.0

@@ -22,13 +22,18 @@ from prb.stats.estimate import ROUNDING, Bools, Floats, Ints, Totals, clustered_
 from prb.types import Estimate
 
 LEVEL = 0.05
-EXACT_CLUSTERS = 14
-"""Up to 2^14 sign patterns or subsets are enumerated."""
+EXACT_CLUSTERS = 20
+"""Up to 2^20 sign patterns or subsets are enumerated."""
+MERGED = 12
+"""Clusters after which subsets are no longer merged if none were equal."""
 SUBSETS = 20_000
 """Subsets drawn beyond that: a tail of 2.5 % is estimated to ±0.1 points."""
 DRAWS = 100_000
 """Sign patterns drawn where there are many clusters and no common unit."""
 MIDP = "mcnemar-midp"
+SIGN_FLIP = "sign-flip"
+UNTESTED = "none"
+"""The test of a difference that no cluster shows: p is 1 whatever the signs."""
 DETECTABLE = 2.8
 """Standard errors: z(0.975) + z(0.8), so a true difference of that size is significant in 80 % of repetitions."""
 GRIDS = (1, 2, 4, 12, 24, 60)
@@ -63,14 +68,14 @@ class Difference:
 
 
 def difference(a: Floats, b: Floats, clusters: Ints, *, exact: bool = False, seed: int = 0) -> Difference:
-    """a − b over rows where neither is NaN; `exact` if it is known by construction, so that nothing is uncertain."""
+    """a − b over rows where neither is NaN; `exact` if it is 0 by construction, so that nothing is uncertain."""
     both = ~(np.isnan(a) | np.isnan(b))
     a, b, groups = a[both], b[both], clusters[both]
     delta, dropped = a - b, int((~both).sum())
     if not len(delta):
-        return Difference(n=0, dropped=dropped, test="none")
-    p, test = paired_p(a, b, groups, seed=seed)
-    value = float(delta.mean())
+        return Difference(n=0, dropped=dropped, test=UNTESTED)
+    p, test = (1.0, UNTESTED) if exact else paired_p(a, b, groups, seed=seed)
+    value = 0.0 if exact else float(delta.mean())
     ends: tuple[float | None, float | None] = value, value
     if not exact:
         limit = 1.0 if min(a.min(), b.min()) >= 0 and max(a.max(), b.max()) <= 1 else np.inf
@@ -90,10 +95,13 @@ def difference(a: Floats, b: Floats, clusters: Ints, *, exact: bool = False, see
 
 def paired_p(a: Floats, b: Floats, clusters: Ints, *, seed: int = 0) -> tuple[float, str]:
     """Two-sided p and the name of its test: McNemar's mid-p for tie-free singletons, else sign flips."""
+    sums = totals(a - b, clusters).sums
+    if not sums.any():
+        return 1.0, UNTESTED
     tie_free = bool(np.isin(a, (0.0, 1.0)).all() and np.isin(b, (0.0, 1.0)).all())
     if tie_free and len(np.unique(clusters)) == len(clusters):
         return mcnemar_midp(int((a > b).sum()), int((b > a).sum())), MIDP
-    return sign_flip(totals(a - b, clusters).sums, seed=seed), "sign-flip"
+    return sign_flip(sums, seed=seed), SIGN_FLIP
 
 
 def inverted_interval(
@@ -106,7 +114,8 @@ def inverted_interval(
     groups, mean = len(sums.sums), sums.mean
     if groups < 2:
         return None, None
-    means, patterns = subset_means(sums, seed=seed)
+    means, counts = subset_means(sums, seed=seed)
+    patterns = counts.sum() + 1
     # the empty subset, which flips nothing, is as extreme as what was observed; a mid-p counts it half
     beyond = int(np.floor(LEVEL / 2 * patterns - (0.5 if midp else 1.0)))
     if beyond < 0:
@@ -117,7 +126,8 @@ def inverted_interval(
         reach = abs(mean) or limit
         off = wilson(0.0, groups)[1] * reach
         return (max(-limit, mean - off), min(limit, mean + off)) if np.isfinite(reach) else (None, None)
-    low, high = float(means[beyond]), float(means[-1 - beyond])
+    low = float(means[np.searchsorted(np.cumsum(counts), beyond, side="right")])
+    high = float(means[::-1][np.searchsorted(np.cumsum(counts[::-1]), beyond, side="right")])
     # drawn subsets, rounding, or the open end of a mid-p interval can leave an end on the wrong side of zero
     if p >= LEVEL:
         return min(low, 0.0), max(high, 0.0)
@@ -126,15 +136,25 @@ def inverted_interval(
     return low, (high if high < 0 else float(means[means < 0][-1]))
 
 
-def subset_means(sums: Totals, *, seed: int = 0) -> tuple[Floats, int]:
-    """Sorted means of subsets of clusters, and the number of sign patterns they stand for (with the empty subset)."""
-    groups = len(sums.sums)
-    if groups <= EXACT_CLUSTERS:
-        chosen = (np.arange(1, 1 << groups)[:, None] >> np.arange(groups)) & 1
-        return np.sort((chosen @ sums.sums) / (chosen @ sums.sizes)), 1 << groups
-    total, size = subset_sums(np.column_stack([sums.sums, sums.sizes]), SUBSETS, seed)
-    nonempty = size > 0
-    return np.sort(total[nonempty] / size[nonempty]), SUBSETS + 1
+def subset_means(sums: Totals, *, seed: int = 0) -> tuple[Floats, Floats]:
+    """Sorted means of the subsets of clusters that are not empty, and how many subsets have each.
+
+    All subsets are counted, cluster by cluster. Those equal in sum and size are merged, which for credits leaves few.
+    """
+    if len(sums.sums) > EXACT_CLUSTERS:
+        total, size = subset_sums(np.column_stack([sums.sums, sums.sizes]), SUBSETS, seed)
+        return np.sort(total[size > 0] / size[size > 0]), np.ones(int((size > 0).sum()))
+    unit = np.abs(sums.sums).max() or 1.0
+    states, counts = np.zeros(1, dtype=np.complex128), np.ones(1)  # size + sum·i
+    for number, (total, size) in enumerate(zip(sums.sums / unit, sums.sizes, strict=True)):
+        states = np.concatenate([states, states + complex(size, total)])
+        counts = np.concatenate([counts, counts])
+        if number < MERGED or len(states) < 1 << number:  # rewards have no equal sums, and sorting takes long
+            _, first, same = np.unique(np.round(states, 12), return_index=True, return_inverse=True)
+            states, counts = states[first], np.bincount(same, weights=counts)
+    means = states[1:].imag / states[1:].real * unit  # the first is the empty subset
+    order = np.argsort(means, kind="stable")
+    return means[order], counts[1:][order]
 
 
 def subset_sums(clusters: Floats, draws: int, seed: int) -> Floats:
@@ -178,7 +198,8 @@ def bootstrap_interval(sums: Totals, *, draws: int = 10_000, seed: int = 0) -> t
 
 def sign_flip(sums: Floats, *, seed: int = 0, draws: int = DRAWS) -> float:
     """P(|Σ ± s| ≥ |Σ s|) if each cluster's sign were a coin flip: exact for credits, drawn for many other numbers."""
-    sizes = np.abs(sums[sums != 0])
+    sizes = np.abs(sums)
+    sizes = sizes[sizes > ROUNDING * sizes.max(initial=0.0)]
     if not len(sizes):
         return 1.0
     observed = abs(float(sums.sum())) - 1e-9 * sizes.sum()  # totals that are equal but for rounding count as equal
@@ -238,8 +259,13 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def correct(rows: Sequence[dict[str, Any]]) -> None:
-    """Set `p_holm` of every row that has a `p`, corrected over all of them."""
-    tested = [row for row in rows if row["p"] is not None]
+    """Set `p_holm` of every row that has a `p`, corrected over those that were tested.
+
+    A row that could not be significant whatever the signs does not count (Tarone 1990, doi:10.2307/2531456).
+    """
+    tested = [row for row in rows if row["p"] is not None and row.get("test") != UNTESTED]
+    for row in rows:
+        row["p_holm"] = row["p"]
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
         row["p_holm"] = p
 
@@ -274,13 +300,18 @@ def mirror_accuracy(credit: Floats, twins: Twins) -> Estimate:
     return share(both.astype(np.float64), twins.clusters)
 
 
-def person_effect(margin: Floats, twins: Twins, *, seed: int = 0) -> tuple[Estimate, float | None]:
-    """Share of twins with m_A + m_B > 0, zero counting half, and its sign-flip p. User-blind: exactly 50 %."""
+def person_effect(margin: Floats, twins: Twins, *, seed: int = 0) -> dict[str, Any] | None:
+    """Share of twins with m_A + m_B > 0, zero counting half, with its sign-flip p; `None` without twins.
+
+    If general taste cancels on every twin it is exactly 50 %, with nothing to estimate or to test.
+    """
     won = (np.sign(_margin_sums(margin, twins)) + 1) / 2
     if not len(won):
-        return share(won, twins.clusters), None
-    blind = bool((won == 0.5).all())  # general taste cancels on every twin: exactly 50 %, with nothing to estimate
-    return share(won, twins.clusters, exact=blind), sign_flip(totals(won - 0.5, twins.clusters).sums, seed=seed)
+        return None
+    blind = bool((won == 0.5).all())
+    effect = share(won, twins.clusters, exact=blind)
+    p = sign_flip(totals(won - 0.5, twins.clusters).sums, seed=seed)
+    return {**effect.as_dict(), "p": p, "p_holm": None, "test": UNTESTED if blind else SIGN_FLIP}
 
 
 def average_user_share(margin: Floats, twins: Twins) -> float | None:

@@ -341,11 +341,10 @@ def results(margins: Floats, examples: Examples, rows: Ints) -> dict[str, Any]:
     place = {int(row): n for n, row in enumerate(rows)}
     twins = np.array([place.get(int(examples.twins[row]), -1) for row in rows], dtype=np.int64)
     clusters = examples.cluster[rows]
-    effect, p = person_effect(margins, Twins.find(twins, clusters, np.ones(len(rows), dtype=bool)))
     return {
         "accuracy": share(credits_of(margins), clusters).as_dict(),
         "loss": float(np.logaddexp(0, -margins).mean()) if len(margins) else None,
-        "person_effect": {**effect.as_dict(), "p": p} if effect.n else None,
+        "person_effect": person_effect(margins, Twins.find(twins, clusters, np.ones(len(rows), dtype=bool))),
     }
 
 

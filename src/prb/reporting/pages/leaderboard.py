@@ -18,7 +18,7 @@ from prb.models import RECORDED
 from prb.reporting.gather import BLIND, FLOORS, DataFile, Entry, Group, Inputs
 from prb.reporting.published import card_of, published_about
 from prb.stats.bias import length_controlled
-from prb.stats.estimate import Bools, Ints, cancels
+from prb.stats.estimate import Bools, Ints, cancels, is_exact
 from prb.stats.paired import LEVEL, Twins, correct, difference, flip_rate, mirror_accuracy, person_effect
 from prb.stats.ranking import (
     STABILITY_DRAWS,
@@ -93,12 +93,14 @@ def _all_rows(group: Group) -> list[dict[str, Any]]:
         rows.append(
             {
                 "accuracy": {c: row["accuracy"] for c, row in results.items()},
-                "effect": {c: row["person_effect"] for c, row in results.items() if row["person_effect"]},
+                "effect": {c: dict(row["person_effect"]) for c, row in results.items() if row["person_effect"]},
                 "mirror": {c: row["mirror_accuracy"] for c, row in results.items() if row["mirror_accuracy"]},
                 **{kind: contrasts.get(kind) for kind in CONTRASTS},
             }
         )
     correct([contrast for row in rows for kind in CONTRASTS if (contrast := row[kind])])
+    for condition in group.conditions:
+        correct([row["effect"][condition] for row in rows if condition in row["effect"]])
     return rows
 
 
@@ -141,8 +143,7 @@ def _effects(group: Group, entry: Entry, mask: Bools, twins: Ints) -> dict[str, 
     for condition, column in columns.items() if (twins >= 0).any() else ():
         answered = Twins.find(twins, group.clusters, ~np.isnan(column.credit) & mask)
         if answered:
-            effect, p = person_effect(column.margin, answered, seed=seed)
-            numbers["effect"][condition] = {**effect.as_dict(), "p": p}
+            numbers["effect"][condition] = person_effect(column.margin, answered, seed=seed)
             numbers["mirror"][condition] = mirror_accuracy(column.credit, answered).as_dict()
     for kind, (a, b) in CONTRASTS.items():
         numbers[kind] = None
@@ -160,6 +161,7 @@ def _effects(group: Group, entry: Entry, mask: Bools, twins: Ints) -> dict[str, 
 def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
     """Every two models under a condition, paired by row, with Holm's correction over all of them."""
     credits = [(n, column.credit) for n, column in group.under(condition)]
+    known = [bool(r := entry.result(condition)) and is_exact(r["accuracy"]) for entry in group.entries]
     seed = group.entries[0].run.settings["seed"]
     signs = (1, 0, -1)
     tests = []
@@ -171,7 +173,7 @@ def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
             {
                 "a": i,
                 "b": j,
-                **difference(x, y, group.clusters, seed=seed).as_dict(),
+                **difference(x, y, group.clusters, exact=known[i] and known[j], seed=seed).as_dict(),
                 "p_holm": None,
                 "accuracy_a": accuracy[0],
                 "accuracy_b": accuracy[1],

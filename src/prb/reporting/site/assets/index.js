@@ -42,7 +42,7 @@
       found.push({ key: kind, label: kind, title, of: (r) => value(r[kind]), text: (r) => contrast(r[kind]), more: (r) => bounds(r[kind]) });
     }
     if (all.some((r) => r.effect)) {
-      found.push({ key: "effect", label: "person effect", title: "share of twin pairs whose margins lean toward each user's own answer; a user-blind model has exactly 50", of: (r) => value(r.effect), text: (r) => (r.effect ? percent(r.effect.value) + stars(r.effect.p) : "–") });
+      found.push({ key: "effect", label: "person effect", title: "share of twin pairs whose margins lean toward each user's own answer; a user-blind model has exactly 50", of: (r) => value(r.effect), text: (r) => (r.effect ? percent(r.effect.value) + stars(r.effect.p_holm) : "–") });
       found.push({ key: "mirror", label: "mirror", title: "share of twins with both right; chance is 25, a user-blind model has 0", of: (r) => value(r.mirror), text: (r) => percent(value(r.mirror)) });
     }
     if (all.some((r) => r.failed)) found.push({ key: "failed", label: "failed", of: (r) => r.failed, text: (r) => count(r.failed) });
@@ -161,7 +161,7 @@
     else if (noise === null) said.push("Noise ceiling: unknown, since nobody voted twice on the same prompt and answers.");
     if (board.slices.all.some((r) => r.gain || r.control)) said.push("Gain: profile − none. Control: profile − shuffled. Stars: sign-flip p < .05, .01, .001 after Holm. Within a category or tier there are intervals but no tests.");
     if (data.models.length > 1) said.push(v.slice === "all" ? `Group: models that share a letter do not differ significantly under ${v.condition} (paired tests of every two models, Holm, 5 %).` : "Groups are shown for all rows only.");
-    if (board.slices.all.some((r) => Object.keys(r.effect).length)) said.push(`Person effect and mirror under ${v.condition}: share of twin pairs whose margins lean toward each user's own answer (user-blind: exactly 50), share with both right (chance: 25, user-blind: 0).`);
+    if (board.slices.all.some((r) => Object.keys(r.effect).length)) said.push(`Person effect and mirror under ${v.condition}: share of twin pairs whose margins lean toward each user's own answer (user-blind: exactly 50; stars after Holm over the models, none within a category or tier), share with both right (chance: 25, user-blind: 0).`);
     if (data.models.some((m) => m.protocol === "paper")) said.push("Some runs reproduce the procedure of the paper's scripts, including its errors, for comparison with published numbers.");
     for (const m of data.models) for (const warning of m.warnings || []) said.push(`${m.name} ${warning}.`);
     said.push("Lines: floors are trivial baselines; the ceiling is the best model that is shown the true rubric.");
