@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import numpy as np
 import tyro
 from record import write_between

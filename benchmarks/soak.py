@@ -118,7 +118,7 @@ def soak_study(seconds: float, place: Callable[[], AbstractContextManager[tuple[
 
 
 def soak_serve(seconds: float) -> list[str]:
-    import httpx
+    import httpx2 as httpx
 
     seen: Counter[str] = Counter()
     waits: list[float] = []

@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-pytest.importorskip("httpx", reason="needs the api extra")
+pytest.importorskip("httpx2", reason="needs the api extra")
 pytest.importorskip("sqlalchemy", reason="needs the study extra")
 pytest.importorskip("prometheus_client", reason="needs the serve extra")
 pytest.importorskip("matplotlib", reason="needs the figures extra")

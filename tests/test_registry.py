@@ -281,7 +281,7 @@ def test_a_package_that_takes_a_name_of_ours_breaks_that_name_only(monkeypatch: 
         made.make("hammer?size=1")
 
 
-@pytest.mark.parametrize(("module", "extra"), [("torch", "torch"), ("trl.trainer", "train"), ("httpx", "api")])
+@pytest.mark.parametrize(("module", "extra"), [("torch", "torch"), ("trl.trainer", "train"), ("httpx2", "api")])
 def test_a_missing_optional_module_names_its_extra(module: str, extra: str) -> None:
     made = tools()
 

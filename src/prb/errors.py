@@ -92,7 +92,7 @@ EXTRAS = {
     "gguf": "torch",
     "peft": "train",
     "trl": "train",
-    "httpx": "api",
+    "httpx2": "api",
     "xllamacpp": "llamacpp",
     "huggingface_hub": "hub",
     "datasets": "hub",

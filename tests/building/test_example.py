@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_example_is_made_again_from_its_log_to_the_byte(tmp_path, monkeypatch, capsys) -> None:
-    pytest.importorskip("httpx", reason="needs the api extra")
+    pytest.importorskip("httpx2", reason="needs the api extra")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     shown = (ROOT / "examples" / "build" / "README.md").read_text().split("```sh\n")[1].split("```")[0]

@@ -143,7 +143,7 @@ def test_a_budget_stops_before_it_is_passed_and_a_larger_one_goes_on(records, tm
 
 
 def test_a_dollar_limit_without_prices_is_refused(records, tmp_path, monkeypatch) -> None:
-    pytest.importorskip("httpx", reason="needs the api extra")
+    pytest.importorskip("httpx2", reason="needs the api extra")
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     llm = "openai/x;base_url=http://example.org/v1"
     with pytest.raises(BadInput, match="usd_in"):

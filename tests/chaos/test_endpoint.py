@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("httpx", reason="needs the api extra")
+pytest.importorskip("httpx2", reason="needs the api extra")
 
 from prb.errors import PrbError
 from prb.evaluation.run import evaluate

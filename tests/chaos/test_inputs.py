@@ -26,7 +26,7 @@ from tests.chaos.jobs import times
 from tests.conftest import make_row
 from tests.models.test_judge_styles import SAYS
 
-httpx = pytest.importorskip("httpx", reason="needs httpx")
+httpx = pytest.importorskip("httpx2", reason="needs the api extra")
 pytestmark = pytest.mark.chaos
 ROWS_PER_FILE = 40
 ASIDES = (

@@ -734,7 +734,7 @@ def test_transformers_is_a_policy(data: Path, tmp_path: Path) -> None:
 
 
 def test_an_endpoint_is_a_policy(data: Path, tmp_path: Path) -> None:
-    pytest.importorskip("httpx", reason="needs the api extra")
+    pytest.importorskip("httpx2", reason="needs the api extra")
     from tests.llm import server as http
 
     def script(seen: http.Seen) -> http.Reply:

@@ -205,7 +205,7 @@ def test_a_judge_is_resumed_and_retried_in_both_orders(rows: Path, orders: str) 
 
 
 def test_a_wrong_key_costs_a_handful_of_requests(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("httpx", reason="needs the api extra")
+    pytest.importorskip("httpx2", reason="needs the api extra")
     with serve(lambda _: error(401, "no such key")) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         config = EvaluateConfig(dataset=rows, model="judge?llm=openai/m;concurrency=1", out=rows.parent / "run")
@@ -216,7 +216,7 @@ def test_a_wrong_key_costs_a_handful_of_requests(rows: Path, monkeypatch: pytest
 
 
 def test_a_planner_that_cannot_be_reached_stops_the_run_too(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("httpx", reason="needs the api extra")
+    pytest.importorskip("httpx2", reason="needs the api extra")
     with serve(lambda _: error(404, "no such model")) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         config = EvaluateConfig(

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-pytest.importorskip("httpx", reason="needs httpx")
+pytest.importorskip("httpx2", reason="needs the api extra")
 
 from prb.api import evaluate
 from prb.errors import Unreachable

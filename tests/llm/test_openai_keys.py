@@ -143,6 +143,6 @@ def test_a_spec_is_checked_without_a_key() -> None:
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.setitem(sys.modules, "httpx2", None)
     with pytest.raises(MissingExtra, match=r"\[api\]"):
         make_llm("openai/m;base_url=http://localhost/v1")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("httpx", reason="needs httpx")
+pytest.importorskip("httpx2", reason="needs the api extra")
 
 from prb.engine.chat import Chat
 from prb.errors import BadInput, BadSpec, Unreachable

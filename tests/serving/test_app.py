@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-httpx = pytest.importorskip("httpx", reason="needs httpx")
+httpx = pytest.importorskip("httpx2", reason="needs the api extra")
 pytest.importorskip("fastapi", reason="needs the serve extra")
 
 from prb.serving import app as app_module  # noqa: E402

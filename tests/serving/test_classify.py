@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("httpx", reason="needs httpx")
+pytest.importorskip("httpx2", reason="needs the api extra")
 pytest.importorskip("fastapi", reason="needs the serve extra")
 
 from tests.serving.fakes import UNSCORABLE, worth

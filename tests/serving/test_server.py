@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-httpx = pytest.importorskip("httpx", reason="needs httpx")
+httpx = pytest.importorskip("httpx2", reason="needs the api extra")
 pytest.importorskip("fastapi", reason="needs the serve extra")
 
 from tests.serving.fakes import ask, worth  # noqa: E402

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
 
-import httpx
+import httpx2 as httpx
 import pytest
 import sqlalchemy as sa
 

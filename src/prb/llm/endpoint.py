@@ -258,7 +258,7 @@ class Client:
         self.address, self.remote = address_of(parts), not is_loopback(str(parts.hostname))
         self.timeout = timeout
         try:
-            import httpx
+            import httpx2 as httpx
         except ImportError:
             raise MissingExtra("an endpoint", "api") from None
         self._httpx: Any = httpx
@@ -350,7 +350,7 @@ class Client:
         except TypeError as error:  # such as a lone surrogate
             return Failure("request cannot be sent", clean(str(error)))
         try:
-            async with asyncio.timeout(2 * self.timeout):  # httpx's own timeout only limits silence
+            async with asyncio.timeout(2 * self.timeout):  # the library's own timeout only limits silence
                 return await self._send(method, path, content)
         except self._httpx.ConnectTimeout:
             return Retry("no connection in time", kind="fatal")
