@@ -89,7 +89,8 @@ def make_twins(n: int, **changes: Any) -> list[Row]:
     """Two mirror rows: the same question and answers under two people, labels swapped."""
     first = make_row(n, id=f"t{n}a", user=f"a{n}", mirror=f"t{n}b", **changes)
     second = {**first, "id": f"t{n}b", "user": f"b{n}", "mirror": f"t{n}a"}
-    second["profile"] = [{**post, "id": f"b{n}-{k}"} for k, post in enumerate(second["profile"])]
+    posts = enumerate(second["profile"])
+    second["profile"] = [{**post, "id": f"b{n}-{k}", "text": f"{post['text']} So it is."} for k, post in posts]
     return [first, {**second, "chosen": first["rejected"], "rejected": first["chosen"]}]
 
 

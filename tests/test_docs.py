@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +19,8 @@ import yaml
 from prb.cli import VERBS, run
 from prb.data.check import describe
 from prb.data.load import load
+from prb.data.source import MemorySource
+from prb.downstream.candidates import read_pool
 from prb.downstream.correlate import CorrelateConfig, correlate
 from prb.errors import BadInput
 from prb.types import NO_EVIDENCE
@@ -121,6 +125,34 @@ def test_the_python_of_the_docs_runs(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     promised = re.findall(r"^print\(.*\)  # (.+)$", code, re.M)
     assert done.stdout.splitlines()[: len(promised)] == promised
+
+
+def json_objects(page: Path) -> list[dict[str, Any]]:
+    """Every object of the JSON blocks that is a row of a dataset or a line of candidates."""
+    decoder, objects = json.JSONDecoder(), []
+    text = "".join(blocks(page, "json")).strip()
+    while text:
+        value, end = decoder.raw_decode(text)
+        objects.append(value)
+        text = text[end:].lstrip()
+    return [value for value in objects if {"chosen", "rating", "answers", "answer"} & value.keys()]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if json_objects(page)], ids=lambda page: page.name)
+def test_every_row_in_the_docs_loads(page: Path, tmp_path: Path) -> None:
+    tasks: dict[str, Any] = {"pairs": "chosen", "ratings": "rating"}
+    rows = json_objects(page)
+    for task, field in tasks.items():
+        if examples := [row for row in rows if field in row]:
+            assert len(load(MemorySource(page.name, examples), task=task)) == len(examples)
+    if candidates := [row for row in rows if not {"chosen", "rating"} & row.keys()]:
+        path = tmp_path / "candidates.jsonl"
+        path.write_text("\n".join(map(json.dumps, candidates)))
+        read_pool(str(path))
+
+
+def test_there_are_rows_to_check() -> None:
+    assert {"README.md", "data.md", "downstream.md"} <= {page.name for page in PAGES if json_objects(page)}
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)

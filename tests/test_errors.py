@@ -9,6 +9,7 @@ from prb.errors import (
     GateFailed,
     MissingExtra,
     PrbError,
+    Problem,
     RunConflict,
     UnknownName,
     first_line,
@@ -34,15 +35,19 @@ def test_every_error_knows_its_exit_code(kind: type[PrbError], code: int) -> Non
     assert kind.exit_code == code
 
 
-def test_one_problem_is_told_in_the_singular() -> None:
-    assert str(BadData("x", ["x:1: bad"])) == "x: 1 problem\n  x:1: bad"
-
-
-def test_as_many_problems_are_told_as_a_person_wants_to_read() -> None:
-    error = BadData("x", ["a", "b", "c"], shown=2)
-    assert str(error) == "x: 3 problems\n  a\n  b\n  … and 1 more; `prb data check x` lists all"
-    assert error.problems == ["a", "b", "c"]
-    assert str(BadData("x", ["a", "b"], shown=2)) == "x: 2 problems\n  a\n  b"
+def test_problems_are_told_by_kind_with_a_count_and_up_to_three_places() -> None:
+    assert str(BadData("x", [Problem("x", 1, "bad")])) == "x: 1 row with problems\n  x:1: bad"
+    problems = [Problem("x", n, f"duplicate id 'r{n}', first seen at x:{n - 1}") for n in range(2, 8)]
+    problems[1:1] = [Problem("x", 2, "`user` is empty"), Problem("y", 9, "`user` is empty")]
+    error = BadData("x", problems)
+    assert str(error).splitlines() == [
+        "x: 7 rows with problems",
+        "  x:2: duplicate id 'r2', first seen at x:1 (and 5 more: x:3, x:4, …)",
+        "  x:2: `user` is empty (and 1 more: y:9)",
+    ]
+    assert error.problems == problems
+    assert str(BadData("x", problems, shown=1)).splitlines()[2:] == ["  … and 1 more kinds of problems"]
+    assert str(BadData("x", problems, shown=0)) == "x: 7 rows with problems"
 
 
 def test_an_unknown_name_brings_the_nearest() -> None:

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 
 class PrbError(Exception):
@@ -64,16 +65,44 @@ class UnknownName(BadInput):
     pass
 
 
-class BadData(BadInput):
-    """Prints one problem per line, up to `shown` of them."""
+class Problem(NamedTuple):
+    """What is wrong with one row."""
 
-    def __init__(self, name: str, problems: Sequence[object], shown: int = 20) -> None:
+    place: str
+    line: int
+    what: str
+    level: Literal["error", "warning"] = "error"
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.line}: {self.what}"
+
+
+def by_kind(problems: Sequence[Problem], shown: int | None = None, examples: int = 3) -> list[str]:
+    """One line per kind of problem, with the first of its rows, how many there are and where some of them stand.
+
+    Problems that differ only in quoted text and numbers are of one kind.
+    """
+    kinds: dict[tuple[str, str], list[Problem]] = {}
+    for problem in problems:
+        kinds.setdefault((problem.level, re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "", problem.what)), []).append(problem)
+    lines = []
+    for first, *others in list(kinds.values())[:shown]:
+        places = [f"{other.place}:{other.line}" for other in others[: examples - 1]]
+        more = ", …" if len(others) >= examples else ""
+        lines.append(f"{first} (and {len(others)} more: {', '.join(places)}{more})" if others else str(first))
+    if shown is not None and len(kinds) > shown:
+        lines.append(f"… and {len(kinds) - shown} more kinds of problems")
+    return lines
+
+
+class BadData(BadInput):
+    """Prints one line per kind of problem, up to `shown` of them."""
+
+    def __init__(self, name: str, problems: Sequence[Problem], shown: int = 20) -> None:
         self.problems = list(problems)
-        lines = [str(p) for p in self.problems[:shown]]
-        if len(self.problems) > shown > 0:
-            lines.append(f"… and {len(self.problems) - shown} more; `prb data check {name}` lists all")
-        noun = "problem" if len(self.problems) == 1 else "problems"
-        super().__init__("\n  ".join([f"{name}: {len(self.problems)} {noun}", *lines]))
+        rows = len({(problem.place, problem.line) for problem in problems})
+        lines = by_kind(self.problems, shown) if shown else []
+        super().__init__("\n  ".join([f"{name}: {rows} {'row' if rows == 1 else 'rows'} with problems", *lines]))
 
 
 class RunConflict(BadInput):

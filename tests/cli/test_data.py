@@ -32,15 +32,15 @@ def test_a_sound_set_has_no_problems(prb: Prb, write_jsonl: Write, clean: list[d
 def test_errors_are_listed_with_their_line_and_exit_2(
     prb: Prb, write_jsonl: Write, clean: list[dict[str, Any]]
 ) -> None:
-    data = write_jsonl([*clean, make_row(9, narrative=None), clean[0]])
+    data = write_jsonl([*clean, make_row(9, chosen=[]), clean[0], make_row(10, chosen=[])])
     said = prb("data", "check", data)
     assert said.code == 2
     assert said.out.splitlines() == [
-        "error    set.jsonl:5: `narrative` is missing",
+        "error    set.jsonl:5: `chosen` is empty (and 1 more: set.jsonl:7)",
         "error    set.jsonl:6: duplicate id 't1a', first seen at set.jsonl:1",
-        f"{data}: 2 errors, 0 warnings",
+        f"{data}: 3 errors, 0 warnings",
     ]
-    assert said.err == f"prb: {data}: 2 problems\n"
+    assert said.err == f"prb: {data}: 3 rows with problems\n"
 
 
 def test_warnings_only_count_if_strict(prb: Prb, write_jsonl: Write) -> None:
@@ -50,7 +50,7 @@ def test_warnings_only_count_if_strict(prb: Prb, write_jsonl: Write) -> None:
     assert "warning  set.jsonl:1: category 'Society_and_Cultre' is nearly 'Society_and_Culture'" in said.out
     strict = prb("data", "check", data, "--strict")
     assert (strict.code, strict.out) == (2, said.out)
-    assert strict.err == f"prb: {data}: 1 problem\n"
+    assert strict.err == f"prb: {data}: 1 row with problems\n"
 
 
 def test_problems_as_json_are_json_whatever_the_exit_code(prb: Prb, write_jsonl: Write) -> None:
@@ -135,7 +135,7 @@ def test_an_id_that_is_not_there_is_answered_with_the_nearest(prb: Prb, write_js
 def test_a_row_with_errors_is_refused_with_what_is_wrong(words: list[str], prb: Prb, write_jsonl: Write) -> None:
     said = prb("data", "show", write_jsonl([make_row(1, chosen=None)]), "r1", *words)
     assert said.code == 2
-    assert "1 problem\n  `chosen` is missing" in said.err
+    assert "set.jsonl r1: `chosen` is missing; the columns are user, question" in said.err
 
 
 PROMPTS = {

@@ -45,7 +45,7 @@ def _twins(**changes: Any) -> list[Row]:
     return [first, {**second, **changes}]
 
 
-REQUIRED = ("id", "question", "profile", "rubric_aspects", "narrative", "category", "chosen", "rejected")
+REQUIRED = ("question", "chosen", "rejected")
 LATIN_1 = line(sound(2, question="Is the café open?")).decode().encode("latin-1")
 UNSWAPPED = "does not hold the same question with the answers swapped"
 
@@ -66,8 +66,11 @@ WRONG_TYPE: list[tuple[str, Any, str]] = [
     ("groups", ["60+"], "`groups` must be an object, not a list"),
     ("groups", {"age": 60}, "`groups.age` must be text, not a number"),
     ("groups", {"int": 60}, "`groups.int` must be text, not a number"),
-    ("profile", "I like tea.", "`profile` must be a list, not text"),
-    ("profile", ["I like tea."], "`profile.0` must be an object, not text"),
+    ("profile", 7, "`profile` must be a list, not a number"),
+    ("profile", [7], "`profile.0` must be an object, not a number"),
+    ("profile", ["I like tea.", " "], "`profile.1.text` is empty"),
+    ("profile", [{"role": "user", "content": "Hi."}], "`profile` holds messages; earlier turns belong in `context`"),
+    ("context", "Hi.", "`context` must be a list, not text"),
     ("profile", [{"text": "Tea."}, {"text": 5}], "`profile.1.text` must be text, not a number"),
     ("profile", [{"text": "Tea.", "category": 1}], "`profile.0.category` must be text, not a number"),
     ("profile", [{"text": "Tea.", "id": 1.5}], "`profile.0.id` must be text or an integer, not a number"),
@@ -77,24 +80,38 @@ WRONG_TYPE: list[tuple[str, Any, str]] = [
 ]
 
 BROKEN: dict[str, Broken] = {
-    **{
-        f"{field} missing": between(sound(2, **{field: None}), says=[f"`{field}` is missing"])
-        for field in REQUIRED
-        if field != "id"
-    },
-    "id missing": between(sound(2, id=None), says=["`id` is missing"]),
+    **{f"{field} missing": between(sound(2, **{field: None}), says=[f"`{field}` is missing"]) for field in REQUIRED},
     **{
         f"{field} empty": between(sound(2, **{field: " \n"}), says=[f"`{field}` is empty"])
-        for field in ("id", "question", "category", "chosen", "rejected", "user")
+        for field in ("id", "question", "chosen", "rejected", "user", "mirror")
     },
     **{
         f"{field} of wrong type {n}": between(sound(2, **{field: value}), says=[what])
         for n, (field, value, what) in enumerate(WRONG_TYPE)
     },
-    "required null": between({**sound(2), "question": None}, says=["`question` must be text, not null"]),
+    "required null": between({**sound(2), "question": None}, says=["`question` is missing; the columns are user, "]),
+    "two missing": between(
+        {"id": "r2", "text": "a", "label": 1},
+        says=["`question` and `chosen` and `rejected` are missing; the columns are text, label"],
+    ),
+    "two users": between(
+        sound(2, user=None, user_id="a", Annotator="b"),
+        says=["`user_id` and `Annotator` may all be the `user`; rename the right one to `user`"],
+    ),
+    **{
+        f"{column} for {field}": between(
+            sound(2, **{field: None, column: "x"}),
+            says=[f"`{column}` looks like {what} but is not read; did you mean `{field}`?"],
+        )
+        for field, what, columns in (
+            ("user", "the user", ("usr", "users", "reviewer_id", "anotator_id", "User-Email")),
+            ("profile", "the user's history", ("chat_history", "profle", "user_bio", "oldPosts", "memories")),
+        )
+        for column in columns
+    },
     "several at once": between(
         sound(2, question=None, chosen="", tier=1),
-        says=["`question` is missing", "`chosen` is empty", "`tier` must be text, not a number"],
+        says=["`question` is missing; the columns", "`chosen` is empty", "`tier` must be text, not a number"],
     ),
     "duplicate id": between(
         sound(2), sound(2), says=[(3, "duplicate id 'r2', first seen at set.jsonl:2")], good=["r2"]

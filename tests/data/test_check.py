@@ -10,7 +10,7 @@ from prb.data.check import check
 from prb.data.schema import Problem
 from prb.data.source import MemorySource, open_source
 from tests.conftest import Row
-from tests.data.broken import BROKEN, line, sound
+from tests.data.broken import line, sound
 
 Write = Callable[..., Path]
 EIGHT = "never begin an answer with a long apology"
@@ -19,16 +19,6 @@ SEVEN = "never begin an answer with an apology"
 
 def warnings(*rows: Row, **settings: Any) -> list[Problem]:
     return [problem for problem in check(MemorySource("set", rows), **settings) if problem.level == "warning"]
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_every_error_is_listed_with_its_line(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "set.jsonl"
-    path.write_bytes(BROKEN[name].raw)
-    found = [problem for problem in check(open_source(str(path))) if problem.level == "error"]
-    assert [(problem.place, problem.line) for problem in found] == [("set.jsonl", n) for n, _ in BROKEN[name].problems]
-    for problem, (_, what) in zip(found, BROKEN[name].problems, strict=True):
-        assert problem.what.startswith(what)
 
 
 def test_a_sound_set_has_no_problems() -> None:
@@ -49,10 +39,10 @@ def test_an_empty_file_is_a_problem(write_jsonl: Write) -> None:
 
 
 def test_a_file_without_sound_rows_lists_why(write_jsonl: Write) -> None:
-    path = write_jsonl([sound(1, question=None), sound(2, chosen=None)])
+    path = write_jsonl([sound(1, question=""), sound(2, chosen=[])])
     assert [str(problem) for problem in check(open_source(str(path)))] == [
-        "set.jsonl:1: `question` is missing",
-        "set.jsonl:2: `chosen` is missing",
+        "set.jsonl:1: `question` is empty",
+        "set.jsonl:2: `chosen` is empty",
     ]
 
 

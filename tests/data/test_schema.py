@@ -1,122 +1,166 @@
+"""How rows of many shapes are read. What is wrong with a row is in the table of `broken`."""
+
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
 
-from prb.data.schema import Problem, normalize, row_problems, to_pair, to_rating
-from prb.types import Aspect, Pair, Post, Rating
-from tests.data.broken import REQUIRED, WRONG_TYPE, sound
+from prb.data.load import load
+from prb.data.schema import normalize, row_problems, to_pair, to_rating
+from prb.data.source import MemorySource
+from prb.types import Aspect, Choice, Post, Rating, Turn
+from tests.data.broken import sound
 
-RATING: dict[str, Any] = {"id": 4, "user": 7, "question": "Tea?", "profile": [], "answer": "Yes.", "rating": 1}
-
-
-def test_a_sound_row_has_no_problems() -> None:
-    assert row_problems(sound(1), "pairs") == []
-
-
-@pytest.mark.parametrize("field", REQUIRED)
-def test_a_missing_field_is_named(field: str) -> None:
-    assert row_problems(sound(1, **{field: None}), "pairs") == [f"`{field}` is missing"]
+SMALLEST = {"question": "Tea?", "chosen": "Yes.", "rejected": "No."}
+RATING: dict[str, Any] = {"id": 4, "user": 7, "question": "Tea?", "answer": "Yes.", "rating": 1}
+CHOICE = {"question": "Milk?", "chosen": "Yes, please.", "rejected": "Never."}
 
 
-@pytest.mark.parametrize(("field", "value", "what"), WRONG_TYPE)
-def test_a_field_of_the_wrong_type_says_what_it_is_and_what_it_should_be(field: str, value: Any, what: str) -> None:
-    assert row_problems(sound(1, **{field: value}), "pairs") == [what]
-
-
-@pytest.mark.parametrize("field", ["id", "question", "category", "chosen", "rejected", "user", "mirror"])
-@pytest.mark.parametrize("blank", ["", "  ", "\n\t", "\u00a0"])
-def test_blank_text_is_empty(field: str, blank: str) -> None:
-    assert row_problems(sound(1, **{field: blank}), "pairs") == [f"`{field}` is empty"]
-
-
-def test_a_narrative_may_be_empty() -> None:
-    assert row_problems(sound(1, narrative=""), "pairs") == []
-
-
-def test_an_empty_row_lacks_every_required_field() -> None:
-    assert row_problems({}, "pairs") == [f"`{field}` is missing" for field in REQUIRED]
+def test_question_and_two_answers_are_enough() -> None:
+    dataset = load(MemorySource("mine", [SMALLEST, {**SMALLEST, "category": "", "profile": "", "user": None}]))
+    first, second = dataset
+    assert (first.id, first.user, second.id) == ("mine:1", "mine:1", "mine:2")
+    assert (first.answers, first.profile, first.rubric, first.category) == (("Yes.", "No."), (), (), "")  # type: ignore[union-attr]
+    assert dataset.notes == []
 
 
 @pytest.mark.parametrize(
-    ("row", "kind"), [(3, "a number"), ([], "a list"), ("x", "text"), (None, "null"), (True, "true/false")]
+    ("profile", "texts"),
+    [
+        ("I am brief.", ["I am brief."]),
+        (["I am brief.", "I hate lists."], ["I am brief.", "I hate lists."]),
+        ({"likes": "brevity", "age": 61}, ["likes: brevity", "age: 61"]),
+        ([{"text": "Tea.", "stars": 5}, {"content": "Rain."}, "Sun."], ["Tea.", "Rain.", "Sun."]),
+        ('["I am brief."]', ["I am brief."]),
+        ('[{"text": "Tea."}]', ["Tea."]),
+        ("[draft] I am brief.", ["[draft] I am brief."]),
+        ([], []),
+        ("  ", []),
+        ({}, []),
+    ],
 )
-def test_a_row_that_is_no_object_is_named(row: Any, kind: str) -> None:
-    assert row_problems(row, "pairs") == [f"a row must be an object, not {kind}"]
+@pytest.mark.parametrize("column", ["profile", "history", "Persona", "userProfile"])
+def test_a_profile_may_be_a_text_texts_attributes_or_posts_under_any_usual_name(
+    column: str, profile: Any, texts: list[str]
+) -> None:
+    pair = to_pair(normalize({**SMALLEST, "id": 1, column: profile}))
+    assert [post.text for post in pair.profile] == texts
 
 
-def test_answers_that_differ_in_blanks_only_are_the_same() -> None:
-    row = sound(1, chosen="Yes.", rejected="\n Yes. ")
-    assert row_problems(row, "pairs") == ["`chosen` and `rejected` are the same text"]
+def test_posts_keep_their_ids_or_are_numbered_and_attributes_are_named() -> None:
+    posts = [{"text": "Tea."}, {"text": "Rain.", "id": 9, "category": "Weather"}]
+    assert to_pair(sound(1, profile=posts)).profile == (Post("1", "", "Tea."), Post("9", "Weather", "Rain."))
+    assert to_pair(normalize(sound(1, profile={"likes": "tea"}))).profile == (Post("likes", "", "likes: tea"),)
 
 
-def test_unknown_fields_are_allowed_everywhere() -> None:
+def test_a_history_of_past_preferences_is_choices() -> None:
+    prompt = {**CHOICE, "prompt": CHOICE["question"], "question": None}
+    for history in ([CHOICE], [prompt]):
+        assert to_pair(normalize({**SMALLEST, "id": 1, "history": history})).choices == (Choice(**CHOICE),)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"user_id": "ann", "prompt": "Tea?", "history": "I am brief."},
+        {"annotator_id": "ann", "instruction": "Tea?", "persona": "I am brief."},
+        {"User ID": "ann", "Question": "Tea?", "Posts": ["I am brief."]},
+        {"worker-id": "ann", "query": "Tea?", "userHistory": [{"text": "I am brief."}]},
+        {"user": "ann", "prompt": [{"role": "user", "content": "Tea?"}], "profile": {"x": "I am brief."}},
+    ],
+)
+def test_user_and_profile_survive_whatever_their_columns_are_called_and_that_is_said(columns: dict[str, Any]) -> None:
+    rows = [{**columns, "Chosen": "Yes.", "rejected_response": f"No {n}."} for n in range(2)]
+    dataset = load(MemorySource("mine", rows), donors=True)
+    for item in dataset:
+        assert (item.user, item.question, item.answers[0]) == ("ann", "Tea?", "Yes.")
+        assert "I am brief." in item.profile[0].text
+    (note,) = dataset.notes
+    assert note.startswith("read ")
+    assert "`Chosen` as `chosen`, `rejected_response` as `rejected`" in note
+    renamed = [name for name in columns if name not in ("user", "profile")]
+    assert all(f"`{name}` as `" in note for name in renamed)
+
+
+def test_a_column_of_our_own_name_goes_before_its_synonyms() -> None:
+    row = {**SMALLEST, "id": 1, "prompt": "Coffee?", "user": "ann", "annotator_id": "bob"}
+    pair = to_pair(normalize(row))
+    assert (pair.question, pair.user) == ("Tea?", "ann")
+
+
+def test_columns_of_ordinary_preference_data_are_no_users_and_no_histories() -> None:
+    names = "prompt_id messages score_chosen score_rejected source chosen_model rejected_model num_correct"
+    row = {**SMALLEST, **dict.fromkeys(names.split(), 1), "user_age": 30, "story": "x", "rate": 2, "post": "y"}
+    assert load_pairs_of([row])[0].user == "mine:1"
+
+
+def load_pairs_of(rows: list[dict[str, Any]]) -> list[Any]:
+    return list(load(MemorySource("mine", rows)))
+
+
+def test_an_instruction_with_an_input_is_one_question() -> None:
+    row = {"instruction": "Translate.", "input": "Tee", "chosen": "Tea", "rejected": "Coffee"}
+    blank = {**row, "input": ""}
+    assert [pair.question for pair in load_pairs_of([row, blank])] == ["Translate.\n\nTee", "Translate."]
+
+
+PROMPT = [{"role": "system", "content": "Be kind."}, {"role": "human", "content": "Hi"}, {"content": "Help"}]
+
+
+@pytest.mark.parametrize("name", ["question", "prompt", None])
+def test_messages_become_context_question_and_answers(name: str | None) -> None:
+    row = {
+        key: [*PROMPT, {"role": "assistant", "content": text}] for key, text in (("chosen", "A."), ("rejected", "B."))
+    }
+    (pair,) = load_pairs_of([row if name is None else {**row, name: PROMPT, "user": "ann", "profile": "I am brief."}])
+    assert (pair.question, pair.answers) == ("Help", ("A.", "B."))
+    assert pair.context == (Turn("system", "Be kind."), Turn("user", "Hi"))
+    assert (pair.user, len(pair.profile)) == (("ann", 1) if name else ("mine:1", 0))
+
+
+def test_a_text_that_looks_like_a_list_stays_a_text() -> None:
+    (pair,) = load_pairs_of([{"question": "[1, 2]", "chosen": '["a"]', "rejected": "{}"}])
+    assert (pair.question, pair.answers) == ("[1, 2]", ('["a"]', "{}"))
+
+
+def test_a_rubric_may_be_texts_and_structured_fields_may_be_json() -> None:
+    row = {
+        **SMALLEST,
+        "id": 1,
+        "rubric": ["brevity", "warmth"],
+        "groups": '{"age": "60+"}',
+        "context": "",
+        "choices": "[]",
+    }
+    pair = to_pair(normalize(row))
+    assert pair.rubric == (Aspect("brevity"), Aspect("warmth"))
+    assert (pair.groups, pair.context, pair.choices) == ({"age": "60+"}, (), ())
+
+
+def test_a_row_in_our_form_is_left_as_it_is_and_unknown_fields_are_allowed_everywhere() -> None:
     row = sound(1, mood=[1, {"x": None}], profile=[{"text": "Tea.", "stars": 5}])
     row["rubric_aspects"] = [{"aspect": "brevity", "weight": 0.5}]
-    assert row_problems(row, "pairs") == []
-
-
-def test_a_list_profile_is_left_as_it_is() -> None:
-    row = sound(1)
     assert normalize(row) is row
-
-
-def test_an_attribute_map_becomes_posts_and_leaves_the_row_alone() -> None:
-    row = sound(1, profile={"likes": "brevity", "age": 61})
-    assert normalize(row)["profile"] == [
-        {"id": "likes", "category": "", "text": "likes: brevity"},
-        {"id": "age", "category": "", "text": "age: 61"},
-    ]
-    assert row["profile"] == {"likes": "brevity", "age": 61}
-
-
-def test_null_is_dropped_from_optional_fields_only() -> None:
-    row = {**sound(1), "tier": None, "question": None, "mood": None}
-    normal = normalize(row)
-    assert "tier" not in normal
-    assert (normal["question"], normal["mood"]) == (None, None)
-
-
-def test_a_pair_takes_its_defaults() -> None:
-    pair = to_pair(sound(1, user=None, rubric_aspects=[{"aspect": "brevity"}]))
-    assert isinstance(pair, Pair)
-    assert (pair.user, pair.tier, pair.mirror, pair.split, pair.topic, pair.drift) == (
-        "r1",
-        None,
-        None,
-        None,
-        None,
-        False,
-    )
-    assert pair.rubric == (Aspect("brevity", "", ""),)
-    assert pair.groups == {}
+    assert row_problems(row, "pairs") == []
 
 
 def test_numbers_for_ids_become_text() -> None:
     pair = to_pair(sound(1, id=1, user=2, mirror=3, profile=[{"id": 4, "text": "Tea."}]))
-    assert (pair.id, pair.user, pair.mirror) == ("1", "2", "3")
-    assert pair.profile[0] == Post("4", "", "Tea.")
-
-
-def test_a_rating_is_built_with_its_numbers_as_text_and_its_rating_as_a_number() -> None:
-    assert row_problems(RATING, "ratings") == []
-    rating = to_rating({**RATING, "rubric_aspects": [{"aspect": "warmth"}]})
-    assert isinstance(rating, Rating)
-    assert (rating.id, rating.user, rating.category) == ("4", "7", "")
-    assert isinstance(rating.rating, float)
-    assert rating.rubric == (Aspect("warmth"),)
+    assert (pair.id, pair.user, pair.mirror, pair.profile[0].id) == ("1", "2", "3", "4")
 
 
 @pytest.mark.parametrize("rating", [0, 1, 0.0, 0.25, 1.0])
-def test_ratings_run_from_zero_to_one(rating: float) -> None:
-    assert row_problems({**RATING, "rating": rating}, "ratings") == []
+def test_a_rating_has_a_user_an_answer_and_a_number_from_zero_to_one(rating: float) -> None:
+    row = {**RATING, "rating": rating, "rubric_aspects": [{"aspect": "warmth"}]}
+    assert row_problems(row, "ratings") == []
+    item = to_rating(row)
+    assert isinstance(item, Rating)
+    assert (item.id, item.user, item.rating, type(item.rating)) == ("4", "7", rating, float)
+    assert item.rubric == (Aspect("warmth"),)
 
 
-def test_a_rating_needs_a_user_and_no_answers_of_a_pair() -> None:
-    row = {key: value for key, value in RATING.items() if key != "user"}
-    assert row_problems(row, "ratings") == ["`user` is missing"]
-
-
-def test_a_problem_reads_like_a_compiler_message() -> None:
-    assert str(Problem("set.jsonl", 3, "`id` is missing")) == "set.jsonl:3: `id` is missing"
+def test_ratings_have_synonyms_of_their_own() -> None:
+    row = {"annotator": "ann", "prompt": "Tea?", "response": "Yes.", "score": 0.5, "persona": "I am brief."}
+    (item,) = load(MemorySource("mine", [row]), task="ratings")
+    assert (item.user, item.answers, len(item.profile)) == ("ann", ("Yes.",), 1)

@@ -336,22 +336,26 @@ def test_the_bytes_of_a_row_do_not_depend_on_the_order_of_its_fields() -> None:
 
 def test_a_row_is_found_by_its_id(write_jsonl: Write) -> None:
     rows = [make_row(1), make_row(2, mood="low"), make_row(3)]
-    assert find_row(str(write_jsonl(rows)), "r2") == rows[1]
+    assert find_row(str(write_jsonl(rows)), "r2").data == rows[1]
 
 
 def test_a_numeric_id_is_found_as_text(write_jsonl: Write) -> None:
-    assert find_row(str(write_jsonl([make_row(1, id=17)])), "17")["id"] == 17
+    assert find_row(str(write_jsonl([make_row(1, id=17)])), "17").data["id"] == 17
+
+
+def test_a_row_without_an_id_is_found_by_its_place(write_jsonl: Write) -> None:
+    assert find_row(str(write_jsonl([make_row(1, id=None)])), "set.jsonl:1").data["user"] == "u1"
 
 
 def test_rows_of_every_split_are_found(write_jsonl: Write) -> None:
     rows = [make_row(1, split="train"), make_row(2, split="test")]
-    assert find_row(str(write_jsonl(rows)), "r1")["split"] == "train"
+    assert find_row(str(write_jsonl(rows)), "r1").data["split"] == "train"
 
 
 def test_broken_lines_do_not_hide_the_others(tmp_path: Path) -> None:
     path = tmp_path / "set.jsonl"
     path.write_bytes(b"{broken\n5\n" + line(make_row(3)))
-    assert find_row(str(path), "r3")["user"] == "u3"
+    assert find_row(str(path), "r3").data["user"] == "u3"
 
 
 def test_a_misspelled_id_brings_the_nearest_one(write_jsonl: Write) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from prb.config import HistoryKind
 from prb.data.load import Dataset, load
 from prb.data.retrieve import ranker
 from prb.data.source import MemorySource
@@ -109,9 +110,35 @@ def test_shuffled_never_borrows_from_the_own_cluster_if_there_is_another() -> No
     assert len(set(found.values())) > 4  # spread over people, not one donor for all
 
 
-def test_in_a_single_cluster_shuffled_borrows_from_the_twin() -> None:
-    data = dataset(make_twins(1))
-    assert donors(data) == {"t1a": "b1", "t1b": "a1"}
+def test_in_a_single_cluster_shuffled_borrows_from_the_twin_unless_their_histories_are_the_same() -> None:
+    first, second = make_twins(1)
+    assert donors(dataset([first, second])) == {"t1a": "b1", "t1b": "a1"}
+    assert donors(dataset([first, {**second, "profile": first["profile"]}])) == {"t1a": None, "t1b": None}
+
+
+def test_a_person_under_several_names_never_lends_to_herself() -> None:
+    """As when the column of the user is missing, and every row is its own user."""
+    rows = [make_row(n, user=None, profile=[f"Post of {n % 4}.", "Tea."]) for n in range(40)]
+    data = dataset(rows)
+    posts = {item.id: item.profile for item in data}
+    assert all(posts[item] != posts[str(donor)] for item, donor in donors(data).items())
+    (note,) = data.notes
+    assert note.startswith("40 users have the same history as another one, such as 'r0' and 'r12': they never lend")
+
+
+@pytest.mark.parametrize(("history", "lent"), [("both", True), ("posts", False), ("choices", True)])
+def test_only_the_part_of_a_history_that_is_shown_makes_it_the_same(history: HistoryKind, lent: bool) -> None:
+    choices = [[{"question": f"Q{n}?", "chosen": "Yes.", "rejected": "No."}] for n in (1, 2)]
+    data = dataset([make_row(n, profile=["woman, 30"], choices=choices[n]) for n in (0, 1)])
+    item = next(iter(data))
+    assert (pick_donor(item, data.users, 0, history=history) is not None) == lent
+
+
+def test_with_all_splits_everybody_may_lend() -> None:
+    rows = [make_row(n, split="test" if n % 2 else "train") for n in range(4)]
+    data = load(MemorySource("rows", rows), donors=True, split="all")
+    assert None not in donors(data).values()
+    assert data.users.names == ["u0", "u1", "u2", "u3"]
 
 
 def test_with_a_single_person_shuffled_is_a_failure() -> None:
@@ -195,7 +222,8 @@ def test_masking_covers_question_posts_and_plan_under_every_condition() -> None:
     secret = "write to ann@example.org"
     aspects = [{"aspect": secret}]
     posts = [{"id": "p", "category": "", "text": secret}]
-    data = dataset([make_row(n, question=f"{secret}?", profile=posts, rubric_aspects=aspects) for n in (1, 2)])
+    rows = [make_row(n, question=f"{secret}?", profile=posts * n, rubric_aspects=aspects) for n in (1, 2)]
+    data = dataset(rows)
     item = next(iter(data))
     for condition in CONDITIONS:
         assert "ann@example.org" in repr(query(data, item, condition))

@@ -96,7 +96,7 @@ def evaluate_file(prb: Shell) -> Json:
 
 def evaluate_ratings(prb: Shell) -> Json:
     rows = [
-        {"user": user, "question": f"{n}?", "profile": {"likes": "brevity"}, "answer": "a" * n, "rating": n / 10,
+        {"user": user, "question": f"{n}?", "profile": {"likes": f"tea, {user}"}, "answer": "a" * n, "rating": n / 10,
          "groups": {"age": age}}
         for user, age in (("ann", "60+"), ("bob", "<60"), ("cleo", "<60"))
         for n in (1, 2, 4, 8)

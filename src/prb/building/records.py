@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from prb.data.schema import Problem
 from prb.data.source import DATASETS, open_source
-from prb.errors import BadData, BadInput
+from prb.errors import BadData, BadInput, Problem
 from prb.registry import Spec
 from prb.text.pii import mask
 from prb.types import Aspect, Post

@@ -93,7 +93,7 @@ def check_data(args: Sequence[str]) -> None:
     config = parse(CheckConfig, args, "data check")
     from prb.data.check import check
     from prb.data.source import open_source
-    from prb.errors import BadData
+    from prb.errors import BadData, by_kind
 
     problems = check(open_source(config.dataset), task=config.task)
     errors = [p for p in problems if p.level == "error"]
@@ -101,8 +101,9 @@ def check_data(args: Sequence[str]) -> None:
     if config.json:
         print_json([p._asdict() for p in problems])
     else:
-        for problem in problems:
-            print(visible(f"{problem.level:<7}  {problem}"))
+        for kind, listed in (("error", errors), ("warning", warnings)):
+            for line in by_kind(listed):
+                print(visible(f"{kind:<7}  {line}"))
         print(f"{config.dataset}: {len(errors)} errors, {len(warnings)} warnings")
     counted = problems if config.strict else errors
     if counted:
@@ -121,17 +122,17 @@ def show_stats(args: Sequence[str]) -> None:
 
 def show_row(args: Sequence[str]) -> None:
     config = parse(ShowConfig, args, "data show")
-    from prb.data.schema import normalize, row_problems, to_pair
+    from prb.data.schema import prepared, row_problems, to_pair
     from prb.data.source import find_row
-    from prb.errors import BadData
+    from prb.errors import BadInput
 
     spec, id_ = (config.dataset, config.id) if config.id else ("mirror", config.dataset)
     if config.condition is None and config.json:
-        print_json(find_row(spec, id_))
+        print_json(find_row(spec, id_).data)
         return
-    row = normalize(find_row(spec, id_))
+    row = prepared(find_row(spec, id_), "pairs")
     if problems := row_problems(row, "pairs"):
-        raise BadData(f"{spec} {id_}", problems)
+        raise BadInput(f"{spec} {id_}: {'; '.join(problems)}")
     pair = to_pair(row)
     if config.condition is None:
         from prb.reporting.results import pair_text

@@ -12,11 +12,12 @@ from difflib import get_close_matches
 from statistics import mean, median
 from typing import Any
 
-from prb.data.load import Scan, load
+from prb.data.load import Scan, load, same_history_note
 from prb.data.named.mirror import VERSION, review_figures
 from prb.data.retrieve import leaking_choices
-from prb.data.schema import BUILD, Problem, Task, prepared
+from prb.data.schema import BUILD, Task, prepared
 from prb.data.source import Source, open_source
+from prb.errors import Problem
 from prb.text.words import (
     LEAK_WORDS,
     SharedWording,
@@ -36,7 +37,7 @@ LONG_HISTORY = 30
 
 def check(source: Source, *, task: Task = "pairs") -> list[Problem]:
     """Errors first, then warnings, each in the order of the file."""
-    scan = Scan(source, task)
+    scan = Scan(source, task, donors=True)
     if not scan.ids and not scan.problems:
         return [Problem(source.name, 0, "holds no rows")]
     warnings: list[Problem] = []
@@ -44,7 +45,8 @@ def check(source: Source, *, task: Task = "pairs") -> list[Problem]:
         if ordinal not in scan.bad:
             item = BUILD[task](prepared(row, task))
             warnings += [Problem(row.place, row.line, text, "warning") for text in row_warnings(item)]
-    return scan.problems + warnings
+    notes = same_history_note(scan.users.of_split(None, {}))
+    return scan.problems + [Problem(source.name, 0, note, "warning") for note in notes] + warnings
 
 
 def row_warnings(item: Item) -> Iterator[str]:

@@ -12,9 +12,8 @@ from typing import Any
 import orjson
 
 from prb.batches import chunks
-from prb.data.schema import Problem
 from prb.data.source import EXTRA, Row, Source
-from prb.errors import BadData, BadInput
+from prb.errors import BadData, BadInput, Problem
 from prb.runs import draft
 
 TEXTS = (

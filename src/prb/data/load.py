@@ -16,16 +16,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapreplace
-from itertools import islice
+from itertools import chain, islice
 from tempfile import SpooledTemporaryFile
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
 
-from prb.data.schema import BUILD, Problem, Task, listed, prepared, row_problems, to_choices, to_posts
+from prb.config import HistoryKind
+from prb.data.rows import BadRow
+from prb.data.schema import BUILD, Task, listed, prepared, read_columns, row_problems, to_choices, to_posts
 from prb.data.source import RawRow, Source, open_source, subset_of
-from prb.errors import BadData, BadInput
+from prb.errors import BadData, BadInput, Problem
 from prb.hashing import draw
 from prb.stats.estimate import components, links_by_text
 from prb.types import NO_EVIDENCE, Choice, Item, Pair, Post
@@ -174,6 +176,20 @@ class History(NamedTuple):
     choices: tuple[Choice, ...] = ()
 
 
+class KeptHistory(NamedTuple):
+    """Where a history stands in the file, and its digests."""
+
+    start: int
+    length: int
+    digests: tuple[int, int]
+
+
+def history_digests(history: History) -> tuple[int, int]:
+    """Of the posts and of the past choices; 0 where there are none."""
+    posts, choices = "\0".join(post.text for post in history.posts), "\0".join(chain(*history.choices))
+    return hash_text(posts) if posts else 0, hash_text(choices) if choices else 0
+
+
 class Users:
     """The history of any user, spooled to a temporary file and read back one user at a time."""
 
@@ -183,12 +199,13 @@ class Users:
         """Users with a history, sorted, so that a draw does not depend on the order of the file."""
         self.cluster_of: Mapping[str, str] = {}
         self._file = SpooledTemporaryFile(max_size=64 << 20)  # noqa: SIM115 - lives as long as the dataset
-        self._at: dict[tuple[str, str | None], tuple[int, int]] = {}
-        """Offset and size of the history of a user in a split."""
+        self._kept: dict[tuple[str | None, str], KeptHistory] = {}
+        """By split and user."""
+        self._of: dict[str, KeptHistory] = {}
+        """By user, in the split that was asked for."""
         self._asking: dict[tuple[str | None, str, str], set[str]] = {}
         """By split, `topic` or `category`, and its name: the users who ask about it."""
         self._alike: dict[tuple[str, str], list[str]] = {}
-        self._split: str | None = None
 
     def add(self, user: str, row: Mapping[str, Any]) -> None:
         """Keep what a row says of its user: what they ask about, and the first history that is not empty."""
@@ -199,20 +216,33 @@ class Users:
             if row.get(kind):
                 self._asking.setdefault((split, kind, row[kind]), set()).add(user)
         history = {"profile": row.get("profile", []), "choices": row.get("choices", [])}
-        if any(history.values()) and (user, split) not in self._at:
+        if any(history.values()) and (split, user) not in self._kept:
             content = orjson.dumps(history)
             start = self._file.seek(0, 2)
             self._file.write(content)
-            self._at[user, split] = start, len(content)
+            digests = history_digests(History(to_posts(history), to_choices(history)))
+            self._kept[split, user] = KeptHistory(start, len(content), digests)
 
     def of_split(self, split: str | None, cluster_of: Mapping[str, str]) -> Users:
-        self.names = sorted(user for user, user_split in self._at if user_split == split)
-        self._split = split
+        """The users of a split, or of all of them."""
+        for (kept_split, user), kept in self._kept.items():
+            if split in (None, kept_split):
+                self._of.setdefault(user, kept)
+        self.names = sorted(self._of)
         self.cluster_of = cluster_of
-        names = set(self.names)
-        groups = {(kind, name): users & names for (s, kind, name), users in self._asking.items() if s == split}
+        groups: dict[tuple[str, str], set[str]] = {}
+        for (kept_split, kind, name), users in self._asking.items():
+            if split in (None, kept_split):
+                groups.setdefault((kind, name), set()).update(users & self._of.keys())
         self._alike = {group: sorted(users) for group, users in groups.items()}
         return self
+
+    def same_histories(self) -> list[list[str]]:
+        """Users with exactly the same history: one person under several names, or a description that fits several."""
+        groups: dict[tuple[int, int], list[str]] = {}
+        for name in self.names:
+            groups.setdefault(self._of[name].digests, []).append(name)
+        return [names for names in groups.values() if len(names) > 1]
 
     def asking_about(self, item: Item) -> list[list[str]]:
         """Users with a history who ask about the item's topic, and those who ask within its category; sorted."""
@@ -222,8 +252,16 @@ class Users:
     def cluster(self, user: str) -> str:
         return self.cluster_of.get(user, user)
 
+    def may_lend(self, donor: str, item: Item, kind: HistoryKind = "both") -> bool:
+        """Whether the donor's history, as far as it is shown, is another one than the item's own."""
+        if donor == item.user:
+            return False
+        own, lent = history_digests(History(item.profile, item.choices)), self._of[donor].digests
+        shown = {"posts": slice(0, 1), "choices": slice(1, 2), "both": slice(0, 2)}[kind]
+        return own[shown] != lent[shown] or not any(own[shown])
+
     def history(self, user: str) -> History:
-        start, length = self._at[user, self._split]
+        start, length, _ = self._of[user]
         self._file.seek(start)
         row = orjson.loads(self._file.read(length))
         return History(to_posts(row), to_choices(row))
@@ -242,6 +280,8 @@ class Dataset:
     fingerprint: str
     problems: tuple[Problem, ...]
     """Of the rows left out by `skip_bad`."""
+    renamed: Mapping[str, str]
+    """Field by column, where a column has another of its usual names."""
     _bad: frozenset[int]
     _sampled: frozenset[int] | None
     """With a limit: ordinals of the rows it takes."""
@@ -254,6 +294,14 @@ class Dataset:
     def left_out(self) -> int:
         """How many rows `skip_bad` left out."""
         return len({(problem.place, problem.line) for problem in self.problems})
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know about how the rows were read, one line each."""
+        notes = [f"left out {self.left_out} rows with errors"] if self.problems else []
+        if self.renamed:
+            notes.append("read " + ", ".join(f"`{column}` as `{field}`" for column, field in self.renamed.items()))
+        return [*notes, *same_history_note(self.users)]
 
     def __len__(self) -> int:
         return len(self.index)
@@ -277,9 +325,11 @@ class Dataset:
         for ordinal, row in enumerate(self.source.rows()):
             if ordinal in self._bad or (only is not None and ordinal not in only):
                 continue
-            if row.problem:
-                raise BadInput(f"{self.name} has changed since it was checked: {row.place}:{row.line}: {row.problem}")
-            data = prepared(row, self.task)
+            try:
+                data = prepared(row, self.task)
+            except BadRow as error:
+                changed = f"{self.name} has changed since it was checked: {row.place}:{row.line}: {error}"
+                raise BadInput(changed) from None
             if self.split is None or data.get("split") == self.split:
                 yield ordinal, row, data
 
@@ -299,6 +349,15 @@ class Dataset:
             if self._sampled is None or ordinal in self._sampled:
                 yield subset, seen[subset]
             seen[subset] += 1
+
+
+def same_history_note(users: Users) -> list[str]:
+    groups = users.same_histories()
+    if not groups:
+        return []
+    first, second, *_ = groups[0]
+    several = f"{sum(map(len, groups))} users have the same history as another one, such as {first!r} and {second!r}"
+    return [f"{several}: they never lend it to each other; give one person one `user`"]
 
 
 def load_pairs(spec: str, *, split: str | None = None, limit: int | None = None) -> list[Pair]:
@@ -336,6 +395,7 @@ def load(
         users=users,
         fingerprint=scan.fingerprint,
         problems=tuple(scan.problems),
+        renamed=scan.renamed,
         _bad=frozenset(scan.bad),
         _sampled=sampled,
     )
@@ -389,7 +449,8 @@ class Scan:
         self.ids: dict[str, int] = {}
         """Id to position among the good rows."""
         self.splits: list[str | None] = []
-        self._users = Users(keep=donors)
+        self.renamed: dict[str, str] = {}
+        self.users = Users(keep=donors)
         self._index = Index()
         self._ordinals = array("l")
         self._places: dict[str, int] = {}
@@ -414,9 +475,15 @@ class Scan:
 
     def _add(self, row: RawRow) -> None:
         ordinal, self._rows = self._rows, self._rows + 1
-        data = prepared(row, self.task)
-        reasons = [row.problem] if row.problem else row_problems(data, self.task)
-        row_id = "" if reasons else str(data["id"])
+        try:
+            data = prepared(row, self.task)
+            reasons = row_problems(data, self.task)
+        except BadRow as error:
+            data, reasons = {}, [str(error)]
+        if isinstance(row.data, dict):
+            columns = tuple(name for name, value in row.data.items() if value is not None)
+            self.renamed |= read_columns(columns, self.task).renamed
+        row_id = str(data.get("id"))
         if not reasons and row_id in self.ids:
             place, line = self._place(self.ids[row_id])
             reasons = [f"duplicate id {row_id!r}, first seen at {place}:{line}"]
@@ -435,7 +502,7 @@ class Scan:
         index.categories.append(data.get("category", ""))
         index.tiers.append(data.get("tier"))
         index.groups.append(data.get("groups") or NO_GROUPS)
-        self._users.add(user, data)
+        self.users.add(user, data)
         if self.task == "ratings":
             index.ratings.append(data["rating"])
         else:
@@ -446,8 +513,8 @@ class Scan:
         for lengths, texts in zip(self._index.lengths, sides, strict=True):
             lengths.append(sum(map(len, texts)) / len(texts))
         counts = len(sides[0]), len(sides[0]) + len(sides[1])
-        hashes = _hash(" ".join(data["question"].split())), *(_hash("\0".join(sorted(texts))) for texts in sides)
-        for column, value in zip((*self._index.answers, *self._hashes), (*counts, *hashes), strict=True):
+        keys = " ".join(data["question"].split()), *("\0".join(sorted(texts)) for texts in sides)
+        for column, value in zip((*self._index.answers, *self._hashes), (*counts, *map(hash_text, keys)), strict=True):
             column.append(value)
         if "mirror" in data:
             self._mirrors[row_id] = str(data["mirror"]), mirror_key(data)
@@ -501,7 +568,7 @@ class Scan:
         if shard is not None:
             rows = [rows[n] for n in shard.rows([index.clusters[n] for n in rows])]
         sampled = frozenset(self._ordinals[positions[n]] for n in rows) if len(rows) < len(positions) else None
-        return index.take(rows), self._users.of_split(split, cluster_of), sampled
+        return index.take(rows), self.users.of_split(split, cluster_of), sampled
 
     def _clusters(self, positions: list[int], twins: list[tuple[int, int]]) -> tuple[dict[str, str], str]:
         """Users linked by mirror rows, or by a question or an answer that they share, and what links them.
@@ -527,7 +594,7 @@ class Scan:
         return by_mirror, "users"
 
 
-def _hash(text: str) -> int:
+def hash_text(text: str) -> int:
     """The same in every process, unlike `hash`."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
 
@@ -537,7 +604,7 @@ def mirror_key(row: Mapping[str, Any]) -> tuple[int, int, int]:
     chosen = listed(row["chosen"])
     turns = [turn["text"] for turn in row.get("context", ())]
     return (
-        _hash("\0".join((*turns, row["question"]))),
-        _hash("\0".join(sorted({*chosen, *listed(row["rejected"])}))),
-        _hash("\0".join(sorted(set(chosen)))),
+        hash_text("\0".join((*turns, row["question"]))),
+        hash_text("\0".join(sorted({*chosen, *listed(row["rejected"])}))),
+        hash_text("\0".join(sorted(set(chosen)))),
     )

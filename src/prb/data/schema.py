@@ -1,21 +1,29 @@
-"""The row formats, and how a row becomes a `Pair` or a `Rating`."""
+"""The row formats: how columns and values of many shapes are read, what is wrong with a row, what is built from it.
 
+Only `question`, `chosen` and `rejected` are required. Columns may have other usual names, a prompt and answers may be
+messages, and a profile may be a text, a list of texts, an attribute map or a list of posts. A column that looks like
+the user or the history but is read as neither is an error: without it, another question would be measured.
+"""
+
+import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from difflib import get_close_matches
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeVar
 
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from prb.data.source import RawRow, file_source
-from prb.errors import BadInput
+from prb.data.rows import BadRow, are_messages, conversation, literal, messages_or_text, turns
+from prb.data.source import RawRow, Row, file_source
+from prb.errors import BadInput, Problem, by_kind
 from prb.types import Aspect, Choice, Item, Pair, Post, Rating, Role, Turn
 
 T = TypeVar("T")
 Task = Literal["pairs", "ratings"]
 MOST_SHOWN = 20
-"""Wrong lines of a file reported at once."""
+"""Kinds of problems of a file reported at once."""
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 Id = Text | int
 Answers = Text | Annotated[list[Text], Field(min_length=1)]
@@ -50,92 +58,225 @@ class TurnRow(TypedDict):
     text: Text
 
 
-class PairRow(TypedDict):
-    """The fields of the public benchmark, then ours. Other fields are allowed and survive conversion."""
+class _AnyRow(TypedDict):
+    """What rows of both kinds have: the fields of the public benchmark, then ours. Other fields survive conversion."""
 
     __pydantic_config__ = _OPEN  # type: ignore[misc]
-    id: Id
     question: Text
-    profile: list[PostRow]
-    rubric_aspects: list[AspectRow]
-    narrative: str
-    category: Text
-    chosen: Answers
-    rejected: Answers
-    user: NotRequired[Id]
-    context: NotRequired[list[TurnRow]]
-    choices: NotRequired[list[ChoiceRow]]
-    tier: NotRequired[str]
-    mirror: NotRequired[Id]
-    split: NotRequired[str]
-    topic: NotRequired[str]
-    drift: NotRequired[bool]
-    groups: NotRequired[dict[str, str]]
-
-
-class RatingRow(TypedDict):
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
-    user: Id
-    question: Text
-    profile: list[PostRow]
-    answer: Text
-    rating: Annotated[float, Field(ge=0, le=1)]
     id: NotRequired[Id]
+    profile: NotRequired[list[PostRow]]
+    rubric_aspects: NotRequired[list[AspectRow]]
     category: NotRequired[str]
     context: NotRequired[list[TurnRow]]
     choices: NotRequired[list[ChoiceRow]]
-    rubric_aspects: NotRequired[list[AspectRow]]
     split: NotRequired[str]
     groups: NotRequired[dict[str, str]]
 
 
-class Problem(NamedTuple):
-    place: str
-    line: int
-    what: str
-    level: Literal["error", "warning"] = "error"
+class PairRow(_AnyRow):
+    chosen: Answers
+    rejected: Answers
+    user: NotRequired[Id]
+    narrative: NotRequired[str]
+    tier: NotRequired[str]
+    mirror: NotRequired[Id]
+    topic: NotRequired[str]
+    drift: NotRequired[bool]
 
-    def __str__(self) -> str:
-        return f"{self.place}:{self.line}: {self.what}"
+
+class RatingRow(_AnyRow):
+    user: Id
+    answer: Text
+    rating: Annotated[float, Field(ge=0, le=1)]
 
 
-_OPTIONAL = frozenset(PairRow.__optional_keys__ | RatingRow.__optional_keys__)
+ROWS: dict[Task, Any] = {"pairs": PairRow, "ratings": RatingRow}
+FIELDS: dict[Task, frozenset[str]] = {task: row.__required_keys__ | row.__optional_keys__ for task, row in ROWS.items()}
 
 
 @cache
 def _adapter(task: Task) -> TypeAdapter[Any]:
-    return TypeAdapter(PairRow if task == "pairs" else RatingRow)
+    return TypeAdapter(ROWS[task])
 
 
-def normalize(row: dict[str, Any]) -> dict[str, Any]:
-    """Drop optional fields set to null; turn an attribute map such as {"likes": "brevity"} into one post per entry."""
+# columns
+
+_PEOPLE = ["user", "annotator", "rater", "worker", "participant", "person", "respondent", "voter", "labeler"]
+_PEOPLE += ["evaluator", "customer"]
+SYNONYMS: dict[str, list[str]] = {
+    "user": [*_PEOPLE[1:], *(f"{person}_id" for person in _PEOPLE), "persona_id", "user_name", "username", "userid"],
+    "profile": [
+        "history",
+        "persona",
+        "posts",
+        "user_profile",
+        "user_history",
+        "user_persona",
+        "user_posts",
+        "past_posts",
+    ],
+    "choices": ["past_choices", "past_preferences", "preference_history"],
+    "question": ["prompt", "instruction", "query", "user_query", "user_prompt"],
+    "chosen": ["chosen_response", "chosen_answer", "preferred", "preferred_response", "preferred_answer"],
+    "rejected": ["rejected_response", "rejected_answer", "dispreferred"],
+    "rubric_aspects": ["rubric", "aspects"],
+    "answer": ["response", "output", "completion", "model_output"],
+    "rating": ["score", "human_preference_score"],
+}
+"""Other names under which a field is read, whatever their case and separators."""
+_HISTORY_WORDS = {*SYNONYMS["profile"][:3], "profile", "profiles", "histories", "personas", "memory", "memories", "bio"}
+_ID_WORDS = {"id", "ids", "uid", "uuid", "name", "key", "hash", "index", "idx", "number", "no", "email", "handle"}
+
+
+class Columns(NamedTuple):
+    """How the columns of a row are read."""
+
+    renamed: Mapping[str, str]
+    """Field by column, where their names differ."""
+    problem: str = ""
+
+
+@lru_cache(maxsize=1024)  # nearly all rows of a file have the same columns
+def read_columns(names: tuple[str, ...], task: Task) -> Columns:
+    fields = FIELDS[task]
+    field_of = {name: field for field in fields for name in (field, *SYNONYMS.get(field, ()))}
+    columns: dict[str, list[str]] = {}
+    others = []
+    for name in names:
+        field = name if name in fields else field_of.get(_plain(name))
+        columns.setdefault(field, []).append(name) if field else others.append(name)
+    renamed = {}
+    for field, candidates in columns.items():
+        if field in candidates:
+            continue
+        exact = [name for name in candidates if _plain(name) == field] or candidates
+        if len(exact) > 1:
+            several = " and ".join(f"`{name}`" for name in exact)
+            return Columns({}, f"{several} may all be the `{field}`; rename the right one to `{field}`")
+        renamed[exact[0]] = field
+    for field, look in (("user", _like_a_user), ("profile", _like_a_history)):
+        if field not in columns and not (field == "profile" and "choices" in columns):
+            for name in filter(look, others):
+                what = "the user" if field == "user" else "the user's history"
+                return Columns({}, f"`{name}` looks like {what} but is not read; did you mean `{field}`?")
+    return Columns(renamed)
+
+
+def _plain(name: str) -> str:
+    """`User ID`, `userId` and `user-id` are `user_id`."""
+    return re.sub(r"[\W_]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)).strip("_").lower()
+
+
+def _like_a_user(name: str) -> bool:
+    first, *rest = _plain(name).split("_")
+    if first in (*_PEOPLE, *(f"{person}s" for person in _PEOPLE), "usr", "uid", "reviewer"):
+        return set(rest) <= _ID_WORDS
+    return _near(name, ["user", *SYNONYMS["user"]])
+
+
+def _like_a_history(name: str) -> bool:
+    return bool(_HISTORY_WORDS & set(_plain(name).split("_"))) or _near(name, ["profile", *SYNONYMS["profile"]])
+
+
+def _near(name: str, known: list[str]) -> bool:
+    return 4 < len(name) < 40 and bool(get_close_matches(_plain(name), known, n=1, cutoff=0.85))
+
+
+# values
+
+
+def prepared(row: RawRow, task: Task) -> Row:
+    """The row in our own form, named after its place if it has no id. Raises `BadRow`."""
+    if row.problem:
+        raise BadRow(row.problem)
+    if type(row.data) is not dict:
+        raise BadRow(f"a row must be an object, not {_kind(row.data)}")
+    data = normalize(row.data, task)
+    return data if "id" in data else {**data, "id": f"{row.place}:{row.line}"}
+
+
+def normalize(row: Row, task: Task = "pairs") -> Row:
+    """Columns by our names, nothing that is null, messages as turns and answers, any form of profile as posts."""
     if None in row.values():
-        row = {key: value for key, value in row.items() if value is not None or key not in _OPTIONAL}
+        row = {key: value for key, value in row.items() if value is not None}
+    renamed, problem = read_columns(tuple(row), task)
+    if problem:
+        raise BadRow(problem)
+    added = row.get("input")
+    if renamed:
+        row = {renamed.get(key, key): value for key, value in row.items()}
+        if "instruction" in renamed and type(added) is str and added.strip():
+            row["question"] = f"{row['question']}\n\n{added}"
+    changes = _changes(row)
+    return {**row, **changes} if changes else row
+
+
+def _changes(row: Row) -> Row:
+    """The fields that are not yet in our own form, in it."""
+    changes: Row = {}
+    for field in ("context", "choices", "groups", "rubric_aspects"):
+        if type(row.get(field)) is str:
+            changes[field] = literal(row[field]) if row[field].strip() else {} if field == "groups" else []
+    rubric = changes.get("rubric_aspects", row.get("rubric_aspects"))
+    if rubric and (type(rubric) is str or (type(rubric) is list and type(rubric[0]) is str)):
+        changes["rubric_aspects"] = [{"aspect": aspect} for aspect in listed(rubric)]
     profile = row.get("profile")
-    if isinstance(profile, dict):
-        posts = [{"id": str(key), "category": "", "text": f"{key}: {value}"} for key, value in profile.items()]
-        return {**row, "profile": posts}
-    return row
+    if profile and (type(profile) is not list or any(type(post) is not dict or "text" not in post for post in profile)):
+        changes |= _history(profile)
+    elif profile in ("", {}):
+        changes["profile"] = []
+    return changes | _messages(row)
 
 
-def prepared(row: RawRow, task: Task) -> Any:
-    """The normalized data of a row; ratings without an id are named after their place."""
-    data = normalize(row.data) if type(row.data) is dict else row.data
-    if task == "ratings" and type(data) is dict and "id" not in data:
-        return {**data, "id": f"{row.place}:{row.line}"}
-    return data
+def _history(profile: Any) -> Row:
+    """The profile as posts, or as choices if it is a list of past preferences."""
+    if type(profile) is str:
+        value = literal(profile)
+        profile = [profile] if type(value) is str and value.strip() else value
+    if type(profile) is dict:
+        posts = profile.items()
+        return {"profile": [{"id": str(key), "category": "", "text": f"{key}: {value}"} for key, value in posts]}
+    if type(profile) is not list:
+        return {"profile": profile if type(profile) is not str else []}
+    if all(type(post) is dict and {"chosen", "rejected"} <= post.keys() for post in profile):
+        return {"profile": [], "choices": [normalize(choice) for choice in profile]}
+    if any(type(post) is dict and "role" in post for post in profile):
+        raise BadRow("`profile` holds messages; earlier turns belong in `context`, what the user wrote in texts")
+    return {"profile": [_post(post) for post in profile]}
 
 
-def row_problems(row: Any, task: Task) -> list[str]:
-    """Everything wrong with one row on its own; `[]` means that it can be built."""
-    if type(row) is not dict:
-        return [f"a row must be an object, not {_kind(row)}"]
+def _post(post: Any) -> Any:
+    if type(post) is str:
+        return {"text": post}
+    if type(post) is dict and "text" not in post:
+        name = next((name for name in ("content", "body", "post", "comment", "message") if name in post), None)
+        return {**post, "text": post[name]} if name else post
+    return post
+
+
+def _messages(row: Row) -> Row:
+    """Question, context and answers, if any of them is given as messages."""
+    question, chosen, rejected = (messages_or_text(row.get(field)) for field in ("question", "chosen", "rejected"))
+    changes: Row = {
+        field: turns(value, field)[-1]["text"]
+        for field, value in (("chosen", chosen), ("rejected", rejected))
+        if are_messages(value)
+    }
+    if question is None and len(changes) == 2:
+        if chosen[:-1] != rejected[:-1] or len(chosen) < 2:
+            raise BadRow("`question` is missing, and `chosen` and `rejected` do not begin with the same messages")
+        question = chosen[:-1]
+    return {**changes, **conversation(question, "question")} if type(question) is list else changes
+
+
+def row_problems(row: Row, task: Task) -> list[str]:
+    """Everything wrong with one prepared row on its own; `[]` means that it can be built."""
     adapter = _adapter(task)
     if not adapter.validator.isinstance_python(row):  # cheaper than a validation that collects reasons
         try:
             adapter.validate_python(row)
         except ValidationError as error:
-            return [_explain(dict(e)) for e in error.errors(include_url=False) if not _repeats(e)]
+            return _explain_all([dict(e) for e in error.errors(include_url=False) if not _repeats(e)], row)
     if task == "pairs":
         chosen, rejected = row["chosen"], row["rejected"]
         if type(chosen) is str and type(rejected) is str:
@@ -150,6 +291,17 @@ def row_problems(row: Any, task: Task) -> list[str]:
 def listed(answers: str | list[str]) -> list[str]:
     """The answers of a field that holds one of them or a list."""
     return [answers] if type(answers) is str else answers  # type: ignore[return-value]
+
+
+def _explain_all(errors: list[Mapping[str, Any]], row: Row) -> list[str]:
+    """Required fields that are missing are one problem, with the columns that there are."""
+    missing = [f"`{e['loc'][0]}`" for e in errors if e["type"] == "missing" and len(e["loc"]) == 1]
+    reasons = [_explain(e) for e in errors if not (e["type"] == "missing" and len(e["loc"]) == 1)]
+    if missing:
+        columns = [name for name in list(row)[:12] if name != "id"]
+        given = f"; the columns are {', '.join(columns)}{', …' if len(row) > 12 else ''}" if columns else ""
+        reasons.insert(0, f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing{given}")
+    return reasons
 
 
 def _repeats(error: Mapping[str, Any]) -> bool:
@@ -188,6 +340,9 @@ def _kind(value: Any) -> str:
     return "null" if value is None else _KINDS.get(type(value), type(value).__name__)
 
 
+# items
+
+
 def to_pair(row: Mapping[str, Any]) -> Pair:
     """A checked row as a `Pair`; checks nothing itself, since it runs once per row and pass."""
     get = row.get
@@ -203,9 +358,9 @@ def to_pair(row: Mapping[str, Any]) -> Pair:
         n_best=len(chosen),
         context=to_context(row),
         choices=to_choices(row),
-        category=row["category"],
-        rubric=_rubric(row["rubric_aspects"]),
-        narrative=row["narrative"],
+        category=get("category", ""),
+        rubric=_rubric(row),
+        narrative=get("narrative", ""),
         tier=get("tier"),
         mirror=None if mirror is None else str(mirror),
         split=get("split"),
@@ -226,14 +381,14 @@ def to_rating(row: Mapping[str, Any]) -> Rating:
         context=to_context(row),
         choices=to_choices(row),
         category=row.get("category", ""),
-        rubric=_rubric(row.get("rubric_aspects", [])),
+        rubric=_rubric(row),
         split=row.get("split"),
         groups=row.get("groups", {}),
     )
 
 
 def to_posts(row: Mapping[str, Any]) -> tuple[Post, ...]:
-    posts = enumerate(row["profile"], 1)
+    posts = enumerate(row.get("profile", ()), 1)
     return tuple([Post(str(post.get("id", n)), post.get("category", ""), post["text"]) for n, post in posts])
 
 
@@ -245,18 +400,19 @@ def to_choices(row: Mapping[str, Any]) -> tuple[Choice, ...]:
     return tuple([Choice(c["question"], c["chosen"], c["rejected"]) for c in row.get("choices", ())])
 
 
+def _rubric(row: Mapping[str, Any]) -> tuple[Aspect, ...]:
+    aspects = row.get("rubric_aspects", ())
+    return tuple([Aspect(a["aspect"], a.get("evidence", ""), a.get("reason", "")) for a in aspects])
+
+
 BUILD: dict[Task, Callable[[Mapping[str, Any]], Item]] = {"pairs": to_pair, "ratings": to_rating}
-
-
-def _rubric(rows: list[dict[str, str]]) -> tuple[Aspect, ...]:
-    return tuple([Aspect(a["aspect"], a.get("evidence", ""), a.get("reason", "")) for a in rows])
 
 
 def read_items(path: Path, parse: Callable[[Mapping[str, Any]], T]) -> list[T]:
     """One item per line. All wrong lines are reported together, and then nothing of the file is used."""
     if path.is_dir():
         raise BadInput(f"{path} is a folder; give a .jsonl file")
-    if not path.is_file():
+    if not path.exists():
         raise BadInput(f"{path} does not exist")
     items: list[T] = []
     problems = []
@@ -268,8 +424,7 @@ def read_items(path: Path, parse: Callable[[Mapping[str, Any]], T]) -> list[T]:
         except ValueError as error:
             problems.append(Problem(row.place, row.line, str(error)))
     if problems:
-        more = [f"… and {len(problems) - MOST_SHOWN} more"] if len(problems) > MOST_SHOWN else []
-        raise BadInput("\n  ".join([f"{path} has lines that cannot be used", *map(str, problems[:MOST_SHOWN]), *more]))
+        raise BadInput("\n  ".join([f"{path} has lines that cannot be used", *by_kind(problems, MOST_SHOWN)]))
     if not items:
         raise BadInput(f"{path} is empty")
     return items

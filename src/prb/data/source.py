@@ -33,8 +33,6 @@ _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """Not after an escaped backslash: a text may well mention `\\u0000`."""
 
 _OPENING, _GAP = re.compile(r"\s*\["), re.compile(r"[\s,]*")
-STRUCTURED = frozenset({"profile", "rubric_aspects", "context", "choices", "groups"})
-"""Columns of a CSV file that hold JSON."""
 Row = dict[str, Any]
 
 
@@ -62,13 +60,11 @@ DATASETS: Registry[Source] = Registry("dataset", package="prb.data.named", group
 def open_source(text: str) -> Source:
     """A dataset spec: a registered name, `hub:owner/name`, a file or a folder.
 
-    Rows of prompt, chosen and rejected, as RewardBench and trl have them, are recognized by the first one and
-    converted; the name of the source says so.
+    RewardBench is recognized by the first row; the name of the source says so.
     """
     if text.startswith("hub:") or Path(text).exists():
         source = open_rows(text)
-        name = _foreign_format(source)
-        return DATASETS.build(Spec(name, {"path": text})) if name else source
+        return DATASETS.build(Spec("rewardbench", {"path": text})) if _is_rewardbench(source) else source
     name = Spec.parse(text).name
     if name in DATASETS:
         return DATASETS.make(text)
@@ -87,18 +83,13 @@ def open_rows(text: str) -> Source:
     return FolderSource(text, path) if path.is_dir() else file_source(path)
 
 
-def _foreign_format(source: Source) -> str | None:
-    """The named dataset that reads rows like the first one, if it is of the common shape of preference data."""
+def _is_rewardbench(source: Source) -> bool:
     try:
         row = next(iter(source.rows()), None)
     except BadInput:
-        return None  # reported when the rows are read
+        return False  # reported when the rows are read
     data = row.data if row else None
-    if not isinstance(data, dict) or "question" in data or not {"chosen", "rejected"} <= data.keys():
-        return None
-    if "prompt" not in data and not isinstance(data["chosen"], list):
-        return None
-    return "rewardbench" if "subset" in data else "preferences"
+    return isinstance(data, dict) and {"chosen", "rejected", "subset"} <= data.keys() and "question" not in data
 
 
 def file_source(path: Path) -> Source:
@@ -112,14 +103,14 @@ def _ending(path: Path) -> str:
     return next((ending for ending in READERS if path.name.endswith(ending)), "")
 
 
-def find_row(spec: str, row_id: str) -> Row:
-    """One row of a dataset by its id, whatever its split."""
+def find_row(spec: str, row_id: str) -> RawRow:
+    """One row of a dataset by its id, or by its place if it has none, whatever its split."""
     ids = []
     for row in open_source(spec).rows():
         if isinstance(row.data, dict):
-            ids.append(str(row.data.get("id")))
+            ids.append(str(row.data.get("id", f"{row.place}:{row.line}")))
             if ids[-1] == row_id:
-                return cast(Row, row.data)
+                return row
     raise unknown(f"row of {spec}", row_id, ids, hint=f"ids look like {ids[0]!r}" if ids else "it is empty")
 
 
@@ -218,7 +209,7 @@ def _parse_objects(file: TextIO, place: str) -> Iterator[RawRow]:
 
 
 def _read_csv(path: Path) -> Iterator[RawRow]:
-    """A header and one row per record; the columns in `STRUCTURED` hold JSON. An empty cell is null."""
+    """A header and one row per record; an empty cell is null."""
     csv.field_size_limit(MAX_LINE)
     place, line = path.name, 1
     try:
@@ -233,21 +224,12 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
                     problem = f"the row has {len(cells)} cells, the header {len(header)}"
                     yield RawRow(place, line, repr(cells).encode(), problem=problem)
                 elif cells:
-                    yield dict_row(place, line, {k: _cell(k, cell) for k, cell in zip(header, cells, strict=True)})
+                    yield dict_row(place, line, {k: cell or None for k, cell in zip(header, cells, strict=True)})
                 line = reader.line_num + 1
     except csv.Error as error:
         yield RawRow(place, line, b"", problem=f"broken CSV: {error}")
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} must be UTF-8: {error.reason}") from None
-
-
-def _cell(name: str, text: str) -> Any:
-    if name in STRUCTURED:
-        try:
-            return orjson.loads(text) if text else []
-        except orjson.JSONDecodeError:
-            return text
-    return text if text or name == "narrative" else None
 
 
 READERS: dict[str, Callable[[Path], Iterator[RawRow]]] = {

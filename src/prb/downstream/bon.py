@@ -136,8 +136,8 @@ def best_of_n(
     planner = PLANNERS.make(config.planner)
     progress.begin(f"checking {config.dataset}")
     dataset = load(config.dataset, split=config.split, skip_bad=config.skip_bad, donors=config.condition == "shuffled")
-    if dataset.left_out:
-        progress.note(f"left out {dataset.left_out} rows with errors")
+    for note in dataset.notes:
+        progress.note(note)
     pairs = gradable_pairs(dataset, config, pool, progress)
     identity = {
         "prb": __version__,

@@ -5,7 +5,7 @@ The conversation before the question is part of every condition.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal, Self
@@ -124,7 +124,7 @@ class QueryBuilder:
             case "profile":
                 return self._with_history(item, item.user, History(item.profile, item.choices))
             case "shuffled":
-                donor = pick_donor(item, self.users, self.seed, self.donors)
+                donor = pick_donor(item, self.users, self.seed, self.donors, self.history)
                 if donor is None:
                     return Failure(NO_DONOR, kind=UNMEASURED)
                 return self._with_history(item, donor, self.users.history(donor))
@@ -168,20 +168,25 @@ def true_plan(item: Item) -> Plan:
     return tuple(f"{a.aspect}: {a.reason}" if a.reason else a.aspect for a in item.rubric)
 
 
-def pick_donor(item: Item, users: Users, seed: int, donors: Donors = "matched") -> str | None:
+def pick_donor(
+    item: Item, users: Users, seed: int, donors: Donors = "matched", history: HistoryKind = "both"
+) -> str | None:
     """A fixed other user for each item, by hash, from the whole split and outside the item's cluster if possible.
 
     A matched donor asks about the item's topic, else within its category: a history about something else would lose to
-    the user's own for being off topic, whoever wrote it.
+    the user's own for being off topic, whoever wrote it. Nobody lends the very history that the item has itself.
     """
     cluster = users.cluster(item.user)
 
-    def drawn(names: Sequence[str]) -> Iterator[str]:
-        return (names[draw(seed, attempt, item.id) % len(names)] for attempt in count())
+    def pick(names: Sequence[str], same_cluster: bool) -> str | None:
+        def fits(name: str) -> bool:
+            return (same_cluster or users.cluster(name) != cluster) and users.may_lend(name, item, history)
+
+        if not any(map(fits, names)):
+            return None
+        return next(filter(fits, (names[draw(seed, attempt, item.id) % len(names)] for attempt in count())))
 
     for pool in (*(users.asking_about(item) if donors == "matched" else ()), users.names):
-        if any(users.cluster(name) != cluster for name in pool):
-            return next(name for name in drawn(pool) if users.cluster(name) != cluster)
-    if any(name != item.user for name in users.names):
-        return next(name for name in drawn(users.names) if name != item.user)
-    return None
+        if donor := pick(pool, same_cluster=False):
+            return donor
+    return pick(users.names, same_cluster=True)

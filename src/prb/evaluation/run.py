@@ -63,8 +63,8 @@ def evaluate(
     dataset = load_rows(config)
     if by_default:
         config = replace(config, condition=applicable(config.condition, dataset))
-    if dataset.problems:
-        progress.note(f"left out {dataset.left_out} rows with errors")
+    for note in dataset.notes:
+        progress.note(note)
     folder = config.folder(Path(config.dataset).name)
     about = identity(config, dataset, planner.fingerprint)
     with (

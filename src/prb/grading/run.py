@@ -106,8 +106,8 @@ def grade(
         GRADERS.check(Spec.parse(config.grader))
     progress.begin(f"checking {config.dataset}")
     dataset = load(config.dataset, split=config.split, skip_bad=config.skip_bad)
-    if dataset.problems:
-        progress.note(f"left out {len({(p.place, p.line) for p in dataset.problems})} rows with errors")
+    for note in dataset.notes:
+        progress.note(note)
     job = GradingJob(config, dataset)
     out = config.folder(f"grade-{Path(config.dataset).name}")
     with (

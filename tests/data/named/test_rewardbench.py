@@ -43,47 +43,21 @@ def test_one_rejected_answer_is_one_pair_without_a_user(write_jsonl: Write) -> N
 
 def test_several_answers_stay_one_row(write_jsonl: Write) -> None:
     several = {**SECOND, "chosen": ["4", "four"], "id": "tied:7", "subset": "Ties"}
-    first, second, third = read(spec(write_jsonl([FIRST, SECOND, several])))
-    assert (first["chosen"], first["rejected"]) == ("An apple.", "A brick, of course.")
-    assert (second["id"], second["user"]) == ("math-7", "math-7")
-    assert (second["chosen"], second["rejected"]) == ("4", ["5", "22, as everybody knows", "3"])
-    assert (third["id"], third["chosen"]) == ("Ties-tied:7", ["4", "four"])
+    first, second, third = load_pairs(spec(write_jsonl([FIRST, SECOND, several])))
+    assert first.answers == ("An apple.", "A brick, of course.")
+    assert (second.id, second.user, second.n_best) == ("math-7", "math-7", 1)
+    assert second.answers == ("4", "5", "22, as everybody knows", "3")
+    assert (third.id, third.answers[:2], third.n_best) == ("Ties-tied:7", ("4", "four"), 2)
 
 
-PROMPT = [
-    {"role": "system", "content": "Be kind."},
-    {"role": "user", "content": "Hi {x}"},
-    {"role": "assistant", "content": "Yes?"},
-    {"content": "Help"},
-]
-CONTEXT = [
-    {"role": "system", "text": "Be kind."},
-    {"role": "user", "text": "Hi {x}"},
-    {"role": "assistant", "text": "Yes?"},
-]
+PROMPT = [{"role": "user", "content": "Hi {x}"}, {"role": "assistant", "content": "Yes?"}, {"content": "Help"}]
 
 
-@pytest.mark.parametrize("with_prompt", [True, False])
-def test_conversations_keep_their_turns_and_their_last_message_is_the_answer(
-    write_jsonl: Write, with_prompt: bool
-) -> None:
-    answers = [[*PROMPT, {"role": "assistant", "content": text}] for text in ("Sure.", "No.")]
-    row = {**FIRST, "chosen": answers[0], "rejected": answers[1]}
-    row = {**row, "prompt": PROMPT} if with_prompt else {k: v for k, v in row.items() if k != "prompt"}
-    [pair] = read(spec(write_jsonl([row])))
-    assert (pair["question"], pair["context"]) == ("Help", CONTEXT)
-    assert (pair["chosen"], pair["rejected"]) == ("Sure.", "No.")
-
-
-def test_a_single_message_is_the_question(write_jsonl: Write) -> None:
-    [pair] = read(spec(write_jsonl([{**FIRST, "prompt": PROMPT[1:2]}])))
-    assert pair["question"] == "Hi {x}"
-    assert "context" not in pair
-
-
-def test_an_answer_that_looks_like_a_list_stays_a_text(write_jsonl: Write) -> None:
-    [pair] = read(spec(write_jsonl([{**FIRST, "prompt": "[1, 2]", "chosen": '["a"]', "rejected": "{}"}])))
-    assert (pair["question"], pair["chosen"], pair["rejected"]) == ("[1, 2]", '["a"]', "{}")
+def test_user_and_profile_are_kept(write_jsonl: Write) -> None:
+    (pair,) = load_pairs(
+        spec(write_jsonl([{**FIRST, "user_id": "ann", "persona": "I like apples.", "split": "filtered"}]))
+    )
+    assert (pair.user, pair.profile[0].text, pair.split) == ("ann", "I like apples.", None)
 
 
 def test_parquet_and_rows_without_id_or_subset_are_read_too(tmp_path: Path) -> None:
@@ -97,13 +71,13 @@ def test_parquet_and_rows_without_id_or_subset_are_read_too(tmp_path: Path) -> N
     ("change", "says"),
     [
         ({"chosen": None}, "`chosen` is missing"),
-        ({"rejected": []}, "`rejected` must be text"),
-        ({"rejected": ["a", 3]}, "`rejected` must be text"),
-        ({"prompt": 7}, "`prompt` must be text"),
+        ({"rejected": []}, "`rejected` is empty"),
+        ({"rejected": ["a", 3]}, "`rejected.1` must be text"),
+        ({"prompt": 7}, "`question` must be text"),
         ({"rejected": "An apple."}, "`chosen` and `rejected` are the same text"),
-        ({"prompt": " "}, "`prompt` is empty"),
-        ({"prompt": PROMPT[:3]}, "the last message of `prompt` must be the user's"),
-        ({"prompt": None}, "`prompt` is missing"),
+        ({"prompt": " "}, "`question` is empty"),
+        ({"prompt": PROMPT[:2]}, "the last message of `question` must be the user's"),
+        ({"prompt": None}, "`question` is missing"),
     ],
 )
 def test_bad_rows_are_told_with_their_line(write_jsonl: Write, change: dict[str, Any], says: str) -> None:
@@ -131,34 +105,13 @@ def test_of_the_two_parts_on_the_hub_the_filtered_one_is_used(write_jsonl: Write
 # a file given by its path alone
 
 
-@pytest.mark.parametrize(
-    ("row", "name"),
-    [
-        (FIRST, "rewardbench"),
-        ({"prompt": "p", "chosen": "a", "rejected": "b"}, "preferences"),
-        ({"chosen": [*PROMPT, {"content": "a"}], "rejected": [*PROMPT, {"content": "b"}]}, "preferences"),
-    ],
-)
-def test_the_first_row_tells_the_format_and_the_name_says_it(
-    write_jsonl: Write, row: dict[str, Any], name: str
-) -> None:
-    path = write_jsonl([row])
-    assert open_source(str(path)).name == f"{name}?path={path}"
-    assert read(str(path)) == read(f"{name}?path={path}")
-    assert open_source(str(path.parent)).name == f"{name}?path={path.parent}"
-
-
-def test_json_and_csv_files_of_that_shape_load_too(tmp_path: Path) -> None:
-    (tmp_path / "set.json").write_text('[{"prompt": "p", "chosen": "a",\n "rejected": "b"}]')
-    (tmp_path / "set.csv").write_text('prompt,chosen,rejected\np,"a\nb",c\n')
-    assert [pair.answers for pair in load_pairs(str(tmp_path / "set.json"))] == [("a", "b")]
-    assert [pair.answers for pair in load_pairs(str(tmp_path / "set.csv"))] == [("a\nb", "c")]
-
-
-def test_rows_of_our_own_and_rows_without_answers_are_left_alone(write_jsonl: Write) -> None:
-    for row in ({"question": "q", "prompt": "p", "chosen": "a", "rejected": "b"}, {"prompt": "p"}):
-        path = write_jsonl([row])
-        assert open_source(str(path)).name == str(path)
+def test_the_first_row_tells_the_format_and_the_name_says_it(write_jsonl: Write) -> None:
+    path = write_jsonl([FIRST])
+    for place in (path, path.parent):
+        assert open_source(str(place)).name == f"rewardbench?path={place}"
+    assert read(str(path)) == read(f"rewardbench?path={path}")
+    for row in ({"question": "q", "chosen": "a", "rejected": "b", "subset": "x"}, {"prompt": "p", "subset": "x"}):
+        assert open_source(str(write_jsonl([row]))).name == str(path)
 
 
 def test_a_run_reports_each_subset(write_jsonl: Write, tmp_path: Path) -> None:

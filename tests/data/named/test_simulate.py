@@ -123,7 +123,7 @@ def test_what_reward_models_must_not_see_stands_in_no_post_and_no_answer() -> No
 def test_a_simulated_set_can_be_counted_and_looked_at() -> None:
     found = describe(SMALL)
     assert (found["rows"], found["users"], found["splits"]) == (160, 40, {"test": 32, "train": 112, "validation": 16})
-    assert find_row(SMALL, "p000003-q002")["user"] == "p000003"
+    assert find_row(SMALL, "p000003-q002").data["user"] == "p000003"
 
 
 # --- users
