@@ -1,11 +1,15 @@
-"""Small datasets made by hand, and the guard that no test reaches for the network."""
+"""Small datasets made by hand, and the guards that no test reaches for the network or for anything of the user."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
+import site
 import socket
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,53 @@ import pytest
 from hypothesis import settings
 
 Row = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENT = Path(sys.prefix) if sys.prefix != sys.base_prefix else ROOT / ".venv"
+STEERING = ("PRB_", "HF_", "TRANSFORMERS_", "XDG_", "OPENAI_", "RAY_", "WANDB_", "MLFLOW_", "MPL")
+"""Variables of the user's that would change what a test sees, by how they begin."""
+
+
+def seal() -> Path:
+    """Give this run a home and caches of its own, and have every Python process of it watched; only once, since the
+    workers of pytest-xdist inherit the environment. Weights come from where `make test` puts them."""
+    folder = Path(tempfile.mkdtemp(prefix="prb-test-"))
+    folder.chmod(0o755)
+    kept = ("PRB_EXAMPLES", "PRB_CHAOS")
+    for name in [*os.environ]:
+        if (name.startswith(STEERING) and name not in kept) or name.lower().endswith("_proxy"):
+            del os.environ[name]
+    homes = {os.environ.get("HOME", ""), _registered_home()} - {""}
+    for name, part in {"HOME": "home", "XDG_RUNTIME_DIR": "run", "PRB_CACHE": "cache"}.items():
+        (folder / part).mkdir()
+        os.environ[name] = str(folder / part)
+    if (ENVIRONMENT / "cache" / "weights").exists():
+        (folder / "cache" / "weights").symlink_to(ENVIRONMENT / "cache" / "weights")
+    ours = [ROOT, ROOT.parent / "shared", ENVIRONMENT, sys.base_prefix, *sys.path[1:], *site.getsitepackages()]
+    ours += [tempfile.gettempdir(), "/tmp", "/dev", "/proc"]
+    guard = [str(folder / "outside.log"), *(os.pathsep.join(map(str, part)) for part in (ours, sorted(homes)))]
+    os.environ["PRB_TEST_GUARD"] = "\n".join(guard)
+    here = str(Path(__file__).parent / "guard")
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return folder
+
+
+def _registered_home() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir.rstrip("/")
+    except KeyError:  # a container may run under a number without a name
+        return ""
+
+
+SEALED = seal() if "PRB_TEST_GUARD" not in os.environ else None
+OUTSIDE = Path(os.environ["PRB_TEST_GUARD"].partition("\n")[0])
+if SEALED:  # in workers Python has done so at start-up
+    import tests.guard.sitecustomize  # noqa: F401
+
+
+def pytest_unconfigure() -> None:
+    if SEALED:
+        shutil.rmtree(SEALED, ignore_errors=True)
+
 
 # before numpy and torch are imported: the workers of pytest-xdist share the cores, small matrices gain nothing from
 # threads, and threads that wait for a busy core make torch tests ten times slower
@@ -49,6 +100,16 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket.socket, "connect", guarded)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(autouse=True)
+def nothing_outside() -> Iterator[None]:
+    """What the test or a process that it started did outside of the clone fails it, even if the error was caught."""
+    yield
+    if OUTSIDE.exists():
+        attempts = OUTSIDE.read_text("utf-8")
+        OUTSIDE.unlink(missing_ok=True)
+        pytest.fail(attempts)
 
 
 @pytest.fixture(autouse=True)

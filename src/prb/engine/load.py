@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from prb.config import Count
 from prb.errors import BadInput, MissingExtra, first_line
-from prb.weights import folder_hash, resolve_weights
+from prb.weights import resolve_weights, weights_hash
 
 if TYPE_CHECKING:
     from prb.engine.states import Sharing
@@ -101,7 +101,7 @@ _SHARED: WeakValueDictionary[Any, Checkpoint] = WeakValueDictionary()
 def load_shared(source: str, kind: Kind, options: Loading = DEFAULT_LOADING) -> Checkpoint:
     """As `load`, but users of the same weights share one copy, which is freed with the last of them."""
     where = resolve_weights(source)
-    key = (where, kind, options, folder_hash(Path(where)) if Path(where).is_dir() else "")
+    key = (where, kind, options, weights_hash(Path(where)) if Path(where).is_dir() else "")
     return _SHARED.get(key) or _SHARED.setdefault(key, load(source, kind, options))
 
 
@@ -229,10 +229,10 @@ def longest(model: Any, tokenizer: Any) -> int:
 
 
 def fingerprint(where: str, revision: str | None = None) -> str:
-    """Name and hash of a folder's weight files; of a hub model the commit that was read."""
+    """Of a folder what its weights are, wherever it lies; of a hub model the commit that was read."""
     folder = Path(where)
     if folder.is_dir():
-        return f"{folder.name}-{folder_hash(folder)}"
+        return weights_hash(folder)
     from huggingface_hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(where, "config.json", revision=revision)

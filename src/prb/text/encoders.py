@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from prb.cache import Memo
 from prb.errors import BadInput, MissingExtra, first_line
+from prb.hashing import digest
 from prb.registry import Registry
-from prb.weights import folder_hash, local_folder
+from prb.weights import file_sha256, local_folder, weights_hash
 
 Matrix = NDArray[np.float32]
 Vector = NDArray[np.float32]
@@ -56,7 +57,7 @@ class Static:
     """Static word vectors carried inside the wheel of `wordllama`."""
 
     def __init__(self) -> None:
-        self.fingerprint = f"wordllama-{version('wordllama')}"
+        self.fingerprint = f"wordllama-{_vectors_hash()}"
 
     def encode(self, texts: Sequence[str]) -> Matrix:
         rows = np.zeros((len(texts), STATIC_SIZE), dtype=np.float32)
@@ -75,7 +76,21 @@ def _word_vectors() -> Any:
     # importing it turns on INFO logging for all libraries, some of which then log every request
     root.level, root.handlers = level, handlers
     # by default it searches for the weights beside the package instead of inside it
-    return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
+    return wordllama.WordLlama.load(cache_dir=_wordllama_folder(), disable_download=True)
+
+
+@cache
+def _vectors_hash() -> str:
+    """Of vectors and tokenizer; a release of the package may leave both as they are."""
+    files = ("weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json")
+    return digest(*(file_sha256(_wordllama_folder() / name) for name in files)).hex()[:16]
+
+
+def _wordllama_folder() -> Path:
+    spec = find_spec("wordllama")
+    assert spec is not None, "wordllama is a dependency"
+    assert spec.origin is not None, "it has an __init__.py"
+    return Path(spec.origin).parent
 
 
 @ENCODERS.register("static")
@@ -94,7 +109,7 @@ class MiniLM:
         except ImportError:
             raise MissingExtra("the minilm encoder", "torch") from None
         disable_progress_bar()  # type: ignore[no-untyped-call]
-        self.fingerprint = f"minilm-{folder_hash(folder)}"
+        self.fingerprint = f"minilm-{weights_hash(folder)}"
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
@@ -119,7 +134,7 @@ def minilm(path: Path | None = None) -> Encoder:
     folder = path or local_folder("minilm")
     if not (folder / "config.json").exists():
         raise BadInput(f"no MiniLM weights in {folder}; get them with `prb models pull minilm`")
-    return _loaded(folder, folder_hash(folder))
+    return _loaded(folder, weights_hash(folder))
 
 
 @cache

@@ -40,7 +40,7 @@ from prb.training.config import LORA_ALPHA, FullConfig
 from prb.training.examples import open_training
 from prb.training.tokens import ABOUT, FITTED, HELD, write_rows
 from prb.types import TrainedOn
-from prb.weights import resolve_weights
+from prb.weights import resolve_weights, share
 
 CARD, WORK = "card.json", "training"
 FORMAT = 1
@@ -336,3 +336,5 @@ def save_model(config: FullConfig, trainer: Any) -> None:
         if config.lora and config.merge:
             trainer.accelerator.unwrap_model(trainer.model).merge_and_unload().save_pretrained(config.target)
             trainer.processing_class.save_pretrained(config.target)
+        for saved in {folder, config.target}:
+            share(saved)

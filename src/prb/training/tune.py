@@ -19,6 +19,7 @@ from prb.models.personal.methods import Matcher
 from prb.progress import Progress
 from prb.registry import Spec
 from prb.training.config import LORA_ALPHA
+from prb.weights import share
 
 ADAPTER = "adapter"
 HELD = 0.1
@@ -186,3 +187,4 @@ class Tuner:
 
     def save(self, folder: Path) -> None:
         self._model.save_pretrained(str(folder))
+        share(folder)

@@ -128,7 +128,7 @@ def require_torch() -> Any:
 
 def save(head: Head, folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
     """Write the files of a head, the card last: where it is, the head is complete. Returns the whole card."""
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as packed
 
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {f"param.{name}": value for name, value in head.params.items()} | {
@@ -138,7 +138,8 @@ def save(head: Head, folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
         "codes": np.stack(list(head.codes.values())) if head.codes else np.zeros((0, len(head.nobody))),
     }
     with draft(folder / WEIGHTS) as part:
-        save_file({name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}, part)
+        # not `save_file`, whose files only their owner can read
+        part.write_bytes(packed({name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}))
     write_json(folder / USERS, list(head.codes))
     whole_card = {"format": FORMAT, "method": head.spec, **card}
     whole_card["digests"] = _digests(folder, whole_card)
@@ -262,8 +263,9 @@ def load_personal(folder: Path) -> Personal:
     features = features_of(card, folder)
     if features.fingerprint != card["features_fingerprint"]:
         raise BadInput(
-            f"{folder} was trained on features {card['features_fingerprint']!r}; {card['features']!r} gives "
-            f"{features.fingerprint!r} here"
+            f"{folder} was trained on features {card['features_fingerprint']!r}, but {card['features']!r} gives "
+            f"{features.fingerprint!r} here: use the weights it was trained on, or train it again with `prb train "
+            f"{card['method']} --features '{card['features']}'`"
         )
     return Personal(head, features, fingerprint(folder))
 
