@@ -17,17 +17,25 @@ from record import ROOT, write_between
 
 from prb.data.load import Dataset, load
 from prb.models.personal.features import Features, features_of
-from prb.models.personal.method import METHODS
-from prb.models.personal.methods import Matcher
+from prb.models.personal.methods import METHODS, Matcher
 from prb.progress import Progress, watch
 from prb.reporting.format import Table, interval, markdown, p_value, show
 from prb.reporting.style import SOFT, drawing, series, whiskers
 from prb.runs import read_json, write_json
 from prb.stats.estimate import codes
 from prb.stats.paired import Twins, person_effect
-from prb.training.examples import Examples, encode_lessons, lessons_of, open_training, prepare, split_off
-from prb.training.loop import Learning, learn, margins
-from prb.training.tune import ADAPTER, tune
+from prb.training.learning import (
+    Examples,
+    Learning,
+    encode_lessons,
+    learn,
+    lessons_of,
+    margins,
+    open_training,
+    prepare,
+    split_off,
+)
+from prb.training.run import ADAPTER, tune
 
 PAGE = ROOT / "docs" / "training.md"
 HIDDEN = "hidden?lm=smollm2&layer=22&alone=true&dtype=fp32"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import platform
 import resource
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,31 @@ from prb.data.load import Dataset, load
 from prb.data.named.simulate import bayes_accuracy
 from prb.models.personal.features import make_features
 from prb.models.personal.head import Head
-from prb.models.personal.method import METHODS
+from prb.models.personal.methods import METHODS
 from prb.progress import Progress, watch
-from prb.reporting.downstream_figures import learning_curve
 from prb.reporting.format import Table, interval, markdown, p_value, percent, show
-from prb.reporting.style import CONDITIONS, SOFT, drawing, whiskers
+from prb.reporting.style import CONDITIONS, SOFT, drawing, series, whiskers
 from prb.runs import read_json, write_json
 from prb.stats.estimate import share
 from prb.stats.paired import difference
-from prb.training.examples import Examples, Ints, fold_of, open_training, prepare, split_off
-from prb.training.loop import Learned, Learning, credits_of, learn, margins, results, seen_margins
-from prb.training.run import curve, sweep
+from prb.training.learning import (
+    Examples,
+    Ints,
+    Learned,
+    Learning,
+    credits_of,
+    first_rows,
+    fitted_codes,
+    fold_of,
+    learn,
+    margins,
+    open_training,
+    prepare,
+    results,
+    seen_margins,
+    split_off,
+)
+from prb.training.run import sweep
 
 PAGE = ROOT / "docs" / "training.md"
 PREFEVAL = ROOT.parent / "shared" / "data" / "prefeval" / "pairs.jsonl"
@@ -96,10 +110,28 @@ def fitted(method: str, examples: Examples) -> Learned:
     """With the l2 that is better on held-out training users."""
     fit, held = split_off(examples.cluster, 0.2, 0)
     tried = [learn(METHODS_AT[method], examples, fit, held, Learning(l2=l2)) for l2 in (0.003, 0.01)]
-    return max(tried, key=lambda one: one.curve[one.best - 1]["held_accuracy"] if one.curve else 0.0)
+    return max(tried, key=lambda one: one.curve[one.best - 1].held_accuracy or 0.0 if one.curve else 0.0)
 
 
 METHODS_AT = {**SETTINGS, "light": "light"}
+
+
+def curve(head: Head, examples: Examples, rows: Ints, ms: tuple[int, ...], held: int) -> list[dict[str, Any]]:
+    """Accuracy and person effect by number of labeled pairs; a user with fewer pairs gives all of them.
+
+    The scored rows are the same for every m: of each user the last `held` ones; the labeled pairs come from the rows
+    before them. So the points of a curve differ in m alone.
+    """
+    order = np.argsort(examples.user[rows], kind="stable")
+    count = np.unique(examples.user[rows], return_counts=True)[1]
+    before_last = np.arange(len(rows)) < np.repeat(np.cumsum(count) - held, count)
+    candidates, scored = rows[np.sort(order[before_last])], rows[np.sort(order[~before_last])]
+    points = []
+    for m in ms:
+        support = candidates[first_rows(examples.user[candidates], m)[0]]
+        codes = fitted_codes(head, examples, support) if head.method.code_size else None
+        points.append({"m": m, **asdict(results(margins(head, examples, scored, codes), examples, scored))})
+    return points
 
 
 def simulate(method: str, progress: Progress) -> dict[str, Any]:
@@ -116,7 +148,7 @@ def seen(method: str, progress: Progress) -> dict[str, Any]:
     # no user can be held out here, so the number of epochs is the one that was best for new users
     learned = learn(METHODS_AT[method], train, train.readable, train.readable[:0], Learning(epochs=20))
     rows = test.readable
-    return results(seen_margins(learned.head, test, rows), test, rows)
+    return asdict(results(seen_margins(learned.head, test, rows), test, rows))
 
 
 def mirror(method: str, progress: Progress) -> dict[str, Any]:
@@ -125,11 +157,11 @@ def mirror(method: str, progress: Progress) -> dict[str, Any]:
     learning = Learning(epochs=30)
     tried = sweep([SETTINGS[method]], train, train.readable, learning, 5, progress=progress)
     best = tried[0]
-    chosen = Learning(l2=best["l2"], epochs=max(1, best["epochs"]))
-    head = learn(best["method"], train, train.readable, train.readable[:0], chosen).head
+    chosen = Learning(l2=best.l2, epochs=max(1, best.epochs))
+    head = learn(best.method, train, train.readable, train.readable[:0], chosen).head
     rows = test.readable
-    zero = results(margins(head, test, rows), test, rows)
-    return {"cv": best, "zero": zero, "points": curve(head, test, rows, (0, 1, 2, 4), 2)}
+    zero = asdict(results(margins(head, test, rows), test, rows))
+    return {"cv": asdict(best), "zero": zero, "points": curve(head, test, rows, (0, 1, 2, 4), 2)}
 
 
 def prefeval(method: str, progress: Progress) -> dict[str, Any] | None:
@@ -340,6 +372,22 @@ def prefeval_contrast(cells: dict[tuple[str, str], Any]) -> str:
 def label(head: tuple[str, str]) -> str:
     part, method = head
     return f"{method} on {PREFEVALS[part]}"
+
+
+def learning_curve(curves: Mapping[str, Sequence[dict[str, Any]]], *paths: Path, title: str) -> None:
+    """Accuracy against the number of labeled pairs of a user, one line per method."""
+    with drawing(*paths, width=6, height=4, alt=f"Accuracy against labeled pairs of the user. {title}") as figure:
+        axes = figure.add_subplot()
+        for n, (name, points) in enumerate(curves.items()):
+            estimates = [point["accuracy"] for point in points]
+            places = [place + 0.06 * (n - (len(curves) - 1) / 2) for place in range(len(points))]
+            values = [100 * estimate["value"] for estimate in estimates]
+            axes.errorbar(places, values, yerr=whiskers(estimates), label=name, elinewidth=0.8, **series(n))
+        axes.axhline(50, color=SOFT, linewidth=0.8, linestyle=":")
+        first = next(iter(curves.values()))
+        axes.set_xticks(range(len(first)), [str(point["m"]) for point in first])
+        axes.set(xlabel="labeled pairs of the user", ylabel="accuracy, %", title=title)
+        figure.legend(loc="outside right upper")
 
 
 def curves(cells: dict[str, dict[str, Any]], names: Sequence[str] = ("bt", "bilinear", "lore", "pal", "vpl")) -> None:

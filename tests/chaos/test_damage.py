@@ -20,21 +20,15 @@ from prb.errors import PrbError
 from prb.evaluation.compare import CompareConfig, compare
 from prb.evaluation.outcomes import read_outcomes
 from prb.evaluation.run import evaluate
-from prb.models.personal.head import load_personal
 from prb.runs import CONFIG, OUTCOMES, SUMMARY
-from prb.training.loop import Training
-from prb.types import Ask, Query
 from tests.chaos.damage import damage, edit_sealed_line
 from tests.chaos.jobs import (
     SHARE,
     Job,
     audited,
-    bilinear,
     built,
     evaluated,
     graded,
-    light,
-    optimized,
     sampled,
     some_rows,
     times,
@@ -117,11 +111,6 @@ def correlated(data: Path, folder: Path) -> Any:
     return read_runs([str(bench)], [str(folder)], condition=None, best_of=None, seed=0).downstream[0].values.tobytes()
 
 
-def scored(data: Path, folder: Path) -> Any:
-    query = Query(user="u1", question="What now, 1?", posts=())
-    return [float(score) for score in load_personal(folder).score([Ask(query, "Rye bread."), Ask(query, "A train.")])]
-
-
 def measured(data: Path, folder: Path) -> Any:
     table = data / "scores.csv"
     table.write_text("model,bench,bon\n" + "".join(f"m{n},{n / 10},{(n * 3) % 7 / 10}\n" for n in range(6)), "utf-8")
@@ -144,31 +133,6 @@ def cut_in_half(*journals: str) -> Callable[[Path, Path], None]:
     return cut
 
 
-def interrupt(where: Any, method: str, make: Job, data: Path, folder: Path) -> None:
-    """Make it again, and press Ctrl-C at the second call."""
-    shutil.rmtree(folder)
-    original, calls = getattr(where, method), iter(range(2))
-
-    def interrupted(*parts: Any) -> Any:
-        if next(calls):
-            raise KeyboardInterrupt
-        return original(*parts)
-
-    with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
-        patch.setattr(where, method, interrupted)
-        make(data, folder)
-
-
-def stop_training(data: Path, folder: Path) -> None:
-    interrupt(Training, "epoch", bilinear, data, folder)
-
-
-def stop_optimizing(data: Path, folder: Path) -> None:
-    from prb.downstream.ppo.loop import Trainer
-
-    interrupt(Trainer, "step", optimized, data, folder)
-
-
 KINDS = {
     "evaluate": Kind(evaluated, (evaluated, read, opened, compared, reported)),
     "evaluate, unfinished": Kind(evaluated, (evaluated,), cut_in_half(OUTCOMES)),
@@ -177,19 +141,14 @@ KINDS = {
     "bon": Kind(sampled, (sampled, opened, correlated, reported)),
     "bon, unfinished": Kind(sampled, (sampled,), cut_in_half("grades.jsonl", "scores.jsonl")),
     "build": Kind(built, (built, opened)),
-    "train": Kind(light, (light, scored, opened)),
-    "train, unfinished": Kind(bilinear, (bilinear,), stop_training, times=20),
     "audit": Kind(audited, (audited, opened, reported)),
     "correlate": Kind(measured, (opened, reported)),
-    "ppo": Kind(optimized, (optimized, opened, reported, correlated), times=20),
-    "ppo, unfinished": Kind(optimized, (optimized,), stop_optimizing, times=20),
 }
 JOURNALS = {
     "evaluate": (OUTCOMES,),
     "grade": ("grades.jsonl",),
     "bon": ("samples.jsonl", "scores.jsonl", "grades.jsonl"),
     "build": ("log.jsonl",),
-    "ppo, unfinished": ("answers.jsonl",),
 }
 
 
@@ -203,9 +162,7 @@ def test_damage_is_refused_or_changes_nothing(kind: str, tmp_path: Path) -> None
     assert not any(wrong), "\n".join(filter(None, wrong))
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow) if "ppo" in kind else kind for kind in JOURNALS]
-)
+@pytest.mark.parametrize("kind", JOURNALS)
 def test_a_line_of_another_shape_is_no_traceback(kind: str, tmp_path: Path) -> None:
     folder = Damaged(KINDS[kind], tmp_path)
     for seed in range(times(KINDS[kind].times, 1000)):

@@ -20,7 +20,7 @@ def data(write_jsonl: Callable[..., Path]) -> Path:
 def test_without_a_method_it_lists_them_with_what_they_are(prb: Prb) -> None:
     said = prb("train")
     assert said.code == 0
-    for name in ("light", "bt", "bilinear", "vpl", "reward-model", "dpo", "prb train curve DIR"):
+    for name in ("light", "bt", "bilinear", "vpl", "reward-model", "dpo"):
         assert name in said.out
 
 
@@ -30,7 +30,8 @@ def test_the_line_it_ends_with_evaluates_what_was_trained(prb: Prb, data: Path, 
     assert "light: fitted on" in said.out
     *_, last = said.out.strip().splitlines()
     words = shlex.split(last.removeprefix("evaluate: prb "))
-    evaluated = prb(*words, "--dataset", data, "--split", "train", "--out", tmp_path / "run", "--json")
+    settings = ("--dataset", data, "--split", "train", "--trained", "count", "--out", tmp_path / "run")
+    evaluated = prb(*words, *settings, "--json")
     assert evaluated.code == 0
     assert {row["model"] for row in evaluated.json["results"]} == {"random", f"personal?path={tmp_path / 'head'}"}
 
@@ -39,18 +40,6 @@ def test_json_is_the_card_and_nothing_else(prb: Prb, data: Path, tmp_path: Path)
     said = prb("train", "light", "--dataset", data, "--out", tmp_path / "head", "--json", "--quiet")
     assert said.json["fitted_on"]["users"] + said.json["validation"]["users"] == 12
     assert said.err == ""
-
-
-def test_a_finished_head_is_not_trained_again_and_another_is_refused(prb: Prb, data: Path, tmp_path: Path) -> None:
-    words = ("train", "light", "--dataset", data, "--out", tmp_path / "head")
-    first = prb(*words)
-    weights = tmp_path / "head" / "weights.safetensors"
-    written = weights.stat().st_mtime_ns
-    assert prb(*words).out == first.out
-    assert weights.stat().st_mtime_ns == written
-    other = prb(*words, "--seed", 5)
-    assert (other.code, other.out) == (2, "")
-    assert "seed" in other.err
 
 
 @pytest.mark.parametrize(
@@ -74,9 +63,3 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(
     assert told in said.err
     assert "Traceback" not in said.err
     assert not (out / "weights.safetensors").exists()
-
-
-def test_a_curve_needs_a_trained_head(prb: Prb, tmp_path: Path) -> None:
-    said = prb("train", "curve", tmp_path)
-    assert (said.code, said.out) == (2, "")
-    assert "no trained head" in said.err

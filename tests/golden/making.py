@@ -86,14 +86,12 @@ def train(prb: Shell) -> Json:
         {key: line[key] for key in ("pair", "condition", "scores", "post_ids")}
         for line in prb.read("run/outcomes.jsonl")
     ]
-    curve = prb.ok("train", "curve", "head", "--dataset", data, "--quiet", "--json").json
     head = prb.files("head", "config.json", "users.json")
     return {
         "card": without_clock(card),
         **head,
         "weights": dict(sorted(tensors.items())),
         "outcomes": scores,
-        "curve": curve,
     }
 
 

@@ -31,7 +31,6 @@ BAD = (
     ("compare", "nowhere", "nowhere"),
     ("build", "--input", "nowhere.jsonl", "--llm", "scripted/no", "--out", "built"),
     ("train", "lihgt", "--out", "head"),
-    ("train", "curve", "nowhere"),
     ("report", "nowhere"),
     ("report",),
     ("bon",),
@@ -65,7 +64,7 @@ def flags(prb: Shell) -> Json:
     commands = []
     for verb in verbs:
         subs = re.search(r"\{(\w+(?:,\w+)+)\} …", prb.ok(verb, "--help").out.splitlines()[0])
-        named = ["light", "reward-model", "curve"] if verb == "train" else subs[1].split(",") if subs else [""]
+        named = ["light", "reward-model"] if verb == "train" else subs[1].split(",") if subs else [""]
         commands += [f"{verb} {sub}".strip() for sub in named]
     return {command: read_help(prb.ok(*command.split(), "--help").out) for command in commands}
 

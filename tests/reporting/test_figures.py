@@ -17,7 +17,7 @@ import pytest
 from prb.errors import MissingExtra
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.downstream_figures import learning_curve, write_bon, write_curve, write_ppo, write_scatter
+from prb.reporting.downstream_figures import write_bon, write_ppo, write_scatter
 from prb.reporting.figures import by_label, joined, leaderboard_figure, write_audit, write_figures
 from prb.reporting.gather import gather
 from prb.reporting.style import CONDITIONS, DARK, PAPER, SERIES, drawing, series, whiskers
@@ -118,29 +118,26 @@ def test_without_matplotlib_the_missing_extra_is_named(
         write_figures(gather([run]), tmp_path / "f")
 
 
-POINTS = [{"m": m, "accuracy": {"value": 0.5 + m / 20, "low": 0.4, "high": 0.8}} for m in (0, 1, 4)]
-
-
 def test_every_verb_leaves_its_figure_in_its_folder(tmp_path: Path) -> None:
     bon, ppo = bon_run(tmp_path / "bon"), ppo_run(tmp_path / "ppo")
     write_bon(read_json(bon / "summary.json"), bon)
     write_ppo(read_json(ppo / "summary.json"), ppo)
     write_scatter(read_json(correlation(tmp_path / "c") / "correlation.json"), tmp_path)
     write_audit(read_json(audit(tmp_path / "a") / "audit.json"), tmp_path)
-    write_curve({"method": "vpl", "dataset": "users", "points": POINTS}, tmp_path)
     assert "Right on 3 of 4" in texts(bon / "bon.svg")
     panels = ("reward", "KL to the reference, nats per answer", "length", "entropy")
     assert set(panels) <= set(texts(ppo / "curves.svg").splitlines())
-    assert {"audit.svg", "curve.svg", "scatter.svg"} <= set(names(tmp_path))
+    assert {"audit.svg", "scatter.svg"} <= set(names(tmp_path))
 
 
 def test_without_matplotlib_there_is_a_note_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes, result = Notes(), read_json(correlation(tmp_path / "c") / "correlation.json")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    notes = Notes()
-    write_curve({"method": "vpl", "dataset": "users", "points": POINTS}, tmp_path, notes)
+    (tmp_path / "f").mkdir()
+    write_scatter(result, tmp_path / "f", notes)
     extra = "the plot needs the 'figures' extra: pip install 'personalized-rewardbench[figures]'"
-    assert notes.notes == [f"no curve.svg: {extra}"]
-    assert names(tmp_path) == []
+    assert notes.notes == [f"no scatter.svg: {extra}"]
+    assert names(tmp_path / "f") == []
 
 
 def test_a_run_without_a_usable_answer_still_has_its_figure(tmp_path: Path) -> None:
@@ -149,14 +146,6 @@ def test_a_run_without_a_usable_answer_still_has_its_figure(tmp_path: Path) -> N
     results = [{**result, "curve": nothing, "bend": None} for result in summary["results"]]
     write_bon({**summary, "random": nothing, "oracle": nothing, "results": results}, tmp_path)
     assert (tmp_path / "bon.svg").exists()
-
-
-def test_learning_curves_of_several_methods_share_a_figure(tmp_path: Path) -> None:
-    for name in ("a.svg", "b.svg"):
-        learning_curve({"vpl": POINTS, "bt": POINTS}, tmp_path / name, title="users")
-    svg = (tmp_path / "a.svg").read_bytes()
-    assert svg == (tmp_path / "b.svg").read_bytes()
-    assert svg.count(b"LineCollection") == 4  # whiskers of each method, in the plot and in the legend
 
 
 def test_an_svg_has_a_dark_counterpart_for_every_colour_it_uses(run: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prb.models.personal.head import Head
-from prb.training.examples import Examples
+from prb.training.learning import Examples
 from tests.conftest import make_row
 
 Floats = NDArray[np.float64]
@@ -64,7 +64,7 @@ def _examples(
 def implied_taste(head: Head, examples: Examples, row: int, code: Floats | None = None) -> Floats:
     """The gradient of a user's reward at the average answer, by central differences."""
     eye = 1e-3 * np.eye(examples.size)
-    known = head.nobody if code is None else code
+    known = head.prior_mean if code is None else code
     pairs = examples.pairs(np.full(examples.size, row), head.method, np.tile(known, (examples.size, 1)))
     mean = head.scaler.answer[0]
     return head.rewards(pairs.view, mean + eye) - head.rewards(pairs.view, mean - eye)

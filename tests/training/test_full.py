@@ -21,8 +21,8 @@ from prb.progress import Silent
 from prb.prompts import render
 from prb.runs import Finished, read_json, read_sealed
 from prb.training.config import FullConfig
+from prb.training.full import ABOUT, texts_of, token_columns, tokenized, write_rows
 from prb.training.run import train
-from prb.training.tokens import ABOUT, texts_of, token_columns, tokenized, write_rows
 from prb.types import Ask, Failure, Pair, Post, Query
 from tests import tiny
 from tests.conftest import make_row, make_twins

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,21 @@ import pytest
 
 from prb.cli import run
 from prb.data.load import load
+from prb.data.named.composed import Lesson
+from prb.engine.load import Loading
 from prb.errors import BadInput, RunConflict, UnknownName
 from prb.models import MODELS
 from prb.models.personal.features import make_features
 from prb.models.personal.head import load_personal, query_of
-from prb.models.personal.method import METHODS
+from prb.models.personal.methods import Matcher
+from prb.progress import SILENT
+from prb.registry import Spec
 from prb.runs import read_json
 from prb.training.config import TrainConfig
-from prb.training.examples import open_training, prepare
-from prb.training.loop import margins
-from prb.training.run import train
+from prb.training.learning import margins, open_training, prepare
+from prb.training.run import ADAPTER, Tuner, train, tune
 from prb.types import Ask, Pair
+from tests import tiny
 from tests.training.synthetic import rows_of_twelve
 
 
@@ -110,7 +115,7 @@ def test_a_sweep_tries_the_grid_and_trains_on_everybody(data: str, tmp_path: Pat
     assert card["validation"] is None
 
 
-def test_the_command_line_trains_evaluates_and_draws_a_curve(
+def test_the_command_line_trains_and_evaluates(
     data: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     pytest.importorskip("torch", reason="needs the torch extra")
@@ -118,10 +123,6 @@ def test_the_command_line_trains_evaluates_and_draws_a_curve(
     assert run(["train", "bilinear", "--dataset", data, "--out", out, "--epochs", "3", "--quiet", "--json"]) == 0
     card = orjson.loads(capsysbinary.readouterr().out)
     assert len(card["curve"]) == 3
-    curve = ["train", "curve", out, "--dataset", data, "--split", "train", "--m", "0", "1", "--held", "2"]
-    assert run([*curve, "--json", "--quiet"]) == 0
-    points = orjson.loads(capsysbinary.readouterr().out)["points"]
-    assert [(p["m"], p["accuracy"]["n"]) for p in points] == [(0, 24), (1, 24)]
     run_folder = str(tmp_path / "run")
     said = ["evaluate", "--dataset", data, "--split", "train", "--model", f"personal?path={out}", "--quiet"]
     assert run([*said, "--out", f"{run_folder}-left-out", "--json"]) == 1
@@ -135,25 +136,11 @@ def test_the_command_line_trains_evaluates_and_draws_a_curve(
     assert profile["accuracy"]["value"] > 0.9
 
 
-def test_help_lists_every_method(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["train", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"  {name} " in shown for name in (*METHODS, "reward-model", "dpo"))
-
-
-def test_wrong_names_end_with_one_line_and_code_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run(["train", "lorre", "--out", str(tmp_path / "x")]) == 2
-    assert run(["train", "curve", str(tmp_path)]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert "did you mean 'lore'" in lines[0]
-    assert "no trained head" in lines[-1]
-
-
 def test_ctrl_c_keeps_the_checkpoint_and_the_same_command_ends_like_an_undisturbed_one(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch", reason="needs the torch extra")
-    from prb.training.loop import Training
+    from prb.training.learning import Training
 
     def command(out: Path) -> int:
         return run(["train", "vpl", "--dataset", data, "--out", str(out), "--quiet", "--epochs", "8"])
@@ -175,3 +162,59 @@ def test_ctrl_c_keeps_the_checkpoint_and_the_same_command_ends_like_an_undisturb
     whole, cut = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("whole", "cut"))
     assert whole == cut
     assert not (tmp_path / "cut" / "checkpoint.safetensors").exists()
+
+
+# `matcher`: LoRA on a tiny LLM brings posts of a pole near the answers for it; the adapter belongs to the head.
+
+QUICK = Matcher(rank=2, passes=8, rate=1e-2, axes=2, posts=4, questions=2)
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("peft", reason="needs the train extra")
+    return tiny.save(tmp_path_factory.mktemp("base") / "lm", "llama")
+
+
+def lessons() -> list[Lesson]:
+    """Posts and answers of a pole share no word."""
+    words = (("early", "morning", "late", "long"), ("book", "day", "best", "a"))
+    return [
+        Lesson(
+            f"axis {n}",
+            (tuple(f"{first} {k}" for k in range(4)), tuple(f"{other} {k}" for k in range(4))),
+            tuple((f"q{k}", f"{k} {fits} {fits}", f"{k} {suits} {suits}") for k in range(2)),
+        )
+        for n, (first, fits, other, suits) in enumerate(words)
+    ]
+
+
+def test_tuning_brings_posts_near_the_answers_for_their_pole(lm: Path) -> None:
+    tuner = Tuner(QUICK, str(lm), -1, Loading(), 0)
+    tuner.measure(lessons())
+    losses = [tuner.one_pass(lessons(), number) for number in range(QUICK.passes)]
+    assert losses[-1] < losses[0] / 2
+    assert tuner.matched(lessons()) == 1.0
+
+
+def test_a_matcher_carries_its_adapter_and_scores_like_any_head(lm: Path, tmp_path: Path) -> None:
+    features = str(Spec("hidden", {"lm": str(lm), "layer": "1", "alone": "true"}))
+    dataset = "mirror?split=train&users=4&axes=2"
+    settings = {"features": features, "dataset": dataset, "validation": 0, "k": 2}
+    trained = train(TrainConfig(method="matcher?passes=1&posts=1", out=tmp_path / "head", **settings))
+    moved = tmp_path / "moved"
+    shutil.copytree(trained.folder, moved)
+    card = read_json(moved / "card.json")
+    assert card["adapter"] == ADAPTER
+    assert [point["pass"] for point in card["report"]["tuning"]] == [0, 1]
+    assert load_personal(moved).fingerprint == load_personal(trained.folder).fingerprint
+
+
+@pytest.mark.parametrize("features", ["static", "hidden?lm=smollm2&layer=22", "hidden?lm=smollm2&alone=true&pool=last"])
+def test_what_cannot_be_tuned_is_refused(features: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="matcher tunes an LLM"):
+        tune(QUICK, lessons(), features, tmp_path, 0, SILENT)
+
+
+def test_an_adapter_cannot_be_tuned_again(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="an adapter of its own"):
+        tune(QUICK, lessons(), "hidden?lm=smollm2&alone=1&adapter=mine", tmp_path, 0, SILENT)

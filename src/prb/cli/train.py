@@ -1,4 +1,4 @@
-"""`prb train METHOD …`, `prb train curve DIR …`."""
+"""`prb train METHOD …`."""
 
 # ruff: noqa: T201
 
@@ -12,14 +12,12 @@ from prb.cli.parse import parse, print_json
 def command(args: Sequence[str]) -> None:
     if not args or args[0] in ("-h", "--help"):
         print(usage())
-    elif args[0] == "curve":
-        learning_curve(args[1:])
     else:
         train_model(args)
 
 
 def usage() -> str:
-    from prb.models.personal.method import METHODS
+    from prb.models.personal.methods import METHODS
 
     rows = {name: METHODS.summary(name) for name in METHODS}
     rows |= {
@@ -29,8 +27,7 @@ def usage() -> str:
     width = max(map(len, rows))
     listed = "\n".join(f"  {name:<{width}}  {what}" for name, what in rows.items())
     return (
-        "usage: prb train METHOD [options]      then: prb evaluate --model 'personal?path=DIR'\n"
-        "       prb train curve DIR [options]   how much a few labeled pairs of a user help\n\n"
+        "usage: prb train METHOD [options]      then: prb evaluate --model 'personal?path=DIR'\n\n"
         f"methods:\n{listed}\n\n"
         "Settings of a method follow its name: 'bilinear?rank=16'. `prb train METHOD --help` shows the options."
     )
@@ -51,19 +48,3 @@ def train_model(args: Sequence[str]) -> None:
     if not whole:
         print("\n".join(train_lines(result.summary)))
     print(f"evaluate: prb evaluate --model random --model '{result.spec}'")
-
-
-def learning_curve(args: Sequence[str]) -> None:
-    from prb.training.config import CurveConfig
-
-    config = parse(CurveConfig, args, "train curve")
-    from prb.progress import watch
-    from prb.reporting.downstream_figures import write_curve
-    from prb.reporting.format import show
-    from prb.reporting.results import curve_table
-    from prb.training.run import learning_curve as run
-
-    with watch(config.quiet) as progress:
-        result = run(config, progress=progress)
-        write_curve(result, config.path, progress)
-    print_json(result) if config.json else show(curve_table(result))

@@ -1,4 +1,4 @@
-"""Figures of downstream results and of learning curves, in the look of `prb.reporting.style`.
+"""Figures of downstream results, in the look of `prb.reporting.style`.
 
 `write_*` is what a verb calls when it has finished: it puts the verb's figure into the run folder, or notes that
 matplotlib is missing.
@@ -37,11 +37,6 @@ def write_bon(summary: Result, folder: Path, progress: Progress = SILENT) -> Non
 def write_ppo(summary: Result, folder: Path, progress: Progress = SILENT) -> None:
     rows = read_curves(folder / CURVES, up_to=summary["train"]["steps"])
     write_or_note(partial(ppo, {**summary, "curves": rows}), folder / "curves.svg", progress)
-
-
-def write_curve(result: Result, folder: Path, progress: Progress = SILENT) -> None:
-    draw = partial(learning_curve, {result["method"]: result["points"]}, title=result["dataset"])
-    write_or_note(draw, folder / "curve.svg", progress)
 
 
 def write_scatter(result: Result, folder: Path, progress: Progress = SILENT) -> None:
@@ -99,22 +94,6 @@ def ppo(summary: Result, *paths: Path) -> None:
             axes.set_xlabel("step")
             axes.grid(axis="y")
         figure.suptitle(title, x=0.01, ha="left")
-
-
-def learning_curve(curves: Mapping[str, Sequence[Result]], *paths: Path, title: str) -> None:
-    """Accuracy against the number of labeled pairs of a user, one line per method."""
-    with drawing(*paths, width=6, height=4, alt=f"Accuracy against labeled pairs of the user. {title}") as figure:
-        axes = figure.add_subplot()
-        for n, (name, points) in enumerate(curves.items()):
-            estimates = [point["accuracy"] for point in points]
-            places = [place + 0.06 * (n - (len(curves) - 1) / 2) for place in range(len(points))]
-            values = [100 * estimate["value"] for estimate in estimates]
-            axes.errorbar(places, values, yerr=whiskers(estimates), label=name, elinewidth=0.8, **series(n))
-        axes.axhline(50, color=SOFT, linewidth=0.8, linestyle=":")
-        first = next(iter(curves.values()))
-        axes.set_xticks(range(len(first)), [str(point["m"]) for point in first])
-        axes.set(xlabel="labeled pairs of the user", ylabel="accuracy, %", title=title)
-        figure.legend(loc="outside right upper")
 
 
 # --- correlation ---

@@ -194,12 +194,6 @@ def train_lines(card: Result) -> list[str]:
     return lines + [f"{name}: {value}" for name, value in card["report"].items()]
 
 
-def curve_table(result: Result) -> Table:
-    rows = tuple((str(p["m"]), interval(p["accuracy"]), interval(p["person_effect"])) for p in result["points"])
-    title = f"{result['method']} on {result['dataset']}"
-    return Table(title, ("labeled pairs per user", "accuracy", "person effect"), rows, ("In % with 95 % intervals.",))
-
-
 # --- data, models, cache ---
 def stats_table(stats: Result, name: str) -> Table:
     return Table(name, ("what", "value"), tuple((what.replace("_", " "), _figure(v)) for what, v in _flat(stats)))

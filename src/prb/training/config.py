@@ -1,4 +1,4 @@
-"""Settings of `prb train`: of heads on frozen features, of whole models, and of learning curves."""
+"""Settings of `prb train`: of heads on frozen features, and of whole models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from prb.config import (
     Name,
     NonNegative,
     OutputConfig,
-    Place,
     Positional,
     Positive,
     RankerName,
@@ -74,7 +73,7 @@ class TrainConfig(OutputConfig, EngineConfig, DataConfig):
     @model_validator(mode="after")
     def check_specs(self) -> Self:
         from prb.models.personal.features import check_features
-        from prb.models.personal.method import METHODS
+        from prb.models.personal.methods import METHODS
 
         METHODS.check(Spec.parse(self.method))
         check_features(self.features)
@@ -159,21 +158,3 @@ class FullConfig(OutputConfig, UserConfig, DataConfig):
         if self.method == "reward-model":
             return str(Spec("classifier", {"path": model, **more}))
         return str(Spec("implicit", {"policy": model, "reference": self.base, "beta": str(self.beta), **more}))
-
-
-@config
-class CurveConfig(DataConfig):
-    """How much labeled pairs of a new user help a trained head; writes curve.json and curve.svg into its folder."""
-
-    verb: ClassVar[str] = "train curve"
-
-    path: Positional[Place]
-    """Folder of a trained head."""
-    m: Annotated[tuple[Size, ...], Field(min_length=1)] = (0, 1, 2, 4)
-    """How many labeled pairs of each user are shown."""
-    held: Count = 2
-    """How many rows of each user are scored at every m: the last ones."""
-    json: bool = False
-    """Print curve.json to stdout."""
-    quiet: bool = False
-    """Show no progress."""

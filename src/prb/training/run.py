@@ -1,56 +1,132 @@
-"""`prb train`: from pairs to a folder that `personal?path=` reads, with a card that describes it.
+"""`prb train METHOD`: from pairs to a folder that `personal?path=` reads, with a card that describes it.
 
-`prb train curve`: how much labeled pairs of a new user help.
+`matcher` first tunes the LLM behind its features with LoRA, so that posts of a pole are near the answers for it; that
+needs the `train` extra.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import compress, product
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from prb import __version__
 from prb.config import Condition, UserConfig
 from prb.data.load import Dataset, load
+from prb.data.named.composed import Lesson
 from prb.engine.executors import Executor, open_executor
-from prb.errors import BadInput, MissingExtra
+from prb.engine.load import Loading
+from prb.errors import BadInput, MissingExtra, PrbError
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
-from prb.models.personal.features import Features, features_of
+from prb.hashing import draw
+from prb.models.personal.features import FEATURES, Features, features_of
 from prb.models.personal.head import CARD, Head, Personal, infer_codes, read, save
-from prb.models.personal.method import METHODS, Floats
-from prb.models.personal.methods import Matcher
+from prb.models.personal.methods import METHODS, Floats, Matcher
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import Finished, RunFolder, read_lines, remove, sealed, write_bytes, write_json
+from prb.runs import Finished, RunFolder, remove, write_json
 from prb.stats.estimate import share
-from prb.stats.paired import difference
-from prb.training.config import WHOLE_MODELS, CurveConfig, FullConfig, TrainConfig
-from prb.training.examples import Examples, Ints, encode_lessons, fold_of, lessons_of, open_training, prepare, split_off
-from prb.training.loop import (
+from prb.stats.paired import Difference, difference
+from prb.training.config import LORA_ALPHA, WHOLE_MODELS, FullConfig, TrainConfig
+from prb.training.learning import (
+    Epoch,
+    Examples,
+    HeadResults,
+    Ints,
     Learning,
     credits_of,
-    first_rows,
-    fitted_codes,
+    encode_lessons,
+    fold_of,
     held_out_margins,
     learn,
-    margins,
+    lessons_of,
+    open_training,
+    prepare,
     results,
+    split_off,
     support_and_scored,
 )
-from prb.types import Ask, Choice, Failure, Pair, TrainedOn
+from prb.types import Ask, Choice, Estimate, Failure, Pair, TrainedOn
+from prb.weights import share as make_readable
 
-CHECKPOINT, SWEEP = "checkpoint.safetensors", "sweep.jsonl"
+CHECKPOINT, SWEEP, ADAPTER = "checkpoint.safetensors", "sweep.json", "adapter"
 CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled")
 VALIDATION_ROWS = 2_000
 """Held-out rows that are scored under every condition for the card, at most."""
 L2 = (0.001, 0.01, 0.1, 1.0)
 """What a sweep tries."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation(HeadResults):
+    """How a head does on the validation users; accuracy, loss and person effect are those under `profile`."""
+
+    users: int
+    labelled_pairs_shown: int
+    by_condition: dict[Condition, Estimate]
+    gain: Difference
+    control: Difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried(HeadResults):
+    """A setting, and how heads with it do on users they were not trained on."""
+
+    method: str
+    l2: float
+    epochs: int
+    """The best of the median fold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    name: str
+    fingerprint: str
+    split: str | None
+    rows: int
+    unreadable: int
+    """Rows whose answers could not be encoded."""
+    users: int
+    clusters: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedOn:
+    rows: int
+    users: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadCard:
+    """What `card.json` says beside its format and the method: what a head was trained on, how, and how it does."""
+
+    prb: str = __version__
+    features: str
+    adapter: str | None
+    """Folder of the LoRA adapter, beside the card, of an LLM that was tuned for the head."""
+    features_fingerprint: str
+    size: int
+    data: TrainingData
+    train: dict[str, Any]
+    """The settings."""
+    seed: int
+    l2: float
+    fitted_on: FittedOn
+    trained_on: dict[str, Any]
+    best_epoch: int
+    curve: list[Epoch]
+    report: dict[str, Any]
+    """What the method says about itself."""
+    validation: Validation | None
+    sweep: list[Tried] | None
 
 
 def train(config: TrainConfig | FullConfig | None = None, *, progress: Progress = SILENT, **changes: Any) -> Finished:
@@ -89,8 +165,6 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
     about = {"features": config.features}
     tuned: dict[str, Any] = {}
     if isinstance(method, Matcher):
-        from prb.training.tune import ADAPTER, tune
-
         tuned = tune(method, lessons_of(dataset.source), config.features, config.target, config.seed, progress)
         about["adapter"] = ADAPTER
     features = features_of(about, config.target, executor)
@@ -105,42 +179,43 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
     if config.sweep:
         kept = config.target / SWEEP
         tried = sweep([spec], examples, rows, learning, config.folds, kept=kept, progress=progress)
-        spec, learning = tried[0]["method"], replace(learning, l2=tried[0]["l2"], epochs=max(1, tried[0]["epochs"]))
-        fit, held = rows, rows[:0]  # the folds have chosen the settings; nobody needs to be held out any more
+        best = tried[0]
+        spec, learning = best.method, replace(learning, l2=best.l2, epochs=max(1, best.epochs))
+        fit, held = rows, rows[:0]  # the folds have chosen the settings; no user needs to be held out any more
     checkpoint = config.target / CHECKPOINT
     learned = learn(spec, examples, fit, held, learning, lessons=lessons, checkpoint=checkpoint, progress=progress)
-    card = {
-        "prb": __version__,
-        **about,
-        "features_fingerprint": features.fingerprint,
-        "size": examples.size,
-        "data": {
-            "name": dataset.name,
-            "fingerprint": dataset.fingerprint,
-            "split": dataset.split,
-            "rows": len(dataset),
-            "unreadable": len(dataset) - len(rows),
-            "users": len(examples.users),
-            "clusters": len(set(dataset.index.clusters)),
-        },
-        "train": config.saved(),
-        "seed": config.seed,
-        "l2": learning.l2,
-        "fitted_on": {"rows": len(fit), "users": len(np.unique(examples.user[fit]))},
-        "trained_on": TrainedOn.of(compress(dataset, np.isin(np.arange(len(dataset)), fit))).as_card(),
-        "best_epoch": learned.best,
-        "curve": learned.curve,
-        "report": {**learned.report, **tuned},
-        "validation": validate(learned.head, features, dataset, examples, held, config) if len(held) else None,
-        "sweep": tried,
-    }
-    return save(learned.head, config.target, card)
+    card = HeadCard(
+        features=config.features,
+        adapter=about.get("adapter"),
+        features_fingerprint=features.fingerprint,
+        size=examples.size,
+        data=TrainingData(
+            name=dataset.name,
+            fingerprint=dataset.fingerprint,
+            split=dataset.split,
+            rows=len(dataset),
+            unreadable=len(dataset) - len(rows),
+            users=len(examples.users),
+            clusters=len(set(dataset.index.clusters)),
+        ),
+        train=config.saved(),
+        seed=config.seed,
+        l2=learning.l2,
+        fitted_on=FittedOn(rows=len(fit), users=len(np.unique(examples.user[fit]))),
+        trained_on=TrainedOn.of(compress(dataset, np.isin(np.arange(len(dataset)), fit))).as_card(),
+        best_epoch=learned.best,
+        curve=learned.curve,
+        report={**learned.report, **tuned},
+        validation=validate(learned.head, features, dataset, examples, held, config) if len(held) else None,
+        sweep=tried,
+    )
+    return save(learned.head, config.target, msgspec.to_builtins(card))
 
 
 def validate(
     head: Head, features: Features, dataset: Dataset, examples: Examples, held: Ints, config: TrainConfig
-) -> dict[str, Any]:
-    """Gain and control on the validation users, by the same queries that an evaluation makes."""
+) -> Validation:
+    """By the same queries that an evaluation makes."""
     support, scored = support_and_scored(head, examples, held[:VALIDATION_ROWS])
     needed = {int(row) for row in (*support, *scored)}
     pairs = {n: item for n, item in enumerate(dataset) if n in needed and isinstance(item, Pair)}
@@ -158,14 +233,17 @@ def validate(
     credit = {c: credits_of(m) for c, m in by_condition.items()}
     clusters = examples.cluster[rows]
     answered = ~np.isnan(by_condition["profile"])
-    return {
-        "users": len(set(examples.user[rows].tolist())),
-        "labelled_pairs_shown": len(support),
-        "by_condition": {c: share(v[~np.isnan(v)], clusters[~np.isnan(v)]).as_dict() for c, v in credit.items()},
-        "gain": difference(credit["profile"], credit["none"], clusters).as_dict(),
-        "control": difference(credit["profile"], credit["shuffled"], clusters).as_dict(),
-        **results(by_condition["profile"][answered], examples, rows[answered]),
-    }
+    own = results(by_condition["profile"][answered], examples, rows[answered])
+    return Validation(
+        accuracy=own.accuracy,
+        loss=own.loss,
+        person_effect=own.person_effect,
+        users=len(set(examples.user[rows].tolist())),
+        labelled_pairs_shown=len(support),
+        by_condition={c: share(v[~np.isnan(v)], clusters[~np.isnan(v)]) for c, v in credit.items()},
+        gain=difference(credit["profile"], credit["none"], clusters),
+        control=difference(credit["profile"], credit["shuffled"], clusters),
+    )
 
 
 def condition_margins(model: Personal, builder: QueryBuilder, pairs: Sequence[Pair], condition: Condition) -> Floats:
@@ -198,27 +276,34 @@ def sweep(
     *,
     kept: Path | None = None,
     progress: Progress = SILENT,
-) -> list[dict[str, Any]]:
+) -> list[Tried]:
     """All candidates, the best first: by held-out accuracy, then by held-out loss. `kept` survives an interruption.
 
     Settings are chosen by cross-validation over the training users and by nothing else.
     """
     todo = [candidate for spec in specs for candidate in candidates(spec, learning)]
-    tried = read_lines(kept) if kept and kept.exists() else ()
-    done = {(t["method"], t["l2"]): t for t in tried}
+    done = {(tried.method, tried.l2): tried for tried in _read_sweep(kept)}
     progress.begin(f"cross-validating {len(todo)} settings", total=len(todo), done=len(done))
     for spec, setting in todo:
         if (spec, setting.l2) in done:
             continue
         done[spec, setting.l2] = cross_validate(spec, examples, rows, setting, folds)
         if kept:
-            write_bytes(kept, b"".join(map(sealed, done.values())))
+            write_json(kept, list(done.values()))
         progress.advance()
-    return sorted(done.values(), key=lambda t: (-t["accuracy"]["value"], t["loss"]))
+    return sorted(done.values(), key=lambda tried: (-(tried.accuracy.value or 0), tried.loss or 0))
 
 
-def cross_validate(spec: str, examples: Examples, rows: Ints, learning: Learning, folds: int) -> dict[str, Any]:
-    """Every row is scored by a head that was trained without its user; `epochs` is the best of the median fold."""
+def _read_sweep(path: Path | None) -> list[Tried]:
+    """What was tried before an interruption; a file that cannot be read is tried again."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Tried]) if path and path.exists() else []
+    except msgspec.DecodeError:
+        return []
+
+
+def cross_validate(spec: str, examples: Examples, rows: Ints, learning: Learning, folds: int) -> Tried:
+    """Every row is scored by a head that was trained without its user."""
     clusters = examples.cluster[rows]
     fold = fold_of(clusters, folds, learning.seed)
     scored, epochs = [], []
@@ -230,43 +315,182 @@ def cross_validate(spec: str, examples: Examples, rows: Ints, learning: Learning
         epochs.append(learned.best)
     held_margins, held_rows = map(np.concatenate, zip(*scored, strict=True))
     order = np.argsort(held_rows)
-    figures = results(held_margins[order], examples, held_rows[order])
-    return {"method": spec, "l2": learning.l2, "epochs": int(median(epochs)), **figures}
+    own = results(held_margins[order], examples, held_rows[order])
+    return Tried(
+        method=spec,
+        l2=learning.l2,
+        epochs=int(median(epochs)),
+        accuracy=own.accuracy,
+        loss=own.loss,
+        person_effect=own.person_effect,
+    )
 
 
-def learning_curve(config: CurveConfig, *, progress: Progress = SILENT) -> dict[str, Any]:
-    """Accuracy of a trained head on unseen users by number of labeled pairs; also written to its folder."""
-    head, card = read(config.path)
-    dataset = load(config.dataset, split=config.split, limit=config.limit, skip_bad=config.skip_bad)
-    features, k, rank = features_of(card, config.path), card["train"]["k"], card["train"]["ranker"]
-    examples = prepare(dataset, features, joint=head.method.joint, k=k, rank=rank, progress=progress)
-    points = curve(head, examples, examples.readable, config.m, config.held)
-    result = {"method": head.spec, "dataset": dataset.name, "fingerprint": dataset.fingerprint, "points": points}
-    write_json(config.path / "curve.json", result)
-    return result
+# Tuning the LLM behind the features.
+
+HELD_AXES = 0.1
+"""Share of the axes that only say which pass was best."""
+LONGEST = 256
+"""Tokens of a text that are read while tuning."""
+TOGETHER = 16
+"""Texts of a forward pass."""
+TINY = 1e-6
 
 
-def curve(head: Head, examples: Examples, rows: Ints, ms: tuple[int, ...], held: int) -> list[dict[str, Any]]:
-    """Accuracy and person effect for every m; a user with fewer pairs gives all of them.
+def tune(
+    method: Matcher, lessons: Sequence[Lesson], features: str, folder: Path, seed: int, progress: Progress
+) -> dict[str, Any]:
+    """Write the adapter of the best pass into `folder`, an empty one if no pass helps; returns it for the card."""
+    spec = Spec.parse(features)
+    options = FEATURES.check(spec) if spec.name == "hidden" else {}
+    if not options.get("alone") or options.get("pool", "mean") != "mean":
+        raise BadInput(f"matcher tunes an LLM: --features 'hidden?lm=smollm2&layer=22&alone=true', not {features!r}")
+    if options["loading"].adapter:
+        raise BadInput("matcher trains an adapter of its own; features with adapter= cannot be tuned")
+    order = sorted(lessons, key=lambda lesson: draw(seed, lesson.axis))
+    if len(order) < 2:
+        raise BadInput("matcher needs at least two labeled axes")
+    held = order[: max(1, round(HELD_AXES * len(order)))]
+    tuner = Tuner(method, options["lm"], options.get("layer", -1), options["loading"], seed)
+    tuner.measure(order)
+    curve = [{"pass": 0, "held_axes": tuner.matched(held)}]
+    tuner.save(folder / ADAPTER)
+    progress.begin(f"tuning {options['lm']}", total=method.passes)
+    for number in range(1, method.passes + 1):
+        loss = tuner.one_pass(order[len(held) :], number)
+        curve.append({"pass": number, "loss": loss, "held_axes": tuner.matched(held)})
+        if curve[-1]["held_axes"] > max(point["held_axes"] for point in curve[:-1]):
+            tuner.save(folder / ADAPTER)
+        progress.advance()
+    return {"tuning": curve, "held_axes": [lesson.axis for lesson in held]}
 
-    The scored rows are the same for every m: of each user the last `held` ones; the labeled pairs come from the rows
-    before them. So the points of a curve differ in m alone.
-    """
-    candidates, scored = last_rows(examples, rows, held)
-    points = []
-    for m in ms:
-        support = candidates[first_rows(examples.user[candidates], m)[0]]
-        codes = fitted_codes(head, examples, support) if head.method.code_size else None
-        points.append({"m": m, **results(margins(head, examples, scored, codes), examples, scored)})
-    return points
+
+def linear_below(model: Any, layer: int) -> list[str]:
+    """Names of the linear maps in the layers that a state depends on."""
+    from torch.nn import Linear
+
+    numbered = (
+        (name, re.search(r"\.(\d+)\.", name)) for name, part in model.named_modules() if isinstance(part, Linear)
+    )
+    return [name for name, number in numbered if number and int(number[1]) < layer]
 
 
-def last_rows(examples: Examples, rows: Ints, held: int) -> tuple[Ints, Ints]:
-    """The last `held` rows of each user are scored, the others may be shown: (shown, scored)."""
-    order = np.argsort(examples.user[rows], kind="stable")
-    users, count = np.unique(examples.user[rows], return_counts=True)
-    if (count <= held).any():
-        few = examples.users[int(users[np.argmin(count)])]
-        raise BadInput(f"user {few!r} has {count.min()} rows, too few to score {held} and show at least one")
-    before_last = np.arange(len(rows)) < np.repeat(np.cumsum(count) - held, count)
-    return rows[np.sort(order[before_last])], rows[np.sort(order[~before_last])]
+class Tuner:
+    def __init__(self, method: Matcher, lm: str, layer: int, loading: Loading, seed: int) -> None:
+        try:
+            import peft
+            import torch
+        except ImportError:
+            raise MissingExtra("matcher", "train") from None
+        from prb.engine.heads import at_layer
+        from prb.engine.load import load as load_weights
+
+        torch.manual_seed(seed)
+        base = load_weights(lm, "causal", replace(loading, dtype="fp32"))
+        layers = base.model.config.get_text_config().num_hidden_layers
+        layer %= layers + 1
+        lora = peft.LoraConfig(
+            r=method.rank,
+            lora_alpha=LORA_ALPHA * method.rank,
+            target_modules=linear_below(base.model, layer),
+        )
+        self._model: Any = peft.get_peft_model(base.model, lora)
+        self._body = at_layer(base, layer)
+        self._tokenizer, self._method, self._seed = base.tokenizer, method, seed
+        weights = [weight for weight in self._model.parameters() if weight.requires_grad]
+        self._optimizer = torch.optim.AdamW(weights, lr=method.rate)
+        self._mean, self._deviation = torch.zeros(()), torch.ones(())
+
+    def measure(self, lessons: Sequence[Lesson]) -> None:
+        """Mean and deviation of the untuned states, which a few directions would dominate otherwise."""
+        import torch
+
+        with torch.inference_mode():
+            states = self._states([text for lesson in lessons for posts in lesson.posts for text in posts[:2]])
+        self._mean, self._deviation = states.mean(0).clone(), states.std(0).clone() + TINY
+
+    def one_pass(self, lessons: Sequence[Lesson], number: int) -> float:
+        """A few texts of every axis; returns the mean loss."""
+        rng = np.random.default_rng([self._seed, number])
+        shuffled = [lessons[n] for n in rng.permutation(len(lessons))]
+        self._model.train()
+        losses = []
+        for start in range(0, len(shuffled), self._method.axes):
+            loss = self._loss(shuffled[start : start + self._method.axes], rng)
+            if not bool(loss.isfinite()):
+                raise PrbError(f"matcher: the loss is {float(loss.detach())}; try a smaller rate")
+            self._optimizer.zero_grad()
+            loss.backward()
+            self._optimizer.step()
+            losses.append(float(loss.detach()))
+        return float(np.mean(losses))
+
+    def _loss(self, lessons: Sequence[Lesson], rng: np.random.Generator) -> Any:
+        """Posts side with their pole on their own axis, and take no side on others."""
+        import torch
+        from torch.nn.functional import softplus
+
+        posts: list[str] = []
+        answers: list[str] = []
+        poles, of_post, of_question = [], [], []
+        for number, lesson in enumerate(lessons):
+            for pole, texts in zip((1.0, -1.0), lesson.posts, strict=True):
+                drawn = rng.permutation(len(texts))[: self._method.posts]
+                posts += [texts[n] for n in drawn]
+                poles += [pole] * len(drawn)
+                of_post += [number] * len(drawn)
+            for n in rng.permutation(len(lesson.answers))[: self._method.questions]:
+                answers += lesson.answers[n][1:]
+                of_question.append(number)
+        vectors = self._encode([*posts, *answers])
+        sides = vectors[len(posts) :]
+        match = self._method.scale * vectors[: len(posts)] @ (sides[::2] - sides[1::2]).T
+        same_axis = torch.tensor(of_post)[:, None] == torch.tensor(of_question)[None]
+        right = torch.tensor(poles)[:, None] * match
+        elsewhere = match[~same_axis].square().mean() if bool((~same_axis).any()) else match.new_zeros(())
+        return softplus(-right[same_axis]).mean() + self._method.apart * elsewhere
+
+    def matched(self, lessons: Sequence[Lesson]) -> float:
+        """How often, of a post for each pole, the right one is nearer to the first answer than to the second."""
+        import torch
+
+        self._model.eval()
+        shares = []
+        with torch.inference_mode():
+            for lesson in lessons:
+                first, second = (self._encode(posts) for posts in lesson.posts)
+                sides = self._encode([text for _, *pair in lesson.answers for text in pair])
+                gaps = (sides[::2] - sides[1::2]).T
+                shares.append(float(((first @ gaps)[:, None] > (second @ gaps)[None]).float().mean()))
+        return float(np.mean(shares))
+
+    def _encode(self, texts: Sequence[str]) -> Any:
+        """Standardized states of unit length."""
+        from torch.nn.functional import normalize
+
+        return normalize((self._states(texts) - self._mean) / self._deviation, dim=-1)
+
+    def _states(self, texts: Sequence[str]) -> Any:
+        """Mean states of the layer, a few texts at a time, short ones together."""
+        import torch
+
+        ids = [self._tokenizer(text)["input_ids"][:LONGEST] for text in texts]
+        order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
+        chunks = [order[n : n + TOGETHER] for n in range(0, len(order), TOGETHER)]
+        states = torch.cat([self._mean_states([ids[n] for n in chunk]) for chunk in chunks])
+        return states[torch.tensor(np.argsort(order))]
+
+    def _mean_states(self, ids: Sequence[list[int]]) -> Any:
+        import torch
+
+        longest = max(map(len, ids))
+        device = next(self._model.parameters()).device
+        tokens = torch.tensor([each + [0] * (longest - len(each)) for each in ids], device=device)
+        mask = torch.tensor([[1] * len(each) + [0] * (longest - len(each)) for each in ids], device=device)
+        states = self._body(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
+        weights = mask[:, :, None].float()
+        return (states * weights).sum(1) / weights.sum(1)
+
+    def save(self, folder: Path) -> None:
+        self._model.save_pretrained(str(folder))
+        make_readable(folder)

@@ -25,7 +25,7 @@ from prb.errors import BadInput, PrbError, Unreachable
 from prb.evaluation.run import evaluate
 from prb.grading.run import grade
 from prb.models.personal.features import Cached
-from prb.training.examples import prepare
+from prb.training.learning import prepare
 from prb.types import RewardModel
 from tests.conftest import make_row, make_twins
 from tests.downstream import fakes
@@ -92,7 +92,7 @@ def test_best_of_n_and_grades_are_those_of_a_local_run(data: Path, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_features_are_those_of_a_local_run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prb.training.examples.CHUNK", 2)
+    monkeypatch.setattr("prb.training.learning.CHUNK", 2)
     dataset, ways = load(str(data)), {"joint": False, "k": 2, "rank": "recency"}
     here = prepare(dataset, Letters(), **ways)
     vectors, rows = np.array(here.vectors), np.array(here.rows)

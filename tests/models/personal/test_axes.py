@@ -9,8 +9,7 @@ import pytest
 
 from prb.errors import BadInput
 from prb.models.personal.features import Alone, Encoded
-from prb.models.personal.method import METHODS, Taught, View
-from prb.models.personal.methods import shrunk_inverse, within_covariance
+from prb.models.personal.methods import METHODS, Taught, View, shrunk_inverse, within_covariance
 from prb.runs import read_json
 from prb.text.encoders import ENCODERS
 from prb.training.config import TrainConfig

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prb.models.personal.method import METHODS, Pairs, View
+from prb.models.personal.methods import METHODS, Pairs, View
 from tests.training.synthetic import Users, conflicting_users, cosine, implied_taste
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 
 from prb.models.personal.head import tensors  # noqa: E402
-from prb.models.personal.method import Step, bradley_terry  # noqa: E402
-from prb.models.personal.methods import active_units, gaussian_kl, warm_up  # noqa: E402
-from prb.training.loop import Learned, Learning, first_rows, fitted_codes, learn, margins  # noqa: E402
+from prb.models.personal.methods import Step, active_units, bradley_terry, gaussian_kl, warm_up  # noqa: E402  # noqa: E402
+from prb.training.learning import Learned, Learning, first_rows, fitted_codes, learn, margins  # noqa: E402
 
 GRADUAL = [name for name in METHODS if not METHODS.make(name).closed_form]
 BLIND = ["bt", "lore", "pal", "vpl"]

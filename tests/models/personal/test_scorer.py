@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,9 @@ def test_a_plan_is_read_in_the_place_of_posts() -> None:
 def test_known_users_differ_and_new_users_are_all_the_same() -> None:
     pytest.importorskip("torch", reason="needs the torch extra")
     queries = [Query(question="q", user=user, posts=POSTS[:n]) for user, n in (("ann", 0), ("bob", 1), (None, 0))]
-    known, stranger, nobody = scorer(lore_head()).score([Ask(query, "An answer") for query in queries])
+    known, stranger, unknown = scorer(lore_head()).score([Ask(query, "An answer") for query in queries])
     assert known != stranger
-    assert stranger == nobody  # bit for bit: this method does not use posts
+    assert stranger == unknown  # bit for bit: this method does not use posts
 
 
 def test_codes_from_labeled_pairs_replace_what_training_knew() -> None:
@@ -127,8 +128,24 @@ def test_a_folder_without_a_head_and_other_features_are_refused(tmp_path: Path) 
     with pytest.raises(BadInput, match="was trained on features 'another'"):
         MODELS.make(f"personal?path={tmp_path / 'head'}")
     (tmp_path / "head" / "weights.safetensors").write_bytes(b"broken")
-    with pytest.raises(BadInput, match="was changed"):
+    with pytest.raises(BadInput, match="cannot be read as a trained head"):
         read(tmp_path / "head")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"params": {"weights": np.zeros(7)}}, r"weights has shape \(7,\), not \(513,\)"),
+        ({"params": {}}, "it has no array 'weights'"),
+        ({"params": {"weights": np.full(2 * SIZE + 1, np.nan)}}, "not all finite"),
+        ({"scaler": Scaler(np.zeros((3, SIZE)), np.zeros((2, SIZE)))}, "scaler.answer has shape"),
+        ({"prior_mean": np.zeros(5)}, "nobody has shape"),
+    ],
+)
+def test_weights_that_do_not_fit_their_method_are_refused(change: dict[str, Any], why: str, tmp_path: Path) -> None:
+    save(replace(light_head(), **change), tmp_path, CARD)
+    with pytest.raises(BadInput, match=why):
+        read(tmp_path)
 
 
 def test_unknown_features_are_named() -> None:

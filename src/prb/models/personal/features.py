@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from prb.cache import Cache, Memo
-from prb.engine.executors import Executor, Later, Spread, begin, window
+from prb.engine.executors import Executor
 from prb.engine.load import DEFAULT_LOADING, Loading
 from prb.errors import BadSpec, PrbError, unknown
 from prb.failures import RESUME
@@ -97,7 +97,7 @@ class Encoded:
         return list(self._encoder.encode(texts))
 
 
-class Cached(Spread):
+class Cached:
     """Vectors, from the cache on disk where it has them."""
 
     def __init__(self, inner: Features) -> None:
@@ -111,25 +111,15 @@ class Cached(Spread):
             unpack=lambda text: np.frombuffer(b64decode(text), dtype="<f4"),
         )
 
-    @property
-    def window(self) -> int:
-        return window(self._inner)
-
     def texts(self, texts: Sequence[str]) -> Matrix:
         if not texts:
             return self._inner.texts(texts)
-        return np.stack(encoded_texts(self.begin("texts", texts).result()))
+        keys = [digest(self.fingerprint, "text", text) for text in texts]
+        return np.stack(encoded_texts(self._memo.map(self._inner.texts, texts, keys)))
 
     def answers(self, asks: Sequence[Ask]) -> list[Vector | Failure]:
-        return list(self.begin("answers", asks).result())
-
-    def begin(self, method: str, batch: Sequence[Any]) -> Later:
-        """Hand in what is not cached."""
-        if method == "texts":
-            keys = [digest(self.fingerprint, "text", text) for text in batch]
-        else:
-            keys = [digest(self.fingerprint, "answer", flat(ask.query), ask.answer) for ask in batch]
-        return Later(self._memo.start(lambda new: begin(self._inner, method, new).result, batch, keys))
+        keys = [digest(self.fingerprint, "answer", flat(ask.query), ask.answer) for ask in asks]
+        return self._memo.map(self._inner.answers, asks, keys)
 
 
 class Shifted:

@@ -18,12 +18,14 @@ from prb.errors import BadInput, MissingExtra
 from prb.hashing import digest
 from prb.models import execution_of
 from prb.models.personal.features import Features, features_of
-from prb.models.personal.method import METHODS, Floats, Method, Pairs, Taught, View
+from prb.models.personal.methods import METHODS, Floats, Method, Pairs, Taught, View
 from prb.runs import draft, read_json, write_json
 from prb.text.encoders import Vector
 from prb.types import Ask, Choice, Failure, Pair, Query
 
 CARD, WEIGHTS, USERS = "card.json", "weights.safetensors", "users.json"
+PRIOR_MEAN = "nobody"
+"""Its name in the weights of format 1."""
 FORMAT = 1
 FLAT = 1e-8
 """A feature that varies less than this is not scaled."""
@@ -76,7 +78,7 @@ class Head:
     """Of the method, e.g. `bilinear?rank=8`."""
     params: Mapping[str, Floats]
     scaler: Scaler
-    nobody: Floats
+    prior_mean: Floats
     """The code of a user about whom nothing is known."""
     codes: Mapping[str, Floats] = field(default_factory=dict)
     """By user seen in training, for methods that keep a code of each."""
@@ -98,8 +100,8 @@ class Head:
         """A code for each user from their labeled pairs."""
         if not self.method.code_size:
             return np.zeros((users, 0))
-        pairs, nobody = tensors(self.scaler.pairs(support)), require_torch().from_numpy(self.nobody)
-        return np.asarray(self.method.infer(self.tensors(), pairs, users, nobody).detach().numpy())
+        pairs, prior_mean = tensors(self.scaler.pairs(support)), require_torch().from_numpy(self.prior_mean)
+        return np.asarray(self.method.infer(self.tensors(), pairs, users, prior_mean).detach().numpy())
 
     def tensors(self) -> dict[str, Any]:
         """The parameters for torch, in double precision."""
@@ -134,24 +136,16 @@ def save(head: Head, folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
     arrays = {f"param.{name}": value for name, value in head.params.items()} | {
         "scaler.answer": head.scaler.answer,
         "scaler.text": head.scaler.text,
-        "nobody": head.nobody,
-        "codes": np.stack(list(head.codes.values())) if head.codes else np.zeros((0, len(head.nobody))),
+        PRIOR_MEAN: head.prior_mean,
+        "codes": np.stack(list(head.codes.values())) if head.codes else np.zeros((0, len(head.prior_mean))),
     }
     with draft(folder / WEIGHTS) as part:
         # not `save_file`, whose files only their owner can read
         part.write_bytes(packed({name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}))
     write_json(folder / USERS, list(head.codes))
     whole_card = {"format": FORMAT, "method": head.spec, **card}
-    whole_card["digests"] = _digests(folder, whole_card)
     write_json(folder / CARD, whole_card)
     return whole_card
-
-
-def _digests(folder: Path, card: Mapping[str, Any]) -> dict[str, str]:
-    """Hashes that show a change of any file of a head; the card's covers its other entries."""
-    entries = {name: value for name, value in card.items() if name != "digests"}
-    files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (WEIGHTS, USERS)}
-    return {**files, CARD: digest(entries).hex()}
 
 
 def read(folder: Path) -> tuple[Head, dict[str, Any]]:
@@ -166,17 +160,37 @@ def read(folder: Path) -> tuple[Head, dict[str, Any]]:
     from safetensors.numpy import load_file
 
     try:
-        recorded = card.get("digests")
-        changed = [name for name, value in _digests(folder, card).items() if recorded and recorded[name] != value]
-        if changed:
-            raise BadInput(f"{folder / changed[0]} was changed after it was written; train it again")
         arrays = {name: np.asarray(a, dtype=np.float64) for name, a in load_file(folder / WEIGHTS).items()}
-        params = {name.removeprefix("param."): a for name, a in arrays.items() if name.startswith("param.")}
-        codes = dict(zip(read_json(folder / USERS), arrays["codes"], strict=True))
-        scaler = Scaler(arrays["scaler.answer"], arrays["scaler.text"])
-        return Head(card["method"], params, scaler, arrays["nobody"], codes), card
+        users = read_json(folder / USERS)
+        head = Head(
+            card["method"],
+            {name.removeprefix("param."): a for name, a in arrays.items() if name.startswith("param.")},
+            Scaler(arrays["scaler.answer"], arrays["scaler.text"]),
+            arrays[PRIOR_MEAN],
+            dict(zip(users, arrays["codes"], strict=True)),
+        )
+        _check_arrays(head, arrays["codes"])
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        raise BadInput(f"{folder} is damaged: {error}") from None
+        raise BadInput(f"{folder} cannot be read as a trained head: {error}") from None
+    return head, card
+
+
+def _check_arrays(head: Head, codes: Floats) -> None:
+    """Whether a method can compute with these arrays: a head may come from anybody."""
+    scaler = {"scaler.answer": head.scaler.answer, "scaler.text": head.scaler.text}
+    arrays = {**head.params, **scaler, PRIOR_MEAN: head.prior_mean, "codes": codes}
+    size, code = head.scaler.answer.shape[-1], head.method.code_size
+    expected = {**dict.fromkeys(scaler, (2, size)), **head.method.shapes(size)}
+    expected |= {PRIOR_MEAN: (code,), "codes": (len(codes), code)}
+    if head.method.tabled:
+        expected["people"] = (len(arrays.get("people", ())), code)
+    for name, shape in expected.items():
+        if name not in arrays:
+            raise ValueError(f"it has no array {name!r}")
+        if arrays[name].shape != shape:
+            raise ValueError(f"{name} has shape {arrays[name].shape}, not {shape}")
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        raise ValueError("its weights are not all finite")
 
 
 def fingerprint(folder: Path) -> str:
@@ -227,7 +241,7 @@ class Personal:
         return [rewards[n] for n in range(len(asks))]
 
     def _codes_of(self, queries: Sequence[Query]) -> Floats:
-        """From a user's past choices if the query has some, else what training knew of the user, else nobody's."""
+        """From a user's past choices if the query has some, else what training knew of the user, else the prior's."""
         histories = [query.choices for query in queries if query.choices]
         keys = [digest(*(text for choice in history for text in choice)) for history in histories]
 
@@ -235,9 +249,9 @@ class Personal:
             return list(infer_codes(self.head, self._features, new))
 
         inferred = iter(self._inferred.map(infer, histories, keys))
-        nobody = self.head.nobody
-        codes = [next(inferred) if q.choices else self._codes.get(q.user or "", nobody) for q in queries]
-        return np.stack([nobody if isinstance(code, Failure) else code for code in codes])
+        prior_mean = self.head.prior_mean
+        codes = [next(inferred) if q.choices else self._codes.get(q.user or "", prior_mean) for q in queries]
+        return np.stack([prior_mean if isinstance(code, Failure) else code for code in codes])
 
 
 def encode_answers(features: Features, asks: Sequence[Ask], *, joint: bool) -> list[Vector | Failure]:
@@ -284,8 +298,8 @@ def infer_codes(head: Head, features: Features, histories: Sequence[Sequence[Cho
     )
     usable = [n for n in chosen if n in rejected]
     if not usable:
-        return np.tile(head.nobody, (len(histories), 1))
-    view = view_of(features, [queries[n] for n in usable], np.tile(head.nobody, (len(usable), 1)))
+        return np.tile(head.prior_mean, (len(histories), 1))
+    view = view_of(features, [queries[n] for n in usable], np.tile(head.prior_mean, (len(usable), 1)))
     of_chosen, of_rejected = (np.stack([side[n] for n in usable]) for side in (chosen, rejected))
     return head.infer(Pairs(view, of_chosen, of_rejected, np.array([choices[n][0] for n in usable])), len(histories))
 

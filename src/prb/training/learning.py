@@ -1,0 +1,585 @@
+"""Pairs as numbers, and the loop that fits a head on them.
+
+Every text's vector is on disk once, with rows that point to them: a folder of the cache holds `vectors.f4` and
+`rows.i4`. Both are memory-mapped, so a million pairs take no more memory than a batch. The folder's name is a hash of
+the data and the features: methods share it.
+
+The loop is Adam over a method's parameters, with early stopping on held-out users and a checkpoint every epoch.
+Everything random is drawn from the seed and the number of the epoch, so a run that was killed and resumed ends with the
+same weights as one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+import prb.cache
+from prb.batches import chunks
+from prb.data.load import Dataset, deal, load, training_split
+from prb.data.named.composed import Lesson
+from prb.data.retrieve import ranker
+from prb.data.source import Source, open_source
+from prb.errors import BadInput, PrbError
+from prb.hashing import digest, draw
+from prb.models.personal.features import Features, encoded_texts
+from prb.models.personal.head import Head, Scaler, query_of, require_torch, tensors
+from prb.models.personal.methods import METHODS, Floats, Method, Pairs, Step, Taught, View
+from prb.progress import SILENT, Progress
+from prb.runs import draft, read_json, write_json, writing
+from prb.stats.estimate import codes, share
+from prb.stats.paired import Twins, person_effect
+from prb.types import Ask, Estimate, Failure, Pair, Query
+
+CHUNK = 256
+"""Pairs whose texts are encoded together."""
+RECENT = 300_000
+"""How many recent texts are recognized when they occur again; older ones are written twice to bound memory."""
+ABOUT, VECTORS, ROWS = "about.json", "vectors.f4", "rows.i4"
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Examples:
+    vectors: NDArray[np.float32]
+    rows: NDArray[np.int32]
+    """question, chosen, rejected, posts …: positions in `vectors`, -1 for none"""
+    users: list[str]
+    """Names of the users, by number."""
+    user: Ints
+    """The number of each row's user."""
+    cluster: Ints
+    twins: Ints
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def size(self) -> int:
+        return int(self.vectors.shape[1])
+
+    @property
+    def readable(self) -> Ints:
+        """Rows whose two answers could be encoded."""
+        return np.flatnonzero((self.rows[:, 1] >= 0) & (self.rows[:, 2] >= 0))
+
+    def pairs(self, positions: Ints, method: Method, code: Any) -> Pairs:
+        """Some rows with all their vectors; posts only for methods that use them."""
+        rows = np.asarray(self.rows[positions])
+        most = max(1, int((rows[:, 3:] >= 0).sum(axis=1).max(initial=0))) if method.uses_posts else 1
+        places = rows[:, 3 : 3 + most] if rows.shape[1] > 3 else np.full((len(rows), 1), -1)
+        shown = (places >= 0) & method.uses_posts
+        posts = np.where(shown[:, :, None], self.vectors[np.maximum(places, 0)], np.float32(0))
+        view = View(self.vectors[rows[:, 0]], posts, shown.astype(np.float32), code)
+        _, first, inverse = np.unique(self.user[positions], return_index=True, return_inverse=True)
+        number = np.argsort(np.argsort(first, kind="stable"))  # users as 0, 1, 2 … by first appearance
+        return Pairs(view, self.vectors[rows[:, 1]], self.vectors[rows[:, 2]], number[inverse])
+
+
+def fold_of(clusters: Ints, folds: int, seed: int) -> Ints:
+    """A fold for each row; see `deal`."""
+    independent = len(np.unique(clusters))
+    if independent < folds:
+        raise BadInput(f"{independent} independent users cannot be split into {folds} folds")
+    return np.asarray(deal(clusters.tolist(), folds, seed), dtype=np.int64)
+
+
+def split_off(clusters: Ints, share: float, seed: int) -> tuple[Ints, Ints]:
+    """Rows to fit on and rows of held-out clusters: about `share` of all clusters, but at least one."""
+    if share == 0:
+        return np.arange(len(clusters)), np.empty(0, dtype=np.int64)
+    names = np.unique(clusters)
+    if len(names) < 2:
+        raise BadInput("a single user cannot be split into training and validation; use --validation 0")
+    order = sorted(names.tolist(), key=lambda name: draw(seed, name, bits=256))
+    held = np.isin(clusters, order[: min(len(names) - 1, max(1, round(share * len(names))))])
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def open_training(spec: str, split: str | None, limit: int | None = None, *, skip_bad: bool = False) -> Dataset:
+    """Unlike an evaluation, training never falls back to the test rows."""
+    if split in ("test", "hard", "all"):
+        raise BadInput(f"--split {split}: a model that is trained on the test rows cannot be tested on them")
+    source = open_source(spec)
+    return load(source, split=split or training_split(source), limit=limit, skip_bad=skip_bad)
+
+
+def prepare(
+    dataset: Dataset, features: Features, *, joint: bool, k: int, rank: str, progress: Progress = SILENT
+) -> Examples:
+    """From the cache folder, or computed into it; what is not whole there is computed again."""
+    parts = [dataset.fingerprint, dataset.split, digest(dataset.index.ids).hex(), features.fingerprint, joint, k, rank]
+    folder = prb.cache.cache_path().parent / "features" / digest(*parts).hex()
+    if not _is_whole(folder, k):
+        progress.begin(f"features of {dataset.name}", total=len(dataset))
+        with writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        with draft(folder) as part:
+            _write(part, dataset, features, joint=joint, k=k, rank=rank, progress=progress)
+    index = dataset.index
+    size = read_json(folder / ABOUT)["size"]
+    return Examples(
+        vectors=np.memmap(folder / VECTORS, dtype="<f4", mode="r").reshape(-1, size),
+        rows=np.memmap(folder / ROWS, dtype="<i4", mode="r").reshape(-1, 3 + k),
+        users=list(dict.fromkeys(index.users)),
+        user=codes(index.users),
+        cluster=codes(index.clusters),
+        twins=np.asarray(index.twins, dtype=np.int64),
+    )
+
+
+def _is_whole(folder: Path, k: int) -> bool:
+    """Whether a folder has the files that its description promises."""
+    try:
+        about = read_json(folder / ABOUT)
+        sizes = {VECTORS: 4 * about["size"] * about["vectors"], ROWS: 4 * (3 + k) * about["rows"]}
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (BadInput, OSError, KeyError, TypeError):
+        return False
+
+
+def _write(
+    folder: Path, dataset: Dataset, features: Features, *, joint: bool, k: int, rank: str, progress: Progress
+) -> None:
+    folder.mkdir()
+    order, written = ranker(rank), 0
+    stream = (item for item in dataset if isinstance(item, Pair))
+    with (folder / VECTORS).open("wb") as vectors, (folder / ROWS).open("wb") as rows:
+        file = VectorFile(features, vectors, joint=joint)
+        for chunk in chunks(stream, CHUNK):
+            queries = [query_of(pair, order, k) for pair in chunk]
+            # posts that are encoded with the answers are not encoded alone as well
+            alone = [[] if joint else [post.text for post in query.posts] for query in queries]
+            shown = zip(queries, alone, strict=True)
+            texts = iter(file.texts([text for query, posts in shown for text in (query.question, *posts)]))
+            answered = zip(queries, chunk, strict=True)
+            answers = file.answers([Ask(query, answer) for query, pair in answered for answer in pair.contrast])
+            places = np.full((len(chunk), 3 + k), -1, dtype="<i4")
+            for n, posts in enumerate(alone):
+                places[n, 0], places[n, 1:3] = next(texts), answers[2 * n : 2 * n + 2]
+                places[n, 3 : 3 + len(posts)] = list(islice(texts, len(posts)))
+            rows.write(places.tobytes())
+            written += len(chunk)
+            progress.advance(len(chunk))
+    about = {"size": file.size, "vectors": file.written, "rows": written}
+    write_json(folder / ABOUT, {**about, "features": features.fingerprint, "data": dataset.name})
+
+
+class VectorFile:
+    """Appends the vectors of new texts to a file; its methods return the position of each text's vector, or -1."""
+
+    def __init__(self, features: Features, file: BinaryIO, *, joint: bool) -> None:
+        self.size = self.written = 0
+        self._features, self._file, self._joint = features, file, joint
+        self._positions: dict[bytes, int] = {}
+
+    def texts(self, texts: Sequence[str]) -> list[int]:
+        keys = [digest("text", text) for text in texts]
+        return self._positions_of(keys, texts, lambda new: encoded_texts(self._features.texts(new)))
+
+    def answers(self, asks: Sequence[Ask]) -> list[int]:
+        keys = [
+            digest("answer", query.question, [post.text for post in query.posts] if self._joint else [], answer)
+            for query, answer in asks
+        ]
+        shown = asks if self._joint else [Ask(query.blind, answer) for query, answer in asks]
+        return self._positions_of(keys, shown, self._features.answers)
+
+    def _positions_of(
+        self, keys: list[bytes], items: Sequence[Any], encode: Callable[[list[Any]], Iterable[Any]]
+    ) -> list[int]:
+        new = {key: item for key, item in zip(keys, items, strict=True) if key not in self._positions}
+        vectors = encode(list(new.values())) if new else ()
+        self._positions.update(zip(new, map(self._append, vectors), strict=True))
+        positions = [self._positions[key] for key in keys]
+        while len(self._positions) > RECENT:
+            self._positions.pop(next(iter(self._positions)))
+        return positions
+
+    def _append(self, vector: Any) -> int:
+        if isinstance(vector, Failure):
+            return -1
+        self._file.write(np.asarray(vector, dtype="<f4").tobytes())
+        self.size = len(vector)
+        self.written += 1
+        return self.written - 1
+
+
+def lessons_of(source: Source) -> list[Lesson]:
+    """One per axis of the dataset."""
+    lessons = list(getattr(source, "lessons", tuple)())
+    if not lessons:
+        raise BadInput(f"{source.name} has no labeled axes; 'mirror?split=train&users=2000' has")
+    return lessons
+
+
+def encode_lessons(source: Source, features: Features) -> list[Taught]:
+    """Answers are encoded as they are for scoring."""
+    taught = []
+    for lesson in lessons_of(source):
+        first, second = (np.asarray(features.texts(posts), dtype=np.float64) for posts in lesson.posts)
+        asks = [Ask(Query(question=question), text) for question, *texts in lesson.answers for text in texts]
+        vectors = features.answers(asks)
+        whole = [
+            (a, b)
+            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+            if not isinstance(a, Failure) and not isinstance(b, Failure)
+        ]
+        if not whole:
+            raise BadInput(f"axis {lesson.axis}: no answer could be encoded")
+        taught.append(Taught(first, second, np.array(whole, dtype=np.float64)))
+    return taught
+
+
+SCALER_ROWS = 20_000
+"""Rows the scaler is fitted on, at most."""
+VALIDATION_ROWS = 4_096
+"""Held-out rows that are scored after every epoch, at most."""
+CODE_RATE = 10
+"""Learning rate of users' codes relative to shared weights: a code is in one batch of an epoch, weights in all."""
+CODE_SCALE = 0.3
+"""Standard deviation of users' codes at the start."""
+KNOWN_USERS = 500
+"""Training users whose codes a head keeps to compare new users with, at most."""
+CLOSED_FORM_ROWS = 50_000
+"""Rows a closed-form method gets, at most: it needs them all in memory."""
+INFERENCE_ROWS = 4_096
+"""Rows of whole users from which codes are inferred at once."""
+MARGIN_ROWS = 2048
+"""Rows whose margins are computed at once."""
+SUPPORT = 8
+"""Labeled pairs that a held-out user gives away at most, and never more than half of the rows."""
+# Streams of random numbers, apart from each other whatever the seed.
+SCALER_STREAM, SOLVE_STREAM, START_STREAM, ORDER_STREAM, KNOWN_STREAM = range(1, 6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """How a method is fitted."""
+
+    l2: float = 0.01
+    lr: float = 0.003
+    epochs: int = 60
+    patience: int = 8
+    batch: int = 512
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Epoch:
+    epoch: int
+    """From 1."""
+    loss: float
+    held_loss: float | None = None
+    """On held-out users, if there are any."""
+    held_accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class Learned:
+    head: Head
+    curve: list[Epoch]
+    best: int
+    """The epoch whose weights were kept, from 1."""
+    report: dict[str, Any]
+
+
+def learn(
+    spec: str,
+    examples: Examples,
+    fit: Ints,
+    held: Ints,
+    learning: Learning,
+    *,
+    lessons: Sequence[Taught] = (),
+    checkpoint: Path | None = None,
+    progress: Progress = SILENT,
+) -> Learned:
+    """Fit on some rows, stop by others. `checkpoint` survives an interruption; whoever saves the head removes it.
+
+    Methods that are `taught` learn from the lessons alone.
+    """
+    method = METHODS.make(spec)
+    if method.taught:
+        return Learned(taught_head(spec, lessons), [], 0, {"axes": len(lessons)})
+    scaler = fit_scaler(examples, fit, learning.seed)
+    if method.closed_form:
+        rows = np.sort(np.random.default_rng([learning.seed, SOLVE_STREAM]).permutation(fit)[:CLOSED_FORM_ROWS])
+        pairs = scaler.pairs(examples.pairs(rows, method, np.zeros((len(rows), 0))))
+        head = Head(spec, single_precision(method.solve(pairs)), scaler, np.zeros(0))
+        return Learned(head, [], 0, {"rows_used": len(rows)})
+    require_torch()
+    training = Training(spec, method, examples, fit, scaler, learning)
+    done = training.restore(checkpoint, progress) if checkpoint and checkpoint.exists() else 0
+    progress.begin(f"training {spec}", total=learning.epochs, done=done)
+    for epoch in range(done, learning.epochs):
+        if len(held) and epoch - training.best >= learning.patience:
+            break
+        training.epoch(epoch, held)
+        if checkpoint:
+            training.store(checkpoint)
+        progress.advance()
+    return training.learned()
+
+
+def taught_head(spec: str, lessons: Sequence[Taught]) -> Head:
+    posts = np.concatenate([posts for lesson in lessons for posts in (lesson.first, lesson.second)])
+    answers = np.concatenate([lesson.answers.reshape(-1, posts.shape[1]) for lesson in lessons])
+    scaler = Scaler.fit(answers, posts)
+    params = METHODS.make(spec).teach([scaler.taught(lesson) for lesson in lessons])
+    return Head(spec, single_precision(params), scaler, np.zeros(0))
+
+
+def fit_scaler(examples: Examples, fit: Ints, seed: int) -> Scaler:
+    rows = np.sort(np.random.default_rng([seed, SCALER_STREAM]).permutation(fit)[:SCALER_ROWS])
+    texts = examples.rows[rows][:, [0, *range(3, examples.rows.shape[1])]]
+    answers = examples.vectors[np.asarray(examples.rows[rows, 1:3]).ravel()]
+    return Scaler.fit(answers, examples.vectors[np.unique(texts[texts >= 0])])
+
+
+def single_precision(arrays: Mapping[str, Any]) -> dict[str, Floats]:
+    """Rounded to what is saved, so that the head in memory and the one on disk give the same rewards."""
+    return {name: np.asarray(np.asarray(a, dtype=np.float32), dtype=np.float64) for name, a in arrays.items()}
+
+
+class Training:
+    """Parameters, optimizer state and the best weights so far."""
+
+    def __init__(
+        self, spec: str, method: Method, examples: Examples, fit: Ints, scaler: Scaler, learning: Learning
+    ) -> None:
+        import torch
+
+        self.spec, self.method, self.examples, self.fit = spec, method, examples, fit
+        self.scaler, self.learning = scaler, learning
+        rng = np.random.default_rng([learning.seed, START_STREAM])
+        start = method.start(examples.size, rng)
+        self.users = np.unique(examples.user[fit])
+        if method.tabled:
+            start["codes"] = CODE_SCALE * rng.standard_normal((len(self.users), method.code_size))
+        self.params = {n: torch.tensor(v, dtype=torch.float32, requires_grad=True) for n, v in start.items()}
+        self.optimizer = torch.optim.Adam(
+            [{"params": [p], "lr": learning.lr * (CODE_RATE if n == "codes" else 1)} for n, p in self.params.items()]
+        )
+        self.curve: list[Epoch] = []
+        self.best = 0
+        self.kept = self._arrays()
+
+    def epoch(self, number: int, held: Ints) -> None:
+        import torch
+
+        noise = torch.Generator().manual_seed(self.learning.seed * 1_000_003 + number)
+        total = 0.0
+        for rows in user_batches(self.examples.user[self.fit], self.learning.batch, self.learning.seed, number):
+            total += self._step(self.fit[rows], Step(number / self.learning.epochs, noise)) * len(rows)
+        done, kept = Epoch(number + 1, total / len(self.fit)), self._arrays()
+        if len(held):
+            margins, _ = held_out_margins(self.head(kept), self.examples, held[:VALIDATION_ROWS])
+            loss = float(np.logaddexp(0, -margins).mean())
+            done = replace(done, held_loss=loss, held_accuracy=float(credits_of(margins).mean()))
+        lowest = min((epoch.held_loss for epoch in self.curve if epoch.held_loss is not None), default=np.inf)
+        if done.held_loss is None or done.held_loss < lowest:
+            self.best, self.kept = number + 1, kept
+        self.curve.append(done)
+
+    def _step(self, rows: Ints, step: Step) -> float:
+        import torch
+
+        pairs = self._pairs(rows, "float32")
+        self.optimizer.zero_grad()
+        unpenalized = self.method.unpenalized | {"codes"}
+        weights = [value for name, value in self.params.items() if name not in unpenalized]
+        penalty = self.learning.l2 * sum(value.square().sum() for value in weights)
+        if self.method.tabled:  # each row gets its user's code, each batch its share of the prior
+            places, codes = np.searchsorted(self.users, self.examples.user[rows]), self.params["codes"]
+            pairs = pairs._replace(view=pairs.view._replace(code=codes[torch.from_numpy(places)]))
+            distance = codes[torch.from_numpy(np.unique(places))].square().sum()
+            penalty = penalty + self.method.prior * distance / len(rows)
+        loss = self.method.loss(self.params, pairs, step)
+        if not bool(loss.isfinite()):
+            raise PrbError(
+                f"{self.spec}: the loss is {float(loss.detach())} in epoch {len(self.curve) + 1}; try a smaller --lr "
+                f"(now {self.learning.lr:g}) or a larger --l2 (now {self.learning.l2:g})"
+            )
+        (loss + penalty).backward()
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def _pairs(self, rows: Ints, dtype: str) -> Pairs:
+        """Rows for torch, scaled; users have no code yet."""
+        code = np.zeros((len(rows), self.method.code_size))
+        return tensors(self.scaler.pairs(self.examples.pairs(rows, self.method, code), dtype), dtype)
+
+    def _arrays(self) -> dict[str, Floats]:
+        return single_precision({name: value.detach().numpy().copy() for name, value in self.params.items()})
+
+    def head(self, arrays: dict[str, Floats]) -> Head:
+        """The head with these parameters; new users get the average code of the users seen."""
+        codes = arrays.get("codes")
+        params = {name: value for name, value in arrays.items() if name != "codes"}
+        if codes is None:
+            return Head(self.spec, params, self.scaler, np.zeros(self.method.code_size))
+        known = np.random.default_rng([self.learning.seed, KNOWN_STREAM]).permutation(len(codes))[:KNOWN_USERS]
+        params["people"] = codes[np.sort(known)]
+        prior_mean = single_precision({"mean": codes.mean(axis=0)})["mean"]
+        names = [self.examples.users[n] for n in self.users]
+        return Head(self.spec, params, self.scaler, prior_mean, dict(zip(names, codes, strict=True)))
+
+    def learned(self) -> Learned:
+        head = self.head(self.kept)
+        batches = list(user_batches(self.examples.user[self.fit], INFERENCE_ROWS, self.learning.seed, 0))
+        if self.method.needs_pairs and not self.method.tabled:  # codes are inferred instead of kept in a table
+            codes: dict[int, Floats] = {}
+            for rows in batches:
+                codes |= fitted_codes(head, self.examples, self.fit[rows])
+            head = replace(head, codes=single_precision({self.examples.users[n]: codes[n] for n in sorted(codes)}))
+        pairs = self._pairs(self.fit[batches[0]], "float64")
+        report = self.method.report(head.tensors(), pairs, int(pairs.user.max()) + 1)
+        return Learned(head, self.curve, self.best, report)
+
+    def store(self, path: Path) -> None:
+        """One safetensors file; the curve is in its header."""
+        from safetensors.numpy import save_file
+
+        state = self.optimizer.state_dict()["state"]
+        arrays = {f"now.{n}": v.detach().numpy() for n, v in self.params.items()}
+        arrays |= {f"kept.{n}": v for n, v in self.kept.items()}
+        arrays |= {f"adam.{i}.{k}": v.numpy() for i, part in state.items() for k, v in part.items()}
+        solid = {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in arrays.items()}
+        about = orjson.dumps({"curve": self.curve, "best": self.best}).decode()
+        with draft(path) as part:
+            save_file(solid, part, metadata={"about": about})
+
+    def restore(self, path: Path, progress: Progress = SILENT) -> int:
+        """Read a checkpoint; returns how many epochs are done. One that cannot be read is of no use: it starts anew."""
+        import torch
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="np") as file:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+                about = orjson.loads(file.metadata()["about"])
+            now = {name: torch.from_numpy(arrays[f"now.{name}"]).view_as(p) for name, p in self.params.items()}
+            kept = {name: np.asarray(arrays[f"kept.{name}"], dtype=np.float64) for name in self.params}
+            state = {
+                i: {k: torch.from_numpy(arrays[f"adam.{i}.{k}"]) for k in ("step", "exp_avg", "exp_avg_sq")}
+                for i in range(len(self.params))
+            }
+            curve, best = [Epoch(**epoch) for epoch in about["curve"]], int(about["best"])
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+            progress.note(f"{path} cannot be read ({error}); training starts again")
+            return 0
+        with torch.no_grad():
+            for name, value in self.params.items():
+                value.copy_(now[name])
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+        self.kept, self.curve, self.best = kept, curve, best
+        return len(self.curve)
+
+
+def user_batches(user: Ints, size: int, seed: int, epoch: int) -> Iterator[Ints]:
+    """Positions in batches of about `size` rows; users in random order, the rows of a user together."""
+    names = np.unique(user)
+    by_user = np.argsort(user, kind="stable")
+    ends = np.searchsorted(user[by_user], names, side="right")
+    starts = np.searchsorted(user[by_user], names, side="left")
+    batch: list[Ints] = []
+    count = 0
+    for n in np.random.default_rng([seed, ORDER_STREAM, epoch]).permutation(len(names)):
+        batch.append(by_user[starts[n] : ends[n]])
+        count += int(ends[n] - starts[n])
+        if count >= size:
+            yield np.concatenate(batch)
+            batch, count = [], 0
+    if batch:
+        yield np.concatenate(batch)
+
+
+def margins(head: Head, examples: Examples, rows: Ints, codes: dict[int, Floats] | None = None) -> Floats:
+    """Reward of chosen minus reward of rejected; users without a code have the mean of the prior."""
+    known = codes or {}
+    parts = [np.zeros(0)]
+    for start in range(0, len(rows), MARGIN_ROWS):
+        part = rows[start : start + MARGIN_ROWS]
+        code = np.stack([known.get(int(n), head.prior_mean) for n in examples.user[part]])
+        pairs = examples.pairs(part, head.method, code)
+        parts.append(head.rewards(pairs.view, pairs.chosen) - head.rewards(pairs.view, pairs.rejected))
+    return np.concatenate(parts)
+
+
+def fitted_codes(head: Head, examples: Examples, rows: Ints) -> dict[int, Floats]:
+    """Codes of the users of these labeled rows, by user number."""
+    if not len(rows):
+        return {}
+    users = list(dict.fromkeys(examples.user[rows].tolist()))
+    pairs = examples.pairs(rows, head.method, np.tile(head.prior_mean, (len(rows), 1)))
+    return dict(zip(users, head.infer(pairs, len(users)), strict=True))
+
+
+def held_out_margins(head: Head, examples: Examples, held: Ints) -> tuple[Floats, Ints]:
+    """Margins of held-out users, and the rows they belong to."""
+    support, scored = support_and_scored(head, examples, held)
+    return margins(head, examples, scored, fitted_codes(head, examples, support)), scored
+
+
+def support_and_scored(head: Head, examples: Examples, held: Ints) -> tuple[Ints, Ints]:
+    """Methods that are blind without a user's labeled pairs get up to half of the rows as support."""
+    if not head.method.needs_pairs:
+        return held[:0], held
+    support, rest = first_rows(examples.user[held], None)
+    return held[support], held[rest]
+
+
+def first_rows(user: Ints, m: int | None) -> tuple[Ints, Ints]:
+    """Positions of each user's first m rows (without m: half of them, at most `SUPPORT`), and of the others."""
+    order = np.argsort(user, kind="stable")
+    _, start, count = np.unique(user[order], return_index=True, return_counts=True)
+    rank = np.arange(len(user)) - np.repeat(start, count)
+    limit = np.repeat(np.minimum(count // 2, SUPPORT) if m is None else np.full(len(count), m), count)
+    return np.sort(order[rank < limit]), np.sort(order[rank >= limit])
+
+
+def credits_of(margins: Floats) -> Floats:
+    return np.asarray((np.sign(margins) + 1) / 2, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class PersonEffect(Estimate):
+    p: float | None = None
+    p_holm: float | None = None
+    test: str = ""
+
+
+@dataclass(frozen=True)
+class HeadResults:
+    """How a head does on some rows, with intervals clustered by user."""
+
+    accuracy: Estimate
+    loss: float | None
+    person_effect: PersonEffect | None
+    """`None` where no row has its twin beside it."""
+
+
+def results(margins: Floats, examples: Examples, rows: Ints) -> HeadResults:
+    place = {int(row): n for n, row in enumerate(rows)}
+    twins = np.array([place.get(int(examples.twins[row]), -1) for row in rows], dtype=np.int64)
+    clusters = examples.cluster[rows]
+    effect = person_effect(margins, Twins.find(twins, clusters, np.ones(len(rows), dtype=bool)))
+    return HeadResults(
+        accuracy=share(credits_of(margins), clusters),
+        loss=float(np.logaddexp(0, -margins).mean()) if len(margins) else None,
+        person_effect=PersonEffect(**effect) if effect else None,
+    )
+
+
+def seen_margins(head: Head, examples: Examples, rows: Ints) -> Floats:
+    """New questions of users who were trained on, with what the head knows of them."""
+    known = {n: head.codes[user] for n, user in enumerate(examples.users) if user in head.codes}
+    return margins(head, examples, rows, known)

@@ -1,0 +1,258 @@
+"""Splits keep clusters whole; features are computed once; fitting is deterministic, resumable, honest about its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import prb.cache
+from prb.errors import BadInput, PrbError
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.run import evaluate
+from prb.models.personal.features import make_features
+from prb.models.personal.methods import METHODS
+from prb.training.config import TrainConfig
+from prb.training.learning import (
+    Learned,
+    Learning,
+    Training,
+    first_rows,
+    fit_scaler,
+    fold_of,
+    held_out_margins,
+    learn,
+    open_training,
+    prepare,
+    seen_margins,
+    split_off,
+    user_batches,
+)
+from prb.training.run import train
+from tests.conftest import make_row
+from tests.training.synthetic import conflicting_users, rows_of_twelve
+
+pytest.importorskip("torch", reason="needs the torch extra")
+
+CLUSTERS = st.lists(st.integers(0, 12), min_size=6, max_size=60).filter(lambda c: len(set(c)) >= 3)
+
+
+@given(CLUSTERS, st.integers(2, 3), st.integers(0, 5))
+def test_a_cluster_lies_in_one_fold_and_no_fold_is_empty(clusters: list[int], folds: int, seed: int) -> None:
+    fold = fold_of(np.array(clusters), folds, seed)
+    for cluster in set(clusters):
+        assert len(set(fold[np.array(clusters) == cluster])) == 1
+    assert set(fold) == set(range(folds))
+
+
+@given(CLUSTERS, st.floats(0.01, 0.99), st.integers(0, 5))
+def test_held_out_clusters_are_on_one_side_only_and_both_sides_have_rows(
+    clusters: list[int], share: float, seed: int
+) -> None:
+    fit, held = split_off(np.array(clusters), share, seed)
+    assert len(fit)
+    assert len(held)
+    assert not set(np.array(clusters)[fit]) & set(np.array(clusters)[held])
+    assert sorted([*fit, *held]) == list(range(len(clusters)))
+
+
+def test_users_of_equal_size_make_equal_folds() -> None:
+    fold = fold_of(np.repeat(np.arange(20), 6), 5, seed=0)
+    assert np.bincount(fold).tolist() == [24] * 5
+
+
+def test_who_is_held_out_never_changes() -> None:
+    """Recorded before the draws had one place: old heads can be compared with new ones."""
+    clusters = np.repeat(np.arange(12), 2)
+    assert fold_of(clusters, 3, seed=7)[::2].tolist() == [2, 2, 1, 2, 0, 0, 1, 1, 0, 1, 2, 0]
+    assert split_off(clusters, 0.25, seed=7)[1][::2].tolist() == [6, 8, 14]
+
+
+def test_another_seed_holds_out_others() -> None:
+    clusters = np.repeat(np.arange(30), 2)
+    assert set(split_off(clusters, 0.2, 0)[1]) != set(split_off(clusters, 0.2, 1)[1])
+
+
+def test_a_share_of_zero_holds_out_nobody() -> None:
+    fit, held = split_off(np.arange(4), 0.0, 0)
+    assert (len(fit), len(held)) == (4, 0)
+
+
+def test_too_few_users_are_refused() -> None:
+    with pytest.raises(BadInput, match="2 independent users"):
+        fold_of(np.array([0, 0, 1]), 5, 0)
+    with pytest.raises(BadInput, match="single user"):
+        split_off(np.zeros(4, dtype=np.int64), 0.2, 0)
+
+
+def test_training_never_falls_back_to_test_rows(write_jsonl: Callable[..., Path]) -> None:
+    path = write_jsonl([make_row(1, split="test"), make_row(2, split="test")])
+    with pytest.raises(BadInput, match="has no rows to train on; its splits are test"):
+        open_training(str(path), None)
+
+
+def test_features_are_computed_once_for_all_methods(
+    write_jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, features = open_training(str(write_jsonl(rows_of_twelve())), None), make_features("static")
+    first = prepare(dataset, features, joint=False, k=10, rank="embedding")
+    monkeypatch.setattr(type(features), "texts", lambda *_: pytest.fail("computed again"))
+    again = prepare(dataset, features, joint=False, k=10, rank="embedding")
+    np.testing.assert_array_equal(first.vectors, again.vectors)
+    np.testing.assert_array_equal(first.rows, again.rows)
+    assert len(first.vectors) == 4 + 6 + 8  # questions, posts and answers, each text once
+    pairs = first.pairs(np.array([5, 0]), METHODS.make("light"), np.zeros((2, 0)))
+    assert pairs.view.mask.sum() == 6
+    assert pairs.user.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["about.json", "vectors.f4", "rows.i4"])
+def test_features_that_are_not_whole_are_computed_again(name: str, write_jsonl: Callable[..., Path]) -> None:
+    dataset, features = open_training(str(write_jsonl(rows_of_twelve())), None), make_features("static")
+    first = prepare(dataset, features, joint=False, k=10, rank="embedding")
+    vectors, rows = first.vectors.copy(), first.rows.copy()
+    (stored,) = (prb.cache.cache_path().parent / "features").rglob(name)
+    content = stored.read_bytes()
+    for torn in (b"", content[:-3]):
+        stored.unlink()  # the file in use stays as it is
+        stored.write_bytes(torn)
+        again = prepare(dataset, features, joint=False, k=10, rank="embedding")
+        np.testing.assert_array_equal(vectors, again.vectors)
+        np.testing.assert_array_equal(rows, again.rows)
+
+
+USERS = conflicting_users(users=24, pairs=6, size=5)
+FIT, HELD = split_off(USERS.examples.cluster, 0.25, 0)
+SHORT = Learning(epochs=6, batch=40, lr=0.05, l2=1e-3)
+EVERY = ["bilinear", "profile-mlp", "lore", "vpl", "light"]
+
+
+def numbers(learned: Learned) -> dict[str, Any]:
+    return {**learned.head.params, "prior_mean": learned.head.prior_mean, **learned.head.codes}
+
+
+def assert_same(a: Learned, b: Learned) -> None:
+    assert a.curve == b.curve
+    for name, value in numbers(a).items():
+        np.testing.assert_array_equal(value, numbers(b)[name])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_same_seed_gives_the_same_head_and_another_does_not(name: str) -> None:
+    once, again = (learn(name, USERS.examples, FIT, HELD, SHORT) for _ in range(2))
+    assert_same(once, again)
+    if name not in ("light",):
+        other = learn(name, USERS.examples, FIT, HELD, replace(SHORT, seed=1))
+        assert other.curve != once.curve
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", ["bilinear", "vpl"])
+def test_a_killed_training_resumes_to_the_same_head(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    undisturbed = learn(name, USERS.examples, FIT, HELD, SHORT)
+    epoch = Training.epoch
+
+    def dies_in_the_fourth(self: Training, number: int, held: Any) -> None:
+        if number == 3:
+            raise Killed
+        epoch(self, number, held)
+
+    path = tmp_path / "checkpoint.safetensors"
+    monkeypatch.setattr(Training, "epoch", dies_in_the_fourth)
+    with pytest.raises(Killed):
+        learn(name, USERS.examples, FIT, HELD, SHORT, checkpoint=path)
+    assert path.exists()
+    monkeypatch.setattr(Training, "epoch", epoch)
+    assert_same(learn(name, USERS.examples, FIT, HELD, SHORT, checkpoint=path), undisturbed)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_of_no_use_and_training_starts_again(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(b"not a checkpoint")
+    assert_same(
+        learn("bilinear", USERS.examples, FIT, HELD, SHORT, checkpoint=path),
+        learn("bilinear", USERS.examples, FIT, HELD, SHORT),
+    )
+
+
+def test_the_kept_weights_are_those_of_the_best_epoch() -> None:
+    learned = learn("bilinear", USERS.examples, FIT, HELD, replace(SHORT, epochs=30, patience=3))
+    losses = [epoch.held_loss for epoch in learned.curve]
+    assert learned.best == int(np.argmin(losses)) + 1
+    assert len(losses) <= learned.best + 3
+    margins, _ = held_out_margins(learned.head, USERS.examples, HELD)
+    assert float(np.logaddexp(0, -margins).mean()) == pytest.approx(min(losses))
+
+
+def test_without_held_out_users_it_runs_to_the_end() -> None:
+    learned = learn("bt", USERS.examples, FIT, HELD[:0], SHORT)
+    assert (learned.best, len(learned.curve)) == (6, 6)
+    assert learned.curve[0].held_loss is None
+
+
+def test_a_loss_that_is_not_finite_stops_with_advice() -> None:
+    with pytest.raises(PrbError, match="smaller --lr"):
+        learn("pal", USERS.examples, FIT, HELD[:0], replace(SHORT, lr=1e30))
+
+
+def test_scaling_knows_the_fitted_rows_only() -> None:
+    scaler = fit_scaler(USERS.examples, FIT, 0)
+    answers = USERS.examples.vectors[USERS.examples.rows[FIT, 1:3].ravel()].astype(np.float64)
+    np.testing.assert_allclose(scaler.answer, [answers.mean(axis=0), answers.std(axis=0)], rtol=1e-5)
+
+
+def test_batches_hold_whole_users_and_every_row_once() -> None:
+    user = np.array([3, 1, 3, 2, 1, 9, 9, 9])
+    batches = list(user_batches(user, 3, seed=0, epoch=0))
+    assert sorted(np.concatenate(batches)) == list(range(8))
+    seen: set[int] = set()
+    for batch in batches:
+        assert not seen & set(user[batch])
+        seen |= set(user[batch])
+    later = list(user_batches(user, 3, seed=0, epoch=1))
+    assert [b.tolist() for b in later] != [b.tolist() for b in batches]
+
+
+def test_a_user_gives_half_of_the_rows_as_support_and_eight_at_most() -> None:
+    user = np.repeat([4, 2, 7], [1, 5, 20])
+    shown, rest = first_rows(user, None)
+    assert {n: int((user[shown] == n).sum()) for n in (4, 2, 7)} == {4: 0, 2: 2, 7: 8}
+    assert sorted([*shown, *rest]) == list(range(26))
+    assert first_rows(user, 3)[0].tolist() == [0, 1, 2, 3, 6, 7, 8]
+
+
+@pytest.mark.parametrize("name", ["lore", "vpl"])
+def test_new_questions_of_seen_users_are_scored_by_what_was_learned_of_them(name: str) -> None:
+    many = conflicting_users(users=40, pairs=20, size=6)
+    fit, new = first_rows(many.examples.user, 15)
+    head = learn(name, many.examples, fit, fit[:0], Learning(l2=1e-4, lr=0.02, epochs=20, batch=128)).head
+    assert set(head.codes) == set(many.examples.users)
+    assert (seen_margins(head, many.examples, new) > 0).mean() > 0.7
+
+
+WORLD = "simulate?persons=600&seed=3"
+
+
+@pytest.mark.slow
+def test_past_choices_are_worth_as_much_as_labeled_pairs_and_somebody_elses_nothing(tmp_path: Path) -> None:
+    train(TrainConfig(method="lore", dataset=WORLD, out=tmp_path / "head", quiet=True))
+    config = EvaluateConfig(
+        dataset=f"{WORLD}&posts=0&choices=8",
+        model=(f"lore:=personal?path={tmp_path / 'head'}",),
+        condition=("none", "profile", "shuffled"),
+        out=tmp_path / "run",
+    )
+    results = {row["condition"]: row["accuracy"] for row in evaluate(config).summary["results"]}
+    assert results["profile"]["low"] > 0.65
+    for condition in ("none", "shuffled"):
+        assert results[condition]["low"] < 0.55
+        assert results[condition]["high"] < results["profile"]["low"]
