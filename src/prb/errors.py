@@ -74,7 +74,12 @@ class Problem(NamedTuple):
     level: Literal["error", "warning"] = "error"
 
     def __str__(self) -> str:
-        return f"{self.place}:{self.line}: {self.what}"
+        return f"{self.at}: {self.what}"
+
+    @property
+    def at(self) -> str:
+        """Place and line; the place alone for what is wrong with a whole dataset."""
+        return f"{self.place}:{self.line}" if self.line else self.place
 
 
 def by_kind(problems: Sequence[Problem], shown: int | None = None, examples: int = 3) -> list[str]:
@@ -87,7 +92,7 @@ def by_kind(problems: Sequence[Problem], shown: int | None = None, examples: int
         kinds.setdefault((problem.level, re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "", problem.what)), []).append(problem)
     lines = []
     for first, *others in list(kinds.values())[:shown]:
-        places = [f"{other.place}:{other.line}" for other in others[: examples - 1]]
+        places = [other.at for other in others[: examples - 1]]
         more = ", …" if len(others) >= examples else ""
         lines.append(f"{first} (and {len(others)} more: {', '.join(places)}{more})" if others else str(first))
     if shown is not None and len(kinds) > shown:

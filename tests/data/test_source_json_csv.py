@@ -39,6 +39,8 @@ def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
         ' [\n {"id": 1}\n ,\n {"id": 2} ]\n',
         '{"id": 1}\n{"id": 2}\n',
         '\ufeff[{"id":1},{"id":2}]',
+        '{"data": [{"id": 1}, {"id": 2}]}',
+        '{ "rows":\n[{"id": 1},{"id": 2}], "version": 3}',
     ],
 )
 def test_a_list_of_objects_and_objects_in_a_row_are_rows(tmp_path: Path, content: str) -> None:
@@ -110,6 +112,21 @@ def test_a_table_loads_with_json_in_its_structured_columns(tmp_path: Path) -> No
         None,
     )
     assert pairs[0].profile[0].text == sound(1)["profile"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("x.csv", "Question;Chosen;Rejected;User ID\nTea, or not?;Yes.;No.;ann\n"),
+        ("x.csv", 'Question, Chosen, Rejected, User ID\n"Tea, or not?", Yes., No., ann\n'),
+        ("x.csv", "Question\tChosen\tRejected\tUser ID\nTea, or not?\tYes.\tNo.\tann\n"),
+        ("x.tsv", "question\tchosen\trejected\tuser\r\nTea, or not?\tYes.\tNo.\tann\r\n"),
+        ("x.csv", 'Question|CHOSEN|rejected|userId\n"Tea, or not?"|"Yes."|No.|ann\n'),
+    ],
+)
+def test_tables_of_any_dialect_and_capital_headers_load(tmp_path: Path, name: str, table: str) -> None:
+    (pair,) = load_pairs(str(write(tmp_path / name, table)))
+    assert (pair.question, pair.answers, pair.user) == ("Tea, or not?", ("Yes.", "No."), "ann")
 
 
 def test_a_row_is_placed_where_it_begins(tmp_path: Path) -> None:

@@ -46,16 +46,21 @@ def test_the_reward_is_the_sigmoid_and_alignment_the_distance_to_the_person(
             ["I like lists.", "I read on the bus."],
             (Post("1", "", "I like lists."), Post("2", "", "I read on the bus.")),
         ),
-        ({"likes": "brevity", "age": "60"}, (Post("1", "", "likes: brevity"), Post("2", "", "age: 60"))),
+        ({"likes": "brevity", "age": "60"}, (Post("likes", "", "likes: brevity"), Post("age", "", "age: 60"))),
         (
             {"user_id": "u1", "preference_for_brevity": 0.9},
-            (Post("1", "", "preference for brevity: 0.9"),),
+            (Post("preference_for_brevity", "", "preference for brevity: 0.9"),),
         ),
+        ("I like lists.", (Post("1", "", "I like lists."),)),
+        (Post("p7", "Art", "I paint."), (Post("p7", "Art", "I paint."),)),
+        ((Post("p7", "Art", "I paint."),), (Post("p7", "Art", "I paint."),)),
+        ([{"text": "I paint."}], (Post("1", "", "I paint."),)),
+        (None, ()),
+        ("", ()),
         ([Post("p7", "Art", "I paint.")], (Post("p7", "Art", "I paint."),)),
         ([Post("p7", "Art", "I paint."), "I sing."], (Post("p7", "Art", "I paint."), Post("2", "", "I sing."))),
         ([], ()),
     ],
-    ids=["list", "attribute map", "identifiers are not posts", "posts", "mixed", "nobody"],
 )
 def test_a_profile_may_be_texts_attributes_or_posts(profile: Any, posts: tuple[Post, ...]) -> None:
     model, asked = recording()
@@ -63,6 +68,23 @@ def test_a_profile_may_be_texts_attributes_or_posts(profile: Any, posts: tuple[P
     (ask,) = asked
     assert (ask.query.posts, ask.query.question, ask.answer) == (posts, "Which?", "An answer.")
     assert ask.query.plan == ()
+
+
+def test_the_names_of_the_starter_code_work_and_attributes_are_read_by_the_model_that_knows_them() -> None:
+    profile = {"user_id": "u1", "preference_for_brevity": "high"}
+    short, long = (
+        prb.evaluate_personalized_reward(model_output=text, user_profile=profile, human_preference_score=0.9)
+        for text in ("Yes.", "Well, " * 300)
+    )
+    assert short["predicted_reward"] > 0.5 > long["predicted_reward"]
+    texts = {"model_output": "Roses.", "user_profile": "I grow roses.", "human_preference_score": 0.9}
+    assert prb.evaluate_personalized_reward(**texts) == prb.evaluate_personalized_reward(**texts, model="embedding")
+
+
+@pytest.mark.parametrize("profile", [7, [7], ["I paint.", " "], [{"stars": 5}]])
+def test_a_profile_of_another_kind_is_one_clear_line(profile: Any) -> None:
+    with pytest.raises(BadInput, match=r"^`profile[.0-9a-z]*` (must be|is) [^\n]+$"):
+        evaluate_personalized_reward("An answer.", profile, 0.5)
 
 
 def test_the_person_moves_a_personal_model() -> None:
@@ -74,7 +96,7 @@ def test_the_person_moves_a_personal_model() -> None:
 
 @pytest.mark.parametrize("score", [-0.01, 1.01, math.nan, 7])
 def test_a_human_score_outside_0_to_1_is_refused(score: float) -> None:
-    with pytest.raises(BadInput, match=r"human_score must be between 0 and 1"):
+    with pytest.raises(BadInput, match=r"human_preference_score must be between 0 and 1"):
         evaluate_personalized_reward("An answer.", [], score, "length")
 
 

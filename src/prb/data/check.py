@@ -130,7 +130,7 @@ def describe(spec: str) -> dict[str, Any]:
 
 def _counts(pairs: Sequence[Pair], field: str) -> dict[str, int]:
     counted = Counter(getattr(pair, field) for pair in pairs)
-    return {str(key): n for key, n in sorted(counted.items(), key=lambda kv: str(kv[0])) if key is not None}
+    return {str(key): n for key, n in sorted(counted.items(), key=lambda kv: str(kv[0])) if key}
 
 
 def _range(values: Sequence[float]) -> dict[str, float]:

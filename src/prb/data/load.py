@@ -35,6 +35,8 @@ from prb.types import NO_EVIDENCE, Choice, Item, Pair, Post
 T = TypeVar("T")
 SMALL = 4096
 """A sample of at most this many rows is read once and kept, so that it costs one pass over a large file."""
+MOST_PROBLEMS = 1_000_000
+"""A file with more is no dataset, and a list of all of them would fill the memory."""
 
 
 @dataclass(slots=True)
@@ -480,7 +482,7 @@ class Scan:
             reasons = row_problems(data, self.task)
         except BadRow as error:
             data, reasons = {}, [str(error)]
-        if isinstance(row.data, dict):
+        if not reasons:
             columns = tuple(name for name, value in row.data.items() if value is not None)
             self.renamed |= read_columns(columns, self.task).renamed
         row_id = str(data.get("id"))
@@ -491,6 +493,8 @@ class Scan:
         if reasons:
             self.bad.add(ordinal)
             self.problems += [Problem(row.place, row.line, reason) for reason in reasons]
+            if len(self.problems) > MOST_PROBLEMS:
+                raise BadData(f"{row.place}, up to line {row.line}", self.problems)
             return
         index, user = self._index, str(data.get("user", row_id))
         self.ids[row_id] = len(self._ordinals)

@@ -99,7 +99,7 @@ def number(row: Mapping[str, Any], name: str) -> float:
     value = field(row, name)
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise BadRow(f"`{name}` must be a number") from None
 
 

@@ -6,7 +6,7 @@ the user or the history but is read as neither is an error: without it, another 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, Validati
 from typing_extensions import TypedDict
 
 from prb.data.rows import BadRow, are_messages, conversation, literal, messages_or_text, turns
-from prb.data.source import RawRow, Row, file_source
+from prb.data.source import MAX_COLUMNS, RawRow, Row, file_source
 from prb.errors import BadInput, Problem, by_kind
 from prb.types import Aspect, Choice, Item, Pair, Post, Rating, Role, Turn
 
@@ -124,6 +124,8 @@ SYNONYMS: dict[str, list[str]] = {
     "rating": ["score", "human_preference_score"],
 }
 """Other names under which a field is read, whatever their case and separators."""
+IDENTIFIERS = frozenset({"id", "user", "user_id"})
+"""Keys of an attribute map that identify the user and are no preference."""
 _HISTORY_WORDS = {*SYNONYMS["profile"][:3], "profile", "profiles", "histories", "personas", "memory", "memories", "bio"}
 _ID_WORDS = {"id", "ids", "uid", "uuid", "name", "key", "hash", "index", "idx", "number", "no", "email", "handle"}
 
@@ -191,6 +193,8 @@ def prepared(row: RawRow, task: Task) -> Row:
         raise BadRow(row.problem)
     if type(row.data) is not dict:
         raise BadRow(f"a row must be an object, not {_kind(row.data)}")
+    if len(row.data) > MAX_COLUMNS:
+        raise BadRow(f"the row has {len(row.data):,} columns; at most {MAX_COLUMNS:,} are read")
     data = normalize(row.data, task)
     return data if "id" in data else {**data, "id": f"{row.place}:{row.line}"}
 
@@ -234,8 +238,8 @@ def _history(profile: Any) -> Row:
         value = literal(profile)
         profile = [profile] if type(value) is str and value.strip() else value
     if type(profile) is dict:
-        posts = profile.items()
-        return {"profile": [{"id": str(key), "category": "", "text": f"{key}: {value}"} for key, value in posts]}
+        posts = [(str(key), value) for key, value in profile.items() if key not in IDENTIFIERS]
+        return {"profile": [{"id": key, "text": f"{key.replace('_', ' ')}: {value}"} for key, value in posts]}
     if type(profile) is not list:
         return {"profile": profile if type(profile) is not str else []}
     if all(type(post) is dict and {"chosen", "rejected"} <= post.keys() for post in profile):
@@ -243,6 +247,17 @@ def _history(profile: Any) -> Row:
     if any(type(post) is dict and "role" in post for post in profile):
         raise BadRow("`profile` holds messages; earlier turns belong in `context`, what the user wrote in texts")
     return {"profile": [_post(post) for post in profile]}
+
+
+def read_posts(profile: Any) -> tuple[Post, ...]:
+    """Posts of a profile in any of its forms, or of our own posts."""
+    profile = [profile] if isinstance(profile, Post) else profile or []
+    if isinstance(profile, Sequence) and not isinstance(profile, str):
+        profile = [post._asdict() if isinstance(post, Post) else post for post in profile]
+    row = {"question": "?", "answer": "!", "rating": 0, "user": "?", **_history(profile)}
+    if problems := row_problems(row, "ratings"):
+        raise BadInput("; ".join(problems))
+    return to_posts(row)
 
 
 def _post(post: Any) -> Any:

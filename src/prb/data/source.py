@@ -11,10 +11,12 @@ import gzip
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, Protocol, TextIO, cast
 
@@ -25,6 +27,11 @@ from prb.registry import Registry, Spec
 
 MAX_LINE = 16 * 1024 * 1024
 """Longer lines are refused: no real row has 16 MB, and one bad line must not exhaust memory."""
+MAX_COLUMNS = 10_000
+BOMB = 500
+"""How many times its size a packed file may unpack to; text does not come near, files made to fill a disk do."""
+BOMB_BYTES = 64 << 20
+"""Less than this is harmless, whatever it was packed into."""
 SPLITS = ("train", "validation", "test")
 EXTRA = "extra_json"
 """Parquet column for what does not fit the typed columns; see `convert`."""
@@ -32,7 +39,7 @@ NUL = "holds a NUL byte"
 _NUL_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """Not after an escaped backslash: a text may well mention `\\u0000`."""
 
-_OPENING, _GAP = re.compile(r"\s*\["), re.compile(r"[\s,]*")
+_OPENING, _GAP = re.compile(r'\s*(?:\{\s*"(?:data|rows|examples|items|records)"\s*:\s*)?\['), re.compile(r"[\s,]*")
 Row = dict[str, Any]
 
 
@@ -93,6 +100,8 @@ def _is_rewardbench(source: Source) -> bool:
 
 
 def file_source(path: Path) -> Source:
+    if not path.is_file():
+        raise BadInput(f"{path} is not a regular file; datasets are read more than once, so save it as one")
     if not _ending(path):
         raise BadInput(f"{path}: unknown format; known formats are {', '.join(READERS)}")
     return FileSource(str(path), path)
@@ -137,16 +146,20 @@ class FileSource:
 
 def _read_jsonl(path: Path) -> Iterator[RawRow]:
     packed, place = path.suffix == ".gz", path.name
+    most, read = max(BOMB_BYTES, BOMB * path.stat().st_size), 0
     try:
         with cast(BinaryIO, gzip.open(path)) if packed else path.open("rb", buffering=1 << 20) as file:
             read_line = partial(file.readline, MAX_LINE)
             for number, line in enumerate(iter(read_line, b""), 1):
+                read += len(line)
+                if packed and read > most:
+                    raise BadInput(f"{path} unpacks to more than {BOMB} times its size, so it is not read")
                 if number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"):
                     yield RawRow(place, 1, b"", problem="wrong encoding: the file is UTF-16, must be UTF-8")
                     return
                 if len(line) == MAX_LINE and not line.endswith(b"\n"):
-                    while (rest := read_line()) and not rest.endswith(b"\n"):
-                        pass
+                    while (rest := read_line()) and not rest.endswith(b"\n") and not (packed and read > most):
+                        read += len(rest)
                     yield RawRow(place, number, b"", problem=f"the line is longer than {MAX_LINE >> 20} MB")
                     continue
                 text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
@@ -162,15 +175,29 @@ def _read_parquet(path: Path) -> Iterator[RawRow]:
 
     try:
         with pq.ParquetFile(path) as file:
-            rows = (row for batch in file.iter_batches(batch_size=1024) for row in batch.to_pylist())
-            for line, row in enumerate(rows, 1):
-                yield dict_row(path.name, line, unfold(row))
-    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read as Parquet: {error}") from None
+            about = file.metadata
+            size, groups = path.stat().st_size, [about.row_group(n) for n in range(about.num_row_groups)]
+            unpacked = max((group.total_byte_size for group in groups), default=0)
+            if about.num_rows > size or unpacked > max(BOMB_BYTES, BOMB * size):
+                raise BadInput(f"{path} unpacks to more than {BOMB} times its size, so it is not read")
+            _check_columns(path, about.num_columns)
+            lines = count(1)
+            for batch in file.iter_batches(batch_size=64):
+                if batch.nbytes > 64 * MAX_LINE:
+                    raise BadInput(f"{path} has rows longer than {MAX_LINE >> 20} MB from row {next(lines)} on")
+                for row in batch.to_pylist():
+                    yield dict_row(path.name, next(lines), row, folded=True)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read as Parquet: {first_line(error)}") from None
+
+
+def _check_columns(path: Path, count: int) -> None:
+    if count > MAX_COLUMNS:
+        raise BadInput(f"{path} has {count:,} columns; at most {MAX_COLUMNS:,} are read")
 
 
 def _read_json(path: Path) -> Iterator[RawRow]:
-    """A list of objects, or objects one after the other; the line of a row is the number of its object."""
+    """A list of objects, alone or under a key such as `data`, or objects one after the other; rows are numbered."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             yield from _parse_objects(file, path.name)
@@ -179,7 +206,8 @@ def _read_json(path: Path) -> Iterator[RawRow]:
 
 
 def _parse_objects(file: TextIO, place: str) -> Iterator[RawRow]:
-    decoder, buffer, number = json.JSONDecoder(), file.read(1 << 20), 1
+    # the decoder only finds where objects end; as floats, numbers may have any length
+    decoder, buffer, number = json.JSONDecoder(parse_int=float), file.read(1 << 20), 1
     opening = _OPENING.match(buffer)
     in_list, at = opening is not None, opening.end() if opening else 0
     while True:
@@ -209,15 +237,24 @@ def _parse_objects(file: TextIO, place: str) -> Iterator[RawRow]:
 
 
 def _read_csv(path: Path) -> Iterator[RawRow]:
-    """A header and one row per record; an empty cell is null."""
+    """A header and one row per record, separated by commas, semicolons, tabs or bars; an empty cell is null."""
     csv.field_size_limit(MAX_LINE)
     place, line = path.name, 1
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            header = next(reader, [])
-            if repeated := {name for name in header if header.count(name) > 1}:
-                raise BadInput(f"{path} has two columns named {min(repeated)!r}")
+            first = file.readline(MAX_LINE)
+            delimiter = max(",;\t|", key=first.count) if path.suffix != ".tsv" else "\t"
+            reader = csv.reader(
+                _csv_lines(first, file),
+                delimiter=delimiter,
+                skipinitialspace=f"{delimiter} " in first,
+                strict=True,
+            )
+            header = [name.strip() for name in next(reader, [])]
+            _check_columns(path, len(header))
+            for name, times in Counter(header).items():
+                if times > 1:
+                    raise BadInput(f"{path} has two columns named {name!r}")
             line = reader.line_num + 1
             for cells in reader:
                 if cells and len(cells) != len(header):
@@ -232,6 +269,13 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
         raise BadInput(f"{path} must be UTF-8: {error.reason}") from None
 
 
+def _csv_lines(first: str, file: TextIO) -> Iterator[str]:
+    for text in chain([first], iter(partial(file.readline, MAX_LINE), "")):
+        if len(text) == MAX_LINE and not text.endswith("\n"):
+            raise csv.Error(f"the line is longer than {MAX_LINE >> 20} MB")
+        yield text
+
+
 READERS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
     ".jsonl": _read_jsonl,
     ".ndjson": _read_jsonl,
@@ -239,9 +283,10 @@ READERS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
     ".parquet": _read_parquet,
     ".json": _read_json,
     ".csv": _read_csv,
+    ".tsv": _read_csv,
 }
 """By how the name of a file ends."""
-NOTES = (".json", ".csv")
+NOTES = (".json", ".csv", ".tsv")
 """What may also be notes: data only in a folder without files of the other formats."""
 
 
@@ -309,7 +354,7 @@ class HubSource:
                 splits = datasets.load_dataset(str(self.folder), name=subset, streaming=True)
                 for split, rows in splits.items():
                     for line, row in enumerate(rows, 1):
-                        yield with_split(dict_row(f"{subset}/{split}", line, unfold(dict(row))), str(split))
+                        yield with_split(dict_row(f"{subset}/{split}", line, dict(row), folded=True), str(split))
         except (exceptions.DatasetsError, ValueError, OSError) as error:
             lines = str(error).split("\n")  # the last one names the cause
             raise BadInput(f"{self.name} cannot be read: {' '.join(dict.fromkeys((lines[0], lines[-1])))}") from None
@@ -334,8 +379,13 @@ def with_split(row: RawRow, split: str | None) -> RawRow:
     return row._replace(data={**row.data, "split": split})
 
 
-def dict_row(place: str, line: int, row: Row) -> RawRow:
-    raw = orjson.dumps(row, option=orjson.OPT_SORT_KEYS, default=str)
+def dict_row(place: str, line: int, row: Row, *, folded: bool = False) -> RawRow:
+    """A row that is an object already; `folded` as Parquet has it, see `unfold`."""
+    try:
+        row = unfold(row) if folded else row
+        raw = orjson.dumps(row, option=orjson.OPT_SORT_KEYS, default=str)
+    except (ValueError, TypeError, RecursionError) as error:
+        return RawRow(place, line, b"", problem=f"holds what JSON cannot hold: {first_line(error)}")
     return RawRow(place, line, raw, row, NUL if _has_nul(raw) else None)
 
 
@@ -362,7 +412,12 @@ def unfold(row: Row) -> Row:
     """A Parquet row as it was before: empty cells are absent fields, the extra column is spread out again."""
     extra = row.pop(EXTRA, None)
     plain = {key: _plain(value) for key, value in row.items() if value is not None}
-    return {**plain, **orjson.loads(extra)} if extra else plain
+    if not extra:
+        return plain
+    others = orjson.loads(extra)
+    if not isinstance(others, dict):
+        raise ValueError(f"`{EXTRA}` is no object")
+    return {**plain, **others}
 
 
 def _plain(value: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import Any, TypedDict
 
 from prb.batches import chunks
 from prb.config import Condition
+from prb.data.schema import read_posts
 from prb.errors import BadInput, PrbError, Unreachable
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column
@@ -215,10 +216,6 @@ class Classifier:
             return [float(row[0] if len(row) == 1 else torch.softmax(row, dim=-1)[-1]) for row in rows]
 
 
-IDENTIFIERS = frozenset({"id", "user", "user_id"})
-"""Keys of an attribute map that identify the user and are no preference."""
-
-
 class PersonalizedReward(TypedDict):
     predicted_reward: float
     """σ of the model's score. Not calibrated: compare it between answers of one model, not between models."""
@@ -228,30 +225,29 @@ class PersonalizedReward(TypedDict):
 
 
 def evaluate_personalized_reward(
-    output: str,
-    profile: Sequence[str | Post] | Mapping[str, Any],
-    human_score: float,
-    model: str | RewardModel = "embedding",
+    model_output: str,
+    user_profile: str | Post | Sequence[str | Post | Mapping[str, Any]] | Mapping[str, Any] | None,
+    human_preference_score: float,
+    model: str | RewardModel | None = None,
     *,
     question: str = "",
 ) -> PersonalizedReward:
-    """How close a model's reward for `output` comes to this user's own score of it (0..1).
+    """How close a model's reward for `model_output` comes to this user's own score of it (0..1).
 
-    `profile` holds posts or an attribute map, such as `{"preference_for_brevity": "high"}`: of the embedded models,
-    `attributes` understands that one. The number is not calibrated, and the alignment of a single answer says little
-    about a model: use `prb evaluate --task ratings` for many.
+    `user_profile` is a text, texts, posts, or an attribute map such as `{"preference_for_brevity": "high"}`. Without a
+    `model`, `attributes` reads an attribute map and `embedding` anything else. The number is not calibrated, and the
+    alignment of a single answer says little about a model: use `prb evaluate --task ratings` for many.
     """
-    if not 0 <= human_score <= 1:
-        raise BadInput(f"human_score must be between 0 and 1, not {human_score}")
+    if not 0 <= human_preference_score <= 1:
+        raise BadInput(f"human_preference_score must be between 0 and 1, not {human_preference_score}")
+    model = model or ("attributes" if isinstance(user_profile, Mapping) else "embedding")
     scorer = check_scorer(str(model), MODELS.make(model) if isinstance(model, str) else model, "this needs")
-    if isinstance(profile, Mapping):
-        attributes = {str(key): value for key, value in profile.items() if key not in IDENTIFIERS}
-        profile = [f"{key.replace('_', ' ')}: {value}" for key, value in attributes.items()]
-    posts = tuple(post if isinstance(post, Post) else Post(str(n), "", post) for n, post in enumerate(profile, 1))
-    (score,) = scorer.score([Ask(Query(question=question, user="you", posts=posts), output)])
+    query = Query(question=question, user="you", posts=read_posts(user_profile))
+    (score,) = scorer.score([Ask(query, model_output)])
     if isinstance(score, Failure) or not math.isfinite(score):
         raise PrbError(f"no score: {score}")
     odds = math.exp(-abs(score))
     predicted = 1 / (1 + odds) if score >= 0 else odds / (1 + odds)
-    alignment = min(1.0, max(0.0, 1 - abs(predicted - human_score)))
-    return {"predicted_reward": predicted, "human_preference_score": human_score, "alignment_score": alignment}
+    alignment = min(1.0, max(0.0, 1 - abs(predicted - human_preference_score)))
+    scores = {"predicted_reward": predicted, "human_preference_score": human_preference_score}
+    return PersonalizedReward(**scores, alignment_score=alignment)

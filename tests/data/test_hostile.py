@@ -1,0 +1,117 @@
+"""Files that a stranger may hand over: each is one clear line and exit code 2, in bounded time and memory."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from prb.data import load as load_module
+from prb.data import source
+from prb.data.load import load
+from prb.errors import BadData, BadInput
+from tests.data.broken import line, sound
+
+DIGITS = "9" * 5_000
+MANY = [f"c{n}" for n in range(200_000)]
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def gzip_bomb(path: Path) -> None:
+    with gzip.open(path, "wb") as file:
+        file.write(b" " * (8 << 20))
+
+
+def bomb_of_rows(path: Path) -> None:
+    with gzip.open(path, "wb") as file:
+        file.write((b"5" + b" " * 99_999 + b"\n") * 80)
+
+
+def parquet_bomb(path: Path) -> None:
+    column = pa.array(["x" * (1 << 20)] * 8 + [str(n) for n in range(5)])
+    pq.write_table(pa.table({"id": column}), path, use_dictionary=False, compression="zstd")
+
+
+def parquet_of_nothing(path: Path) -> None:
+    pq.write_table(pa.table({"id": pa.nulls(300_000, pa.string())}), path)
+
+
+def wide_parquet(path: Path) -> None:
+    pq.write_table(pa.table({name: [1] for name in MANY[:10_001]}), path)
+
+
+def extra(text: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        pq.write_table(pa.table({"id": ["a"], "extra_json": [text]}), path)
+
+    return write
+
+
+def content(raw: str | bytes) -> Callable[[Path], None]:
+    return lambda path: path.write_bytes(raw if isinstance(raw, bytes) else raw.encode()) and None
+
+
+ROW = orjson.dumps(sound(1)).decode()[:-1]
+HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "FIFO": ("x.jsonl", fifo, "is not a regular file"),
+    "FIFO as Parquet": ("x.parquet", fifo, "is not a regular file"),
+    "gzip bomb": ("x.jsonl.gz", gzip_bomb, "unpacks to more than 500 times its size"),
+    "gzip bomb of lines": ("x.jsonl.gz", bomb_of_rows, "unpacks to more than 500 times its size"),
+    "Parquet bomb": ("x.parquet", parquet_bomb, "unpacks to more than 500 times its size"),
+    "Parquet of millions of nulls": ("x.parquet", parquet_of_nothing, "unpacks to more than 500 times its size"),
+    "wide Parquet": ("x.parquet", wide_parquet, "has 10,001 columns; at most 10,000 are read"),
+    "wide CSV": ("x.csv", content(",".join(MANY) + "\n"), "has 200,000 columns; at most 10,000 are read"),
+    "wide JSONL": ("x.jsonl", content(orjson.dumps(dict.fromkeys(MANY, 1))), "the row has 200,000 columns"),
+    "extra column without JSON": ("x.parquet", extra("{no"), "x.parquet:1: holds what JSON cannot hold"),
+    "extra column with a list": (
+        "x.parquet",
+        extra("[1]"),
+        "holds what JSON cannot hold: `extra_json` is no object",
+    ),
+    "digits in JSONL": ("x.jsonl", content(f'{ROW}, "user": {DIGITS}}}'), "x.jsonl:1: "),
+    "digits in JSON": ("x.json", content(f'[{ROW}, "user": {DIGITS}}}]'), "x.json:1: "),
+    "digits in the extra column": ("x.parquet", extra(f'{{"user": {DIGITS}}}'), "x.parquet:1: "),
+    "an endless line of CSV": (
+        "x.csv",
+        content("a,b\n" + "x," * (3 << 20)),
+        "broken CSV: the line is longer than 4 MB",
+    ),
+    "deep JSON": ("x.json", content("[" * 200_000), "broken JSON"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_one_clear_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "BOMB_BYTES", 1 << 20)
+    monkeypatch.setattr(source, "MAX_LINE", 4 << 20)
+    file, write, says = HOSTILE[name]
+    write(tmp_path / file)
+    with pytest.raises(BadInput) as caught:
+        load(str(tmp_path / file))
+    assert says in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+def test_a_large_file_that_packs_well_is_no_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "BOMB_BYTES", 1 << 20)
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(b"".join(line(sound(n)) for n in range(3_000))))
+    assert len(load(str(path))) == 3_000
+
+
+def test_reading_stops_where_nothing_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_module, "MOST_PROBLEMS", 100)
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"{}\n" * 1_000)
+    with pytest.raises(BadData, match=r"x.jsonl, up to line 101: 101 rows with problems\n  x.jsonl:1: .* 100 more"):
+        load(str(path), skip_bad=True)
