@@ -19,8 +19,8 @@ from prb.data.load import Dataset, load
 from prb.models.personal.features import Features, features_of
 from prb.models.personal.methods import METHODS, Matcher
 from prb.progress import Progress, watch
+from prb.reporting.figures import SOFT, drawing, series, whiskers
 from prb.reporting.format import Table, interval, markdown, p_value, show
-from prb.reporting.style import SOFT, drawing, series, whiskers
 from prb.runs import read_json, write_json
 from prb.stats.estimate import codes
 from prb.stats.paired import Twins, person_effect

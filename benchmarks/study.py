@@ -38,8 +38,7 @@ from prb.evaluation.run import evaluate
 from prb.models import MODELS
 from prb.models.scripted import Noisy
 from prb.progress import Progress, watch
-from prb.reporting.downstream_figures import scatter
-from prb.reporting.downstream_results import correlation_sentences, correlation_tables
+from prb.reporting.downstream import correlation_sentences, correlation_tables, scatter
 from prb.reporting.format import markdown
 from prb.runs import write_json
 from prb.text.words import words

@@ -25,8 +25,8 @@ from prb.models.personal.features import make_features
 from prb.models.personal.head import Head
 from prb.models.personal.methods import METHODS
 from prb.progress import Progress, watch
+from prb.reporting.figures import CONDITIONS, SOFT, drawing, series, whiskers
 from prb.reporting.format import Table, interval, markdown, p_value, percent, show
-from prb.reporting.style import CONDITIONS, SOFT, drawing, series, whiskers
 from prb.runs import read_json, write_json
 from prb.stats.estimate import share
 from prb.stats.paired import difference

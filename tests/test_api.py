@@ -13,7 +13,7 @@ import pytest
 import prb
 from prb.errors import BadInput, GateFailed, UnknownName
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.downstream_results import Correlation
+from prb.reporting.downstream import Correlation
 from prb.reporting.evaluation_results import Audit, Evaluation
 from tests.conftest import make_row, make_twins
 from tests.runs import by_length

@@ -26,14 +26,13 @@ from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.merge import MergeConfig
 from prb.grading import GradeConfig
 from prb.progress import Progress, watch
-from prb.reporting.downstream_results import BestOfN, Correlation, Ppo
+from prb.reporting.downstream import BestOfN, Correlation, Ppo
 from prb.reporting.evaluation_results import Audit, Comparison, Evaluation
 from prb.reporting.formats import ExportConfig
-from prb.reporting.gather import FILES, LAST_FILES, kind_of
+from prb.reporting.gather import kind_of, read_any
 from prb.reporting.results import BuiltBenchmark, Grading, Run, TrainedModel
 from prb.reporting.site import ReportConfig
 from prb.reporting.submissions import Leaderboard, LeaderboardConfig
-from prb.runs import read_result, read_sealed
 from prb.serving.server import ServeConfig
 from prb.training.config import WHOLE_MODELS, FullConfig, TrainConfig
 
@@ -218,7 +217,7 @@ def best_of_n(
     """What each reward model picks from N answers of a policy, graded against the rubric; run, resume or extend."""
     from prb.downstream.bon import best_of_n as run
     from prb.downstream.bon import check_failures
-    from prb.reporting.downstream_figures import write_bon
+    from prb.reporting.downstream import write_bon
 
     checked = BonConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
@@ -241,7 +240,7 @@ def ppo(
 ) -> Ppo:
     """Train a policy against a reward model and grade its answers before and after; run or resume."""
     from prb.downstream.ppo import ppo as run
-    from prb.reporting.downstream_figures import write_ppo
+    from prb.reporting.downstream import write_ppo
 
     checked = PpoConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
@@ -257,7 +256,7 @@ def correlate(
 ) -> Correlation:
     """Measure how well a benchmark's ranking of reward models predicts what happens downstream."""
     from prb.downstream.correlate import correlate as run
-    from prb.reporting.downstream_results import correlation_sentences, write_correlation
+    from prb.reporting.downstream import correlation_sentences, write_correlation
 
     checked = CorrelateConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
@@ -331,12 +330,9 @@ def open_run(path: str | Path) -> Run:
     folder = Path(path)
     if folder.is_file():
         raise BadInput(f"{folder} is a file, not the folder of a run")
-    kind = kind_of(folder)
-    if kind == "train":
+    if kind_of(folder) == "train":
         from prb.models.personal.head import read as read_head
 
         return TrainedModel(folder, read_head(folder)[1])
-    if kind in FILES:
-        kind_of(folder / FILES[kind])  # refuses a file that is not such a result
-        return RESULTS[kind](folder, read_sealed(folder / FILES[kind]))
-    return RESULTS[kind](folder, read_result(folder, LAST_FILES[kind]))
+    kind, content = read_any(folder)
+    return RESULTS[kind](folder, content)

@@ -8,13 +8,13 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from prb.reporting.downstream_figures import scatter
-from prb.reporting.downstream_results import (
+from prb.reporting.downstream import (
     bon_tables,
     correlation_sentences,
     correlation_tables,
     ppo_lines,
     ppo_tables,
+    scatter,
 )
 from prb.reporting.format import latex, markdown
 from prb.runs import read_json
@@ -103,10 +103,9 @@ def test_several_sets_are_told_by_name_and_one_that_is_too_small_says_so() -> No
 
 
 def test_how_far_grades_can_be_trusted_is_said_with_the_rest() -> None:
-    column = {"name": "best of 4", "note": "Graded by marks. Right on 3 of 4."}
-    assert correlation_sentences({"sets": [], "downstream": [column, {"name": "x", "note": ""}]}) == [
-        "best of 4: Graded by marks. Right on 3 of 4."
-    ]
+    column = {"name": "best of 4", "values": [], "errors": None, "note": "Graded by marks. Right on 3 of 4."}
+    said = correlation_sentences(result(models=0, downstream=[column, {**column, "name": "x", "note": ""}]))
+    assert said == ["best of 4: Graded by marks. Right on 3 of 4."]
 
 
 def test_a_table_holds_value_intervals_and_both_ps() -> None:

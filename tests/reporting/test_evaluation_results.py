@@ -77,7 +77,7 @@ def test_rows_without_a_rubric_are_named_with_the_reason(write_jsonl: Write, tmp
     models = {"mine": ScriptedScorer(by_length), "other": ScriptedScorer(by_length)}
     config = replace(config, model=tuple(models), condition=("none", "oracle"))
     table = evaluation_table(evaluate(config, models=models).summary)
-    assert table.notes[-1] == "Failed under oracle: 1 × no rubric to show (every model)."
+    assert table.notes[-1] == "Not measured under oracle: 1 × no rubric to show (every model)."
 
 
 def test_split_and_rows_left_out_are_in_the_title(write_jsonl: Write, tmp_path: Path) -> None:

@@ -17,10 +17,21 @@ import pytest
 from prb.errors import MissingExtra
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.downstream_figures import write_bon, write_ppo, write_scatter
-from prb.reporting.figures import by_label, joined, leaderboard_figure, write_audit, write_figures
+from prb.reporting.downstream import scatter, write_bon, write_ppo
+from prb.reporting.figures import (
+    CONDITIONS,
+    DARK,
+    PAPER,
+    SERIES,
+    by_label,
+    drawing,
+    leaderboard_figure,
+    series,
+    whiskers,
+    write_audit,
+)
 from prb.reporting.gather import gather
-from prb.reporting.style import CONDITIONS, DARK, PAPER, SERIES, drawing, series, whiskers
+from prb.reporting.site import joined, write_figures
 from prb.runs import read_json
 from prb.types import Failure, RewardModel
 from tests.conftest import make_row, make_twins
@@ -122,7 +133,7 @@ def test_every_verb_leaves_its_figure_in_its_folder(tmp_path: Path) -> None:
     bon, ppo = bon_run(tmp_path / "bon"), ppo_run(tmp_path / "ppo")
     write_bon(read_json(bon / "summary.json"), bon)
     write_ppo(read_json(ppo / "summary.json"), ppo)
-    write_scatter(read_json(correlation(tmp_path / "c") / "correlation.json"), tmp_path)
+    scatter(read_json(correlation(tmp_path / "c") / "correlation.json"), tmp_path / "scatter.svg")
     write_audit(read_json(audit(tmp_path / "a") / "audit.json"), tmp_path)
     assert "Right on 3 of 4" in texts(bon / "bon.svg")
     panels = ("reward", "KL to the reference, nats per answer", "length", "entropy")
@@ -131,12 +142,12 @@ def test_every_verb_leaves_its_figure_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_there_is_a_note_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notes, result = Notes(), read_json(correlation(tmp_path / "c") / "correlation.json")
+    notes, summary = Notes(), read_json(bon_run(tmp_path / "b") / "summary.json")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     (tmp_path / "f").mkdir()
-    write_scatter(result, tmp_path / "f", notes)
+    write_bon(summary, tmp_path / "f", notes)
     extra = "the plot needs the 'figures' extra: pip install 'personalized-rewardbench[figures]'"
-    assert notes.notes == [f"no scatter.svg: {extra}"]
+    assert notes.notes == [f"no bon.svg: {extra}"]
     assert names(tmp_path / "f") == []
 
 

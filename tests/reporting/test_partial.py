@@ -14,7 +14,7 @@ from prb.data.load import load
 from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.partial import is_under_way, read_partial
+from prb.reporting.gather import is_under_way, read_partial
 from prb.reporting.site import ReportConfig, report, report_summaries
 from tests.conftest import make_twins
 from tests.reporting.sites import data_of
@@ -133,7 +133,7 @@ def test_watching_rebuilds_as_lines_arrive_and_ends_with_the_run(
         seen.append((seconds, "4 of 8" in (site / "index.html").read_text("utf-8")))
         evaluate(settings(data, run, model=tuple(MODELS), batch=2), models=MODELS)
 
-    monkeypatch.setattr("prb.reporting.partial.time.sleep", resume)
+    monkeypatch.setattr("prb.reporting.gather.time.sleep", resume)
     index = report(ReportConfig(runs=(run,), watch=True, every=0.5, out=site))
     assert seen == [(0.5, True)]
     assert "Under way" not in index.read_text("utf-8")
@@ -147,7 +147,7 @@ def test_ctrl_c_leaves_a_good_site(data: Path, tmp_path: Path, monkeypatch: pyte
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("prb.reporting.partial.time.sleep", interrupt)
+    monkeypatch.setattr("prb.reporting.gather.time.sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
         report(ReportConfig(runs=(run,), watch=True, out=site))
     assert (site / "pairs.html").exists()

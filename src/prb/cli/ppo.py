@@ -14,7 +14,7 @@ def command(args: Sequence[str]) -> None:
 
     config = parse(PpoConfig, args, "ppo")
     from prb.api import ppo
-    from prb.reporting.downstream_results import ppo_lines
+    from prb.reporting.downstream import ppo_lines
     from prb.reporting.format import show
 
     result = ppo(config)

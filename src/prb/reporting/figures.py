@@ -1,77 +1,152 @@
-"""Figures of evaluations and audits, and the figures of a site, each as SVG and PDF, made from the site's files.
+"""The look of all figures, and the figures of evaluations and audits.
 
-A drawing function writes to all the paths it is given; the suffix of a path is its format.
+Colors are for color-blind readers on light and dark paper, and the same input gives the same bytes. An SVG follows the
+reader's dark mode (every color is one of `DARK`'s keys and has a counterpart there); a PDF is for print. Text is
+text in both. A drawing function writes to all the paths it is given; the suffix of a path is its format.
 """
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from html import escape
 from math import ceil
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from prb.errors import MissingExtra
 from prb.evaluation.config import shown_condition
 from prb.progress import SILENT, Progress
-from prb.reporting.downstream_figures import best_of_n, ppo, scatter
 from prb.reporting.evaluation_results import audit_estimates
-from prb.reporting.format import percent, shortened, stars
-from prb.reporting.gather import FLOORS, Group, Inputs, dataset_label, read_any, result_name
-from prb.reporting.style import CONDITIONS, LINE, MARKS, PAPER, SOFT, drawing, whiskers, write_or_note
-from prb.stats.paired import LEVEL, correct
+from prb.reporting.format import Number, percent, shortened, stars
+from prb.reporting.results import dataset_label
+from prb.runs import write_bytes
+from prb.stats.paired import LEVEL
 
 Summary = Mapping[str, Any]
 Draw = Callable[..., None]
 MAX_PANELS = 12
 ACROSS = 4
+INK, SOFT, LINE, PAPER = "#1c2330", "#5a6474", "#d9dee6", "#ffffff"
+CONDITIONS = {
+    "none": "#767f8f",
+    "profile": "#0072b2",
+    "plan": "#009e73",
+    "shuffled": "#b8531a",
+    "oracle": "#a3508a",
+}
+SERIES = ("#0072b2", "#b8531a", "#009e73", "#a3508a", "#5b3fd0", "#4d4a12")
+"""Of lines that have no condition; from the seventh on they repeat with other marks and dashes."""
+MARKS = ("o", "s", "^", "D", "v", "P")
+DASHES = ("-", "--", "-.", ":")
+DARK = {
+    INK: "#e7eaf0",
+    SOFT: "#a3adbd",
+    LINE: "#343c4a",
+    PAPER: "#1b212b",
+    "#767f8f": "#8f99aa",
+    "#0072b2": "#56b4e9",
+    "#009e73": "#33c19b",
+    "#b8531a": "#e8945a",
+    "#a3508a": "#d58ac0",
+    "#5b3fd0": "#8f7bff",
+    "#4d4a12": "#f0dc5a",
+}
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "prb",
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "font.size": 9,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": SOFT,
+    "axes.facecolor": PAPER,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "figure.facecolor": PAPER,
+    "figure.titlesize": 10,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4,
+}
 
 
-# --- of a site ---
-def write_figures(inputs: Inputs, folder: Path) -> list[Path]:
-    """All figures of the inputs as .svg and .pdf; the paths written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    figures: list[tuple[str, str, Draw]] = []  # kind, of what, how to draw it
-    for group in inputs.groups:
-        source = Path(group.about["name"]).stem
-        figures += [(kind, source, draw) for kind, draw in of_summary(joined(group))]
-    kinds = {"bon": ("best-of-n", best_of_n), "ppo": ("ppo", ppo), "correlation": ("correlation", scatter)}
-    for kind, (name, draw) in {**kinds, "audit": ("audit", audit)}.items():
-        for place in inputs.others.get(kind, ()):
-            figures.append((name, result_name(place), partial(draw, read_any(place)[1])))
-    written = []
-    for name, draw in _file_names(figures):
-        paths = [folder / f"{name}{suffix}" for suffix in (".svg", ".pdf")]
-        draw(*paths)
-        written += paths
-    return written
+def load_matplotlib() -> Any:
+    try:
+        import matplotlib.figure
+    except ImportError:
+        raise MissingExtra("the plot", "figures") from None
+    return matplotlib
 
 
-def _file_names(figures: Sequence[tuple[str, str, Draw]]) -> Iterator[tuple[str, Draw]]:
-    """`ppo`; with several of a kind `ppo-brevity`, and a number where that is not enough."""
-    kinds = [kind for kind, *_ in figures]
-    taken: set[str] = set()
-    for kind, source, draw in figures:
-        plain = "".join(c if c.isalnum() else "-" for c in source)
-        name = kind if kinds.count(kind) == 1 else plain if plain.startswith(kind) else f"{kind}-{plain}"
-        numbered, n = name, 1
-        while numbered in taken:
-            n += 1
-            numbered = f"{name}-{n}"
-        taken.add(numbered)
-        yield numbered, draw
+@contextmanager
+def drawing(*paths: Path, width: float, height: float, alt: str = "") -> Iterator[Any]:
+    """A figure, `width` × `height` inches, written to every path (.svg, .pdf) when the block is done."""
+    matplotlib = load_matplotlib()
+    with matplotlib.rc_context(STYLE):
+        figure = matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        about = {"Creator": "prb", **({"Title": alt} if alt else {})}
+        for path in paths:
+            drawn = io.BytesIO()
+            if path.suffix == ".svg":
+                figure.savefig(drawn, format="svg", metadata={"Date": None, **about})
+                write_bytes(path, _with_dark_mode(drawn.getvalue().decode(), alt).encode())
+            else:
+                figure.savefig(drawn, format="pdf", metadata={"CreationDate": None, "Producer": None, **about})
+                write_bytes(path, drawn.getvalue())
 
 
-def joined(group: Group) -> Summary:
-    """The summaries of a group's runs as one, with the site's names of models and Holm over all of them."""
-    results, contrasts = [], []
-    for entry in group.entries:
-        summary = entry.run.summary
-        about = {"model": entry.name, "floor": entry.spec in FLOORS}
-        results += [{**row, **about} for row in summary["results"] if row["model"] == entry.model]
-        contrasts += [{**row, **about} for row in summary["contrasts"] if row["model"] == entry.model]
-    correct(contrasts)
-    return {"dataset": group.about, "results": results, "contrasts": contrasts}
+def _with_dark_mode(svg: str, alt: str) -> str:
+    """Add rules that override matplotlib's colors in dark mode, and a description for screen readers."""
+    rules = [
+        f'[style*="{what}: {light}"]{{{what}:{dark}!important}}'
+        for light, dark in DARK.items()
+        for what in ("fill", "stroke")
+        if f"{what}: {light}" in svg
+    ]
+    style = f"<style>:root{{color-scheme:light dark}}@media(prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
+    title = f"<title>{escape(alt)}</title>" if alt else ""
+    label = f'role="img" aria-label="{escape(alt)}" ' if alt else ""
+    return re.sub(r"<svg ([^>]*)>", lambda head: f"<svg {label}{head[1]}>\n {title}{style}", svg, count=1)
+
+
+def series(position: int) -> dict[str, Any]:
+    """Color, mark and dash of the n-th line: no two of 24 lines look the same."""
+    again, color = divmod(position, len(SERIES))
+    mark = MARKS[(color + again) % len(MARKS)]
+    return {"color": SERIES[color], "marker": mark, "linestyle": DASHES[again % len(DASHES)]}
+
+
+def whiskers(estimates: Sequence[Number | Mapping[str, Any]], scale: float = 100) -> list[list[float]]:
+    """Lengths below and above each value; none where an end is unknown."""
+    ends = [(e.value, end) for e in map(Number.of, estimates) for end in (e.low, e.high)]
+    lengths = [0.0 if value is None or end is None else scale * abs(value - end) for value, end in ends]
+    return [lengths[::2], lengths[1::2]]
+
+
+def write_or_note(draw: Callable[[Path], None], path: Path, progress: Progress) -> None:
+    """Draw a figure that a verb leaves beside its results; without matplotlib there is a note instead."""
+    try:
+        draw(path)
+    except MissingExtra as missing:
+        progress.note(f"no {path.name}: {missing}")
 
 
 # --- of an evaluation ---

@@ -12,11 +12,29 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 from html import escape
 from typing import Any, NamedTuple
 
+import msgspec
+
 from prb.types import visible
 
 MISSING = "–"
-EstimateJson = Mapping[str, Any]
-"""What JSON holds of a number with uncertainty: value, low, high; a contrast also has p and p_holm."""
+
+
+class Number(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of a result file with its uncertainty and what it rests on; a contrast also has p-values."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    failed: int = 0
+    ties: int = 0
+    dropped: int = 0
+    p: float | None = None
+    p_holm: float | None = None
+
+    @staticmethod
+    def of(entry: Number | Mapping[str, Any]) -> Number:
+        return entry if isinstance(entry, Number) else msgspec.convert(entry, Number)
 
 
 class Table(NamedTuple):
@@ -39,27 +57,30 @@ def percent(value: float | None, digits: int = 1) -> str:
     return number(value, digits, scale=100)
 
 
-def bounds(estimate: EstimateJson, digits: int = 1, *, scale: float = 100, sign: bool = False) -> str:
+def bounds(entry: Number | Mapping[str, Any], digits: int = 1, *, scale: float = 100, sign: bool = False) -> str:
     """`[57.0, 69.2]`"""
-    if estimate["low"] is None:
+    estimate = Number.of(entry)
+    if estimate.low is None:
         return MISSING
-    low, high = (number(estimate[end], digits, scale=scale, sign=sign) for end in ("low", "high"))
+    low, high = (number(end, digits, scale=scale, sign=sign) for end in (estimate.low, estimate.high))
     return f"[{low}, {high}]"
 
 
-def interval(estimate: EstimateJson | None, digits: int = 1, *, scale: float = 100, sign: bool = False) -> str:
+def interval(
+    entry: Number | Mapping[str, Any] | None, digits: int = 1, *, scale: float = 100, sign: bool = False
+) -> str:
     """`63.3 [57.0, 69.2]`, in percent unless another scale is given."""
-    if estimate is None or estimate["value"] is None:
+    if entry is None or (estimate := Number.of(entry)).value is None:
         return MISSING
-    value = number(estimate["value"], digits, scale=scale, sign=sign)
-    return value if estimate["low"] is None else f"{value} {bounds(estimate, digits, scale=scale, sign=sign)}"
+    value = number(estimate.value, digits, scale=scale, sign=sign)
+    return value if estimate.low is None else f"{value} {bounds(estimate, digits, scale=scale, sign=sign)}"
 
 
-def points(contrast: EstimateJson | None) -> str:
+def points(entry: Number | Mapping[str, Any] | None) -> str:
     """`+13.3***`, in percentage points; stars are Holm-corrected."""
-    if contrast is None or contrast["value"] is None:
+    if entry is None or (contrast := Number.of(entry)).value is None:
         return MISSING
-    return number(contrast["value"], scale=100, sign=True) + stars(contrast["p_holm"])
+    return number(contrast.value, scale=100, sign=True) + stars(contrast.p_holm)
 
 
 def stars(p: float | None) -> str:

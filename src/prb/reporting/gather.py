@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, convert
 
 from prb.data.load import Dataset
 from prb.downstream.ppo.checkpoints import CURVES, read_curves
@@ -14,9 +16,12 @@ from prb.errors import BadInput, PrbError, first_line
 from prb.evaluation.config import CONDITIONS, EvaluateConfig, shown_condition
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.evaluation.run import load_rows
+from prb.evaluation.summary import summarize
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
-from prb.reporting.format import Table
+from prb.reporting.downstream import bon_tables, correlation_tables, ppo_tables
+from prb.reporting.evaluation_results import audit_tables, evaluation_table
+from prb.reporting.format import Number, Table, percent
 from prb.reporting.published import (
     ModelMetadata,
     PublishedResult,
@@ -26,7 +31,8 @@ from prb.reporting.published import (
     read_rows,
     trained_card,
 )
-from prb.runs import CONFIG, SUMMARY, read_identity, read_result, read_sealed
+from prb.reporting.results import DatasetAbout, build_lines, explain_damage, grade_table, train_lines
+from prb.runs import CONFIG, OUTCOMES, SUMMARY, read_json, read_lines
 from prb.stats.estimate import Ints, codes
 
 DataFile = tuple[str, Any]
@@ -36,6 +42,15 @@ FLOORS = frozenset({"random", "length", "constant", "lexical", "embedding"})
 BLIND = frozenset({"random", "length", "constant"})
 """Floors that cannot know the user at all."""
 LAST_FILES = {
+    "evaluate": SUMMARY,
+    "bon": SUMMARY,
+    "ppo": SUMMARY,
+    "grade": SUMMARY,
+    "train": "card.json",
+    "build": "card.json",
+}
+"""By the verb in `config.json`: the file that a finished run has."""
+FILES = {
     "evaluate": SUMMARY,
     "bon": SUMMARY,
     "ppo": SUMMARY,
@@ -60,19 +75,16 @@ class EvaluationRun:
     """An evaluation run on disk, finished unless `outcomes` are given."""
 
     folder: Path
-    config: Mapping[str, Any]
+    settings: EvaluateConfig
     summary: Mapping[str, Any]
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """Which weights each model stood for."""
     outcomes: Outcomes | None = None
     """Of a run under way: what it has done so far. Those of a finished one are read from its folder."""
     dataset: Dataset | None = None
     """If it was loaded already, and is not to be taken from where the run's settings say."""
     metadata: tuple[ModelMetadata, ...] | None = None
     """Of a submission: what it says of its own models. Of a run of ours it is read from files."""
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        settings: Mapping[str, Any] = self.config["evaluate"]
-        return settings
 
     @property
     def rows(self) -> tuple[Any, ...]:
@@ -201,14 +213,14 @@ def gather(
 def kind_of(place: Path) -> str:
     """The verb that made a folder, or the kind of a JSON file; anything else, or unfinished, is refused."""
     if place.is_file():
-        content = read_sealed(place)
+        content = read_object(place)
         kind = next((kind for kind, keys in KEYS.items() if keys <= set(content)), None)
         if kind is None:
             raise BadInput(f"{place} is not a result of prb: expected a run folder or {', '.join(KEYS)} JSON")
         return kind
     if not place.is_dir():
         raise BadInput(f"{place} does not exist")
-    config = read_identity(place) if (place / CONFIG).exists() else {}
+    config = read_object(place / CONFIG) if (place / CONFIG).exists() else {}
     verb = next((v for v in LAST_FILES if v in config), None)
     if verb and not (place / LAST_FILES[verb]).exists():
         raise BadInput(f"{place} is not finished; run the same `prb {verb}` again to resume it")
@@ -218,25 +230,107 @@ def kind_of(place: Path) -> str:
     return kind
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    if not isinstance(content := read_json(path), dict):
+        raise BadInput(f"{path} does not hold a JSON object; run its command again to rewrite it")
+    return {name: value for name, value in content.items() if name != "digest"}
+
+
+class EvaluatedDataset(DatasetAbout, frozen=True):
+    rows: int
+    users: int
+    clusters: int
+    fingerprint: str
+    left_out: int
+
+
+class Interval(Number, frozen=True, kw_only=True):
+    low: float | None
+    high: float | None
+    n: int
+
+
+class EvaluatedCell(Struct, frozen=True):
+    """What a summary says of a model under a condition, as far as pages and exports rely on it."""
+
+    model: str
+    condition: str
+    failures: dict[str, int]
+    accuracy: Interval | None = None
+    by_category: dict[str, Interval] = {}
+    by_tier: dict[str, Interval] = {}
+    by_group: dict[str, dict[str, Any]] = {}
+    person_effect: Interval | None = None
+    mirror_accuracy: Interval | None = None
+
+
+class EvaluatedContrast(Interval, frozen=True, kw_only=True):
+    model: str
+    kind: str
+
+
+class EvaluationSummary(Struct, frozen=True):
+    task: str
+    dataset: EvaluatedDataset
+    results: list[EvaluatedCell]
+    contrasts: list[EvaluatedContrast]
+
+
 def read_run(folder: Path) -> EvaluationRun:
-    config, summary = read_identity(folder), read_result(folder, SUMMARY)
-    if not {"task", "dataset", "results", "contrasts"} <= set(summary):
-        raise BadInput(f"{folder / SUMMARY} is not a summary of `prb evaluate`")
-    return EvaluationRun(folder, config, summary)
+    config, summary = read_object(folder / CONFIG), read_object(folder / SUMMARY)
+    with explain_damage(folder):
+        convert(summary, EvaluationSummary)
+        check_table(evaluation_table(summary))
+        fingerprints = convert(config.get("models", {}), dict[str, str])
+        return EvaluationRun(folder, read_settings(config), summary, fingerprints)
+
+
+def read_settings(config: Mapping[str, Any]) -> EvaluateConfig:
+    """Before there was a choice of donors, any user was one."""
+    return EvaluateConfig(**{"donors": "any", **EvaluateConfig.restore(config)})
+
+
+def check_table(*tables: Table) -> None:
+    """A table is made from a result file, so what is not a text in it is damage."""
+    convert([table.rows for table in tables], list[list[list[str]]])
 
 
 def read_any(place: Path) -> tuple[str, dict[str, Any]]:
-    """The kind of a finished result and its content; a PPO summary comes with its curves."""
+    """The kind of a finished result and its content, which is as its verb writes it."""
     kind = kind_of(place)
     if kind == "evaluate":
         return kind, dict(read_run(place).summary)
-    file = place / FILES[kind] if place.is_dir() and kind in FILES else place
-    if file.is_file():
-        return kind, read_sealed(file)
-    content = dict(read_result(place, LAST_FILES[kind]))
-    if kind == "ppo":
-        content["curves"] = read_curves(place / CURVES, up_to=content["train"]["steps"])
+    name = (LAST_FILES.get(kind) or FILES[kind]) if place.is_dir() else ""
+    content = read_object(place / name)
+    with explain_damage(place):
+        check_table(*tables_of(kind, content))
+        if kind == "ppo":
+            content["curves"] = read_curves(place / CURVES, up_to=content["train"]["steps"])
     return kind, content
+
+
+def tables_of(kind: str, content: Mapping[str, Any]) -> list[Table]:
+    """The tables that the verb which made a result prints; where it prints lines, one table of them."""
+    tables: dict[str, Callable[[Mapping[str, Any]], Iterable[Table]]] = {
+        "evaluate": lambda summary: [evaluation_table(summary)],
+        "grade": lambda summary: [grade_table(summary)],
+        "bon": bon_tables,
+        "ppo": ppo_tables,
+        "audit": audit_tables,
+        "correlation": correlation_tables,
+    }
+    if kind in tables:
+        return list(tables[kind](content))
+    title = kind
+    if kind == "train":
+        lines = train_lines(content) if "fitted_on" in content else [str(content["model"])]
+    elif kind == "build":
+        lines = build_lines(content)
+    else:
+        from prb.study.verdict import verdict
+
+        title, lines = "human study", verdict(dict(content))
+    return [Table(title, ("result",), tuple((line,) for line in lines))]
 
 
 def result_name(place: Path) -> str:
@@ -253,20 +347,6 @@ def prepared(inputs: Inputs, kind: str, prepare: Callable[[dict[str, Any]], dict
     return results
 
 
-@contextmanager
-def explain_damage(place: Path) -> Iterator[None]:
-    """A result of an unexpected shape is one line that names it."""
-    try:
-        yield
-    except DAMAGED as error:
-        raise BadInput(f"{place} is damaged or was written by another version of prb: {error!r}") from None
-
-
-def dataset_label(result: Mapping[str, Any]) -> str:
-    data = result["dataset"]
-    return Path(data["name"]).name + (f", split {data['split']}" if data["split"] else "")
-
-
 def _group(name: str, runs: Sequence[EvaluationRun], told: Sequence[ModelMetadata] | None, progress: Progress) -> Group:
     entries = tuple(replace(entry, metadata=_metadata(entry, told)) for entry in _entries(runs))
     columns: dict[tuple[str, str], Column] = {}
@@ -274,8 +354,9 @@ def _group(name: str, runs: Sequence[EvaluationRun], told: Sequence[ModelMetadat
     for run in runs:
         progress.begin(f"reading {run.folder}")
         outcomes = run.outcomes or read_outcomes(run.folder, details=True)
-        if set(outcomes.of) != {(row["model"], row["condition"]) for row in run.summary["results"]}:
-            raise BadInput(f"{run.folder}: outcomes and summary have different models and conditions")
+        summarized = {(row["model"], row["condition"]) for row in run.summary["results"]}
+        if set(outcomes.of) != summarized or set(outcomes.models) != set(run.settings.names):
+            raise BadInput(f"{run.folder}: settings, outcomes and summary have different models or conditions")
         first = first or outcomes
         for (model, condition), column in outcomes.of.items():
             if outcomes.pairs != first.pairs or len(column) != run.summary["dataset"]["rows"]:
@@ -310,7 +391,7 @@ def _metadata(entry: Entry, told: Sequence[ModelMetadata] | None) -> ModelMetada
 
 def _entries(runs: Sequence[EvaluationRun]) -> tuple[Entry, ...]:
     """A model that is in several runs has the run's name in brackets, and a number where that is not enough."""
-    models = [(*split_alias(model), run) for run in runs for model in run.settings["model"]]
+    models = [(*split_alias(model), run) for run in runs for model in run.settings.models]
     names = [name for name, _, _ in models]
     counts: dict[str, int] = {}
     entries = []
@@ -326,17 +407,133 @@ def dataset_of(runs: Sequence[EvaluationRun], pairs: Sequence[str], progress: Pr
     settings, about = runs[0].settings, runs[0].summary["dataset"]
     if runs[0].dataset is not None:
         return runs[0].dataset, ""
-    progress.begin(f"reading {settings['dataset']}")
+    progress.begin(f"reading {settings.dataset}")
     try:
-        named = {
-            name: settings[name]
-            for name in ("dataset", "task", "split", "limit", "skip_bad", "shard")
-            if name in settings
-        }
-        conditions = dict.fromkeys(condition for run in runs for condition in run.settings["condition"])
-        dataset = load_rows(EvaluateConfig(**named, condition=tuple(conditions)))
+        conditions = dict.fromkeys(condition for run in runs for condition in run.settings.condition)
+        dataset = load_rows(replace(settings, condition=tuple(conditions)))
     except (PrbError, OSError) as error:
         return None, f"The dataset cannot be read anymore: {first_line(error)}"
     if dataset.fingerprint != about["fingerprint"] or tuple(dataset.index.ids) != tuple(pairs):
-        return None, f"{settings['dataset']} has changed since these runs."
+        return None, f"{settings.dataset} has changed since these runs."
     return dataset, ""
+
+
+# --- runs under way ---
+# Models are compared on the same rows. So a report shows the models that are finished, or, while there is none, those
+# that have begun, on the rows that all of them have done. The others are in the table of progress.
+PROGRESS = ("run", "model", "rows done", "rows missing", "failed", "accuracy so far, %")
+
+
+@dataclass
+class Tally:
+    """Of one model: lines by condition, and credit under the condition that is shown."""
+
+    lines: dict[str, int]
+    failed: int = 0
+    credit: float = 0.0
+    credited: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows that have an outcome under every condition."""
+        return min(self.lines.values())
+
+    def add(self, line: Mapping[str, Any], condition: str) -> None:
+        self.lines[line["condition"]] += 1
+        self.failed += line["failure"] is not None
+        if line["condition"] == condition and line["credit"] is not None:
+            self.credit += line["credit"]
+            self.credited += 1
+
+
+def is_under_way(place: Path) -> bool:
+    """Whether a folder is an evaluation that has not finished."""
+    return (place / CONFIG).exists() and not (place / SUMMARY).exists() and "evaluate" in read_object(place / CONFIG)
+
+
+def read_partial(folder: Path) -> tuple[EvaluationRun | None, Table]:
+    """What a run has done so far, if it is enough to report, and its progress."""
+    config = read_object(folder / CONFIG)
+    settings = read_settings(config)
+    dataset = _dataset(folder, config, settings)
+    tallies = _tallies(folder, settings)
+    total = len(dataset)
+    done = {model: tally.rows for model, tally in tallies.items()}
+    shown = [model for model, rows in done.items() if rows == total] or [model for model, rows in done.items() if rows]
+    table = _table(folder, settings, tallies, total, shown)
+    if not shown:
+        return None, table
+    rows = min(done[model] for model in shown)
+    specs = tuple(spec for spec in settings.models if split_alias(spec)[0] in shown)
+    part = replace(settings, model=specs)
+    first = dataset.first(rows) if rows < total else dataset
+    outcomes = Outcomes(first.index.ids, [(m, c) for m in shown for c in settings.condition], details=True)
+    taken = dict.fromkeys(outcomes.of, 0)
+    for number, line in enumerate(_lines(folder), 1):
+        cell = line["model"], line["condition"]
+        if cell in taken and taken[cell] < rows:
+            taken[cell] += 1
+            outcomes.read(line, f"{folder / OUTCOMES}, line {number}")
+    summary, _ = summarize(part, first, outcomes)
+    return EvaluationRun(folder, part, summary, outcomes=outcomes, dataset=first), table
+
+
+def _dataset(folder: Path, config: Mapping[str, Any], settings: EvaluateConfig) -> Dataset:
+    try:
+        dataset = load_rows(settings)
+    except (PrbError, OSError) as error:
+        raise BadInput(f"{folder} is not finished, and its dataset cannot be read: {error}") from None
+    if dataset.fingerprint != config["dataset"]["fingerprint"]:
+        raise BadInput(f"{folder} is not finished, and {settings.dataset} has changed since it began")
+    return dataset
+
+
+def _lines(folder: Path) -> Iterator[dict[str, Any]]:
+    return read_lines(folder / OUTCOMES) if (folder / OUTCOMES).exists() else iter(())
+
+
+def _tallies(folder: Path, settings: EvaluateConfig) -> dict[str, Tally]:
+    tallies = {model: Tally(dict.fromkeys(settings.condition, 0)) for model in settings.names}
+    condition = shown_condition(settings.condition)
+    for number, line in enumerate(_lines(folder), 1):
+        try:
+            tallies[line["model"]].add(line, condition)
+        except (KeyError, TypeError):
+            raise BadInput(f"{folder / OUTCOMES}, line {number}: not an outcome of this run") from None
+    return tallies
+
+
+def _table(
+    folder: Path, settings: EvaluateConfig, tallies: Mapping[str, Tally], total: int, shown: Sequence[str]
+) -> Table:
+    rows = []
+    for model, tally in tallies.items():
+        accuracy = percent(tally.credit / tally.credited if tally.credited else None)
+        cells = (f"{tally.rows:,} of {total:,}", f"{total - tally.rows:,}", f"{tally.failed:,}", accuracy)
+        rows.append((folder.name, model, *cells))
+    complete = [model for model in shown if tallies[model].rows == total]
+    if complete:
+        what = f"The report shows the models that are finished: {', '.join(complete)}."
+    elif shown:
+        what = f"The report shows the first {min(tallies[m].rows for m in shown):,} rows; numbers will change."
+    else:
+        what = "Nothing can be shown yet."
+    note = f"{what} Accuracy so far is under {shown_condition(settings.condition)}."
+    return Table("Under way", PROGRESS, tuple(rows), (note,))
+
+
+def rebuild_while_growing(runs: Sequence[Path], build: Callable[[], Path], *, every: float) -> Path:
+    """Build, and build again whenever files of the runs have changed, until all of them are finished."""
+    while True:
+        seen, under_way = _sizes(runs), any(is_under_way(run) for run in runs)
+        index = build()
+        if not under_way:
+            return index
+        while _sizes(runs) == seen:
+            time.sleep(every)
+
+
+def _sizes(runs: Sequence[Path]) -> list[tuple[int, int] | None]:
+    files = [run / name for run in runs for name in (CONFIG, OUTCOMES, SUMMARY)]
+    stats = [file.stat() if file.exists() else None for file in files]
+    return [(stat.st_size, stat.st_mtime_ns) if stat else None for stat in stats]

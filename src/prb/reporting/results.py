@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prb.errors import MissingExtra
+import msgspec
+
+from prb.errors import BadInput, MissingExtra
 from prb.failures import count_reasons
 from prb.registry import Spec
 from prb.reporting.format import MISSING, Table, dataset_name, dollars, html_table, interval, layout, number, percent
@@ -20,6 +23,38 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Result = Mapping[str, Any]
+DAMAGED = (KeyError, TypeError, IndexError, AttributeError, ValueError, msgspec.ValidationError)
+"""What reading a result of an unexpected shape raises."""
+
+
+class DatasetAbout(msgspec.Struct, frozen=True):
+    """What every result says of the rows it is about."""
+
+    name: str
+    split: str | None
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.name}, split {self.split}" if self.split else self.name
+
+    @property
+    def label(self) -> str:
+        """Without the folders its file is in."""
+        return Path(self.name).name + (f", split {self.split}" if self.split else "")
+
+
+@contextmanager
+def explain_damage(place: Path) -> Iterator[None]:
+    """A result of an unexpected shape is one line that names it."""
+    try:
+        yield
+    except DAMAGED as error:
+        said = f"{type(error).__name__} {error}" if isinstance(error, LookupError) else " ".join(str(error).split())
+        raise BadInput(f"{place} was edited or written by another version of prb: {said}") from None
+
+
+def dataset_label(result: Result) -> str:
+    return msgspec.convert(result["dataset"], DatasetAbout).label
 
 
 class Run(Finished):

@@ -7,7 +7,7 @@ A page is a template, its script under `site/assets/` and its data: files `data/
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import as_file, files
@@ -22,17 +22,29 @@ from prb import __version__
 from prb.config import Name, OutputConfig, Place, PositionalWords, Positive, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
+from prb.reporting.downstream import best_of_n, ppo_figure, scatter
 from prb.reporting.evaluation_results import evaluation_table, numbers_table
-from prb.reporting.figures import write_figures
+from prb.reporting.figures import Draw, audit, load_matplotlib, of_summary
 from prb.reporting.format import Table, as_csv, markdown
-from prb.reporting.gather import DataFile, Inputs, explain_damage, gather, read_any
+from prb.reporting.gather import (
+    FLOORS,
+    DataFile,
+    Group,
+    Inputs,
+    gather,
+    is_under_way,
+    read_any,
+    read_partial,
+    rebuild_while_growing,
+    result_name,
+    tables_of,
+)
 from prb.reporting.pages.leaderboard import board_data, cost_data, describe, stability_data
 from prb.reporting.pages.models import histories_data, model_data, users_data
 from prb.reporting.pages.pairs import pairs_data
-from prb.reporting.pages.verbs import audit_data, downstream_data, other_data, study_data, tables_of
-from prb.reporting.partial import is_under_way, read_partial, rebuild_while_growing
-from prb.reporting.style import load_matplotlib
+from prb.reporting.pages.verbs import audit_data, downstream_data, other_data, study_data
 from prb.runs import draft
+from prb.stats.paired import correct
 
 Host = Literal["pages", "space"]
 SHIPPED = files("prb.reporting") / "site"
@@ -156,8 +168,7 @@ def report_tables(settings: ReportConfig) -> str:
     tables: list[Table] = []
     for place, (kind, content) in results:
         if settings.format == "markdown":
-            with explain_damage(place):
-                tables += tables_of(kind, content)
+            tables += tables_of(kind, content)
         elif kind != "evaluate":
             raise BadInput(f"{place} is not a run of `prb evaluate`; only those can be written as CSV")
     if settings.format == "markdown":
@@ -332,3 +343,50 @@ def _write_host_files(folder: Path, host: Host, title: str) -> None:
         text = f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---\n\n{text}"
     (folder / README).write_text(text, "utf-8")
     (folder / NO_JEKYLL).write_bytes(b"")
+
+
+# --- figures for papers ---
+def write_figures(inputs: Inputs, folder: Path) -> list[Path]:
+    """All figures of the inputs as .svg and .pdf; the paths written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figures: list[tuple[str, str, Draw]] = []  # kind, of what, how to draw it
+    for group in inputs.groups:
+        source = Path(group.about["name"]).stem
+        figures += [(kind, source, draw) for kind, draw in of_summary(joined(group))]
+    kinds = {"bon": ("best-of-n", best_of_n), "ppo": ("ppo", ppo_figure), "correlation": ("correlation", scatter)}
+    for kind, (name, draw) in {**kinds, "audit": ("audit", audit)}.items():
+        for place in inputs.others.get(kind, ()):
+            figures.append((name, result_name(place), partial(draw, read_any(place)[1])))
+    written = []
+    for name, draw in _file_names(figures):
+        paths = [folder / f"{name}{suffix}" for suffix in (".svg", ".pdf")]
+        draw(*paths)
+        written += paths
+    return written
+
+
+def _file_names(figures: Sequence[tuple[str, str, Draw]]) -> Iterator[tuple[str, Draw]]:
+    """`ppo`; with several of a kind `ppo-brevity`, and a number where that is not enough."""
+    kinds = [kind for kind, *_ in figures]
+    taken: set[str] = set()
+    for kind, source, draw in figures:
+        plain = "".join(c if c.isalnum() else "-" for c in source)
+        name = kind if kinds.count(kind) == 1 else plain if plain.startswith(kind) else f"{kind}-{plain}"
+        numbered, n = name, 1
+        while numbered in taken:
+            n += 1
+            numbered = f"{name}-{n}"
+        taken.add(numbered)
+        yield numbered, draw
+
+
+def joined(group: Group) -> dict[str, Any]:
+    """The summaries of a group's runs as one, with the site's names of models and Holm over all of them."""
+    results, contrasts = [], []
+    for entry in group.entries:
+        summary = entry.run.summary
+        about = {"model": entry.name, "floor": entry.spec in FLOORS}
+        results += [{**row, **about} for row in summary["results"] if row["model"] == entry.model]
+        contrasts += [{**row, **about} for row in summary["contrasts"] if row["model"] == entry.model]
+    correct(contrasts)
+    return {"dataset": group.about, "results": results, "contrasts": contrasts}

@@ -133,8 +133,15 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
     index = None
     if accepted:
         models = place / METADATA if (place / METADATA).is_file() else None
-        about = {"texts": settings.texts, "published": settings.published, "models": models}
-        read = partial(gather, (), runs=accepted, appendix=appendix, **about)
+        read = partial(
+            gather,
+            (),
+            runs=accepted,
+            appendix=appendix,
+            texts=settings.texts,
+            published=settings.published,
+            models=models,
+        )
         index = write_inputs(read, settings.out, publish=settings.publish, name=settings.title, progress=progress)
     result = Leaderboard(index, tuple(run.folder.name for run in accepted), refused)
     if refused and (not accepted or settings.strict):
@@ -164,9 +171,7 @@ def check_submission(folder: Path, settings: LeaderboardConfig, dataset: Dataset
         if path := next(_differences(theirs, orjson.loads(orjson.dumps(ours)), same_version), None):
             raise BadInput(f"{name} does not follow from the outcomes: {path}")
     check_failures(summary, settings.max_failed)
-    fingerprints = config.get("models") if isinstance(config.get("models"), dict) else {}
-    checked = {"evaluate": run.saved(), "models": {str(name): str(value) for name, value in fingerprints.items()}}
-    return EvaluationRun(folder, checked, summary, outcomes, dataset, _read_metadata(folder))
+    return EvaluationRun(folder, run, summary, outcomes=outcomes, dataset=dataset, metadata=_read_metadata(folder))
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, split_alias
 from prb.reporting.gather import EvaluationRun, dataset_of, kind_of, read_run
+from prb.reporting.results import explain_damage
 from prb.runs import OUTCOMES, read_lines, write_bytes
 from prb.stats.ratings import RANGES
 from prb.types import Item
@@ -122,7 +123,7 @@ class ExportedRun:
     @property
     def models(self) -> dict[str, str]:
         """Specs by the name they have in the run."""
-        return dict(map(split_alias, self.evaluation.settings["model"]))
+        return dict(map(split_alias, self.evaluation.settings.models))
 
     @property
     def hub(self) -> tuple[str, Mapping[str, str]] | None:
@@ -164,7 +165,8 @@ def export(settings: ExportConfig, *, progress: Progress = SILENT) -> list[Path]
         if missing:
             progress.note(f"exported without texts: {missing}")
     progress.begin(f"writing {settings.to}")
-    return write(ExportedRun(settings, evaluation, dataset), settings.out or settings.run / "export" / settings.to)
+    with explain_damage(settings.run):
+        return write(ExportedRun(settings, evaluation, dataset), settings.out or settings.run / "export" / settings.to)
 
 
 def write_file(path: Path, content: bytes) -> Path:

@@ -28,7 +28,7 @@ def write(run: ExportedRun, out: Path) -> list[Path]:
     for name, lines in groupby(run.lines(), key=lambda line: line["model"]):
         model = model_id(name, run.models[name])
         evaluation = f"{BENCHMARK}/{model}/{int(run.day.timestamp())}"
-        uuid = UUID(bytes=digest(evaluation, name, run.about, dict(run.evaluation.settings))[:16], version=4)
+        uuid = UUID(bytes=digest(evaluation, name, run.about, run.evaluation.settings.saved())[:16], version=4)
         samples = b"".join(
             orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in _samples(run, evaluation, model, lines)
         )
@@ -49,7 +49,7 @@ def write(run: ExportedRun, out: Path) -> list[Path]:
 
 
 def _record(run: ExportedRun, name: str, model: str, evaluation: str) -> dict[str, Any]:
-    time = str(int(run.day.timestamp()))
+    time, settings = str(int(run.day.timestamp())), run.evaluation.settings.saved()
     return {
         "schema_version": SCHEMA,
         "evaluation_id": evaluation,
@@ -64,7 +64,7 @@ def _record(run: ExportedRun, name: str, model: str, evaluation: str) -> dict[st
         "eval_library": {
             "name": "prb",
             "version": __version__,
-            "additional_details": {key: str(value) for key, value in run.evaluation.settings.items() if key != "model"},
+            "additional_details": {key: str(value) for key, value in settings.items() if key != "model"},
         },
         "model_info": {
             "name": name,
@@ -73,7 +73,7 @@ def _record(run: ExportedRun, name: str, model: str, evaluation: str) -> dict[st
                 "deployment_type": "unknown",
                 "model_availability": "unknown",
                 "spec": run.models[name],
-                "fingerprint": run.evaluation.config.get("models", {}).get(name, ""),
+                "fingerprint": run.evaluation.fingerprints.get(name, ""),
             },
         },
         "evaluation_results": [_result(run, estimate) for estimate in run.estimates(name)],

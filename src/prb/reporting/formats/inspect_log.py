@@ -41,7 +41,7 @@ def _log(run: ExportedRun, result: Mapping[str, Any], lines: Lines) -> Any:
     from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalMetric, EvalResults, EvalScore, EvalSpec, EvalStats
 
     about, time = run.about, run.day.isoformat()
-    identity = digest(result["model"], result["condition"], dict(about), dict(run.evaluation.settings)).hex()
+    identity = digest(result["model"], result["condition"], dict(about), run.evaluation.settings.saved()).hex()
     estimate = result["accuracy"]
     values = {"accuracy": estimate["value"], "low": estimate["low"], "high": estimate["high"]}
     score = EvalScore(
@@ -67,7 +67,7 @@ def _log(run: ExportedRun, result: Mapping[str, Any], lines: Lines) -> Any:
                 "condition": result["condition"],
                 "spec": run.models[result["model"]],
                 "dataset": dict(about),
-                "settings": dict(run.evaluation.settings),
+                "settings": run.evaluation.settings.saved(),
             },
         ),
         results=EvalResults(total_samples=len(lines), completed_samples=len(lines), scores=[score]),

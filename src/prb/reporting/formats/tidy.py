@@ -9,17 +9,26 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+from msgspec import Struct, convert
 
 from prb.batches import chunks
 from prb.reporting.format import inert
 from prb.reporting.formats import ExportedRun, write_file
-from prb.runs import USERS, read_result
+from prb.reporting.gather import read_object
+from prb.runs import USERS
 
 PARTS = ("low", "high", "n", "failed", "ties", "p", "p_holm")
 WHOLE = frozenset({"n", "failed", "ties", "cut", "tokens", "leaks", "posts_shown", "choices_shown"})
 NUMBERS = frozenset({"estimate", "low", "high", "p", "p_holm", "credit", "margin", "seconds", "cost"})
 SLICES = {"by_category": "category", "by_tier": "tier"}
 Row = dict[str, Any]
+
+
+class Users(Struct):
+    """The content of `users.json`: lists with one entry per user."""
+
+    users: list[str]
+    results: list[dict[str, Any]]
 
 
 def write(run: ExportedRun, out: Path) -> list[Path]:
@@ -79,12 +88,14 @@ def _outcomes(run: ExportedRun) -> Iterator[Row]:
 
 
 def _users(run: ExportedRun) -> Iterator[Row]:
-    users = read_result(run.evaluation.folder, USERS)
-    for result in users["results"]:
-        columns = {name: values for name, values in result.items() if isinstance(values, list)}
-        for n, user in enumerate(users["users"]):
-            row = {"user": user, "model": result["model"], "condition": result["condition"]}
-            yield row | {name: values[n] for name, values in columns.items()}
+    users = convert(read_object(run.evaluation.folder / USERS), Users)
+    for result in users.results:
+        names = {name: convert(result[name], str) for name in ("model", "condition")}
+        columns = {
+            name: convert(values, list[float | None]) for name, values in result.items() if isinstance(values, list)
+        }
+        for user, *numbers in zip(users.users, *columns.values(), strict=True):
+            yield {"user": user, **names, **dict(zip(columns, numbers, strict=True))}
 
 
 def _encoded(rows: list[Row], ending: str, batch: int = 10_000) -> bytes:

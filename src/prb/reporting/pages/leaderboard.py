@@ -50,7 +50,7 @@ def describe(group: Group) -> dict[str, Any]:
             **({"recorded": True} if entry.kind in RECORDED else {}),
             **({"card": card} if (card := card_of(entry.metadata)) else {}),
             "conditions": list(group.columns_of(entry)),
-            **{key: entry.run.settings[key] for key in ("k", "ranker", "budget", "protocol")},
+            **{key: getattr(entry.run.settings, key) for key in ("k", "ranker", "budget", "protocol")},
         }
         for entry in group.entries
     ]
@@ -138,7 +138,7 @@ def _effects(group: Group, entry: Entry, mask: Bools, twins: Ints) -> dict[str, 
 
     The last two come without a test, since testing every slice would find something by chance.
     """
-    columns, seed = group.columns_of(entry), entry.run.settings["seed"]
+    columns, seed = group.columns_of(entry), entry.run.settings.seed
     numbers: dict[str, Any] = {"effect": {}, "mirror": {}}
     for condition, column in columns.items() if (twins >= 0).any() else ():
         answered = Twins.find(twins, group.clusters, ~np.isnan(column.credit) & mask)
@@ -161,8 +161,8 @@ def _effects(group: Group, entry: Entry, mask: Bools, twins: Ints) -> dict[str, 
 def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
     """Every two models under a condition, paired by row, with Holm's correction over all of them."""
     credits = [(n, column.credit) for n, column in group.under(condition)]
-    known = [bool(r := entry.result(condition)) and is_exact(r["accuracy"]) for entry in group.entries]
-    seed = group.entries[0].run.settings["seed"]
+    known = [(r := entry.result(condition)) is not None and is_exact(r["accuracy"]) for entry in group.entries]
+    seed = group.entries[0].run.settings.seed
     signs = (1, 0, -1)
     tests = []
     for (i, x), (j, y) in combinations(credits, 2):
@@ -244,7 +244,7 @@ def stability_data(inputs: Inputs) -> Iterator[DataFile]:
     for group in inputs.groups:
         clusters = int(group.clusters.max()) + 1
         steps = sorted({round(n * (clusters // 2) / STEPS) for n in range(STEPS + 1)})
-        orders = random_orders(clusters, STABILITY_DRAWS, group.entries[0].run.settings["seed"])
+        orders = random_orders(clusters, STABILITY_DRAWS, group.entries[0].run.settings.seed)
         conditions = {c: _stability(group, c, clusters, steps, orders) for c in group.conditions}
         settings = {"clusters": clusters, "draws": STABILITY_DRAWS, "steps": steps}
         yield f"{group.id}/stability", {**settings, "conditions": conditions}

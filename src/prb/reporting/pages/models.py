@@ -95,7 +95,7 @@ def _other_k(group: Group, entry: Entry) -> list[dict[str, Any]]:
     for other in group.entries:
         result = other.result("profile")
         if other.spec == entry.spec and result is not None:
-            rows.append({"k": other.run.settings["k"], "run": other.run.folder.name, **result["accuracy"]})
+            rows.append({"k": other.run.settings.k, "run": other.run.folder.name, **result["accuracy"]})
     return sorted(rows, key=lambda row: row["k"]) if len({row["k"] for row in rows}) > 1 else []
 
 
@@ -191,7 +191,7 @@ def _bearing_posts(group: Group) -> list[frozenset[str]] | None:
 
 def _view(entry: Entry, picked: Sequence[Sequence[str]], bearing: Sequence[frozenset[str]] | None) -> dict[str, Any]:
     settings = entry.run.settings
-    view = {"models": [], "ranker": settings["ranker"], "k": settings["k"], "picked": [len(ids) for ids in picked]}
+    view = {"models": [], "ranker": settings.ranker, "k": settings.k, "picked": [len(ids) for ids in picked]}
     if bearing is None:
         return view
     found = [len(posts & set(ids)) for posts, ids in zip(bearing, picked, strict=True)]

@@ -99,8 +99,13 @@ class Chunk:
         for condition in group.conditions:
             for n, column in group.under(condition):
                 settings = group.entries[n].run.settings
-                donors = settings.get("donors", "any")  # before there was a choice, any user was one
-                model = str(n), margins[group.entries[n].name, condition], column.details, settings["seed"], donors
+                model = (
+                    str(n),
+                    margins[group.entries[n].name, condition],
+                    column.details,
+                    settings.seed,
+                    settings.donors,
+                )
                 self._models.setdefault(condition, []).append(model)
 
     def build(self, rows: range, items: Sequence[Pair]) -> dict[str, Any]:

@@ -1,18 +1,25 @@
-"""Results of other verbs as pages and as tables: downstream (bon, ppo, correlate), study, audit, and all others."""
+"""Pages of other verbs: downstream (bon, ppo, correlate), study, audit, and all others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec import convert
+
 from prb.batches import chunks
-from prb.downstream.bon import trust
-from prb.reporting.downstream_results import PPO_PANELS, bon_tables, correlation_tables, ppo_tables, set_sentences
-from prb.reporting.evaluation_results import audit_estimates, audit_tables, evaluation_table
-from prb.reporting.format import Table
-from prb.reporting.gather import DataFile, Inputs, dataset_label, prepared
-from prb.reporting.results import build_lines, grade_table, train_lines
+from prb.reporting.downstream import (
+    PPO_PANELS,
+    BonSummary,
+    CorrelationResult,
+    PpoSummary,
+    correlation_tables,
+    set_sentences,
+)
+from prb.reporting.evaluation_results import audit_estimates, audit_tables
+from prb.reporting.gather import DataFile, Inputs, prepared, tables_of
+from prb.reporting.results import dataset_label
 
 Result = dict[str, Any]
 MAX_STEPS = 200
@@ -30,20 +37,21 @@ def downstream_data(inputs: Inputs) -> list[DataFile] | None:
 
 
 def _bon(summary: Result) -> Result:
+    bon = convert(summary, BonSummary)
     keys = ("ks", "kl_bound", "random", "oracle", "results", "contrasts", "queries", "samples", "condition", "n")
-    about = {"policy": summary["policy"]["spec"], "dataset": dataset_label(summary), "trust": trust(summary)}
+    about = {"policy": bon.policy.spec, "dataset": bon.dataset.label, "trust": bon.grader.trust}
     return {**about, **{key: summary[key] for key in keys}}
 
 
 def _ppo(summary: Result) -> Result:
-    train, rows = summary["train"], thinned(summary["curves"])
+    ppo, rows = convert(summary, PpoSummary), thinned(summary["curves"])
     return {
-        "policy": summary["policy"]["spec"],
-        "model": summary["model"]["spec"],
-        "dataset": dataset_label(summary),
-        "condition": summary["condition"],
-        "trust": trust(summary) if summary["grader"] else None,
-        "train": {key: train[key] for key in ("prompts", "steps", "stopped", "samples", "failed", "truncated")},
+        "policy": ppo.policy.spec,
+        "model": ppo.model.spec,
+        "dataset": ppo.dataset.label,
+        "condition": ppo.condition,
+        "trust": ppo.grader.trust if ppo.grader else None,
+        "train": summary["train"],
         "held_out": summary["held_out"],
         "panels": list(PPO_PANELS.items()),
         "curves": {name: [row[name] for row in rows] for name in ("step", *PPO_PANELS)},
@@ -57,11 +65,12 @@ def thinned(rows: Sequence[Mapping[str, float]], most: int = MAX_STEPS) -> list[
     return [{key: sum(row[key] for row in some) / len(some) for key in some[0]} for some in chunks(rows, size)]
 
 
-def _correlation(result: Result) -> Result:
+def _correlation(summary: Result) -> Result:
+    result = convert(summary, CorrelationResult)
+    sentences = [{"set": s.set, "n": s.n, "sentences": list(set_sentences(s))} for s in result.sets]
+    tables = [table._asdict() for table in correlation_tables(summary)]
     keys = ("models", "constructed", "left_out", "bench", "downstream", "sets")
-    sentences = [{"set": s["set"], "n": s["n"], "sentences": list(set_sentences(s))} for s in result["sets"]]
-    tables = [table._asdict() for table in correlation_tables(result)]
-    return {**{key: result[key] for key in keys}, "said": sentences, "tables": tables}
+    return {**{key: summary[key] for key in keys}, "said": sentences, "tables": tables}
 
 
 # --- study, audit ---
@@ -100,27 +109,3 @@ def other_data(inputs: Inputs) -> list[DataFile] | None:
 
 def _other(kind: str, content: Result) -> Result:
     return {"tables": [table._asdict() for table in tables_of(kind, content)]}
-
-
-def tables_of(kind: str, content: Result) -> list[Table]:
-    """The tables that the verb which made a result prints; where it prints lines, one table of them."""
-    tables: dict[str, Callable[[Result], Iterable[Table]]] = {
-        "evaluate": lambda summary: [evaluation_table(summary)],
-        "grade": lambda summary: [grade_table(summary)],
-        "bon": bon_tables,
-        "ppo": ppo_tables,
-        "audit": audit_tables,
-        "correlation": correlation_tables,
-    }
-    if kind in tables:
-        return list(tables[kind](content))
-    title = kind
-    if kind == "train":
-        lines = train_lines(content) if "fitted_on" in content else [str(content["model"])]
-    elif kind == "build":
-        lines = build_lines(content)
-    else:
-        from prb.study.verdict import verdict
-
-        title, lines = "human study", verdict(content)
-    return [Table(title, ("result",), tuple((line,) for line in lines))]
