@@ -25,7 +25,15 @@ from prb.evaluation.outcomes import Column, Outcomes
 from prb.evaluation.paper import lost_and_unparsed
 from prb.failures import count_reasons, refuse_failures, share_problem
 from prb.stats.bias import calibration, length_bias, position_bias
-from prb.stats.credit import SUBSETS, TIES, ScoredRow, final_score, pairwise_credit, ties_score
+from prb.stats.credit import (
+    SUBSETS,
+    TIES,
+    ScoredRow,
+    final_score,
+    pairwise_credit,
+    rewardbench_sections,
+    ties_score,
+)
 from prb.stats.estimate import Floats, Ints, by_group, by_label, cancels, codes, share, spread, user_means
 from prb.stats.paired import Twins, average_user_share, correct, difference, flip_rate, mirror_accuracy, person_effect
 from prb.stats.ratings import METRICS, mean_over_users, rating_metrics
@@ -102,6 +110,7 @@ class Statistics:
             "accuracy": share(credit[counted], self._clusters[counted], failed=failed, exact=exact).as_dict(),
             "strict_accuracy": share(won[counted], self._clusters[counted], failed=failed, exact=untied).as_dict(),
             **self._of_several(column, credit, failed),
+            **self._rewardbench(column, credit, margin),
             **self._mirror(credit, margin, counted, seed),
             "by_category": _dicts(by_label(credit, self._clusters, categories, margin, self._twins)),
             "by_tier": _dicts(by_label(credit, self._clusters, tiers, margin, self._twins)),
@@ -140,18 +149,28 @@ class Statistics:
             pairwise[n] = pairwise_credit(values, n_best[n])
         answered = ~np.isnan(pairwise)
         estimate = share(pairwise[answered], self._clusters[answered], failed=failed)
-        return {"pairwise_accuracy": estimate.as_dict(), **self._rewardbench2(column, credit)}
+        return {"pairwise_accuracy": estimate.as_dict()}
 
-    def _rewardbench2(self, column: Column, credit: Floats) -> dict[str, Any]:
-        """The official score, if these are the subsets of RewardBench 2 and every row has scores."""
+    def _rewardbench(self, column: Column, credit: Floats, margin: Floats) -> dict[str, Any]:
+        """The official score, if these are the subsets of RewardBench 1, or of 2 with scores, and no row failed."""
         labels = np.array(self._index.categories)
-        if set(labels.tolist()) != set(SUBSETS) or np.isnan(credit).any() or column.verdicts:
+        if np.isnan(credit).any():
+            return {}
+        won = credit if column.verdicts else margin > 0  # of scores, RewardBench 1 counts a tie as lost
+        sections = rewardbench_sections({subset: float(won[labels == subset].mean()) for subset in np.unique(labels)})
+        if sections:
+            return {"rewardbench": sections}
+        if set(labels.tolist()) != set(SUBSETS) or column.verdicts:
             return {}
         by_subset = {subset: float(credit[labels == subset].mean()) for subset in SUBSETS if subset != TIES}
         n_best = self._index.answers[0]
-        places = [n for n in np.flatnonzero(labels == TIES).tolist() if n in column.several]
-        ties = [ScoredRow(self._index.ids[n], n_best[n], column.several[n]) for n in places]
-        by_subset[TIES] = ties_score(ties)
+        # of two answers only the margin is kept, which is all that counts
+        by_subset[TIES] = ties_score(
+            [
+                ScoredRow(self._index.ids[n], n_best[n], column.several.get(n, (float(margin[n]), 0.0)))
+                for n in np.flatnonzero(labels == TIES).tolist()
+            ]
+        )
         return {"rewardbench2": {"score": final_score(by_subset), "by_subset": by_subset}}
 
     def _mirror(self, credit: Floats, margin: Floats, answered: Any, seed: int) -> dict[str, Any]:

@@ -194,6 +194,9 @@ def _extra_columns(summary: Result, shown: str) -> Iterator[ExtraColumn]:
             f"A row counts as correct if a right answer is ranked first; a coin would score {chance}. "
             f"pairwise: share of right-wrong pairs in the right order under {shown} (coin: 50).",
         )
+    if any("rewardbench" in row for row in results):
+        note = "RewardBench: its official score, the mean of its sections with their published weights."
+        yield ExtraColumn("RewardBench", lambda row: percent(row.get("rewardbench", {}).get("score")), note)
     if any("rewardbench2" in row for row in results):
         note = "RewardBench 2: its official score, the mean of six subsets, ties included."
         yield ExtraColumn("RewardBench 2", lambda row: percent(row.get("rewardbench2", {}).get("score")), note)

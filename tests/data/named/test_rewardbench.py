@@ -15,6 +15,7 @@ from prb.data.source import open_source
 from prb.errors import BadData, BadInput, BadSpec
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
+from prb.stats.credit import SECTIONS, SUBSETS, rewardbench_sections
 from tests.data.named.reading import read
 from tests.runs import result
 
@@ -123,3 +124,44 @@ def test_a_run_reports_each_subset(write_jsonl: Write, tmp_path: Path) -> None:
     assert row["by_category"]["chat"]["value"] == 0.0
     assert row["by_category"]["math"]["value"] == (0 + 0.25) / 2
     assert row["accuracy"]["n"] == 3
+
+
+def scored(write_jsonl: Write, tmp_path: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What `length` gets: an answer is right if it is the longer one."""
+    numbered = [{"id": n, "prompt": f"{n}?", **row} for n, row in enumerate(rows)]
+    config = EvaluateConfig(
+        model=("length",), condition=("none",), dataset=str(write_jsonl(numbered)), out=tmp_path / "run"
+    )
+    return result(evaluate(config).summary, "none", "length")
+
+
+def test_rewardbench_1_has_sections_with_the_published_weights_and_ties_are_lost(
+    write_jsonl: Write, tmp_path: Path
+) -> None:
+    right, wrong = {"chosen": "Longer.", "rejected": "No."}, {"chosen": "No.", "rejected": "Longer."}
+    subsets = [subset for section in SECTIONS.values() for subset in section if section is not SECTIONS["Prior Sets"]]
+    rows = [{**(right if subset != "math-prm" else wrong), "subset": subset} for subset in subsets]
+    rows += [{"chosen": "Yes", "rejected": "No!", "subset": "mt-bench-easy"}]
+    found = scored(write_jsonl, tmp_path, rows)["rewardbench"]
+    assert found["Reasoning"] == 0.5  # 447 rows of math count like 984 of code
+    assert found["Chat"] == pytest.approx((358 - 28 / 2) / 358)
+    assert found["score"] == pytest.approx((found["Chat"] + found["Chat Hard"] + found["Safety"] + 0.5) / 4)
+    assert "Prior Sets" not in found
+
+
+def test_prior_sets_have_half_the_weight_and_other_subsets_no_score() -> None:
+    by_subset = {subset: 1.0 for section in SECTIONS.values() for subset in section} | {"shp": 0.0}
+    assert rewardbench_sections(by_subset) == pytest.approx(
+        {"Chat": 1, "Chat Hard": 1, "Safety": 1, "Reasoning": 1, "Prior Sets": 0.75, "score": (4 + 0.5 * 0.75) / 4.5}
+    )
+    assert rewardbench_sections({**by_subset, "mine": 1.0}) is None
+    assert rewardbench_sections({"shp": 1.0}) is None
+
+
+def test_ties_rows_with_two_answers_count(write_jsonl: Write, tmp_path: Path) -> None:
+    several = {"chosen": ["four"], "rejected": ["5", "6", "7"]}
+    rows = [{**several, "subset": subset} for subset in SUBSETS if subset != "Ties"]
+    ref = {"chosen": ["blue"], "rejected": ["red"], "subset": "Ties", "id": "ref:1"}
+    tied = {"chosen": ["blue", "gray"], "rejected": ["red"], "subset": "Ties", "id": "tied:1"}
+    found = scored(write_jsonl, tmp_path, [*rows, ref, tied])["rewardbench2"]
+    assert found["by_subset"]["Ties"] == pytest.approx(1.01)  # all right, and equal answers are equally long
