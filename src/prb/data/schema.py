@@ -145,13 +145,13 @@ def read_columns(names: tuple[str, ...], task: Task) -> Columns:
     columns: dict[str, list[str]] = {}
     others = []
     for name in names:
-        field = name if name in fields else field_of.get(_plain(name))
+        field = name if name in fields else field_of.get(plain(name))
         columns.setdefault(field, []).append(name) if field else others.append(name)
     renamed = {}
     for field, candidates in columns.items():
         if field in candidates:
             continue
-        exact = [name for name in candidates if _plain(name) == field] or candidates
+        exact = [name for name in candidates if plain(name) == field] or candidates
         if len(exact) > 1:
             several = " and ".join(f"`{name}`" for name in exact)
             return Columns({}, f"{several} may all be the `{field}`; rename the right one to `{field}`")
@@ -164,24 +164,24 @@ def read_columns(names: tuple[str, ...], task: Task) -> Columns:
     return Columns(renamed)
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """`User ID`, `userId` and `user-id` are `user_id`."""
     return re.sub(r"[\W_]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)).strip("_").lower()
 
 
 def _like_a_user(name: str) -> bool:
-    first, *rest = _plain(name).split("_")
+    first, *rest = plain(name).split("_")
     if first in (*_PEOPLE, *(f"{person}s" for person in _PEOPLE), "usr", "uid", "reviewer"):
         return set(rest) <= _ID_WORDS
     return _near(name, ["user", *SYNONYMS["user"]])
 
 
 def _like_a_history(name: str) -> bool:
-    return bool(_HISTORY_WORDS & set(_plain(name).split("_"))) or _near(name, ["profile", *SYNONYMS["profile"]])
+    return bool(_HISTORY_WORDS & set(plain(name).split("_"))) or _near(name, ["profile", *SYNONYMS["profile"]])
 
 
 def _near(name: str, known: list[str]) -> bool:
-    return 4 < len(name) < 40 and bool(get_close_matches(_plain(name), known, n=1, cutoff=0.85))
+    return 4 < len(name) < 40 and bool(get_close_matches(plain(name), known, n=1, cutoff=0.85))
 
 
 # values

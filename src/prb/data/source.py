@@ -67,11 +67,12 @@ DATASETS: Registry[Source] = Registry("dataset", package="prb.data.named", group
 def open_source(text: str) -> Source:
     """A dataset spec: a registered name, `hub:owner/name`, a file or a folder.
 
-    RewardBench is recognized by the first row; the name of the source says so.
+    RewardBench and tables of votes are recognized by the first row; the name of the source says so.
     """
     if text.startswith("hub:") or Path(text).exists():
         source = open_rows(text)
-        return DATASETS.build(Spec("rewardbench", {"path": text})) if _is_rewardbench(source) else source
+        spec = _recognized(source, text)
+        return DATASETS.build(spec) if spec else source
     name = Spec.parse(text).name
     if name in DATASETS:
         return DATASETS.make(text)
@@ -90,13 +91,20 @@ def open_rows(text: str) -> Source:
     return FolderSource(text, path) if path.is_dir() else file_source(path)
 
 
-def _is_rewardbench(source: Source) -> bool:
+def _recognized(source: Source, path: str) -> Spec | None:
+    """The named dataset that reads such rows, if they are not of our own form."""
     try:
         row = next(iter(source.rows()), None)
     except BadInput:
-        return False  # reported when the rows are read
+        return None  # reported when the rows are read
     data = row.data if row else None
-    return isinstance(data, dict) and {"chosen", "rejected", "subset"} <= data.keys() and "question" not in data
+    if not isinstance(data, dict) or len(data) > MAX_COLUMNS or "question" in data:
+        return None
+    if {"chosen", "rejected"} <= data.keys():
+        return Spec("rewardbench", {"path": path}) if "subset" in data else None
+    from prb.data.named.votes import recognized
+
+    return recognized(data, path)
 
 
 def file_source(path: Path) -> Source:

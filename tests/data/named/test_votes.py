@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -313,3 +314,43 @@ def test_a_user_blind_model_has_exactly_half_of_pandalm(shared_data: Path, tmp_p
     row = result(evaluate(config).summary, "none", "length")
     assert (row["accuracy"]["value"], row["accuracy"]["n"]) == (0.5, 244)
     assert row["person_effect"]["value"] == 0.5
+
+
+# tables given by their path alone
+
+
+def test_an_arena_file_is_recognized_with_its_labels_and_conversations(write_jsonl: Write) -> None:
+    def talk(answer: str) -> list[Row]:
+        return [{"role": "user", "content": "Tea?"}, {"role": "assistant", "content": answer}]
+
+    row = {"question_id": "q", "model_a": "x", "model_b": "y", "judge": "ann", "turn": 1}
+    row |= {"conversation_a": talk("Yes."), "conversation_b": talk("No.")}
+    winners = ["model_a", "model_b", "tie", "tie (bothbad)"]
+    path = write_jsonl([{**row, "winner": winner} for winner in winners])
+    rows = read(str(path))
+    assert [(r["user"], r["question"], r["chosen"]) for r in rows] == [("ann", "Tea?", "Yes."), ("ann", "Tea?", "No.")]
+    options = "prompt=conversation_a&answers=conversation_a,conversation_b&user=judge&choice=winner"
+    assert open_source(str(path)).name == f"votes?path={path}&{options}"
+
+
+def test_a_csv_of_votes_is_recognized(tmp_path: Path) -> None:
+    path = tmp_path / "votes.csv"
+    path.write_text("Instruction;response_1;response_2;rater_id;Preference\nTea?;Yes.;No.;ann;2\n")
+    [row] = read(str(path))
+    assert (row["user"], row["question"], row["chosen"], row["rejected"]) == ("ann", "Tea?", "No.", "Yes.")
+
+
+def test_votes_on_lists_of_answers_are_recognized(write_jsonl: Write) -> None:
+    path = write_jsonl(VOTES)
+    assert read(str(path)) == read(f"votes?path={path}")
+
+
+def test_votes_that_do_not_tell_the_user_bring_their_columns_and_a_command_for_the_shell(write_jsonl: Write) -> None:
+    path = write_jsonl([{"prompt": "Tea?", "response_a": "Yes.", "response_b": "No.", "winner": "a", "who": "ann"}])
+    with pytest.raises(BadInput) as caught:
+        open_source(str(path))
+    said = str(caught.value)
+    assert "its columns (prompt, response_a, response_b, winner, who) do not tell the user" in said
+    options = "prompt=prompt&answers=response_a,response_b&user=COLUMN&choice=winner"
+    assert shlex.split(said.partition("--dataset ")[2]) == [f"votes?path={path}&{options}"]
+    assert len(read(f"votes?path={path}&{options.replace('COLUMN', 'who')}")) == 1

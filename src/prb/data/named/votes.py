@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -13,6 +14,7 @@ from typing import Any
 from prb.data.rows import (
     BadRow,
     about,
+    are_messages,
     conversation,
     field,
     identifier,
@@ -22,14 +24,21 @@ from prb.data.rows import (
     spec_name,
     split_of,
     text,
+    turns,
 )
+from prb.data.schema import SYNONYMS, plain
 from prb.data.source import DATASETS, RawRow, Row, Source, open_rows
 from prb.data.votes import Vote, VoteSource, Voting
-from prb.errors import BadSpec
+from prb.errors import BadInput, BadSpec
+from prb.registry import Spec
 
-TIES = frozenset({"", "tie", "tied", "both", "neither", "equal", "same", "none"})
+TIES = frozenset({"", "tie", "tied", "both", "neither", "equal", "same", "none", "bothbad", "tie (bothbad)"})
 _BETTER = re.compile(r"(\w+)-is-(?:\w+-)?better")
 """`A-is-slightly-better`, as MultiPref writes it."""
+_ANSWER = re.compile(r"(?:model|response|answer|completion|output|conversation)[ _-]?([a-z]|\d+)", re.IGNORECASE)
+"""`model_a`, as arenas write it, and how columns of answers are called."""
+CHOICES = ("winner", "choice", "preference", "preferred", "vote", "label")
+"""How columns of votes are called."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +75,39 @@ def votes(path: str, columns: Columns, voting: Voting) -> Source:
     return VoteSource(spec_name("votes", source.name, columns, voting), source, partial(_votes, columns), voting)
 
 
+def recognized(row: Row, path: str) -> Spec | None:
+    """The spec that reads a file of such rows, if they are votes on answers in columns of their own.
+
+    Votes whose prompt or user cannot be told are refused, with the columns that there are.
+    """
+    answers = [name for name in row if _ANSWER.fullmatch(name) and not name.lower().startswith("model")]
+    choice = next((name for name in row if name.lower() in CHOICES), None)
+    if len(answers) < 2 and isinstance(literal(row.get("answers")), list):
+        answers = ["answers"]
+    elif len(answers) < 2:
+        return None
+    if choice is None:
+        return None
+    user = next((name for name in row if plain(name) in (*SYNONYMS["user"], "user", "judge")), None)
+    prompt = next((name for name in row if plain(name) in (*SYNONYMS["question"], "question")), None)
+    if prompt is None and are_messages(messages_or_text(row[answers[0]])):
+        prompt = answers[0]
+    options = {"prompt": prompt or "COLUMN", "answers": ",".join(answers), "user": user or "COLUMN", "choice": choice}
+    spec = Spec("votes", {"path": path, **options})
+    if prompt is None or user is None:
+        missing = " and ".join(name for name, value in (("prompt", prompt), ("user", user)) if value is None)
+        raise BadInput(
+            f"{path} looks like votes, but its columns ({', '.join(row)}) do not tell the {missing}; "
+            f"name them: --dataset {shlex.quote(str(spec))}"
+        )
+    return spec
+
+
 def _votes(columns: Columns, row: Row, at: RawRow) -> Iterator[Vote]:
     parts = columns.prompt.split(",")
     prompt = row.get(parts[0]) if len(parts) == 1 else "\n\n".join(filter(None, (row.get(p) or "" for p in parts)))
+    if parts[0] in columns.answers.split(","):  # a conversation that ends with the answer
+        prompt = (messages_or_text(prompt) or [])[:-1]
     asked = conversation(messages_or_text(field({columns.prompt: prompt}, columns.prompt)), columns.prompt)
     answers, labels = _answers(row, columns)
     vote_id = identifier(row, columns.id) if columns.id else f"{PurePath(at.place).stem}-{at.line}"
@@ -95,10 +134,15 @@ def _answers(row: Row, columns: Columns) -> tuple[list[str], Mapping[str, int]]:
         if not all(isinstance(answer, str) and answer.strip() for answer in answers):
             raise BadRow(f"`{names[0]}` must be a list of texts")
     else:
-        answers = [text(row, name) for name in names]
+        answers = [_answer(row, name) for name in names]
     if len(answers) < 2:
         raise BadRow(f"`{columns.answers}` must hold at least two answers")
     return answers, labels_of(len(answers), tuple(names) if len(names) > 1 else (), columns.first)
+
+
+def _answer(row: Row, name: str) -> str:
+    value = messages_or_text(row.get(name))
+    return turns(value, name)[-1]["text"] if are_messages(value) else text(row, name)
 
 
 @cache
@@ -142,6 +186,8 @@ def _which(value: Any, column: str, answers: Sequence[str], labels: Mapping[str,
         label = better[1]
     if label.lower() in labels:
         return labels[label.lower()]
+    if (named := _ANSWER.fullmatch(label)) and named[1].lower() in labels:
+        return labels[named[1].lower()]
     if label in answers:
         return answers.index(label)
     if label.lower() in TIES or (label == "0" and "1" in labels):
