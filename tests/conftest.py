@@ -34,16 +34,17 @@ def seal() -> Path:
     for name in [*os.environ]:
         if (name.startswith(STEERING) and name not in kept) or name.lower().endswith("_proxy"):
             del os.environ[name]
-    homes = {os.environ.get("HOME", ""), _registered_home()} - {""}
+    temporary = tempfile.gettempdir()
+    private = {home for home in (os.environ.get("HOME"), _registered_home()) if home and not temporary.startswith(home)}
     for name, part in {"HOME": "home", "XDG_RUNTIME_DIR": "run", "PRB_CACHE": "cache"}.items():
         (folder / part).mkdir()
         os.environ[name] = str(folder / part)
     if (ENVIRONMENT / "cache" / "weights").exists():
         (folder / "cache" / "weights").symlink_to(ENVIRONMENT / "cache" / "weights")
-    ours = [ROOT, ROOT.parent / "shared", ENVIRONMENT, sys.base_prefix, *sys.path[1:], *site.getsitepackages()]
-    ours += [tempfile.gettempdir(), "/tmp", "/dev", "/proc"]
-    guard = [str(folder / "outside.log"), *(os.pathsep.join(map(str, part)) for part in (ours, sorted(homes)))]
-    os.environ["PRB_TEST_GUARD"] = "\n".join(guard)
+    ours = [folder, ROOT, ROOT.parent / "shared", ENVIRONMENT, sys.base_prefix, *sys.path[1:], *site.getsitepackages()]
+    folders = (ours, sorted(private), [temporary, "/tmp", "/dev", "/proc"])
+    lists = (os.pathsep.join(map(str, part)) for part in folders)
+    os.environ["PRB_TEST_GUARD"] = "\n".join([str(folder / "outside.log"), *lists])
     here = str(Path(__file__).parent / "guard")
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     return folder

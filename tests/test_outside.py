@@ -33,8 +33,8 @@ def test_a_test_that_writes_outside_is_refused_and_recorded(how: str) -> None:
 
 
 def test_the_users_own_folder_is_not_even_read() -> None:
-    *_, private = os.environ["PRB_TEST_GUARD"].split("\n")
-    for home in private.split(os.pathsep):
+    _, _, private, _ = os.environ["PRB_TEST_GUARD"].split("\n")
+    for home in filter(None, private.split(os.pathsep)):
         with pytest.raises(RuntimeError, match="read outside of the clone"):
             (Path(home) / ".netrc").read_text()
         assert ".netrc" in OUTSIDE.read_text()

@@ -15,8 +15,9 @@ LISTS = {"os.listdir", "os.scandir"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
-def watch(log: str, ours: tuple[str, ...], private: tuple[str, ...]) -> None:
-    """`ours`: folders in which anything may be done. `private`: folders in which nothing may even be read."""
+def watch(log: str, ours: tuple[str, ...], private: tuple[str, ...], scratch: tuple[str, ...]) -> None:
+    """Anything may be done in the folders `ours` and `scratch`, anything may be read but what is in `private`. The
+    first list that a path is in counts."""
 
     def check(event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
@@ -30,7 +31,7 @@ def watch(log: str, ours: tuple[str, ...], private: tuple[str, ...]) -> None:
             if not isinstance(path, (str, bytes, os.PathLike)) or os.fspath(path) in (":memory:", b":memory:", "", b""):
                 continue
             place = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - links are not followed, and pathlib is slow
-            if _inside(place, ours) or not (writes or _inside(place, private)):
+            if _inside(place, ours) or (not _inside(place, private) and (not writes or _inside(place, scratch))):
                 continue
             message = f"{'changed' if writes else 'read'} outside of the clone: {event} {place}"
             with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a") as file:
@@ -45,5 +46,5 @@ def _inside(path: str, folders: tuple[str, ...]) -> bool:
 
 
 if "PRB_TEST_GUARD" in os.environ:
-    _log, _ours, _private = os.environ["PRB_TEST_GUARD"].split("\n")
-    watch(_log, tuple(_ours.split(os.pathsep)), tuple(_private.split(os.pathsep)))
+    _log, *_folders = os.environ["PRB_TEST_GUARD"].split("\n")
+    watch(_log, *(tuple(each.split(os.pathsep)) for each in _folders))
