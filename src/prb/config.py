@@ -104,6 +104,10 @@ def config(cls: type[T]) -> type[T]:
     return pydantic_dataclass(frozen=True, kw_only=True, config=options)(cls)  # type: ignore[return-value]
 
 
+ONLY_GIVEN = frozenset({"out", "hook", "engine", "tracker", "launch", "reward_url", "url"})
+"""Settings that write, call or run something: only the command line and Python set them, never a file."""
+
+
 @config
 class Settings:
     """What all classes of settings share."""
@@ -145,7 +149,11 @@ class Settings:
 
     @classmethod
     def restore(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings in the content of a `config.json`."""
+        """The settings in the content of a `config.json`, which may come from somebody else: it does not say where to
+        write, what to call or which machines to use."""
+        if given := sorted(ONLY_GIVEN & cls.presentation & content[cls.verb].keys()):
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise BadInput(f"{', '.join(given)} cannot come from a file; on the command line it is {flags}")
         return dict(content[cls.verb])
 
     def saved(self) -> dict[str, Any]:

@@ -8,15 +8,19 @@ as failed; answers that were paid for are kept by the verb that got them.
 from __future__ import annotations
 
 import gc
+import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import ClassVar, TypeVar
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any, ClassVar, TypeVar, get_args
 
 from prb.config import Count, Settings, Share, config
-from prb.errors import BudgetUsedUp, PrbError, TooManyFailures, Unreachable
-from prb.types import UNMEASURED, Failure, FailureKind
+from prb.errors import BudgetUsedUp, PrbError, TooManyFailures, Unreachable, first_line
+from prb.registry import FROM_FILE
+from prb.types import UNMEASURED, Failure, FailureKind, Verdict, Winner
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -98,6 +102,38 @@ def unanswered(answer: object) -> bool:
 def gravest(failures: Iterable[Failure]) -> Failure:
     """The most severe failure, which stands for all: one of the endpoint rather than of a row, else the first."""
     return min(failures, key=lambda failure: (*ENDPOINT, "row", "unmeasured").index(failure.kind))
+
+
+def ask_model(model: object, method: str, batch: Sequence[Any]) -> list[Any]:
+    """`model.method(batch)`, in parts where it does not fit in memory, checked: a model may be anybody's plug-in, and
+    its mistakes are one line that names its class."""
+    name = f"{type(model).__name__}.{method}"
+    try:
+        replies = halve_if_out_of_memory(getattr(model, method), batch)
+    except (PrbError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        if isinstance(error, PrbError) or not type(model).__module__.startswith(FROM_FILE):
+            raise
+        where = extract_tb(error.__traceback__)[-1]
+        at = f"{Path(where.filename).name}, line {where.lineno}"
+        raise PrbError(f"{name} failed: {type(error).__name__}: {first_line(error)} ({at})") from error
+    if len(replies) != len(batch):
+        raise PrbError(f"{name} returned {len(replies)} results for {len(batch)} inputs; it must return one for each")
+    return [_checked(reply, name) for reply in replies] if method in ("score", "prefer") else replies
+
+
+def _checked(reply: Any, name: str) -> Any:
+    """The reply of a scorer as a float, of a comparer as a verdict; a failure is a reply too."""
+    if isinstance(reply, Failure) or (isinstance(reply, float) and name.endswith(".score")):
+        return reply
+    expected = "Verdict(choice='first', 'second' or 'tie')"
+    if name.endswith(".score"):
+        expected = "numbers"
+        if hasattr(reply, "__float__") and not isinstance(reply, bool):
+            with suppress(TypeError, ValueError, RuntimeError):
+                return float(reply)  # an int, or a scalar of numpy or torch
+    elif isinstance(reply, Verdict) and reply.choice in get_args(Winner):
+        return reply
+    raise PrbError(f"{name} must return {expected} or Failure(reason), not {reprlib.repr(reply)}")
 
 
 def share_problem(what: str, failed: int, total: int, reasons: Mapping[str, int], max_failed: float) -> str | None:

@@ -13,7 +13,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -26,7 +26,10 @@ from prb.errors import BadSpec, explain_import, unknown
 
 T = TypeVar("T")
 Factory = Callable[..., T]
+FROM_FILE = "prb_file_"
+"""How the names of modules begin that a spec `x.py:Name` imported."""
 _FILE = re.compile(r"(.+\.py):(\w+)")
+_CODE = re.compile(r"\.py:\w|trust_remote_code=(?!false\b)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,12 @@ class Spec:
     def __str__(self) -> str:
         values = {key: value.replace("%", "%25").replace("&", "%26") for key, value in self.options.items()}
         return f"{self.name}?{'&'.join(f'{key}={value}' for key, value in values.items())}" if values else self.name
+
+
+def names_code(text: str) -> bool:
+    """Whether a spec, or one inside it, runs the code of a file or of a checkpoint. What others hand over (heads,
+    shards, configs) must not; on the command line and in Python one may."""
+    return bool(_CODE.search(unquote(unquote(text))))
 
 
 def split_alias(text: str) -> tuple[str, str]:
@@ -93,7 +102,8 @@ class Registry(Generic[T]):
         factory = self[spec.name]
         arguments = _arguments(factory, spec, self.kind)
         try:
-            made = factory(**arguments)
+            with redirect_stdout(sys.stderr):  # stdout is for results
+                made = factory(**arguments)
         except ImportError as error:
             raise explain_import(f"{self.kind} {spec.name!r}", error) from None
         if file := _FILE.fullmatch(spec.name):
@@ -162,7 +172,7 @@ def _from_file(path: str, name: str) -> Factory[Any]:
     file = Path(path).expanduser()
     if not file.is_file():
         raise BadSpec(f"{path} does not exist")
-    module_name = f"prb_file_{_file_hash(path)}"
+    module_name = f"{FROM_FILE}{_file_hash(path)}"
     if module_name not in sys.modules:
         loader = spec_from_file_location(module_name, file)
         assert loader is not None
@@ -171,7 +181,8 @@ def _from_file(path: str, name: str) -> Factory[Any]:
         sys.modules[module_name] = module
         sys.path.append(str(file.resolve().parent))  # as for a script: it may import its neighbors
         try:
-            loader.loader.exec_module(module)
+            with redirect_stdout(sys.stderr):
+                loader.loader.exec_module(module)
         except (Exception, SystemExit) as error:  # third-party code: anything can be wrong with it
             del sys.modules[module_name]
             raise BadSpec(f"{path} cannot be used: {type(error).__name__}: {error}") from None

@@ -12,6 +12,7 @@ import difflib
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
@@ -20,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from prb.config import Flag, Settings, read_config
 from prb.errors import BadInput, ResultFailed, unknown
+from prb.registry import names_code
 
 if TYPE_CHECKING:
     from prb.reporting.results import Run
@@ -52,6 +54,11 @@ def parse(config: type[C], args: Sequence[str], command: str) -> C:
     given = {name: None if value is NOTHING else value for name, value in values.items() if value is not None}
     path = given.pop("config", None)
     saved = read_config(path, config) if path else {}
+    for name, value in saved.items():
+        for text in value if isinstance(value, (list, tuple)) else (value,):
+            if name not in given and isinstance(text, str) and names_code(text):
+                flag = f"--{name.replace('_', '-')}"
+                raise BadInput(f"{path} names code, {text!r}; if you trust it, give it yourself: {flag} {text!r}")
     return config(**{**saved, **given})
 
 
@@ -187,9 +194,13 @@ def choose(verb: str, args: Sequence[str], commands: Mapping[str, Callable[[Sequ
 
 
 def finished(verb: Callable[[], R]) -> tuple[R, ResultFailed | None]:
-    """The result of a verb, and why it does not pass: a finished result is shown before the command fails."""
+    """The result of a verb, and why it does not pass: a finished result is shown before the command fails.
+
+    What models and other plug-ins print goes to stderr: stdout is for the result.
+    """
     try:
-        return verb(), None
+        with redirect_stdout(sys.stderr):
+            return verb(), None
     except ResultFailed as failed:
         return failed.result, failed
 

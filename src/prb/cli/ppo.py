@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prb.cli.parse import parse, print_json
+from prb.cli.parse import finished, parse, print_json
 
 
 def command(args: Sequence[str]) -> None:
@@ -17,7 +17,7 @@ def command(args: Sequence[str]) -> None:
     from prb.reporting.downstream import ppo_lines
     from prb.reporting.format import show
 
-    result = ppo(config)
+    result, _ = finished(lambda: ppo(config))
     if not result.main_process:  # one of several that accelerate started
         return
     if config.engine == "verl":

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prb.cli.parse import parse, print_json
+from prb.cli.parse import finished, parse, print_json
 
 
 def command(args: Sequence[str]) -> None:
@@ -41,7 +41,7 @@ def train_model(args: Sequence[str]) -> None:
     from prb.api import train
     from prb.reporting.results import train_lines
 
-    result = train(config)
+    result, _ = finished(lambda: train(config))
     if config.json:
         print_json(result.summary)
         return

@@ -141,6 +141,8 @@ def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
         raise BadInput("name at least one run folder")
     first = settings.runs[0]
     out = settings.out or (first if first.is_dir() else first.parent) / "report"
+    if settings.out is None and out.is_symlink():  # a run may come from somebody else
+        raise BadInput(f"{out} is a link to another folder; name the folder to write with --out")
 
     def build() -> Path:
         allowed = settings.partial or settings.watch

@@ -23,7 +23,7 @@ from prb.config import (
     config,
 )
 from prb.errors import BadInput
-from prb.registry import Spec
+from prb.registry import Spec, names_code
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 WHOLE_MODELS = ("reward-model", "dpo")
@@ -75,6 +75,9 @@ class TrainConfig(OutputConfig, EngineConfig, DataConfig):
         from prb.models.personal.features import check_features
         from prb.models.personal.methods import METHODS
 
+        for spec in (self.method, self.features):
+            if names_code(spec):
+                raise BadInput(f"{spec!r} would run code, but a head can only name registered methods and features")
         METHODS.check(Spec.parse(self.method))
         check_features(self.features)
         return self

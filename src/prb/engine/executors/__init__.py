@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from prb.failures import halve_if_out_of_memory
+from prb.failures import ask_model
 from prb.registry import Registry
 
 B = TypeVar("B")
@@ -85,8 +85,7 @@ def begin(model: object, method: str, batch: Sequence[Any]) -> Later:
 
 def compute(model: object, method: str, batch: Sequence[Any]) -> Any:
     """`model.method(batch)`, in parts where it does not fit in memory; vectors of texts come as one matrix."""
-    call = getattr(model, method)
-    return call(batch) if method == "texts" else halve_if_out_of_memory(call, batch)
+    return getattr(model, method)(batch) if method == "texts" else ask_model(model, method, batch)
 
 
 def window(model: object) -> int:

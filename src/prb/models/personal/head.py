@@ -19,9 +19,11 @@ from prb.hashing import digest
 from prb.models import execution_of
 from prb.models.personal.features import Features, features_of
 from prb.models.personal.methods import METHODS, Floats, Method, Pairs, Taught, View
+from prb.registry import Spec, names_code
 from prb.runs import draft, read_json, write_json
 from prb.text.encoders import Vector
 from prb.types import Ask, Choice, Failure, Pair, Query
+from prb.weights import resolve_weights
 
 CARD, WEIGHTS, USERS = "card.json", "weights.safetensors", "users.json"
 PRIOR_MEAN = "nobody"
@@ -156,6 +158,7 @@ def read(folder: Path) -> tuple[Head, dict[str, Any]]:
     if not isinstance(card, dict) or card.get("format") != FORMAT:
         version = card.get("format") if isinstance(card, dict) else "unknown"
         raise BadInput(f"{folder / CARD} has format {version}; this version of prb reads format {FORMAT}")
+    _check_card(card, folder)
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -173,6 +176,35 @@ def read(folder: Path) -> tuple[Head, dict[str, Any]]:
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise BadInput(f"{folder} cannot be read as a trained head: {error}") from None
     return head, card
+
+
+def _check_card(card: Mapping[str, Any], folder: Path) -> None:
+    """A head may come from anybody: its card runs no code, and names no file outside its folder."""
+    for name in ("method", "features", "features_fingerprint"):
+        if not isinstance(card.get(name), str):
+            raise BadInput(f"{folder / CARD}: {name} is missing")
+        if names_code(card[name]):
+            raise BadInput(f"{folder / CARD}: {name} {card[name]!r} would run code; only registered names are allowed")
+    adapter = card.get("adapter")
+    if adapter and (not isinstance(adapter, str) or Path(adapter).name != adapter or (folder / adapter).is_symlink()):
+        raise BadInput(f"{folder / CARD}: the adapter must be a folder beside it, not {adapter!r}")
+
+
+def _check_weights(features: str, folder: Path) -> None:
+    """The weights that a card names must be here: loading somebody's head downloads nothing."""
+    source = Spec.parse(features).options.get("lm")
+    if not source or Path(where := resolve_weights(source)).exists():
+        return
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return
+    try:
+        cached = try_to_load_from_cache(where, "config.json")
+    except ValueError:  # not a name that a hub could know
+        cached = None
+    if not isinstance(cached, str):
+        raise BadInput(f"{folder} is a head on {source!r}, which is not on this machine; download it first")
 
 
 def _check_arrays(head: Head, codes: Floats) -> None:
@@ -274,6 +306,7 @@ def view_of(features: Features, queries: Sequence[Query], codes: Any) -> View:
 
 def load_personal(folder: Path) -> Personal:
     head, card = read(folder)
+    _check_weights(card["features"], folder)
     features = features_of(card, folder)
     if features.fingerprint != card["features_fingerprint"]:
         raise BadInput(
