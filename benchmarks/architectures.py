@@ -8,7 +8,6 @@ Tiny random models: two layers, 32 dimensions. They show whether the way a model
 from __future__ import annotations
 
 import sys
-import warnings
 from random import Random
 from typing import Any
 
@@ -31,7 +30,6 @@ Scores = list[float]
 
 
 def main() -> None:
-    warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.set_num_threads(1)  # tiny matrices: threads would only wait for each other
     tokenizer = tiny.tokenizer()

@@ -281,7 +281,7 @@ def convert(path: Path, folder: Path) -> None:
     for name in SETTINGS:
         if (folder / name).exists():
             (folder / name).write_bytes(_essential(folder / name))
-    share(folder)
+    make_readable(folder)
 
 
 def _convert_model(path: Path, folder: Path) -> None:
@@ -320,7 +320,7 @@ def _convert_tokenizer(path: Path, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def share(folder: Path) -> None:
+def make_readable(folder: Path) -> None:
     """Let whoever may read the settings of a model read its tensors, which libraries write for their owner only."""
     for path in folder.glob("*.safetensors"):
         settings = next((path.with_name(name) for name in SETTINGS if path.with_name(name).exists()), path)

@@ -163,3 +163,30 @@ main(["compare"])
 def test_a_second_interrupt_does_not_wait_and_is_no_traceback() -> None:
     said = subprocess.run([sys.executable, "-c", IMPATIENT], capture_output=True, text=True, check=False, timeout=50)
     assert (said.returncode, said.stderr) == (130, "prb: interrupted; run the same command again to resume\n")
+
+
+ODD = {"COLUMNS": "41", "TERM": "dumb", "NO_COLOR": "1", "LC_ALL": "C", "TZ": "Asia/Kathmandu"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "--model", "length", "--limit", "4", "--out", "run"),
+        ("data", "show", "c01-q1-amparo"),
+        ("models", "list"),
+        ("evaluate", "--help"),
+        ("evaluate", "--model", "lenght"),
+    ],
+    ids=" ".join,
+)
+def test_output_depends_on_no_terminal_locale_time_zone_or_length_of_a_path(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    outputs = set()
+    for folder, environment in ((tmp_path / "short", {}), (tmp_path / "-".join(["long"] * 40), ODD)):
+        folder.mkdir()
+        command = [sys.executable, "-m", "prb", *words]
+        given = {**os.environ, **environment, "TMPDIR": str(folder)}
+        done = subprocess.run(command, capture_output=True, check=False, cwd=folder, env=given)
+        outputs.add((done.returncode, done.stdout.decode(), done.stderr.decode()))
+    assert len(outputs) == 1

@@ -152,7 +152,6 @@ def own_code(folder: Path, logits: str, *, labels: int = 1, extra: str = "", out
     return folder
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_models_own_forward_pass_counts_not_its_bare_head(tmp_path: Path) -> None:
     folder = own_code(tmp_path / "gated", "out.logits * (1 + input_ids.float().mean(dim=1, keepdim=True))")
     model: Any = MODELS.make(f"classifier?path={folder}&trust_remote_code=true&cache=false")
@@ -164,7 +163,6 @@ def test_a_models_own_forward_pass_counts_not_its_bare_head(tmp_path: Path) -> N
             assert score == pytest.approx(float(checkpoint.model(input_ids=ids).logits[0, 0]), abs=1e-3)
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "output", "column"),
     [
@@ -187,7 +185,6 @@ def test_known_checkpoints_with_their_own_code_are_read_where_their_reward_is(
         assert score == pytest.approx(float(parts.sum() if column is None else parts[column]), abs=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_several_numbers_of_a_models_own_code_need_a_choice(tmp_path: Path) -> None:
     spec = f"classifier?path={own_code(tmp_path / 'many', 'out.logits.tanh() * 3', labels=4)}&trust_remote_code=true"
     with pytest.raises(BadInput, match=r"gives 4 numbers for a text.*choose one with logit=N"):
@@ -195,7 +192,6 @@ def test_several_numbers_of_a_models_own_code_need_a_choice(tmp_path: Path) -> N
     assert MODELS.make(f"{spec}&logit=2&cache=false").score(ASKS)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_forward_pass_without_one_row_per_text_is_refused(tmp_path: Path) -> None:
     spec = f"classifier?path={own_code(tmp_path / 'tokens', 'out.logits[None].repeat(1, 5, 1)')}&trust_remote_code=true"
     with pytest.raises(BadInput, match="gives no logits for a text"):

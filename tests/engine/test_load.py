@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +135,13 @@ def test_the_papers_protocol_uses_the_same_device_as_everything_else(
     Classifier(Spec("classifier", {"path": str(folder)}))
     load(str(folder), "classifier")
     assert devices == ["auto", "auto"]
+
+
+def test_an_adapter_is_added_without_a_warning(tmp_path: Path) -> None:
+    """peft asks transformers for a property by a name that transformers 5.23 deprecates."""
+    peft = pytest.importorskip("peft", reason="needs the train extra")
+    checkpoint = load(str(tiny.save(tmp_path, "llama")), "causal")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = peft.get_peft_model(checkpoint.model, peft.LoraConfig(r=2, target_modules="all-linear"))
+        assert not model.is_gradient_checkpointing

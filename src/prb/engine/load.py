@@ -117,6 +117,9 @@ def load(
     except ImportError:
         raise MissingExtra("this model", "torch") from None
     disable_progress_bar()  # type: ignore[no-untyped-call]
+    base: Any = transformers.PreTrainedModel
+    if hasattr(base, "is_activation_checkpointing"):  # peft and trl ask by the older name, which warns
+        base.is_gradient_checkpointing = base.is_activation_checkpointing
     where = resolve_weights(source)
     device = _device(options.device)
     dtype = ("fp32" if device == "cpu" else "bf16") if options.dtype == "auto" else options.dtype

@@ -44,7 +44,7 @@ from prb.stats.estimate import codes
 from prb.training.config import LORA_ALPHA, FullConfig
 from prb.training.learning import open_training, split_off
 from prb.types import Failure, Pair, Query, TrainedOn
-from prb.weights import resolve_weights, share
+from prb.weights import make_readable, resolve_weights
 
 CARD, WORK = "card.json", "training"
 FORMAT = 1
@@ -341,7 +341,7 @@ def save_model(config: FullConfig, trainer: Any) -> None:
             trainer.accelerator.unwrap_model(trainer.model).merge_and_unload().save_pretrained(config.target)
             trainer.processing_class.save_pretrained(config.target)
         for saved in {folder, config.target}:
-            share(saved)
+            make_readable(saved)
 
 
 # Pairs as tokens, on disk: what trl trains on. Prompts are tokenized by the code that scores them later: the same

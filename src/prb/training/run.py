@@ -55,7 +55,7 @@ from prb.training.learning import (
     support_and_scored,
 )
 from prb.types import Ask, Choice, Estimate, Failure, Pair, TrainedOn
-from prb.weights import share as make_readable
+from prb.weights import make_readable
 
 CHECKPOINT, SWEEP, ADAPTER = "checkpoint.safetensors", "sweep.json", "adapter"
 CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled")

@@ -33,7 +33,7 @@ from prb.llm import Request, parse_llm
 from prb.llm.transformers import NEVER, Row, Tokens, Transformers, generation
 from prb.prompts import PolicyPrompt, policy_chat
 from prb.types import Failure, Item, Query
-from prb.weights import share
+from prb.weights import make_readable
 
 SEED_BITS = 48
 """Wide enough that no two answers share their noise, and exact in every JSON reader."""
@@ -299,7 +299,7 @@ class Learner:
         self.net.lm.generation_config = generation(eos_token_id=sorted(self.checkpoint.ends))
         weights.save_pretrained(folder, safe_serialization=True)
         self.checkpoint.tokenizer.save_pretrained(folder)
-        share(Path(folder))
+        make_readable(Path(folder))
 
 
 def load_learner(spec: str, *, lora: int, separate: bool, temperature: float, seed: int) -> Learner:
