@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import orjson
 
 from prb.downstream.bon import best_of_n
 from prb.downstream.correlate import CorrelateConfig, correlate
-from prb.downstream.ppo.checkpoints import write_curves
+from prb.downstream.ppo import CurveRow, write_curves
 from prb.runs import write_json
 from prb.study.agreement import summarize
 from tests.conftest import make_row
@@ -44,11 +45,12 @@ def ends(before: float, after: float) -> dict[str, Any]:
 
 def ppo_run(folder: Path, *, steps: int = 12, graded: bool = True, stopped: str | None = None) -> Path:
     folder.mkdir(parents=True)
+    rest = dict.fromkeys((field.name for field in fields(CurveRow)), 0)
     rows = [
-        {"step": n, "reward": n / 10, "kl": n * 0.3, "length": 20.0 - n % 3, "entropy": 3 - n / 50}
+        {**rest, "step": n, "reward": n / 10, "kl": n * 0.3, "length": 20.0 - n % 3, "entropy": 3 - n / 50}
         for n in range(1, steps + 1)
     ]
-    write_curves(folder / "curves.csv", rows)
+    write_curves(folder / "curves.csv", [CurveRow(**row) for row in rows])
     write_json(folder / "config.json", {"ppo": {}})
     train = {"prompts": 32, "steps": steps, "stopped": stopped, "samples": 32 * steps, "failed": 1, "truncated": 5}
     held = {"prompts": 8, "reward": ends(0.1, 0.9), **({"grade": ends(0.4, 0.55)} if graded else {})}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from prb.downstream.bon import trust
-from prb.downstream.ppo.checkpoints import ANSWER_LINES, ANSWERS
+from prb.downstream.ppo import ANSWERS, read_answers
 from prb.downstream.stages import GRADES, SAMPLES, SCORES, STAGES, read_stage
 from prb.downstream.tables import ScoreColumn, Scores
 from prb.errors import BadInput
@@ -178,13 +178,12 @@ def _ppo_cells(folder: Path, summary: Mapping[str, Any]) -> Cells:
     if not held_out["prompts"] or "grade" not in held_out:
         raise BadInput(f"{folder} has no graded held-out answers")
     cells: dict[str, list[float]] = {}
-    lines = read_stage(_require(folder, ANSWERS), ANSWER_LINES)
-    if sum(stage == "after" for stage, _ in lines) < held_out["prompts"]:
-        raise BadInput(f"{folder / ANSWERS} lacks answers to held-out prompts; remove the folder and run again")
-    for (stage, _), line in lines.items():
-        score = (line["grade"] or {}).get("score")
-        if stage == "after" and score is not None:
-            cells.setdefault(line["cluster"], []).append(score)
+    answers = [a for (stage, _), a in read_answers(_require(folder, ANSWERS)).items() if stage == "after"]
+    if len(answers) < held_out["prompts"]:
+        raise BadInput(f"{folder / ANSWERS} lacks answers to held-out prompts; run its command again")
+    for answer in answers:
+        if answer.grade is not None and answer.grade.score is not None:
+            cells.setdefault(answer.cluster, []).append(answer.grade.score)
     return {summary["model"]["spec"]: cells}
 
 

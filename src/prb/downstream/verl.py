@@ -223,7 +223,7 @@ def verl_settings(config: PpoConfig, prompts: int, out: Path) -> dict[str, Any]:
         "trainer": {
             "project_name": "prb-ppo",
             "experiment_name": out.name,
-            "logger": ["console", *([] if config.tracker == "none" else [config.tracker])],
+            "logger": ["console"],
             "nnodes": config.nodes,
             "n_gpus_per_node": config.gpus,
             "total_epochs": epochs,

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, convert
 
-from prb.downstream.ppo.checkpoints import CURVES, read_curves
+from prb.downstream.ppo import CURVES, read_curves
 from prb.errors import BadInput
 from prb.failures import count_reasons
 from prb.progress import SILENT, Progress

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, convert
 
 from prb.data.load import Dataset
-from prb.downstream.ppo.checkpoints import CURVES, read_curves
+from prb.downstream.ppo import CURVES, read_curves
 from prb.errors import BadInput, PrbError, first_line
 from prb.evaluation.config import CONDITIONS, EvaluateConfig, shown_condition
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes

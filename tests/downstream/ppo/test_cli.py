@@ -75,11 +75,6 @@ def stop_and_resume(words: list[str], tmp_path: Path, signals: list[signal.Signa
 
 
 @pytest.mark.slow
-def test_a_run_killed_from_outside_resumes_to_the_same_bytes(words: list[str], tmp_path: Path) -> None:
-    stop_and_resume([*words, "--steps", "12"], tmp_path, [signal.SIGKILL])
-
-
-@pytest.mark.slow
 def test_a_run_stopped_twice_resumes_to_the_same_bytes(words: list[str], tmp_path: Path) -> None:
     stop_and_resume([*words, "--steps", "12"], tmp_path, [signal.SIGINT, signal.SIGKILL])
 

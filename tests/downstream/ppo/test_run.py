@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,18 +75,13 @@ def test_a_policy_learns_brevity_for_people_who_want_it(policy: Path, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_three_seeds_learn_brevity(policy: Path, tmp_path: Path, seed: int) -> None:
-    assert_better(learns(policy, tmp_path, seed=seed, steps=20), nats=10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_three_seeds_learn_brevity_for_those_who_want_it_and_length_for_the_others(
     policy: Path, tmp_path: Path, seed: int
 ) -> None:
     rows = people(tmp_path / "people.jsonl", 256, BRIEF, LONG)
     settings: dict[str, Any] = {"steps": 30, "batch": 64, "minibatch": 32, "epochs": 4, "lr": 2e-3, "kl": 0.01}
-    settings |= {"max_new_tokens": 16, "holdout": 64, "seed": seed}
+    # a policy that learns brevity comes upon answers of blanks, which no model can score
+    settings |= {"max_new_tokens": 16, "holdout": 64, "seed": seed, "empty_reward": -1.0}
     run = ppo(config(policy, rows, tmp_path / "run", **settings), reward=scorer(length))
     assert_better(run, nats=40)
     lengths: dict[tuple[str, bool], list[int]] = {}
@@ -119,10 +112,7 @@ def dies_at(call: int, function: Callable[[Ask], float] = brevity) -> ScriptedSc
     return ScriptedScorer(reward, function.__name__)
 
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "full weights, fixed coefficient": {},
-    "LoRA": {"lora": 2, "kl": 0.0, "whiten": "advantages"},
-}
+LORA = {"lora": 2, "kl": 0.0, "whiten": "advantages"}
 EVERYTHING = {"critic": "separate", "accumulate": 2, "kl_target": 0.5, "kl_horizon": 20}
 """As much state as there can be: a second trunk, and a coefficient that changes."""
 
@@ -132,46 +122,40 @@ def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(policy: Path, da
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_kind_of_run_resumes_exactly(policy: Path, data: Path, tmp_path: Path, variant: str) -> None:
-    if "lora" in VARIANTS[variant]:
-        pytest.importorskip("peft", reason="needs the train extra")
-    resumes_exactly(policy, data, tmp_path, VARIANTS[variant])
+def test_adapters_resume_exactly(policy: Path, data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="needs the train extra")
+    resumes_exactly(policy, data, tmp_path, LORA)
 
 
 def resumes_exactly(policy: Path, data: Path, tmp_path: Path, variant: dict[str, Any]) -> None:
-    changes = {"steps": 5, **variant}
+    changes = {"steps": 4, **variant}
     whole = config(policy, data, tmp_path / "whole", **changes)
     ppo(whole, reward=scorer())
     broken = config(policy, data, tmp_path / "broken", **changes)
-    # 4 held-out prompts, then 8 answers a step: among the held-out ones, in the second step, in the fourth, at the end
-    for call in (2, 4 + 8 + 3, 3 * 8 + 2, 4 + 3):
+    # 4 held-out prompts, then 8 answers per step: among the held-out ones, in the second step, in a later one
+    for call in (2, 4 + 8 + 3, 2 * 8 + 2):
         with pytest.raises(Killed):
             ppo(broken, reward=dies_at(call))
     ppo(broken, reward=scorer())
     expected = files(tmp_path / "whole")
     assert {"curves.csv", "answers.jsonl", "summary.json"} <= set(expected)
     assert files(tmp_path / "broken") == expected
-    assert len(curves(tmp_path / "broken")) == 5
+    assert len(curves(tmp_path / "broken")) == 4
 
 
-@pytest.mark.parametrize("where", ["prb.runs.count_lines", "prb.downstream.ppo.run.shutil.rmtree"])
-def test_a_run_killed_as_it_finishes_is_finished_by_the_next(
-    where: str, policy: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_killed_before_its_checkpoints_are_gone_is_finished_by_the_next(
+    policy: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After its summary, before its digests; or after these, before its checkpoints are gone."""
     settings = config(policy, data, tmp_path / "run", steps=1)
-    ppo(settings, reward=scorer())
-    expected = files(tmp_path / "run")
-    shutil.rmtree(tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(where, killed)
+        patch.setattr("prb.downstream.ppo.run.shutil.rmtree", killed)
         with pytest.raises(Killed):
             ppo(settings, reward=scorer())
-    assert (tmp_path / "run" / "summary.json").exists()
+    left = files(tmp_path / "run")
     ppo(settings, reward=scorer())
-    assert files(tmp_path / "run") == expected
-    assert "digests" in read_json(tmp_path / "run" / "config.json")
+    kept = {name: content for name, content in left.items() if not name.startswith("checkpoints")}
+    assert files(tmp_path / "run") == kept
+    assert len(kept) < len(left)
 
 
 def killed(*_: Any, **__: Any) -> Any:
@@ -255,6 +239,19 @@ def test_a_dropped_answer_teaches_nothing(policy: Path, data: Path, tmp_path: Pa
     assert runs[0].summary["train"]["failed"] == 1
 
 
+def test_an_answer_of_blanks_is_dropped_or_gets_the_reward_that_was_set_for_it(
+    policy: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = iter(range(10**9))
+    monkeypatch.setattr("prb.downstream.ppo.policy.clean", lambda text: "" if next(count) % 24 == 5 else text)
+    settings: dict[str, Any] = {"steps": 1, "batch": 24, "minibatch": 8, "holdout": 0}
+    dropped = ppo(config(policy, data, tmp_path / "a", **settings), reward=scorer())
+    assert dropped.summary["train"]["failed"] == 1
+    scored = ppo(config(policy, data, tmp_path / "b", **settings, empty_reward=-50.0), reward=scorer())
+    assert scored.summary["train"]["failed"] == 0
+    assert scored.summary["train"]["first"]["reward"] < dropped.summary["train"]["first"]["reward"] - 1
+
+
 def test_more_than_five_percent_of_failures_stop_the_run_and_say_why(policy: Path, data: Path, tmp_path: Path) -> None:
     count = iter(range(10**9))
 
@@ -335,31 +332,6 @@ def test_a_model_that_only_compares_is_refused(policy: Path, data: Path, tmp_pat
     comparer: Any = ScriptedComparer(lambda _: Verdict(choice="first"))
     with pytest.raises(BadInput, match="only compares answers"):
         ppo(config(policy, data, tmp_path / "run"), reward=comparer)
-
-
-def test_a_tracker_that_is_not_installed_is_told_with_what_to_do(
-    policy: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "trackio", None)
-    with pytest.raises(BadInput, match="pip install trackio"):
-        ppo(config(policy, data, tmp_path / "run", tracker="trackio"), reward=scorer())
-
-
-def test_a_tracker_gets_every_row_of_the_curves(
-    policy: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[Any] = []
-    fake = SimpleNamespace(
-        init=lambda **settings: told.append(settings),
-        log=lambda row, step: told.append((step, row)),
-        finish=lambda: told.append("finished"),
-    )
-    monkeypatch.setitem(sys.modules, "trackio", fake)
-    run = ppo(config(policy, data, tmp_path / "run", tracker="trackio", steps=2), reward=scorer())
-    assert told[0]["project"] == "prb-ppo"
-    assert [entry[0] for entry in told[1:-1]] == [1, 2]
-    assert told[1][1] == pytest.approx(curves(run.folder)[0])
-    assert told[-1] == "finished"
 
 
 # what is asked and left

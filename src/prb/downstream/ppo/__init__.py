@@ -1,14 +1,19 @@
 """PPO: train a policy against a reward model, here or by verl, then grade held-out answers.
 
-The loop and its arithmetic are in `loop`, prompts and networks in `policy`, the run folder in `run`.
+Here are the settings, the files of a run and what its summary says; the loop and its arithmetic are in `loop`, prompts
+and networks in `policy`, the run folder in `run`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import csv
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import msgspec
 from pydantic import Field, model_validator
 
 from prb.config import (
@@ -33,8 +38,9 @@ from prb.grading import Grader
 from prb.llm import check_llm, parse_llm
 from prb.progress import SILENT, Progress
 from prb.prompts import PolicyPrompt
-from prb.runs import Finished
-from prb.types import Scorer
+from prb.runs import Finished, draft
+from prb.stats.paired import Difference
+from prb.types import Estimate, Scorer
 
 
 @config
@@ -42,7 +48,7 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     """Train a policy against a reward model, then grade what comes out on held-out prompts."""
 
     verb: ClassVar[str] = "ppo"
-    presentation: ClassVar[frozenset[str]] = frozenset({"tracker", "launch", "reward_url"})
+    presentation: ClassVar[frozenset[str]] = frozenset({"launch", "reward_url"})
     paper: ClassVar[Mapping[str, Any]] = {
         "k": 10,
         "condition": "profile",
@@ -142,15 +148,13 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     """Grades held-out answers against the rubric; `None`: only the reward model scores them."""
     checkpoint_every: Count = 10
     """Steps between checkpoints; a crash costs at most these."""
-    tracker: Literal["none", "trackio", "wandb"] = "none"
-    """Also send curves to an experiment tracker. wandb sends them to its server."""
     engine: Literal["local", "verl"] = "local"
     """Train in this process (`accelerate launch -m prb ppo …` for several GPUs), or by verl on a Ray cluster."""
     reward_url: str = "http://127.0.0.1:8300"
     """With --engine verl: the `prb serve` that gives the rewards; PRB_SERVE_TOKEN is its token."""
     empty_reward: float | None = None
-    """With --engine verl: the reward of an answer without text, which no model can score; default: the lowest reward
-    seen so far. The local engine does not sample such answers."""
+    """The reward of an answer without text, which no model can score. Default: such an answer is dropped, and with
+    --engine verl it gets the lowest reward seen so far."""
     nodes: Count = 1
     """With --engine verl: number of machines."""
     gpus: Count = 1
@@ -179,6 +183,134 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
 
     def saved(self) -> dict[str, Any]:
         return {**super().saved(), "critic_lr": self.critic_rate}
+
+
+CURVES, CHECKPOINTS, POLICY, ANSWERS = "curves.csv", "checkpoints", "policy", "answers.jsonl"
+Stage = Literal["before", "after"]
+"""Of training: when a held-out answer was sampled."""
+LARGEST_SCORE = 1e100
+
+
+@dataclass(frozen=True)
+class CurveRow:
+    """A step: means over its answers, over their tokens, or over its updates."""
+
+    step: int
+    reward: float
+    reward_std: float
+    kl: float
+    """Nats away from the reference per answer."""
+    kl_price: float
+    """The KL penalty coefficient."""
+    length: float
+    """Tokens per answer."""
+    entropy: float
+    policy_loss: float
+    value_loss: float
+    clip_fraction: float
+    update_kl: float
+    grad_norm: float
+    samples: int
+    failed: int
+    """Answers without a reward."""
+    truncated: int
+    cut: int
+    """Prompts that were cut to fit."""
+
+
+def write_curves(path: Path, rows: Sequence[CurveRow]) -> None:
+    """Rewritten as a whole, so that a reader never sees half a line; floats keep all their digits."""
+    with draft(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(CurveRow.__dataclass_fields__), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: repr(value) for key, value in asdict(row).items()} for row in rows)
+
+
+def read_curves(path: Path, up_to: int) -> list[dict[str, float]]:
+    """The rows up to a step, as tables and figures take them."""
+    if not path.exists():
+        raise BadInput(f"{path.parent} is incomplete: it has no {path.name}")
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+        return [{**row, "step": int(row["step"])} for row in rows if row["step"] <= up_to]
+    except (ValueError, TypeError, KeyError, csv.Error) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from None
+
+
+class Scored(msgspec.Struct, frozen=True):
+    """A reward or a grade, or why there is none."""
+
+    score: Annotated[float, msgspec.Meta(ge=-LARGEST_SCORE, le=LARGEST_SCORE)] | None
+    failure: str | None = None
+
+
+class HeldOutAnswer(msgspec.Struct, frozen=True):
+    """What is read of a line of `answers.jsonl`."""
+
+    stage: Stage
+    pair: str
+    cluster: str
+    reward: Scored | None
+    grade: Scored | None
+    failure: str | None
+
+
+_ANSWER = msgspec.json.Decoder(HeldOutAnswer)
+
+
+def read_answers(path: Path) -> dict[tuple[Stage, str], HeldOutAnswer]:
+    """Held-out answers by stage and pair. A line that cannot be read is left out: its answer is owed again."""
+    answers: dict[tuple[Stage, str], HeldOutAnswer] = {}
+    with path.open("rb") as file:
+        for line in file:
+            with suppress(msgspec.DecodeError):
+                answer = _ANSWER.decode(line)
+                answers[answer.stage, answer.pair] = answer
+    return answers
+
+
+@dataclass(frozen=True)
+class Change:
+    """Rewards or grades of held-out answers before and after training, and the paired difference."""
+
+    before: Estimate
+    after: Estimate
+    difference: Difference
+
+
+class HeldOutSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    prompts: int
+    reward: Change | None = None
+    grade: Change | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSummary:
+    prompts: int
+    steps: int
+    stopped: str | None
+    """Why it ended before its last step."""
+    samples: int
+    failed: int
+    truncated: int
+    cut: int
+    first: CurveRow
+    last: CurveRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class PpoSummary:
+    """The content of `summary.json`."""
+
+    prb: str
+    dataset: dict[str, Any]
+    condition: str
+    policy: dict[str, str]
+    model: dict[str, str]
+    grader: dict[str, Any] | None
+    train: TrainingSummary
+    held_out: HeldOutSummary
 
 
 @dataclass(frozen=True)

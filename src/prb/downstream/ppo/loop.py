@@ -12,22 +12,26 @@ Left out, because verl has it (`--engine verl`): models larger than one GPU, sev
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from prb.downstream.candidates import Candidates, score_candidates
-from prb.downstream.ppo import PpoConfig
-from prb.downstream.ppo.checkpoints import trainable
+from prb.downstream.ppo import CurveRow, PpoConfig
 from prb.downstream.ppo.policy import SEED_BITS, Answer, Learner, Prompt, Prompts, TokenBatch, Views, pad_batch, run
-from prb.errors import PrbError
+from prb.errors import BadInput, PrbError
 from prb.hashing import draw
 from prb.llm import Request, Sampling
 from prb.prompts import policy_chat
+from prb.runs import draft, read_json, write_json
 from prb.types import Failure, Scorer
 
 EPSILON = 1e-8
@@ -157,25 +161,25 @@ class Trainer:
         self.net = net.eval()  # with dropout, a token's probability would depend on the pass that computed it
         learner.reference.to(accelerator.device)
 
-    def step(self, rollout: Rollout) -> dict[str, float]:
-        """Learn from the answers of a step; the result is a row of the curves."""
+    def step(self, rollout: Rollout) -> CurveRow:
+        """Learn from the answers of a step."""
         targets = self.targets(rollout)
         losses = self.learn(rollout, targets)
         self.done += 1
         counts = rollout.counts
         answers = max(counts["samples"] - counts["failed"], 1)
         mean = counts["reward"] / answers
-        row = {
-            "step": self.done,
-            "reward": mean,
-            "reward_std": max(counts["squares"] / answers - mean * mean, 0.0) ** 0.5,
-            "kl": targets.kl,
-            "kl_price": self.kl,
-            "length": counts["tokens"] / answers,
-            "entropy": targets.entropy,
+        row = CurveRow(
+            step=self.done,
+            reward=mean,
+            reward_std=max(counts["squares"] / answers - mean * mean, 0.0) ** 0.5,
+            kl=targets.kl,
+            kl_price=self.kl,
+            length=counts["tokens"] / answers,
+            entropy=targets.entropy,
             **losses,
-            **{name: int(counts[name]) for name in ("samples", "failed", "truncated", "cut")},
-        }
+            **{name: int(counts[name]) for name in ("samples", "failed", "truncated", "cut")},  # type: ignore[arg-type]
+        )
         if self.config.kl_target is not None:
             target, horizon = self.config.kl_target, self.config.kl_horizon
             self.kl = next_kl(self.kl, targets.kl, target=target, samples=self.config.batch, horizon=horizon)
@@ -220,11 +224,15 @@ class Trainer:
 
     def rewards(self, views: Sequence[Views | Failure], answers: Sequence[Answer | Failure]) -> list[float | Failure]:
         """The reward of each answer, asked for as in evaluation."""
-        rewards: list[float | Failure] = [a if isinstance(a, Failure) else Failure("not asked") for a in answers]
+        empty = self.config.empty_reward
+        rewards: list[float | Failure] = [
+            answer if isinstance(answer, Failure) else Failure("empty answer") if empty is None else empty
+            for answer in answers
+        ]
         candidates = [
             Candidates(str(n), view.reward, [answer.text])
             for n, (view, answer) in enumerate(zip(views, answers, strict=True))
-            if isinstance(answer, Answer) and isinstance(view, Views)
+            if isinstance(answer, Answer) and answer.text and isinstance(view, Views)
         ]
         for line in score_candidates(self.config.model, self.model, candidates) if candidates else ():
             rewards[int(line.pair)] = Failure(line.failure or "") if line.score is None else line.score
@@ -316,3 +324,52 @@ class Trainer:
                 f"step {self.done + 1}: there is a NaN or an infinity in {what}; the last checkpoint is kept, but the "
                 "same command would fail again: try a lower --lr, with another --out"
             )
+
+
+# Checkpoints: safetensors and JSON, no pickles. All draws are hashed from the step, so there is no random state.
+
+WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+
+
+def trainable(model: Any) -> dict[str, Tensor]:
+    """The parameters that training changes, by name; tied weights once."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def save_checkpoint(folder: Path, trainer: Trainer, curves: Sequence[CurveRow]) -> None:
+    """Everything that the next step depends on: whole or not there; the checkpoints before it are removed."""
+    state = trainer.optimizer.state_dict()["state"]
+    optimizer = {f"{number}.{name}": value for number, values in state.items() for name, value in values.items()}
+    target = folder / f"{trainer.done:08d}"
+    with draft(target) as part:
+        part.mkdir(parents=True)
+        for name, tensors in ((WEIGHTS, trainable(trainer.learner.net)), (OPTIMIZER, optimizer)):
+            save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, part / name)
+        write_json(part / STATE, {"step": trainer.done, "kl": trainer.kl, "curves": list(curves)})
+    for other in folder.iterdir():
+        if other != target:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def restore_checkpoint(folder: Path, trainer: Trainer) -> list[CurveRow] | None:
+    """Put the trainer where the latest checkpoint was; returns the curves so far, or `None` if there is none."""
+    complete = sorted(path for path in folder.glob("*") if path.name.isdigit())
+    if not complete:
+        return None
+    latest = complete[-1]
+    try:
+        state = read_json(latest / STATE)
+        weights, optimizer = load_file(latest / WEIGHTS), load_file(latest / OPTIMIZER)
+        curves = [CurveRow(**row) for row in state["curves"]]
+        with torch.no_grad():
+            for name, parameter in trainable(trainer.learner.net).items():
+                parameter.copy_(weights[name])
+        moments: dict[int, dict[str, Tensor]] = {}
+        for key, value in optimizer.items():
+            number, name = key.split(".", 1)
+            moments.setdefault(int(number), {})[name] = value
+        trainer.optimizer.load_state_dict({**trainer.optimizer.state_dict(), "state": moments})
+        trainer.done, trainer.kl = int(state["step"]), float(state["kl"])
+    except (BadInput, OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        raise BadInput(f"{latest} cannot be read ({error}); remove {folder} to train again from the start") from None
+    return curves

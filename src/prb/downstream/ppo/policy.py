@@ -135,6 +135,7 @@ class Answer:
     prompt: Tokens
     tokens: Tokens
     text: str
+    """Empty if there are only blanks."""
     truncated: bool
 
 
@@ -142,7 +143,8 @@ class Policy(Transformers):
     """An LLM in training: `complete` as any other, and `write`, which keeps the tokens.
 
     Answers to learn from have at least one token. An empty answer gets no reward, so a policy rewarded for brevity
-    would never learn to stop short of it. `ActorCritic` computes probabilities accordingly.
+    would never learn to stop short of it. `ActorCritic` computes probabilities accordingly. An answer may still consist
+    of blanks; see `empty_reward`.
     """
 
     _forbid_empty = False
@@ -163,11 +165,8 @@ class Policy(Transformers):
             logits = logits.index_fill(0, torch.tensor(sorted(self._ends), device=logits.device), NEVER)
         super()._write(row, logits)
 
-    def _answer(self, row: Row) -> Answer | Failure:
-        text = clean(self._cut(row)[0])
-        if not text:
-            return Failure("empty answer")
-        return Answer(row.prompt, row.written, text, row.ended == "length")
+    def _answer(self, row: Row) -> Answer:
+        return Answer(row.prompt, row.written, clean(self._cut(row)[0]), row.ended == "length")
 
     def fitted(
         self, query: Query, *, prompt: int, answer: int, style: PolicyPrompt = "prb"

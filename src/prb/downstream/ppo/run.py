@@ -8,48 +8,48 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import torch
 
 from prb import __version__
 from prb.batches import chunks
 from prb.downstream.candidates import Candidates, Sample, sample_answers, score_candidates
-from prb.downstream.ppo import FinishedPpo, PpoConfig
-from prb.downstream.ppo.checkpoints import (
-    ANSWER_LINES,
+from prb.downstream.ppo import (
     ANSWERS,
     CHECKPOINTS,
     CURVES,
     POLICY,
-    Checkpoint,
-    latest_checkpoint,
-    optimizer_tensors,
-    restore,
-    save_checkpoint,
-    trainable,
+    Change,
+    CurveRow,
+    FinishedPpo,
+    HeldOutSummary,
+    PpoConfig,
+    PpoSummary,
+    Stage,
+    TrainingSummary,
+    read_answers,
     write_curves,
 )
-from prb.downstream.ppo.loop import Rollout, Trainer
+from prb.downstream.ppo.loop import Rollout, Trainer, restore_checkpoint, save_checkpoint
 from prb.downstream.ppo.policy import Policy, Prompt, Prompts, Views, load_learner, load_prompts
-from prb.downstream.stages import read_stage
 from prb.errors import BadInput, MissingExtra, PrbError
 from prb.grading import GRADERS, Grader, about_grader, answered, as_line, grade_all
 from prb.llm import Sampling
 from prb.models import MODELS, check_scorer, execution_of
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import SUMMARY, Journal, RunFolder, check_unchanged, read_identity, read_result, writing
+from prb.runs import SUMMARY, Journal, RunFolder, read_result, writing
 from prb.stats.estimate import Floats, Ints, codes, totals
 from prb.stats.paired import bootstrap_interval, difference
-from prb.types import Failure, Pair, Scorer
+from prb.types import Estimate, Failure, Pair, Scorer
 
 MAX_FAILED = 0.05
 """A larger share of answers without a reward stops the run …"""
@@ -60,11 +60,8 @@ RECENT = 200
 HELD_OUT_BATCH = 8
 """Held-out prompts whose lines are written together; a crash costs at most these."""
 
-Row = dict[str, float]
-
 
 def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, progress: Progress) -> FinishedPpo:
-    tracker = _tracker(config)
     if reward is None:
         MODELS.check(Spec.parse(config.model))
     accelerator = make_accelerator(config)  # first: it gives each process its GPU, where its models then go
@@ -84,24 +81,13 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
     }
     with RunFolder(out, identity, journals=(ANSWERS,)) if main else nullcontext() as folder:
         accelerator.wait_for_everyone()
-        # a run that was killed as it finished may lack its digests, and still has the checkpoint to finish from
-        if (out / SUMMARY).exists() and ("digests" in read_identity(out) or not (out / CHECKPOINTS).exists()):
-            check_unchanged(out / CURVES)
+        if (out / SUMMARY).exists():
             if main:
                 shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
             return FinishedPpo(out, read_result(out, SUMMARY), main_process=main)
         progress.begin(f"loading {config.policy}")
         run = LocalRun(config, prompts, model, grader, accelerator, out, folder, progress)
-        return FinishedPpo(out, run.run(tracker), main_process=main)
-
-
-def _tracker(config: PpoConfig) -> Any:
-    if config.tracker == "none":
-        return None
-    try:
-        return import_module(config.tracker)
-    except ImportError:
-        raise BadInput(f"--tracker {config.tracker} needs its package: pip install {config.tracker}") from None
+        return FinishedPpo(out, run.run(), main_process=main)
 
 
 def make_accelerator(config: PpoConfig) -> Any:
@@ -149,37 +135,34 @@ class LocalRun:
         steps = config.steps or math.ceil(len(prompts.train) / config.batch)
         self.trainer = Trainer(config, prompts, model, self.learner, accelerator, steps)
         self.held_out = HeldOut(config, prompts, model, grader, self.learner.policy)
-        self.curves: list[Row] = []
+        self.curves: list[CurveRow] = []
 
-    def run(self, tracker: Any) -> dict[str, Any]:
-        checkpoint = latest_checkpoint(self.out / CHECKPOINTS)
-        if checkpoint is not None:
+    def run(self) -> dict[str, Any]:
+        done = restore_checkpoint(self.out / CHECKPOINTS, self.trainer)
+        if done is not None:
             self.held_out.check_answers_before(self.out / ANSWERS)
-            restore(self.learner.net, self.trainer.optimizer, checkpoint)
-            self.trainer.done, self.trainer.kl = checkpoint.step, checkpoint.kl
-            self.curves = [dict(row) for row in checkpoint.curves]
-            self.progress.note(f"resuming after step {checkpoint.step}")
+            self.curves = done
+            self.progress.note(f"resuming after step {self.trainer.done}")
         else:
             self.answer_held_out("before")
-        with self.tracked(tracker) as log:
-            stopped = self.train(log)
+        stopped = self.train()
         self.answer_held_out("after")
-        summary = self.summary(stopped)
+        summary: dict[str, Any] = msgspec.to_builtins(self.summary(stopped))
         if self.folder is not None:
             with writing(self.out / POLICY):
                 self.learner.save(self.out / POLICY)
             write_curves(self.out / CURVES, self.curves)  # a resumed run has them from its checkpoint
-            self.folder.finish({SUMMARY: summary}, files=(CURVES,))
+            self.folder.finish({SUMMARY: summary})
             shutil.rmtree(self.out / CHECKPOINTS, ignore_errors=True)
         self.accelerator.wait_for_everyone()
         return summary
 
-    def answer_held_out(self, stage: str) -> None:
+    def answer_held_out(self, stage: Stage) -> None:
         if self.folder is not None:
             self.held_out.answer(stage, self.folder[ANSWERS], self.progress)
         self.accelerator.wait_for_everyone()
 
-    def train(self, log: Callable[[Row], None]) -> str | None:
+    def train(self) -> str | None:
         """All steps; the reason, if it stops before the last one."""
         trainer = self.trainer
         self.progress.begin("PPO", total=trainer.steps, done=trainer.done)
@@ -190,7 +173,6 @@ class LocalRun:
             self.curves.append(trainer.step(rollout))
             stopped = diverged(self.curves, self.config.stop_kl)
             if self.folder is not None:
-                log(self.curves[-1])
                 self.save(last=stopped is not None or trainer.done == trainer.steps)
             self.progress.advance()
         if stopped:
@@ -200,59 +182,49 @@ class LocalRun:
     def save(self, *, last: bool) -> None:
         write_curves(self.out / CURVES, self.curves)
         if last or self.trainer.done % self.config.checkpoint_every == 0:
-            weights, state = trainable(self.learner.net), optimizer_tensors(self.trainer.optimizer)
-            done = Checkpoint(self.trainer.done, self.trainer.kl, self.curves, weights, state)
-            save_checkpoint(self.out / CHECKPOINTS, done)
+            save_checkpoint(self.out / CHECKPOINTS, self.trainer, self.curves)
             row = self.curves[-1]
-            measured = f"reward {row['reward']:.3f}, KL {row['kl']:.2f}, {row['length']:.0f} tokens"
+            measured = f"reward {row.reward:.3f}, KL {row.kl:.2f}, {row.length:.0f} tokens"
             self.progress.note(f"step {self.trainer.done} of {self.trainer.steps}: {measured}")
 
-    @contextmanager
-    def tracked(self, tracker: Any) -> Iterator[Callable[[Row], None]]:
-        if tracker is None or self.folder is None:
-            yield lambda _: None
-            return
-        tracker.init(project="prb-ppo", name=self.out.name, config=self.config.saved(), resume="allow")
-        try:
-            yield lambda row: tracker.log(dict(row), step=int(row["step"]))
-        finally:
-            tracker.finish()
-
-    def summary(self, stopped: str | None) -> dict[str, Any]:
-        data, counts = self.prompts.dataset, ("samples", "failed", "truncated", "cut")
-        return {
-            "prb": __version__,
-            "dataset": {"name": data.name, "split": data.split, "fingerprint": data.fingerprint},
-            "condition": self.config.condition,
-            "policy": {"spec": self.config.policy, "fingerprint": self.learner.policy.fingerprint},
-            "model": {"spec": self.config.model, "fingerprint": self.model.fingerprint},
-            "grader": None if self.grader is None else about_grader(self.config.grader, self.grader),
-            "train": {
-                "prompts": len(self.prompts.train),
-                "steps": self.trainer.done,
-                "stopped": stopped,
-                **{name: int(sum(row[name] for row in self.curves)) for name in counts},
-                "first": self.curves[0],
-                "last": self.curves[-1],
-            },
-            "held_out": self.held_out.summary(self.out / ANSWERS),
-        }
+    def summary(self, stopped: str | None) -> PpoSummary:
+        data = self.prompts.dataset
+        return PpoSummary(
+            prb=__version__,
+            dataset={"name": data.name, "split": data.split, "fingerprint": data.fingerprint},
+            condition=self.config.condition,
+            policy={"spec": self.config.policy, "fingerprint": self.learner.policy.fingerprint},
+            model={"spec": self.config.model, "fingerprint": self.model.fingerprint},
+            grader=None if self.grader is None else about_grader(self.config.grader, self.grader),
+            train=TrainingSummary(
+                prompts=len(self.prompts.train),
+                steps=self.trainer.done,
+                stopped=stopped,
+                samples=sum(row.samples for row in self.curves),
+                failed=sum(row.failed for row in self.curves),
+                truncated=sum(row.truncated for row in self.curves),
+                cut=sum(row.cut for row in self.curves),
+                first=self.curves[0],
+                last=self.curves[-1],
+            ),
+            held_out=self.held_out.summary(self.out / ANSWERS),
+        )
 
 
-def diverged(curves: list[Row], limit: float | None) -> str | None:
-    if not curves or limit is None or curves[-1]["kl"] <= limit:
+def diverged(curves: Sequence[CurveRow], limit: float | None) -> str | None:
+    if not curves or limit is None or curves[-1].kl <= limit:
         return None
-    return f"KL {curves[-1]['kl']:.1f} nats per answer at step {curves[-1]['step']}, more than --stop-kl {limit:g}"
+    return f"KL {curves[-1].kl:.1f} nats per answer at step {curves[-1].step}, more than --stop-kl {limit:g}"
 
 
-def refuse_failures(curves: list[Row], rollout: Rollout) -> None:
+def refuse_failures(curves: Sequence[CurveRow], rollout: Rollout) -> None:
     """Answers without a reward are dropped; too many of them mean that something is wrong with the reward model."""
     samples, failed = rollout.counts["samples"], rollout.counts["failed"]
     if samples > failed:
         for row in reversed(curves):
             if samples >= RECENT:
                 break
-            samples, failed = samples + row["samples"], failed + row["failed"]
+            samples, failed = samples + row.samples, failed + row.failed
         if samples < MIN_COUNTED or failed <= MAX_FAILED * samples:
             return
     raise PrbError(
@@ -271,9 +243,9 @@ class HeldOut:
         self.config, self.prompts, self.model = config, prompts, model
         self.grader, self.policy = grader, policy
 
-    def answer(self, stage: str, journal: Journal, progress: Progress) -> None:
+    def answer(self, stage: Stage, journal: Journal, progress: Progress) -> None:
         """Add the lines of a stage that are missing."""
-        done = {pair for answered, pair in read_stage(journal.path, ANSWER_LINES) if answered == stage}
+        done = {pair for answered, pair in read_answers(journal.path) if answered == stage}
         missing = [prompt for prompt in self.prompts.held_out if prompt.item.id not in done]
         progress.begin(f"held-out answers {stage} training", total=len(done) + len(missing), done=len(done))
         for batch in chunks(missing, HELD_OUT_BATCH):
@@ -282,7 +254,7 @@ class HeldOut:
 
     def check_answers_before(self, path: Path) -> None:
         """Once training has begun, answers from before it cannot be sampled any more."""
-        lines = read_stage(path, ANSWER_LINES)
+        lines = read_answers(path)
         lost = sum(("before", prompt.item.id) not in lines for prompt in self.prompts.held_out)
         if lost:
             raise BadInput(f"{path} has lost {lost} answers from before training; remove the folder and run again")
@@ -327,32 +299,30 @@ class HeldOut:
         grades = dict(zip(pairs, grade_all(self.grader, asked) if asked else [], strict=True))
         return {id_: as_line(grades.get(id_, Failure("no rubric to grade by"))) for id_ in texts}
 
-    def summary(self, path: Path) -> dict[str, Any]:
+    def summary(self, path: Path) -> HeldOutSummary:
         held_out, seed = self.prompts.held_out, self.config.seed
         if not held_out:
-            return {"prompts": 0}
-        lines = read_stage(path, ANSWER_LINES)
+            return HeldOutSummary(prompts=0)
+        answers = read_answers(path)
         clusters = codes([prompt.cluster for prompt in held_out])
 
-        def column(stage: str, name: str) -> Floats:
-            scores = [(lines[stage, prompt.item.id][name] or {}).get("score") for prompt in held_out]
-            return np.array([np.nan if score is None else score for score in scores], dtype=np.float64)
+        def column(stage: Stage, name: Literal["reward", "grade"]) -> Floats:
+            scored = [getattr(answers[stage, prompt.item.id], name) for prompt in held_out]
+            return np.array([np.nan if s is None or s.score is None else s.score for s in scored], dtype=np.float64)
 
-        summary: dict[str, Any] = {"prompts": len(held_out)}
-        for name in ("reward", "grade") if self.grader is not None else ("reward",):
+        def change(name: Literal["reward", "grade"]) -> Change:
             before, after = column("before", name), column("after", name)
-            summary[name] = {
-                "before": _mean(before, clusters, seed),
-                "after": _mean(after, clusters, seed),
-                "difference": difference(after, before, clusters, seed=seed).as_dict(),
-            }
-        return summary
+            compared = difference(after, before, clusters, seed=seed)
+            return Change(_mean(before, clusters, seed), _mean(after, clusters, seed), compared)
+
+        graded = None if self.grader is None else change("grade")
+        return HeldOutSummary(prompts=len(held_out), reward=change("reward"), grade=graded)
 
 
-def _mean(values: Floats, clusters: Ints, seed: int) -> dict[str, Any]:
+def _mean(values: Floats, clusters: Ints, seed: int) -> Estimate:
     known = ~np.isnan(values)
-    counts = {"n": int(known.sum()), "failed": int((~known).sum())}
-    if not known.any():
-        return {"value": None, "low": None, "high": None, **counts}
+    n, failed = int(known.sum()), int((~known).sum())
+    if not n:
+        return Estimate(value=None, low=None, high=None, n=n, failed=failed)
     low, high = bootstrap_interval(totals(values[known], clusters[known]), seed=seed)
-    return {"value": float(values[known].mean()), "low": low, "high": high, **counts}
+    return Estimate(value=float(values[known].mean()), low=low, high=high, n=n, failed=failed)
