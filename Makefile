@@ -98,7 +98,6 @@ bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmar
 	$(BIN)/python benchmarks/architectures.py
 	$(BIN)/python benchmarks/judging.py
 	$(BIN)/python benchmarks/serving.py
-	$(BIN)/python benchmarks/studying.py
 	$(BIN)/python benchmarks/downstream.py
 	$(BIN)/python benchmarks/reporting.py
 	$(BIN)/python benchmarks/scale.py

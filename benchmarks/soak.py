@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -24,7 +26,6 @@ from typing import Any
 import numpy as np
 import tyro
 from record import ROOT, write_between
-from studying import postgres, sqlite
 
 sys.path.insert(0, str(ROOT))
 from tests.serving.fakes import ask, worth
@@ -43,6 +44,26 @@ class Args:
     minutes: float = 30.0
     record: bool = True
     """Write into docs/reliability.md; otherwise only print."""
+
+
+@contextmanager
+def sqlite() -> Iterator[tuple[Path, str]]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder), str(Path(folder) / "study.db")
+
+
+@contextmanager
+def postgres() -> Iterator[tuple[Path, str]]:
+    import pgserver
+
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    server = pgserver.get_server(folder / "data", cleanup_mode="stop")
+    try:
+        yield folder, server.get_uri()
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass

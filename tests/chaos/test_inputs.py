@@ -133,7 +133,7 @@ def test_a_mutated_body_is_scored_as_it_is_or_refused_by_the_reward_server() -> 
 def test_a_mutated_form_is_stored_as_it_is_or_refused_by_the_study(make: Any) -> None:
     import sqlalchemy as sa
 
-    from prb.study.database import ANSWER
+    from prb.study.database import REPLY
     from prb.study.judgments import check_reply, validate_fields
     from tests.study.conftest import AFTER, BEFORE
 
@@ -163,7 +163,7 @@ def test_a_mutated_form_is_stored_as_it_is_or_refused_by_the_study(make: Any) ->
 
     asyncio.run(talk())
     with study.database.read() as connection:
-        stored = connection.execute(sa.select(ANSWER)).all()
+        stored = connection.execute(sa.select(REPLY)).all()
     for row in stored:
-        given, wrong = check_reply(validate_fields(row.step), row.said)
-        assert (given, wrong) == (row.said, {}) or "skip" in row.said
+        given, wrong = check_reply(validate_fields(row.step), row.fields)
+        assert (given, wrong) == (row.fields, {}) or "skip" in row.fields

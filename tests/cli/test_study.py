@@ -45,6 +45,22 @@ def test_json_is_all_that_is_printed(prb: Prb, data: Path, tmp_path: Path) -> No
     assert prb("study", "agree", tmp_path / "s.db", "--json").json["verdicts"]["parity"] is False
 
 
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("http://127.0.0.1:8600", ""),
+        ("http://localhost:9000/", " --port 9000"),
+        ("https://study.example.org", " --url https://study.example.org"),
+        ("http://10.0.0.7:9000", " --url http://10.0.0.7:9000"),
+    ],
+)
+def test_the_next_command_serves_what_the_links_say(
+    prb: Prb, data: Path, tmp_path: Path, url: str, options: str
+) -> None:
+    out = prb("study", "new", "--dataset", data, "--out", tmp_path / "s.db", "--url", url).out
+    assert out.splitlines()[-1] == f"next: prb study serve {tmp_path / 's.db'}{options}"
+
+
 def test_a_password_can_come_from_the_environment(
     prb: Prb, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

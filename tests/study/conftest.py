@@ -32,10 +32,10 @@ AFTER = {"prefer": "B", "sure": "2", "difference": "preference"}
 class Study:
     """A study in the test's own folder, served in this process."""
 
-    def __init__(self, made: NewStudy, *, rate: int = 0) -> None:
-        self.made = made
-        self.database: Database = open_study(made.where)
-        self.app = make_app(Site(self.database, rate=rate), ["testserver"])
+    def __init__(self, where: str, made: NewStudy) -> None:
+        self.where, self.links = where, made.links
+        self.database: Database = open_study(where)
+        self.app = make_app(Site(self.database), ["testserver"])
         self.tokens = [link.rpartition("/")[2] for link in made.links.values()]
 
     def person(self, number: int = 0, *, join: bool = True) -> Person:
@@ -122,10 +122,11 @@ def make(
     made: list[Study] = []
     monkeypatch.setenv("PRB_STUDY_PASSWORD", PASSWORD)
 
-    def make(data: list[Row] | None = None, *, rate: int = 0, **settings: Any) -> Study:
-        given = {"annotators": 3, "overlap": 2, "checks": 1, "out": str(tmp_path / f"s{len(made)}.db"), **settings}
+    def make(data: list[Row] | None = None, **settings: Any) -> Study:
+        given = {"annotators": 3, "overlap": 2, "checks": 1, "practice": False, **settings}
+        where = given.pop("out", str(tmp_path / f"s{len(made)}.db"))
         dataset = write_jsonl(rows if data is None else data, name=f"d{len(made)}.jsonl")
-        made.append(Study(new_study(NewConfig(dataset=str(dataset), **given)), rate=rate))
+        made.append(Study(where, new_study(NewConfig(dataset=str(dataset), out=where, **given))))
         return made[-1]
 
     yield make

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import re
 import signal
@@ -33,9 +32,6 @@ class Crowd:
 
     stopped: bool = False
     """Set to have everybody leave after the item they are at."""
-    requests: int = 0
-    cpu: float = 0.0
-    """Seconds that the server spent on all of them."""
 
     def p95(self) -> float:
         return sorted(self.seconds)[int(0.95 * len(self.seconds))]
@@ -56,9 +52,7 @@ class Line:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                reply = await self._once(head.encode() + body)
-                self.crowd.requests += 1
-                return reply
+                return await self._once(head.encode() + body)
             except (OSError, asyncio.IncompleteReadError):
                 if self._streams:
                     self._streams[1].close()
@@ -122,42 +116,28 @@ class Server:
 
     def __init__(self, where: str) -> None:
         self.where, self.port, self.kills = where, 0, 0
-        self.cpu = 0.0
-        """Seconds of processes that have ended."""
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "prb", "study", "serve", self.where, "--port", str(self.port), "--rate", "0"]
+        command = [sys.executable, "-m", "prb", "study", "serve", self.where, "--port", str(self.port)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout
         self.port = int(self.process.stdout.readline().split()[1].rpartition(":")[2])
 
-    def cpu_seconds(self) -> float:
-        """Of the running process, start included; where the system does not tell, nothing."""
-        stat = Path(f"/proc/{self.process.pid}/stat")
-        if not stat.exists():
-            return 0.0
-        fields = stat.read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
     def kill(self) -> None:
-        self.cpu += self.cpu_seconds()
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         self.kills += 1
 
     def stop(self) -> None:
-        self.cpu += self.cpu_seconds()
         self.process.send_signal(signal.SIGINT)
         self.process.wait(30)
 
 
-async def storm(server: Server, tokens: list[str], total: int, kills: int, think: float = 0.0) -> Crowd:
+async def storm(server: Server, tokens: list[str], total: int, kills: int) -> Crowd:
     """Everybody at once; the server dies `kills` times, at even distances."""
     crowd = Crowd()
-    people = [
-        asyncio.create_task(annotate(server.port, token, crowd, n, think=think)) for n, token in enumerate(tokens)
-    ]
+    people = [asyncio.create_task(annotate(server.port, token, crowd, n)) for n, token in enumerate(tokens)]
     for n in range(kills):
         while len(crowd.acknowledged) < 2 * total * (n + 1) / (kills + 1) and not all(p.done() for p in people):
             await asyncio.sleep(0.02)
@@ -176,24 +156,24 @@ def make_study(folder: Path, where: str, *, annotators: int, judgements: int) ->
     items = max(1, judgements // min(annotators, 20))
     data = folder / "load.jsonl"
     data.write_bytes(b"".join(orjson.dumps(make_row(n), option=orjson.OPT_APPEND_NEWLINE) for n in range(items)))
-    config = NewConfig(dataset=str(data), out=where, annotators=annotators, overlap=judgements // items, checks=0)
+    config = NewConfig(
+        dataset=str(data), out=where, annotators=annotators, overlap=judgements // items, checks=0, practice=False
+    )
     made = new_study(config)
     assert made.judgements == judgements, made.judgements
     return [link.rpartition("/")[2] for link in made.links.values()]
 
 
 def run_storm(
-    folder: Path, where: str, *, annotators: int, judgements: int, kills: int, think: float = 0.0
+    folder: Path, where: str, *, annotators: int, judgements: int, kills: int
 ) -> tuple[Crowd, dict[Key, Any]]:
     """The crowd's own account, and what the database holds afterwards."""
     tokens = make_study(folder, where, annotators=annotators, judgements=judgements)
     server = Server(where)
-    server.cpu -= server.cpu_seconds()  # what starting takes
     try:
-        crowd = asyncio.run(storm(server, tokens, judgements, kills, think))
+        crowd = asyncio.run(storm(server, tokens, judgements, kills))
     finally:
         server.stop()
-    crowd.cpu = server.cpu
     return crowd, stored_replies(where)
 
 
@@ -201,12 +181,12 @@ def stored_replies(where: str) -> dict[Key, Any]:
     """All that a study holds, each reply once."""
     import sqlalchemy as sa
 
-    from prb.study.database import ANSWER, open_study
+    from prb.study.database import REPLY, open_study
 
     database = open_study(where)
     with database.read() as connection:
-        rows = connection.execute(sa.select(ANSWER)).all()
+        rows = connection.execute(sa.select(REPLY)).all()
     database.close()
-    replies = {(row.assignment, row.step): row.said for row in rows}
+    replies = {(row.assignment, row.step): row.fields for row in rows}
     assert len(replies) == len(rows)
     return replies

@@ -9,10 +9,9 @@ import orjson
 import pytest
 
 from prb.errors import BadInput, GateFailed, UnknownName
-from prb.study.agreement import agree, attention, items_to_drop, majority, read_judgments, require, summarize
+from prb.study.agreement import agree, attention, items_to_drop, majority, read_judgments, require, summarize, verdict
 from prb.study.config import AgreeConfig, ExportConfig
-from prb.study.export import export
-from prb.study.verdict import verdict
+from prb.study.judgments import export
 from tests.study.conftest import Make
 
 Row = dict[str, Any]
@@ -193,12 +192,12 @@ def test_a_study_and_its_export_give_the_same_verdict(make: Make, tmp_path: Path
         person = made.person(n)
         for _ in range(3):
             person.judge()
-    export(ExportConfig(study=made.made.where, out=tmp_path / "out"))
+    export(ExportConfig(study=made.where, out=tmp_path / "out"))
     exported = agree(AgreeConfig(study=str(tmp_path / "out" / "judgements.jsonl"), draws=50))
-    assert exported == agree(AgreeConfig(study=made.made.where, draws=50))
+    assert exported == agree(AgreeConfig(study=made.where, draws=50))
     assert exported["counts"]["judgements"] == 9
     seen: list[Row] = []
-    config = AgreeConfig(study=made.made.where, draws=0, require="agreement, parity", out=tmp_path / "agree.json")
+    config = AgreeConfig(study=made.where, draws=0, require="agreement, parity", out=tmp_path / "agree.json")
     with pytest.raises(GateFailed, match="agreement does not hold"):
         agree(config, show=seen.append)
     assert orjson.loads((tmp_path / "agree.json").read_bytes())["counts"] == seen[0]["counts"]
@@ -211,7 +210,7 @@ def test_what_holds_no_judgements_is_refused(make: Make, tmp_path: Path) -> None
     with pytest.raises(BadInput, match="does not exist"):
         agree(AgreeConfig(study=str(tmp_path / "absent.jsonl")))
     with pytest.raises(BadInput, match="needs a study of kind validate"):
-        agree(AgreeConfig(study=make(kind="collect").made.where))
+        agree(AgreeConfig(study=make(kind="collect").where))
 
 
 @pytest.mark.parametrize("killed_at", ["study.json", "judgements.jsonl"])
@@ -220,7 +219,7 @@ def test_an_export_that_was_killed_is_written_by_the_next_one(
 ) -> None:
     study_ = make()
     study_.person().judge()
-    config, replace = ExportConfig(study=study_.made.where, out=tmp_path / "out"), Path.replace
+    config, replace = ExportConfig(study=study_.where, out=tmp_path / "out"), Path.replace
 
     def killed(part: Path, to: Path) -> Path:
         if to.name == killed_at:
@@ -236,28 +235,25 @@ def test_an_export_that_was_killed_is_written_by_the_next_one(
     assert len(read_judgments(str(tmp_path / "out" / "judgements.jsonl"))) == 1
 
 
-def test_judgments_that_were_changed_are_refused(make: Make, tmp_path: Path) -> None:
-    study_ = make()
-    study_.person().judge()
-    export(ExportConfig(study=study_.made.where, out=tmp_path / "out"))
-    path = tmp_path / "out" / "judgements.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"correctness":4', b'"correctness":5', 1))
-    with pytest.raises(BadInput, match=r"judgements\.jsonl was changed after the run wrote it"):
-        read_judgments(str(path))
-
-
 def test_an_export_goes_only_into_its_own_folder(make: Make, tmp_path: Path) -> None:
     study_ = make()
     study_.person().judge()
-    config = ExportConfig(study=study_.made.where, out=tmp_path / "out")
+    config = ExportConfig(study=study_.where, out=tmp_path / "out")
     assert export(config) == {"judgements.jsonl": 1}
     assert export(config) == {"judgements.jsonl": 1}  # again, over the old one
     about = orjson.loads((tmp_path / "out" / "study.json").read_bytes())
     assert about["settings"]["overlap"] == 2
-    assert not {"admin_hash", "out", "url"} & {*about, *about["settings"]}
+    assert not {"admin_hash", "secret", "out", "url"} & {*about, *about["settings"]}
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("x")
     with pytest.raises(BadInput, match="is not an export of this study"):
-        export(ExportConfig(study=study_.made.where, out=tmp_path / "full"))
+        export(ExportConfig(study=study_.where, out=tmp_path / "full"))
     with pytest.raises(BadInput, match="is not an export of this study"):
-        export(ExportConfig(study=make().made.where, out=tmp_path / "out"))
+        export(ExportConfig(study=make().where, out=tmp_path / "out"))
+
+
+def test_without_a_rubric_no_sentence_speaks_of_one() -> None:
+    lines = " ".join(verdict(summarize(study(rubric=False), draws=0)))
+    assert "Annotators prefer the labeled answer 100.0 %" in lines
+    assert "rubric" not in lines
+    assert "before the rubric was shown" in " ".join(verdict(summarize(study(rubric=True), draws=0)))

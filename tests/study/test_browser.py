@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from prb.study.app import fill
 from prb.study.config import ExportConfig
-from prb.study.database import ANSWER
-from prb.study.export import export, judgments
+from prb.study.database import REPLY
+from prb.study.judgments import export, judgments
 from tests.conftest import make_row
 from tests.study.conftest import PASSWORD, Make, Study
 from tests.study.test_security import EVIL, evil_row
@@ -164,7 +164,7 @@ def test_a_person_takes_part_by_keyboard_alone(browser: Any, make: Make, window:
         visit.keys("5", "2", "a")
         visit.enter("text=Thank you")
         assert visit.troubles == []
-    export(ExportConfig(study=study.made.where, out=tmp_path / "out"))
+    export(ExportConfig(study=study.where, out=tmp_path / "out"))
     pair = (tmp_path / "out" / "pairs.jsonl").read_text("utf-8")
     assert "I like <b>short</b> answers." in pair
     assert "One sentence, please. 12345 and no more." in pair
@@ -296,4 +296,36 @@ def test_what_was_filled_in_survives_a_reload_and_a_double_click_is_one_vote(bro
         visit.arrive(".wishes")
         assert visit.troubles == []
     with study.database.read() as connection:
-        assert connection.scalar(sa.select(sa.func.count()).select_from(ANSWER)) == 1
+        assert connection.scalar(sa.select(sa.func.count()).select_from(REPLY)) == 1
+
+
+def test_a_submit_that_fails_loses_no_draft(browser: Any, make: Make) -> None:
+    study = make(checks=0)
+    with study.serving() as address:
+        visit = Visit(browser)
+        visit.page.goto(link(address, study))
+        visit.enter(".ratings")
+        visit.keys(*"543215n")
+        visit.page.evaluate("document.querySelector('#work [name=token]').value = 'expired'")
+        visit.enter("text=This form has expired")
+        visit.page.go_back()
+        visit.arrive(".ratings")
+        assert visit.page.locator("input:checked").count() == 7
+        visit.keys("Enter")
+        visit.arrive(".wishes")
+        assert visit.page.evaluate("Object.keys(sessionStorage).length") == 0
+
+
+def test_a_link_is_replaced_only_after_a_question(browser: Any, make: Make) -> None:
+    study = make()
+    person = study.person()
+    with study.serving() as address:
+        page = Visit(browser, scripts=False).page
+        page.goto(f"{address}/admin/login")
+        page.fill("#password", PASSWORD)
+        page.click("text=Sign in")
+        page.locator("summary", has_text="New link").first.click()
+        assert person.client.get("/task").status_code == 200
+        page.locator("button:visible", has_text="Replace the link").click()
+        page.wait_for_selector("text=shown only this once")
+    assert person.client.get("/task").status_code == 401

@@ -12,8 +12,7 @@ from prb.building.records import read_records
 from prb.data.load import load
 from prb.study.config import ExportConfig
 from prb.study.database import ANNOTATOR, ASSIGNMENT, METADATA, POST
-from prb.study.export import export
-from prb.study.judgments import MAX_TEXT, letters
+from prb.study.judgments import MAX_TEXT, export, letters
 from prb.types import Pair, Rating
 from tests.conftest import make_row
 from tests.study.conftest import Make, Person, Study
@@ -96,7 +95,7 @@ def test_the_export_is_a_dataset_that_loads(make: Make, tmp_path: Path) -> None:
     two = take_part(study, 1, picks=1, own="Why do cats wake people at five?", posts=("Short.", "Shorter."))
     answer(two, best="B")
     answer(two)
-    counts = export(ExportConfig(study=study.made.where, out=tmp_path / "out"))
+    counts = export(ExportConfig(study=study.where, out=tmp_path / "out"))
     assert counts == {"pairs.jsonl": 2, "ratings.jsonl": 6, "records.jsonl": 4}
     pairs = [p for p in load(str(tmp_path / "out" / "pairs.jsonl")) if isinstance(p, Pair)]
     ratings = [r for r in load(str(tmp_path / "out" / "ratings.jsonl"), task="ratings") if isinstance(r, Rating)]
@@ -126,7 +125,7 @@ def test_with_more_than_two_answers_best_and_worst_make_pairs(make: Make, tmp_pa
     said = {f"{n}-rating": "3" for n in "ABCD"} | {"best": "C", "worst": "C"}
     assert "cannot also be the worst one" in person.follow(person.action, said)
     person.follow(person.action, {**said, "worst": "A"})
-    export(ExportConfig(study=study.made.where, out=tmp_path / "out"))
+    export(ExportConfig(study=study.where, out=tmp_path / "out"))
     pairs = [p for p in load(str(tmp_path / "out" / "pairs.jsonl")) if isinstance(p, Pair)]
     best, worst, middle = shown[2], shown[0], {shown[1], shown[3]}
     assert {(p.chosen, p.rejected) for p in pairs} == {(best, x) for x in {worst, *middle}} | {
@@ -204,7 +203,7 @@ def test_more_answers_than_letters_can_be_rated_taken_back_and_exported(make: Ma
     text = person.follow("/undo", {"from": "end"})
     assert dict(re.findall(r'name="([^"]+)" value="([^"]+)"[^>]* checked', text)) == given
     person.follow(person.action, given)
-    export(ExportConfig(study=study.made.where, out=tmp_path / "out"))
+    export(ExportConfig(study=study.where, out=tmp_path / "out"))
     pairs = [p for p in load(str(tmp_path / "out" / "pairs.jsonl")) if isinstance(p, Pair)]
     ratings = [r for r in load(str(tmp_path / "out" / "ratings.jsonl"), task="ratings") if isinstance(r, Rating)]
     assert {r.answer: r.rating for r in ratings} == {text: n % 5 / 4 for n, text in enumerate(shown)}
@@ -233,7 +232,7 @@ def test_delete_my_data_leaves_nothing_anywhere(make: Make, request: pytest.Fixt
         assert trace not in dump
     assert "mine stays" in dump
     if kind == "sqlite":  # not even in pages that are no longer used, or in the log of changes
-        files = [p for p in Path(study.made.where).parent.iterdir() if p.name.startswith(Path(study.made.where).name)]
+        files = [p for p in Path(study.where).parent.iterdir() if p.name.startswith(Path(study.where).name)]
         assert all(SECRET.encode() not in p.read_bytes() for p in files)
     assert person.client.get("/task").status_code == 401
     assert study.person(0, join=False).client.get(f"/join/{study.tokens[0]}").status_code == 404
@@ -246,5 +245,5 @@ def test_after_a_deletion_the_export_knows_nothing_of_it(make: Make, tmp_path: P
     answer(person)
     person.open("/data")
     person.follow("/data/delete", {"sure": "yes"})
-    counts = export(ExportConfig(study=study.made.where, out=tmp_path / "out"))
+    counts = export(ExportConfig(study=study.where, out=tmp_path / "out"))
     assert set(counts.values()) == {0}

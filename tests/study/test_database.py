@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from prb.errors import BadInput, RunConflict
 from prb.study.config import NewConfig
-from prb.study.database import ANNOTATOR, ANSWER, METADATA, STUDY, Database, open_study, without_password
+from prb.study.database import ANNOTATOR, METADATA, REPLY, STUDY, Database, open_study, without_password
 from prb.study.design import new_study
 from tests.conftest import make_row
 from tests.study.conftest import BEFORE, Make
@@ -60,14 +60,14 @@ def test_a_study_of_the_first_version_keeps_its_data_when_it_is_opened(where: st
         row = connection.execute(sa.select(ANNOTATOR)).one()
         version = connection.exec_driver_sql("select version_num from alembic_version").scalar()
     opened.close()
-    assert (row.name, row.consented, row.withdrawn, version) == ("Ann", None, None, "0002")
+    assert (row.name, row.consented, row.withdrawn, version) == ("Ann", None, None, "0003")
 
 
 def test_a_reader_sees_one_moment_while_others_write(make: Make, where: str) -> None:
     study = make(out=where)
     person = study.person()
     person.open("/task")
-    count = sa.select(sa.func.count()).select_from(ANSWER)
+    count = sa.select(sa.func.count()).select_from(REPLY)
     with study.database.read() as reader:
         assert reader.scalar(count) == 0
         assert person.send(person.action, BEFORE).status_code == 303
@@ -150,7 +150,19 @@ def test_other_databases_and_broken_addresses_are_refused() -> None:
     with pytest.raises(BadInput, match="cannot be opened") as raised:
         open_study("postgresql://user:geheim@127.0.0.1:1/x")
     assert "geheim" not in str(raised.value)
-    assert "geheim" not in without_password("postgresql://user:geheim@host/x")
+    for url in (
+        "postgresql://user:geheim@host/x",
+        "postgresql://user@host/x?password=geheim",
+        "postgresql:///x?host=/tmp&sslpassword=geheim",
+        "postgresql://host:port:port/x?password=geheim",
+    ):
+        assert "geheim" not in without_password(url)
+    with pytest.raises(BadInput) as raised:
+        open_study("postgresql://127.0.0.1:1/x?password=geheim")
+    assert "geheim" not in str(raised.value)
+    with pytest.raises(BadInput) as raised:
+        Database("postgresql://host:port:port/x?password=geheim")
+    assert "geheim" not in str(raised.value)
 
 
 def test_bad_input_leaves_no_file(tmp_path: Path, write_jsonl: Callable[..., Path]) -> None:

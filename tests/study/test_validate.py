@@ -9,16 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import sqlalchemy as sa
 
-from prb.study.database import ANSWER, ASSIGNMENT, AUDIT, ITEM
-from prb.study.export import judgments
-from prb.study.judgments import unblind
+from prb.study import judgments as judging
+from prb.study.database import ASSIGNMENT, AUDIT, ITEM, REPLY
+from prb.study.judgments import judgments, unblind
 from tests.conftest import make_row
-from tests.study.conftest import AFTER, BEFORE, Make, Study
+from tests.study.conftest import AFTER, BEFORE, Make, Person, Study
 
 
 def answers(study: Study) -> int:
     with study.database.read() as connection:
-        return connection.scalar(sa.select(sa.func.count()).select_from(ANSWER)) or 0
+        return connection.scalar(sa.select(sa.func.count()).select_from(REPLY)) or 0
 
 
 def test_the_wishes_are_shown_only_after_the_ratings(make: Make) -> None:
@@ -118,7 +118,7 @@ def test_of_two_tabs_the_first_answer_stands_and_the_second_is_told(make: Make) 
     text = person.follow(action, {**BEFORE, "prefer": "B"})
     assert "already been answered, perhaps in another tab" in text
     with study.database.read() as connection:
-        assert [said["prefer"] for said in connection.scalars(sa.select(ANSWER.c.said))] == ["A"]
+        assert [said["prefer"] for said in connection.scalars(sa.select(REPLY.c.fields))] == ["A"]
 
 
 def test_the_second_step_cannot_come_before_the_first(make: Make) -> None:
@@ -144,7 +144,7 @@ def test_undo_takes_one_step_back_and_starts_from_what_was_said(make: Make) -> N
         row = judgments(connection)[0]
         undone = connection.scalars(sa.select(AUDIT.c.detail).where(AUDIT.c.what == "undone")).all()
     assert row["revised"] is False
-    assert undone[0]["said"] == AFTER
+    assert undone[0]["reply"] == AFTER
 
 
 def test_ratings_changed_after_the_wishes_were_seen_are_marked(make: Make) -> None:
@@ -200,7 +200,7 @@ def test_time_in_view_is_never_more_than_there_was(make: Make) -> None:
     person.follow(person.action, {**BEFORE, "active": "9999"})
     person.follow(person.action, {**AFTER, "active": "nonsense"})
     with study.database.read() as connection:
-        rows = connection.execute(sa.select(ANSWER).order_by(ANSWER.c.step)).all()
+        rows = connection.execute(sa.select(REPLY).order_by(REPLY.c.step)).all()
     assert 0 <= rows[0].active <= rows[0].seconds < 60
     assert rows[1].active is None
 
@@ -223,8 +223,113 @@ def test_undo_takes_back_the_last_step_whatever_the_clock_says(make: Make, monke
     person.judge()
     an_hour_ago = time.time() - 3600
     monkeypatch.setattr(time, "time", lambda: an_hour_ago)  # the clock is set back
+    person = study.person()
     person.judge()
     person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
-    replies = sa.select(ASSIGNMENT.c.position, ANSWER.c.step).join(ANSWER, ANSWER.c.assignment == ASSIGNMENT.c.id)
+    replies = sa.select(ASSIGNMENT.c.position, REPLY.c.step).join(REPLY, REPLY.c.assignment == ASSIGNMENT.c.id)
     with study.database.read() as connection:
         assert sorted(map(tuple, connection.execute(replies))) == [(0, 1), (0, 2), (1, 1)]
+
+
+def test_without_a_rubric_one_step_asks_everything(make: Make) -> None:
+    rows = [make_row(n, rubric_aspects=[], narrative="") for n in (1, 2)]
+    study = make(rows, annotators=1, overlap=1, checks=0)
+    person = study.person(join=False)
+    assert "asked again" not in person.open(f"/join/{study.tokens[0]}")
+    person = study.person()
+    text = person.open("/task")
+    assert "How sure are you?" in text
+    assert not re.search("Now that you know|What this user wants|asked again|step 1", text)
+    person.follow(person.action, {**BEFORE, **AFTER})
+    assert "1 of 2" in person.text
+    with study.database.read() as connection:
+        (row,) = judgments(connection)
+    assert row["before"] == row["after"]
+    assert (row["sure"], row["difference"], row["rubric"]) == (2, "preference", False)
+    assert "rubric" not in study.admin().open("/admin")
+
+
+def test_a_new_question_is_one_field(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page shows it, an empty reply is refused and the export holds it."""
+    plain = judging.validate_fields
+    topic = judging.FormField("topic", "Do you know the topic?", judging.SURE)
+    monkeypatch.setattr(
+        judging, "validate_fields", lambda step, **more: plain(step, **more) + ([topic] if step == 2 else [])
+    )
+    study = make(checks=0)
+    person = study.person()
+    person.open("/task")
+    assert "Do you know the topic?" in person.follow(person.action, BEFORE)
+    assert "1 field is missing" in person.follow(person.action, AFTER)
+    person.follow(person.action, {**AFTER, "topic": "3"})
+    with study.database.read() as connection:
+        assert judgments(connection)[0]["topic"] == "3"
+
+
+def test_the_practice_item_comes_first_and_is_not_counted(make: Make) -> None:
+    study = make(practice=True, checks=0)
+    person = study.person()
+    assert "Practice: this item" in person.open("/task")
+    person.judge()
+    assert "Practice" not in person.text
+    with study.database.read() as connection:
+        assert judgments(connection) == []
+    person.judge()
+    with study.database.read() as connection:
+        assert len(judgments(connection)) == 1
+
+
+def test_one_public_link_gives_each_newcomer_a_place_and_brings_them_back(make: Make) -> None:
+    study = make(public=True, annotators=2, overlap=1, checks=0, completion="C0DE42")
+    (link,) = study.links.values()
+    assert link.endswith("?PROLIFIC_PID={{%PROLIFIC_PID%}}")
+    token = re.search(r"/take/([\w-]+)", link)[1]  # type: ignore[index]
+
+    def come(name: str) -> Person:
+        person = study.person(join=False)
+        person.open(f"/take/{token}?PROLIFIC_PID={name}")
+        person.follow("/take", {"public": token, "external": name})
+        return person
+
+    first, second = come("ann"), come("bob")
+    first.judge()
+    assert "1 of 3" in come("ann").open("/task")
+    assert "0 of 3" in second.open("/task")
+    assert "This study is full" in come("eve").text
+    assert "participant id is missing" in first.open(f"/take/{token}")
+    assert "This link is not known" in first.open("/take/guess?PROLIFIC_PID=ann")
+    assert "ann" in study.admin().open("/admin")
+    for _ in range(2):
+        first.judge()
+    assert "Your completion code is" in first.open("/task")
+    assert "C0DE42" in first.text
+
+
+@pytest.mark.parametrize(
+    ("completion", "link"),
+    [("https://app.example/complete?cc=1", True), ("javascript:alert(1)", False), ("<b>1</b>", False)],
+)
+def test_only_a_web_address_becomes_a_link_at_the_end(make: Make, completion: str, link: bool) -> None:
+    person = make([make_row(1)], annotators=1, overlap=1, checks=0, completion=completion).person()
+    text = person.judge()
+    assert (f'href="{completion}"' in text) == link
+    assert "<b>1" not in text
+
+
+def test_a_study_can_be_paused_closed_and_opened_again(make: Make) -> None:
+    study = make()
+    person, admin = study.person(), study.admin()
+    person.open("/task")
+    action, token = person.action, person.token
+    for state, says in (("paused", "is paused"), ("closed", "is closed")):
+        admin.open("/admin")
+        assert f"The study {says}" in admin.follow("/admin/state", {"state": state})
+        assert f"This study {says}" in person.open("/task")
+        reply = person.client.post(action, data={"token": token, **BEFORE})
+        assert (reply.status_code, answers(study)) == (503, 0)
+        assert "Delete my data" in person.open("/data")
+    assert admin.send("/admin/state", {"state": "lost"}).status_code == 400
+    admin.open("/admin")
+    admin.follow("/admin/state", {"state": "open"})
+    person.judge()
+    assert answers(study) == 2

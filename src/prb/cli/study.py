@@ -5,13 +5,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from prb.cli.parse import choose, parse, print_json
-from prb.study.config import AgreeConfig, DemoConfig, ExportConfig, NewConfig, ServeConfig
+from prb.study.config import DEFAULT_PORT, AgreeConfig, DemoConfig, ExportConfig, NewConfig, ServeConfig
 
 if TYPE_CHECKING:
     from prb.study.app import DemoReady, Ready
+
+NEEDED = ("sqlalchemy", "alembic", "fastapi", "uvicorn", "argon2", "itsdangerous")
+"""What the extra `study` installs."""
 
 
 def command(args: Sequence[str]) -> None:
@@ -20,7 +25,14 @@ def command(args: Sequence[str]) -> None:
     try:
         choose("study", args, {"new": new, "serve": serve, "export": export, "agree": agree, "demo": demo})
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("sqlalchemy", "alembic", "fastapi", "uvicorn", "argon2"):
+        if (error.name or "").split(".")[0] not in (
+            "sqlalchemy",
+            "alembic",
+            "fastapi",
+            "uvicorn",
+            "argon2",
+            "itsdangerous",
+        ):
             raise
         raise MissingExtra("prb study", "study") from None
 
@@ -38,7 +50,16 @@ def new(args: Sequence[str]) -> None:
     for name, link in study.links.items():
         print(f"  {name:<14} {link}")
     password = study.password or f"as in {PASSWORD_VARIABLE}"
-    print(f"\nadmin password: {password}\nnext: prb study serve {config.out}")
+    print(f"\nadmin password: {password}\nnext: prb study serve {quote(study.where)}{serve_options(config.url)}")
+
+
+def serve_options(url: str) -> str:
+    """What `prb study serve` needs so that links that begin with this address work."""
+    public = urlsplit(url)
+    if public.scheme == "http" and public.hostname in ("127.0.0.1", "localhost", "::1"):
+        port = public.port or 80
+        return "" if port == DEFAULT_PORT else f" --port {port}"
+    return f" --url {url}"
 
 
 def serve(args: Sequence[str]) -> None:
@@ -59,7 +80,7 @@ def serve(args: Sequence[str]) -> None:
 
 def export(args: Sequence[str]) -> None:
     config = parse(ExportConfig, args, "study export")
-    from prb.study.export import export as write
+    from prb.study.judgments import export as write
 
     counts = write(config)
     if config.json:
@@ -71,7 +92,7 @@ def export(args: Sequence[str]) -> None:
 def agree(args: Sequence[str]) -> None:
     config = parse(AgreeConfig, args, "study agree")
     from prb.study.agreement import agree as run
-    from prb.study.verdict import verdict
+    from prb.study.agreement import verdict
 
     def show(summary: dict[str, Any]) -> None:
         if config.json:

@@ -327,7 +327,7 @@ def tables_of(kind: str, content: Mapping[str, Any]) -> list[Table]:
     elif kind == "build":
         lines = build_lines(content)
     else:
-        from prb.study.verdict import verdict
+        from prb.study.agreement import verdict
 
         title, lines = "human study", verdict(dict(content))
     return [Table(title, ("result",), tuple((line,) for line in lines))]

@@ -16,11 +16,11 @@ from sqlalchemy import Connection
 from prb.study.agreement import attention, summarize
 from prb.study.database import (
     ANNOTATOR,
-    ANSWER,
     ASSIGNMENT,
     AUDIT,
     POST,
-    Visitor,
+    REPLY,
+    STUDY,
     log,
     new_pseudonym,
     new_token,
@@ -29,8 +29,8 @@ from prb.study.database import (
     sha256,
     study_row,
 )
-from prb.study.export import judgments
-from prb.study.site import ADMIN_COOKIE, Posted, Refused, ServedSite, Site, redirect
+from prb.study.judgments import judgments
+from prb.study.site import Posted, Refused, ServedSite, Site, Visitor, redirect
 
 CHECKING_PASSWORDS = BoundedSemaphore(2)
 """At most two at once: each check takes 64 MB."""
@@ -45,6 +45,8 @@ FAST = 1 / 3
 """Share of the typical time per item below which an annotator is fast."""
 MANY_SKIPS = 0.3
 ONE_SIDED = 0.85
+STATES = {"open": "study opened", "paused": "study paused", "closed": "study closed"}
+"""What the audit log says of each."""
 ADMIN = APIRouter(prefix="/admin")
 
 
@@ -60,24 +62,26 @@ def login(request: Request, site: ServedSite, form: Posted) -> Response:
         with site.database.write() as connection:
             log(connection, "wrong password")
         return site.page("login.html", status=403, wrong="Wrong password.")
-    return site.sign_in("/admin", None)
+    return site.sign_in(request, None)
 
 
 @ADMIN.post("/leave")
 def leave(request: Request, site: ServedSite, form: Posted) -> Response:
-    return site.sign_out("/admin/login", site.visitor(request, form, admin=True))
+    site.administrator(request, form)
+    request.session.pop("admin")
+    return redirect("/admin/login")
 
 
 @ADMIN.get("")
 def overview(request: Request, site: ServedSite) -> Response:
-    if not request.cookies.get(ADMIN_COOKIE):
+    if "admin" not in request.session:
         return redirect("/admin/login")
-    return overview_page(request, site, site.visitor(request, admin=True))
+    return overview_page(request, site, site.administrator(request))
 
 
 @ADMIN.post("/renew")
 def renew(request: Request, site: ServedSite, form: Posted) -> Response:
-    visitor = site.visitor(request, form, admin=True)
+    visitor = site.administrator(request, form)
     number = form.get("annotator", "")
     annotator = int(number) if number.isdecimal() and len(number) < 10 else -1
     with site.database.write() as connection:
@@ -85,12 +89,25 @@ def renew(request: Request, site: ServedSite, form: Posted) -> Response:
         if row is None or row.withdrawn:
             raise Refused(404, "There is no such annotator")
         token = renew_link(connection, row.id)
-    return overview_page(request, site, visitor, link=(row.name, site.invitation(request, token)))
+    return overview_page(request, site, visitor, link=(row.name, f"{site.address(request)}/join/{token}"))
+
+
+@ADMIN.post("/state")
+def set_state(request: Request, site: ServedSite, form: Posted) -> Response:
+    """Pause, close or reopen the study; annotators keep what they saved."""
+    site.administrator(request, form)
+    state = form.get("state", "")
+    if state not in STATES:
+        raise Refused(400, "There is no such state")
+    with site.database.write() as connection:
+        connection.execute(sa.update(STUDY).values(state=state))
+        log(connection, STATES[state])
+    return redirect("/admin")
 
 
 @ADMIN.post("/add")
 def add(request: Request, site: ServedSite, form: Posted) -> Response:
-    visitor = site.visitor(request, form, admin=True)
+    visitor = site.administrator(request, form)
     if site.kind != "collect":
         text = "A validation study is balanced for the annotators it began with."
         raise Refused(400, "Assignments are fixed", text)
@@ -100,7 +117,7 @@ def add(request: Request, site: ServedSite, form: Posted) -> Response:
         row = {"name": f"Participant {count + 1}", "pseudonym": new_pseudonym(), "token_hash": sha256(token)}
         connection.execute(sa.insert(ANNOTATOR).values(**row, created=time.time()))
         log(connection, "participant added")
-    return overview_page(request, site, visitor, link=(row["name"], site.invitation(request, token)))
+    return overview_page(request, site, visitor, link=(row["name"], f"{site.address(request)}/join/{token}"))
 
 
 def overview_page(request: Request, site: Site, visitor: Visitor, *, link: tuple[str, str] | None = None) -> Response:
@@ -108,6 +125,7 @@ def overview_page(request: Request, site: Site, visitor: Visitor, *, link: tuple
     with site.database.read() as connection:
         annotators = annotator_table(connection, site.kind)
         events = connection.execute(sa.select(AUDIT).order_by(AUDIT.c.id.desc()).limit(EVENTS)).all()
+        state = study_row(connection)["state"]
     seconds = [a["seconds"] for a in annotators if a["seconds"]]
     return site.page(
         "admin.html",
@@ -120,6 +138,7 @@ def overview_page(request: Request, site: Site, visitor: Visitor, *, link: tuple
         events=events,
         clock=lambda at: time.strftime("%d %b %H:%M", time.gmtime(at)),
         link=link,
+        state=state,
     )
 
 
@@ -165,7 +184,7 @@ def annotator_table(connection: Connection, kind: str) -> list[dict[str, Any]]:
     posts = {row[0]: row[1] for row in connection.execute(post_counts)}
     times = item_seconds(connection)
     typical = statistics.median(t for seconds in times.values() for t in seconds) if times else 0.0
-    table = []
+    table = list[dict[str, Any]]()
     for a in connection.execute(sa.select(ANNOTATOR).order_by(ANNOTATOR.c.id)):
         finished, total = counts.get(a.id, (0, 0))
         seconds = times.get(a.id, [])
@@ -174,6 +193,7 @@ def annotator_table(connection: Connection, kind: str) -> list[dict[str, Any]]:
             {
                 "id": a.id,
                 "name": a.name,
+                "external_id": a.external_id,
                 "pseudonym": a.pseudonym,
                 "withdrawn": a.withdrawn is not None,
                 "done": finished,
@@ -189,11 +209,11 @@ def annotator_table(connection: Connection, kind: str) -> list[dict[str, Any]]:
 
 def item_seconds(connection: Connection) -> dict[int, list[float]]:
     """Seconds each annotator spent per finished item: time in view where the browser measured it."""
-    spent = sa.func.sum(sa.func.coalesce(ANSWER.c.active, ANSWER.c.seconds))
+    spent = sa.func.sum(sa.func.coalesce(REPLY.c.active, REPLY.c.seconds))
     seconds: dict[int, list[float]] = {}
     for annotator, total in connection.execute(
         sa.select(ASSIGNMENT.c.annotator, spent)
-        .join_from(ASSIGNMENT, ANSWER, ANSWER.c.assignment == ASSIGNMENT.c.id)
+        .join_from(ASSIGNMENT, REPLY, REPLY.c.assignment == ASSIGNMENT.c.id)
         .where(ASSIGNMENT.c.done)
         .group_by(ASSIGNMENT.c.id, ASSIGNMENT.c.annotator)
     ):

@@ -1,4 +1,5 @@
-"""Judgments → a summary: agreement, preference, equal quality, reliability, items to drop, sizes of a next study."""
+"""Judgments → a summary: agreement, preference, equal quality, reliability, items to drop, sizes of a next study;
+and its verdict in plain sentences."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from prb.errors import BadInput, GateFailed, unknown
 from prb.hashing import draw
-from prb.runs import check_unchanged, read_lines, write_sealed
+from prb.runs import read_lines, write_json
 from prb.stats.agreement import (
     cohen_kappa,
     dawid_skene,
@@ -30,7 +31,6 @@ from prb.stats.agreement import (
 )
 from prb.stats.estimate import Floats, Ints, codes, share
 from prb.study.config import CRITERIA, AgreeConfig
-from prb.study.verdict import GOOD_ALPHA, SENTENCES
 
 Row = dict[str, Any]
 DIFFERENCES = ("preference", "quality", "unclear")
@@ -40,6 +40,9 @@ CREDIT = {"chosen": 1.0, "neither": 0.5, "rejected": 0.0}
 RATINGS = range(1, 6)
 POOR = 2.5
 """An answer with a lower mean rating is poor."""
+GOOD_ALPHA = 0.667
+"""Below this, Krippendorff (2004, Content Analysis) draws no conclusions at all."""
+NAMED_ITEMS = 8
 HALF_WIDTH = 0.05
 """Precision of the preference share that a next study is planned for."""
 MANY_ANNOTATORS = 12
@@ -55,7 +58,7 @@ def agree(config: AgreeConfig, *, show: Callable[[Row], None] = lambda _: None) 
     rows = read_judgments(config.study)
     summary = summarize(rows, margin=config.margin, min_checks=config.min_checks, draws=config.draws, seed=config.seed)
     if config.out:
-        write_sealed(config.out, summary)
+        write_json(config.out, summary)
     show(summary)
     require(required, summary)
     return summary
@@ -72,13 +75,12 @@ def read_judgments(where: str) -> list[Row]:
     if where.endswith(".jsonl"):
         if not Path(where).is_file():
             raise BadInput(f"{where} does not exist")
-        check_unchanged(Path(where), "study.json")
         rows = list(read_lines(Path(where)))
         if any("annotator" not in row or "before" not in row for row in rows):
             raise BadInput(f"{where} does not hold judgments; `prb study export` writes them to judgements.jsonl")
         return rows
     from prb.study.database import open_study, study_row
-    from prb.study.export import judgments
+    from prb.study.judgments import judgments
 
     with closing(open_study(where)) as database, database.read() as connection:
         if study_row(connection)["kind"] != "validate":
@@ -102,6 +104,7 @@ def summarize(
             "finished": sum(r["after"] is not None for r in kept),
             "skipped": sum(bool(r["skipped"]) for r in rows if not r["check"]),
             "revised": len(kept) - len(unrevised),
+            "rubric": not kept or any(r.get("rubric", True) for r in kept),
             "left_out": inattentive,
         },
         "agreement": _agreement(kept, unrevised, draws, seed),
@@ -347,3 +350,128 @@ def _verdicts(summary: Row) -> dict[str, bool]:
         **{name: low is not None and low > 0.5 for name, low in lows.items()},
         "agreement": alpha is not None and alpha >= GOOD_ALPHA,
     }
+
+
+# --- the verdict in sentences ---
+def verdict(summary: Row) -> list[str]:
+    """Basis, claims, reliability, items to drop, and the size of a next study."""
+    claims = [f"{'✓' if summary['verdicts'][name] else '✗'} {say(summary)}" for name, say in SENTENCES.items()]
+    if summary["counts"].get("rubric", True):
+        share = _percent(summary["preference"]["before"])
+        claims.append(f"From the posts alone, before the rubric was shown, it was {share}.")
+    return [_basis(summary), *claims, _reliability_line(summary), _drop(summary), _next_study(summary)]
+
+
+def _basis(summary: Row) -> str:
+    counts = summary["counts"]
+    parts = [f"{counts['judgements']} judgments of {counts['items']} items by {counts['annotators']} annotators"]
+    if counts["skipped"]:
+        parts.append(f"{counts['skipped']} skipped")
+    if counts["revised"]:
+        parts.append(f"{counts['revised']} changed after the rubric was shown, left out of quality")
+    if counts["left_out"]:
+        parts.append(f"left out for failed attention checks: {', '.join(counts['left_out'])}")
+    return "; ".join(parts) + "."
+
+
+def _preference(summary: Row) -> str:
+    share = _percent(summary["preference"]["after"])
+    who = "With the rubric shown, annotators" if summary["counts"].get("rubric", True) else "Annotators"
+    return f"{who} prefer the labeled answer {share} of the time."
+
+
+def _personal_line(summary: Row) -> str:
+    share = _percent(summary["personal"]["items"])
+    return f"A majority calls the difference personal preference on {share} of the items."
+
+
+def _parity(summary: Row) -> str:
+    quality, margin = summary["quality"], summary["quality"]["margin"]
+    signed = {c: quality[c]["parity"] for c in CRITERIA if quality[c]["parity"]}
+    sizes = {c: quality[c]["mirror_size"] for c in CRITERIA if quality[c]["mirror_size"]}
+    if not signed and not sizes:
+        return "Nothing has been rated yet, so equal quality is not shown."
+    parts = []
+    if signed:
+        each = ", ".join(f"{c} {_difference(p)}" for c, p in signed.items())
+        how = "" if all(p["equivalent"] for p in signed.values()) else "not shown to be "
+        parts.append(f"The answers are {how}equally good within ±{margin:g} points: {each}.")
+    if sizes:
+        each = ", ".join(f"{c} {_estimate(s)}" for c, s in sizes.items())
+        holds = all(s["high"] is not None and s["high"] < margin for s in sizes.values())
+        how = "differ by" if holds else "are not shown to differ by"
+        parts.append(f"Answers to mirrored questions {how} less than {margin:g} points on average: {each}.")
+    return " ".join(parts)
+
+
+def _agreement_line(summary: Row) -> str:
+    after = summary["agreement"]["after"]
+    alpha = after["alpha"]
+    if alpha["value"] is None:
+        return "No item has two votes that could agree or differ."
+    how = "agree" if alpha["value"] >= GOOD_ALPHA else "do not agree well enough"
+    return (
+        f"Annotators {how} on the preference: Krippendorff’s α {_estimate(alpha)} (required: {GOOD_ALPHA}), "
+        f"Fleiss’ κ {_estimate(after['fleiss'])}, Gwet’s AC1 {_estimate(after['ac1'])}, "
+        f"mean Cohen’s κ {_estimate(after['cohen'])}."
+    )
+
+
+SENTENCES: dict[str, Callable[[Row], str]] = {
+    "preference": _preference,
+    "parity": _parity,
+    "personal": _personal_line,
+    "agreement": _agreement_line,
+}
+"""What `--require` can name."""
+
+
+def _reliability_line(summary: Row) -> str:
+    annotators = sorted(summary["annotators"], key=lambda a: float(a["reliability"]))
+    if not annotators:
+        return "No annotator has finished an item."
+    lowest, highest = annotators[0], annotators[-1]
+    return (
+        f"Annotator reliability (Dawid-Skene) ranges from {lowest['reliability']:.2f} ({lowest['annotator']}) "
+        f"to {highest['reliability']:.2f}."
+    )
+
+
+def _drop(summary: Row) -> str:
+    drop = summary["drop"]
+    if not drop:
+        return "No item has to be dropped."
+    names = ", ".join(d["item"] for d in drop[:NAMED_ITEMS]) + (", …" if len(drop) > NAMED_ITEMS else "")
+    return f"{len(drop)} {'item' if len(drop) == 1 else 'items'} should be dropped or repaired: {names}."
+
+
+def _next_study(summary: Row) -> str:
+    plan = summary["planning"]
+    needs = []
+    if plan["items_for_parity"]:
+        needs.append(f"{plan['items_for_parity']} unmirrored items to show equal quality (80 % power)")
+    if plan["items_for_preference"]:
+        width = 100 * plan["half_width"]
+        needs.append(f"{plan['items_for_preference']} items to know the preference share to ±{width:g} points")
+    if not needs:
+        return "There is too little data to plan a next study."
+    return f"A next study like this one would need {' and '.join(needs)}."
+
+
+def _percent(e: dict[str, Any]) -> str:
+    if e["value"] is None:
+        return "an unknown share"
+    return f"{100 * e['value']:.1f} % [{100 * e['low']:.1f}, {100 * e['high']:.1f}]"
+
+
+def _estimate(e: dict[str, Any]) -> str:
+    if e["value"] is None:
+        return "undefined"
+    return f"{e['value']:.2f}" + ("" if e["low"] is None else f" [{e['low']:.2f}, {e['high']:.2f}]")
+
+
+def _difference(p: dict[str, Any]) -> str:
+    if p["p"] is None:
+        return "too few"
+    effect = "" if p["effect"] is None else f", d {p['effect']:+.2f}"
+    return f"{p['mean']:+.2f} [{p['low']:+.2f}, {p['high']:+.2f}]{effect}, p {p['p']:.3f}"

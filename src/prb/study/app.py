@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
@@ -15,8 +16,11 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
 from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
+from starlette.middleware.sessions import SessionMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from prb.errors import BadInput
@@ -27,9 +31,13 @@ from prb.study.config import CRITERIA, DemoConfig, NewConfig, ServeConfig
 from prb.study.database import ANNOTATOR, ASSIGNMENT, ITEM, POST, Database, open_study, replace_password, sha256
 from prb.study.design import new_study
 from prb.study.judgments import numbered_reply, store_reply
-from prb.study.pages import COLLECT, STEPS, VALIDATE
-from prb.study.site import ACCOUNT, Refused, Site
+from prb.study.site import ACCOUNT, COLLECT, STEPS, Refused, Site
 
+log = logging.getLogger("prb.study")
+
+CLIENT_LEFT = 499
+"""Nobody reads it; it keeps a client that leaves in mid-form out of the log."""
+SESSION_SECONDS = 30 * 86400
 MAX_BODY = 256 * 1024
 """Bytes of a form; the longest text allowed takes at most a third of it."""
 HEADERS = http.HEADERS | {
@@ -73,13 +81,22 @@ class StaticFilesRevalidated(StaticFiles):
 def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.site, app.state.agreement = site, LiveAgreement(site)
+    secure = site.url.startswith("https:")
+    app.add_middleware(
+        SessionMiddleware,
+        secret_key=site.secret,
+        session_cookie="prb_study",
+        max_age=SESSION_SECONDS,
+        same_site="lax",
+        https_only=secure,
+    )
     app.add_middleware(http.BodyLimit, max_bytes=MAX_BODY)
     app.add_middleware(http.SecurityHeaders, headers=HEADERS)
     app.add_middleware(
         TrustedHostMiddleware, allowed_hosts=[*http.LOOPBACK_NAMES, "[::1]", *(hosts or [])], www_redirect=False
     )
     app.mount("/static", StaticFilesRevalidated(directory=str(files("prb.study") / "static")))
-    for router in (ACCOUNT, STEPS, VALIDATE if site.kind == "validate" else COLLECT, ADMIN):
+    for router in (ACCOUNT, STEPS, *([COLLECT] if site.kind == "collect" else []), ADMIN):
         app.include_router(router)
 
     @app.exception_handler(Refused)
@@ -100,6 +117,19 @@ def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
         heading, text = HTTP_ERRORS.get(error.status_code, ("That did not work", ""))
         reply = site.page("message.html", status=error.status_code, heading=heading, text=text)
         reply.headers.update(error.headers or {})
+        return reply
+
+    @app.exception_handler(ClientDisconnect)
+    async def client_left(_: Request, __: ClientDisconnect) -> Response:
+        return Response(status_code=CLIENT_LEFT)
+
+    @app.exception_handler(OperationalError)
+    async def database_unavailable(_: Request, error: OperationalError) -> Response:
+        log.error("the database is not available: %s", str(error.orig).partition("\n")[0])
+        text = "Nothing was saved just now; everything you saved before is kept. Go back and try again in a minute: "
+        text += "what you filled in is still there."
+        reply = site.page("message.html", status=503, heading="This cannot be saved at the moment", text=text)
+        reply.headers["retry-after"] = "60"
         return reply
 
     @app.exception_handler(Exception)
@@ -129,7 +159,7 @@ def serve(config: ServeConfig, ready: Callable[[Ready], None]) -> None:
         raise BadInput(f"--url {config.url} is not a URL like https://study.example.org")
     with http.bind(config.host, config.port) as listener, closing(open_study(config.study)) as database:
         password = replace_password(database) if config.new_password else None
-        site = Site(database, rate=config.rate, url=config.url)
+        site = Site(database, url=config.url)
         app = make_app(site, [host for host in (public.hostname, config.host) if host])
         started = Ready(config.url or http.url_of(listener), password)
         http.serve_until_signal(

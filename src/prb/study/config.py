@@ -34,7 +34,7 @@ class NewConfig(Settings):
     kind: Kind = "validate"
     """validate: annotators check pairs. collect: participants give posts, questions and preferences of their own."""
     annotators: Count = 5
-    """Number of invitation links."""
+    """Number of invitation links, or of places behind the public link."""
     overlap: Count = 3
     """validate: annotators per item."""
     quota: Count | None = None
@@ -45,6 +45,13 @@ class NewConfig(Settings):
     """validate: posts shown per item, those closest to the question. collect: maximum per participant."""
     min_posts: Size = 2
     """collect: posts each participant must give."""
+    practice: bool = True
+    """validate: begin with a practice item that is not counted."""
+    public: bool = False
+    """One link for everybody instead of one per annotator, as recruiting platforms use: each new PROLIFIC_PID (or id)
+    in it takes the next free place."""
+    completion: str = ""
+    """Completion code, or https:// address, that is shown at the end."""
     out: Name = "study.db"
     """SQLite file to create, or postgresql://user@host/name."""
     title: str = ""
@@ -86,10 +93,8 @@ class ServeConfig(Settings):
     url: str = ""
     """Public address behind a proxy, such as https://study.example.org; with https, cookies are Secure."""
     proxy: Repeated[str] = ()
-    """Address of a reverse proxy whose X-Forwarded-For is believed, such as 127.0.0.1. Without it, everybody behind the
+    """Address of a reverse proxy whose X-Forwarded-For is trusted, such as 127.0.0.1. Without it, everybody behind the
     proxy shares one limit of sign-ins."""
-    rate: Size = 120
-    """Requests per minute and session; 0 means no limit. Sign-ins are always limited to 10 per minute and address."""
     new_password: bool = False
     """Replace the administrator's password and print the new one."""
     quiet: bool = False

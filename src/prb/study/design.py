@@ -33,6 +33,7 @@ from prb.study.database import (
     sha256,
     without_password,
 )
+from prb.study.judgments import has_rubric
 from prb.text.words import words
 from prb.types import Item, Pair
 
@@ -45,6 +46,34 @@ CONSENT = (
     "and delete everything you gave, on the page “My data”."
 )
 Row = dict[str, Any]
+PRACTICE: Row = {
+    "key": "practice",
+    "cluster": "practice",
+    "is_check": False,
+    "content": {
+        "practice": True,
+        "user": "practice",
+        "question": "How do I get better at cooking?",
+        "posts": [
+            "Got home at eight again. Dinner was toast. There has to be a way that fits into twenty minutes.",
+            "I do not need to know why it works. Tell me what to do and I will do it.",
+        ],
+        "answers": [
+            "Pick three dishes that take twenty minutes, such as fried rice, an omelet and pasta with garlic and oil. "
+            "Cook each of them twice a week until you no longer need the recipe. Then swap one for a new dish.",
+            "Cooking rests on a few principles. Heat changes proteins, starches and water in different ways, and salt, "
+            "acid and fat decide how a dish tastes. Read about one of them each week and notice it in what you cook.",
+        ],
+        "rubric": [
+            {"aspect": "Steps that fit into a short evening", "evidence": "", "reason": "They come home late."},
+            {"aspect": "Instructions instead of theory", "evidence": "", "reason": "They said so."},
+        ],
+        "narrative": "",
+        "twin": None,
+        "group": "practice",
+    },
+}
+"""Shown first and never counted, so that annotators learn the form before it matters."""
 Edge = tuple[int, int]
 """An annotator and an item, both by position."""
 
@@ -62,7 +91,7 @@ class NewStudy(NamedTuple):
     items: int
     judgements: int
     links: dict[str, str]
-    """Annotator to invitation link; the study stores only hashes."""
+    """Annotator to invitation link; the study stores only hashes. With a public link, only that one."""
     password: str | None
     """The administrator's, if it was generated here."""
 
@@ -76,6 +105,10 @@ def new_study(config: NewConfig) -> NewStudy:
     if not items:
         raise BadInput(f"{config.dataset} has no question with at least two answers, or --limit leaves none")
     assignments = []
+    rubric = config.kind == "validate" and any(has_rubric(item["content"]) for item in items)
+    hidden: Row = {} if rubric else {"rubric": [], "narrative": ""}
+    practice = [{**PRACTICE, "content": PRACTICE["content"] | hidden}]
+    practice = practice if config.kind == "validate" and config.practice else []
     if config.kind == "validate":
         groups = [item["content"]["group"] for item in items if not item["is_check"]]
         assignments = assign(
@@ -86,29 +119,35 @@ def new_study(config: NewConfig) -> NewStudy:
             checks=len(items) - len(groups),
             seed=config.seed,
         )
+        assignments += [Assignment(a, len(items), -1, a % 2 == 1) for a in range(config.annotators) if practice]
     given_password = os.environ.get(PASSWORD_VARIABLE) or None
     password = given_password or new_password()
-    tokens = [new_token() for _ in range(config.annotators)]
+    tokens, public = [new_token() for _ in range(config.annotators)], new_token()
     noun = "Annotator" if config.kind == "validate" else "Participant"
     now = time.time()
     study = {
         "kind": config.kind,
         "title": config.title or TITLES[config.kind],
-        "settings": {**config.saved(), "consent": consent},
+        "settings": {**config.saved(), "consent": consent, "rubric": rubric},
         "admin_hash": hash_password(password),
         "created": now,
+        "secret": new_token(),
+        "public_hash": sha256(public) if config.public else None,
     }
     annotators: list[Row] = [
         {"name": f"{noun} {n}", "token_hash": sha256(token), "pseudonym": new_pseudonym(), "created": now}
         for n, token in enumerate(tokens, 1)
     ]
-    store(config.out, study, items, annotators, assignments)
+    store(config.out, study, items + practice, annotators, assignments)
     url = config.url.rstrip("/")
+    links = {a["name"]: f"{url}/join/{token}" for a, token in zip(annotators, tokens, strict=True)}
+    if config.public:
+        links = {"everybody": f"{url}/take/{public}?PROLIFIC_PID={{{{%PROLIFIC_PID%}}}}"}
     return NewStudy(
-        where=config.out,
+        where=without_password(config.out),
         items=sum(not item["is_check"] for item in items),
-        judgements=sum(not items[a.item]["is_check"] for a in assignments),
-        links={a["name"]: f"{url}/join/{token}" for a, token in zip(annotators, tokens, strict=True)},
+        judgements=sum(a.position >= 0 and not items[a.item]["is_check"] for a in assignments),
+        links=links,
         password=None if given_password else password,
     )
 

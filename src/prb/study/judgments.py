@@ -1,18 +1,27 @@
-"""Judging an item step by step: fields of a form, valid replies, blinding, storing and undoing replies."""
+"""What is asked about an item, which replies are valid, how they are stored, taken back and exported.
+
+A new question is a field in `validate_fields`: the page shows it, the reply is stored and the export holds it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from prb.errors import BadInput
 from prb.hashing import draw
-from prb.study.config import CRITERIA
-from prb.study.database import ANSWER, ASSIGNMENT, AUDIT, ITEM, log
+from prb.runs import is_draft, read_json, write_json, write_lines, writing
+from prb.study.config import CRITERIA, ExportConfig
+from prb.study.database import ANNOTATOR, ASSIGNMENT, AUDIT, ITEM, POST, REPLY, log, open_study, study_row
 
+STUDY_FILE, JUDGMENTS_FILE = "study.json", "judgements.jsonl"
+Row = dict[str, Any]
 SKIP_REASONS = {
     "unclear": "The question or an answer makes no sense",
     "unknown": "I know too little about the topic",
@@ -23,6 +32,8 @@ SKIP_REASONS = {
 MAX_TEXT = 20_000
 """Characters of a post, a question or a wish; longer ones are refused, never cut."""
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+EXPORTED_ELSEWHERE = frozenset({"ratings", "prefer", "sure", "difference", "skip", "words"})
+"""Fields of a reply that have a column of their own; every other field is exported under its own name."""
 TAKEN_KEYS = "jknsu"
 """Shortcuts with another meaning: next, previous, neither, skip, undo."""
 
@@ -58,20 +69,37 @@ DIFFERENCE = (
 )
 
 
-def validate_fields(step: int) -> list[FormField]:
+def has_rubric(content: Mapping[str, Any]) -> bool:
+    return bool(content["rubric"] or content["narrative"])
+
+
+def step_count(kind: str, content: Mapping[str, Any]) -> int:
+    """A rubric is shown in a second step, and so are a participant's answers; without them one step is all."""
+    return 2 if (has_rubric(content) if kind == "validate" else content["answers"]) else 1
+
+
+def form_fields(kind: str, step: int, content: Mapping[str, Any]) -> list[FormField]:
+    if kind == "collect":
+        return collect_fields(step, len(content["answers"]))
+    return validate_fields(step, rubric=has_rubric(content))
+
+
+def validate_fields(step: int, *, rubric: bool = True) -> list[FormField]:
     """Step 1: quality and preference from the posts alone. Step 2: the preference again, with the rubric shown."""
-    if step == 1:
-        ratings = [
-            FormField(f"{answer}-{name}", name.capitalize(), SCALE, hint, ("poor", "excellent"))
-            for answer in "AB"
-            for name, hint in CRITERIA.items()
-        ]
-        return [*ratings, FormField("prefer", "Which answer would this user prefer?", PREFERENCE)]
-    return [
-        FormField("prefer", "Now that you know this: which answer would this user prefer?", PREFERENCE),
+    reasons = [
         FormField("sure", "How sure are you?", SURE),
         FormField("difference", "What is the main difference between the answers?", DIFFERENCE),
     ]
+    if step > 1:
+        again = "Now that you know this: which answer would this user prefer?"
+        return [FormField("prefer", again, PREFERENCE), *reasons]
+    ratings = [
+        FormField(f"{answer}-{name}", name.capitalize(), SCALE, hint, ("poor", "excellent"))
+        for answer in "AB"
+        for name, hint in CRITERIA.items()
+    ]
+    prefer = FormField("prefer", "Which answer would this user prefer?", PREFERENCE)
+    return [*ratings, prefer] if rubric else [*ratings, prefer, *reasons]
 
 
 def collect_fields(step: int, answers: int) -> list[FormField]:
@@ -172,6 +200,7 @@ class CurrentStep(NamedTuple):
 
     assignment: int
     step: int
+    steps: int
     content: dict[str, Any]
     flipped: bool
     done: int
@@ -186,46 +215,36 @@ class CurrentStep(NamedTuple):
 END = "end"
 """The place after the last item."""
 
-# what every request executes is composed once: composing a statement takes longer than executing it
-_ANNOTATOR: sa.BindParameter[Any] = sa.bindparam("annotator")
-_ASSIGNMENT: sa.BindParameter[Any] = sa.bindparam("assignment")
-_PROGRESS = sa.select(sa.func.sum(sa.cast(ASSIGNMENT.c.done, sa.Integer)), sa.func.count()).where(
-    ASSIGNMENT.c.annotator == _ANNOTATOR
-)
-_NEXT = (
-    sa.select(
-        ASSIGNMENT.c.id,
-        ASSIGNMENT.c.flipped,
-        ITEM.c.content,
-        sa.select(sa.func.count()).where(ANSWER.c.assignment == ASSIGNMENT.c.id).scalar_subquery().label("steps"),
-    )
-    .join_from(ASSIGNMENT, ITEM, ASSIGNMENT.c.item == ITEM.c.id)
-    .where(ASSIGNMENT.c.annotator == _ANNOTATOR, ASSIGNMENT.c.done.is_(False))
-    .order_by(ASSIGNMENT.c.position)
-    .limit(1)
-)
-_OWN_ASSIGNMENT = (
-    sa.select(ASSIGNMENT.c.done)
-    .where(ASSIGNMENT.c.id == _ASSIGNMENT, ASSIGNMENT.c.annotator == _ANNOTATOR)
-    .with_for_update()
-)
-_REPLIES = sa.select(ANSWER.c.step, ANSWER.c.said).where(ANSWER.c.assignment == _ASSIGNMENT)
-_INSERT_REPLY = sa.insert(ANSWER)
-_FINISH = sa.update(ASSIGNMENT).where(ASSIGNMENT.c.id == _ASSIGNMENT).values(done=True)
 
-
-def current_step(connection: Connection, annotator: int) -> CurrentStep | None:
+def current_step(connection: Connection, annotator: int, kind: str) -> CurrentStep | None:
     """The next step of the first unfinished item; `None` when all are finished."""
-    row = connection.execute(_NEXT, {"annotator": annotator}).first()
+    stored = sa.select(sa.func.count()).where(REPLY.c.assignment == ASSIGNMENT.c.id).scalar_subquery().label("stored")
+    row = connection.execute(
+        sa.select(ASSIGNMENT.c.id, ASSIGNMENT.c.flipped, ITEM.c.content, stored)
+        .join_from(ASSIGNMENT, ITEM, ASSIGNMENT.c.item == ITEM.c.id)
+        .where(ASSIGNMENT.c.annotator == annotator, ASSIGNMENT.c.done.is_(False))
+        .order_by(ASSIGNMENT.c.position)
+        .limit(1)
+    ).first()
     if row is None:
         return None
     done, total = progress(connection, annotator)
-    return CurrentStep(row.id, row.steps + 1, row.content, row.flipped, done, total, bool(done or row.steps))
+    return CurrentStep(
+        assignment=row.id,
+        step=row.stored + 1,
+        steps=step_count(kind, row.content),
+        content=row.content,
+        flipped=row.flipped,
+        done=done,
+        total=total,
+        can_undo=bool(done or row.stored),
+    )
 
 
 def progress(connection: Connection, annotator: int) -> tuple[int, int]:
     """Finished and assigned items."""
-    done, total = connection.execute(_PROGRESS, {"annotator": annotator}).one()
+    counts = sa.select(sa.func.sum(sa.cast(ASSIGNMENT.c.done, sa.Integer)), sa.func.count())
+    done, total = connection.execute(counts.where(ASSIGNMENT.c.annotator == annotator)).one()
     return done or 0, total
 
 
@@ -255,18 +274,20 @@ def store_reply(
     active: float | None,
 ) -> Stored:
     """Store one reply. The row's key is (assignment, step), so it is stored once however often it is sent."""
-    row = connection.execute(_OWN_ASSIGNMENT, {"assignment": assignment, "annotator": annotator}).first()
+    own = sa.select(ASSIGNMENT.c.done).where(ASSIGNMENT.c.id == assignment, ASSIGNMENT.c.annotator == annotator)
+    row = connection.execute(own.with_for_update()).first()
     if row is None:
         return "missing"
-    stored = {r.step: r.said for r in connection.execute(_REPLIES, {"assignment": assignment})}
+    replies = sa.select(REPLY.c.step, REPLY.c.fields).where(REPLY.c.assignment == assignment)
+    stored = {r.step: r.fields for r in connection.execute(replies)}
     if step in stored:
         return "repeated" if stored[step] == reply else "kept"
     if row.done or step != len(stored) + 1:
         return "kept"
-    values = {"assignment": assignment, "step": step, "said": dict(reply), "seconds": seconds, "active": active}
-    connection.execute(_INSERT_REPLY, {**values, "at": time.time()})
+    values = {"assignment": assignment, "step": step, "fields": dict(reply), "seconds": seconds, "active": active}
+    connection.execute(sa.insert(REPLY), {**values, "at": time.time()})
     if last:
-        connection.execute(_FINISH, {"assignment": assignment})
+        connection.execute(sa.update(ASSIGNMENT).where(ASSIGNMENT.c.id == assignment).values(done=True))
     log(connection, "skipped" if "skip" in reply else "replied", annotator=annotator, assignment=assignment, step=step)
     return "saved"
 
@@ -274,21 +295,21 @@ def store_reply(
 def undo_reply(connection: Connection, annotator: int) -> bool:
     """Take back the latest reply. Taking back step 1, after step 2 was shown, marks the assignment as revised."""
     row = connection.execute(
-        sa.select(ANSWER.c.assignment, ANSWER.c.step, ANSWER.c.said, ASSIGNMENT.c.revised)
-        .join_from(ANSWER, ASSIGNMENT, ANSWER.c.assignment == ASSIGNMENT.c.id)
+        sa.select(REPLY.c.assignment, REPLY.c.step, REPLY.c.fields, ASSIGNMENT.c.revised)
+        .join_from(REPLY, ASSIGNMENT, REPLY.c.assignment == ASSIGNMENT.c.id)
         .where(ASSIGNMENT.c.annotator == annotator)
-        .order_by(ASSIGNMENT.c.position.desc(), ANSWER.c.step.desc())  # not by time: clocks are set back
+        .order_by(ASSIGNMENT.c.position.desc(), REPLY.c.step.desc())  # not by time: clocks are set back
         .limit(1)
         .with_for_update()
     ).first()
     if row is None:
         return False
-    connection.execute(sa.delete(ANSWER).where(ANSWER.c.assignment == row.assignment, ANSWER.c.step == row.step))
-    revised = row.revised or (row.step == 1 and "skip" not in row.said)
+    connection.execute(sa.delete(REPLY).where(REPLY.c.assignment == row.assignment, REPLY.c.step == row.step))
+    revised = row.revised or (row.step == 1 and "skip" not in row.fields)
     connection.execute(
         sa.update(ASSIGNMENT).where(ASSIGNMENT.c.id == row.assignment).values(done=False, revised=revised)
     )
-    log(connection, "undone", annotator=annotator, assignment=row.assignment, step=row.step, said=row.said)
+    log(connection, "undone", annotator=annotator, assignment=row.assignment, step=row.step, reply=row.fields)
     return True
 
 
@@ -302,4 +323,144 @@ def undone_reply(connection: Connection, annotator: int, now: CurrentStep) -> di
     )
     if detail is None or (detail["assignment"], detail["step"]) != (now.assignment, now.step):
         return {}
-    return dict(detail["said"])
+    return dict(detail.get("reply") or detail["said"])
+
+
+# --- export: one snapshot, even while annotators work ---
+def export(config: ExportConfig) -> dict[str, int]:
+    """Write the files; returns the number of rows in each."""
+    with closing(open_study(config.study)) as database, database.read() as connection:
+        study = study_row(connection)
+        if study["kind"] == "validate":
+            tables = {JUDGMENTS_FILE: judgments(connection)}
+        else:
+            tables = collected_tables(connection)
+    about = {key: study[key] for key in ("kind", "title", "created", "settings")}
+    folder = config.out
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not all(is_draft(entry) for entry in folder.iterdir()):
+            previous = read_json(folder / STUDY_FILE) if (folder / STUDY_FILE).is_file() else {}
+            if previous.get("created") != about["created"]:
+                raise BadInput(f"{folder} exists and is not an export of this study; choose another --out")
+    write_json(folder / STUDY_FILE, about)  # first, so that an interrupted export can be repeated
+    for name, rows in tables.items():
+        write_lines(folder / name, rows)
+    counts = {name: len(rows) for name, rows in tables.items()}
+    write_json(folder / STUDY_FILE, {**about, "exported": time.time(), "rows": counts})
+    return counts
+
+
+def _replies(connection: Connection) -> Iterable[list[Any]]:
+    """The replies of each assignment, by step, with their annotator and item."""
+    rows = connection.execute(
+        sa.select(
+            ASSIGNMENT.c.id,
+            ASSIGNMENT.c.flipped,
+            ASSIGNMENT.c.revised,
+            ANNOTATOR.c.pseudonym,
+            ITEM.c.id.label("item"),
+            REPLY.c.step,
+            REPLY.c.fields,
+            REPLY.c.seconds,
+            REPLY.c.active,
+            REPLY.c.at,
+        )
+        .select_from(
+            REPLY.join(ASSIGNMENT, REPLY.c.assignment == ASSIGNMENT.c.id)
+            .join(ITEM, ASSIGNMENT.c.item == ITEM.c.id)
+            .join(ANNOTATOR, ASSIGNMENT.c.annotator == ANNOTATOR.c.id)
+        )
+        .order_by(ASSIGNMENT.c.id, REPLY.c.step)
+    ).all()
+    return (list(steps) for _, steps in groupby(rows, key=lambda r: r.id))
+
+
+def _items(connection: Connection) -> dict[int, Any]:
+    return {row.id: row for row in connection.execute(sa.select(ITEM))}
+
+
+def judgments(connection: Connection) -> list[Row]:
+    """One row per annotator × item, unblinded: A and B are chosen and rejected again. Practice is left out."""
+    items, rows = _items(connection), list[Row]()
+    for steps in _replies(connection):
+        item, first = items[steps[0].item], steps[0]
+        if item.content.get("practice"):
+            continue
+        rubric = has_rubric(item.content)
+        replies = {step.step: unblind(step.fields, first.flipped) for step in steps}
+        before, after = replies.get(1, {}), replies.get(2 if rubric else 1, {})
+        rows.append(
+            {
+                "item": item.key,
+                "user": item.content["user"],
+                "cluster": item.cluster,
+                "group": item.content["group"],
+                "mirror": item.content["twin"],
+                "check": item.is_check,
+                "rubric": rubric,
+                "annotator": first.pseudonym,
+                "first": "rejected" if first.flipped else "chosen",
+                "ratings": before.get("ratings", {}),
+                "before": before.get("prefer"),
+                "after": after.get("prefer"),
+                "sure": int(after["sure"]) if "sure" in after else None,
+                "difference": after.get("difference"),
+                **{name: value for name, value in (before | after).items() if name not in EXPORTED_ELSEWHERE},
+                "skipped": before.get("skip") or after.get("skip"),
+                "skipped_words": before.get("words") or after.get("words") or None,
+                "revised": first.revised,
+                "seconds": [step.seconds for step in steps],
+                "active": [step.active for step in steps],
+                "at": steps[-1].at,
+            }
+        )
+    return rows
+
+
+def collected_tables(connection: Connection) -> dict[str, list[Row]]:
+    """A dataset: `pairs.jsonl` and `ratings.jsonl`; `records.jsonl` holds questions with wishes, for `prb build`."""
+    posts: dict[str, list[Row]] = {}
+    for pseudonym, text in connection.execute(
+        sa.select(ANNOTATOR.c.pseudonym, POST.c.text)
+        .join_from(POST, ANNOTATOR, POST.c.annotator == ANNOTATOR.c.id)
+        .order_by(POST.c.id)
+    ):
+        profile = posts.setdefault(pseudonym, [])
+        profile.append({"id": f"{pseudonym}-{len(profile) + 1}", "category": "", "text": text})
+    items = _items(connection)
+    pairs, ratings, records = list[Row](), list[Row](), list[Row]()
+    for steps in _replies(connection):
+        wish = steps[0].fields.get("narrative")
+        if wish is None:
+            continue
+        item, user = items[steps[0].item], steps[0].pseudonym
+        key = f"{user}-{item.key}"
+        common = {
+            "user": user,
+            "question": item.content["question"],
+            "profile": posts.get(user, []),
+            "narrative": wish,
+            "category": item.content["category"] or "other",
+        }
+        records.append({"id": key, **common})
+        if len(steps) == 2 and "skip" not in steps[1].fields:
+            reply, answers = steps[1].fields, item.content["answers"]
+            pairs += [
+                {"id": f"{key}-{a}-{b}", **common, "rubric_aspects": [], "chosen": answers[a], "rejected": answers[b]}
+                for a, b in preferences(reply, len(answers))
+            ]
+            ratings += [
+                {"id": f"{key}-{n}", **common, "answer": answers[n], "rating": (rating - 1) / 4}  # 1..5 as 0..1
+                for n, rating in enumerate(reply["ratings"])
+                if rating is not None  # older versions could not ask about answers after the 26th
+            ]
+    return {"pairs.jsonl": pairs, "ratings.jsonl": ratings, "records.jsonl": records}
+
+
+def preferences(reply: Mapping[str, Any], answers: int) -> list[tuple[int, int]]:
+    """The best answer above every other one, and every other one above the worst."""
+    best, worst = reply.get("best"), reply.get("worst")
+    wins = [(best, n) for n in range(answers) if n != best] if best is not None else []
+    wins += [(n, worst) for n in range(answers) if n not in (best, worst)] if worst is not None else []
+    return wins

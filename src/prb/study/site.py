@@ -1,43 +1,86 @@
-"""A study being served: who is asking, genuine forms, rate limits; and the pages for joining and for one's own data."""
+"""A study being served: who is asking, genuine forms, and every page that annotators and participants see."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from itsdangerous import BadSignature, URLSafeSerializer
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from sqlalchemy import Connection
 
+from prb.hashing import draw
 from prb.study.database import (
     ANNOTATOR,
-    SESSION,
+    ASSIGNMENT,
+    ITEM,
+    POST,
+    STUDY,
     Database,
-    Visitor,
     delete_data,
-    open_session,
-    session_visitor,
+    log,
+    new_token,
     sha256,
     stored_data,
     study_row,
 )
-from prb.study.judgments import progress
+from prb.study.judgments import (
+    END,
+    MAX_TEXT,
+    SKIP_REASONS,
+    CurrentStep,
+    assigned_content,
+    check_reply,
+    current_step,
+    form_fields,
+    letter_reply,
+    letters,
+    numbered_reply,
+    progress,
+    shown_order,
+    step_count,
+    store_reply,
+    too_long,
+    undo_reply,
+    undone_reply,
+)
 from prb.types import visible
 
 MAX_FIELDS = 10_000
 SIGN_INS_PER_MINUTE = 10
 TRACKED_KEYS = 10_000
 """Rate limits forget idle keys when there are more."""
-COOKIE, ADMIN_COOKIE = "prb_study", "prb_study_admin"
-ACCOUNT = APIRouter()
-"""Joining by an invitation, leaving, and one's own data: what is stored, and deleting it."""
+ADMIN_SECONDS = 12 * 3600
+BOUND = 16
+"""Characters of a hash that bind a session to a link or a password: a new one ends the session."""
+NOTICES = {
+    "kept": "This item had already been answered, perhaps in another tab. The first answer was kept; use Undo to "
+    "change it.",
+    "undone": "Taken back. Change what you like and save it again.",
+    "nothing": "There is nothing to undo.",
+}
+STOPPED = {
+    "paused": ("This study is paused", "Everything you saved is kept. Your link works again when the study resumes."),
+    "closed": ("This study is closed", "Everything you saved is kept. Thank you for your work."),
+}
+"""Heading and text for annotators while a study is not open."""
+MAX_SKIP_WORDS = 1000
+MAX_EXTERNAL_ID = 200
+OFFERED = 12
+"""Questions shown to choose from, those with the fewest takers first."""
+NO_QUOTA = 1000
+"""Most questions per participant in a study without a quota: no person answers more, but a program might try."""
+ACCOUNT, STEPS, COLLECT = APIRouter(), APIRouter(), APIRouter()
+"""Joining and one's own data; the steps of an item; what only participants of a collection do."""
 Form = dict[str, str]
 Id = Annotated[int, Path(ge=0, lt=2**31)]
 """The range of an integer column in any database."""
@@ -51,19 +94,30 @@ class Refused(Exception):
         self.status, self.title, self.text = status, title, text
 
 
+class Visitor(NamedTuple):
+    """Whoever a session stands for."""
+
+    session: str
+    annotator: int | None
+    """`None`: the administrator."""
+    pseudonym: str = ""
+    consented: bool = False
+
+
 class Site:
     """A study being served: its database and templates, who is asking, and whether a form is genuine."""
 
-    def __init__(self, database: Database, *, rate: int = 120, url: str = "") -> None:
+    def __init__(self, database: Database, *, url: str = "") -> None:
         self.database = database
         self.url = url.rstrip("/")
-        self.secure = url.startswith("https:")
-        self.requests, self.sign_ins = RateLimit(rate), RateLimit(SIGN_INS_PER_MINUTE)
+        self.sign_ins = RateLimit(SIGN_INS_PER_MINUTE)
         with database.read() as connection:
             study = study_row(connection)
         self.kind: str = study["kind"]
         self.title: str = study["title"]
+        self.secret: str = study["secret"]
         self.settings: Mapping[str, Any] = study["settings"]
+        self._forms = URLSafeSerializer(self.secret, salt="form")
         self.templates = Environment(
             loader=PackageLoader("prb.study"),
             autoescape=True,
@@ -75,56 +129,72 @@ class Site:
         self.templates.filters["visible"] = visible
 
     def page(self, name: str, visitor: Visitor | None = None, status: int = 200, **fields: Any) -> HTMLResponse:
-        token = form_token(visitor.session) if visitor else ""
-        common = {"title": self.title, "kind": self.kind, "token": token, "notice": ""}
+        token = self._forms.dumps([visitor.session, time.time()]) if visitor else ""
+        rubric = self.settings.get("rubric", True)
+        practice = self.settings.get("practice", False)
+        common = {"title": self.title, "kind": self.kind, "rubric": rubric, "practice": practice}
+        common |= {"token": token, "notice": ""}
         return HTMLResponse(self.templates.get_template(name).render(**{**common, **fields}), status)
 
-    def visitor(self, request: Request, form: Form | None = None, *, admin: bool = False) -> Visitor:
-        """Whoever is signed in, and sent `form` from our page; each request counts against the session's rate."""
+    def administrator(self, request: Request, form: Form | None = None) -> Visitor:
+        session = request.session
         with self.database.read() as connection:
-            visitor = session_visitor(connection, request.cookies.get(ADMIN_COOKIE if admin else COOKIE))
-        if visitor is None or (visitor.annotator is None) != admin:
-            raise Refused(401, "Please sign in" if admin else "Please open your invitation link")
-        if not self.requests.allows(visitor.session):
-            raise Refused(429, "Too many requests", "Wait a moment, then try again. Everything you saved is kept.")
-        if form is not None:
-            self.check_form(visitor, form)
-        return visitor
+            password = sha256(study_row(connection)["admin_hash"])[:BOUND]
+        if session.get("admin") != password or time.time() > session.get("admin_until", 0):
+            raise Refused(401, "Please sign in")
+        return self._checked(Visitor(session["key"], None), form)
 
     def annotator(self, request: Request, form: Form | None = None) -> tuple[Visitor, int]:
-        visitor = self.visitor(request, form)
-        assert visitor.annotator is not None
-        return visitor, visitor.annotator
+        """Whoever is signed in and, if there is a form, sent it from our page."""
+        session = request.session
+        with self.database.read() as connection:
+            row = connection.execute(sa.select(ANNOTATOR).where(ANNOTATOR.c.id == session.get("annotator", -1))).first()
+        if row is None or not row.token_hash or row.token_hash[:BOUND] != session.get("link"):
+            raise Refused(401, "Please open your invitation link")
+        visitor = Visitor(session["key"], row.id, row.pseudonym, row.consented is not None)
+        return self._checked(visitor, form), row.id
 
-    def check_form(self, visitor: Visitor, form: Form) -> float:
+    def _checked(self, visitor: Visitor, form: Form | None) -> Visitor:
+        if form is not None:
+            self.form_age(visitor, form)
+        return visitor
+
+    def form_age(self, visitor: Visitor, form: Form) -> float:
         """Seconds since the page of this form was made; refuses a form that is not from our page."""
-        age = form_age(visitor.session, form.get("token", ""))
-        if age is None:
+        try:
+            session, made = self._forms.loads(form.get("token", ""))
+        except (BadSignature, UnicodeError):
+            session, made = "", 0.0
+        if session != visitor.session:
             raise Refused(403, "This form has expired", "Go back, reload the page and send it again.")
-        return age
+        return max(0.0, time.time() - float(made))
 
     def limit_sign_ins(self, request: Request) -> None:
         """Passwords and links can be guessed, so attempts are limited per address."""
         if not self.sign_ins.allows(request.client.host if request.client else ""):
             raise Refused(429, "Too many attempts", "Wait a minute, then try again.")
 
-    def invitation(self, request: Request, token: str) -> str:
-        return f"{self.url or str(request.base_url).rstrip('/')}/join/{token}"
+    def check_open(self, connection: Connection) -> None:
+        """Refuse annotators while the study is paused or closed."""
+        state = study_row(connection)["state"]
+        if state in STOPPED:
+            raise Refused(503, *STOPPED[state])
 
-    def sign_in(self, to: str, annotator: int | None) -> Response:
-        with self.database.write() as connection:
-            secret, seconds = open_session(connection, annotator)
-        response = redirect(to)
-        name = ADMIN_COOKIE if annotator is None else COOKIE
-        response.set_cookie(name, secret, max_age=seconds, httponly=True, samesite="lax", secure=self.secure, path="/")
-        return response
+    def address(self, request: Request) -> str:
+        return self.url or str(request.base_url).rstrip("/")
 
-    def sign_out(self, to: str, visitor: Visitor) -> Response:
+    def sign_in(self, request: Request, annotator: int | None) -> Response:
+        """A new session, bound to the link or the password it was opened with."""
         with self.database.write() as connection:
-            connection.execute(sa.delete(SESSION).where(SESSION.c.hash == sha256(visitor.session)))
-        response = redirect(to)
-        response.delete_cookie(ADMIN_COOKIE if visitor.annotator is None else COOKIE, path="/")
-        return response
+            if annotator is None:
+                bound = sha256(study_row(connection)["admin_hash"])
+                request.session.update(admin=bound[:BOUND], admin_until=time.time() + ADMIN_SECONDS)
+            else:
+                link = connection.scalar(sa.select(ANNOTATOR.c.token_hash).where(ANNOTATOR.c.id == annotator))
+                request.session.update(annotator=annotator, link=(link or "")[:BOUND])
+            log(connection, "signed in", annotator=annotator)
+        request.session["key"] = new_token()
+        return redirect("/admin" if annotator is None else "/task")
 
 
 async def served_site(request: Request) -> Site:
@@ -165,48 +235,29 @@ async def read_form(request: Request) -> Form:
 Posted = Annotated[Form, Depends(read_form)]
 
 
-def form_token(session: str) -> str:
-    """Proves that a form came from our page in this session, and when that page was made."""
-    made = f"{time.time():.3f}"
-    return f"{made}.{_sign(session, made)}"
-
-
-def form_age(session: str, token: str) -> float | None:
-    """Seconds since the page was made; `None` if the token is not ours."""
-    made, _, signature = token.rpartition(".")
-    if not made or not hmac.compare_digest(_sign(session, made).encode(), signature.encode()):
-        return None
-    return max(0.0, time.time() - float(made))
-
-
-def _sign(session: str, made: str) -> str:
-    return hmac.new(f"form:{session}".encode(), made.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
-
-
 @dataclass
 class RateLimit:
-    """A token bucket per key: `per_minute` requests, in bursts of as many; 0 means no limit."""
+    """At most `per_minute` attempts per key in any minute."""
 
     per_minute: int
-    _buckets: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _attempts: dict[str, list[float]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def allows(self, key: str) -> bool:
-        if not self.per_minute:
-            return True
         now = time.monotonic()
         with self._lock:
-            if len(self._buckets) > TRACKED_KEYS:  # a bucket is full again after a minute anyway
-                self._buckets = {k: bucket for k, bucket in self._buckets.items() if now - bucket[1] < 60}
-            left, last = self._buckets.get(key, (float(self.per_minute), now))
-            left = min(float(self.per_minute), left + (now - last) * self.per_minute / 60)
-            self._buckets[key] = (left - 1 if left >= 1 else left), now
-            return left >= 1
+            if len(self._attempts) > TRACKED_KEYS:
+                self._attempts = {k: times for k, times in self._attempts.items() if now - times[-1] < 60}
+            recent = [at for at in self._attempts.get(key, ()) if now - at < 60]
+            allowed = len(recent) < self.per_minute
+            self._attempts[key] = [*recent, now] if allowed else recent
+            return allowed
 
 
+# --- joining, leaving, one's own data ---
 @ACCOUNT.get("/")
 def home(request: Request, site: ServedSite) -> Response:
-    if request.cookies.get(COOKIE):
+    if "annotator" in request.session:
         return redirect("/task")
     text = "You received a personal link from whoever runs this study. It signs you in and brings you back to "
     text += "where you left off."
@@ -228,17 +279,63 @@ def welcome(request: Request, site: ServedSite, token: str) -> Response:
     annotator = invited_annotator(request, site, token)
     with site.database.read() as connection:
         done, total = progress(connection, annotator)
-    return site.page("welcome.html", invitation=token, done=done, total=total)
+    return site.page("welcome.html", action="/join", fields={"invitation": token}, done=done, total=total)
 
 
 @ACCOUNT.post("/join")
 def join(request: Request, site: ServedSite, form: Posted) -> Response:
-    return site.sign_in("/task", invited_annotator(request, site, form.get("invitation", "")))
+    return site.sign_in(request, invited_annotator(request, site, form.get("invitation", "")))
+
+
+def external_id(request: Request, site: Site, token: str, given: str) -> str:
+    """Who a visitor of the public link is elsewhere, if the link is this study's."""
+    with site.database.read() as connection:
+        public = study_row(connection)["public_hash"]
+    if public != sha256(token):
+        site.limit_sign_ins(request)
+        raise Refused(404, "This link is not known", "Open the study again from where you found it.")
+    if not given.strip() or len(given) > MAX_EXTERNAL_ID:
+        text = "The link must end with your participant id. Open the study again from where you found it."
+        raise Refused(400, "Your participant id is missing", text)
+    return given.strip()
+
+
+@ACCOUNT.get("/take/{token}")
+def welcome_public(request: Request, site: ServedSite, token: str) -> Response:
+    query = request.query_params
+    external = external_id(request, site, token, query.get("PROLIFIC_PID", query.get("id", "")))
+    with site.database.read() as connection:
+        annotator = connection.scalar(sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.external_id == external))
+        seat = annotator or connection.scalar(sa.select(ANNOTATOR.c.id).order_by(ANNOTATOR.c.id))
+        done, total = progress(connection, seat or 0)
+    fields = {"public": token, "external": external}
+    return site.page("welcome.html", action="/take", fields=fields, done=done if annotator else 0, total=total)
+
+
+@ACCOUNT.post("/take")
+def take(request: Request, site: ServedSite, form: Posted) -> Response:
+    """Sign in under an external id; a new one gets the next free place."""
+    external = external_id(request, site, form.get("public", ""), form.get("external", ""))
+    with site.database.write() as connection:
+        known = sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.external_id == external)
+        free = sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.external_id.is_(None), ANNOTATOR.c.token_hash.is_not(None))
+        annotator = connection.scalar(known)
+        if annotator is None:
+            connection.execute(sa.select(STUDY.c.id).with_for_update())  # two newcomers must not get the same place
+            annotator = connection.scalar(known)
+            annotator = connection.scalar(free.order_by(ANNOTATOR.c.id).limit(1)) if annotator is None else annotator
+            if annotator is None:
+                raise Refused(409, "This study is full", "All places are taken. Thank you for your interest.")
+            connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(external_id=external))
+            log(connection, "place taken", annotator=annotator)
+    return site.sign_in(request, annotator)
 
 
 @ACCOUNT.post("/leave")
 def leave(request: Request, site: ServedSite, form: Posted) -> Response:
-    return site.sign_out("/", site.visitor(request, form))
+    site.annotator(request, form)
+    request.session.pop("annotator")
+    return redirect("/")
 
 
 @ACCOUNT.get("/data")
@@ -258,7 +355,253 @@ def delete(request: Request, site: ServedSite, form: Posted) -> Response:
     with site.database.write() as connection:
         delete_data(connection, annotator)
     site.database.scrub()
+    request.session.clear()
     text = "Everything you gave has been removed, and your link no longer works. Thank you for your time."
-    response = site.page("message.html", heading="Your data is deleted", text=text)
-    response.delete_cookie(COOKIE, path="/")
-    return response
+    return site.page("message.html", heading="Your data is deleted", text=text)
+
+
+# --- the steps of an item ---
+def working(site: Site, request: Request, form: Form | None = None) -> tuple[Visitor, int]:
+    """The annotator, if the study is open and they have given their consent."""
+    visitor, annotator = site.annotator(request, form)
+    with site.database.read() as connection:
+        site.check_open(connection)
+    if site.kind == "collect" and not visitor.consented:
+        raise Refused(403, "Please give your consent first")
+    return visitor, annotator
+
+
+@STEPS.get("/task")
+def task(request: Request, site: ServedSite, notice: str = "") -> Response:
+    visitor, annotator = site.annotator(request)
+    with site.database.read() as connection:
+        site.check_open(connection)
+        if site.kind == "collect":
+            if not visitor.consented:
+                return site.page("consent.html", visitor, text=site.settings["consent"], wrong="")
+            if len(posts_of(connection, annotator)) < site.settings["min_posts"]:
+                return redirect("/posts")
+        now = current_step(connection, annotator, site.kind)
+        done, total = progress(connection, annotator)
+        if now is None and site.kind == "collect" and not total:
+            return redirect("/questions")
+        if now is None:
+            completion = site.settings.get("completion", "")
+            counts = {"done": done, "total": total, "completion": completion, "notice": NOTICES.get(notice, "")}
+            return site.page("finished.html", visitor, place=END, **counts)
+        undone = undone_reply(connection, annotator, now) if notice == "undone" else {}
+    values = letter_reply(undone, visitor.pseudonym, now.content) if site.kind == "collect" else undone
+    return item_page(site, visitor, now, values, notice=notice)
+
+
+def item_page(
+    site: Site,
+    visitor: Visitor,
+    now: CurrentStep,
+    values: Mapping[str, Any],
+    *,
+    notice: str = "",
+    wrong: Mapping[str, str] = MappingProxyType({}),
+) -> Response:
+    """The form of one step. Fields named after an answer's letter stand below it, the others at the end."""
+    fields = form_fields(site.kind, now.step, now.content)
+    answers = now.content["answers"]
+    if site.kind == "validate":
+        shown = answers[::-1] if now.flipped else answers
+    else:
+        shown = [answers[n] for n in shown_order(visitor.pseudonym, now.content)] if now.step == 2 else []
+    texts = dict(zip(letters(len(shown)), shown, strict=True))
+    return site.page(
+        f"{site.kind}.html",
+        visitor,
+        422 if wrong else 200,
+        now=now,
+        item=now.content,
+        texts=texts,
+        rate={letter: [f for f in fields if f.name.startswith(f"{letter}-")] for letter in texts},
+        ask=[f for f in fields if "-" not in f.name],
+        values=values,
+        wrong=wrong,
+        skips=SKIP_REASONS,
+        notice=NOTICES.get(notice, ""),
+    )
+
+
+@STEPS.post("/task/{assignment}/{step}")
+def reply(request: Request, site: ServedSite, assignment: Id, step: Id, form: Posted) -> Response:
+    visitor, annotator = working(site, request)
+    with site.database.read() as connection:
+        content = assigned_content(connection, annotator, assignment)
+        now = current_step(connection, annotator, site.kind)
+    if content is None:
+        raise Refused(404, "There is nothing here")
+    given, wrong = check_reply(form_fields(site.kind, step, content), form)
+    if not wrong:
+        saved = numbered_reply(given, visitor.pseudonym, content) if site.kind == "collect" else given
+        return save(site, visitor, (assignment, step), saved, form, last=step >= step_count(site.kind, content))
+    if now is None or (now.assignment, now.step) != (assignment, step):
+        return redirect("/task")
+    return item_page(site, visitor, now, form, wrong=wrong)
+
+
+@STEPS.post("/skip/{assignment}/{step}")
+def skip(request: Request, site: ServedSite, assignment: Id, step: Id, form: Posted) -> Response:
+    visitor, _ = working(site, request)
+    reason, words = form.get("reason", ""), form.get("words", "").strip()
+    if reason not in SKIP_REASONS:
+        raise Refused(422, "Why skip it?", "Go back and choose a reason.")
+    if len(words) > MAX_SKIP_WORDS:
+        raise Refused(422, "Your explanation is too long", too_long(words, MAX_SKIP_WORDS))
+    return save(site, visitor, (assignment, step), {"skip": reason, "words": words}, form, last=True)
+
+
+def save(
+    site: Site, visitor: Visitor, place: tuple[int, int], reply: Mapping[str, Any], form: Form, *, last: bool
+) -> Response:
+    """Store a reply to (assignment, step) and go to the next one."""
+    assert visitor.annotator is not None
+    age = site.form_age(visitor, form)
+    try:
+        active = max(0.0, min(float(form.get("active", "")), age))  # as the browser counted it
+    except ValueError:
+        active = None
+    with site.database.write() as connection:
+        stored = store_reply(connection, visitor.annotator, *place, reply, last=last, seconds=age, active=active)
+    if stored == "missing":
+        raise Refused(404, "There is nothing here")
+    return redirect("/task?notice=kept" if stored == "kept" else "/task")
+
+
+@STEPS.post("/undo")
+def undo(request: Request, site: ServedSite, form: Posted) -> Response:
+    _, annotator = working(site, request, form)
+    with site.database.write() as connection:
+        now = current_step(connection, annotator, site.kind)
+        if form.get("from") != (now.place if now else END):  # a second click, or another tab
+            return redirect("/task")
+        undone = undo_reply(connection, annotator)
+    return redirect(f"/task?notice={'undone' if undone else 'nothing'}")
+
+
+# --- collecting: consent, posts, questions ---
+@COLLECT.post("/consent")
+def consent(request: Request, site: ServedSite, form: Posted) -> Response:
+    visitor, annotator = site.annotator(request, form)
+    if form.get("agree") != "yes":
+        wrong = "To take part, tick the box. If you prefer not to, close this page: nothing is stored."
+        return site.page("consent.html", visitor, 422, text=site.settings["consent"], wrong=wrong)
+    with site.database.write() as connection:
+        connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(consented=time.time()))
+        log(connection, "consented", annotator=annotator)
+    return redirect("/task")
+
+
+def posts_page(site: Site, visitor: Visitor, annotator: int, *, draft: str = "", wrong: str = "") -> Response:
+    with site.database.read() as connection:
+        posts = posts_of(connection, annotator)
+    limits = {"least": site.settings["min_posts"], "most": site.settings["posts"]}
+    return site.page("posts.html", visitor, 422 if wrong else 200, posts=posts, draft=draft, wrong=wrong, **limits)
+
+
+@COLLECT.get("/posts")
+def posts(request: Request, site: ServedSite) -> Response:
+    return posts_page(site, *working(site, request))
+
+
+@COLLECT.post("/posts")
+def add_post(request: Request, site: ServedSite, form: Posted) -> Response:
+    visitor, annotator = working(site, request, form)
+    text, most = form.get("text", "").strip(), site.settings["posts"]
+    with site.database.write() as connection:
+        lock_annotator(connection, annotator)
+        posts = posts_of(connection, annotator)
+        wrong = ""
+        if not text:
+            wrong = "Please write or paste something first."
+        elif len(text) > MAX_TEXT:
+            wrong = too_long(text)
+        elif len(posts) >= most:
+            wrong = f"{most} posts are enough; remove one to add another."
+        elif all(post.text != text for post in posts):  # a second click adds nothing
+            row = {"annotator": annotator, "digest": sha256(text), "text": text, "at": time.time()}
+            connection.execute(sa.insert(POST).values(**row))
+            log(connection, "post added", annotator=annotator)
+    return posts_page(site, visitor, annotator, draft=text, wrong=wrong) if wrong else redirect("/posts")
+
+
+@COLLECT.post("/posts/{post}/remove")
+def remove_post(request: Request, site: ServedSite, post: Id, form: Posted) -> Response:
+    _, annotator = working(site, request, form)
+    with site.database.write() as connection:
+        connection.execute(sa.delete(POST).where(POST.c.id == post, POST.c.annotator == annotator))
+        log(connection, "post removed", annotator=annotator)
+    return redirect("/posts")
+
+
+def questions_page(site: Site, visitor: Visitor, annotator: int, *, own: str = "", wrong: str = "") -> Response:
+    with site.database.read() as connection:
+        offered, (_, taken) = offered_questions(connection, annotator), progress(connection, annotator)
+    quota = site.settings.get("quota")
+    fields = {"offered": offered[:OFFERED], "taken": taken, "own": own, "wrong": wrong}
+    room = None if quota is None else max(0, quota - taken)
+    return site.page("questions.html", visitor, 422 if wrong else 200, room=room, **fields)
+
+
+@COLLECT.get("/questions")
+def questions(request: Request, site: ServedSite) -> Response:
+    return questions_page(site, *working(site, request))
+
+
+@COLLECT.post("/questions")
+def take_questions(request: Request, site: ServedSite, form: Posted) -> Response:
+    visitor, annotator = working(site, request, form)
+    own = form.get("own", "").strip()
+    with site.database.write() as connection:
+        lock_annotator(connection, annotator)
+        items = [row.id for row in offered_questions(connection, annotator) if f"pick-{row.id}" in form]
+        _, taken = progress(connection, annotator)
+        room = max(0, (site.settings.get("quota") or NO_QUOTA) - taken)
+        wrong = ""
+        if len(own) > MAX_TEXT:
+            wrong = too_long(own)
+        elif not items and not own:
+            wrong = "Pick at least one question, or ask one of your own."
+        elif len(items) + bool(own) > room:
+            wrong = f"You can take {room} more in this study."
+        else:
+            if own:
+                items.append(ask_question(connection, annotator, own))
+            rows = [
+                {"annotator": annotator, "item": item, "position": taken + n, "flipped": False}
+                for n, item in enumerate(items)
+            ]
+            connection.execute(sa.insert(ASSIGNMENT), rows)
+            log(connection, "questions taken", annotator=annotator, items=items)
+    return questions_page(site, visitor, annotator, own=own, wrong=wrong) if wrong else redirect("/task")
+
+
+def lock_annotator(connection: Connection, annotator: int) -> None:
+    """A double click waits for the first one and then sees what it did."""
+    connection.execute(sa.select(ANNOTATOR.c.id).where(ANNOTATOR.c.id == annotator).with_for_update())
+
+
+def posts_of(connection: Connection, annotator: int) -> list[Any]:
+    return list(connection.execute(sa.select(POST).where(POST.c.annotator == annotator).order_by(POST.c.id)).all())
+
+
+def offered_questions(connection: Connection, annotator: int) -> list[Any]:
+    """Questions this participant has not taken, the least taken first; ties in an order that differs between them."""
+    taken = sa.select(ASSIGNMENT.c.item).where(ASSIGNMENT.c.annotator == annotator)
+    takers = sa.select(sa.func.count()).where(ASSIGNMENT.c.item == ITEM.c.id).scalar_subquery().label("takers")
+    free = sa.select(ITEM.c.id, ITEM.c.content, takers).where(ITEM.c.owner.is_(None), ITEM.c.id.not_in(taken))
+    return sorted(connection.execute(free).all(), key=lambda r: (r.takers, draw(0, "offer", annotator, r.id)))
+
+
+def ask_question(connection: Connection, annotator: int, question: str) -> int:
+    """Add a participant's own question; it has no answers, so only step 1 is asked."""
+    content = {"question": question, "answers": [], "category": ""}
+    key = f"own-{secrets.token_hex(8)}"
+    row = {"key": key, "cluster": key, "is_check": False, "owner": annotator, "content": content}
+    inserted = connection.execute(sa.insert(ITEM).values(**row)).inserted_primary_key
+    assert inserted is not None
+    return int(inserted[0])

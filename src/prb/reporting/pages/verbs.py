@@ -81,7 +81,7 @@ def study_data(inputs: Inputs) -> list[DataFile] | None:
 
 def _study(result: Result) -> Result:
     """The whole result, with its verdicts in words."""
-    from prb.study.verdict import SENTENCES, verdict
+    from prb.study.agreement import SENTENCES, verdict
 
     lines = verdict(result)
     gates = [{"name": name, "holds": result["verdicts"][name], "says": say(result)} for name, say in SENTENCES.items()]

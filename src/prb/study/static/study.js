@@ -76,15 +76,19 @@ document.addEventListener("keydown", (event) => {
   else if (pick(key)) event.preventDefault();
 });
 
-// a draft lives in this tab only, until it is sent
+// a draft lives in this tab only, until the next page shows that it was saved: a submit may fail
 const draft = work?.dataset.draft && `draft-${work.dataset.draft}`;
+if (draft || document.querySelector("[data-saved]")) {
+  Object.keys(sessionStorage).filter((key) => key.startsWith("draft-") && key !== draft).forEach((key) => sessionStorage.removeItem(key));
+}
 function keep() {
   if (draft) sessionStorage.setItem(draft, JSON.stringify([...new FormData(work)].filter(([name]) => !["token", "active"].includes(name))));
 }
 if (draft) {
   for (const [name, value] of JSON.parse(sessionStorage.getItem(draft) || "[]")) {
     const field = work.elements[name];
-    if (field && !field.value) field.value = value;
+    if (field?.type === "checkbox") field.checked = true;
+    else if (field && !field.value) field.value = value;
   }
   work.addEventListener("input", (event) => {
     keep();
@@ -105,7 +109,6 @@ document.addEventListener("submit", (event) => {
   button.setAttribute("aria-busy", "true");
   if (event.target === work && work.elements.active) {
     work.elements.active.value = ((seen + (since === null ? 0 : performance.now() - since)) / 1000).toFixed(1);
-    if (draft) sessionStorage.removeItem(draft);
   }
 });
 addEventListener("pageshow", () => document.querySelectorAll("[aria-busy]").forEach((b) => b.removeAttribute("aria-busy")));
