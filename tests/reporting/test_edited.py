@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 import prb
-from prb.errors import PrbError
+from prb.errors import BadInput, PrbError
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.site import ReportConfig, report_tables
@@ -127,3 +127,13 @@ def test_an_edited_result_is_used_or_refused_in_one_line(kind: str, originals: P
                 refusals.append(str(error))
     assert refusals
     assert not any("\n" in reason for reason in refusals)
+
+
+def test_a_link_in_a_run_folder_is_not_followed_when_writing(originals: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(originals / "evaluate", tmp_path / "run"))
+    (tmp_path / "elsewhere").mkdir()
+    for name, write in (("report", lambda: prb.report(runs=[place])), ("export", lambda: prb.export(place, to="csv"))):
+        (place / name).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(BadInput, match=f"{name} is a link, which is not followed"):
+            write()
+    assert list((tmp_path / "elsewhere").iterdir()) == []

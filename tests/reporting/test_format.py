@@ -26,6 +26,7 @@ from prb.reporting.format import (
     p_value,
     percent,
     points,
+    say,
     show,
     stars,
 )
@@ -217,6 +218,8 @@ def test_a_terminal_gets_lines_that_fit(capsys: pytest.CaptureFixture[str], monk
     show(leaderboard_of(NAMES)._replace(title="words " * 30))
     plain = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert max(map(cell_len, plain.splitlines())) <= 50
+    say("unbroken " * 20, "", "x")
+    assert set(capsys.readouterr().out.split()) == {"unbroken", "x"}
 
 
 def test_cells_that_look_like_markup_or_escapes_are_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from prb.cli.parse import finished, parse, print_json
 def command(args: Sequence[str]) -> None:
     config = parse(BuildConfig, args, "build")
     from prb.api import build
-    from prb.reporting.format import show
+    from prb.reporting.format import say, show
     from prb.reporting.results import build_lines
 
     result, failed = finished(lambda: build(config))
@@ -22,7 +22,7 @@ def command(args: Sequence[str]) -> None:
     elif config.dry_run:
         show(*result.tables())
     else:
-        print("\n".join(build_lines(result.summary)))
+        say(*build_lines(result.summary))
         usable = result.summary["counts"]["rows"] and not result.summary["stopped_after"]
         hint = f"   try: prb evaluate --dataset {result.pairs}" if usable else ""
         print(f"build: {result.folder}{hint}")

@@ -14,7 +14,7 @@ def command(args: Sequence[str]) -> None:
 
     config = parse(CorrelateConfig, args, "correlate")
     from prb.api import correlate
-    from prb.reporting.format import latex, markdown, show
+    from prb.reporting.format import latex, markdown, say, show
 
     result = correlate(config)
     sentences = result.summary["sentences"]
@@ -22,8 +22,9 @@ def command(args: Sequence[str]) -> None:
         print_json(result.summary)
     elif config.format == "table":
         show(*result.tables())
-        written = [] if config.out is None else [f"written: {config.out}"]
-        print("\n".join([*sentences, *written]))
+        say(*sentences)
+        if config.out is not None:
+            print(f"written: {config.out}")
     else:
         text, marker = (latex, "% ") if config.format == "latex" else (markdown, "")
         print("\n".join([*map(text, result.tables()), *(marker + sentence for sentence in sentences)]))

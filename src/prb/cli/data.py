@@ -135,9 +135,10 @@ def show_row(args: Sequence[str]) -> None:
         raise BadInput(f"{spec} {id_}: {'; '.join(problems)}")
     pair = to_pair(row)
     if config.condition is None:
+        from prb.reporting.format import say
         from prb.reporting.results import pair_text
 
-        print(visible(pair_text(pair)))
+        say(*pair_text(pair).splitlines())
         return
     prompt = _prompt(spec, pair, config.condition)
     if config.json:

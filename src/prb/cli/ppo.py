@@ -15,7 +15,7 @@ def command(args: Sequence[str]) -> None:
     config = parse(PpoConfig, args, "ppo")
     from prb.api import ppo
     from prb.reporting.downstream import ppo_lines
-    from prb.reporting.format import show
+    from prb.reporting.format import say, show
 
     result, _ = finished(lambda: ppo(config))
     if not result.main_process:  # one of several that accelerate started
@@ -26,6 +26,6 @@ def command(args: Sequence[str]) -> None:
         print_json(result.summary)
     else:
         show(*result.tables())
-        print("\n".join(ppo_lines(result.summary)))
+        say(*ppo_lines(result.summary))
         paths = f"curves: {result.folder / 'curves.csv'}   policy: transformers/{result.folder / 'policy'}"
         print(f"run: {result.folder}   {paths}")

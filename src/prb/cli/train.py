@@ -39,6 +39,7 @@ def train_model(args: Sequence[str]) -> None:
     whole = args[0] in WHOLE_MODELS
     config = parse(FullConfig, args, "train") if whole else parse(TrainConfig, args, "train")
     from prb.api import train
+    from prb.reporting.format import say
     from prb.reporting.results import train_lines
 
     result, _ = finished(lambda: train(config))
@@ -46,5 +47,5 @@ def train_model(args: Sequence[str]) -> None:
         print_json(result.summary)
         return
     if not whole:
-        print("\n".join(train_lines(result.summary)))
+        say(*train_lines(result.summary))
     print(f"evaluate: prb evaluate --model random --model '{result.spec}'")

@@ -191,7 +191,7 @@ def show(*tables: Table) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = _terminal_width()
     console = Console(soft_wrap=True, highlight=False)
     sections = []
     for table in tables:
@@ -201,6 +201,15 @@ def show(*tables: Table) -> None:
             sections.append(Text(visible("\n".join(_fitted(table.notes, width))), style="dim"))
     for position, section in enumerate(sections):
         console.print(*([""] if position else []), section, sep="\n")
+
+
+def say(*lines: str) -> None:
+    """Lines of text on standard output; a terminal would break them within words, so there they are wrapped."""
+    sys.stdout.writelines(f"{visible(line)}\n" for line in _fitted(lines, _terminal_width()))
+
+
+def _terminal_width() -> int | None:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _fitted(lines: Sequence[str], width: int | None) -> list[str]:

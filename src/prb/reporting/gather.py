@@ -12,6 +12,7 @@ from msgspec import Struct, convert
 
 from prb.data.load import Dataset
 from prb.downstream.ppo import CURVES, read_curves
+from prb.downstream.run_columns import short_name
 from prb.errors import BadInput, PrbError, first_line
 from prb.evaluation.config import CONDITIONS, EvaluateConfig, shown_condition
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
@@ -139,7 +140,7 @@ class Group:
     @property
     def label(self) -> str:
         about, split = self.about, self.about["split"]
-        return f"{Path(about['name']).name}{f' · {split}' if split else ''} · {about['rows']:,} pairs"
+        return f"{short_name(about['name'])}{f' · {split}' if split else ''} · {about['rows']:,} pairs"
 
     @property
     def shown(self) -> str:
@@ -331,6 +332,16 @@ def tables_of(kind: str, content: Mapping[str, Any]) -> list[Table]:
 
         title, lines = "human study", verdict(dict(content))
     return [Table(title, ("result",), tuple((line,) for line in lines))]
+
+
+def inside(folder: Path, *names: str) -> Path:
+    """A place to write to in a run folder, which may be somebody else's: a link in it could lead anywhere."""
+    path = folder
+    for name in names:
+        path /= name
+        if path.is_symlink():
+            raise BadInput(f"{path} is a link, which is not followed; choose a folder with --out")
+    return path
 
 
 def result_name(place: Path) -> str:

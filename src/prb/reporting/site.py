@@ -32,6 +32,7 @@ from prb.reporting.gather import (
     Group,
     Inputs,
     gather,
+    inside,
     is_under_way,
     read_any,
     read_partial,
@@ -140,9 +141,7 @@ def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
     if not settings.runs:
         raise BadInput("name at least one run folder")
     first = settings.runs[0]
-    out = settings.out or (first if first.is_dir() else first.parent) / "report"
-    if settings.out is None and out.is_symlink():  # a run may come from somebody else
-        raise BadInput(f"{out} is a link to another folder; name the folder to write with --out")
+    out = settings.out or inside(first if first.is_dir() else first.parent, "report")
 
     def build() -> Path:
         allowed = settings.partial or settings.watch

@@ -21,7 +21,7 @@ from prb.errors import BadInput
 from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import Spec, split_alias
-from prb.reporting.gather import EvaluationRun, dataset_of, kind_of, read_run
+from prb.reporting.gather import EvaluationRun, dataset_of, inside, kind_of, read_run
 from prb.reporting.results import explain_damage
 from prb.runs import OUTCOMES, read_lines, write_bytes
 from prb.stats.ratings import RANGES
@@ -165,8 +165,9 @@ def export(settings: ExportConfig, *, progress: Progress = SILENT) -> list[Path]
         if missing:
             progress.note(f"exported without texts: {missing}")
     progress.begin(f"writing {settings.to}")
+    out = settings.out or inside(settings.run, "export", settings.to)
     with explain_damage(settings.run):
-        return write(ExportedRun(settings, evaluation, dataset), settings.out or settings.run / "export" / settings.to)
+        return write(ExportedRun(settings, evaluation, dataset), out)
 
 
 def write_file(path: Path, content: bytes) -> Path:

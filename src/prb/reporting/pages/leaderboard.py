@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from prb.downstream.run_columns import short_name
 from prb.evaluation.summary import CONTRASTS, model_warnings
 from prb.models import RECORDED
 from prb.reporting.gather import BLIND, FLOORS, DataFile, Entry, Group, Inputs
@@ -57,14 +58,27 @@ def describe(group: Group) -> dict[str, Any]:
     return {
         "id": group.id,
         "label": group.label,
-        "about": group.about,
+        "about": {**group.about, "name": short_name(group.about["name"])},  # never a path of this machine
         "conditions": group.conditions,
         "shown": group.shown,
         "models": models,
+        "leader": leader(group),
         "categories": _labels(group, "by_category"),
         "tiers": _labels(group, "by_tier"),
         "missing": group.missing,
     }
+
+
+def leader(group: Group) -> int:
+    """The model with the most control; without control the most accurate one, and one that may know the user first."""
+
+    def worth(entry: Entry) -> tuple[bool, float, float]:
+        contrasts = entry.run.summary["contrasts"]
+        control = next((c["value"] for c in contrasts if (c["model"], c["kind"]) == (entry.model, "control")), None)
+        accuracy = (entry.result(group.shown) or {}).get("accuracy", {}).get("value")
+        return entry.kind not in BLIND, -2.0 if control is None else control, -1.0 if accuracy is None else accuracy
+
+    return max(range(len(group.entries)), key=lambda n: worth(group.entries[n]))
 
 
 def _labels(group: Group, field: str) -> list[str]:

@@ -162,7 +162,7 @@
   }
 
   prb.run(async (site, state) => {
-    const data = prb.dataset(site), n = Math.max(0, data.models.findIndex((m) => m.name === state.model)), model = data.models[n];
+    const data = prb.dataset(site), asked = data.models.findIndex((m) => m.name === state.model), n = asked < 0 ? data.leader : asked, model = data.models[n];
     const [d, names, pairs] = await Promise.all([prb.load(`${data.id}/model-${n}`), prb.load(`${data.id}/people`), prb.load(`${data.id}/pairs`)]);
     const condition = d.conditions[state.condition] ? state.condition : d.conditions[data.shown] ? data.shown : Object.keys(d.conditions)[0];
     const explore = (wanted, page = "pairs.html") => link({ data: data.id, condition, model: model.name, ...wanted }, page);

@@ -83,7 +83,7 @@
         const own = pair.said[c] && pair.said[c].models[n];
         if (!own) return "";
         const letter = lists[c] ? lists[c].credit[n][i] : own.f ? "-" : own.m > 0 ? "1" : own.m < 0 ? "0" : "h";
-        return h("span", {}, mark(letter), " ", own.f ? h("span", { class: "quiet" }, own.f.split(": ")[0]) : signed(own.m || 0));
+        return h("span", {}, mark(letter), " ", own.f ? h("span", { class: "quiet why" }, own.f.split(": ")[0]) : signed(own.m || 0));
       });
       const own = (pair.said[condition] && pair.said[condition].models[n]) || {};
       const tail = own.v ? verdicts(own.v) : [0, 1].map((n) => number((own.s || [])[n], 4));
