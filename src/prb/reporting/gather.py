@@ -340,7 +340,7 @@ def inside(folder: Path, *names: str) -> Path:
     for name in names:
         path /= name
         if path.is_symlink():
-            raise BadInput(f"{path} is a link, which is not followed; choose a folder with --out")
+            raise BadInput(f"{path} is a link to another folder; name the folder to write with --out")
     return path
 
 
