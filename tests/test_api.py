@@ -151,8 +151,9 @@ def test_compare_report_and_audit_return_objects(result: Evaluation, data: Path,
 def test_a_trained_head_says_how_to_evaluate_it(data: Path, tmp_path: Path) -> None:
     trained = prb.train(method="light", dataset=data, validation=0, out=tmp_path / "head", quiet=True)
     assert trained.spec == f"personal?path={tmp_path / 'head'}"
-    scored = prb.evaluate(model=trained.spec, dataset=data, out=tmp_path / "run", quiet=True)
+    scored = prb.evaluate(model=trained.spec, dataset=data, trained="count", out=tmp_path / "run", quiet=True)
     assert scored.accuracy().failed == 0
+    assert scored.result().trained_on is not None
 
 
 def test_ratings_have_no_contrasts(write_jsonl: Write, tmp_path: Path) -> None:

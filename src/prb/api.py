@@ -97,8 +97,8 @@ def evaluate(
         finished = run(checked, models=models, hooks=hooks, progress=shown)
     result = Evaluation(finished.folder, finished.summary)
     with _carrying(result):
-        check_failures(result.summary, checked.max_failed)
-        require(checked.require or "", result.summary)
+        check_failures(result.typed, checked.max_failed)
+        require(checked.require or "", result.typed)
     return result
 
 

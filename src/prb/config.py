@@ -11,18 +11,27 @@ flag or a file. A wrong one raises `BadInput` before anything is read, written o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
 
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic_core import ArgsKwargs, PydanticCustomError
 
 from prb.errors import BadInput
 from prb.hashing import short_digest
 from prb.runs import CONFIG, read_json
+from prb.summary import CONDITIONS
 from prb.types import is_remote, writable
 
 T = TypeVar("T")
@@ -90,7 +99,23 @@ Words = Annotated[tuple[T, ...], _AsTuple, Flag(repeated=True, words=True)]
 """As `Repeated`, and one flag takes several words: `--bench runs/a runs/b`."""
 PositionalWords = Annotated[tuple[T, ...], _AsTuple, Flag(repeated=True, positional=True)]
 
-Condition = Literal["none", "profile", "plan", "shuffled", "oracle"]
+
+@dataclass(frozen=True)
+class OneOf:
+    """The names that a field may hold, for help texts; they are known only when first asked for."""
+
+    names: Collection[str]
+
+
+def _known_condition(name: str) -> str:
+    if name not in CONDITIONS:
+        *others, last = map(repr, CONDITIONS)
+        raise PydanticCustomError("literal_error", "unknown", {"expected": f"{', '.join(others)} or {last}"})
+    return name
+
+
+Condition = Annotated[str, AfterValidator(_known_condition), OneOf(CONDITIONS)]
+"""The name of a registered condition."""
 Donors = Literal["matched", "any"]
 HistoryKind = Literal["posts", "choices", "both"]
 Masking = Literal["auto", "on", "off"]

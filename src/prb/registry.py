@@ -167,6 +167,65 @@ class Registry(Generic[T]):
         self._discovered = True
 
 
+class Declared(Mapping[str, T]):
+    """Objects by key, in the order of their declaration: ours in `module`, others' under an entry-point group.
+
+    Both are imported when the first key is looked up. What another package declares wrongly is left out, and the reason
+    is given when its key is used.
+    """
+
+    def __init__(self, kind: str, of: type[T], module: str, group: str) -> None:
+        self._kind, self._type, self._module, self._group = kind, of, module, group
+        self._objects: dict[str, T] = {}
+        self._broken: dict[str, str] = {}
+        self._discovered = False
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # one object, whatever it holds so far
+
+    def add(self, key: str, declared: T) -> T:
+        if self._objects.setdefault(key, declared) is not declared:
+            raise BadSpec(f"two {self._kind}s are named {key!r}")
+        return declared
+
+    def __getitem__(self, key: str) -> T:
+        self._discover()
+        if key in self._broken:
+            raise BadSpec(f"{self._kind} {key!r} {self._broken[key]}")
+        if key not in self._objects:
+            raise KeyError(key)
+        return self._objects[key]
+
+    def look_up(self, key: str) -> T:
+        """As `[key]`; an unknown key is an error that names the nearest one."""
+        try:
+            return self[key]
+        except KeyError:
+            raise unknown(self._kind, key, self._objects) from None
+
+    def __iter__(self) -> Iterator[str]:
+        self._discover()
+        return iter(self._objects)
+
+    def __len__(self) -> int:
+        self._discover()
+        return len(self._objects)
+
+    def _discover(self) -> None:
+        if self._discovered:
+            return
+        self._discovered = True
+        import_module(self._module)
+        for point in entry_points(group=self._group):
+            try:
+                declared = point.load()
+                if not isinstance(declared, self._type):
+                    raise TypeError(f"not a {self._type.__name__}")
+                self.add(point.name, declared)
+            except (Exception, SystemExit) as error:  # third-party code: anything can be wrong with it
+                package = point.dist.name if point.dist else point.value
+                self._broken[point.name] = f"of {package} cannot be used: {type(error).__name__}: {error}"
+
+
 def _from_file(path: str, name: str) -> Factory[Any]:
     """What a Python file calls `name`: a class or function as it is, or a function that returns the object."""
     file = Path(path).expanduser()

@@ -373,3 +373,13 @@ class Estimate:
 
     def as_dict(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tested(Estimate):
+    """An estimate with the p of its test."""
+
+    p: float | None
+    p_holm: float | None = None
+    """Corrected over what it is shown with."""
+    test: str

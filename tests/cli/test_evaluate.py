@@ -258,7 +258,7 @@ def test_judges_are_asked_in_both_orders_or_in_one(prb: Prb, data: Path, tmp_pat
     assert both["accuracy"]["value"] == 0.5  # always the first: nothing but position
     assert both["biases"]["position"] == {"n": 5, "consistency": 0.0, "first_share": 1.0}
     one = prb("evaluate", *words, "--orders", "one", "--out", tmp_path / "one").json["results"][0]
-    assert one["biases"]["position"] is None
+    assert one["biases"]["position"] == {"n": 5, "consistency": None, "first_share": 1.0}
     assert [sum(v is not None for v in line["verdicts"]) for line in outcomes(tmp_path / "one")] == [1] * 5
 
 

@@ -12,7 +12,7 @@ from prb.data.load import Dataset, load
 from prb.data.retrieve import ranker
 from prb.data.source import MemorySource
 from prb.evaluation.conditions import Built, QueryBuilder, pick_donor, true_plan
-from prb.evaluation.config import CONDITIONS
+from prb.summary import CONDITIONS
 from prb.types import Failure, Item, Post, Query
 from tests.conftest import Row, make_row, make_twins
 

@@ -16,6 +16,7 @@ from prb.evaluation.run import PENDING, evaluate
 from prb.evaluation.summary import check_failures
 from prb.failures import MAX_FATAL
 from prb.runs import OUTCOMES, SUMMARY, Finished
+from prb.summary import Summary
 from prb.types import Ask, Duel, Failure, FailureKind, Reward, Verdict
 from tests.conftest import make_row, make_twins
 from tests.llm.server import error, serve
@@ -233,6 +234,6 @@ def test_a_planner_that_cannot_be_reached_stops_the_run_too(rows: Path, monkeypa
 def test_too_many_failed_rows_are_refused_with_their_reasons(rows: Path) -> None:
     summary = run(rows, Flaky(lambda n: BUSY if n < 6 else None)).summary
     with pytest.raises(TooManyFailures, match=r"mine under none: \d of 10 failed \(\d × endpoint failed\)"):
-        check_failures(summary, 0.1)
-    check_failures(summary, 0.5)
-    check_failures(run(rows, Flaky(), "other").summary, 0.0)
+        check_failures(Summary.read(summary), 0.1)
+    check_failures(Summary.read(summary), 0.5)
+    check_failures(Summary.read(run(rows, Flaky(), "other").summary), 0.0)

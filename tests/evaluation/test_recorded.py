@@ -11,11 +11,11 @@ import pytest
 from prb.api import ppo
 from prb.downstream.bon import BonConfig, best_of_n
 from prb.errors import BadInput, RunConflict
-from prb.evaluation.config import CONDITIONS
 from prb.evaluation.paper import evaluate_personalized_reward
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.serving.server import ServeConfig, serve
+from prb.summary import CONDITIONS
 from prb.types import Duel, Failure, Record
 from tests.conftest import make_row, make_twins
 from tests.runs import by_length, names, outcomes, prefers, result, same_files, settings
@@ -50,7 +50,7 @@ def test_a_row_without_rubric_has_its_score_under_oracle(write_jsonl: Write, tmp
     scores = write_jsonl(
         [{"pair": f"r{n}", "verdict": "chosen", "condition": "oracle"} for n in (1, 2)], "scores.jsonl"
     )
-    config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), condition=CONDITIONS)
+    config = settings(data, tmp_path / "run", model=(f"mine:=scores?path={scores}",), condition=tuple(CONDITIONS))
     summary = evaluate(config).summary
     assert result(summary, "oracle")["accuracy"]["value"] == 1.0
 

@@ -16,9 +16,10 @@ import pytest
 from filelock import FileLock
 
 from prb.errors import BadInput, RunConflict
-from prb.evaluation.config import CONDITIONS, EvaluateConfig
+from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.summary import CONDITIONS
 from prb.types import Ask, Duel, Failure, Reward, RewardModel, Verdict
 from tests.conftest import Row, make_row, make_twins
 from tests.runs import Notes, by_length, names, outcomes, recording, same_files, settings
@@ -111,7 +112,7 @@ def test_cut_inside_any_line_a_run_resumes_to_the_same_files_and_says_so(
 
 def test_under_every_condition_a_cut_run_resumes_to_the_same_files(write_jsonl: Write, tmp_path: Path) -> None:
     folder = tmp_path / "whole"
-    config = settings(write_jsonl(ROWS), folder, model=("mine", "judge"), condition=CONDITIONS, batch=2)
+    config = settings(write_jsonl(ROWS), folder, model=("mine", "judge"), condition=tuple(CONDITIONS), batch=2)
     evaluate(config, models=models())
     boundaries = [0, *ends((folder / "outcomes.jsonl").read_bytes())]
     assert len(boundaries) == 1 + 6 * 5 * 2

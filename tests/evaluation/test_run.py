@@ -15,10 +15,11 @@ import pytest
 
 from prb.data.load import load
 from prb.errors import BadData, BadInput, BadSpec, PrbError
-from prb.evaluation.config import CONDITIONS, DEFAULT_CONDITIONS, DEFAULT_MODELS, PERSONAL, READER, EvaluateConfig
+from prb.evaluation.config import DEFAULT_CONDITIONS, DEFAULT_MODELS, PERSONAL, READER, EvaluateConfig
 from prb.evaluation.run import complete, evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.runs import read_json
+from prb.summary import CONDITIONS
 from prb.types import Ask, Failure, Query, Reward, RewardModel
 from tests.conftest import make_row, make_twins
 from tests.runs import Notes, by_length, contrast, names, outcomes, prefers, recording, result, settings
@@ -54,7 +55,7 @@ def test_a_user_blind_model_scores_exactly_half_on_mirror_rows(
     name: str, batch: int, write_jsonl: Write, tmp_path: Path
 ) -> None:
     data = write_jsonl([row for n in range(1, 6) for row in make_twins(n)])
-    config = settings(data, tmp_path / "run", condition=CONDITIONS, batch=batch)
+    config = settings(data, tmp_path / "run", condition=tuple(CONDITIONS), batch=batch)
     summary = evaluate(config, models={"mine": USER_BLIND[name]}).summary
     for condition in CONDITIONS:
         found = result(summary, condition)
@@ -70,7 +71,7 @@ def test_each_distinct_prompt_and_answer_reaches_the_model_once_a_run(
 ) -> None:
     model, asked = recording()
     data = write_jsonl([row for n in range(1, 6) for row in make_twins(n)] + [make_row(99)])
-    evaluate(settings(data, tmp_path / "run", condition=CONDITIONS, batch=batch), models={"mine": model})
+    evaluate(settings(data, tmp_path / "run", condition=tuple(CONDITIONS), batch=batch), models={"mine": model})
     assert len(asked) == len({(repr(ask.query), ask.answer) for ask in asked})
     without_user = [ask for ask in asked if ask.query.user is None]
     assert len(without_user) == 2 * 6  # two answers for each of the six questions, whoever asks
@@ -159,7 +160,7 @@ def test_personal_data_is_masked_when_asked_for_or_when_texts_leave_the_machine(
     posts = [{"id": "p1", "category": "", "text": "I love lists, mail me at ann@example.org please."}]
     data = write_jsonl([make_row(n, question=f"Is @bob_{n} right?", profile=posts) for n in (1, 2)])
     model = Watching(remote)
-    config = settings(data, tmp_path / "run", condition=CONDITIONS, mask_pii=mask_pii)
+    config = settings(data, tmp_path / "run", condition=tuple(CONDITIONS), mask_pii=mask_pii)
     evaluate(config, models={"mine": model})
     assert len(model.saw) == 2 * 2 * 5
     seen = "\n".join(map(repr, model.saw))

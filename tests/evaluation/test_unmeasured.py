@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from prb.errors import GateFailed, TooManyFailures
-from prb.evaluation.conditions import TRAINED
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.evaluation.summary import check_failures, require
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.evaluation_results import evaluation_table
+from prb.summary import TRAINED, Summary
 from prb.types import Pair, Post, TrainedOn
 from tests.conftest import make_row
 from tests.runs import by_length, outcomes, prefers, result, settings
@@ -38,7 +38,7 @@ def test_rows_without_a_rubric_are_not_measured_under_oracle_and_do_not_fail(wri
     assert row["not_measured"] == {"no rubric to show": 3}
     assert sum(estimate["failed"] for estimate in row["by_category"].values()) == 0
     assert "Not measured under oracle: 3 × no rubric to show (every model)." in notes(summary)
-    check_failures(summary, 0.0)
+    check_failures(Summary.read(summary), 0.0)
 
 
 def test_by_default_no_condition_is_run_that_applies_to_no_row(write_jsonl: Write) -> None:
@@ -49,7 +49,7 @@ def test_by_default_no_condition_is_run_that_applies_to_no_row(write_jsonl: Writ
     named = evaluate(EvaluateConfig(dataset=data, model="length", condition=both, out=data.parent / "named")).summary
     assert result(named, "shuffled", "length")["not_measured"] == {"no other user to borrow a history from": 3}
     assert evaluation_table(named).columns == ("model", "profile", "control", "failed")
-    check_failures(named, 0.0)
+    check_failures(Summary.read(named), 0.0)
 
 
 # recorded scores
@@ -60,12 +60,12 @@ def test_scores_recorded_without_a_condition_have_no_gain_and_no_control(write_j
     scores = write_jsonl([{"pair": f"r{n}", "scores": [n % 2, 0.5]} for n in range(1, 9)], "scores.jsonl")
     config = EvaluateConfig(dataset=data, model=f"theirs:=scores?path={scores}", out=tmp_path / "run")
     summary = evaluate(config).summary
-    assert [row["value"] for row in summary["contrasts"]] == [None, None]
+    assert [row["value"] for row in summary["contrasts"]] == [None, None, None]
     table = evaluation_table(summary)
     assert table.columns == ("model", "profile", "gain", "control", "failed")
     assert table.rows[0][2:] == ("–", "–", "0")
     assert "Not measured under shuffled: 8 × not recorded under this condition" in notes(summary)
-    check_failures(summary, 0.0)
+    check_failures(Summary.read(summary), 0.0)
 
 
 def test_the_condition_of_scores_that_name_none_can_be_given(write_jsonl: Write, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_model_of_which_nothing_was_measured_is_refused(write_jsonl: Write, tm
     with pytest.raises(
         TooManyFailures, match=r"mine: nothing was measured \(1 × not recorded under this condition, but without one"
     ):
-        check_failures(evaluate(config).summary, 1.0)
+        check_failures(Summary.read(evaluate(config).summary), 1.0)
 
 
 # training data
@@ -143,9 +143,9 @@ def test_a_judge_that_always_says_a_does_not_look_like_a_clean_half(
     warning = "prefers the first answer in 100 % of its verdicts, whichever it is"
     assert f"mine {warning}" in notes(summary)
     with pytest.raises(GateFailed, match=warning):
-        require("accuracy>0.99", summary)
+        require("accuracy>0.99", Summary.read(summary))
     with pytest.raises(GateFailed, match=warning):
-        require("control>0.5", summary)
+        require("control>0.5", Summary.read(summary))
 
 
 def test_a_judge_that_reads_the_answers_gets_no_warning(write_jsonl: Write, tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def test_notes_say_how_to_read_it_and_name_the_user_blind_values(summary: dict[s
     notes = " ".join(evaluation_table(summary).notes)
     for part in (
         "failures are left out",
-        "gain = profile − none",
-        "control = profile − shuffled",
+        "gain: accuracy under profile minus accuracy under none",
+        "control: accuracy under profile minus accuracy under shuffled",
         "user-blind: exactly 50",
         "Failed under profile: 2 × busy (shy).",
     ):

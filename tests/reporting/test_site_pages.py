@@ -123,7 +123,7 @@ def test_length_controlled_accuracy_is_a_slice_of_its_own(site: Path) -> None:
     slices = data_of(site, "d0/board")["slices"]
     equal, usual = slices["length:equal length"], slices["all"]
     assert equal[0]["accuracy"]["profile"]["n"] == usual[0]["accuracy"]["profile"]["n"]
-    assert (equal[0]["gain"], equal[0]["effect"]) == (None, {})
+    assert (equal[0]["gain"], equal[0]["person_effect"]) == (None, {})
 
 
 def test_a_model_is_described_by_the_file_beside_the_runs(site: Path) -> None:

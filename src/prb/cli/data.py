@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from prb.cli.parse import choose, parse, print_json
 from prb.config import Condition, Name, Place, Positional, PositionalOrFlag, Settings, config
+from prb.summary import needs_donors
 from prb.types import visible
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _prompt(spec: str, pair: Pair, condition: Condition) -> str:
     from prb.types import Failure
 
     settings = EvaluateConfig()
-    dataset = load(spec, split=pair.split, donors=condition == "shuffled")
+    dataset = load(spec, split=pair.split, donors=needs_donors([condition]))
     planner = PLANNERS.make(settings.planner)
     built = QueryBuilder.of(settings, dataset, planner, reader=None, seed=settings.seed).build(pair, condition)
     if isinstance(built, Failure):

@@ -11,7 +11,7 @@ import argparse
 import difflib
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import NoneType, UnionType
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Un
 
 from pydantic.fields import FieldInfo
 
-from prb.config import Flag, Settings, read_config
+from prb.config import Flag, OneOf, Settings, read_config
 from prb.errors import BadInput, ResultFailed, unknown
 from prb.registry import names_code
 
@@ -82,8 +82,7 @@ def _argument(name: str, field: FieldInfo, description: str) -> Argument:
     """What argparse must know about a field: its flag, and how many values it takes."""
     flag = _flag(field)
     kinds = [kind for kind in _members(field.annotation) if kind is not NoneType]
-    literal = get_origin(kinds[0]) is Literal
-    values = [str(value) for kind in kinds for value in get_args(kind)] if literal else []
+    values = _choices(field.annotation, field.metadata)
     metavar = "{" + ",".join(values) + "}" if values else METAVARS.get(kinds[0], "TEXT")
     options: dict[str, Any] = {"help": _help(field, flag, description), "default": None, "metavar": metavar}
     if kinds[0] is bool:
@@ -95,8 +94,8 @@ def _argument(name: str, field: FieldInfo, description: str) -> Argument:
     if get_origin(kinds[0]) is tuple and not flag.repeated:
         options |= {"nargs": len(get_args(kinds[0])), "metavar": METAVARS.get(get_args(kinds[0])[0], "TEXT")}
     if flag.repeated:
-        inner = _members(get_args(kinds[0])[0])[0]
-        choices = get_args(inner) if get_origin(inner) is Literal else ()
+        element = get_args(kinds[0])[0]
+        inner, choices = _members(element)[0], _choices(element)
         options |= {"metavar": "{" + ",".join(choices) + "}" if choices else METAVARS.get(inner, "TEXT")}
         options |= {"action": "extend", "nargs": "+"} if flag.words else {"action": "append"}
     if flag.positional:
@@ -109,6 +108,15 @@ def _argument(name: str, field: FieldInfo, description: str) -> Argument:
 
 NOTHING = object()
 """`None` written on the command line, as distinct from a flag that was not given."""
+
+
+def _choices(annotation: Any, constraints: Iterable[Any] = ()) -> list[str]:
+    """The names that a value may have, if they are few."""
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    known = [*constraints, *(item for m in members if get_origin(m) is Annotated for item in get_args(m)[1:])]
+    if names := next((item.names for item in known if isinstance(item, OneOf)), None):
+        return list(names)
+    return [str(value) for kind in _members(annotation) if get_origin(kind) is Literal for value in get_args(kind)]
 
 
 def _members(annotation: Any) -> list[Any]:

@@ -49,6 +49,7 @@ from prb.runs import SUMMARY, Finished, RunFolder
 from prb.stats.best_of import curves, headroom, kl_bound, overoptimization, powers
 from prb.stats.estimate import Floats, Ints, average, codes
 from prb.stats.paired import correct, difference
+from prb.summary import needs_donors
 from prb.types import Pair, RewardModel
 
 
@@ -135,7 +136,8 @@ def best_of_n(
     pool = read_pool(config.candidates) if config.candidates else None
     planner = PLANNERS.make(config.planner)
     progress.begin(f"checking {config.dataset}")
-    dataset = load(config.dataset, split=config.split, skip_bad=config.skip_bad, donors=config.condition == "shuffled")
+    donors = needs_donors([config.condition])
+    dataset = load(config.dataset, split=config.split, skip_bad=config.skip_bad, donors=donors)
     for note in dataset.notes:
         progress.note(note)
     pairs = gradable_pairs(dataset, config, pool, progress)

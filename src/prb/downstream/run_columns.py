@@ -20,12 +20,12 @@ from prb.downstream.ppo import ANSWERS, read_answers
 from prb.downstream.stages import GRADES, SAMPLES, SCORES, STAGES, read_stage
 from prb.downstream.tables import ScoreColumn, Scores
 from prb.errors import BadInput
-from prb.evaluation.config import shown_condition
 from prb.evaluation.outcomes import read_outcomes
 from prb.registry import split_alias
 from prb.runs import CONFIG, SUMMARY, read_identity, read_result
 from prb.stats.best_of import curves
 from prb.stats.estimate import Floats
+from prb.summary import shown_condition
 
 RESAMPLES = 2000
 MAX_CELLS = 1 << 22

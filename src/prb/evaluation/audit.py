@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
+import msgspec
 import numpy as np
 from pydantic import Field
 
@@ -202,7 +203,7 @@ def audit(
     result = {
         "prb": __version__,
         "dataset": {
-            **describe_dataset(dataset),
+            **msgspec.to_builtins(describe_dataset(dataset)),
             "mirror_rows": sum(twin >= 0 for twin in dataset.index.twins),
         },
         "floors": [{"model": name, "accuracy": accuracy} for name, accuracy in scores.items()],

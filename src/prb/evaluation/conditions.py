@@ -1,26 +1,28 @@
 """Conditions: how a pair becomes a query. Nothing, the user's history, a plan, another user's history, the true rubric.
 
-The conversation before the question is part of every condition.
+The conversation before the question is part of every condition. To add one: a function with `@condition` here, or a
+`Condition` in a package of your own under the entry-point group `prb.conditions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
-from prb.config import Condition, Donors, HistoryKind, UserConfig
+from prb.config import Donors, HistoryKind, UserConfig
 from prb.data.load import Dataset, History, Users
 from prb.data.retrieve import Ranker, leaking_choices, ranker, top_choices, top_posts
 from prb.evaluation.planners import Plan, Planner, plan_all
 from prb.hashing import draw
+from prb.summary import CONDITIONS, TRAINED, Condition
 from prb.text.pii import mask_query
 from prb.types import UNMEASURED, Failure, Item, Query, TrainedOn
 
 NO_DONOR, NO_RUBRIC = "no other user to borrow a history from", "no rubric to show"
-TRAINED = "the model was trained on this row"
 NOTHING = TrainedOn()
+Build = TypeVar("Build", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -88,12 +90,12 @@ class QueryBuilder:
             mask_for_planner=config.masks(planner),
         )
 
-    def build(self, item: Item, condition: Condition, plan: Plan | Failure | None = None) -> Built | Failure:
+    def build(self, item: Item, condition: str, plan: Plan | Failure | None = None) -> Built | Failure:
         """`plan` is what `plans` or an earlier process inferred for condition `plan`; without it the planner runs."""
         seen = self.trained_on.seen(item)
         if seen == "row" and not self.count_trained:
             return Failure(TRAINED, kind=UNMEASURED)
-        built = self._build(item, condition, plan)
+        built: Built | Failure = CONDITIONS[condition].build(self, item, plan)
         if isinstance(built, Failure):
             return built
         return replace(built, seen=seen, query=mask_query(built.query) if self.mask else built.query)
@@ -117,23 +119,8 @@ class QueryBuilder:
             choices=tuple(choice for n, choice in enumerate(choices) if n not in leaks),
         )
 
-    def _build(self, item: Item, condition: Condition, plan: Plan | Failure | None) -> Built | Failure:
-        match condition:
-            case "none":
-                return Built(Query(question=item.question, context=item.context))
-            case "profile":
-                return self._with_history(item, item.user, History(item.profile, item.choices))
-            case "shuffled":
-                donor = pick_donor(item, self.users, self.seed, self.donors, self.history)
-                if donor is None:
-                    return Failure(NO_DONOR, kind=UNMEASURED)
-                return self._with_history(item, donor, self.users.history(donor))
-            case "plan":
-                return _with_plan(item, self.plans([item])[item.id] if plan is None else plan)
-            case "oracle":
-                return _with_plan(item, true_plan(item) if item.rubric else Failure(NO_RUBRIC, kind=UNMEASURED))
-
-    def _with_history(self, item: Item, user: str, history: History) -> Built:
+    def with_history(self, item: Item, user: str, history: History) -> Built:
+        """The posts and choices of a history that suit the question best."""
         posts, choices = self._of_kind(history)
         top = top_posts(item.question, posts, self.rank, k=self.k, budget=self.budget)
         chosen = top_choices(item.question, item.answers, choices, self.rank, k=self.k_choices, budget=self.budget)
@@ -152,10 +139,62 @@ class QueryBuilder:
         )
 
 
-def applicable(conditions: Sequence[Condition], dataset: Dataset) -> tuple[Condition, ...]:
-    """Those that apply to at least one row: `shuffled` needs a second user, `oracle` a rubric."""
-    applies = {"shuffled": lambda: len(dataset.users.names) > 1, "oracle": lambda: any(i.rubric for i in dataset)}
-    return tuple(c for c in conditions if applies.get(c, lambda: True)())
+def applicable(conditions: Sequence[str], dataset: Dataset) -> tuple[str, ...]:
+    """Those that apply to at least one row."""
+    return tuple(name for name in conditions if CONDITIONS[name].applies(dataset))
+
+
+def condition(name: str, shows: str, **about: Any) -> Callable[[Build], Build]:
+    """Declare a condition."""
+
+    def declare(build: Build) -> Build:
+        CONDITIONS.add(name, Condition(name=name, shows=shows, build=build, **about))
+        return build
+
+    return declare
+
+
+@condition("none", "the question alone", color="#767f8f", dark="#8f99aa", mark="o")
+def none(_: QueryBuilder, item: Item, __: Plan | Failure | None) -> Built:
+    return Built(Query(question=item.question, context=item.context))
+
+
+@condition("profile", "the user's own history", color="#0072b2", dark="#56b4e9", mark="s")
+def profile(builder: QueryBuilder, item: Item, _: Plan | Failure | None) -> Built:
+    return builder.with_history(item, item.user, History(item.profile, item.choices))
+
+
+@condition("plan", "what was inferred from the history", color="#009e73", dark="#33c19b", mark="^")
+def plan(builder: QueryBuilder, item: Item, inferred: Plan | Failure | None) -> Built | Failure:
+    return _with_plan(item, builder.plans([item])[item.id] if inferred is None else inferred)
+
+
+@condition(
+    "shuffled",
+    "another user's history",
+    applies=lambda dataset: len(dataset.users.names) > 1,
+    donors=True,
+    color="#b8531a",
+    dark="#e8945a",
+    mark="D",
+)
+def shuffled(builder: QueryBuilder, item: Item, _: Plan | Failure | None) -> Built | Failure:
+    donor = pick_donor(item, builder.users, builder.seed, builder.donors, builder.history)
+    if donor is None:
+        return Failure(NO_DONOR, kind=UNMEASURED)
+    return builder.with_history(item, donor, builder.users.history(donor))
+
+
+@condition(
+    "oracle",
+    "the true rubric",
+    applies=lambda dataset: any(item.rubric for item in dataset),
+    color="#a3508a",
+    dark="#d58ac0",
+    mark="v",
+)
+def oracle(_: QueryBuilder, item: Item, __: Plan | Failure | None) -> Built | Failure:
+    return _with_plan(item, true_plan(item) if item.rubric else Failure(NO_RUBRIC, kind=UNMEASURED))
 
 
 def _with_plan(item: Item, plan: Plan | Failure) -> Built | Failure:

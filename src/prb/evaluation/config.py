@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -26,18 +25,12 @@ from prb.failures import FailureConfig
 from prb.hooks import HookConfig
 from prb.registry import split_alias
 
-CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 DEFAULT_CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled", "oracle")
 DEFAULT_MODELS = ("random", "length", "constant", "lexical", "embedding", "aspect-match")
 PERSONAL, READER = "personal (SmolLM2 head, recorded):=personal-recorded", "reader (LLM, recorded):=reader"
 RECORDED_MODELS = {"test": (PERSONAL, READER), "hard": (READER,)}
 """By split of `mirror`, models whose scores were recorded: the embedded head (minutes, needs torch) and LLM readers.
 Added to the defaults, so that a first table shows what is possible."""
-
-
-def shown_condition(conditions: Sequence[str]) -> str:
-    """The condition a reader asks for first: the user's own history, if it was run."""
-    return "profile" if "profile" in conditions else conditions[0]
 
 
 @config

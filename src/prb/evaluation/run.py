@@ -35,6 +35,7 @@ from prb.models import MODELS, PREFIXES_SHARED, execution_of, make_model, traine
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec, split_alias
 from prb.runs import OUTCOMES, SUMMARY, USERS, Finished, RunFolder, read_lines, remove, sealed, write_bytes
+from prb.summary import needs_donors
 from prb.types import Item, Outcome, Recorded, RewardModel, Scorer
 
 Evaluator = ScorerOutcomes | ComparerOutcomes | RecordedOutcomes | PaperScoring | PaperJudging
@@ -92,7 +93,7 @@ def load_rows(config: EvaluateConfig) -> Dataset:
         split=config.split,
         limit=config.limit,
         skip_bad=config.skip_bad,
-        donors="shuffled" in config.condition,
+        donors=needs_donors(config.condition),
         shard=Shard.parse(config.shard) if config.shard else None,
     )
 

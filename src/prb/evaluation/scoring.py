@@ -21,11 +21,12 @@ from prb.cache import Memo
 from prb.config import Condition
 from prb.engine.executors import Later, begin, window
 from prb.errors import BadInput
-from prb.evaluation.conditions import TRAINED, Built, QueryBuilder
+from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import Plan
 from prb.failures import Breaker, gravest
 from prb.hashing import draw
 from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
+from prb.summary import TRAINED
 from prb.types import (
     NO_EVIDENCE,
     Ask,

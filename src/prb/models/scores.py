@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -18,6 +18,7 @@ from prb.config import Condition, NonNegative, Size
 from prb.data.source import RawRow, file_source
 from prb.errors import BadInput, unknown
 from prb.models import MODELS, NOT_RECORDED
+from prb.summary import CONDITIONS
 from prb.types import UNMEASURED, Failure, FailureKind, Record, Recorded, Winner, writable
 
 Row = dict[str, Any]
@@ -97,7 +98,7 @@ def _inspect(log: Mapping[str, Any]) -> Iterator[Row]:
         else:
             raise ValueError(f"{value!r} is neither a verdict nor a list of scores")
         condition = {**(about.get("task_args") or {}), **(sample.get("metadata") or {})}.get("condition")
-        known_condition = condition if condition in get_args(Condition) else None
+        known_condition = condition if condition in CONDITIONS else None
         yield {"pair": sample["id"], "model": about["model"], "condition": known_condition, **result}
 
 

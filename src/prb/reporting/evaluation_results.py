@@ -9,13 +9,11 @@ prb.open_run("runs/mirror-1a2b3c4d")        # the same object from its folder
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from prb.errors import BadInput, unknown
-from prb.evaluation.config import shown_condition
-from prb.evaluation.summary import model_warnings
 from prb.reporting.format import (
     MISSING,
     Table,
@@ -28,10 +26,10 @@ from prb.reporting.format import (
     points,
     stars,
 )
-from prb.reporting.results import Result, Run, data_frame, estimate
-from prb.runs import OUTCOMES, USERS, read_lines, read_result
-from prb.stats.ratings import METRICS
-from prb.types import Estimate
+from prb.reporting.results import Result, Run, data_frame
+from prb.runs import OUTCOMES, read_lines
+from prb.summary import MAIN, METRICS, Contrast, Metric, PairResult, RatingResult, Retest, Summary, UserTable
+from prb.types import Estimate, Tested
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -40,55 +38,72 @@ FRAMES = Literal["summary", "outcomes", "users"]
 SHOWN_FAILURES = 8
 PARTS = ("low", "high", "p", "p_holm", "n", "failed", "ties")
 """Of an estimate, beside its value."""
+OFFICIAL = {
+    "RewardBench": "its official score, the mean of its sections with their published weights",
+    "RewardBench 2": "its official score, the mean of six subsets, ties included",
+}
+UNKNOWN = Estimate(value=None, low=None, high=None, n=0)
 
 
 # --- evaluate ---
 class Evaluation(Run):
-    """The result of `prb evaluate`, by model and condition."""
+    """The result of `prb evaluate`, by model and condition; `summary` is the content of summary.json."""
 
     @cached_property
-    def users(self) -> Mapping[str, Any]:
+    def typed(self) -> Summary:
+        """The summary as objects."""
+        return Summary.read(self.summary, self.folder)
+
+    @cached_property
+    def users(self) -> UserTable:
         """The content of `users.json`."""
-        return read_result(self.folder, USERS)  # type: ignore[no-any-return]
+        return UserTable.of_run(self.folder)
 
     @property
     def models(self) -> list[str]:
-        return list(dict.fromkeys(row["model"] for row in self.summary["results"]))
+        return self.typed.models
 
     @property
     def conditions(self) -> list[str]:
-        return list(dict.fromkeys(row["condition"] for row in self.summary["results"]))
+        return self.typed.conditions
 
-    def accuracy(self, model: str | None = None, condition: str = "profile") -> Estimate:
+    def accuracy(self, model: str | None = None, condition: str = MAIN) -> Estimate:
         """Mean credit; the model may be left out if there is only one."""
-        return estimate(self.result(model, condition)["accuracy"])
+        return self.metric("accuracy", model, condition)
 
-    def person_effect(self, model: str | None = None, condition: str = "profile") -> Estimate:
+    def person_effect(self, model: str | None = None, condition: str = MAIN) -> Estimate:
         """Share of twins that the model orders by the user; 0.5 for a user-blind one."""
-        return estimate(self.result(model, condition)["person_effect"])
+        return self.metric("person_effect", model, condition)
 
     def gain(self, model: str | None = None) -> Estimate:
         """Accuracy with the user's own history minus accuracy without any."""
-        return estimate(self.contrast("gain", model))
+        return self.metric("gain", model)
 
     def control(self, model: str | None = None) -> Estimate:
         """Accuracy with the user's own history minus accuracy with another user's."""
-        return estimate(self.contrast("control", model))
+        return self.metric("control", model)
 
-    def result(self, model: str | None = None, condition: str = "profile") -> Mapping[str, Any]:
-        """The entry of `summary.json` with every metric of one model under one condition."""
+    def metric(self, key: str, model: str | None = None, condition: str = MAIN) -> Estimate:
+        """Any metric; one that compares conditions needs none."""
+        if METRICS.look_up(key).needs:
+            return self.contrast(key, model).estimate
+        return self.result(model, condition).estimate(key) or UNKNOWN
+
+    def result(self, model: str | None = None, condition: str = MAIN) -> PairResult | RatingResult:
+        """Everything that is known of one model under one condition."""
         name = self._model(model)
         if condition not in self.conditions:
             raise unknown("condition of this run", condition, self.conditions)
-        return next(r for r in self.summary["results"] if (r["model"], r["condition"]) == (name, condition))
+        result = self.typed.result(name, condition)
+        assert result is not None
+        return result
 
-    def contrast(self, kind: Literal["gain", "control"], model: str | None = None) -> Mapping[str, Any]:
-        """The entry of `summary.json` with difference, interval and p-values."""
-        name = self._model(model)
-        rows = [row for row in self.summary["contrasts"] if (row["kind"], row["model"]) == (kind, name)]
-        if not rows:
-            raise BadInput(f"this run has no {kind}: it needs profile and {'none' if kind == 'gain' else 'shuffled'}")
-        return rows[0]  # type: ignore[no-any-return]
+    def contrast(self, kind: str, model: str | None = None) -> Contrast:
+        """A metric that compares conditions, with interval and p."""
+        contrast = self.typed.contrasts_of(self._model(model)).get(kind)
+        if contrast is None:
+            raise BadInput(f"this run has no {kind}: it needs {' and '.join(METRICS.look_up(kind).needs)}")
+        return contrast
 
     def frame(self, of: FRAMES = "summary") -> DataFrame:
         """One row per model and condition, per outcome, or per user, model and condition."""
@@ -96,19 +111,20 @@ class Evaluation(Run):
             return data_frame(read_lines(self.folder / OUTCOMES))
         if of == "users":
             return data_frame(
-                {"user": user} | {k: v if k in ("model", "condition") else v[n] for k, v in row.items()}
-                for row in self.users["results"]
-                for n, user in enumerate(self.users["users"])
+                {"user": user, "model": row.model, "condition": row.condition}
+                | {name: values[n] for name, values in row.columns.items()}
+                for row in self.users.results
+                for n, user in enumerate(self.users.users)
             )
-        contrasts = {(row["model"], row["kind"]): row for row in self.summary["contrasts"]}
+        contrasts = [contrast for contrast in self.summary["contrasts"] if METRICS[contrast["kind"]].column]
         rows = [dict(row) for row in self.summary["results"]]
         for row in rows:
-            if row["condition"] == "profile":
-                row |= {kind: contrasts.get((row["model"], kind)) for kind in ("gain", "control")}
+            if row["condition"] == MAIN:
+                row |= {contrast["kind"]: contrast for contrast in contrasts if contrast["model"] == row["model"]}
         return data_frame(rows)
 
     def tables(self) -> Sequence[Table]:
-        return [evaluation_table(self.summary)]
+        return [evaluation_table(self.typed)]
 
     def _model(self, model: str | None) -> str:
         if model is None and len(self.models) == 1:
@@ -118,134 +134,120 @@ class Evaluation(Run):
         return model
 
 
-def evaluation_table(summary: Result) -> Table:
+def evaluation_table(content: Summary | Result) -> Table:
     """One row per model, cells such as `63.3 [57.0, 69.2]`, and the columns that this run has."""
-    return _ratings(summary) if summary["task"] == "ratings" else _pairs(summary)
+    summary = content if isinstance(content, Summary) else Summary.read(content)
+    return _ratings(summary) if summary.task == "ratings" else _pairs(summary)
 
 
-class ExtraColumn(NamedTuple):
-    """A column that only some runs have: its heading, a model's cell, and what the reader must know of it."""
+def metric_cell(metric: Metric, value: Estimate | Contrast | float | None) -> str:
+    """A metric in a table: `+6.3*`, `56.7**`, `0.613`."""
+    number_ = value if isinstance(value, (int, float)) or value is None else value.value
+    if number_ is None:
+        return MISSING
+    marks = stars(value.p_holm) if metric.tested and isinstance(value, (Tested, Contrast)) else ""
+    if metric.unit == "number":
+        return number(number_, 3) + marks
+    return number(number_, scale=100, sign=metric.unit == "points") + marks
 
-    heading: str
-    cell: Callable[[Result], str]
-    note: str = ""
 
-
-def _pairs(summary: Result) -> Table:
-    results, data = summary["results"], summary["dataset"]
-    conditions = [c for c in dict.fromkeys(row["condition"] for row in results) if _measured(results, c)]
-    shown = shown_condition(conditions)
-    cell = {(row["model"], row["condition"]): row for row in results}
-    extra = [*_contrast_columns(summary["contrasts"]), *_extra_columns(summary, shown)]
+def _pairs(summary: Summary) -> Table:
+    results, data = summary.pairs, summary.dataset
+    cell = {(result.model, result.condition): result for result in results}
+    measured = [c for c in summary.conditions if any(r.measured for r in results if r.condition == c)]
+    conditions = measured or summary.conditions
+    shown = summary.shown if summary.shown in conditions else conditions[0]
+    contrasts = {model: summary.contrasts_of(model) for model in summary.models}
+    columns = [metric for metric in METRICS.values() if metric.column and _has(summary, metric)]
+    official = [name for name in OFFICIAL if any(name in result.official for result in results)]
+    paper = all(result.paper for result in results)
     rows = []
-    for model in dict.fromkeys(row["model"] for row in results):
-        values = [interval(cell[model, condition]["accuracy"]) for condition in conditions]
-        values += [column.cell(cell[model, shown]) for column in extra]
-        failed = sum(cell[model, condition]["accuracy"]["failed"] for condition in conditions)
-        rows.append((model, *values, str(failed)))
+    for model in summary.models:
+        result = cell[model, shown]
+        values = [interval(cell[model, condition].accuracy.as_dict()) for condition in conditions]
+        for metric in columns:
+            value = contrasts[model].get(metric.key) if metric.needs else result.metrics.get(metric.key)
+            values.append(metric_cell(metric, value))
+        values += [percent(result.official.get(name)) for name in official]
+        if paper and result.paper:
+            values += [str(result.paper.ties), str(result.paper.unparsed)]
+        rows.append((model, *values, str(sum(cell[model, condition].failed for condition in conditions))))
+    headings = ["model", *conditions, *(metric.label for metric in columns)]
+    headings += [*official, *(["ties", "unparsed"] if paper else []), "failed"]
     counted = "a tie counts half, failures are left out"
-    if all("paper" in row for row in results):
+    if paper:
         counted = "as in the paper's scripts, ties count as lost and replies without a verdict as A"
-    linked = "user" if data["clusters"] == data["users"] else "user (linked users, such as twins, count as one)"
+    linked = "user" if data.clusters == data.users else "user (linked users, such as twins, count as one)"
     notes = [f"Accuracy in % with a 95 % interval clustered by {linked}; {counted}."]
-    if unscored := max((row["indifference"]["n"] for row in results if "indifference" in row), default=0):
-        notes.append(f"{unscored} rows whose user's history shows no preference have no right answer and do not count.")
-    if "noise_ceiling" in data:
-        notes.append(_noise_note(data["noise_ceiling"]))
-    if str(data["name"]).startswith("personalrewardbench"):
-        means = [f"{row['model']} {percent(row['users']['mean'])}" for row in results if row["condition"] == shown]
-        notes.append(f"Mean accuracy over users under {shown}, as PersonalRewardBench reports it: {', '.join(means)}.")
-    models = dict.fromkeys(row["model"] for row in results)
-    warnings = [f"{model} {warning}." for model in models for warning in model_warnings(summary, model)]
-    notes += [*filter(None, (column.note for column in extra)), *warnings, *_rows_without_outcome(results)]
-    headings = ("model", *conditions, *(column.heading for column in extra), "failed")
-    return Table(_title(summary), headings, tuple(rows), tuple(notes))
+    notes += [*_notes(summary, columns, shown), *_rows_without_outcome(results)]
+    return Table(_title(summary), tuple(headings), tuple(rows), tuple(notes))
 
 
-def _contrast_columns(contrasts: Sequence[Result]) -> Iterator[ExtraColumn]:
-    meanings = {"gain": "gain = profile − none", "control": "control = profile − shuffled (another user's history)"}
-    kinds = [kind for kind in meanings if any(row["kind"] == kind for row in contrasts)]
-    contrast = {(row["kind"], row["model"]): row for row in contrasts}
-    note = "; ".join(meanings[kind] for kind in kinds) + ". Stars: p < .05, .01, .001 after Holm."
-    for kind in kinds:
-        cell = partial(lambda kind, row: points(contrast.get((kind, row["model"]))), kind)
-        yield ExtraColumn(kind, cell, note if kind == kinds[-1] else "")
+def _has(summary: Summary, metric: Metric) -> bool:
+    """Whether a run has a metric: a contrast that could not be measured is a column of dashes, others are left out."""
+    if metric.needs:
+        return any(contrast.kind == metric.key for contrast in summary.contrasts)
+    return any(result.metrics.get(metric.key) is not None for result in summary.results)
 
 
-def _extra_columns(summary: Result, shown: str) -> Iterator[ExtraColumn]:
-    results = summary["results"]
-    if any(row["person_effect"] for row in results):
-        yield ExtraColumn(
-            "person effect",
-            lambda row: percent(e["value"]) + stars(e.get("p_holm")) if (e := row["person_effect"]) else MISSING,
-        )
-        yield ExtraColumn(
-            "mirror",
-            lambda row: percent((row["mirror_accuracy"] or {}).get("value")),
-            f"person effect and mirror under {shown}: share of twin pairs whose margins lean toward each user's own "
-            "answer (user-blind: exactly 50; stars after Holm over the models), and share with both twins right (coin: "
-            "25, user-blind: 0).",
-        )
-    if all("pairwise_accuracy" in row for row in results):
-        chance = percent(summary["dataset"]["chance"])
-        yield ExtraColumn(
-            "pairwise",
-            lambda row: percent(row["pairwise_accuracy"]["value"]),
-            f"A row counts as correct if a right answer is ranked first; a coin would score {chance}. "
-            f"pairwise: share of right-wrong pairs in the right order under {shown} (coin: 50).",
-        )
-    if any("rewardbench" in row for row in results):
-        note = "RewardBench: its official score, the mean of its sections with their published weights."
-        yield ExtraColumn("RewardBench", lambda row: percent(row.get("rewardbench", {}).get("score")), note)
-    if any("rewardbench2" in row for row in results):
-        note = "RewardBench 2: its official score, the mean of six subsets, ties included."
-        yield ExtraColumn("RewardBench 2", lambda row: percent(row.get("rewardbench2", {}).get("score")), note)
-    if all("paper" in row for row in results):
-        yield ExtraColumn("ties", lambda row: str(row["paper"]["ties"]))
-        yield ExtraColumn("unparsed", lambda row: str(row["paper"]["unparsed"]))
+def _notes(summary: Summary, columns: Sequence[Metric], shown: str) -> Iterator[str]:
+    """What the reader must know of the columns and of the numbers."""
+    data, results = summary.dataset, summary.pairs
+    if unscored := max((r.indifference.n for r in results if r.indifference), default=0):
+        yield f"{unscored} rows whose user's history shows no preference have no right answer and do not count."
+    if isinstance(data.noise_ceiling, Retest | None):
+        yield _noise_note(data.noise_ceiling)
+    if data.name.startswith("personalrewardbench"):
+        means = [f"{result.model} {percent(result.users.mean)}" for result in results if result.condition == shown]
+        yield f"Mean accuracy over users under {shown}, as PersonalRewardBench reports it: {', '.join(means)}."
+    if data.chance is not None:
+        chance = percent(data.chance)
+        yield f"A row counts as correct if a right answer is ranked first; a coin would score {chance}."
+    for name, meaning in OFFICIAL.items():
+        if any(name in result.official for result in results):
+            yield f"{name}: {meaning}."
+    contrasts = [metric for metric in columns if metric.needs]
+    others = [metric for metric in columns if not metric.needs]
+    if contrasts:
+        yield "; ".join(f"{metric.label}: {metric.sentence}" for metric in contrasts) + "."
+    if others:
+        yield f"Under {shown}: " + "; ".join(f"{metric.label}: {metric.sentence}" for metric in others) + "."
+    if any(metric.tested for metric in columns):
+        yield "Stars: p < .05, .01, .001 after Holm."
+    for model in summary.models:
+        yield from (f"{model} {warning}." for warning in summary.warnings(model))
 
 
-def _noise_note(retest: Result | None) -> str:
+def _noise_note(retest: Retest | None) -> str:
     """What is known of the noise in users' votes; accuracies are never divided by it."""
     if retest is None:
         return "Noise ceiling: unknown, since nobody voted twice on the same prompt and answers."
-    votes = f"{retest['n']} pairs of votes by one user on the same prompt and answers"
-    agreement = percent(retest["agreement"])
+    votes = f"{retest.n} pairs of votes by one user on the same prompt and answers"
+    agreement = percent(retest.agreement)
     return f"Noise ceiling: test-retest agreement is {agreement} % ({votes}); accuracies are not corrected for it."
 
 
-def _ratings(summary: Result) -> Table:
-    rows = tuple(
-        (
-            row["model"],
-            row["condition"],
-            *(interval(row[metric], 3, scale=1) for metric in METRICS),
-            str(row["users"]),
-            str(row["failed"]),
-        )
-        for row in summary["results"]
-    )
+def _ratings(summary: Summary) -> Table:
+    metrics = [metric for metric in METRICS.values() if metric.task == "ratings" and metric.column]
+    rows = []
+    for result in summary.results:
+        assert isinstance(result, RatingResult)
+        values = [result.estimate(metric.key) or UNKNOWN for metric in metrics]
+        cells = [interval(value.as_dict(), 3, scale=1) for value in values]
+        rows.append((result.model, result.condition, *cells, str(result.users), str(result.failed)))
+    columns = ("model", "condition", *(metric.label for metric in metrics), "users", "failed")
     note = "Means over users with 95 % intervals; scores are mapped to each user's scale, fitted on their other rows."
-    columns = ("model", "condition", *METRICS, "users", "failed")
-    return Table(_title(summary), columns, rows, (note, *_rows_without_outcome(summary["results"])))
+    return Table(_title(summary), columns, tuple(rows), (note, *_rows_without_outcome(summary.results)))
 
 
-def _measured(results: Sequence[Result], condition: str) -> bool:
-    """Whether any model has an answer or a failure under a condition; of a run without any, all are shown."""
-    counts = {row["condition"]: 0 for row in results}
-    for row in results:
-        counts[row["condition"]] += row["accuracy"]["n"] + row["accuracy"]["failed"]
-    return counts[condition] > 0 or not any(counts.values())
-
-
-def _rows_without_outcome(results: Sequence[Result]) -> Iterator[str]:
+def _rows_without_outcome(results: Sequence[PairResult | RatingResult]) -> Iterator[str]:
     """Why rows failed, or were not measured; models alike in this share a line."""
     models: dict[tuple[str, str, str, int], list[str]] = {}
-    for row in results:
-        for what, counts in (("Failed", row["failures"]), ("Not measured", row["not_measured"])):
+    for result in results:
+        for what, counts in (("Failed", result.failures), ("Not measured", result.not_measured)):
             for reason, count in counts.items():
-                models.setdefault((what, row["condition"], reason, count), []).append(row["model"])
-    everyone = len({row["model"] for row in results})
+                models.setdefault((what, result.condition, reason, count), []).append(result.model)
+    everyone = len({result.model for result in results})
     lines = []
     for (what, condition, reason, count), names in models.items():
         who = ", ".join(names) if len(names) < everyone else "every model"
@@ -255,28 +257,30 @@ def _rows_without_outcome(results: Sequence[Result]) -> Iterator[str]:
         yield f"… and {len(lines) - SHOWN_FAILURES} more reasons; summary.json has all."
 
 
-def _title(summary: Result) -> str:
-    data = summary["dataset"]
-    left = f"; {data['left_out']} rows with errors left out" if data["left_out"] else ""
-    paper = "; procedure of the paper's scripts" if summary.get("protocol") == "paper" else ""
-    size = f"{data['rows']} rows, {data['users']} users, {data['clusters']} clusters"
-    return f"{dataset_name(data)}: {size}{left}{paper}"
+def _title(summary: Summary) -> str:
+    data = summary.dataset
+    left = f"; {data.left_out} rows with errors left out" if data.left_out else ""
+    paper = "; procedure of the paper's scripts" if summary.protocol == "paper" else ""
+    return f"{data.label}: {data.rows} rows, {data.users} users, {data.clusters} clusters{left}{paper}"
 
 
 def numbers_table(summaries: Mapping[str, Result]) -> Table:
     """One row per run, model and condition; one number per cell, as `summary.json` has it (shares, not percent)."""
     rows: list[dict[str, Any]] = []
-    for run, summary in summaries.items():
-        data = summary["dataset"]
-        for result in summary["results"]:
-            row = {"run": run, "dataset": data["name"], "split": data["split"]}
-            contrasts = {c["kind"]: c for c in summary["contrasts"] if c["model"] == result["model"]}
-            for name, value in {**result, **(contrasts if result["condition"] == "profile" else {})}.items():
-                if isinstance(value, Mapping) and "value" in value:
-                    row[name] = value["value"]
-                    row |= {f"{name}_{part}": value[part] for part in PARTS if part in value}
-                elif not isinstance(value, Mapping | list):
-                    row[name] = value
+    for run, content in summaries.items():
+        summary = Summary.read(content, run)
+        for result in summary.results:
+            row: dict[str, Any] = {"run": run, "dataset": summary.dataset.name, "split": summary.dataset.split}
+            row |= {"model": result.model, "condition": result.condition}
+            values: dict[str, Any] = dict(result.metrics)
+            if result.condition == MAIN:
+                values |= summary.contrasts_of(result.model)
+            for key, value in values.items():
+                if isinstance(value, (Estimate, Contrast)):
+                    row[key] = value.value
+                    row |= {f"{key}_{part}": getattr(value, part) for part in PARTS if hasattr(value, part)}
+                else:
+                    row[key] = value
             rows.append(row)
     columns = tuple(dict.fromkeys(name for row in rows for name in row))
     cells = [["" if row.get(name) is None else str(row[name]) for name in columns] for row in rows]

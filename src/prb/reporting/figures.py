@@ -19,13 +19,13 @@ from textwrap import fill
 from typing import Any
 
 from prb.errors import MissingExtra
-from prb.evaluation.config import shown_condition
 from prb.progress import SILENT, Progress
 from prb.reporting.evaluation_results import audit_estimates
 from prb.reporting.format import Number, percent, shortened, stars
 from prb.reporting.results import dataset_label
 from prb.runs import write_bytes
 from prb.stats.paired import LEVEL
+from prb.summary import shown_condition
 
 Summary = Mapping[str, Any]
 Draw = Callable[..., None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from prb.data.load import Dataset
 from prb.downstream.ppo import CURVES, read_curves
 from prb.downstream.run_columns import short_name
 from prb.errors import BadInput, PrbError, first_line
-from prb.evaluation.config import CONDITIONS, EvaluateConfig, shown_condition
+from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.evaluation.run import load_rows
 from prb.evaluation.summary import summarize
@@ -35,6 +36,7 @@ from prb.reporting.published import (
 from prb.reporting.results import DatasetAbout, build_lines, explain_damage, grade_table, train_lines
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, read_json, read_lines
 from prb.stats.estimate import Ints, codes
+from prb.summary import CONDITIONS, Summary, shown_condition
 
 DataFile = tuple[str, Any]
 """Of a page of the site: name without suffix, such as `d0/board`, and content."""
@@ -86,6 +88,10 @@ class EvaluationRun:
     """If it was loaded already, and is not to be taken from where the run's settings say."""
     metadata: tuple[ModelMetadata, ...] | None = None
     """Of a submission: what it says of its own models. Of a run of ours it is read from files."""
+
+    @cached_property
+    def typed(self) -> Summary:
+        return Summary.read(self.summary, self.folder)
 
     @property
     def rows(self) -> tuple[Any, ...]:

@@ -45,6 +45,7 @@ from prb.reporting.published import METADATA, ModelMetadata, parse_rows
 from prb.reporting.site import Host, check_target, write_inputs
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, USERS
 from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
+from prb.summary import Summary, needs_donors
 from prb.types import NO_EVIDENCE, visible
 
 MB = 1 << 20
@@ -116,7 +117,7 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
         split=settings.split,
         limit=settings.limit,
         skip_bad=settings.skip_bad,
-        donors="shuffled" in settings.condition,
+        donors=needs_donors(settings.condition),
     )
     accepted: list[EvaluationRun] = []
     refused: dict[str, str] = {}
@@ -170,7 +171,7 @@ def check_submission(folder: Path, settings: LeaderboardConfig, dataset: Dataset
     for name, theirs, ours in ((SUMMARY, stored, summary), (USERS, stored_users, users)):
         if path := next(_differences(theirs, orjson.loads(orjson.dumps(ours)), same_version), None):
             raise BadInput(f"{name} does not follow from the outcomes: {path}")
-    check_failures(summary, settings.max_failed)
+    check_failures(Summary.read(summary), settings.max_failed)
     return EvaluationRun(folder, run, summary, outcomes=outcomes, dataset=dataset, metadata=_read_metadata(folder))
 
 

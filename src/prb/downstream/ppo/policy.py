@@ -32,6 +32,7 @@ from prb.hashing import draw
 from prb.llm import Request, parse_llm
 from prb.llm.transformers import NEVER, Row, Tokens, Transformers, generation
 from prb.prompts import PolicyPrompt, policy_chat
+from prb.summary import needs_donors
 from prb.types import Failure, Item, Query
 from prb.weights import make_readable
 
@@ -90,7 +91,7 @@ def load_prompts(config: PpoConfig, model: object) -> Prompts:
     source = open_source(config.dataset)
     splits = {str(row.data["split"]) for row in source.rows() if isinstance(row.data, dict) and "split" in row.data}
     split = config.split or (training_split(source) if splits & {"train", "dev"} else None)
-    dataset = load_data(config.dataset, split=split, limit=config.limit, donors=config.condition == "shuffled")
+    dataset = load_data(config.dataset, split=split, limit=config.limit, donors=needs_donors([config.condition]))
     test = load_data(config.dataset, split="test") if "test" in splits and dataset.split != "test" else None
     train, held_out = _hold_out(config, _prompts(dataset), None if test is None else _prompts(test))
     if not train:

@@ -12,15 +12,17 @@ from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
 from prb.downstream.run_columns import short_name
-from prb.evaluation.summary import CONTRASTS, model_warnings
+from prb.evaluation.metrics import Facts, Rows
+from prb.evaluation.summary import compute
 from prb.models import RECORDED
 from prb.reporting.gather import BLIND, FLOORS, DataFile, Entry, Group, Inputs
 from prb.reporting.published import card_of, published_about
 from prb.stats.bias import length_controlled
 from prb.stats.estimate import Bools, Ints, cancels, is_exact
-from prb.stats.paired import LEVEL, Twins, correct, difference, flip_rate, mirror_accuracy, person_effect
+from prb.stats.paired import LEVEL, correct, difference, flip_rate
 from prb.stats.ranking import (
     STABILITY_DRAWS,
     accuracies,
@@ -31,9 +33,8 @@ from prb.stats.ranking import (
     split_half,
     without_random,
 )
+from prb.summary import CONDITIONS, METRICS, Metric
 
-NOT_TESTED: Mapping[str, Any] = {"effect": {}, "mirror": {}, "gain": None, "control": None}
-"""Of a slice of which only the accuracy is known."""
 STEPS = 20
 """Positions of the slider on the stability page, from no cluster to half of them."""
 
@@ -47,7 +48,7 @@ def describe(group: Group) -> dict[str, Any]:
             "run": entry.run.folder.name,
             "floor": entry.spec in FLOORS,
             "blind": entry.kind in BLIND,
-            **({"warnings": warnings} if (warnings := list(model_warnings(entry.run.summary, entry.model))) else {}),
+            **({"warnings": warnings} if (warnings := list(entry.run.typed.warnings(entry.model))) else {}),
             **({"recorded": True} if entry.kind in RECORDED else {}),
             **({"card": card} if (card := card_of(entry.metadata)) else {}),
             "conditions": list(group.columns_of(entry)),
@@ -60,6 +61,11 @@ def describe(group: Group) -> dict[str, Any]:
         "label": group.label,
         "about": {**group.about, "name": short_name(group.about["name"])},  # never a path of this machine
         "conditions": group.conditions,
+        "meanings": {name: CONDITIONS[name].shows for name in group.conditions},
+        "metrics": [
+            {"key": m.key, "label": m.label, "says": m.sentence, "unit": m.unit, "tested": m.tested, "needs": m.needs}
+            for m in columns()
+        ],
         "shown": group.shown,
         "models": models,
         "leader": leader(group),
@@ -98,77 +104,79 @@ def board_data(inputs: Inputs) -> Iterator[DataFile]:
         yield f"{group.id}/tests", tests
 
 
+def columns() -> list[Metric]:
+    """The metrics of pairs that the leaderboard shows beside accuracy."""
+    return [metric for metric in METRICS.values() if metric.task == "pairs" and metric.column]
+
+
 def _all_rows(group: Group) -> list[dict[str, Any]]:
     """The numbers of the runs' summaries, with Holm's correction over all models of the group."""
     rows: list[dict[str, Any]] = []
     for entry in group.entries:
-        results = {c: result for c in group.conditions if (result := entry.result(c))}
-        contrasts = {row["kind"]: dict(row) for row in entry.run.summary["contrasts"] if row["model"] == entry.model}
-        rows.append(
-            {
-                "accuracy": {c: row["accuracy"] for c, row in results.items()},
-                "effect": {c: dict(row["person_effect"]) for c, row in results.items() if row["person_effect"]},
-                "mirror": {c: row["mirror_accuracy"] for c, row in results.items() if row["mirror_accuracy"]},
-                **{kind: contrasts.get(kind) for kind in CONTRASTS},
-            }
-        )
-    correct([contrast for row in rows for kind in CONTRASTS if (contrast := row[kind])])
-    for condition in group.conditions:
-        correct([row["effect"][condition] for row in rows if condition in row["effect"]])
+        results = {c: result for c in group.conditions if (result := entry.run.typed.result(entry.model, c))}
+        contrasts = entry.run.typed.contrasts_of(entry.model)
+        row: dict[str, Any] = {"accuracy": {c: to_builtins(r.metrics["accuracy"]) for c, r in results.items()}}
+        for metric in columns():
+            key = metric.key
+            row[key] = to_builtins(
+                contrasts.get(key)
+                if metric.needs
+                else {c: value for c, r in results.items() if (value := r.metrics.get(key)) is not None}
+            )
+        rows.append(row)
+    tested = [metric for metric in columns() if metric.tested]
+    correct([row[metric.key] for row in rows for metric in tested if metric.needs and row[metric.key]])
+    for metric in tested:
+        for condition in group.conditions if not metric.needs else ():
+            correct([row[metric.key][condition] for row in rows if condition in row[metric.key]])
     return rows
 
 
 def _slices(group: Group) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Categories and tiers: accuracies are in the summaries; the rest needs the dataset, which knows their rows."""
     index = group.dataset.index if group.dataset else None
-    twins = np.array(index.twins if index else (), dtype=np.int64)
-    if index:
-        lengths = [np.array(side, dtype=np.float64) for side in index.lengths]
+    facts = Facts(index) if index else None
+    not_tested: dict[str, Any] = {metric.key: None if metric.needs else {} for metric in columns()}
+    if facts:
         rows = []
         for entry in group.entries:
             accuracy = {}
             for condition, column in group.columns_of(entry).items():
-                exact = cancels(column.margin, twins)
-                estimate = length_controlled(column.credit, group.clusters, *lengths, exact=exact)
+                exact = cancels(column.margin, facts.twins)
+                estimate = length_controlled(column.credit, group.clusters, *facts.lengths, exact=exact)
                 accuracy[condition] = estimate.as_dict()
-            rows.append({"accuracy": accuracy, **NOT_TESTED})
+            rows.append({"accuracy": accuracy, **not_tested})
         yield "length:equal length", rows  # not a slice: what rows of equal length would give
     for name in ("category", "tier"):
         for label in _labels(group, f"by_{name}"):
-            mask = None
+            part = None
             if index:
-                mask = np.array([other == label for other in (index.categories if name == "category" else index.tiers)])
+                part = np.array([other == label for other in (index.categories if name == "category" else index.tiers)])
             rows = []
             for entry in group.entries:
                 results = [(c, result[f"by_{name}"]) for c in group.conditions if (result := entry.result(c))]
                 accuracy = {condition: estimates[label] for condition, estimates in results if label in estimates}
-                tested = NOT_TESTED if mask is None else _effects(group, entry, mask, twins)
-                rows.append({"accuracy": accuracy, **tested})
+                known = not_tested if part is None or facts is None else _of_part(group, entry, facts, part)
+                rows.append({"accuracy": accuracy, **known})
             yield f"{name}:{label}", rows
 
 
-def _effects(group: Group, entry: Entry, mask: Bools, twins: Ints) -> dict[str, Any]:
-    """Of the rows of a slice: person effect, mirror accuracy, gain and control.
-
-    The last two come without a test, since testing every slice would find something by chance.
-    """
-    columns, seed = group.columns_of(entry), entry.run.settings.seed
-    numbers: dict[str, Any] = {"effect": {}, "mirror": {}}
-    for condition, column in columns.items() if (twins >= 0).any() else ():
-        answered = Twins.find(twins, group.clusters, ~np.isnan(column.credit) & mask)
-        if answered:
-            numbers["effect"][condition] = person_effect(column.margin, answered, seed=seed)
-            numbers["mirror"][condition] = mirror_accuracy(column.credit, answered).as_dict()
-    for kind, (a, b) in CONTRASTS.items():
-        numbers[kind] = None
-        if a in columns and b in columns:
-            left, right = columns[a], columns[b]
-            exact = cancels(left.margin, twins, mask) and cancels(right.margin, twins, mask)
-            clusters = group.clusters[mask]
-            contrast = difference(left.credit[mask], right.credit[mask], clusters, exact=exact, seed=seed)
-            if contrast.value is not None:
+def _of_part(group: Group, entry: Entry, facts: Facts, part: Bools) -> dict[str, Any]:
+    """The metrics over some rows. Contrasts come without a test: testing every slice would find something by chance."""
+    seed = entry.run.settings.seed
+    rows = {c: Rows(column, facts, seed, part) for c, column in group.columns_of(entry).items()}
+    numbers: dict[str, Any] = {}
+    for metric in columns():
+        if not metric.needs:
+            values = {c: compute(metric, own) for c, own in rows.items()}
+            numbers[metric.key] = {c: to_builtins(value) for c, value in values.items() if value is not None}
+            continue
+        numbers[metric.key] = None
+        if set(metric.needs) <= set(rows):
+            contrast = compute(metric, *(rows[c] for c in metric.needs))
+            if getattr(contrast, "value", None) is not None:
                 ends = {"value": contrast.value, "low": contrast.low, "high": contrast.high}
-                numbers[kind] = {**ends, "p": None, "p_holm": None}
+                numbers[metric.key] = {**ends, "p": None, "p_holm": None}
     return numbers
 
 

@@ -3,11 +3,6 @@
 
 (() => {
   const { h, put, options, table, go, link, percent, points, stars, interval, count, words, copy } = prb;
-  const MEANINGS = {
-    none: "the question alone", profile: "the user's own posts", plan: "what was inferred from the posts",
-    shuffled: "another user's posts", oracle: "the true rubric",
-  };
-
   const LENGTH = "length:equal length";  // shown like a slice of the rows
 
   function view(data, state) {
@@ -25,8 +20,8 @@
       const numbers = board.slices[v.slice][n];
       return {
         n, model, numbers, letters: v.slice === "all" ? board.letters[v.condition][n] : "",
-        accuracy: numbers.accuracy, gain: numbers.gain, control: numbers.control,
-        effect: numbers.effect[v.condition], mirror: numbers.mirror[v.condition],
+        accuracy: numbers.accuracy,
+        metrics: Object.fromEntries(data.metrics.map((m) => [m.key, m.needs.length ? numbers[m.key] : numbers[m.key][v.condition]])),
         failed: Object.values(numbers.accuracy).reduce((sum, e) => sum + e.failed, 0),
       };
     });
@@ -35,21 +30,16 @@
   function columns(data, all) {
     const found = [{ key: "model", label: "model", left: true, of: (r) => r.model.name.toLowerCase(), text: (r) => r.model.name }];
     if (all.some((r) => r.letters)) found.push({ key: "group", label: "group", left: true, title: "models that share a letter do not differ significantly", of: (r) => r.letters, text: (r) => r.letters });
-    for (const c of data.conditions) found.push({ key: c, label: c, title: MEANINGS[c], of: (r) => value(r.accuracy[c]), text: (r) => interval(r.accuracy[c]) });
-    for (const kind of ["gain", "control"]) {
-      if (!all.some((r) => r[kind])) continue;
-      const title = kind === "gain" ? "profile − none, in points" : "profile − shuffled, in points";
-      found.push({ key: kind, label: kind, title, of: (r) => value(r[kind]), text: (r) => contrast(r[kind]), more: (r) => bounds(r[kind]) });
-    }
-    if (all.some((r) => r.effect)) {
-      found.push({ key: "effect", label: "person effect", title: "share of twin pairs whose margins lean toward each user's own answer; a user-blind model has exactly 50", of: (r) => value(r.effect), text: (r) => (r.effect ? percent(r.effect.value) + stars(r.effect.p_holm) : "–") });
-      found.push({ key: "mirror", label: "mirror", title: "share of twins with both right; chance is 25, a user-blind model has 0", of: (r) => value(r.mirror), text: (r) => percent(value(r.mirror)) });
+    for (const c of data.conditions) found.push({ key: c, label: c, title: data.meanings[c], of: (r) => value(r.accuracy[c]), text: (r) => interval(r.accuracy[c]) });
+    for (const m of data.metrics) {
+      if (!all.some((r) => r.metrics[m.key])) continue;
+      found.push({ key: m.key, label: m.label, title: m.says, of: (r) => value(r.metrics[m.key]), text: (r) => shown(m, r.metrics[m.key]), more: m.needs.length ? (r) => bounds(r.metrics[m.key]) : null });
     }
     if (all.some((r) => r.failed)) found.push({ key: "failed", label: "failed", of: (r) => r.failed, text: (r) => count(r.failed) });
     return found;
   }
 
-  const contrast = (c) => (value(c) === null ? "–" : points(c.value) + stars(c.p_holm));
+  const shown = (m, e) => (value(e) === null ? "–" : (m.unit === "points" ? points(e.value) : m.unit === "share" ? percent(e.value) : e.value.toFixed(3)) + (m.tested ? stars(e.p_holm) : ""));
   const bounds = (c) => (value(c) === null || c.low === null ? "" : `[${points(c.low)}, ${points(c.high)}]`);
 
   function sorted(list, cols, sort) {
@@ -159,9 +149,12 @@
     const { noise_ceiling: noise } = data.about;
     if (noise) said.push(`Noise ceiling: test-retest agreement is ${percent(noise.agreement)} % (${count(noise.n)} pairs of votes by one user on the same prompt and answers); accuracies are not corrected for it.`);
     else if (noise === null) said.push("Noise ceiling: unknown, since nobody voted twice on the same prompt and answers.");
-    if (board.slices.all.some((r) => r.gain || r.control)) said.push("Gain: profile − none. Control: profile − shuffled. Stars: sign-flip p < .05, .01, .001 after Holm. Within a category or tier there are intervals but no tests.");
+    for (const m of data.metrics) {
+      const there = board.slices.all.some((r) => r[m.key] && (m.needs.length || Object.keys(r[m.key]).length));
+      if (there) said.push(`${m.label}${m.needs.length ? "" : ` under ${v.condition}`}: ${m.says}.`);
+    }
+    if (data.metrics.some((m) => m.tested)) said.push("Stars: p < .05, .01, .001 after Holm over the models. Within a category or tier contrasts have intervals but no tests.");
     if (data.models.length > 1) said.push(v.slice === "all" ? `Group: models that share a letter do not differ significantly under ${v.condition} (paired tests of every two models, Holm, 5 %).` : "Groups are shown for all rows only.");
-    if (board.slices.all.some((r) => Object.keys(r.effect).length)) said.push(`Person effect and mirror under ${v.condition}: share of twin pairs whose margins lean toward each user's own answer (user-blind: exactly 50; stars after Holm over the models, none within a category or tier), share with both right (chance: 25, user-blind: 0).`);
     if (data.models.some((m) => m.protocol === "paper")) said.push("Some runs reproduce the procedure of the paper's scripts, including its errors, for comparison with published numbers.");
     for (const m of data.models) for (const warning of m.warnings || []) said.push(`${m.name} ${warning}.`);
     said.push("Lines: floors are trivial baselines; the ceiling is the best model that is shown the true rubric.");
@@ -183,7 +176,7 @@
         h("button", { type: "button", id: "permalink", title: "Copy the address of this view", onclick: (event) => copy(location.href, event.currentTarget) }, "link"))), body, said, others];
 
     function update(board, v) {
-      options(condition, data.conditions.map((c) => [c, `${c}: ${MEANINGS[c]}`]), v.condition);
+      options(condition, data.conditions.map((c) => [c, `${c}: ${data.meanings[c]}`]), v.condition);
       const [kind, name] = [v.slice.split(":")[0], v.slice.slice(v.slice.indexOf(":") + 1)];
       options(category, [["", "all"], ...data.categories.map((c) => [c, words(c)])], kind === "category" ? name : "");
       options(tier, [["", "all"], ...data.tiers.map((t) => [t, words(t)])], kind === "tier" ? name : "");
@@ -192,7 +185,7 @@
       const a = data.about;
       put(about, h("b", {}, a.name), ` ${a.split ? `split ${a.split}: ` : ""}${count(a.rows)} pairs, ${count(a.users)} users, ${count(a.clusters)} clusters${a.left_out ? `; ${a.left_out} rows with errors left out` : ""}.`);
       current = grid(data, board, v);
-      put(body, charts.legend(data.conditions.map((c) => ({ name: `${c}: ${MEANINGS[c]}`, kind: c }))), h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Leaderboard" }, current.drawn),
+      put(body, charts.legend(data.conditions.map((c) => ({ name: `${c}: ${data.meanings[c]}`, kind: c }))), h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Leaderboard" }, current.drawn),
         current.shown.length ? null : h("p", { class: "soft" }, "No model has this in its name."));
       put(said, notes(data, v, board).map((text) => h("li", {}, text)));
       put(others, board.published ? published(board.published) : null);

@@ -24,7 +24,7 @@
       [`accuracy, ${condition}`, percent(r.accuracy.value), bounds(r.accuracy)],
       [`strict accuracy`, percent(r.strict_accuracy.value), `${count(r.accuracy.ties)} ties count as losses`],
       contrast("gain", "profile − none"), contrast("control", "profile − shuffled"),
-      change.control && change.control.flip_rate !== null && ["verdicts flipped", `${percent(change.control.flip_rate)} %`, "by another user's posts"],
+      change.flip_rate && change.flip_rate.value !== null && ["verdicts flipped", `${percent(change.flip_rate.value)} %`, "by another user's posts"],
       r.person_effect && ["person effect", percent(r.person_effect.value) + stars(r.person_effect.p_holm), "user-blind: exactly 50"],
       r.mirror_accuracy && ["mirror accuracy", percent(r.mirror_accuracy.value), "chance: 25, user-blind: 0"],
       r.average_user_share !== null && ["average-user share", percent(r.average_user_share), "% of its margins do not depend on the user"],

@@ -1,0 +1,228 @@
+"""The metrics of an evaluation, each declared once: what it says and how it is computed from the outcomes of a model.
+
+    @metric("strict_accuracy", label="strict", better="higher", column=False)
+    def strict_accuracy(rows: Rows) -> Estimate:
+        '''Accuracy with ties counted as losses'''
+
+The first line of the docstring is what tables, site and glossary say. `Rows` is one model under one condition; with
+`needs` a function gets one for each condition it compares. To add a metric: a function here, or in a package of your
+own under the entry-point group `prb.metrics`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from prb.data.load import Index
+from prb.evaluation.outcomes import Column
+from prb.stats import ratings
+from prb.stats.credit import pairwise_credit
+from prb.stats.estimate import Bools, Floats, Ints, cancels, codes, share
+from prb.stats.paired import Difference, Twins
+from prb.stats.paired import average_user_share as user_share
+from prb.stats.paired import difference as paired_difference
+from prb.stats.paired import flip_rate as changed
+from prb.stats.paired import mirror_accuracy as both_right
+from prb.stats.paired import person_effect as twins_ordered
+from prb.summary import METRICS, Metric
+from prb.types import Estimate, Tested
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Facts:
+    """What is known of the rows of a dataset, as arrays with one entry per row."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.clusters: Ints = codes(index.clusters)
+        self.users: Ints = codes(index.users)
+        self.user_names = list(dict.fromkeys(index.users))
+        self.twins: Ints = np.array(index.twins, dtype=np.int64)
+        """Position of the mirror row, -1 where there is none."""
+        self.lengths: tuple[Floats, ...] = tuple(np.array(side, dtype=np.float64) for side in index.lengths)
+        self.ratings: Floats = np.array(index.ratings)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One model under one condition. In pairs a NaN margin marks a row without an answer, a NaN credit also a row
+    without a right answer."""
+
+    column: Column
+    facts: Facts
+    seed: int
+    part: Bools | None = None
+    """Some of the rows, such as those of a category; the others count as not answered."""
+
+    @cached_property
+    def credit(self) -> Floats:
+        return self._of_part(self.column.credit)
+
+    @cached_property
+    def margin(self) -> Floats:
+        return self._of_part(self.column.margin)
+
+    def _of_part(self, values: Floats) -> Floats:
+        return values if self.part is None else np.where(self.part, values, np.nan)
+
+    @cached_property
+    def counted(self) -> Bools:
+        return ~np.isnan(self.credit)
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether the model is at ½ by construction."""
+        return cancels(self.margin, self.facts.twins, self.part)
+
+    @property
+    def failed(self) -> int:
+        return sum(self.column.failures.values())
+
+    @cached_property
+    def twins(self) -> Twins:
+        """Those of which both rows count."""
+        return Twins.find(self.facts.twins, self.facts.clusters, self.counted)
+
+    @cached_property
+    def by_user(self) -> dict[int, dict[str, Any]]:
+        """Of ratings: the metrics of every user with enough rows."""
+        return ratings.rating_metrics(self.column.score, self.facts.ratings, self.facts.users)
+
+    def share(self, values: Floats, *, exact: bool = False) -> Estimate:
+        """Mean of the rows that have a value, with an interval clustered by user."""
+        known = ~np.isnan(values)
+        return share(values[known], self.facts.clusters[known], failed=self.failed, exact=exact)
+
+
+def metric(key: str, label: str, **about: Any) -> Callable[[F], F]:
+    """Declare a metric; its docstring is what it says."""
+
+    def declare(of: F) -> F:
+        says = (inspect.getdoc(of) or "").split("\n\n")[0].replace("\n", " ").rstrip(".")
+        METRICS.add(key, Metric(key=key, label=label, says=says, of=of, **about))
+        return of
+
+    return declare
+
+
+# --- pairs, under each condition ---
+@metric("accuracy", "accuracy", column=False, reference="user-blind on mirror pairs: exactly 50")
+def accuracy(rows: Rows) -> Estimate:
+    """share of pairs in which the right answer is ranked first; a tie counts half, failures are left out"""
+    return rows.share(rows.credit, exact=rows.exact)
+
+
+@metric("strict_accuracy", "strict accuracy", column=False)
+def strict_accuracy(rows: Rows) -> Estimate:
+    """accuracy with ties counted as losses, as most leaderboards do"""
+    untied = rows.exact and not bool((rows.credit == 0.5).any())
+    won = np.where(rows.counted, np.where(rows.credit == 1, 1.0, 0.0), np.nan)
+    return rows.share(won, exact=untied)
+
+
+# --- pairs, from one condition to another ---
+def contrast(a: Rows, b: Rows) -> Difference:
+    exact = a.exact and b.exact
+    return paired_difference(a.credit, b.credit, a.facts.clusters, exact=exact, seed=a.seed)
+
+
+POINTS: dict[str, Any] = {"unit": "points", "tested": True, "limits": (-1.0, 1.0)}
+
+
+@metric("gain", "gain", needs=("profile", "none"), **POINTS)
+def gain(own: Rows, nothing: Rows) -> Difference:
+    """accuracy under profile minus accuracy under none: what the user's history adds"""
+    return contrast(own, nothing)
+
+
+@metric("control", "control", needs=("profile", "shuffled"), **POINTS)
+def control(own: Rows, others: Rows) -> Difference:
+    """accuracy under profile minus accuracy under shuffled: what it adds that another user's history does not"""
+    return contrast(own, others)
+
+
+@metric("flip_rate", "flip rate", needs=("profile", "shuffled"), better="neither", column=False)
+def flip_rate(own: Rows, others: Rows) -> float | None:
+    """share of verdicts that change between profile and shuffled"""
+    return changed(own.credit, others.credit)
+
+
+# --- twins ---
+@metric("person_effect", "person effect", tested=True, reference="user-blind: exactly 50")
+def person_effect(rows: Rows) -> Tested | None:
+    """share of twins whose two margins add up to more than 0, so that they lean toward each user's own answer"""
+    effect = twins_ordered(rows.margin, rows.twins, seed=rows.seed)
+    return Tested(**effect) if effect else None
+
+
+@metric("mirror_accuracy", "mirror", reference="coin: 25, user-blind: 0")
+def mirror_accuracy(rows: Rows) -> Estimate | None:
+    """share of twins with both rows right"""
+    return both_right(rows.credit, rows.twins) if len(rows.twins) else None
+
+
+@metric("average_user_share", "average-user share", better="neither", column=False)
+def average_user_share(rows: Rows) -> float | None:
+    """share of a model's squared margins on twins that is the same for both users"""
+    return user_share(rows.margin, rows.twins) if len(rows.twins) else None
+
+
+# --- rows with several answers ---
+@metric("pairwise_accuracy", "pairwise", reference="coin: 50")
+def pairwise_accuracy(rows: Rows) -> Estimate | None:
+    """share of right-wrong pairs of answers in the right order, where rows have more than two answers"""
+    index = rows.facts.index
+    if index.most_answers <= 2:
+        return None
+    credit = rows.credit.copy()
+    for n, values in rows.column.several.items():
+        if rows.counted[n]:
+            credit[n] = pairwise_credit(values, index.answers[0][n])
+    return rows.share(credit)
+
+
+# --- ratings ---
+def mean_over_users(rows: Rows, key: str) -> Estimate:
+    return Estimate(**ratings.mean_over_users(key, [user[key] for user in rows.by_user.values()]))
+
+
+def rating_metric(key: str, **about: Any) -> Callable[[F], F]:
+    about = {"unit": "number", "task": "ratings", "limits": ratings.RANGES[key], **about}
+    return metric(key, key, **about)
+
+
+@rating_metric("alignment")
+def alignment(rows: Rows) -> Estimate:
+    """1 minus the mean absolute error of scores mapped to the user's own scale"""
+    return mean_over_users(rows, "alignment")
+
+
+@rating_metric("mae", better="lower")
+def mae(rows: Rows) -> Estimate:
+    """mean absolute error of scores mapped to the user's own scale by a line fitted on their other rows"""
+    return mean_over_users(rows, "mae")
+
+
+@rating_metric("skill", reference="the user's mean rating: 0")
+def skill(rows: Rows) -> Estimate:
+    """1 minus the error relative to that of always predicting the user's mean rating"""
+    return mean_over_users(rows, "skill")
+
+
+@rating_metric("spearman")
+def spearman(rows: Rows) -> Estimate:
+    """rank correlation of scores and ratings within a user, averaged over users"""
+    return mean_over_users(rows, "spearman")
+
+
+@rating_metric("concordance", reference="coin: 0.5")
+def concordance(rows: Rows) -> Estimate:
+    """share of a user's row pairs with different ratings that the scores order in the same way"""
+    return mean_over_users(rows, "concordance")
