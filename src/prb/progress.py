@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from prb.redact import redact_options
 from prb.types import visible
 
 if TYPE_CHECKING:
@@ -34,14 +35,22 @@ SILENT = Silent()
 
 
 class Tally:
-    """Failures and cost of a task so far, as its status; nothing while there are none."""
+    """Failures and cost of a task so far, as its status; nothing while there are none.
+
+    The first failure that says more than its reason, such as a reply without a verdict, is shown in full.
+    """
 
     def __init__(self, progress: Progress) -> None:
         self._progress, self._failed, self._usd = progress, 0, 0.0
+        self._shown = False
 
     def add(self, failures: Iterable[object], costs: Iterable[float]) -> None:
         """`failures`: one per line, None where there was none."""
-        self._failed += sum(failure is not None for failure in failures)
+        failed_lines = [str(failure) for failure in failures if failure is not None]
+        self._failed += len(failed_lines)
+        if not self._shown and (detailed := next((line for line in failed_lines if ": " in line), None)):
+            self._shown = True
+            self._progress.note(f"the first failure: {detailed}")
         self._usd += sum(costs)
         failed = [f"{self._failed:,} failed"] if self._failed else []
         cost = [f"${self._usd:,.4f}"] if self._usd else []
@@ -79,7 +88,7 @@ class Lines:
         self.show(text)
 
     def show(self, text: str) -> None:
-        print(visible(text), file=sys.stderr, flush=True)  # noqa: T201
+        print(visible(redact_options(text)), file=sys.stderr, flush=True)  # noqa: T201
 
 
 class Bar:
@@ -100,7 +109,7 @@ class Bar:
         if self._task is not None:
             self._rich.remove_task(self._task)
         self._rich.start()
-        self._task = self._rich.add_task(label, total=total, completed=done, status="")
+        self._task = self._rich.add_task(redact_options(label), total=total, completed=done, status="")
 
     def advance(self, n: int = 1) -> None:
         if self._task is not None:
@@ -112,7 +121,7 @@ class Bar:
             self._rich.update(self._task, status=f"{speed:.2g}/s  {text}" if speed else text)
 
     def note(self, text: str) -> None:
-        self._rich.console.print(visible(text), highlight=False, markup=False)
+        self._rich.console.print(visible(redact_options(text)), highlight=False, markup=False)
 
     def stop(self) -> None:
         self._rich.stop()
@@ -147,7 +156,7 @@ class _Plain:
     """A text that a notebook shows without quotation marks."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self._text = redact_options(text)
 
     def __repr__(self) -> str:
         return self._text

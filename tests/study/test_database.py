@@ -11,8 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from prb.errors import BadInput, RunConflict
+from prb.redact import redact_options
 from prb.study.config import NewConfig
-from prb.study.database import ANNOTATOR, METADATA, REPLY, STUDY, Database, open_study, without_password
+from prb.study.database import ANNOTATOR, METADATA, REPLY, STUDY, Database, open_study
 from prb.study.design import new_study
 from tests.conftest import make_row
 from tests.study.conftest import BEFORE, Make
@@ -156,7 +157,7 @@ def test_other_databases_and_broken_addresses_are_refused() -> None:
         "postgresql:///x?host=/tmp&sslpassword=geheim",
         "postgresql://host:port:port/x?password=geheim",
     ):
-        assert "geheim" not in without_password(url)
+        assert "geheim" not in redact_options(url)
     with pytest.raises(BadInput) as raised:
         open_study("postgresql://127.0.0.1:1/x?password=geheim")
     assert "geheim" not in str(raised.value)

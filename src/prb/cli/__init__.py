@@ -58,6 +58,7 @@ def _interrupt(*_: object) -> None:
 
 def run(args: list[str]) -> int:
     from prb.errors import PrbError
+    from prb.redact import redact_options
     from prb.types import visible
 
     for stream in (sys.stdout, sys.stderr):
@@ -69,7 +70,7 @@ def run(args: list[str]) -> int:
         finally:
             sys.stdout.flush()
     except PrbError as error:
-        print(visible(f"prb: {error}"), file=sys.stderr)
+        print(visible(redact_options(f"prb: {error}")), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"prb: {RESUME}", file=sys.stderr)

@@ -20,11 +20,10 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, event
 
 from prb.errors import BadInput, MissingExtra
+from prb.redact import redact_options
 
 BUSY_SECONDS = 30.0
 PASSWORD_LENGTH = 16
-SECRET_OPTIONS = ("password", "sslpassword")
-"""Options of a PostgreSQL URL that are never shown."""
 METADATA = sa.MetaData()
 
 
@@ -127,23 +126,11 @@ def open_study(where: str) -> Database:
     database = Database(where)
     try:
         if not sa.inspect(database.engine).has_table("study"):
-            raise BadInput(f"{without_password(where)} is not a study")
+            raise BadInput(f"{redact_options(where)} is not a study")
         database.upgrade()
     except sa.exc.DBAPIError as error:
-        raise BadInput(f"{without_password(where)} cannot be opened as a study: {error.orig}".strip()) from None
+        raise BadInput(f"{redact_options(where)} cannot be opened as a study: {error.orig}".strip()) from None
     return database
-
-
-def without_password(where: str) -> str:
-    """The place of a study as it may be shown: no password, wherever the URL holds it."""
-    if "://" not in where:
-        return where
-    try:
-        url = sa.make_url(where)
-    except (sa.exc.ArgumentError, ValueError):
-        return f"{where.partition('://')[0]}://…"
-    hidden = {name: "***" for name in url.query if name.lower() in SECRET_OPTIONS}
-    return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 def study_row(connection: Connection) -> Mapping[str, Any]:
@@ -166,7 +153,7 @@ def _postgres_engine(url: str) -> Engine:
             raise BadInput(f"a study is stored in a SQLite file or in PostgreSQL, not in {parsed.drivername}")
         return sa.create_engine(parsed, pool_size=20, max_overflow=20, pool_pre_ping=True, hide_parameters=True)
     except (sa.exc.ArgumentError, ValueError):
-        raise BadInput(f"{without_password(url)} is not a database URL") from None
+        raise BadInput(f"{redact_options(url)} is not a database URL") from None
     except ModuleNotFoundError:
         raise MissingExtra("PostgreSQL", "postgres") from None
 

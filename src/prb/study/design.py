@@ -18,6 +18,7 @@ from prb.data.load import load, sample_rows
 from prb.data.retrieve import ranker, top_posts
 from prb.errors import BadInput, RunConflict
 from prb.hashing import draw
+from prb.redact import redact_options
 from prb.study.config import NewConfig
 from prb.study.database import (
     ANNOTATOR,
@@ -31,7 +32,6 @@ from prb.study.database import (
     new_pseudonym,
     new_token,
     sha256,
-    without_password,
 )
 from prb.study.judgments import has_rubric
 from prb.text.words import words
@@ -144,7 +144,7 @@ def new_study(config: NewConfig) -> NewStudy:
     if config.public:
         links = {"everybody": f"{url}/take/{public}?PROLIFIC_PID={{{{%PROLIFIC_PID%}}}}"}
     return NewStudy(
-        where=without_password(config.out),
+        where=redact_options(config.out),
         items=sum(not item["is_check"] for item in items),
         judgements=sum(a.position >= 0 and not items[a.item]["is_check"] for a in assignments),
         links=links,
@@ -227,7 +227,7 @@ def store(where: str, study: Row, items: list[Row], annotators: list[Row], assig
         with database.write() as connection:
             if connection.scalar(sa.select(STUDY.c.id)) is not None:
                 keep = True  # another process created it a moment ago
-                raise RunConflict(f"{without_password(where)} already holds a study; choose another --out")
+                raise RunConflict(f"{redact_options(where)} already holds a study; choose another --out")
             connection.execute(sa.insert(STUDY).values(id=1, **study))
             connection.execute(sa.insert(ITEM), items)
             connection.execute(sa.insert(ANNOTATOR), annotators)
@@ -239,7 +239,7 @@ def store(where: str, study: Row, items: list[Row], annotators: list[Row], assig
             log(connection, "study made", items=len(items), annotators=len(annotators))
         keep = True
     except sa.exc.DBAPIError as error:
-        raise BadInput(f"{without_password(where)} cannot hold a study: {error.orig}".strip()) from None
+        raise BadInput(f"{redact_options(where)} cannot hold a study: {error.orig}".strip()) from None
     finally:
         database.close()
         if path and not keep:
