@@ -15,7 +15,7 @@ import pytest
 
 import prb
 from prb.api import open_run
-from prb.downstream.run_columns import read_runs
+from prb.downstream.correlate import read_runs
 from prb.errors import PrbError
 from prb.evaluation.compare import CompareConfig, compare
 from prb.evaluation.outcomes import read_outcomes

@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct, convert
 
 from prb.data.load import Dataset
+from prb.downstream.correlate import short_name
 from prb.downstream.ppo import CURVES, read_curves
-from prb.downstream.run_columns import short_name
 from prb.errors import BadInput, PrbError, first_line
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec import to_builtins
 
-from prb.downstream.run_columns import short_name
+from prb.downstream.correlate import short_name
 from prb.evaluation.metrics import Facts, Rows
 from prb.evaluation.summary import compute
 from prb.models import RECORDED

@@ -11,8 +11,7 @@ import orjson
 import pytest
 
 from prb.downstream.bon import best_of_n
-from prb.downstream.run_columns import RunColumn, read_runs, resampled, short_name
-from prb.downstream.tables import Scores
+from prb.downstream.correlate import RunColumn, Scores, read_runs, resampled_columns, short_name
 from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
@@ -276,7 +275,9 @@ def items(name: str, data: str, **cells: dict[str, list[float]]) -> RunColumn:
 def test_draws_spread_as_wide_as_the_clustered_standard_error() -> None:
     rng = np.random.default_rng(0)
     means = rng.normal(size=40)
-    (column,) = resampled([items("x", "d", m={f"c{n}": [float(v)] for n, v in enumerate(means)})], ["m"], draws=4000)
+    (column,) = resampled_columns(
+        [items("x", "d", m={f"c{n}": [float(v)] for n, v in enumerate(means)})], ["m"], draws=4000
+    )
     assert column.draws is not None
     assert column.draws.shape == (4000, 1)
     # the bootstrap's variance is that of the mean with n instead of n - 1
@@ -286,14 +287,14 @@ def test_draws_spread_as_wide_as_the_clustered_standard_error() -> None:
 def test_models_that_answer_alike_on_every_item_never_change_places() -> None:
     cells = {f"c{n}": [float(n % 3)] for n in range(12)}
     lower = {name: [value[0] - 1] for name, value in cells.items()}
-    (column,) = resampled([items("x", "d", a=cells, b=lower)], ["a", "b"], draws=200)
+    (column,) = resampled_columns([items("x", "d", a=cells, b=lower)], ["a", "b"], draws=200)
     assert column.draws is not None
     assert np.ptp(column.draws[:, 0] - column.draws[:, 1]) == pytest.approx(0)
 
 
 def test_one_draw_serves_all_columns_on_the_same_data_and_no_other() -> None:
     cells = {f"c{n}": [float(n)] for n in range(12)}
-    same, again, other = resampled(
+    same, again, other = resampled_columns(
         [items("x", "d", m=cells), items("y", "d", m=cells), items("z", "e", m=cells)],
         ["m"],
         draws=50,
@@ -307,12 +308,12 @@ def test_one_draw_serves_all_columns_on_the_same_data_and_no_other() -> None:
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     table = [items("x", "d", m={f"c{n}": [float(n)] for n in range(12)})]
-    whole = resampled(table, ["m"], draws=50)[0].draws
-    monkeypatch.setattr("prb.downstream.run_columns.MAX_CELLS", 12 * 7)
+    whole = resampled_columns(table, ["m"], draws=50)[0].draws
+    monkeypatch.setattr("prb.downstream.correlate.MAX_CELLS", 12 * 7)
     assert whole is not None
-    assert (resampled(table, ["m"], draws=50)[0].draws == whole).all()
+    assert (resampled_columns(table, ["m"], draws=50)[0].draws == whole).all()
 
 
 def test_a_single_cluster_says_nothing_about_the_next() -> None:
-    (column,) = resampled([items("x", "d", m={"c": [0.5, 1.0]})], ["m"])
+    (column,) = resampled_columns([items("x", "d", m={"c": [0.5, 1.0]})], ["m"])
     assert (column.values.tolist(), column.errors, column.draws) == ([0.75], None, None)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prb.downstream.tables import ScoreColumn, Scores, checked, read_table, unfit
+from prb.downstream.correlate import ScoreColumn, Scores, checked, read_table, unfit
 from prb.errors import BadInput, UnknownName
 
 Write = Callable[..., Path]
