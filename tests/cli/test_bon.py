@@ -168,10 +168,12 @@ def test_answers_of_a_file_are_scored_and_the_run_is_repeated_from_its_config(
 
 
 def test_too_few_candidates_exit_2_with_the_number_that_works(prb: Prb, data: Path, pool: Path, tmp_path: Path) -> None:
-    said = prb("bon", "--candidates", pool, "--grader", "marks", "--dataset", data, "--out", tmp_path / "run")
+    words = ("--candidates", pool, "--grader", "marks", "--dataset", data, "--model", "length")
+    said = prb("bon", *words, "--n", 16, "--out", tmp_path / "run")
     assert (said.code, said.out) == (2, "")
     assert "row 't1a' has 2 candidates, fewer than --n 16; use --n 2" in said.err
     assert names(tmp_path) == ["pool.jsonl", "set.jsonl"]
+    assert prb("bon", *words, "--out", tmp_path / "run", "--json").json["n"] == 2  # the default is what there is
 
 
 def test_a_policy_or_candidates_are_needed_and_a_config_must_be_one(prb: Prb, pool: Path, tmp_path: Path) -> None:

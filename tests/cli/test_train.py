@@ -30,7 +30,8 @@ def test_the_line_it_ends_with_evaluates_what_was_trained(prb: Prb, data: Path, 
     assert "light: fitted on" in said.out
     *_, last = said.out.strip().splitlines()
     words = shlex.split(last.removeprefix("evaluate: prb "))
-    settings = ("--dataset", data, "--split", "train", "--trained", "count", "--out", tmp_path / "run")
+    assert words[words.index("--dataset") + 1] == str(data)
+    settings = ("--split", "train", "--trained", "count", "--out", tmp_path / "run")
     evaluated = prb(*words, *settings, "--json")
     assert evaluated.code == 0
     assert {row["model"] for row in evaluated.json["results"]} == {"random", f"personal?path={tmp_path / 'head'}"}

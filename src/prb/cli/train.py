@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 
 from prb.cli.parse import finished, parse, print_json
 
@@ -48,4 +49,4 @@ def train_model(args: Sequence[str]) -> None:
         return
     if not whole:
         say(*train_lines(result.summary))
-    print(f"evaluate: prb evaluate --model random --model '{result.spec}'")
+    print(f"evaluate: prb evaluate --dataset {quote(config.dataset)} --model random --model {quote(result.spec)}")

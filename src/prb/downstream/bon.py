@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -29,6 +30,7 @@ from prb.config import (
     Repeated,
     Seed,
     Single,
+    Size,
     UserConfig,
     config,
 )
@@ -51,6 +53,8 @@ from prb.stats.estimate import Floats, Ints, average, codes
 from prb.stats.paired import correct, difference
 from prb.summary import needs_donors
 from prb.types import Pair, RewardModel
+
+DEFAULT_N = 16
 
 
 @config
@@ -88,8 +92,8 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
     """Reward model spec; repeat for several, or add some to a folder later. Default: the embedded ones."""
     grader: Name = "embedded"
     """Grader spec: `embedded`, `llm?llm=SPEC`, or `recorded` for grades that were given elsewhere."""
-    n: Count = 16
-    """Answers for each query."""
+    n: Size = 0
+    """Answers for each query. Default: 16; with --candidates as many as every row has, up to 16."""
     best_of: Repeated[Count] = ()
     """Report best-of-k for this k; repeat for several. Default: 1, 2, 4, … N."""
     per_user: Count | None = None
@@ -118,7 +122,9 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
     def check_answers(self) -> Self:
         if (self.policy is None) == (self.candidates is None):
             raise BadInput("prb bon needs either --policy, which is sampled from, or --candidates, answers in a file")
-        if largest := max((k for k in self.best_of if k > self.n), default=None):
+        if self.policy is not None and not self.n:
+            object.__setattr__(self, "n", DEFAULT_N)
+        if self.n and (largest := max((k for k in self.best_of if k > self.n), default=None)):
             raise BadInput(f"best_of must be at most n = {self.n}, not {largest}")
         return self
 
@@ -141,6 +147,8 @@ def best_of_n(
     for note in dataset.notes:
         progress.note(note)
     pairs = gradable_pairs(dataset, config, pool, progress)
+    if pool and not config.n:
+        config = replace(config, n=min(DEFAULT_N, *(len(pool.of(pair)) for pair in pairs)))
     identity = {
         "prb": __version__,
         "bon": config.saved(),
