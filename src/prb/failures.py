@@ -129,7 +129,7 @@ def _checked(reply: Any, name: str) -> Any:
     if name.endswith(".score"):
         expected = "numbers"
         if hasattr(reply, "__float__") and not isinstance(reply, bool):
-            with suppress(TypeError, ValueError, RuntimeError):
+            with suppress(TypeError, ValueError, RuntimeError, OverflowError):
                 return float(reply)  # an int, or a scalar of numpy or torch
     elif isinstance(reply, Verdict) and reply.choice in get_args(Winner):
         return reply

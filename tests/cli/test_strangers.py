@@ -40,6 +40,7 @@ def test_what_a_plug_in_prints_does_not_spoil_the_json(prb: Any, tmp_path: Path)
     ("code", "message"),
     [
         ("['high' for _ in asks]", "Mine.score must return numbers or Failure(reason), not 'high'"),
+        ("[10**400 for _ in asks]", "Mine.score must return numbers or Failure(reason), not 1000"),
         ("[True for _ in asks]", "Mine.score must return numbers or Failure(reason), not True"),
         ("[1.0]", "Mine.score returned 1 results for 8 inputs; it must return one for each"),
         ("None", "Mine.score failed: TypeError: 'NoneType' object is not iterable"),

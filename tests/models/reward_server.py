@@ -86,7 +86,8 @@ class RewardServer:
             return special
         if self.kind == "vllm" and body.get("model") != self.model:
             return error(404, f"The model `{body.get('model')}` does not exist.", "NotFoundError")
-        return getattr(self, f"_{self.kind}")(path, body)
+        answered: Reply = getattr(self, f"_{self.kind}")(path, body)
+        return answered
 
     def _scores(self, texts: Sequence[Any], *, soft: bool = False) -> list[float]:
         rewards = [self.reward(text) for text in texts]
