@@ -259,8 +259,8 @@ class Users:
         if donor == item.user:
             return False
         own, lent = history_digests(History(item.profile, item.choices)), self._of[donor].digests
-        shown = {"posts": slice(0, 1), "choices": slice(1, 2), "both": slice(0, 2)}[kind]
-        return own[shown] != lent[shown] or not any(own[shown])
+        shown = {"posts": (0,), "choices": (1,), "both": (0, 1)}[kind]
+        return any(own[part] != lent[part] for part in shown) or not any(own[part] for part in shown)
 
     def history(self, user: str) -> History:
         start, length, _ = self._of[user]

@@ -74,6 +74,8 @@ def about(user: str, facts: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def field(row: Mapping[str, Any], name: str) -> Any:
+    if not isinstance(row, Mapping):
+        raise BadRow(f"what holds `{name}` must be an object")
     if row.get(name) is None:
         raise BadRow(f"`{name}` is missing")
     return row[name]

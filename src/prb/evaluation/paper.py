@@ -249,5 +249,6 @@ def evaluate_personalized_reward(
     odds = math.exp(-abs(score))
     predicted = 1 / (1 + odds) if score >= 0 else odds / (1 + odds)
     alignment = min(1.0, max(0.0, 1 - abs(predicted - human_preference_score)))
-    scores = {"predicted_reward": predicted, "human_preference_score": human_preference_score}
-    return PersonalizedReward(**scores, alignment_score=alignment)
+    return PersonalizedReward(
+        predicted_reward=predicted, human_preference_score=human_preference_score, alignment_score=alignment
+    )

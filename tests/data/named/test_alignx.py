@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.data.named.reading import Row, problems, read
+from tests.data.named.reading import Row, read
 
 ROW: Row = {
     "prompt": "A post?",
@@ -52,21 +52,3 @@ def test_the_benchmark_files_beside_it_are_read_too(write: Any) -> None:
     first, second = read(write(soups, letters))
     assert [post["text"] for post in first["profile"]] == ["An expert."]
     assert (second["chosen"], second["rejected"]) == ("Since.", "No.")
-
-
-@pytest.mark.parametrize(
-    ("row", "says"),
-    [
-        ({**ROW, "chosen": None}, "`chosen` is missing"),
-        ({**ROW, "User-Generated Content": "none"}, "`User-Generated Content` must be a list of objects"),
-        ({**ROW, "Pair-wise Comparative Feedback": [{"prompt": "x", "chosen": "y"}]}, "`rejected` is missing"),
-        (
-            {"prompt": "p", "responseA": "a", "responseB": "b", "answer": "both"},
-            "`answer` is 'both'; must be Response A",
-        ),
-        ([1], "a row must be an object"),
-    ],
-)
-def test_a_damaged_row_is_named_with_file_number_and_field(write: Any, row: Any, says: str) -> None:
-    [problem] = problems(write(ROW, row))
-    assert problem.startswith(f"AlignX.json:2: {says}")

@@ -12,7 +12,7 @@ import pytest
 
 from prb.data.source import open_source
 from prb.errors import BadInput
-from tests.data.named.reading import Row, problems, read
+from tests.data.named.reading import Row, read
 
 
 def response(contents: str, *scores: int) -> Row:
@@ -65,20 +65,6 @@ def test_the_answer_scored_highest_meets_those_below(tmp_path: Path) -> None:
 def test_answers_scored_alike_give_no_row(tmp_path: Path) -> None:
     alike = {**VALUE, "response_list": [response("a", 1, 2, 3, 4), response("b", 4, 3, 2, 1)]}
     assert read(write(tmp_path, query("u2", "1", alike))) == []
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        ("{broken", "`meta_test_set_value` must be an object in JSON"),
-        ({**VALUE, "response_list": []}, "`response_list` must be a list that is not empty"),
-        ({**VALUE, "response_list": [{"contents": "a"}]}, "`need_alignment` is missing"),
-        ({**VALUE, "query": ""}, "`query` is empty"),
-    ],
-)
-def test_a_damaged_row_is_named_with_file_line_and_field(tmp_path: Path, value: Any, says: str) -> None:
-    spec = write(tmp_path, query("u1", "1", VALUE), query("u1", "2", value))
-    assert problems(spec) == [f"meta_test_set.parquet:2: {says}"]
 
 
 def test_a_folder_without_the_table_is_refused(tmp_path: Path) -> None:

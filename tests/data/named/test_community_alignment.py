@@ -8,11 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from prb.data.source import open_source
 from prb.data.votes import retest
-from tests.data.named.reading import Row, problems, read
+from tests.data.named.reading import Row, read
 
 Write = Callable[..., Path]
 
@@ -76,17 +75,3 @@ def test_parquet_leaves_missing_turns_out_and_the_filtered_part_is_not_read_twic
     pq.write_table(pa.Table.from_pylist([ANN, BOB]), tmp_path / "full.parquet")
     pq.write_table(pa.Table.from_pylist([{**BOB, "split": "filtered"}]), tmp_path / "part.parquet")
     assert [row["id"] for row in read(spec(tmp_path))] == ["c1-t0", "c1-t1", "c2-t0"]
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"annotator_id": None}, "`annotator_id` is missing"),
-        ({"first_turn_preferred_response": "response_e"}, "`first_turn_preferred_response` is 'response_e', a reply"),
-        ({"first_turn_response_b": ""}, "`first_turn_preferred_response` is 'response_b', a reply that is missing"),
-        ({"first_turn_prompt": 7}, "prompts and responses must be text"),
-    ],
-)
-def test_a_damaged_row_is_named_with_file_line_and_field(write_jsonl: Write, change: Row, says: str) -> None:
-    [problem] = problems(spec(write_jsonl([BOB, {**ANN, **change}])))
-    assert problem.startswith(f"set.jsonl:2: {says}")

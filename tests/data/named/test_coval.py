@@ -10,7 +10,7 @@ import pytest
 
 from prb.data.source import open_source
 from prb.errors import BadInput
-from tests.data.named.reading import Row, problems, read
+from tests.data.named.reading import Row, read
 
 Write = Callable[..., Path]
 
@@ -71,19 +71,6 @@ def test_annotators_who_put_different_replies_first_are_twins(folder: Path) -> N
 def test_the_file_may_be_named_itself_and_annotators_be_absent(write_jsonl: Write) -> None:
     rows = read(f"coval?path={write_jsonl(ROWS)}")
     assert (len(rows), rows[0]["profile"]) == (3, [])
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"prompt": "text"}, "`prompt` must be an object"),
-        ({"responses": []}, "`responses` must be a list that is not empty"),
-        ({"metadata": {"assessments": [assessment("ann", "A>E")]}}, "`ranking` 'A>E' names 'E', which is no response"),
-        ({"metadata": {"assessments": [{**assessment("", "A>B")}]}}, "`annotator_id` must be text or an integer"),
-    ],
-)
-def test_a_damaged_row_is_named_with_file_line_and_field(write_jsonl: Write, change: Row, says: str) -> None:
-    assert problems(f"coval?path={write_jsonl([ROWS[1], {**ROWS[0], **change}])}") == [f"set.jsonl:2: {says}"]
 
 
 def test_a_folder_without_comparisons_is_refused(tmp_path: Path) -> None:

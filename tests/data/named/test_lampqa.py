@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 
 from prb.data.load import load_pairs
 from tests.data.named.reading import Row, problems, read
@@ -56,23 +55,6 @@ def test_a_real_question_with_its_graded_answers_loads(tmp_path: Path, write_jso
     assert (pair.question, len(pair.profile)) == ("How to efficiently farm iron nuggets?", 10)
     assert pair.chosen.startswith("To efficiently farm iron nuggets, start by identifying")
     assert pair.rubric[0].aspect == "Quantity of iron nuggets required"
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"id": None}, "`id` is missing"),
-        ({"question": " "}, "`question` is empty"),
-        ({"profile": [{"id": "x"}]}, "`profile` must be a list of objects with `text`"),
-        ({"rubric_aspects": "none"}, "`rubric_aspects` must be a list of objects with `aspect`"),
-    ],
-)
-def test_a_damaged_row_is_named_with_file_number_and_field(
-    tmp_path: Path, write_jsonl: Write, change: Row, says: str
-) -> None:
-    folder = publish(tmp_path, {**ROW, "id": "0_2_1"}, {**ROW, **change})
-    answers = write_jsonl(graded("0_2_7", 1, 0))
-    assert problems(f"lampqa?path={folder}&answers={answers}") == [f"Art_and_Entertainment/test.json:2: {says}"]
 
 
 def test_a_damaged_grade_is_named_too(tmp_path: Path, write_jsonl: Write) -> None:

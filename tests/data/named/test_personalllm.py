@@ -60,19 +60,6 @@ def test_with_several_raters_there_are_twins(write_jsonl: Write) -> None:
     assert read(spec(write_jsonl([table_row(1)]), mirror="true")) == []
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"prompt": None}, "`prompt` is missing"),
-        ({"response_3_gemma_2b": "high"}, "`response_3_gemma_2b` must be a number"),
-        ({"response_3_gemma_2b": None}, "`response_3_gemma_2b` is missing"),
-        ({f"response_{r}": "" for r in range(1, 8)}, "`response_1` … `response_8` must hold at least two answers"),
-    ],
-)
-def test_a_damaged_row_is_named_with_file_line_and_field(write_jsonl: Write, change: Row, says: str) -> None:
-    assert problems(spec(write_jsonl([table_row(1), table_row(2, **change)]))) == [f"set.jsonl:2: {says}"]
-
-
 def test_the_scales_are_the_published_ones(shared_data: Path) -> None:
     published = orjson.loads((shared_data / "formats" / "personalllm" / "reward_models.json").read_bytes())
     assert list(SCALES) == sorted(published)

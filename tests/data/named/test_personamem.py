@@ -93,20 +93,6 @@ def test_the_real_questions_load(shared_data: Path) -> None:
     assert all(row["profile"] for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"correct_answer": "(e)"}, "`correct_answer` is '(e)', which is none of the options"),
-        ({"all_options": "['Steak', 'Ham']"}, "`all_options` must hold texts that begin with (a), (b), …, not 'Steak'"),
-        ({"all_options": "[broken"}, "`all_options` must be a list that is not empty"),
-        ({"shared_context_id": "xyz"}, "`shared_context_id` 'xyz' is not in shared_contexts_32k.jsonl"),
-        ({"end_index_in_shared_context": "soon"}, "`end_index_in_shared_context` must be an integer"),
-    ],
-)
-def test_a_damaged_question_is_named_with_file_line_and_field(tmp_path: Path, change: Row, says: str) -> None:
-    assert problems(f"personamem?path={first(tmp_path, **change)}") == [f"questions_32k.csv:3: {says}"]
-
-
 def test_a_size_that_is_not_there_and_a_lost_context_file_are_refused(tmp_path: Path, shared_data: Path) -> None:
     folder = first(tmp_path)
     with pytest.raises(BadInput, match=r"holds none of questions_128k.csv"):
@@ -138,13 +124,11 @@ def test_version_2_has_its_chats_in_files_and_its_preference_is_hidden(tmp_path:
     assert again["question"] == "I do not eat meat."
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"chat_history_32k_link": "data/lost.json"}, "`chat_history_32k_link` 'data/lost.json' does not exist"),
-        ({"incorrect_answers": ""}, "`incorrect_answers` is missing"),
-        ({"user_query": "{}"}, "`user_query.0.content` must be text"),
-    ],
-)
-def test_a_damaged_row_of_version_2_is_named(tmp_path: Path, change: Row, says: str) -> None:
-    assert problems(f"personamem?path={second(tmp_path, **change)}") == [f"benchmark.csv:3: {says}"]
+@pytest.mark.parametrize("link", ["../outside.json", "absolute"])
+def test_a_link_that_leaves_the_folder_is_not_followed(tmp_path: Path, link: str) -> None:
+    outside, folder = tmp_path / "outside.json", tmp_path / "set"
+    outside.write_bytes(orjson.dumps(CHAT))
+    folder.mkdir()
+    link = str(outside) if link == "absolute" else link
+    said = f"benchmark.csv:3: `chat_history_32k_link` {link!r} does not exist"
+    assert problems(f"personamem?path={second(folder, chat_history_32k_link=link)}") == [said]

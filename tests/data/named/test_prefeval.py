@@ -11,7 +11,7 @@ import pytest
 
 from prb.data.source import open_source
 from prb.errors import BadInput
-from tests.data.named.reading import Row, problems, read
+from tests.data.named.reading import Row, read
 
 Write = Callable[..., Path]
 BASE: Row = {"preference": "I eat no meat.", "question": "Dinner?", "explanation": "Steak comes to mind."}
@@ -61,24 +61,6 @@ def test_the_thousand_real_rows_load_in_every_form(shared_data: Path, form: str)
     assert {len(row["rejected"]) for row in rows} == {3}
     assert all(row["profile"] for row in rows)
     assert len({row["category"] for row in rows}) == 20
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"options": {"classification_task_options": ["One."]}}, "an option must be text, and there must be at least"),
-        ({"options": {"classification_task_options": None}}, "`classification_task_options` is missing"),
-        ({"options": {"preference": ""}}, "`preference` is empty"),
-        (
-            {"persona": {"question": "Else?"}},
-            "`question` is not that of the same row of implicit_preference/persona-dri",
-        ),
-        ({"persona": {"conversation": []}}, "`conversation` must be an object"),
-    ],
-)
-def test_a_damaged_row_is_named_with_file_number_and_field(tmp_path: Path, changes: Row, says: str) -> None:
-    [problem] = problems(f"prefeval?path={publish(tmp_path, **changes)}")
-    assert problem.startswith(f"food.json:2: {says}")
 
 
 def test_a_folder_without_the_lists_is_refused(tmp_path: Path) -> None:

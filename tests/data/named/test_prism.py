@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from prb.data.load import load, load_pairs
-from prb.errors import BadData, BadInput
+from prb.data.load import load_pairs
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
 from tests.data.named.reading import read
@@ -122,32 +121,6 @@ def test_turns_without_a_choice_give_no_pair_and_end_the_conversation(write_json
     silent = conversation("c5", "u3", " ", answer(0, "a", 9, True), answer(1, "b", 1))
     path = write_jsonl([undecided, silent, THIRD], name="conversations.jsonl")
     assert [row["id"] for row in read(f"prism?path={path}")] == ["c3-t0"]
-
-
-def test_bad_rows_are_told_with_their_line(write_jsonl: Write, tmp_path: Path) -> None:
-    damaged: list[Any] = [
-        {"conversation_id": "x", "user_id": "u"},
-        {**THIRD, "conversation_history": ["hi"]},
-        {**THIRD, "user_id": None},
-        {**THIRD, "conversation_history": [{"role": "owl", "content": "Hu!"}]},
-        conversation("c", "u", "Well?", answer(0, "a", 1, True, turn="first")),  # type: ignore[arg-type]
-    ]
-    path = write_jsonl([THIRD, *damaged], name="conversations.jsonl")
-    with pytest.raises(BadData) as found:
-        load(f"prism?path={path}")
-    assert [(p.line, p.what) for p in found.value.problems] == [  # type: ignore[attr-defined]
-        (2, "`conversation_history` is missing"),
-        (3, "`conversation_history.0` must be a message"),
-        (4, "`user_id` is missing"),
-        (
-            5,
-            "`conversation_history.0.role` is 'owl'; known are user, assistant, model, system and their usual synonyms",
-        ),
-        (6, "`conversation_history.1.turn` must be an integer"),
-    ]
-    assert load(f"prism?path={path}", skip_bad=True).index.ids == ["c3-t0"]
-    with pytest.raises(BadInput, match=r"empty/conversations.jsonl does not exist"):
-        load(f"prism?path={tmp_path / 'empty'}/conversations.jsonl")
 
 
 def test_real_turns_load(shared_data: Path, write_jsonl: Write) -> None:

@@ -68,26 +68,6 @@ def test_parquet_and_rows_without_id_or_subset_are_read_too(tmp_path: Path) -> N
     assert load(spec(path)).index.ids == ["all-1", "all-2"]
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"chosen": None}, "`chosen` is missing"),
-        ({"rejected": []}, "`rejected` is empty"),
-        ({"rejected": ["a", 3]}, "`rejected.1` must be text"),
-        ({"prompt": 7}, "`question` must be text"),
-        ({"rejected": "An apple."}, "`chosen` and `rejected` are the same text"),
-        ({"prompt": " "}, "`question` is empty"),
-        ({"prompt": PROMPT[:2]}, "the last message of `question` must be the user's"),
-        ({"prompt": None}, "`question` is missing"),
-    ],
-)
-def test_bad_rows_are_told_with_their_line(write_jsonl: Write, change: dict[str, Any], says: str) -> None:
-    path = write_jsonl([FIRST, {**FIRST, "id": 1, **change}])
-    with pytest.raises(BadData, match=f"set.jsonl:2: {says}"):
-        load(spec(path))
-    assert len(load(spec(path), skip_bad=True)) == 1
-
-
 def test_missing_fields_rows_that_are_no_objects_and_missing_files_are_told(write_jsonl: Write) -> None:
     path = write_jsonl([{"prompt": "p", "chosen": "c"}, [1]])
     with pytest.raises(BadData, match=r"`rejected` is missing(.|\n)*a row must be an object"):

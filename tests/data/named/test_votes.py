@@ -129,23 +129,6 @@ def test_the_name_of_a_source_makes_it_again(write_jsonl: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"choice": "C"}, "`choice` is 'C'; an answer is called a, b, 0, 1"),
-        ({"answers": ["x"]}, "`answers` must hold at least two answers"),
-        ({"answers": ["x", ""]}, "`answers` must be a list of texts"),
-        ({"prompt": " "}, "`prompt` is empty"),
-        ({"user": None}, "`user` is missing"),
-        ({"prompt": [{"role": "assistant", "content": "x"}]}, "the last message of `prompt` must be the user's"),
-    ],
-)
-def test_a_damaged_vote_is_named_with_file_line_and_field(write_jsonl: Write, change: Row, says: str) -> None:
-    path = write_jsonl([VOTES[0], {**VOTES[1], **change}, VOTES[2]])
-    assert problems(f"votes?path={path}") == [f"set.jsonl:2: {says}"]
-    assert len(list(open_source(f"votes?path={path}").rows())) == 3
-
-
-@pytest.mark.parametrize(
     ("ranking", "says"),
     [("A>A", "names 'A' twice"), ("A", "ranks 1 of 2 answers"), ("A>C", "is 'C'"), (7, "must be a ranking such as")],
 )

@@ -77,7 +77,7 @@ class Questions:
         if right not in options:
             raise BadRow(f"`correct_answer` is {row['correct_answer']!r}, which is none of the options")
         end = text(row, "end_index_in_shared_context").strip()
-        if not end.isdecimal():
+        if not end.isdecimal() or len(end) > 9:
             raise BadRow("`end_index_in_shared_context` must be an integer")
         name = identifier(row, "shared_context_id")
         if name not in self._offsets:
@@ -102,7 +102,7 @@ class Questions:
         user, link = f"persona{identifier(row, 'persona_id')}", f"chat_history_{self.settings.size}_link"
         chat = text(row, link)  # links begin at the root of the dataset, which is a folder above the CSV
         path = next((p / chat for p in self.path.parents[:4] if (p / chat).is_file()), None)
-        if path is None:
+        if path is None or Path(chat).is_absolute() or ".." in Path(chat).parts:
             raise BadRow(f"`{link}` {chat!r} does not exist")
         preference = str(row.get("preference") or "")
         return pair(
@@ -150,9 +150,11 @@ def _shared_context(path: Path, offset: int, name: str) -> list[Any]:
     with path.open("rb") as file:
         file.seek(offset)
         try:
-            messages: list[Any] = orjson.loads(file.readline())[name]
+            messages = orjson.loads(file.readline())[name]
         except orjson.JSONDecodeError:
             raise BadRow(f"`shared_context_id` {name!r} is broken JSON in {path.name}") from None
+    if not isinstance(messages, list):
+        raise BadRow(f"`shared_context_id` {name!r} must be a list of messages in {path.name}")
     return messages
 
 

@@ -1,0 +1,195 @@
+"""Damaged files of every named dataset: a wrong row is named with file, line and field; nothing is a traceback."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from prb.data.load import load
+from prb.data.source import DATASETS, open_source
+from prb.errors import BadData, PrbError
+from tests.chaos.damage import change_byte, cut_off, edit_json, edit_line, empty, remove_bytes, repeat_bytes
+from tests.chaos.jobs import times
+from tests.data.named import test_alignx as alignx
+from tests.data.named import test_bespoke as bespoke
+from tests.data.named import test_community_alignment as community
+from tests.data.named import test_coval as coval
+from tests.data.named import test_lampqa as lampqa
+from tests.data.named import test_personalllm as personalllm
+from tests.data.named import test_personalrewardbench as personalrewardbench
+from tests.data.named import test_personamem as personamem
+from tests.data.named import test_prefeval as prefeval
+from tests.data.named import test_prism as prism
+from tests.data.named import test_rewardbench as rewardbench
+from tests.data.named import test_votes as votes
+from tests.data.named.reading import problems
+
+Change = Any
+"""Fields of the second row to change, or another row in its place."""
+
+
+def changed(row: dict[str, Any], change: Change) -> Any:
+    return {**row, **change} if isinstance(change, dict) else change
+
+
+def lines(folder: Path, *rows: Any, name: str = "set.jsonl") -> Path:
+    (folder / name).write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+    return folder / name
+
+
+def lampqa_sample(folder: Path, change: Change) -> str:
+    path = lampqa.publish(folder, {**lampqa.ROW, "id": "0_2_1"}, changed(lampqa.ROW, change))
+    answers = lines(folder, *lampqa.graded("0_2_7", 1, 0), name="graded.jsonl")
+    return f"lampqa?path={path}&answers={answers}"
+
+
+def alignx_sample(folder: Path, change: Change) -> str:
+    (folder / "set.json").write_bytes(orjson.dumps([alignx.ROW, changed(alignx.ROW, change)]))
+    return f"alignx?path={folder / 'set.json'}"
+
+
+def bespoke_sample(folder: Path, change: Change) -> str:
+    second = changed(bespoke.VALUE, change)
+    return bespoke.write(folder, bespoke.query("u1", "1", bespoke.VALUE), bespoke.query("u1", "2", second))
+
+
+def prism_sample(folder: Path, change: Change) -> str:
+    lines(folder, *prism.SURVEY, name="survey.jsonl")
+    lines(folder, prism.SECOND, changed(prism.THIRD, change), name="conversations.jsonl")
+    return f"prism?path={folder}"
+
+
+def one_file(name: str, first: Any, second: Any) -> Callable[[Path, Change], str]:
+    return lambda folder, change: f"{name}?path={lines(folder, first, changed(second, change))}"
+
+
+SAMPLES: dict[str, Callable[[Path, Change], str]] = {
+    "alignx": alignx_sample,
+    "bespoke": bespoke_sample,
+    "community-alignment": one_file("community-alignment", community.BOB, community.ANN),
+    "coval": one_file("coval", coval.ROWS[1], coval.ROWS[0]),
+    "lampqa": lampqa_sample,
+    "personalllm": one_file("personalllm", personalllm.table_row(1), personalllm.table_row(2)),
+    "personalrewardbench": one_file("personalrewardbench", personalrewardbench.ROWS[1], personalrewardbench.ROWS[4]),
+    "personamem": lambda folder, change: f"personamem?path={personamem.first(folder, **change)}",
+    "personamem 2": lambda folder, change: f"personamem?path={personamem.second(folder, **change)}",
+    "prefeval": lambda folder, change: f"prefeval?path={prefeval.publish(folder, **change)}",
+    "prism": prism_sample,
+    "rewardbench": one_file("rewardbench", rewardbench.SECOND, rewardbench.FIRST),
+    "votes": one_file("votes", votes.VOTES[0], votes.VOTES[1]),
+}
+"""Writes two sound rows, the second one changed, and returns the spec."""
+
+FOLDER, TABLE, SET = "Art_and_Entertainment/test.json:2", "meta_test_set.parquet:2", "set.jsonl:2"
+LINK = "chat_history_32k_link"
+OWL = [{"role": "owl", "content": "Hu!"}]
+LATE = prism.conversation("c", "u", "Well?", prism.answer(0, "a", 1, True, turn="first"))  # type: ignore[arg-type]
+DAMAGED: list[tuple[str, str, Change, str]] = [
+    ("alignx", "set.json:2", {"chosen": None}, "`chosen` is missing"),
+    ("alignx", "set.json:2", {"User-Generated Content": "none"}, "`User-Generated Content` must be a list of objects"),
+    ("alignx", "set.json:2", {"Pair-wise Comparative Feedback": [{"chosen": "y"}]}, "`prompt` is missing"),
+    ("alignx", "set.json:2", {"responseA": "a", "responseB": "b", "answer": "both"}, "`answer` is 'both'; must be"),
+    ("alignx", "set.json:2", [1], "a row must be an object"),
+    ("bespoke", TABLE, "{broken", "`meta_test_set_value` must be an object in JSON"),
+    ("bespoke", TABLE, {"response_list": []}, "`response_list` must be a list that is not empty"),
+    ("bespoke", TABLE, {"response_list": [{"contents": "a"}]}, "`need_alignment` is missing"),
+    ("bespoke", TABLE, {"query": ""}, "`query` is empty"),
+    ("community-alignment", SET, {"annotator_id": None}, "`annotator_id` is missing"),
+    ("community-alignment", SET, {"first_turn_preferred_response": "response_e"}, "`first_turn_preferred_response` is"),
+    ("community-alignment", SET, {"first_turn_response_b": ""}, "`first_turn_preferred_response` is 'response_b', a"),
+    ("community-alignment", SET, {"first_turn_prompt": 7}, "prompts and responses must be text"),
+    ("coval", SET, {"prompt": "text"}, "`prompt` must be an object"),
+    ("coval", SET, {"responses": []}, "`responses` must be a list that is not empty"),
+    ("coval", SET, {"metadata": {"assessments": [coval.assessment("ann", "A>E")]}}, "`ranking` 'A>E' names 'E', which"),
+    ("coval", SET, {"metadata": {"assessments": [coval.assessment("", "A>B")]}}, "`annotator_id` must be text or an"),
+    ("lampqa", FOLDER, {"id": None}, "`id` is missing"),
+    ("lampqa", FOLDER, {"question": " "}, "`question` is empty"),
+    ("lampqa", FOLDER, {"profile": [{"id": "x"}]}, "`profile` must be a list of objects with `text`"),
+    ("lampqa", FOLDER, {"rubric_aspects": "none"}, "`rubric_aspects` must be a list of objects with `aspect`"),
+    ("personalllm", SET, {"prompt": None}, "`prompt` is missing"),
+    ("personalllm", SET, {"response_3_gemma_2b": "high"}, "`response_3_gemma_2b` must be a number"),
+    ("personalllm", SET, {"response_3_gemma_2b": None}, "`response_3_gemma_2b` is missing"),
+    ("personalllm", SET, {f"response_{r}": "" for r in range(1, 8)}, "`response_1` … `response_8` must hold at least"),
+    ("personalrewardbench", SET, {"user_id": None}, "`user_id` is missing"),
+    ("personalrewardbench", SET, {"context": []}, "`context` must be a list of messages"),
+    ("personalrewardbench", SET, {"chosen": "text"}, "`chosen.0` must be a message"),
+    ("personalrewardbench", SET, {"rejected": {"role": "model", "content": " "}}, "`rejected` is empty"),
+    ("personalrewardbench", SET, {"split": "holdout"}, "`split` is 'holdout'; must be train, val or test"),
+    ("personamem", "questions_32k.csv:3", {"correct_answer": "(e)"}, "`correct_answer` is '(e)', which is none of"),
+    ("personamem", "questions_32k.csv:3", {"all_options": "['Steak', 'Ham']"}, "`all_options` must hold texts that"),
+    ("personamem", "questions_32k.csv:3", {"all_options": "[broken"}, "`all_options` must be a list that is not empty"),
+    ("personamem", "questions_32k.csv:3", {"shared_context_id": "xyz"}, "`shared_context_id` 'xyz' is not in shared_"),
+    (
+        "personamem",
+        "questions_32k.csv:3",
+        {"end_index_in_shared_context": "x"},
+        "`end_index_in_shared_context` must",
+    ),
+    (
+        "personamem 2",
+        "benchmark.csv:3",
+        {"chat_history_32k_link": "lost.json"},
+        "`chat_history_32k_link` 'lost.json' d",
+    ),
+    ("personamem 2", "benchmark.csv:3", {"incorrect_answers": ""}, "`incorrect_answers` is missing"),
+    ("personamem 2", "benchmark.csv:3", {"user_query": "{}"}, "`user_query.0.content` must be text"),
+    ("prefeval", "food.json:2", {"options": {"classification_task_options": ["One."]}}, "an option must be text, and"),
+    ("prefeval", "food.json:2", {"options": {"classification_task_options": None}}, "`classification_task_options` is"),
+    ("prefeval", "food.json:2", {"options": {"preference": ""}}, "`preference` is empty"),
+    ("prefeval", "food.json:2", {"persona": {"question": "Else?"}}, "`question` is not that of the same row of impl"),
+    ("prefeval", "food.json:2", {"persona": {"conversation": []}}, "`conversation` must be an object"),
+    ("prism", "conversations.jsonl:2", {"conversation_history": None}, "`conversation_history` is missing"),
+    ("prism", "conversations.jsonl:2", {"conversation_history": ["hi"]}, "`conversation_history.0` must be a message"),
+    ("prism", "conversations.jsonl:2", {"user_id": None}, "`user_id` is missing"),
+    ("prism", "conversations.jsonl:2", {"conversation_history": OWL}, "`conversation_history.0.role` is 'owl'; known"),
+    ("prism", "conversations.jsonl:2", LATE, "`conversation_history.1.turn` must be an integer"),
+    ("votes", SET, {"choice": "C"}, "`choice` is 'C'; an answer is called a, b, 0, 1"),
+    ("votes", SET, {"answers": ["x"]}, "`answers` must hold at least two answers"),
+    ("votes", SET, {"answers": ["x", ""]}, "`answers` must be a list of texts"),
+    ("votes", SET, {"prompt": " "}, "`prompt` is empty"),
+    ("votes", SET, {"user": None}, "`user` is missing"),
+    ("votes", SET, {"prompt": [{"role": "assistant", "content": "x"}]}, "the last message of `prompt` must be the us"),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "change", "says"), DAMAGED)
+def test_a_damaged_row_is_named_with_file_line_and_field(
+    name: str, place: str, change: Change, says: str, tmp_path: Path
+) -> None:
+    spec = SAMPLES[name](tmp_path, change)
+    [problem] = problems(spec)
+    assert problem.startswith(f"{place}: {says}")
+    with pytest.raises(BadData):
+        load(spec, split="all")
+    whole = len(list(open_source(SAMPLES[name](_folder(tmp_path / "whole"), {})).rows()))
+    assert len(list(open_source(spec).rows())) <= whole
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_whatever_happens_to_its_files_a_dataset_loads_or_says_why_not(name: str, tmp_path: Path) -> None:
+    changes = [change_byte, remove_bytes, repeat_bytes, cut_off, empty, edit_json, edit_json, edit_line, edit_line]
+    for seed in range(times(25, 2_000)):
+        draws, folder = random.Random(f"{name}{seed}"), _folder(tmp_path / str(seed))
+        spec = SAMPLES[name](folder, {})
+        path = draws.choice(sorted(file for file in folder.rglob("*") if file.is_file()))
+        path.write_bytes(draws.choice(changes)(path.read_bytes(), draws))
+        with suppress(PrbError):
+            load(spec, split="all", skip_bad=True)
+            load(spec, split="all")
+
+
+def test_every_dataset_that_reads_files_has_a_sample() -> None:
+    made = {"mirror", "simulate"}
+    assert {name for name in DATASETS if name in SAMPLES} == {name for name in SAMPLES if name in DATASETS}
+    assert set(DATASETS) - made <= {name.partition(" ")[0] for name in SAMPLES} | {"tiny"}
