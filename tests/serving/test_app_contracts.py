@@ -22,7 +22,7 @@ from prb.serving.app import (
     score_reply,
 )
 from prb.serving.server import MODEL_ERROR
-from prb.types import Ask, Choice, Failure, Post, Query, Reward, Turn
+from prb.types import Ask, Choice, Failure, Post, Query, Turn
 from tests.serving.fakes import ask
 
 
@@ -49,7 +49,7 @@ def test_a_request_becomes_one_ask_an_answer_about_one_query() -> None:
 
 
 @pytest.mark.parametrize("field", ["rubric", "rubric_aspects", "narrative", "profile", "post"])
-def test_there_is_no_field_for_the_rubric_and_no_misspelt_field_is_overlooked(field: str) -> None:
+def test_there_is_no_field_for_the_rubric_and_no_misspelled_field_is_overlooked(field: str) -> None:
     assert refused(query={"question": "q", field: "x"}, answers=["a"]).startswith(f"query.{field}: ")
 
 
@@ -73,11 +73,6 @@ def test_a_wrong_request_is_told_where_it_is_wrong(body: dict[str, Any], place: 
 
 def test_a_refusal_does_not_repeat_what_was_sent() -> None:
     assert "secret" not in refused(query={"question": {"secret": 1}}, answers=["a"])
-
-
-def test_openrlhf_sends_whole_texts_and_the_answer_is_what_follows_the_prompt() -> None:
-    prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    assert rewards([prompt + "Hello."], [prompt], [LABEL]) == [ask("q", "Hello.")]
 
 
 @pytest.mark.parametrize("end", END_MARKERS)
@@ -185,22 +180,6 @@ def test_of_many_errors_only_the_first_is_collected(kind: Any, body: dict[str, A
     assert first_problem(caught.value.errors()).startswith(place)
 
 
-def test_a_reply_has_a_score_and_what_was_cut_for_each_answer() -> None:
-    made = score_reply([Reward(1.5, cut=2), -3.0], partial=False, model="m", fingerprint="f")
-    assert made.model_dump() == {
-        "scores": [1.5, -3.0],
-        "failures": [None, None],
-        "cut": [2, 0],
-        "model": "m",
-        "fingerprint": "f",
-    }
-
-
-def test_a_partial_reply_has_a_reason_in_place_of_a_score() -> None:
-    made = score_reply([1.0, Failure("too long", "by far")], partial=True, model="m", fingerprint="f")
-    assert (made.scores, made.failures) == ([1.0, None], [None, "too long: by far"])
-
-
 @pytest.mark.parametrize(
     ("failure", "status"), [(Failure("no verdict"), 422), (Failure(MODEL_ERROR, "ValueError"), 502)]
 )
@@ -209,14 +188,6 @@ def test_one_failure_fails_a_request_that_did_not_ask_for_parts(failure: Failure
         with pytest.raises(Refused, match="no score for 1 of 2 answers") as caught:
             make([1.0, failure])
         assert (caught.value.status, caught.value.failures) == (status, [None, str(failure)])
-
-
-def test_openrlhf_gets_rewards_scores_and_numbers_to_log() -> None:
-    assert reward_reply([Reward(0.5, cut=3), 1.0]).model_dump() == {
-        "rewards": [0.5, 1.0],
-        "scores": [0.5, 1.0],
-        "extra_logs": {"cut": [3.0, 0.0]},
-    }
 
 
 def test_a_query_may_hold_past_choices_and_earlier_turns() -> None:

@@ -1,4 +1,4 @@
-"""Concurrent asks become batches: grouped, bounded, in order of waiting, and never at a neighbour's expense."""
+"""Concurrent asks become batches: grouped, bounded, in order of waiting, and never at a neighbor's expense."""
 
 from __future__ import annotations
 

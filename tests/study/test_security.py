@@ -19,7 +19,7 @@ from prb.serving import http
 from prb.study import admin, site
 from prb.study.app import serve
 from prb.study.config import ServeConfig
-from prb.study.database import ANNOTATOR, AUDIT, REPLY, STUDY, replace_password
+from prb.study.database import AUDIT, REPLY, STUDY, replace_password
 from prb.types import visible
 from tests.conftest import make_row
 from tests.study.conftest import AFTER, BEFORE, PASSWORD, Make
@@ -90,12 +90,6 @@ def test_nothing_a_participant_writes_is_markup(make: Make) -> None:
 def test_hidden_and_reordering_characters_are_shown_by_their_code() -> None:
     assert visible("a\u202eb\u2069\x07c\n\td") == "a⟨U+202E⟩b⟨U+2069⟩⟨U+0007⟩c\n\td"
     assert visible("שלום, عالم, 你好 – naïve") == "שלום, عالم, 你好 – naïve"
-
-
-def test_a_megabyte_of_answer_is_shown_whole(make: Make) -> None:
-    long = "word " * 200_000
-    study = make([make_row(1, chosen=long)], annotators=1, overlap=1, checks=0)
-    assert study.person().open("/task").count("word ") >= 200_000
 
 
 def test_a_megabyte_of_form_is_refused_and_nothing_is_kept(make: Make) -> None:
@@ -367,15 +361,6 @@ def test_listening_to_everybody_needs_a_public_address(make: Make) -> None:
         serve(ServeConfig(study=where, host="0.0.0.0"), print)
     with pytest.raises(BadInput, match=r"is not a URL like https://study\.example\.org"):
         serve(ServeConfig(study=where, url="study.example.org"), print)
-
-
-def test_pseudonyms_say_nothing_of_the_person(make: Make) -> None:
-    one, two = make(), make()
-    names = []
-    for study in (one, two):
-        with study.database.read() as connection:
-            names += connection.scalars(sa.select(ANNOTATOR.c.pseudonym)).all()
-    assert len(set(names)) == 6
 
 
 def test_a_client_that_leaves_in_mid_form_leaves_no_line_in_the_log(
