@@ -23,6 +23,8 @@ from prb.data.source import MemorySource
 from prb.downstream.candidates import read_pool
 from prb.downstream.correlate import CorrelateConfig, correlate
 from prb.errors import BadInput
+from prb.reporting.evaluation_results import glossary
+from prb.reporting.format import markdown
 from prb.types import NO_EVIDENCE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -218,3 +220,24 @@ def test_what_the_study_says_of_families_follows_from_its_table(tmp_path: Path) 
             assert cell["value"] == pytest.approx(rho, abs=0.006)
             assert cell["p"] == pytest.approx(p, abs=0.004)
             assert f"{rho:.2f} (p = {p:.3f})" in " ".join(page.split())
+
+
+def test_the_glossary_is_what_conditions_and_metrics_say_of_themselves() -> None:
+    """`python -c "from tests.test_docs import write_glossary; write_glossary()"` writes it anew."""
+    page = ROOT / "docs" / "glossary.md"
+    assert page.read_text("utf-8") == with_glossary(page.read_text("utf-8"))
+
+
+def with_glossary(text: str) -> str:
+    for name, table in glossary().items():
+        content = "\n".join(line for line in markdown(table).splitlines() if line.startswith("|"))
+        content = content.replace(" ---: |", " --- |")
+        pattern = rf"<!-- {name} -->\n.*?<!-- /{name} -->"
+        block = f"<!-- {name} -->\n{content}\n<!-- /{name} -->"
+        text = re.sub(pattern, lambda _, block=block: block, text, flags=re.S)
+    return text
+
+
+def write_glossary() -> None:
+    page = ROOT / "docs" / "glossary.md"
+    page.write_text(with_glossary(page.read_text("utf-8")), "utf-8")

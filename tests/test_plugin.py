@@ -1,4 +1,4 @@
-"""A real third-party package adds a model, a dataset and a hook through its entry points."""
+"""A real third-party package adds a model, a dataset, a hook, a metric and a condition through its entry points."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     target = tmp_path_factory.mktemp("site")
     base = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*base, "--target", str(target), str(PLUGIN)], check=True, capture_output=True)
-    return {**os.environ, "PYTHONPATH": str(target)}
+    places = [str(target), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 def prb(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -33,6 +34,29 @@ def test_a_plugged_in_model_dataset_and_hook_work_like_our_own(environment: dict
     assert done.stderr == "diary: run is done\n"
     (result,) = json.loads(done.stdout)["results"]
     assert (result["accuracy"]["value"], result["accuracy"]["n"]) == (1.0, 3)
+
+
+def test_a_plugged_in_metric_and_condition_are_in_the_table_the_gate_the_site_and_the_export(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    run = str(tmp_path / "run")
+    words = ["evaluate", "--model", "shortest", "--dataset", "tiny?rows=3", "--quiet", "--out", run]
+    words += ["--condition", "newest", "--condition", "profile"]
+    done = prb(*words, "--require", "confident@newest>=1", env=environment)
+    assert done.returncode == 0, done.stderr
+    header = next(line for line in done.stdout.splitlines() if line.startswith("model"))
+    assert header.split() == ["model", "newest", "profile", "confident", "failed"]
+    assert "confident: share of pairs won by more than 10 (coin: 0)." in done.stdout
+    gate = prb(*words, "--require", "confident@newest>1", env=environment)
+    assert "confident@newest>1: shortest under newest has 1.0000" in gate.stderr
+    assert prb("report", run, "--quiet", env=environment).returncode == 0
+    site = tmp_path / "run" / "report"
+    assert '"label":"confident"' in (site / "data" / "site.js").read_text("utf-8")
+    assert ".newest { --c: light-dark(#5b3fd0, #8f7bff); }" in (site / "assets" / "site.css").read_text("utf-8")
+    assert prb("export", run, "--to", "csv", env=environment).returncode == 0
+    assert ",confident," in (tmp_path / "run" / "export" / "csv" / "estimates.csv").read_text("utf-8").replace('"', "")
+    unknown = prb("evaluate", "--model", "random", "--condition", "newst", env=environment)
+    assert "'newest'" in unknown.stderr
 
 
 def test_the_list_of_models_names_the_plugged_in_one(environment: dict[str, str]) -> None:

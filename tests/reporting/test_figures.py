@@ -19,11 +19,11 @@ from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.downstream import scatter, write_bon, write_ppo
 from prb.reporting.figures import (
-    CONDITIONS,
     DARK,
     PAPER,
     SERIES,
     by_label,
+    dark_colors,
     drawing,
     leaderboard_figure,
     series,
@@ -33,6 +33,7 @@ from prb.reporting.figures import (
 from prb.reporting.gather import gather
 from prb.reporting.site import joined, write_figures
 from prb.runs import read_json
+from prb.summary import CONDITIONS
 from prb.types import Failure, RewardModel
 from tests.conftest import make_row, make_twins
 from tests.reporting.results import EVIL, agreement, audit, bon_run, correlation, ppo_run
@@ -167,7 +168,10 @@ def test_an_svg_has_a_dark_counterpart_for_every_colour_it_uses(run: Path, tmp_p
         assert rules, path
         body = svg.replace(rules[0], "")
         for what, colour in set(re.findall(r"(fill|stroke): (#[0-9a-f]{6})", body)):
-            assert f'[style*="{what}: {colour}"]{{{what}:{DARK[colour]}!important}}' in rules[1], (path.name, colour)
+            assert f'[style*="{what}: {colour}"]{{{what}:{dark_colors()[colour]}!important}}' in rules[1], (
+                path.name,
+                colour,
+            )
 
 
 def test_24_lines_differ_in_colour_mark_or_dash() -> None:
@@ -225,15 +229,15 @@ def test_colours_of_lines_can_be_told_apart(eye: str, dark: bool) -> None:
 
 
 def test_lines_stand_out_from_their_paper() -> None:
-    for colour in {*SERIES, *CONDITIONS.values()}:
+    for colour in {*SERIES, *(c.color for c in CONDITIONS.values())}:
         assert contrast(colour, PAPER) >= 3, colour
-        assert contrast(DARK[colour], DARK[PAPER]) >= 3, colour
+        assert contrast(dark_colors()[colour], DARK[PAPER]) >= 3, colour
 
 
 def test_the_site_and_the_figures_have_one_palette() -> None:
     css = SITE_CSS.read_text("utf-8")
     light, *darks = re.findall(r":root[^{]*\{([^}]*)\}", css)[:3]
-    for place, colour in [*enumerate(SERIES), *CONDITIONS.items()]:
+    for place, colour in [*enumerate(SERIES), *((c.name, c.color) for c in CONDITIONS.values())]:
         name = f"--s{place}" if isinstance(place, int) else f"--{place}"
         assert f"{name}: {colour};" in light
-        assert all(f"{name}: {DARK[colour]};" in dark for dark in darks)
+        assert all(f"{name}: {dark_colors()[colour]};" in dark for dark in darks)

@@ -28,7 +28,18 @@ from prb.reporting.format import (
 )
 from prb.reporting.results import Result, Run, data_frame
 from prb.runs import OUTCOMES, read_lines
-from prb.summary import MAIN, METRICS, Contrast, Metric, PairResult, RatingResult, Retest, Summary, UserTable
+from prb.summary import (
+    CONDITIONS,
+    MAIN,
+    METRICS,
+    Contrast,
+    Metric,
+    PairResult,
+    RatingResult,
+    Retest,
+    Summary,
+    UserTable,
+)
 from prb.types import Estimate, Tested
 
 if TYPE_CHECKING:
@@ -393,3 +404,19 @@ def _findings(result: Result) -> Iterator[tuple[str, str]]:
             "answers and users also in other splits",
             f"{splits['answers_elsewhere_too']}, {splits['people_elsewhere_too']}",
         )
+
+
+# --- the glossary ---
+def glossary() -> dict[str, Table]:
+    """What docs/glossary.md says of conditions and metrics, by the name of the part."""
+    shows = tuple((f"`{name}`", condition.shows) for name, condition in CONDITIONS.items())
+    units = {"share": "%", "points": "points", "number": ""}
+    rows = []
+    for key, metric in METRICS.items():
+        tested = "yes" if metric.tested else ""
+        rows.append((f"`{key}`", metric.sentence, units[metric.unit], metric.better, metric.task, tested))
+    columns = ("metric", "meaning", "shown in", "better", "task", "tested")
+    return {
+        "conditions": Table("", ("condition", "what a model is shown of the user"), shows),
+        "metrics": Table("", columns, tuple(rows)),
+    }

@@ -25,20 +25,13 @@ from prb.reporting.format import Number, percent, shortened, stars
 from prb.reporting.results import dataset_label
 from prb.runs import write_bytes
 from prb.stats.paired import LEVEL
-from prb.summary import shown_condition
+from prb.summary import CONDITIONS, MAIN, METRICS, shown_condition
 
 Summary = Mapping[str, Any]
 Draw = Callable[..., None]
 MAX_PANELS = 12
 ACROSS = 4
 INK, SOFT, LINE, PAPER = "#1c2330", "#5a6474", "#d9dee6", "#ffffff"
-CONDITIONS = {
-    "none": "#767f8f",
-    "profile": "#0072b2",
-    "plan": "#009e73",
-    "shuffled": "#b8531a",
-    "oracle": "#a3508a",
-}
 SERIES = ("#0072b2", "#b8531a", "#009e73", "#a3508a", "#5b3fd0", "#4d4a12")
 """Of lines that have no condition; from the seventh on they repeat with other marks and dashes."""
 MARKS = ("o", "s", "^", "D", "v", "P")
@@ -48,7 +41,6 @@ DARK = {
     SOFT: "#a3adbd",
     LINE: "#343c4a",
     PAPER: "#1b212b",
-    "#767f8f": "#8f99aa",
     "#0072b2": "#56b4e9",
     "#009e73": "#33c19b",
     "#b8531a": "#e8945a",
@@ -56,6 +48,13 @@ DARK = {
     "#5b3fd0": "#8f7bff",
     "#4d4a12": "#f0dc5a",
 }
+
+
+def dark_colors() -> dict[str, str]:
+    """Of every color its counterpart on dark paper."""
+    return DARK | {condition.color: condition.dark for condition in CONDITIONS.values()}
+
+
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "prb",
     "svg.fonttype": "none",
@@ -117,7 +116,7 @@ def _with_dark_mode(svg: str, alt: str) -> str:
     """Add rules that override matplotlib's colors in dark mode, and a description for screen readers."""
     rules = [
         f'[style*="{what}: {light}"]{{{what}:{dark}!important}}'
-        for light, dark in DARK.items()
+        for light, dark in dark_colors().items()
         for what in ("fill", "stroke")
         if f"{what}: {light}" in svg
     ]
@@ -202,12 +201,12 @@ def _references(axes: Any, summary: Summary) -> None:
     if oracle:
         best = max(oracle, key=lambda row: float(row["accuracy"]["value"]))
         label = f"ceiling: {best['model']} reading the rubric"
-        axes.axvline(100 * best["accuracy"]["value"], color=CONDITIONS["oracle"], lw=0.9, ls="-.", label=label)
+        axes.axvline(100 * best["accuracy"]["value"], color=CONDITIONS["oracle"].color, lw=0.9, ls="-.", label=label)
 
 
 def contrasts(summary: Summary, *paths: Path) -> None:
     """Gain and control with their intervals; filled where Holm's p is below 5 %."""
-    kinds = {"gain": "gain: profile − none", "control": "control: profile − another user's posts"}
+    kinds = {key: f"{m.label}: {' − '.join(m.needs)}" for key, m in METRICS.items() if m.unit == "points"}
     present = [kind for kind in kinds if any(row["kind"] == kind for row in summary["contrasts"])]
     models = [row["model"] for row in of_condition(summary)]
     contrast = {(row["model"], row["kind"]): row for row in summary["contrasts"]}
@@ -218,7 +217,7 @@ def contrasts(summary: Summary, *paths: Path) -> None:
             axes.axvline(0, color=SOFT, lw=0.9)
             for place, model in enumerate(models):
                 if (row := contrast.get((model, kind))) and row["value"] is not None:
-                    color = CONDITIONS["profile" if kind == "gain" else "shuffled"]
+                    color = CONDITIONS[MAIN if METRICS[kind].needs[-1] == "none" else METRICS[kind].needs[-1]].color
                     clear = row["p_holm"] is not None and row["p_holm"] < LEVEL
                     _dots(axes, [row], [place], {"fmt": "o", "color": color, "mfc": color if clear else PAPER})
                     above = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
@@ -276,7 +275,7 @@ def calibration(summary: Summary, *paths: Path) -> None:
             axes.plot([50, 100], [50, 100], color=SOFT, lw=0.9, ls=":")
             x, y = ([100 * bin_[key] for bin_ in fit["curve"]] for key in ("confidence", "accuracy"))
             axes.plot(x, y, color=LINE, lw=0.9)
-            axes.scatter(x, y, s=[8 + 120 * bin_["n"] / fit["n"] for bin_ in fit["curve"]], c=CONDITIONS["profile"])
+            axes.scatter(x, y, s=[8 + 120 * bin_["n"] / fit["n"] for bin_ in fit["curve"]], c=CONDITIONS[MAIN].color)
             axes.set_title(f"{shortened(row['model'], 26)}\nECE {percent(fit['ece'])}", fontsize=7.5)
             axes.grid()
             axes.set(xlim=(46, 104), ylim=(-4, 104))
@@ -300,8 +299,7 @@ def _dots(
 
 def _look(condition: str) -> dict[str, Any]:
     """Conditions differ in shape as well as in color."""
-    mark = dict(zip(CONDITIONS, MARKS, strict=False))[condition]
-    return {"fmt": mark, "color": CONDITIONS[condition]}
+    return {"fmt": CONDITIONS[condition].mark, "color": CONDITIONS[condition].color}
 
 
 def _rows(axes: Any, models: Sequence[str]) -> None:
@@ -337,7 +335,7 @@ def audit(result: Summary, *paths: Path) -> None:
         axes.axvline(50, color=SOFT, lw=0.8, ls=":")
         for place, (name, estimate) in enumerate(rows):
             value = 100 * estimate["value"]
-            color = CONDITIONS["shuffled" if "blind" in name else "profile" if "rubric" in name else "none"]
+            color = CONDITIONS["shuffled" if "blind" in name else "profile" if "rubric" in name else "none"].color
             axes.errorbar([value], [-place], xerr=whiskers([estimate]), fmt="o", ms=5, color=color, capsize=2)
             above = {"xytext": (0, 6), "textcoords": "offset points", "fontsize": 7, "ha": "center"}
             axes.annotate(percent(estimate["value"]), (value, -place), **above)

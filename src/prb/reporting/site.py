@@ -46,6 +46,7 @@ from prb.reporting.pages.pairs import pairs_data
 from prb.reporting.pages.verbs import audit_data, downstream_data, other_data, study_data
 from prb.runs import draft
 from prb.stats.paired import correct
+from prb.summary import CONDITIONS
 
 Host = Literal["pages", "space"]
 SHIPPED = files("prb.reporting") / "site"
@@ -261,6 +262,10 @@ def _fill(folder: Path, inputs: Inputs, progress: Progress) -> None:
     (folder / "data").mkdir(parents=True)
     with as_file(SHIPPED / "assets") as assets:
         shutil.copytree(assets, folder / "assets")
+    shipped = (folder / "assets" / "site.css").read_text("utf-8")
+    added = [f".{c.name} {{ --c: light-dark({c.color}, {c.dark}); }}" for c in CONDITIONS.values()]
+    style = "\n".join([shipped, *(rule for rule in added if f"{rule.split()[0]} {{" not in shipped)])
+    (folder / "assets" / "site.css").write_text(style, "utf-8")
     if any(group.dataset for group in inputs.groups):
         import sklearn.linear_model  # noqa: F401 - what is loaded later would not be limited
     shown = []

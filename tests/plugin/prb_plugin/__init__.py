@@ -1,12 +1,15 @@
-"""What somebody else's package needs to add a reward model, a dataset and a hook: their entry points name these."""
+"""Somebody else's model, dataset, hook, metric and condition, as the entry points of their package name them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from prb.data.source import MemorySource, Source
+from prb.evaluation.conditions import Built, QueryBuilder
+from prb.evaluation.metrics import Rows
 from prb.hooks import RunResult
-from prb.types import Ask, Scorer
+from prb.summary import Condition, Metric
+from prb.types import Ask, Estimate, Item, Query, Scorer
 
 
 class Shortest:
@@ -44,3 +47,19 @@ def _row(n: int) -> dict[str, object]:
         "chosen": "Assam.",
         "rejected": f"That depends on the rain of day {n}.",
     }
+
+
+def _confident(rows: Rows) -> Estimate:
+    return rows.share((rows.margin > 10).astype(float))
+
+
+confident = Metric(
+    key="confident", label="confident", says="share of pairs won by more than 10", of=_confident, reference="coin: 0"
+)
+
+
+def _newest(_builder: QueryBuilder, item: Item, _plan: object) -> Built:
+    return Built(Query(question=item.question, user=item.user, posts=tuple(item.profile[-1:])))
+
+
+newest = Condition(name="newest", shows="the newest post", build=_newest, color="#5b3fd0", dark="#8f7bff", mark="X")

@@ -24,8 +24,8 @@ from prb.registry import Spec, split_alias
 from prb.reporting.gather import EvaluationRun, dataset_of, inside, kind_of, read_run
 from prb.reporting.results import explain_damage
 from prb.runs import OUTCOMES, read_lines, write_bytes
-from prb.stats.ratings import RANGES
-from prb.types import Item
+from prb.summary import METRICS, Contrast, Metric
+from prb.types import Estimate, Item
 
 Format = Literal["hf", "every-eval-ever", "inspect", "csv", "parquet"]
 MODULES: dict[Format, str] = {
@@ -37,8 +37,6 @@ MODULES: dict[Format, str] = {
 }
 """Where each format is written; each module has `write(run, out)`."""
 BENCHMARK = "personalized-rewardbench"
-METRICS = ("accuracy", "strict_accuracy", "pairwise_accuracy", "mirror_accuracy", "person_effect")
-"""Of pairs; ratings have their own."""
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -76,18 +74,8 @@ class Estimated:
 
     model: str
     condition: str
-    metric: str
-    entry: Mapping[str, Any]
-    """As `summary.json` has it: value, low, high, n and more."""
-
-    @property
-    def is_difference(self) -> bool:
-        return self.metric in ("gain", "control")
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """Least and greatest value the metric can have."""
-        return (-1, 1) if self.is_difference else RANGES.get(self.metric, (0, 1))
+    metric: Metric
+    value: Estimate | Contrast
 
 
 @dataclass(frozen=True)
@@ -140,15 +128,15 @@ class ExportedRun:
         return read_lines(self.evaluation.folder / OUTCOMES)
 
     def estimates(self, model: str) -> Iterator[Estimated]:
-        """The main numbers of a model that have a value, gain and control included."""
-        for row in self.summary["results"]:
-            if row["model"] == model:
-                for metric in (*METRICS, *RANGES):
-                    if (row.get(metric) or {}).get("value") is not None:
-                        yield Estimated(model, row["condition"], metric, row[metric])
-        for row in self.summary["contrasts"]:
-            if row["model"] == model and row["value"] is not None:
-                yield Estimated(model, "profile", row["kind"], row)
+        """The numbers of a model that have a value and rest on a number of rows, contrasts included."""
+        typed = self.evaluation.typed
+        for result in typed.results:
+            for key, value in result.metrics.items() if result.model == model else ():
+                if isinstance(value, Estimate) and value.value is not None and key in METRICS:
+                    yield Estimated(model, result.condition, METRICS[key], value)
+        for key, contrast in typed.contrasts_of(model).items():
+            if contrast.value is not None and contrast.n and key in METRICS:
+                yield Estimated(model, METRICS[key].needs[0], METRICS[key], contrast)
 
 
 def export(settings: ExportConfig, *, progress: Progress = SILENT) -> list[Path]:

@@ -85,31 +85,31 @@ def result_id(metric: str, condition: str) -> str:
 
 
 def _result(run: ExportedRun, estimate: Estimated) -> dict[str, Any]:
-    entry = estimate.entry
+    metric, value, condition = estimate.metric, estimate.value, estimate.condition
     interval = {}
-    if entry["low"] is not None:
-        method = "inverted sign-flip test" if estimate.is_difference else "clustered by user"
-        bounds = {"lower": entry["low"], "upper": entry["high"], "confidence_level": 0.95, "method": method}
+    if value.low is not None:
+        method = "inverted sign-flip test" if metric.needs else "clustered by user"
+        bounds = {"lower": value.low, "upper": value.high, "confidence_level": 0.95, "method": method}
         interval = {"confidence_interval": bounds}
-    details = {part: str(entry[part]) for part in ("failed", "ties", "p", "p_holm") if entry.get(part) is not None}
+    parts = {part: getattr(value, part, None) for part in ("failed", "ties", "p", "p_holm")}
     return {
-        "evaluation_result_id": result_id(estimate.metric, estimate.condition),
-        "evaluation_name": f"{estimate.metric} ({estimate.condition})",
+        "evaluation_result_id": result_id(metric.key, condition),
+        "evaluation_name": f"{metric.key} ({condition})",
         "source_data": _source(run),
         "metric_config": {
-            "metric_id": estimate.metric if estimate.metric == "accuracy" else f"prb.{estimate.metric}",
-            "metric_name": estimate.metric,
+            "metric_id": metric.key if metric.key == "accuracy" else f"prb.{metric.key}",
+            "metric_name": metric.key,
             "metric_unit": "proportion",
-            "metric_parameters": {"condition": estimate.condition},
-            "lower_is_better": estimate.metric == "mae",
+            "metric_parameters": {"condition": condition},
+            "lower_is_better": metric.better == "lower",
             "score_type": "continuous",
-            "min_score": estimate.range[0] if isfinite(estimate.range[0]) else "-Infinity",
-            "max_score": estimate.range[1],
+            "min_score": metric.limits[0] if isfinite(metric.limits[0]) else "-Infinity",
+            "max_score": metric.limits[1],
         },
         "score_details": {
-            "score": entry["value"],
-            "details": details,
-            "uncertainty": {**interval, "num_samples": entry["n"]},
+            "score": value.value,
+            "details": {part: str(number) for part, number in parts.items() if number is not None},
+            "uncertainty": {**interval, "num_samples": value.n},
         },
     }
 

@@ -36,20 +36,21 @@ def _yaml(content: Any) -> bytes:
 
 
 def _entry(run: ExportedRun, dataset: str, revision: str | None, estimate: Estimated) -> dict[str, Any]:
-    entry, url = estimate.entry, run.settings.source_url
-    interval = (
-        f"95 % interval {100 * entry['low']:.2f} to {100 * entry['high']:.2f}, " if entry["low"] is not None else ""
-    )
-    failed = f", {entry['failed']} failed" if entry.get("failed") else ""
+    value, url = estimate.value, run.settings.source_url
+    assert value.value is not None
+    interval = ""
+    if value.low is not None and value.high is not None:
+        interval = f"95 % interval {100 * value.low:.2f} to {100 * value.high:.2f}, "
+    failed = f", {count} failed" if (count := getattr(value, "failed", 0)) else ""
     about = f"{run.about['rows']} rows" + (f" of split {run.about['split']}" if run.about["split"] else "")
     return {
         "dataset": {"id": dataset, "task_id": task_id(estimate), **({"revision": revision} if revision else {})},
-        "value": round(100 * entry["value"], 4),
+        "value": round(100 * value.value, 4),
         **({"date": f"{run.settings.date}"} if run.settings.date else {}),
         **({"source": {"url": url, "name": "prb report"}} if url else {}),
-        "notes": f"{interval}n = {entry['n']}{failed}; {about}; {run.models[estimate.model]}; prb {__version__}",
+        "notes": f"{interval}n = {value.n}{failed}; {about}; {run.models[estimate.model]}; prb {__version__}",
     }
 
 
 def task_id(estimate: Estimated) -> str:
-    return estimate.metric if estimate.is_difference else f"{estimate.metric}_{estimate.condition}"
+    return estimate.metric.key if estimate.metric.needs else f"{estimate.metric.key}_{estimate.condition}"
