@@ -313,8 +313,9 @@ class Client:
 
         async def work() -> None:
             for n, ask in queue:
-                results[n] = breaker.tripped or await self._persist(ask, attempt, breaker)
-                breaker.add(results[n])
+                reply: T | Failure = await self._persist(ask, attempt, breaker)
+                results[n] = reply
+                breaker.add(reply)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(len(asks), 2 * self._concurrency)):
