@@ -36,11 +36,6 @@ def test_the_bound_of_the_jitter_doubles_and_then_stays() -> None:
     assert [Backoff(0.5, 3.0).wait(tries, Top()) for tries in (1, 2, 3, 4, 5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
-def test_the_same_seed_waits_the_same() -> None:
-    first, second = random.Random(3), random.Random(3)
-    assert [Backoff().wait(n, first) for n in range(1, 9)] == [Backoff().wait(n, second) for n in range(1, 9)]
-
-
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [

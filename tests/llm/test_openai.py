@@ -1,4 +1,5 @@
-"""The openai back end against a real server on loopback that misbehaves in every way it can."""
+"""Chat endpoints against a real server on loopback that misbehaves in every way it can: retries, budgets, keys,
+parameters that a model rejects, log-probabilities."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ import asyncio
 import gc
 import gzip
 import json
+import logging
 import math
 import os
 import signal
 import socket
+import sys
 import threading
 from dataclasses import asdict, replace
 from email.utils import formatdate
@@ -19,8 +22,9 @@ from typing import Any
 import orjson
 import pytest
 
+from prb.errors import BadInput, BadSpec, MissingExtra
 from prb.failures import MAX_FATAL, breaking
-from prb.llm import Completion, make_llm
+from prb.llm import Completion, check_llm, make_llm
 from prb.llm.endpoint import MAX_REPLY, Budget, Endpoint, Prices, Spent
 from prb.types import Failure
 from tests.llm.clients import QUICK, NoWait, ask, endpoint, one, text
@@ -473,3 +477,246 @@ def test_an_interrupt_waits_for_no_reply() -> None:
         for _ in range(10):
             assert server.gone.acquire(timeout=30)
         assert text(one(llm)) == "re: hello"
+
+
+KEY = "sk-test-1234567890abcdefghij"
+
+
+def echoed(seen: Seen) -> str:
+    return f"bad header {seen.headers['authorization']} or {seen.headers['authorization'][7:24]}*** {'x' * 190}"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        lambda seen: error(401, echoed(seen)),
+        lambda seen: error(400, "y" * 180 + echoed(seen)),
+        lambda seen: error(500, echoed(seen)),
+        lambda seen: Reply(echoed(seen).encode(), 403),
+        lambda seen: Reply(echoed(seen).encode()),
+        lambda seen: Reply(json.dumps({"error": echoed(seen)}).encode()),
+        lambda seen: says(None, message={"refusal": echoed(seen)}),
+        lambda seen: says(f"Your key is {KEY}.", message={"role": echoed(seen)}),
+    ],
+    ids=["401", "400 at the cut", "500", "text", "garbage", "error inside 200", "refusal", "text of the model"],
+)
+def test_a_key_that_a_server_repeats_is_shown_nowhere(
+    script: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    with serve(script) as server, caplog.at_level(logging.DEBUG):
+        llm = endpoint(server, key_env="MY_KEY", retries=1)
+        result = one(llm)
+        assert server.seen[0].headers["authorization"] == f"Bearer {KEY}"
+    shown = [repr(result), str(result), repr(llm), str(llm), llm.fingerprint, repr(llm.spent), caplog.text]
+    shown += capfd.readouterr()
+    assert KEY[:10] not in "\n".join(shown)
+
+
+def test_a_local_server_needs_no_key_and_another_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve() as server:
+        assert text(one(endpoint(server))) == "re: hello"
+    with pytest.raises(BadInput, match="OPENAI_API_KEY"):
+        make_llm("openai/gpt-5")
+    with pytest.raises(BadInput, match="OTHER_KEY"):
+        make_llm("openai/m;base_url=https://llm.example/v1;key_env=OTHER_KEY")
+    monkeypatch.setenv("OPENAI_API_KEY", f"  {KEY}\n")
+    llm = make_llm("openai/gpt-5")
+    assert (llm.fingerprint, llm.remote) == ("openai-gpt-5@https://api.openai.com/v1", True)
+
+
+def test_a_key_that_cannot_be_sent_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY + "\n" + KEY)
+    with pytest.raises(BadInput, match="OPENAI_API_KEY") as caught:
+        make_llm("openai/gpt-5")
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "remote"),
+    [
+        ("http://localhost:8000/v1", "http://localhost:8000/v1", False),
+        ("http://LOCALHOST/v1/", "http://localhost/v1", False),
+        ("http://127.0.0.2:1/v1", "http://127.0.0.2:1/v1", False),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1", False),
+        ("https://api.openai.com:443/v1", "https://api.openai.com/v1", True),
+        ("http://10.0.0.5:8000/v2", "http://10.0.0.5:8000/v2", True),
+        ("http://0.0.0.0:8000/v1", "http://0.0.0.0:8000/v1", True),
+        ("http://localhost.example.com/v1", "http://localhost.example.com/v1", True),
+        ("http://127.0.0.1.example.com/v1", "http://127.0.0.1.example.com/v1", True),
+    ],
+)
+def test_texts_stay_on_the_machine_only_with_a_loopback_address(
+    url: str, address: str, remote: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fingerprint names the whole address: another port or path may be another model."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    llm = make_llm(f"openai/m;base_url={url}")
+    assert (llm.fingerprint, llm.remote) == (f"openai-m@{address}", remote)
+
+
+def test_the_usual_variable_names_another_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        llm = make_llm("openai/m")
+        assert not llm.remote
+        assert [text(r) for r in llm.complete(ask("a"))] == ["re: a"]
+
+
+def test_a_proxy_does_not_see_what_is_said_to_a_local_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with serve() as server:
+        assert text(one(endpoint(server, retries=0))) == "re: hello"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "base_url=http://user:hunter2@localhost/v1",
+        "base_url=http://localhost/v1?key=hunter2",
+        "base_url=ftp://hunter2/v1",
+        "base_url=hunter2",
+        "base_url=http://localhost:hunter2/v1",
+        "base_url=http://[hunter2/v1",
+        "concurrency=0",
+        "concurrency=5000",
+        "timeout=0",
+        "retries=-1",
+        "max_usd=1",
+        "timeout=9;timeout=8",
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(options: str) -> None:
+    with pytest.raises(BadSpec) as caught:
+        make_llm(f"openai/m;{options}" if "base_url" in options else f"openai/m;base_url=http://localhost/v1;{options}")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_spec_is_checked_without_a_key() -> None:
+    check_llm("openai/org/model-7b;base_url=http://localhost:8000/v1;concurrency=32")
+    with pytest.raises(BadSpec, match="concurrency"):
+        check_llm("openai/gpt-5;concurrency=many")
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    with pytest.raises(MissingExtra, match=r"\[api\]"):
+        make_llm("openai/m;base_url=http://localhost/v1")
+
+
+def picky(**refusals: str) -> Any:
+    """A model that does not take some parameters, and says so one at a time."""
+
+    def script(seen: Seen) -> Reply:
+        for name, message in refusals.items():
+            if name in seen.body:
+                return error(400, message, param=name, code="unsupported_parameter")
+        return echo(seen)
+
+    return script
+
+
+LOGPROBS = {
+    "content": [
+        {
+            "token": "A",
+            "logprob": -0.1,
+            "top_logprobs": [
+                {"token": "A", "logprob": -0.1},
+                {"token": "B", "logprob": -2.5},
+                {"token": "A", "logprob": -9},
+            ],
+        },
+        {"token": "!", "logprob": 0, "top_logprobs": []},
+    ]
+}
+
+
+def test_the_first_token_comes_with_its_log_probabilities() -> None:
+    with serve(lambda _: says("A!", logprobs=LOGPROBS)) as server:
+        result = one(endpoint(server), top_logprobs=3)
+        assert isinstance(result, Completion)
+        assert result.first == {"A": -0.1, "B": -2.5}
+
+
+def test_an_empty_text_with_log_probabilities_is_a_completion() -> None:
+    with serve(lambda _: says("", logprobs=LOGPROBS)) as server:
+        result = one(endpoint(server), top_logprobs=3)
+        assert isinstance(result, Completion)
+        assert (result.text, set(result.first)) == ("", {"A", "B"})
+
+
+@pytest.mark.parametrize("logprobs", [None, 3, {}, {"content": []}, {"content": [{"top_logprobs": None}]}])
+def test_log_probabilities_in_an_odd_shape_are_none(logprobs: Any) -> None:
+    with serve(lambda _: says("A", logprobs=logprobs)) as server:
+        assert one(endpoint(server), top_logprobs=3) == Completion(text="A", prompt_tokens=10, completion_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "instead"),
+    [
+        (
+            "max_tokens",
+            "'max_tokens' is not supported with this model. Use 'max_completion_tokens'.",
+            "max_completion_tokens",
+        ),
+        ("temperature", "Only the default (1) value of temperature is supported. Unsupported value.", None),
+        ("logprobs", "logprobs is not supported by this model", None),
+        ("top_logprobs", "Unrecognized request argument supplied: top_logprobs", None),
+        ("seed", "Extra inputs are not permitted: seed", None),
+    ],
+)
+def test_what_a_model_does_not_take_is_left_out_and_remembered(name: str, message: str, instead: str | None) -> None:
+    with serve(picky(**{name: message})) as server:
+        llm = endpoint(server)
+        assert text(one(llm, top_logprobs=2, max_tokens=9)) == "re: hello"
+        assert text(one(llm, top_logprobs=2, max_tokens=9)) == "re: hello"
+        assert [name in seen.body for seen in server.seen] == [True, False, False]
+        assert (llm.spent.requests, llm.spent.retries) == (2, 1)
+        if instead:
+            assert server.seen[-1].body[instead] == 9
+
+
+def test_a_reasoning_model_is_met_step_by_step_even_by_many_at_once() -> None:
+    unsupported = {name: f"Unsupported parameter: '{name}'" for name in ("logprobs", "max_tokens", "temperature")}
+    with serve(picky(**unsupported)) as server:
+        llm = endpoint(server, retries=0)
+        assert all(isinstance(r, Completion) for r in llm.complete(ask(*map(str, range(8)), top_logprobs=2)))
+        before = len(server.seen)
+        one(llm, top_logprobs=2)
+        assert len(server.seen) == before + 1
+        assert not server.seen[-1].body.keys() & unsupported.keys()
+
+
+def test_a_parameter_rejected_in_plain_words_is_understood_too() -> None:
+    def script(seen: Seen) -> Reply:
+        return Reply(b"logprobs: unknown field", 422) if "logprobs" in seen.body else echo(seen)
+
+    with serve(script) as server:
+        assert text(one(endpoint(server), top_logprobs=2)) == "re: hello"
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["temperature must be between 0 and 2", "max_tokens is too large: 512. The context length is 100", "bad request"],
+)
+def test_a_wrong_value_is_not_taken_for_a_parameter_unknown(message: str) -> None:
+    with serve(lambda _: error(400, message)) as server:
+        assert one(endpoint(server)) == Failure("HTTP 400", message)
+        assert len(server.seen) == 1
+
+
+def test_leaving_a_parameter_out_in_vain_is_not_remembered() -> None:
+    def script(seen: Seen) -> Reply:
+        return error(400, "unsupported: temperature") if seen.text == "odd" else echo(seen)
+
+    with serve(script) as server:
+        llm = endpoint(server)
+        (result,) = llm.complete(ask("odd"))
+        assert result == Failure("HTTP 400", "unsupported: temperature")
+        assert len(server.seen) == 2
+        one(llm)
+        assert "temperature" in server.seen[-1].body

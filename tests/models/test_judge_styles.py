@@ -220,7 +220,12 @@ def test_every_rating_style_reads_its_own_form(style: str, text: str, says: floa
 def test_no_reply_whatever_is_an_error(name: str, text: str) -> None:
     style = STYLES[name]
     found = (read_choice if style.kind == "pairwise" else read_rating)(Completion(text=text), style)
-    assert found is None or isinstance(found, Failure) or found.value in ("first", "second", "tie") or float(found.value) > 0
+    assert (
+        found is None
+        or isinstance(found, Failure)
+        or found.value in ("first", "second", "tie")
+        or float(found.value) > 0
+    )
 
 
 @given(st.sampled_from(PAIRWISE), st.text(alphabet="abc .,\n", max_size=80), st.booleans())
