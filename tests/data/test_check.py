@@ -51,13 +51,6 @@ def test_errors_come_before_warnings() -> None:
     assert [(problem.level, problem.line) for problem in found] == [("error", 2), ("warning", 1)]
 
 
-def test_a_broken_row_is_not_searched_for_warnings() -> None:
-    assert [
-        problem.level
-        for problem in check(MemorySource("set", [sound(1, category="Society_and_Cultre", question=None)]))
-    ] == ["error"]
-
-
 def test_a_misspelled_category_is_a_warning() -> None:
     [problem] = warnings(sound(1), sound(2, category="Society_and_Cultre"))
     assert (problem.line, problem.what) == (2, "category 'Society_and_Cultre' is nearly 'Society_and_Culture'")
@@ -99,10 +92,6 @@ def test_seven_shared_words_are_no_warning() -> None:
     assert len(SEVEN.split()) == 7
     shown = {"chosen": f"People {SEVEN}, ever.", "rejected": "It depends on how the day went, and on whom."}
     assert warnings(sound(1, narrative=f"Please {SEVEN}, thanks.", **shown)) == []
-
-
-def test_a_row_without_hidden_wording_cannot_leak() -> None:
-    assert warnings(sound(1, narrative="", rubric_aspects=[])) == []
 
 
 def test_answers_of_very_different_length_are_a_warning() -> None:

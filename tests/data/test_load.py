@@ -236,17 +236,6 @@ def test_the_default_split_is_test(write_jsonl: Write) -> None:
     assert [pair.id for pair in dataset] == ["r2", "r3"]
 
 
-def test_without_splits_every_row_is_used(write_jsonl: Write) -> None:
-    dataset = load(str(write_jsonl([make_row(1), make_row(2)])))
-    assert dataset.split is None
-    assert len(dataset) == 2
-
-
-def test_another_split_can_be_asked_for(write_jsonl: Write) -> None:
-    path = write_jsonl([make_row(1, split="train"), make_row(2, split="test")])
-    assert load(str(path), split="train").index.ids == ["r1"]
-
-
 def test_an_unknown_split_is_refused_with_those_there_are(write_jsonl: Write) -> None:
     path = write_jsonl([make_row(1, split="train"), make_row(2, split="train"), make_row(3, split="test")])
     with pytest.raises(BadInput, match=r"no rows in split 'dev'; its splits are train \(2 rows\), test \(1 rows\)"):
@@ -282,10 +271,6 @@ def test_a_sample_is_the_same_whether_it_is_kept_or_streamed(write_jsonl: Write,
     assert [pair.id for pair in first] == dataset.index.ids
     assert [pair.id for pair in dataset] == dataset.index.ids
     assert (next(iter(dataset)) is first[0]) == bool(small)  # a small sample is read once, a large one never held
-
-
-def test_a_limit_beyond_the_end_takes_all(write_jsonl: Write) -> None:
-    assert len(load(str(write_jsonl([make_row(1), make_row(2)])), limit=100)) == 2
 
 
 # users
@@ -396,21 +381,6 @@ def test_names_are_sorted_whatever_the_order_of_the_file() -> None:
     assert users.of_split(None, {}).names == ["al", "mo", "zoe"]
 
 
-def test_a_split_holds_only_its_own_users() -> None:
-    users = Users(keep=True)
-    users.add("al", {"profile": TEA, "split": "train"})
-    users.add("bo", {"profile": TEA, "split": "test"})
-    assert users.of_split("test", {}).names == ["bo"]
-
-
-def test_a_user_of_two_splits_has_the_posts_of_the_split_asked_for() -> None:
-    users = Users(keep=True)
-    users.add("al", {"profile": TEA, "split": "train"})
-    users.add("al", {"profile": RAIN, "split": "test"})
-    assert users.of_split("test", {}).names == ["al"]
-    assert len(users.history("al").posts) == 2
-
-
 def test_the_first_history_of_a_user_stays() -> None:
     users = Users(keep=True)
     users.add("al", {"profile": TEA})
@@ -419,23 +389,12 @@ def test_the_first_history_of_a_user_stays() -> None:
     assert [post.id for post in users.history("al").posts] == ["p1"]
 
 
-def test_users_without_posts_are_no_donors() -> None:
-    users = Users(keep=True)
-    users.add("al", {"profile": []})
-    assert users.of_split(None, {}).names == []
-
-
 def test_nothing_is_kept_unless_asked_for() -> None:
     users = Users()
     users.add("al", {"profile": TEA})
     assert users.of_split(None, {}).names == []
     with pytest.raises(KeyError):
         users.history("al")
-
-
-def test_a_user_without_links_is_a_cluster() -> None:
-    users = Users(keep=True).of_split(None, {"bo": "al"})
-    assert (users.cluster("bo"), users.cluster("zoe")) == ("al", "zoe")
 
 
 def test_a_history_may_outgrow_the_memory_it_is_given() -> None:
