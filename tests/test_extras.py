@@ -9,10 +9,14 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from prb.errors import EXTRAS
 from tests.conftest import make_row
@@ -167,3 +171,51 @@ def test_the_readme_lists_every_extra_once_and_all_has_them_all() -> None:
     (everything,) = extras["all"]
     assert sorted(re.findall(r"\w+", everything.partition("[")[2])) == sorted({*extras} - {"all", "dev"})
     assert set(EXTRAS.values()) <= {*extras}
+
+
+def needed(project: dict[str, Any], extras: Sequence[str]) -> dict[str, list[Requirement]]:
+    """All requirements by package, directly or through others, as the packages that are installed here state them."""
+    by_package: dict[str, list[Requirement]] = {}
+    own = canonicalize_name(project["name"])
+    open_: list[tuple[Requirement, tuple[str, ...]]] = [(Requirement(f"{own}[{','.join(extras)}]"), ("",))]
+    seen = set()
+    while open_:
+        requirement, wanted_by = open_.pop()
+        name = canonicalize_name(requirement.name)
+        if requirement.marker and not any(requirement.marker.evaluate({"extra": extra}) for extra in wanted_by):
+            continue
+        by_package.setdefault(name, []).append(requirement)
+        if (name, frozenset(requirement.extras)) in seen:
+            continue
+        seen.add((name, frozenset(requirement.extras)))
+        wanted = tuple(requirement.extras) or ("",)
+        if name == own:
+            stated = [
+                *project["dependencies"],
+                *(line for each in wanted if each for line in project["optional-dependencies"][each]),
+            ]
+        else:
+            stated = metadata.requires(name) or []
+        open_ += [(Requirement(line), wanted) for line in stated]
+    return {name: requirements for name, requirements in by_package.items() if name != own}
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions of Python need a few packages more or less")
+def test_constraints_name_every_package_of_development_exactly() -> None:
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    try:
+        requirements = needed(project, ["dev", "torch"])
+    except metadata.PackageNotFoundError as missing:
+        pytest.skip(f"the environment is older than pyproject.toml: {missing}")
+    lines = [line for line in (root / "constraints.txt").read_text("utf-8").splitlines() if not line.startswith("#")]
+    pinned = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    advice = "make constraints"
+    unpinned = [
+        name for name in requirements if name not in pinned and not name.startswith(("nvidia-", "cuda-", "triton"))
+    ]
+    assert unpinned == [], advice  # but for those that only a torch for GPUs needs
+    assert sorted(pinned.keys() - requirements.keys() - {"pip", "setuptools"}) == [], advice
+    for name, stated in requirements.items():
+        assert all(each.specifier.contains(pinned[name], prereleases=True) for each in stated), f"{name}: {advice}"
+    assert pinned["torch"] == "2.13.0"
