@@ -13,16 +13,19 @@ import numpy as np
 import tyro
 from record import ROOT, write_between
 
-from prb.stats.estimate import Floats, share
-from prb.stats.paired import LEVEL, difference
+from prb.stats.blind import blind_margins, credits_of, widened
+from prb.stats.estimate import Floats, Ints, share
+from prb.stats.paired import LEVEL, Twins, correct, difference, person_effect
 
 CLUSTERS = (5, 10, 20, 40, 200)
+SIZES = ("equal", "lognormal", "one half")
+"""Rows per cluster: always ten; ten on average, lognormal with σ = 1; ten, and as many as all others in one cluster."""
 ICCS = (0.0, 0.1, 0.3, 1.0)
-"""Intraclass correlation: 0 for independent rows, 1 for clusters whose rows are all alike."""
+"""Intra-class correlation: 0 for independent rows, 1 for clusters whose rows are all alike."""
 SHARES = (0.5, 0.7, 0.9, 0.95)
 ROWS = 10
-"""Per cluster."""
 EFFECT = 0.1
+PARAGRAPH = "\n\n"
 PAGE = ROOT / "docs" / "statistics.md"
 
 
@@ -33,82 +36,131 @@ class Args:
 
 
 def main(args: Args) -> None:
-    heading = ["clusters | ICC | " + " | ".join(f"p = {p}" for p in SHARES), "---: | ---: " + "| ---: " * len(SHARES)]
-    differences, shares, disagreements = list(heading), list(heading), 0
-    for groups in CLUSTERS:
-        for icc in ICCS:
-            cells = [measure(groups, icc, p, args.sets) for p in SHARES]
-            disagreements += sum(cell.disagree for cell in cells)
-            counted = [[cell.covered, cell.above, cell.covered_effect] for cell in cells]
-            shown = [" · ".join(f"{100 * n / args.sets:.1f}" for n in cell) for cell in counted]
-            differences.append(f"{groups} | {icc:g} | " + " | ".join(shown))
-            held = [f"{100 * cell.covered_share / args.sets:.1f}" for cell in cells]
-            shares.append(f"{groups} | {icc:g} | " + " | ".join(held))
-            print(differences[-1], "||", *held, flush=True)
-    error = 100 * np.sqrt(0.95 * 0.05 / args.sets)
+    shown = {sizes: [measure(g, sizes, icc, args.sets) for g in CLUSTERS for icc in ICCS] for sizes in SIZES}
+    disagreements = sum(cell[-1] for rows in shown.values() for _, cells in rows for cell in cells)
     tested = 2 * args.sets * len(CLUSTERS) * len(ICCS) * len(SHARES)
+    error = 100 * np.sqrt(0.95 * 0.05 / args.sets)
+    differences = table([(name, [cell[1:4] for cell in cells]) for name, cells in shown["equal"]], args.sets)
+    shares = []
+    for sizes, rows in shown.items():
+        shares += [
+            f"Cluster sizes: {sizes}.",
+            table([(name, [c[:1] for c in cells]) for name, cells in rows], args.sets),
+        ]
     text = f"""
 {args.sets} simulated sets per cell, {ROWS} rows per cluster; in %, where 95 has a standard error of {error:.1f}.
 The chance of credit is Beta-distributed over clusters, with mean p. Interval and p disagreed on {disagreements}
 of {tested:,} differences.
 
-Differences of two models: coverage if both have p · how often the interval lies above 0 then (at most 2.5 is right) ·
-coverage if the second has p − {EFFECT:g}.
+Differences of two models, clusters of equal size: coverage if both have p · how often the interval lies above 0 then
+(at most 2.5 is right) · coverage if the second has p − {EFFECT:g}.
 
-{table(differences)}
+{differences}
 
-Single shares: coverage.
+Single shares: coverage. `lognormal` sizes have σ = 1; of `one half`, one cluster has as many rows as all others.
 
-{table(shares)}
+{PARAGRAPH.join(shares)}
+
+{others(args.sets)}
 """
     write_between("coverage", text, PAGE)
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Counts over the sets of a cell."""
-
-    covered: int
-    above: int
-    covered_effect: int
-    covered_share: int
-    disagree: int
-
-
-def measure(groups: int, icc: float, p: float, sets: int) -> Cell:
-    rng = np.random.default_rng([groups, int(100 * icc), int(100 * p)])
-    clusters = np.repeat(np.arange(groups), ROWS)
-    counts = np.zeros(5, dtype=int)
-    for first, second, lower in zip(
-        *(columns(rng, groups, icc, mean, sets) for mean in (p, p, p - EFFECT)), strict=True
-    ):
-        null, effect = (difference(first, other, clusters) for other in (second, lower))
-        single = share(first, clusters)
-        assert None not in (null.low, null.high, null.p, effect.low, effect.high, effect.p, single.low, single.high)
-        counts += [
-            null.low <= 0 <= null.high,
-            null.low > 0,
-            effect.low <= EFFECT <= effect.high,
-            single.low <= p <= single.high,
-            sum((found.low > 0 or found.high < 0) != (found.p < LEVEL) for found in (null, effect)),
-        ]
-    return Cell(*counts.tolist())
+def measure(groups: int, sizes: str, icc: float, sets: int) -> tuple[str, list[list[int]]]:
+    """For every share: shares held; of equal sizes also differences held, above zero, with an effect, disagreements."""
+    cells = []
+    for p in SHARES:
+        rng = np.random.default_rng([groups, SIZES.index(sizes), int(100 * icc), int(100 * p)])
+        counts = np.zeros(5, dtype=int)
+        for _ in range(sets):
+            clusters = np.repeat(np.arange(groups), rows_per_cluster(rng, groups, sizes))
+            first = column(rng, clusters, icc, p)
+            single = share(first, clusters)
+            counts[0] += single.low <= p <= single.high
+            if sizes == "equal":
+                null = difference(first, column(rng, clusters, icc, p), clusters)
+                effect = difference(first, column(rng, clusters, icc, p - EFFECT), clusters)
+                held = effect.low <= EFFECT <= effect.high
+                disagree = sum((found.low > 0 or found.high < 0) != (found.p < LEVEL) for found in (null, effect))
+                counts[1:] += [null.low <= 0 <= null.high, null.low > 0, held, disagree]
+        cells.append(counts.tolist())
+    print(sizes, groups, icc, cells, flush=True)
+    return f"{groups} | {icc:g}", cells
 
 
-def columns(rng: np.random.Generator, groups: int, icc: float, mean: float, sets: int) -> Iterator[Floats]:
-    """Credits of `sets` simulated sets."""
-    for _ in range(sets):
-        if icc == 0:
-            chance = np.full(groups, mean)
-        elif icc == 1:
-            chance = (rng.random(groups) < mean).astype(np.float64)
-        else:
-            chance = rng.beta(mean * (1 / icc - 1), (1 - mean) * (1 / icc - 1), groups)
-        yield (rng.random(groups * ROWS) < np.repeat(chance, ROWS)).astype(np.float64)
+def rows_per_cluster(rng: np.random.Generator, groups: int, sizes: str) -> Ints:
+    rows = np.full(groups, ROWS)
+    if sizes == "lognormal":
+        rows = np.maximum(1, np.rint(ROWS * np.exp(rng.normal(-0.5, 1, groups)))).astype(np.int64)
+    elif sizes == "one half":
+        rows[0] = ROWS * (groups - 1)
+    return rows
 
 
-def table(lines: list[str]) -> str:
-    return "\n".join(f"| {line} |" for line in lines)
+def column(rng: np.random.Generator, clusters: Ints, icc: float, mean: float) -> Floats:
+    """Credits of a simulated set."""
+    groups = int(clusters.max()) + 1
+    if icc == 0:
+        chance = np.full(groups, mean)
+    elif icc == 1:
+        chance = (rng.random(groups) < mean).astype(np.float64)
+    else:
+        chance = rng.beta(mean * (1 / icc - 1), (1 - mean) * (1 / icc - 1), groups)
+    return (rng.random(len(clusters)) < chance[clusters]).astype(np.float64)
+
+
+def others(sets: int) -> str:
+    """Crossed users and questions, stars of twelve models, and learners fitted on noise."""
+    few = max(1, sets // 5)
+    held = [sum(crossed_set(np.random.default_rng([seed, size]), size) for seed in range(sets)) for size in (200, 1000)]
+    stars = np.sum([starred(np.random.default_rng(seed)) for seed in range(sets)], axis=0)
+    learned = np.sum([list(noise(seed)) for seed in range(few)], axis=0)
+    counted = ((held, sets), (stars, sets), (learned, few))
+    crossed, starring, fitted = ([f"{100 * n / of:.1f}" for n in counts] for counts, of in counted)
+    return f"""Other checks.
+
+| what | sets | in % |
+| --- | ---: | ---: |
+| crossed users and questions, 200 rows of 30 users and 40 questions: coverage | {sets} | {crossed[0]} |
+| the same with 1,000 rows | {sets} | {crossed[1]} |
+| a star among 12 models without a person effect, uncorrected | {sets} | {starring[0]} |
+| the same after Holm | {sets} | {starring[1]} |
+| blind learner, 120 pairs of noise: coverage of 50 %, learner taken as given | {few} | {fitted[0]} |
+| the same, widened for the fitted learner | {few} | {fitted[1]} |"""
+
+
+def crossed_set(rng: np.random.Generator, rows: int) -> bool:
+    users, partners, questions = rng.integers(0, 30, rows), rng.integers(0, 30, rows), rng.integers(0, 40, rows)
+    chance = 0.6 + rng.uniform(-0.2, 0.2, 30)[users] + rng.uniform(-0.2, 0.2, 40)[questions]
+    found = share((rng.random(rows) < chance) * 1.0, np.stack([users, partners, questions], axis=1))
+    return bool(found.low <= 0.6 <= found.high)
+
+
+def starred(rng: np.random.Generator) -> tuple[bool, bool]:
+    twins = Twins(np.arange(0, 240, 2), np.arange(1, 240, 2), np.arange(120) // 6)
+    effects = [person_effect(rng.normal(size=240), twins) or {} for _ in range(12)]
+    correct(effects)
+    return min(e["p"] for e in effects) < LEVEL, min(e["p_holm"] for e in effects) < LEVEL
+
+
+def noise(seed: int) -> Iterator[bool]:
+    """Answers that differ in many features and one common direction, such as length; who was chosen is a coin flip."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(0, 0.5, (120, 300)) + np.outer(rng.normal(size=120), rng.normal(size=300))
+    margins = blind_margins(features, np.zeros_like(features), [str(n) for n in range(120)], strength=1e-3, seed=seed)
+    assert margins is not None
+    narrow = share(np.array(credits_of(margins)), np.arange(120))
+    for found in (narrow, widened(narrow, 5)):
+        yield found.low <= 0.5 <= found.high
+
+
+def table(rows: list[tuple[str, list[list[int]]]], sets: int) -> str:
+    heading = ["clusters | ICC | " + " | ".join(f"p = {p}" for p in SHARES), "---: | ---: " + "| ---: " * len(SHARES)]
+    lines = [
+        f"{name} | " + " | ".join(" · ".join(f"{100 * n / sets:.1f}" for n in cell) for cell in cells)
+        for name, cells in rows
+    ]
+    return "\n".join(f"| {line} |" for line in heading + lines)
 
 
 if __name__ == "__main__":

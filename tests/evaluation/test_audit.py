@@ -45,13 +45,14 @@ def test_a_set_that_a_word_gives_away_needs_nobody(write_jsonl: Write, tmp_path:
     assert result["ceiling"]["accuracy"]["value"] == 1.0
     # nobody's answer differs, which bounds how many could: 0 of 25 users
     assert result["headroom"]["value"] == 0.0
-    assert result["headroom"]["high"] == -result["headroom"]["low"] == pytest.approx(0.133, abs=0.001)
+    # the learner, right on all, may be worse on others than it was on these
+    assert (result["headroom"]["low"], result["headroom"]["high"]) == pytest.approx((-0.133, 0.2), abs=0.001)
     assert {(w["word"], w["chosen"], w["rejected"]) for w in result["giveaways"]["words"]} == {
         ("weekly", 25, 0),
         ("seldom", 0, 25),
     }
     assert "much of it can be had without the person" in result["verdict"]
-    assert result["verdict"].endswith("so nothing that only the person decides could be shown.")
+    assert result["verdict"].endswith("so it is not shown that anything depends on the user.")
 
 
 def test_mirror_twins_leave_a_blind_learner_exactly_half(write_jsonl: Write, tmp_path: Path) -> None:
@@ -74,7 +75,8 @@ def test_the_embedded_benchmark_audits_at_exactly_half_and_has_headroom(tmp_path
     assert [learner[key] for key in ("value", "low", "high", "n", "failed", "ties")] == [0.5, 0.5, 0.5, 240, 0, 240]
     assert result["headroom"]["low"] > 0.1
     assert result["ceiling"]["accuracy"]["value"] - 0.5 == pytest.approx(result["headroom"]["value"])
-    assert "which only the person decides" in result["verdict"]
+    assert "at most +" in result["verdict"]
+    assert "which depend on the user unless a better learner finds them without" in result["verdict"]
     assert result["splits"]["questions_elsewhere_too"] == result["splits"]["people_elsewhere_too"] == 0
     assert names(tmp_path / "out") == ["audit.json", "ceiling", "floors"]
     assert read_sealed(tmp_path / "out" / "audit.json") == result
@@ -95,7 +97,7 @@ def test_a_reader_that_knows_less_than_nobody_shows_a_negative_headroom(write_js
     config = AuditConfig(dataset=str(write_jsonl([row(n) for n in range(25)])), out=tmp_path / "out", ceiling="reader")
     result = audit(config, models=wrong).summary
     assert result["headroom"]["value"] == -1.0
-    assert "knows less than a learner that knows nobody" in result["verdict"]
+    assert "is worse than a learner that never sees a user" in result["verdict"]
 
 
 def test_a_reader_that_cannot_read_is_named(write_jsonl: Write, tmp_path: Path) -> None:

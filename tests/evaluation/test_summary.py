@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -101,9 +102,9 @@ def test_golden_control(golden: Finished) -> None:
 
 def test_golden_smallest_detectable_difference(golden: Finished) -> None:
     # gain: mean ¼; cluster residuals 1 − 4·¼ = 0 and ½ − 2·¼ = 0, so the standard error is 0.
-    # control: mean ⅓; residuals 1 − 4/3 = −⅓ and 1 − 2/3 = ⅓; se = √(2/1 · 2/9) / 6 = (2/3) / 6 = 1/9.
+    # control: mean ⅓; residuals 1 − 4/3 = −⅓ and 1 − 2/3 = ⅓; 36/20 effective clusters: se = √(1.8/0.8 · 2/9) / 6.
     assert contrast(golden.summary, "gain")["smallest_detectable"] == pytest.approx(0)
-    assert contrast(golden.summary, "control")["smallest_detectable"] == pytest.approx(2.8 / 9)
+    assert contrast(golden.summary, "control")["smallest_detectable"] == pytest.approx(2.8 * 0.5**0.5 / 6)
 
 
 def test_golden_mirror_metrics_under_profile(golden: Finished) -> None:
@@ -341,3 +342,32 @@ def test_other_datasets_have_no_noise_ceiling(write_jsonl: Write, tmp_path: Path
     summary = evaluate(settings(write_jsonl([make_row(1)]), tmp_path / "run", model=("length",))).summary
     assert "noise_ceiling" not in summary["dataset"]
     assert "Noise" not in " ".join(evaluation_table(summary).notes)
+
+
+def test_votes_that_link_everybody_into_one_cluster_still_have_an_interval(write_jsonl: Write, tmp_path: Path) -> None:
+    # 20 users vote on 30 prompts, so couples join them all; whoever likes short answers is read off the posts
+    votes = [
+        {
+            "user": f"u{user}",
+            "prompt": f"p{n}",
+            "answers": [f"short {n}", f"a long answer {n}"],
+            "choice": (user * n // 3) % 2,
+        }
+        for n in range(30)
+        for user in range(20)
+    ]
+    spec = f"votes?path={write_jsonl(votes)}&mirror=true&per_prompt=6"
+    random = Random(1)
+    own = {"coin": ScriptedScorer(lambda ask: random.random()), "long": ScriptedScorer(by_length)}
+    done = evaluate(settings(spec, tmp_path / "run", model=tuple(own), condition=("none", "profile")), models=own)
+    assert (done.summary["dataset"]["clusters"], done.summary["dataset"]["clustered_by"]) == (
+        1,
+        "users and questions, crossed",
+    )
+    coin, blind = (result(done.summary, "profile", name) for name in own)
+    assert 0.3 < coin["accuracy"]["low"] < 0.5 < coin["accuracy"]["high"] < 0.7
+    assert coin["person_effect"]["test"] == "t"
+    assert 0.001 < coin["person_effect"]["p"] <= 1
+    assert (blind["accuracy"]["low"], blind["accuracy"]["high"], blind["person_effect"]["test"]) == (0.5, 0.5, "none")
+    gain = contrast(done.summary, "gain", "coin")
+    assert -0.25 < gain["low"] < 0 < gain["high"] < 0.25

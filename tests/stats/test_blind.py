@@ -6,7 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from prb.stats.blind import Giveaway, blind_margins, bradley_terry, credits_of, fold_groups, giveaways
+from prb.stats.blind import (
+    Giveaway,
+    blind_margins,
+    bradley_terry,
+    credits_of,
+    fold_groups,
+    giveaways,
+    room_above,
+    widened,
+)
+from prb.stats.estimate import share
+from prb.stats.paired import Difference
+from prb.types import Estimate
 from tests.stats.strategies import usual
 
 Answers = list[tuple[frozenset[str], frozenset[str]]]
@@ -140,3 +152,43 @@ def test_words_that_mean_nothing_are_found_no_more_often_than_chance_allows() ->
         assert tested == 20
         wrong += found[0].p < 0.05
     assert wrong <= 12
+
+
+def test_a_fitted_learner_has_a_wider_interval_by_hand() -> None:
+    # five folds: 1 + 5/4 = 9/4 times the variance, so 3/2 times the width
+    found = widened(Estimate(value=0.6, low=0.5, high=0.66, n=80), 5)
+    assert (found.value, found.low, found.high, found.n) == (0.6, pytest.approx(0.45), pytest.approx(0.69), 80)
+    assert widened(Estimate(value=0.9, low=0.1, high=1.0, n=8), 2).low == 0.0
+    exact = Estimate(value=0.5, low=0.5, high=0.5, n=80)
+    assert widened(exact, 5) == exact
+
+
+def test_the_room_above_a_learner_is_as_uncertain_as_the_learner() -> None:
+    gap = Difference(value=0.2, low=0.1, high=0.3, p=0.01, n=80, dropped=0, test="sign-flip")
+    found = room_above(gap, Estimate(value=0.6, low=0.5, high=0.66, n=80), 5)
+    # below: 0.1² and what 3/2 of the learner's upper half width 0.06 adds to it, 5/4 · 0.06²
+    assert found.low == pytest.approx(0.2 - (0.01 + 1.25 * 0.0036) ** 0.5)
+    assert found.high == pytest.approx(0.2 + (0.01 + 1.25 * 0.01) ** 0.5)
+    assert (found.value, found.p, found.test) == (0.2, None, "none")
+
+
+@usual
+@given(st.floats(0, 1), st.floats(0, 0.3), st.floats(0, 0.3), st.integers(2, 20))
+def test_a_widened_interval_holds_the_narrow_one(value: float, below: float, above: float, folds: int) -> None:
+    narrow = Estimate(value=value, low=max(0.0, value - below), high=min(1.0, value + above), n=9)
+    wide = widened(narrow, folds)
+    assert 0 <= wide.low <= narrow.low + 1e-12
+    assert narrow.high - 1e-12 <= wide.high <= 1
+
+
+def test_on_pure_noise_the_learner_is_held_to_be_at_one_half() -> None:
+    rng, held, narrow = np.random.default_rng(1), 0, 0
+    for trial in range(40):
+        features = rng.normal(size=(60, 40)) + np.outer(rng.normal(size=60), np.ones(40))
+        margins = blind_margins(features, np.zeros((60, 40)), [str(n) for n in range(60)], strength=1e-3, seed=trial)
+        estimate = share(np.array(credits_of(margins)), np.arange(60))
+        wide = widened(estimate, 5)
+        held += wide.low <= 0.5 <= wide.high
+        narrow += estimate.low <= 0.5 <= estimate.high
+    assert held >= 36  # 95 % of 40 is 38, with a standard error of 1.4
+    assert narrow < held

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from random import Random
 
 import numpy as np
@@ -26,6 +27,8 @@ from prb.stats.estimate import (
     clustered_stderr,
     codes,
     components,
+    crossed,
+    effective_clusters,
     share,
     spread,
     totals,
@@ -51,16 +54,37 @@ T1 = math.tan(0.475 * math.pi)
 
 
 def stderr_by_loops(values: list[float], clusters: list[int]) -> float | None:
-    """√(G/(G−1) Σ over all pairs of rows in one cluster of their residuals' product) / n."""
-    groups, n = len(set(clusters)), len(values)
-    if groups < 2:
+    """√(G/(G−1) Σ over all pairs of rows in one cluster of their residuals' product) / n, with G = n² / Σ sizes²."""
+    n = len(values)
+    if len(set(clusters)) < 2:
         return None
+    groups = effective_by_loops(clusters)
     mean, total = sum(values) / n, 0.0
     for i in range(n):
         for j in range(n):
             if clusters[i] == clusters[j]:
                 total += (values[i] - mean) * (values[j] - mean)
     return math.sqrt(max(0.0, groups / (groups - 1) * total)) / n
+
+
+def effective_by_loops(clusters: list[int]) -> float:
+    return len(clusters) ** 2 / sum(a == b for a in clusters for b in clusters)
+
+
+def share_by_steps(values: list[float], clusters: list[int]) -> tuple[float, float]:
+    """The interval of a share, one thought after the other."""
+    n, mean, sizes = len(values), sum(values) / len(values), list(Counter(clusters).values())
+    if len(sizes) == n and 0.5 not in values:
+        return wilson_by_bisection(mean, n, Z95)
+    if len(sizes) == 1:
+        return 0.0, 1.0
+    quantile = min(1e6, stats.t.ppf(0.975, max(0.01, effective_by_loops(clusters) - 1)))
+    worth = sum(1 / (2 * row + 1) for size in sizes for row in range(size))
+    observed, prior = (n * (stderr_by_loops(values, clusters) or 0.0)) ** 2, quantile**2 / 4
+    design_effect = (observed + prior * n / worth) / (n * mean * (1 - mean) + prior)
+    low, high = wilson_by_bisection(mean, n / design_effect, quantile)
+    edge = quantile**2 / (worth + quantile**2)
+    return min(low, 1 - edge), max(high, edge)
 
 
 def wilson_by_bisection(value: float, n: float, quantile: float) -> tuple[float, float]:
@@ -132,8 +156,14 @@ def test_standard_error_of_two_opposite_clusters_by_hand() -> None:
 
 
 def test_standard_error_of_uneven_clusters_by_hand() -> None:
-    # mean ¾; residuals 3 − 3·¾ = ¾ and 0 − ¾ = −¾; √(2 · 9/8)/4 = 3/8
-    assert clustered_stderr(floats(1, 1, 1, 0), ints(5, 5, 5, 9)) == pytest.approx(0.375)
+    # mean ¾; residuals 3 − 3·¾ = ¾ and 0 − ¾ = −¾; 16/10 = 1.6 effective clusters: √(1.6/0.6 · 9/8)/4 = √3/4
+    assert clustered_stderr(floats(1, 1, 1, 0), ints(5, 5, 5, 9)) == pytest.approx(math.sqrt(3) / 4)
+
+
+def test_effective_clusters_by_hand() -> None:
+    assert effective_clusters(np.repeat(np.arange(7), 5)) == 7
+    # one user with half of 40 rows and 20 with one each: 1600 / (400 + 20)
+    assert effective_clusters(np.append(np.arange(20), np.full(20, 99))) == pytest.approx(1600 / 420)
 
 
 @usual
@@ -199,9 +229,6 @@ def test_residuals_that_cancel_only_up_to_rounding_still_give_exactly_zero() -> 
     values, clusters = floats(*[1, *[0] * 48] * 3), np.repeat(np.arange(3), 49)
     assert 49 * (1 / 49) != 1
     assert clustered_stderr(values, clusters) == 0.0
-    # three clusters that agree by luck count as three observations
-    low, high = wilson(1 / 49, 3, float(stats.t.ppf(0.975, 2)))
-    assert (share(values, clusters).low, share(values, clusters).high) == pytest.approx((low, high))
 
 
 def test_wilson_by_hand() -> None:
@@ -253,29 +280,74 @@ def test_a_share_of_independent_tie_free_rows_is_plain_wilson() -> None:
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
-def test_a_share_of_two_opposite_clusters_by_hand() -> None:
-    # standard error ½, so n_eff = ¼/¼ = 1; with q = tan θ, θ = 0.475π: half = ½·q/√(1+q²) = ½ sin θ
-    found = share(floats(1, 1, 0, 0), ints(0, 0, 1, 1))
-    half = math.sin(0.475 * math.pi) / 2
-    assert (found.value, found.low, found.high) == pytest.approx((0.5, 0.5 - half, 0.5 + half))
-
-
-def test_a_tie_among_independent_rows_takes_the_clustered_way() -> None:
-    # credits 1, ½: mean ¾, squared standard error 1/16; clusters whose rows are all alike have (3/16)/2 and count as
-    # 1/√(3/4) − 1 clusters; t on 1 degree of freedom
-    found = share(floats(1, 0.5), ints(0, 1))
-    weight = 2 / math.sqrt(3) - 1
-    variance = (1 / 16 + weight * 3 / 32) / (1 + weight)
-    assert (found.value, found.ties) == (0.75, 1)
-    assert (found.low, found.high) == pytest.approx(wilson(0.75, 3 / 16 / variance, T1))
-
-
-def test_when_all_is_won_whole_clusters_count_as_single_observations() -> None:
-    # three clusters: lower end G/(G + t²), t on 2 degrees of freedom: t² = 2u²/(1−u²) with u = 0.95
-    found = share(np.ones(6), ints(0, 0, 1, 1, 2, 2))
-    squared = 2 * 0.95**2 / (1 - 0.95**2)
+def test_a_perfect_score_by_hand() -> None:
+    # 20 clusters of 12 rows, each worth 1 + ⅓ + … + 1/23 independent ones; Wilson's end is worth / (worth + t²)
+    found, worth = share(np.ones(240), np.repeat(np.arange(20), 12)), 20 * sum(1 / k for k in range(1, 24, 2))
     assert (found.value, found.high) == (1.0, 1.0)
-    assert found.low == pytest.approx(3 / (3 + squared))
+    assert found.low == pytest.approx(worth / (worth + stats.t.ppf(0.975, 19) ** 2))
+    # two clusters of two rows: t on one degree of freedom
+    assert share(np.ones(4), ints(0, 0, 1, 1)).low == pytest.approx((8 / 3) / (8 / 3 + T1**2))
+
+
+def test_a_share_of_two_opposite_clusters_by_hand() -> None:
+    # (n · error)² = 4, binomial 4 · ¼ = 1, worth 8/3: t²/4 rows at the design effect 4 / (8/3) = 3/2 are added
+    found, prior = share(floats(1, 1, 0, 0), ints(0, 0, 1, 1)), T1**2 / 4
+    assert (found.low, found.high) == pytest.approx(wilson(0.5, 4 * (1 + prior) / (4 + 1.5 * prior), T1))
+
+
+def test_clusters_that_all_average_one_half_are_uncertain_all_the_same() -> None:
+    # one right and one wrong for each of four users, or nothing but ties: no variance, only the rows that are added
+    prior = stats.t.ppf(0.975, 3) ** 2 / 4
+    for values, clusters, worth in (((1, 0) * 4, (0, 0, 1, 1, 2, 2, 3, 3), 16 / 3), ((0.5,) * 4, (0, 1, 2, 3), 4)):
+        found, n = share(floats(*values), ints(*clusters)), len(values)
+        effective = n * (n / 4 + prior) / (prior * n / worth)
+        expected = wilson(0.5, effective, stats.t.ppf(0.975, 3))
+        assert (found.value, found.low, found.high) == pytest.approx((0.5, *expected))
+
+
+@usual
+@given(columns(credit, max_rows=40))
+def test_a_share_agrees_with_the_long_way(table: tuple[Floats, Ints]) -> None:
+    found, (values, clusters) = share(*table), (column.tolist() for column in table)
+    assert found.value == pytest.approx(sum(values) / len(values))
+    assert (found.low, found.high) == pytest.approx(share_by_steps(values, clusters), abs=1e-6)
+
+
+@usual
+@given(st.lists(st.integers(1, 15), min_size=5, max_size=12), st.sampled_from(((1.0, 0.0), (1.0, 0.5), (0.5, 0.0))))
+def test_limits_fall_with_every_miss_that_leaves_clusters_alike(sizes: list[int], ends: tuple[float, float]) -> None:
+    clusters = np.repeat(np.arange(len(sizes)), sizes)
+    if effective_clusters(clusters) < 5:
+        return
+    place = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
+    values = np.full(len(clusters), ends[0])
+    before = share(values, clusters)
+    for row in np.argsort(place, kind="stable"):
+        values[row] = ends[1]
+        after = share(values, clusters)
+        assert after.low <= before.low + 1e-9
+        assert after.high <= before.high + 1e-9
+        before = after
+
+
+@usual
+@given(columns(credit, max_rows=40))
+def test_no_table_has_a_higher_lower_limit_than_a_perfect_score(table: tuple[Floats, Ints]) -> None:
+    values, clusters = table
+    found, perfect = share(values, clusters), share(np.full(len(values), 1.0), clusters)
+    if not (len(set(clusters.tolist())) == len(values) and 0.5 in values):  # ties cost the plain Wilson interval
+        assert found.low <= perfect.low + 1e-12
+        assert found.high >= 1 - perfect.low - 1e-12
+
+
+def test_one_user_with_half_of_the_rows_does_not_make_the_interval_too_narrow() -> None:
+    rng, clusters = np.random.default_rng(4), np.repeat(np.arange(20), [190, *[10] * 19])
+    held = 0
+    for _ in range(200):
+        chance = rng.beta(0.7 * 7 / 3, 0.3 * 7 / 3, 20)  # mean 0.7, intra-class correlation 0.3
+        found = share((rng.random(380) < chance[clusters]) * 1.0, clusters)
+        held += found.low <= 0.7 <= found.high
+    assert held >= 186  # it was 77 %
 
 
 def test_nothing_answered_has_no_value_but_counts_its_failures() -> None:
@@ -288,14 +360,6 @@ def test_one_cluster_says_nothing_about_the_next_one(values: tuple[float, ...]) 
     found = share(floats(*values), np.zeros(len(values), dtype=np.int64))
     assert (found.low, found.high) == (0.0, 1.0)
     assert found.value == pytest.approx(sum(values) / len(values))
-
-
-def test_clusters_that_all_average_one_half_are_uncertain_all_the_same() -> None:
-    # one right and one wrong for each of four users, or nothing but ties: luck or not, the next user may differ
-    q = stats.t.ppf(0.975, 3)
-    for values, clusters in (((1, 0) * 4, (0, 0, 1, 1, 2, 2, 3, 3)), ((0.5,) * 4, (0, 1, 2, 3))):
-        found = share(floats(*values), ints(*clusters))
-        assert (found.value, found.low, found.high) == pytest.approx((0.5, *wilson(0.5, 4, q)))
 
 
 def test_a_share_known_by_construction_has_no_width() -> None:
@@ -314,19 +378,6 @@ def test_margins_cancel_only_if_every_row_has_its_twin_and_the_opposite_margin()
     assert not cancels(floats(), ints())
     assert cancels(margins, twins, np.array([True, True, False, False, False]))
     assert not cancels(margins, twins, np.array([True, False, True, True, False]))  # a twin outside the rows
-
-
-def test_a_rare_outcome_borrows_variance_from_clusters_whose_rows_are_all_alike() -> None:
-    # 10 users × 10 rows, four misses in four clusters: mean 0.96; residuals −0.6 four times, 0.4 six times
-    values, clusters = np.ones(100), np.repeat(np.arange(10), 10)
-    values[[0, 10, 20, 30]] = 0
-    observed = 10 / 9 * (4 * 0.36 + 6 * 0.16) / 100**2
-    prior = 0.5 / math.sqrt(0.96 * 0.04) - 1
-    variance = (9 * observed + prior * 0.96 * 0.04 / 10) / (9 + prior)
-    found = share(values, clusters)
-    expected = wilson(0.96, 0.96 * 0.04 / variance, stats.t.ppf(0.975, 9))
-    assert (found.low, found.high) == pytest.approx(expected)
-    assert found.high - found.low > np.diff(wilson(0.96, 0.96 * 0.04 / observed, stats.t.ppf(0.975, 9)))[0]
 
 
 @usual
@@ -360,28 +411,6 @@ def test_a_share_ignores_the_order_of_rows_and_the_codes(table: tuple[Floats, In
 @given(columns(credit, min_rows=0), st.integers(0, 100))
 def test_failures_change_only_their_own_count(table: tuple[Floats, Ints], failed: int) -> None:
     assert share(*table, failed=failed).as_dict() == {**share(*table).as_dict(), "failed": failed}
-
-
-@usual
-@given(columns(credit, max_rows=40))
-def test_a_share_agrees_with_the_long_way(table: tuple[Floats, Ints]) -> None:
-    values, clusters = (column.tolist() for column in table)
-    n, groups, mean = len(values), len(set(clusters)), sum(values) / len(values)
-    error = stderr_by_loops(values, clusters)
-    if groups == n and 0.5 not in values:
-        expected = wilson_by_bisection(mean, n, Z95)
-    elif error is None:
-        expected = (0.0, 1.0)
-    elif mean in (0, 1) or error < 1e-7:
-        expected = wilson_by_bisection(mean, groups, stats.t.ppf(0.975, groups - 1))
-    else:
-        spread = mean * (1 - mean)
-        weight = 1 / math.sqrt(4 * spread) - 1
-        variance = ((groups - 1) * error**2 + weight * spread / groups) / (groups - 1 + weight)
-        expected = wilson_by_bisection(mean, spread / variance, stats.t.ppf(0.975, groups - 1))
-    found = share(*table)
-    assert found.value == pytest.approx(mean)
-    assert (found.low, found.high) == pytest.approx(expected, abs=1e-6)
 
 
 @usual
@@ -749,3 +778,63 @@ def test_users_have_the_interval_of_their_own_rows_and_a_spread_that_chance_alon
     # 6 of 8 rows won: ¾ · ¼ times the mean of ¼, ½ and ½
     assert chance_spread(means, rows) == pytest.approx((3 / 16 * 5 / 12) ** 0.5)
     assert chance_spread(means[:1], rows[:1]) is None
+
+
+# users and questions crossed
+
+
+@st.composite
+def couples(draw: st.DrawFn) -> tuple[Floats, Ints]:
+    """Credits of votes: rows of two users on a question, some of one user only."""
+    user, question = st.integers(0, 5), st.integers(0, 4)
+    rows = draw(st.lists(st.tuples(credit, user, st.one_of(user, st.just(-1)), question), min_size=1, max_size=25))
+    return np.array([row[0] for row in rows]), np.array([row[1:] for row in rows], dtype=np.int64)
+
+
+def crossed_by_loops(values: list[float], rows: list[list[int]]) -> tuple[float, float, float]:
+    """Σ of residual products over pairs of rows that share a user or a question, a user, a question."""
+    mean, sums = sum(values) / len(values), [0.0, 0.0, 0.0]
+    for x, (a, b, q) in zip(values, rows, strict=True):
+        for y, (c, d, r) in zip(values, rows, strict=True):
+            user, product = bool({a, b} & {c, d} - {-1}), (x - mean) * (y - mean)
+            for n, linked in enumerate((user or q == r, user, q == r)):
+                sums[n] += product * linked
+    return sums[0], sums[1], sums[2]
+
+
+@usual
+@given(couples())
+def test_the_crossed_standard_error_agrees_with_a_double_loop_over_rows(table: tuple[Floats, Ints]) -> None:
+    values, rows = table
+    error = clustered_stderr(values, rows)
+    users, questions = {*rows[:, 0].tolist(), *rows[:, 1].tolist()} - {-1}, set(rows[:, 2].tolist())
+    if min(len(users), len(questions)) < 2:
+        assert error is None
+    else:
+        groups, expected = effective_clusters(rows), max(0.0, *crossed_by_loops(values.tolist(), rows.tolist()))
+        assert error == pytest.approx(math.sqrt(groups / (groups - 1) * expected) / len(values), abs=1e-7)
+        found = share(values, rows)
+        assert 0 <= found.low <= found.value <= found.high <= 1
+
+
+def test_clusters_stay_as_they_are_unless_one_holds_nearly_all_rows() -> None:
+    users, questions = np.arange(12) % 6, np.arange(12) // 2
+    twins = np.where(np.arange(12) < 10, np.arange(12) ^ 1, -1)
+    assert crossed(np.arange(12) // 6, users, twins, questions).ndim == 1
+    assert crossed(np.zeros(12, np.int64), users % 3, twins, questions).ndim == 1  # too few users
+    table = crossed(np.zeros(12, np.int64), users, twins, questions)
+    assert table[[0, 1, 7, 11]].tolist() == [[0, 1, 0], [1, 0, 0], [1, 0, 3], [5, -1, 5]]
+
+
+def test_crossed_intervals_hold_the_truth_where_users_and_questions_both_vary() -> None:
+    rng, held, alone = np.random.default_rng(3), 0, 0
+    for _ in range(200):
+        user, partner, question = rng.integers(0, 30, 400), rng.integers(0, 30, 400), rng.integers(0, 40, 400)
+        skill = 0.6 + rng.uniform(-0.3, 0.3, 30)[user] + rng.uniform(-0.1, 0.1, 40)[question]
+        values = (rng.random(400) < skill) * 1.0
+        found = share(values, np.stack([user, partner, question], axis=1))
+        held += found.low <= 0.6 <= found.high
+        naive = share(values, np.arange(400))
+        alone += naive.low <= 0.6 <= naive.high
+    assert held >= 184
+    assert alone <= 175  # if rows were independent

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,6 +16,7 @@ from prb.stats.paired import (
     person_effect,
 )
 from tests.stats.strategies import floats, ints, usual
+from tests.stats.test_estimate import share_by_steps
 
 Rows = tuple[Ints, Ints, np.ndarray, Floats]
 
@@ -89,14 +88,7 @@ def test_mirror_accuracy_by_hand() -> None:
     # only the first couple is strictly right twice: 1 of 4, over three clusters
     found = mirror_accuracy(credit, TWINS)
     assert (found.value, found.n) == (0.25, 4)
-    # residuals of the clusters {1, 0}, {0}, {0}: ½, −¼, −¼; error² = (3/2 · 6/16)/16, averaged with (3/16)/3, which
-    # counts as 1/√(3/4) − 1 clusters
-    weight = 2 / math.sqrt(3) - 1
-    variance = (2 * 1.5 * 6 / 16 / 16 + weight / 16) / (2 + weight)
-    q, n_eff = stats.t.ppf(0.975, 2), 3 / 16 / variance
-    centre, spread = (0.25 + q * q / (2 * n_eff)), q * math.sqrt(3 / 16 / n_eff + q * q / (4 * n_eff**2))
-    whole = 1 + q * q / n_eff
-    assert (found.low, found.high) == pytest.approx(((centre - spread) / whole, (centre + spread) / whole))
+    assert (found.low, found.high) == pytest.approx(share_by_steps([1.0, 0.0, 0.0, 0.0], [0, 0, 1, 2]), abs=1e-6)
 
 
 def test_no_twins_have_no_mirror_accuracy() -> None:

@@ -56,6 +56,8 @@ class Index:
     """How many answers are right, and how many there are."""
     twins: array[int] = field(default_factory=lambda: array("l"))
     """Position of the mirror row, -1 where there is none or where there are more than two answers."""
+    questions: array[int] = field(default_factory=lambda: array("q"))
+    """A hash of the question; empty for ratings."""
     clustered_by: str = "users"
     """`users and questions` where users who share a question or an answer are one cluster."""
 
@@ -96,6 +98,7 @@ class Index:
             lengths=(packed(self.lengths[0]), packed(self.lengths[1])),
             answers=(packed(self.answers[0]), packed(self.answers[1])),
             twins=array("l", (new_position.get(self.twins[n], -1) for n in rows)),
+            questions=packed(self.questions),
             clustered_by=self.clustered_by,
         )
 
@@ -562,6 +565,7 @@ class Scan:
             ids=list(self.ids),
             clusters=[cluster_of.get(user, user) for user in users] if cluster_of else users,
             twins=array("l", [-1]) * len(users),
+            questions=self._hashes[0],
             clustered_by=clustered_by,
         )
         for row, twin in twins:

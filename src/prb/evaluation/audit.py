@@ -30,12 +30,12 @@ from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import Finished, write_sealed
-from prb.stats.blind import blind_margins, credits_of, fold_groups, giveaways
+from prb.stats.blind import blind_margins, credits_of, fold_groups, giveaways, room_above, widened
 from prb.stats.estimate import Floats, Ints, cancels, codes, share
 from prb.stats.paired import difference
 from prb.text.encoders import ENCODERS, Encoder, Matrix
 from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates, words
-from prb.types import Pair, Post, RewardModel
+from prb.types import Estimate, Pair, Post, RewardModel
 
 VOCABULARY, SEEN = 1000, 5
 """The learner knows at most this many words, each found in at least this many answers."""
@@ -198,7 +198,9 @@ def audit(
         accuracy = rows.share(reader)
         reading = {"model": config.ceiling, "accuracy": accuracy, "failures": dict(sorted(reader.failures.items()))}
         if blind:
-            headroom = difference(reader.credit, blind_credits, rows.clusters, seed=config.seed).as_dict()
+            gap = difference(reader.credit, blind_credits, rows.clusters, seed=config.seed)
+            learner = rows.estimate(blind_credits, blind_credits - 0.5)
+            headroom = room_above(gap, learner, config.folds).as_dict()
     scores = {name: rows.share(column) for name, column in floors.items()}
     result = {
         "prb": __version__,
@@ -258,12 +260,12 @@ class RowGroups(NamedTuple):
     twins: Ints
 
     def share(self, column: Column) -> dict[str, Any]:
-        return self.share_of(column.credit, column.margin, sum(column.failures.values()))
+        return self.estimate(column.credit, column.margin, sum(column.failures.values())).as_dict()
 
-    def share_of(self, credits: Floats, margins: Floats, failed: int = 0) -> dict[str, Any]:
+    def estimate(self, credits: Floats, margins: Floats, failed: int = 0) -> Estimate:
         known = ~np.isnan(credits)
         exact = cancels(margins, self.twins)
-        return share(credits[known], self.clusters[known], failed=failed, exact=exact).as_dict()
+        return share(credits[known], self.clusters[known], failed=failed, exact=exact)
 
 
 def _learn_blind(
@@ -298,7 +300,8 @@ def _learn_blind(
         credits[name] = np.array(credits_of(margins))
         progress.advance()
     # credits stand in for margins, whose last digits depend on the order of a matrix product
-    shares = {name: rows.share_of(values, values - 0.5) for name, values in credits.items()}
+    estimates = {name: rows.estimate(values, values - 0.5) for name, values in credits.items()}
+    shares = {name: widened(estimate, config.folds).as_dict() for name, estimate in estimates.items()}
     about = {"groups": len(set(groups)), "grouped_by": grouped_by, "features": f"{encoder.fingerprint}, words, style"}
     return {**shares, **about}, credits["question_and_answer"]
 
@@ -363,13 +366,14 @@ def verdict(result: Mapping[str, Any]) -> str:
         return f"{blind_part}. What the user adds is unknown: {result['ceiling']['model']} could read no rubric."
     if headroom["low"] is None:
         return f"{blind_part}. What the user adds is unknown: {headroom['n']} pairs of one user were read."
-    points = f"{100 * headroom['value']:+.1f} points [{100 * headroom['low']:+.1f}, {100 * headroom['high']:+.1f}]"
+    value, low, high = (f"{100 * headroom[part]:+.1f}" for part in ("value", "low", "high"))
+    points = f"{'at most ' if headroom['value'] > 0 else ''}{value} points [{low}, {high}]"
     reader = f"Reading the rubric ({result['ceiling']['model']}) gets {_percent(result['ceiling']['accuracy'])}"
-    meaning = "so nothing that only the person decides could be shown"
+    meaning = "so it is not shown that anything depends on the user"
     if headroom["low"] > 0:
-        meaning = "which only the person decides"
+        meaning = "which depend on the user unless a better learner finds them without"
     elif headroom["high"] < 0:
-        meaning = "so this reader of the rubric knows less than a learner that knows nobody"
+        meaning = "so this reader of the rubric is worse than a learner that never sees a user"
     return f"{blind_part}. {reader}: {points}, {meaning}."
 
 

@@ -23,7 +23,7 @@ from prb.data.load import Index
 from prb.evaluation.outcomes import Column
 from prb.stats import ratings
 from prb.stats.credit import pairwise_credit
-from prb.stats.estimate import Bools, Floats, Ints, cancels, codes, share
+from prb.stats.estimate import Bools, Floats, Ints, cancels, codes, crossed, share
 from prb.stats.paired import Difference, Twins
 from prb.stats.paired import average_user_share as user_share
 from prb.stats.paired import difference as paired_difference
@@ -36,12 +36,23 @@ from prb.types import Estimate, Tested
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+CROSSED = "users and questions, crossed"
+"""Nearly all users are linked to one another, so rows are dependent if they share a user or a question."""
+
+
+def row_clusters(index: Index) -> Ints:
+    clusters = codes(index.clusters)
+    if not index.questions:
+        return clusters
+    return crossed(clusters, codes(index.users), np.array(index.twins, np.int64), np.array(index.questions, np.int64))
+
+
 class Facts:
     """What is known of the rows of a dataset, as arrays with one entry per row."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        self.clusters: Ints = codes(index.clusters)
+        self.clusters = row_clusters(index)
         self.users: Ints = codes(index.users)
         self.user_names = list(dict.fromkeys(index.users))
         self.twins: Ints = np.array(index.twins, dtype=np.int64)

@@ -19,13 +19,13 @@ from prb.data.load import Dataset
 from prb.data.votes import VoteSource, retest
 from prb.errors import BadInput, BadSpec, GateFailed, unknown
 from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.metrics import Facts, Rows
+from prb.evaluation.metrics import CROSSED, Facts, Rows, row_clusters
 from prb.evaluation.outcomes import Column, Outcomes
 from prb.evaluation.paper import lost_and_unparsed
 from prb.failures import count_reasons, refuse_failures, share_problem
 from prb.stats.bias import calibration, length_bias, position_bias
 from prb.stats.credit import SUBSETS, TIES, ScoredRow, final_score, rewardbench_sections, ties_score
-from prb.stats.estimate import by_group, by_label, share, spread, user_means
+from prb.stats.estimate import by_group, by_label, codes, share, spread, user_means
 from prb.stats.paired import Difference, correct
 from prb.stats.ratings import mean_over_users
 from prb.summary import (
@@ -93,7 +93,7 @@ def describe_dataset(dataset: Dataset) -> DatasetSummary:
         rows=len(dataset),
         users=len(set(dataset.index.users)),
         clusters=len(set(dataset.index.clusters)),
-        clustered_by=dataset.index.clustered_by,
+        clustered_by=CROSSED if row_clusters(dataset.index).ndim == 2 else dataset.index.clustered_by,
         fingerprint=dataset.fingerprint,
         left_out=dataset.left_out,
     )
@@ -130,7 +130,7 @@ def _pair_result(model: str, condition: str, rows: Rows) -> PairResult:
     biases = {
         "length": length_bias(credit, facts.clusters, *facts.lengths),
         "position": position,
-        "calibration": calibration(margin, credit, facts.clusters),
+        "calibration": calibration(margin, credit, codes(index.clusters)),
     }
     return PairResult(
         model=model,

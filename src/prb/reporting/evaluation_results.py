@@ -189,6 +189,8 @@ def _pairs(summary: Summary) -> Table:
     if paper:
         counted = "as in the paper's scripts, ties count as lost and replies without a verdict as A"
     linked = "user" if data.clusters == data.users else "user (linked users, such as twins, count as one)"
+    if data.clustered_by not in ("users", "users and questions"):
+        linked = data.clustered_by
     notes = [f"Accuracy in % with a 95 % interval clustered by {linked}; {counted}."]
     notes += [*_notes(summary, columns, shown), *_rows_without_outcome(results)]
     return Table(_title(summary), tuple(headings), tuple(rows), tuple(notes))

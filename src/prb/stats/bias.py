@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from prb.stats.estimate import Floats, Ints, share, t95
+from prb.stats.estimate import Floats, Ints, effective_clusters, share, t95
 from prb.types import Estimate
 
 FOLDS = 5
@@ -71,7 +71,9 @@ def length_controlled(
     if groups < 2:
         return Estimate(value=value, low=0.0, high=1.0, n=len(credit), failed=failed, ties=ties)
     intercept = float(np.log(value / (1 - value)))
-    half = t95(groups - 1) * _intercept_error(ratio / ratio.std(), credit, clusters, intercept, slope)
+    half = t95(effective_clusters(clusters) - 1) * _intercept_error(
+        ratio / ratio.std(), credit, clusters, intercept, slope
+    )
     low, high = (float(1 / (1 + np.exp(-(intercept + side)))) for side in (-half, half))
     return Estimate(value=value, low=low, high=high, n=len(credit), failed=failed, ties=ties)
 

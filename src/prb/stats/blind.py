@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prb.stats.estimate import components
-from prb.stats.paired import holm
+from prb.stats.paired import UNTESTED, Difference, holm
+from prb.types import Estimate
 
 Matrix = NDArray[np.floating[Any]]
 MIN_PAIRS = 10
@@ -60,6 +61,35 @@ def bradley_terry(differences: Matrix, strength: float) -> NDArray[np.float64]:
 def credits_of(margins: NDArray[np.float64]) -> list[float]:
     """1 for a positive margin, 0.5 for zero, 0 for a negative one."""
     return ((np.sign(margins) + 1) / 2).tolist()  # type: ignore[no-any-return]
+
+
+def widened(learner: Estimate, folds: int) -> Estimate:
+    """The interval of a cross-validated accuracy, widened since the rows of a fold share one fitted model.
+
+    Its variance grows by 1 + test rows / training rows · folds (Nadeau & Bengio 2003, doi:10.1023/A:1024068626366).
+    """
+    value, low, high = learner.value, learner.low, learner.high
+    if value is None or low is None or high is None:
+        return learner
+    factor = np.sqrt(1 + folds / (folds - 1))
+    low, high = float(value - factor * (value - low)), float(value + factor * (high - value))
+    return replace(learner, low=max(0.0, low), high=min(1.0, high))
+
+
+def room_above(gap: Difference, learner: Estimate, folds: int) -> Difference:
+    """How far a reader is above a fitted learner, with an interval that is widened by the learner's part of it.
+
+    There is no p: the sign-flip test takes the learner as given.
+    """
+    low, high, wide = gap.low, gap.high, widened(learner, folds)
+    if gap.value is not None and low is not None and high is not None and None not in (wide.low, wide.high):
+        below, above = (  # what the widened ends add, in squares
+            (far - learner.value) ** 2 - (near - learner.value) ** 2
+            for far, near in ((wide.high, learner.high), (wide.low, learner.low))
+        )
+        low = max(-1.0, float(gap.value - np.sqrt((gap.value - low) ** 2 + max(0.0, below))))
+        high = min(1.0, float(gap.value + np.sqrt((high - gap.value) ** 2 + max(0.0, above))))
+    return replace(gap, low=low, high=high, p=None, test=UNTESTED)
 
 
 def fold_groups(

@@ -4,7 +4,12 @@ Rows of one user are not independent, nor are those of linked users (mirror twin
 users form one cluster, see `data/load.py`. The clustered variance is the usual sandwich with the small-sample factor
 G/(G−1) (Liang & Zeger 1986, doi:10.1093/biomet/73.1.13; for model evaluation: Miller 2024, arXiv 2411.00640). It enters
 Wilson's interval (1927, doi:10.1080/01621459.1927.10502953) as an effective sample size n / design effect, with a t
-quantile on G−1 degrees of freedom (Korn & Graubard 1998, Survey Methodology 24).
+quantile on G−1 degrees of freedom (Korn & Graubard 1998, Survey Methodology 24). G is the effective number of clusters
+(Σn)² / Σn² (Kish 1965): a set of which one user gave half is worth fewer than four.
+
+`clusters` is one code per row. Where links join nearly everybody into one cluster, it is a table with three codes per
+row instead: the user, the twin's user (−1 without one), the question. Rows are then dependent if they share a question
+or a user on either side.
 """
 
 from __future__ import annotations
@@ -77,23 +82,72 @@ def totals(values: Floats, clusters: Ints) -> Totals:
     return Totals(sums.astype(np.float64), sizes)
 
 
+def crossed(clusters: Ints, users: Ints, twins: Ints, questions: Ints) -> Ints:
+    """`clusters`; where they are worth fewer than two, users and questions if there are at least five of either."""
+    if not len(clusters) or effective_clusters(clusters) >= 2:
+        return clusters
+    table = np.stack([users, np.where(twins >= 0, users[twins], -1), questions], axis=1)
+    return table if effective_clusters(table) >= 5 else clusters
+
+
+def cluster_sizes(clusters: Ints) -> list[Floats]:
+    """Rows per cluster; of a crossed table rows per user, on either side, and rows per question."""
+    sides = [clusters] if clusters.ndim == 1 else [clusters[:, :2][clusters[:, :2] >= 0], clusters[:, 2]]
+    return [np.unique(codes, return_counts=True)[1].astype(np.float64) for codes in sides]
+
+
+def effective_clusters(clusters: Ints) -> float:
+    """(Σn)² / Σn² over cluster sizes n; the smaller of that of users and that of questions."""
+    return min(float(sizes.sum() ** 2 / np.square(sizes).sum()) for sizes in cluster_sizes(clusters))
+
+
 def clustered_stderr(values: Floats, clusters: Ints) -> float | None:
     """Standard error of the mean; `None` for a single cluster, which says nothing about the next one."""
-    sums, sizes = totals(values, clusters)
-    groups = len(sums)
-    if groups < 2:
+    if not len(values) or min(map(len, cluster_sizes(clusters))) < 2:
         return None
-    # cluster residuals that cancel exactly (mirror twins) must give exactly 0, so the mean is kept as a ratio
-    residuals = sums - sizes * (values.sum() / len(values))
-    residuals[np.abs(residuals) < ROUNDING * sizes.max()] = 0.0
-    return float(np.sqrt(groups / (groups - 1) * np.square(residuals).sum()) / len(values))
+    groups = effective_clusters(clusters)
+    return float(np.sqrt(groups / (groups - 1) * _squared_residuals(values, clusters)) / len(values))
 
 
-def t95(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t distribution."""
+def _squared_residuals(values: Floats, clusters: Ints) -> float:
+    """Σ over all dependent pairs of rows of the product of their residuals, at least that of users or of questions.
+
+    Of crossed tables: pairs with a user in common, plus those with a question in common, less those with both (Cameron,
+    Gelbach & Miller 2011, doi:10.1198/jbes.2010.07136). A pair of rows of the same two users is found once under either
+    user, so it is taken off once (Aronow, Samii & Assenova 2015, doi:10.1093/pan/mpv018).
+    """
+    if clusters.ndim == 1:
+        sums, sizes = totals(values, clusters)
+        # cluster residuals that cancel exactly (mirror twins) must give exactly 0, so the mean is kept as a ratio
+        residuals = sums - sizes * (values.sum() / len(values))
+        residuals[np.abs(residuals) < ROUNDING * sizes.max()] = 0.0
+        return float(np.square(residuals).sum())
+    residuals = values - values.sum() / len(values)
+    one, other, questions = clusters.T
+    coupled = (other >= 0) & (other != one)
+
+    def by_user(*also: Ints) -> float:
+        twice = _joined(np.concatenate([one, other[coupled]]), *(np.concatenate([c, c[coupled]]) for c in also))
+        sums = totals(np.concatenate([residuals, residuals[coupled]]), twice).sums
+        low, high = np.minimum(one, other)[coupled], np.maximum(one, other)[coupled]
+        couples = totals(residuals[coupled], _joined(low, high, *(c[coupled] for c in also))).sums
+        return float(np.square(sums).sum() - np.square(couples).sum())
+
+    users, shared = by_user(), by_user(questions)
+    asked = float(np.square(totals(residuals, questions).sums).sum())
+    return max(0.0, users, asked, users + asked - shared)
+
+
+def _joined(*columns: Ints) -> Ints:
+    """One code per distinct combination."""
+    return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def t95(freedom: float) -> float:
+    """The 97.5 % quantile of Student's t distribution; with next to no freedom a very large number."""
     from scipy.stats import t
 
-    return float(t.ppf(0.975, freedom))
+    return min(1e6, float(t.ppf(0.975, max(freedom, 0.01))))
 
 
 def wilson(share: float, n: float, quantile: float = Z95) -> tuple[float, float]:
@@ -130,27 +184,36 @@ def share(values: Floats, clusters: Ints, *, failed: int = 0, exact: bool = Fals
         return Estimate(value=None, low=None, high=None, n=0, failed=failed)
     if exact:
         return Estimate(value=0.5, low=0.5, high=0.5, n=n, failed=failed, ties=ties)
-    mean, groups = float(values.sum() / n), len(np.unique(clusters))
+    mean = float(values.sum() / n)
     error = clustered_stderr(values, clusters)
-    if groups == n and not ties:
+    if not ties and all(len(sizes) == n for sizes in cluster_sizes(clusters)):
         low, high = wilson(mean, n)
     elif error is None:
         low, high = 0.0, 1.0
-    elif error == 0.0 or mean in (0.0, 1.0):
-        # no variance was observed, so the design effect is unknown: each cluster counts as one observation
-        low, high = wilson(mean, groups, t95(groups - 1))
     else:
-        binomial = mean * (1 - mean)
-        # If few clusters hold the rarer outcome, the observed variance is a poor guess. It is averaged with that of
-        # clusters whose rows are all alike, which counts as so many clusters: none at ½, 0.7 at 0.9, 1.3 at 0.95.
-        prior = 0.5 / np.sqrt(binomial) - 1
-        variance = ((groups - 1) * error**2 + prior * binomial / groups) / (groups - 1 + prior)
-        low, high = wilson(mean, binomial / variance, t95(groups - 1))
+        quantile, worth = t95(effective_clusters(clusters) - 1), independent_rows(clusters)
+        # a few rows at the design effect of a perfect score: the observed one rests on as few rows as were missed
+        prior = quantile**2 / 4
+        effective = n * (n * mean * (1 - mean) + prior) / ((n * error) ** 2 + prior * n / worth)
+        low, high = wilson(mean, effective, quantile)
+        # nothing is above the lower end of a perfect score, nor below the upper end of one without a win
+        low, high = min(low, wilson(1.0, worth, quantile)[0]), max(high, wilson(0.0, worth, quantile)[1])
     return Estimate(value=mean, low=low, high=high, n=n, failed=failed, ties=ties)
 
 
+def independent_rows(clusters: Ints) -> float:
+    """What a perfect score is worth, where nothing shows how alike the rows of a cluster are.
+
+    If chances of success are Beta-distributed over clusters with a mean near 1 and an intra-class correlation of ⅔, a
+    cluster of n rows is all right as often as 1 + ⅓ + ⅕ + … + 1/(2n−1) independent rows are.
+    """
+    from scipy.special import digamma
+
+    return min(float((digamma(sizes + 0.5) - digamma(0.5)).sum() / 2) for sizes in cluster_sizes(clusters))
+
+
 def average(values: Floats, clusters: Ints) -> Estimate:
-    """Mean of values in 0..1 with a 95 % t interval on clusters − 1; rows that are NaN failed."""
+    """Mean of values in 0..1 with a 95 % t interval on effective clusters − 1; rows that are NaN failed."""
     known = ~np.isnan(values)
     n, failed = int(known.sum()), int((~known).sum())
     if not n:
@@ -158,7 +221,7 @@ def average(values: Floats, clusters: Ints) -> Estimate:
     mean, error = float(values[known].mean()), clustered_stderr(values[known], clusters[known])
     if error is None:
         return Estimate(value=mean, low=None, high=None, n=n, failed=failed)
-    half = t95(len(np.unique(clusters[known])) - 1) * error
+    half = t95(effective_clusters(clusters[known]) - 1) * error
     return Estimate(value=mean, low=max(0.0, mean - half), high=min(1.0, mean + half), n=n, failed=failed)
 
 

@@ -18,7 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from prb.stats.estimate import ROUNDING, Bools, Floats, Ints, Totals, clustered_stderr, share, totals, wilson
+from prb.stats.estimate import (
+    ROUNDING,
+    Bools,
+    Floats,
+    Ints,
+    Totals,
+    clustered_stderr,
+    effective_clusters,
+    share,
+    t95,
+    totals,
+    wilson,
+)
 from prb.types import Estimate
 
 LEVEL = 0.05
@@ -32,6 +44,7 @@ DRAWS = 100_000
 """Sign patterns drawn where there are many clusters and no common unit."""
 MIDP = "mcnemar-midp"
 SIGN_FLIP = "sign-flip"
+T_TEST = "t"
 UNTESTED = "none"
 """The test of a difference that no cluster shows: p is 1 whatever the signs."""
 DETECTABLE = 2.8
@@ -76,11 +89,15 @@ def difference(a: Floats, b: Floats, clusters: Ints, *, exact: bool = False, see
         return Difference(n=0, dropped=dropped, test=UNTESTED)
     p, test = (1.0, UNTESTED) if exact else paired_p(a, b, groups, seed=seed)
     value = 0.0 if exact else float(delta.mean())
-    ends: tuple[float | None, float | None] = value, value
-    if not exact:
-        limit = 1.0 if min(a.min(), b.min()) >= 0 and max(a.max(), b.max()) <= 1 else np.inf
-        ends = inverted_interval(totals(delta, groups), p, midp=test == MIDP, limit=limit, seed=seed)
+    limit = 1.0 if min(a.min(), b.min()) >= 0 and max(a.max(), b.max()) <= 1 else np.inf
     error = clustered_stderr(delta, groups)
+    ends: tuple[float | None, float | None]
+    if exact:
+        ends = value, value
+    elif groups.ndim == 1:
+        ends = inverted_interval(totals(delta, groups), p, midp=test == MIDP, limit=limit, seed=seed)
+    else:
+        ends = crossed_interval(delta, groups, limit)
     return Difference(
         value=value,
         low=ends[0],
@@ -95,6 +112,8 @@ def difference(a: Floats, b: Floats, clusters: Ints, *, exact: bool = False, see
 
 def paired_p(a: Floats, b: Floats, clusters: Ints, *, seed: int = 0) -> tuple[float, str]:
     """Two-sided p and the name of its test: McNemar's mid-p for tie-free singletons, else sign flips."""
+    if clusters.ndim == 2:
+        return crossed_p(a - b, clusters)
     sums = totals(a - b, clusters).sums
     if not sums.any():
         return 1.0, UNTESTED
@@ -102,6 +121,34 @@ def paired_p(a: Floats, b: Floats, clusters: Ints, *, seed: int = 0) -> tuple[fl
     if tie_free and len(np.unique(clusters)) == len(clusters):
         return mcnemar_midp(int((a > b).sum()), int((b > a).sum())), MIDP
     return sign_flip(sums, seed=seed), SIGN_FLIP
+
+
+def crossed_error(delta: Floats, clusters: Ints) -> tuple[float, float]:
+    """Standard error of a mean over crossed users and questions, and its degrees of freedom.
+
+    Differences that are all alike would leave no error: t²/4 rows of the largest size are added, as in `share`.
+    """
+    freedom = effective_clusters(clusters) - 1
+    largest = float(np.abs(delta).max()) * t95(freedom) / 2 / len(delta)
+    return float(np.hypot(clustered_stderr(delta, clusters) or np.inf, largest)), freedom
+
+
+def crossed_p(delta: Floats, clusters: Ints) -> tuple[float, str]:
+    """Two-sided p by a t test: clusters that share users and questions cannot be flipped one by one."""
+    from scipy.stats import t
+
+    if not delta.any():
+        return 1.0, UNTESTED
+    error, freedom = crossed_error(delta, clusters)
+    return float(2 * t.sf(abs(delta.mean()) / error, freedom)), T_TEST
+
+
+def crossed_interval(delta: Floats, clusters: Ints, limit: float) -> tuple[float | None, float | None]:
+    error, freedom = crossed_error(delta, clusters)
+    mean, half = float(delta.mean()), t95(freedom) * error
+    if not (np.isfinite(half) and half):
+        return (-limit, limit) if np.isfinite(limit) else (None, None)
+    return max(-limit, mean - half), min(limit, mean + half)
 
 
 def inverted_interval(
@@ -310,8 +357,12 @@ def person_effect(margin: Floats, twins: Twins, *, seed: int = 0) -> dict[str, A
         return None
     blind = bool((won == 0.5).all())
     effect = share(won, twins.clusters, exact=blind)
-    p = sign_flip(totals(won - 0.5, twins.clusters).sums, seed=seed)
-    return {**effect.as_dict(), "p": p, "p_holm": None, "test": UNTESTED if blind else SIGN_FLIP}
+    if twins.clusters.ndim == 2:
+        p, test = crossed_p(won - 0.5, twins.clusters)
+    else:
+        p = sign_flip(totals(won - 0.5, twins.clusters).sums, seed=seed)
+        test = UNTESTED if blind else SIGN_FLIP
+    return {**effect.as_dict(), "p": p, "p_holm": None, "test": test}
 
 
 def average_user_share(margin: Floats, twins: Twins) -> float | None:
