@@ -122,7 +122,6 @@ LONG = "x" * 300
         ("data", "convert", "mirror", f"{LONG}/x.parquet"),
         ("grade", "--answers", LONG),
         ("build", "--input", LONG, "--llm", "scripted/x", "--out", "out"),
-        ("train", "curve", LONG),
         ("study", "agree", f"{LONG}.jsonl"),
     ],
 )
