@@ -23,8 +23,12 @@ from prb.data.source import MemorySource
 from prb.downstream.candidates import read_pool
 from prb.downstream.correlate import CorrelateConfig, correlate
 from prb.errors import BadInput
+from prb.evaluation.config import PERSONAL, READER, EvaluateConfig
+from prb.evaluation.run import evaluate
+from prb.registry import split_alias
 from prb.reporting.evaluation_results import glossary
-from prb.reporting.format import markdown
+from prb.reporting.format import markdown, number
+from prb.summary import Summary
 from prb.types import NO_EVIDENCE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -241,3 +245,16 @@ def with_glossary(text: str) -> str:
 def write_glossary() -> None:
     page = ROOT / "docs" / "glossary.md"
     page.write_text(with_glossary(page.read_text("utf-8")), "utf-8")
+
+
+def test_the_readme_has_the_numbers_of_the_table_that_make_demo_prints(tmp_path: Path) -> None:
+    """Models at exactly 50 by construction are left out of the run: they do not count in Holm's correction either."""
+    settings = EvaluateConfig(model=("lexical", "embedding", PERSONAL, READER), out=tmp_path / "run")
+    summary = Summary.read(evaluate(settings).summary)
+    personal = split_alias(PERSONAL)[0]
+    result, control = summary.result(personal, "profile"), summary.contrasts_of(personal)["control"]
+    assert result is not None
+    effect = result.as_json()["person_effect"]
+    page = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert f"orders {100 * effect['value']:.1f} % of the twins by the user (p = {effect['p_holm']:.2f})" in page
+    assert f"control is {number(control.value, scale=100, sign=True)} points (p = {control.p_holm:.2f})" in page
