@@ -6,6 +6,7 @@ python benchmarks/axes.py --no-hidden  without SmolLM2-135M, whose states and tu
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ from prb.training.learning import (
 from prb.training.run import ADAPTER, tune
 
 PAGE = ROOT / "docs" / "training.md"
+FILES = ("training-axes.csv", "training-axes-size.csv")
 HIDDEN = "hidden?lm=smollm2&layer=22&alone=true&dtype=fp32"
 K = 40
 """Posts of a user: all of them."""
@@ -185,7 +187,12 @@ def main() -> None:
         cells = compute(args, progress)
     figure(cells)
     made = tables(cells)
-    write_between("axes", "\n".join(map(markdown, made)), PAGE)
+    for name, table in zip(FILES, made, strict=True):
+        with (PAGE.parent / name).open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([table.columns, *table.rows])
+    static = ("light", "axes")  # the best on static vectors
+    shown = tuple(row for row in made[0].rows if row[1] == "SmolLM2" or (row[1] == "static" and row[0] in static))
+    write_between("axes", markdown(made[0]._replace(rows=shown)), PAGE)
     for table in made:
         show(table)
 
