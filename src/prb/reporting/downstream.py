@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, convert
 
-from prb.downstream.ppo import CURVES, read_curves
+from prb.downstream.ppo import CURVES, HeldOutSummary, TrainingSummary, read_curves
 from prb.errors import BadInput
 from prb.failures import count_reasons
 from prb.progress import SILENT, Progress
@@ -241,35 +241,16 @@ def _best_of_n_line(axes: Any, result: BonResult, position: int, lines: int) -> 
 
 
 # --- ppo ---
-class Training(Struct, frozen=True):
-    prompts: int
-    steps: int
-    stopped: str | None
-    samples: int
-    failed: int
-    truncated: int
+class PpoResult(Struct, frozen=True):
+    """The content of `summary.json`, as far as it is shown."""
 
-
-class Change(Struct, frozen=True):
-    before: Number
-    after: Number
-    difference: Number
-
-
-class HeldOut(Struct, frozen=True, omit_defaults=True):
-    prompts: int
-    reward: Change | None = None
-    grade: Change | None = None
-
-
-class PpoSummary(Struct, frozen=True):
     dataset: DatasetAbout
     condition: str
     policy: Spec
     model: Spec
     grader: Grader | None
-    train: Training
-    held_out: HeldOut
+    train: TrainingSummary
+    held_out: HeldOutSummary
 
 
 @dataclass(frozen=True, repr=False)
@@ -287,7 +268,7 @@ class Ppo(Run):
 
 def ppo_tables(summary: Result) -> Iterator[Table]:
     """Held-out prompts before and after training; nothing if none were held out."""
-    ppo = convert(summary, PpoSummary)
+    ppo = convert(summary, PpoResult)
     held = ppo.held_out
     if not held.prompts:
         return
@@ -303,7 +284,7 @@ def ppo_tables(summary: Result) -> Iterator[Table]:
 
 
 def ppo_lines(summary: Result) -> Iterator[str]:
-    ppo = convert(summary, PpoSummary)
+    ppo = convert(summary, PpoResult)
     if ppo.grader:
         yield ppo.grader.trust
     if ppo.train.stopped:
@@ -317,7 +298,7 @@ def write_ppo(summary: Result, folder: Path, progress: Progress = SILENT) -> Non
 
 def ppo_figure(summary: Result, *paths: Path) -> None:
     """Reward, KL to the reference, length and entropy over the steps, from the summary with its `curves`."""
-    ppo, rows = convert(summary, PpoSummary), summary["curves"]
+    ppo, rows = convert(summary, PpoResult), summary["curves"]
     title = shortened(f"{ppo.policy.spec} against {ppo.model.spec}", 100)
     alt = f"PPO, {len(rows)} steps: reward, KL, length and entropy. {title}"
     with drawing(*paths, width=7.5, height=4.4, alt=alt) as figure:

@@ -133,7 +133,7 @@ def series(position: int) -> dict[str, Any]:
     return {"color": SERIES[color], "marker": mark, "linestyle": DASHES[again % len(DASHES)]}
 
 
-def whiskers(estimates: Sequence[Number | Mapping[str, Any]], scale: float = 100) -> list[list[float]]:
+def whiskers(estimates: Sequence[Any], scale: float = 100) -> list[list[float]]:
     """Lengths below and above each value; none where an end is unknown."""
     ends = [(e.value, end) for e in map(Number.of, estimates) for end in (e.low, e.high)]
     lengths = [0.0 if value is None or end is None else scale * abs(value - end) for value, end in ends]

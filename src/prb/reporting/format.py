@@ -33,8 +33,9 @@ class Number(msgspec.Struct, frozen=True, kw_only=True):
     p_holm: float | None = None
 
     @staticmethod
-    def of(entry: Number | Mapping[str, Any]) -> Number:
-        return entry if isinstance(entry, Number) else msgspec.convert(entry, Number)
+    def of(entry: Any) -> Number:
+        """From an entry of a result file, or from an object with these attributes."""
+        return entry if isinstance(entry, Number) else msgspec.convert(entry, Number, from_attributes=True)
 
 
 class Table(NamedTuple):
@@ -57,7 +58,7 @@ def percent(value: float | None, digits: int = 1) -> str:
     return number(value, digits, scale=100)
 
 
-def bounds(entry: Number | Mapping[str, Any], digits: int = 1, *, scale: float = 100, sign: bool = False) -> str:
+def bounds(entry: Any, digits: int = 1, *, scale: float = 100, sign: bool = False) -> str:
     """`[57.0, 69.2]`"""
     estimate = Number.of(entry)
     if estimate.low is None:
@@ -66,9 +67,7 @@ def bounds(entry: Number | Mapping[str, Any], digits: int = 1, *, scale: float =
     return f"[{low}, {high}]"
 
 
-def interval(
-    entry: Number | Mapping[str, Any] | None, digits: int = 1, *, scale: float = 100, sign: bool = False
-) -> str:
+def interval(entry: Any, digits: int = 1, *, scale: float = 100, sign: bool = False) -> str:
     """`63.3 [57.0, 69.2]`, in percent unless another scale is given."""
     if entry is None or (estimate := Number.of(entry)).value is None:
         return MISSING
@@ -76,7 +75,7 @@ def interval(
     return value if estimate.low is None else f"{value} {bounds(estimate, digits, scale=scale, sign=sign)}"
 
 
-def points(entry: Number | Mapping[str, Any] | None) -> str:
+def points(entry: Any) -> str:
     """`+13.3***`, in percentage points; stars are Holm-corrected."""
     if entry is None or (contrast := Number.of(entry)).value is None:
         return MISSING

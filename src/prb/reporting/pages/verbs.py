@@ -13,7 +13,7 @@ from prb.reporting.downstream import (
     PPO_PANELS,
     BonSummary,
     CorrelationResult,
-    PpoSummary,
+    PpoResult,
     correlation_tables,
     set_sentences,
 )
@@ -44,7 +44,7 @@ def _bon(summary: Result) -> Result:
 
 
 def _ppo(summary: Result) -> Result:
-    ppo, rows = convert(summary, PpoSummary), thinned(summary["curves"])
+    ppo, rows = convert(summary, PpoResult), thinned(summary["curves"])
     return {
         "policy": ppo.policy.spec,
         "model": ppo.model.spec,
