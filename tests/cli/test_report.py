@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,33 +40,10 @@ def test_a_site_is_written_beside_the_run(prb: Prb, run: Path) -> None:
     assert prb("report", run, "--quiet").code == 0
 
 
-def test_a_site_can_be_written_elsewhere_and_of_several_runs(prb: Prb, run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run, tmp_path / "second")
-    said = prb("report", run, tmp_path / "second", "--out", tmp_path / "site", "--quiet")
-    assert said.out == f"report: {tmp_path / 'site' / 'index.html'}\n"
-    assert not (run / "report").exists()
-    text = (tmp_path / "site" / "data" / "site.js").read_text("utf-8")
-    assert '"length (run)"' in text
-    assert '"length (second)"' in text
-
-
 def test_progress_goes_to_standard_error(prb: Prb, run: Path) -> None:
     said = prb("report", run)
     assert f"reading {run}" in said.err
     assert said.out.startswith("report: ")
-
-
-def test_texts_can_be_left_out(prb: Prb, run: Path) -> None:
-    prb("report", run, "--no-texts", "--quiet")
-    data = b"".join(path.read_bytes() for path in (run / "report" / "data").rglob("*.js"))
-    assert b"plant" not in data
-
-
-def test_figures_are_drawn_when_asked_for(prb: Prb, run: Path) -> None:
-    pytest.importorskip("matplotlib")
-    prb("report", run, "--figures", "--quiet")
-    drawn = {path.name for path in (run / "report" / "figures").iterdir()}
-    assert {"leaderboard.svg", "leaderboard.pdf"} <= drawn
 
 
 def test_markdown_goes_to_standard_output(prb: Prb, run: Path) -> None:
@@ -132,25 +108,6 @@ def test_an_unfinished_run_says_what_to_do(words: list[str], prb: Prb, run: Path
     said = prb("report", run, *words)
     assert said == (2, "", f"prb: {run} is not finished; run the same `prb evaluate` again to resume it\n")
     assert not (run / "report").exists()
-
-
-def test_what_is_not_a_run_is_refused(prb: Prb, tmp_path: Path) -> None:
-    assert prb("report", tmp_path) == (2, "", f"prb: {tmp_path} is not a run\n")
-    assert prb("report") == (2, "", "prb: the following arguments are required: RUNS; see `prb report --help`\n")
-    assert prb("report", tmp_path, "--format", "pdf").code == 2
-    (tmp_path / "x.json").write_text("[]")
-    assert prb("report", tmp_path / "x.json").code == 2
-
-
-def test_a_folder_with_other_things_is_not_overwritten(prb: Prb, run: Path, tmp_path: Path) -> None:
-    said = prb("report", run, "--out", tmp_path, "--quiet")
-    assert said == (2, "", f"prb: {tmp_path} is not empty and not a report; choose another --out\n")
-
-
-def test_a_damaged_summary_is_refused(prb: Prb, run: Path) -> None:
-    (run / "summary.json").write_text("{")
-    said = prb("report", run)
-    assert (said.code, "summary.json is not JSON" in said.err) == (2, True)
 
 
 def test_a_run_under_way_is_watched_until_ctrl_c(prb: Prb, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,15 @@ def ends(before: float, after: float) -> dict[str, Any]:
     return {
         "before": {"value": before, "low": before - 0.1, "high": before + 0.1, **at},
         "after": {"value": after, "low": after - 0.1, "high": after + 0.1, **at},
-        "difference": {"value": after - before, "low": 0.01, "high": 0.4, "p": 0.02, "n": 8, "dropped": 1, "test": "sign-flip"},
+        "difference": {
+            "value": after - before,
+            "low": 0.01,
+            "high": 0.4,
+            "p": 0.02,
+            "n": 8,
+            "dropped": 1,
+            "test": "sign-flip",
+        },
     }
 
 

@@ -96,11 +96,6 @@ def test_a_wrong_file_is_refused_and_nothing_is_written(text: str, problem: str,
     assert not (tmp_path / "site").exists()
 
 
-def test_a_file_that_is_not_there_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"no\.yaml cannot be read"):
-        write_site([run], tmp_path / "site", published=str(tmp_path / "no.yaml"))
-
-
 def test_tables_hold_results_of_runs_only(run: Path) -> None:
     with pytest.raises(BadInput, match="--published is for the site"):
         report_tables(ReportConfig(runs=(run,), format="markdown", published="default"))

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from prb.errors import BadInput
-from prb.reporting.site import ReportConfig, report, report_tables
+from prb.reporting.site import ReportConfig, report
 from tests.reporting.sites import make_run, rows
 from tests.runs import Notes, names
 
@@ -53,8 +52,3 @@ def test_whoever_publishes_texts_is_told(run: Path, tmp_path: Path) -> None:
         notes = Notes()
         report(ReportConfig(runs=(run,), publish="pages", texts=texts, out=tmp_path / "site"), progress=notes)
         assert any("--no-texts" in note for note in notes.notes) == texts
-
-
-def test_tables_are_not_published(run: Path) -> None:
-    with pytest.raises(BadInput, match="--publish is for the site"):
-        report_tables(ReportConfig(runs=(run,), publish="pages", format="csv"))

@@ -22,7 +22,7 @@
     const q = QUALITIES[quality], u = UNITS[unit], xs = all.map((p) => p.x), log = Math.max(...xs) > 20 * Math.min(...xs), ticks = powers(xs), width = results.room(1180);
     const x = log ? { label: `${u.label} (log scale)`, log, from: ticks[0], to: ticks.at(-1), ticks, text: u.text } : { label: u.label, from: 0, to: 1.12 * Math.max(...xs), text: u.text };
     const edge = [...best].sort((a, b) => a.x - b.x || a.y - b.y);
-    const series = [{ name: "front", kind: "profile", dash: true, marks: false, points: edge.map(({ x: at, y }) => ({ x: at, y })) },
+    const series = [{ name: "front", kind: "profile", dash: true, marks: false, points: edge.flatMap((p, n) => [...(n ? [{ x: p.x, y: edge[n - 1].y }] : []), { x: p.x, y: p.y }]) }, // steps: what a budget buys
       { name: "other models", kind: "none", join: false, points: all.filter((p) => !best.includes(p)).map((p) => ({ ...p, hollow: true })) },
       { name: "on the front", kind: "profile", join: false, points: edge.map((p) => ({ ...p, r: 5 })) }];
     return charts.plot({ series, x, y: { label: q.label, text: q.tick }, lines: quality === "accuracy" ? [] : [{ from: [x.from, 0], to: [x.to, 0] }], width, height: width < 500 ? 320 : 420, title: `${q.label} against ${u.label}`,
