@@ -79,16 +79,16 @@ def test_numbers_so_far_are_those_of_a_run_on_these_rows(data: Path, write_jsonl
     assert part is not None
     short = write_jsonl([orjson.loads(line) for line in data.read_bytes().splitlines()[:4]], "short.jsonl")
     whole = evaluate(settings(short, tmp_path / "short", model=("first",)), models=MODELS).summary
-    assert part.summary["results"] == whole["results"]
-    assert part.summary["contrasts"] == whole["contrasts"]
+    assert part.summary.as_json()["results"] == whole["results"]
+    assert part.summary.as_json()["contrasts"] == whole["contrasts"]
     (summary,) = report_summaries(ReportConfig(runs=(tmp_path / "run",), partial=True))
-    assert summary == part.summary
+    assert summary == part.summary.as_json()
 
 
 def test_finished_models_are_shown_in_full_and_the_next_one_as_progress(data: Path, tmp_path: Path) -> None:
     part, table = read_partial(half_done(data, tmp_path / "run", 10))
     assert part is not None
-    assert [(row["model"], row["accuracy"]["n"]) for row in part.summary["results"]] == [("first", 8)] * 3
+    assert [(row["model"], row["accuracy"]["n"]) for row in part.summary.as_json()["results"]] == [("first", 8)] * 3
     assert [row[1:4] for row in table.rows] == [("first", "8 of 8", "0"), ("second", "2 of 8", "6")]
     assert table.rows[1][5] == "50.0"
 
@@ -108,7 +108,7 @@ def test_a_line_that_is_just_being_written_is_not_counted(data: Path, tmp_path: 
     (run / "outcomes.jsonl").write_bytes(content[:-30])
     part, table = read_partial(run)
     assert part is not None
-    assert part.summary["dataset"]["rows"] == 3
+    assert part.summary.dataset.rows == 3
     assert table.rows[0][2] == "3 of 8"
 
 

@@ -277,11 +277,11 @@ def _title(summary: Summary) -> str:
     return f"{data.label}: {data.rows} rows, {data.users} users, {data.clusters} clusters{left}{paper}"
 
 
-def numbers_table(summaries: Mapping[str, Result]) -> Table:
+def numbers_table(summaries: Mapping[str, Summary | Result]) -> Table:
     """One row per run, model and condition; one number per cell, as `summary.json` has it (shares, not percent)."""
     rows: list[dict[str, Any]] = []
     for run, content in summaries.items():
-        summary = Summary.read(content, run)
+        summary = content if isinstance(content, Summary) else Summary.read(content, run)
         for result in summary.results:
             row: dict[str, Any] = {"run": run, "dataset": summary.dataset.name, "split": summary.dataset.split}
             row |= {"model": result.model, "condition": result.condition}

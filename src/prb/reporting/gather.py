@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, convert
+from msgspec import convert
 
 from prb.data.load import Dataset
 from prb.downstream.correlate import short_name
@@ -18,12 +17,12 @@ from prb.errors import BadInput, PrbError, first_line
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.evaluation.run import load_rows
-from prb.evaluation.summary import summarize
+from prb.evaluation.summary import summary_of
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.downstream import bon_tables, correlation_tables, ppo_tables
 from prb.reporting.evaluation_results import audit_tables, evaluation_table
-from prb.reporting.format import Number, Table, percent
+from prb.reporting.format import Table, percent
 from prb.reporting.published import (
     ModelMetadata,
     PublishedResult,
@@ -33,10 +32,10 @@ from prb.reporting.published import (
     read_rows,
     trained_card,
 )
-from prb.reporting.results import DatasetAbout, build_lines, explain_damage, grade_table, train_lines
+from prb.reporting.results import build_lines, explain_damage, grade_table, train_lines
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, read_json, read_lines
 from prb.stats.estimate import Ints, codes
-from prb.summary import CONDITIONS, Summary, shown_condition
+from prb.summary import CONDITIONS, DatasetSummary, PairResult, Summary, shown_condition
 
 DataFile = tuple[str, Any]
 """Of a page of the site: name without suffix, such as `d0/board`, and content."""
@@ -79,7 +78,7 @@ class EvaluationRun:
 
     folder: Path
     settings: EvaluateConfig
-    summary: Mapping[str, Any]
+    summary: Summary
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """Which weights each model stood for."""
     outcomes: Outcomes | None = None
@@ -89,15 +88,11 @@ class EvaluationRun:
     metadata: tuple[ModelMetadata, ...] | None = None
     """Of a submission: what it says of its own models. Of a run of ours it is read from files."""
 
-    @cached_property
-    def typed(self) -> Summary:
-        return Summary.read(self.summary, self.folder)
-
     @property
     def rows(self) -> tuple[Any, ...]:
         """Equal for runs that used the same rows."""
-        about = self.summary["dataset"]
-        return about["fingerprint"], about["split"], about["rows"], about["left_out"]
+        about = self.summary.dataset
+        return about.fingerprint, about.split, about.rows, about.left_out
 
 
 @dataclass(frozen=True)
@@ -115,9 +110,9 @@ class Entry:
     def kind(self) -> str:
         return self.spec.partition("?")[0]
 
-    def result(self, condition: str) -> Mapping[str, Any] | None:
-        rows = self.run.summary["results"]
-        return next((r for r in rows if (r["model"], r["condition"]) == (self.model, condition)), None)
+    def result(self, condition: str) -> PairResult | None:
+        result = self.run.summary.result(self.model, condition)
+        return result if isinstance(result, PairResult) else None
 
 
 @dataclass(frozen=True)
@@ -139,14 +134,13 @@ class Group:
     """Number of posts the user of each pair has."""
 
     @property
-    def about(self) -> Mapping[str, Any]:
-        about: Mapping[str, Any] = self.entries[0].run.summary["dataset"]
-        return about
+    def about(self) -> DatasetSummary:
+        return self.entries[0].run.summary.dataset
 
     @property
     def label(self) -> str:
-        about, split = self.about, self.about["split"]
-        return f"{short_name(about['name'])}{f' · {split}' if split else ''} · {about['rows']:,} pairs"
+        about, split = self.about, self.about.split
+        return f"{short_name(about.name)}{f' · {split}' if split else ''} · {about.rows:,} pairs"
 
     @property
     def shown(self) -> str:
@@ -205,15 +199,15 @@ def gather(
             others[kind] = (*others.get(kind, ()), place)
     by_rows: dict[tuple[Any, ...], list[EvaluationRun]] = {}
     for run in runs:
-        if run.summary["task"] == "pairs":
+        if run.summary.task == "pairs":
             by_rows.setdefault(run.rows, []).append(run)
     results = read_published(published) if published else ()
     told = read_rows(models, ModelMetadata) if models else None
     groups = tuple(_group(f"d{n}", same, told, progress) for n, same in enumerate(by_rows.values()))
-    names = [group.about["name"] for group in groups]
+    names = [group.about.name for group in groups]
     if published and not any(result.is_about(name) for result in results for name in names):
         progress.note(f"published results: {published} has none about {', '.join(names) or 'these runs'}")
-    ratings = tuple(run for run in runs if run.summary["task"] != "pairs")
+    ratings = tuple(run for run in runs if run.summary.task != "pairs")
     return Inputs(groups, ratings, others, texts, results, tuple(notices), tuple(appendix))
 
 
@@ -243,51 +237,10 @@ def read_object(path: Path) -> dict[str, Any]:
     return {name: value for name, value in content.items() if name != "digest"}
 
 
-class EvaluatedDataset(DatasetAbout, frozen=True):
-    rows: int
-    users: int
-    clusters: int
-    fingerprint: str
-    left_out: int
-
-
-class Interval(Number, frozen=True, kw_only=True):
-    low: float | None
-    high: float | None
-    n: int
-
-
-class EvaluatedCell(Struct, frozen=True):
-    """What a summary says of a model under a condition, as far as pages and exports rely on it."""
-
-    model: str
-    condition: str
-    failures: dict[str, int]
-    accuracy: Interval | None = None
-    by_category: dict[str, Interval] = {}
-    by_tier: dict[str, Interval] = {}
-    by_group: dict[str, dict[str, Any]] = {}
-    person_effect: Interval | None = None
-    mirror_accuracy: Interval | None = None
-
-
-class EvaluatedContrast(Interval, frozen=True, kw_only=True):
-    model: str
-    kind: str
-
-
-class EvaluationSummary(Struct, frozen=True):
-    task: str
-    dataset: EvaluatedDataset
-    results: list[EvaluatedCell]
-    contrasts: list[EvaluatedContrast]
-
-
 def read_run(folder: Path) -> EvaluationRun:
-    config, summary = read_object(folder / CONFIG), read_object(folder / SUMMARY)
+    config = read_object(folder / CONFIG)
+    summary = Summary.read(read_object(folder / SUMMARY), folder / SUMMARY)
     with explain_damage(folder):
-        convert(summary, EvaluationSummary)
-        check_table(evaluation_table(summary))
         fingerprints = convert(config.get("models", {}), dict[str, str])
         return EvaluationRun(folder, read_settings(config), summary, fingerprints)
 
@@ -306,7 +259,7 @@ def read_any(place: Path) -> tuple[str, dict[str, Any]]:
     """The kind of a finished result and its content, which is as its verb writes it."""
     kind = kind_of(place)
     if kind == "evaluate":
-        return kind, dict(read_run(place).summary)
+        return kind, read_run(place).summary.as_json()
     name = (LAST_FILES.get(kind) or FILES[kind]) if place.is_dir() else ""
     content = read_object(place / name)
     with explain_damage(place):
@@ -371,12 +324,12 @@ def _group(name: str, runs: Sequence[EvaluationRun], told: Sequence[ModelMetadat
     for run in runs:
         progress.begin(f"reading {run.folder}")
         outcomes = run.outcomes or read_outcomes(run.folder, details=True)
-        summarized = {(row["model"], row["condition"]) for row in run.summary["results"]}
+        summarized = {(row.model, row.condition) for row in run.summary.results}
         if set(outcomes.of) != summarized or set(outcomes.models) != set(run.settings.names):
             raise BadInput(f"{run.folder}: settings, outcomes and summary have different models or conditions")
         first = first or outcomes
         for (model, condition), column in outcomes.of.items():
-            if outcomes.pairs != first.pairs or len(column) != run.summary["dataset"]["rows"]:
+            if outcomes.pairs != first.pairs or len(column) != run.summary.dataset.rows:
                 raise BadInput(f"{run.folder}: {model!r} under {condition} does not have one outcome per pair")
             entry = next(entry for entry in entries if entry.run is run and entry.model == model)
             columns[entry.name, condition] = column
@@ -421,7 +374,7 @@ def _entries(runs: Sequence[EvaluationRun]) -> tuple[Entry, ...]:
 
 def dataset_of(runs: Sequence[EvaluationRun], pairs: Sequence[str], progress: Progress) -> tuple[Dataset | None, str]:
     """The rows, if they are still where the run found them and unchanged; else why not."""
-    settings, about = runs[0].settings, runs[0].summary["dataset"]
+    settings, about = runs[0].settings, runs[0].summary.dataset
     if runs[0].dataset is not None:
         return runs[0].dataset, ""
     progress.begin(f"reading {settings.dataset}")
@@ -430,7 +383,7 @@ def dataset_of(runs: Sequence[EvaluationRun], pairs: Sequence[str], progress: Pr
         dataset = load_rows(replace(settings, condition=tuple(conditions)))
     except (PrbError, OSError) as error:
         return None, f"The dataset cannot be read anymore: {first_line(error)}"
-    if dataset.fingerprint != about["fingerprint"] or tuple(dataset.index.ids) != tuple(pairs):
+    if dataset.fingerprint != about.fingerprint or tuple(dataset.index.ids) != tuple(pairs):
         return None, f"{settings.dataset} has changed since these runs."
     return dataset, ""
 
@@ -491,7 +444,7 @@ def read_partial(folder: Path) -> tuple[EvaluationRun | None, Table]:
         if cell in taken and taken[cell] < rows:
             taken[cell] += 1
             outcomes.read(line, f"{folder / OUTCOMES}, line {number}")
-    summary, _ = summarize(part, first, outcomes)
+    summary, _ = summary_of(part, first, outcomes)
     return EvaluationRun(folder, part, summary, outcomes=outcomes, dataset=first), table
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 from filelock import FileLock
+from msgspec import to_builtins
 from threadpoolctl import threadpool_limits
 
 from prb import __version__
@@ -195,7 +196,7 @@ def _results(settings: ReportConfig) -> list[tuple[str, dict[str, Any]]]:
             run, _ = read_partial(place)
             if run is None:
                 raise BadInput(f"{place} has finished no rows yet")
-            results.append(("evaluate", dict(run.summary)))
+            results.append(("evaluate", run.summary.as_json()))
         else:
             results.append(read_any(place))
     return results
@@ -357,7 +358,7 @@ def write_figures(inputs: Inputs, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     figures: list[tuple[str, str, Draw]] = []  # kind, of what, how to draw it
     for group in inputs.groups:
-        source = Path(group.about["name"]).stem
+        source = Path(group.about.name).stem
         figures += [(kind, source, draw) for kind, draw in of_summary(joined(group))]
     kinds = {"bon": ("best-of-n", best_of_n), "ppo": ("ppo", ppo_figure), "correlation": ("correlation", scatter)}
     for kind, (name, draw) in {**kinds, "audit": ("audit", audit)}.items():
@@ -392,7 +393,7 @@ def joined(group: Group) -> dict[str, Any]:
     for entry in group.entries:
         summary = entry.run.summary
         about = {"model": entry.name, "floor": entry.spec in FLOORS}
-        results += [{**row, **about} for row in summary["results"] if row["model"] == entry.model]
-        contrasts += [{**row, **about} for row in summary["contrasts"] if row["model"] == entry.model]
+        results += [{**row.as_json(), **about} for row in summary.results if row.model == entry.model]
+        contrasts += [{**to_builtins(row), **about} for row in summary.contrasts if row.model == entry.model]
     correct(contrasts)
-    return {"dataset": group.about, "results": results, "contrasts": contrasts}
+    return {"dataset": to_builtins(group.about), "results": results, "contrasts": contrasts}

@@ -37,7 +37,7 @@ from prb.data.load import Dataset, load
 from prb.errors import BadInput, NotAccepted, PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Outcomes
-from prb.evaluation.summary import check_failures, summarize
+from prb.evaluation.summary import check_failures, summary_of
 from prb.progress import SILENT, Progress
 from prb.reporting.format import Table
 from prb.reporting.gather import EvaluationRun, gather
@@ -45,7 +45,7 @@ from prb.reporting.published import METADATA, ModelMetadata, parse_rows
 from prb.reporting.site import Host, check_target, write_inputs
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, USERS
 from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
-from prb.summary import Summary, needs_donors
+from prb.summary import needs_donors
 from prb.types import NO_EVIDENCE, visible
 
 MB = 1 << 20
@@ -166,12 +166,12 @@ def check_submission(folder: Path, settings: LeaderboardConfig, dataset: Dataset
         _check_data(about if isinstance(about, dict) else {}, dataset)
     _check_settings(run, settings)
     outcomes = _read_outcomes(folder / OUTCOMES, run, dataset)
-    summary, users = summarize(run, dataset, outcomes)
-    same_version = stored.get("prb") == summary["prb"]
+    summary, users = summary_of(run, dataset, outcomes)
+    same_version = stored.get("prb") == summary.prb
     for name, theirs, ours in ((SUMMARY, stored, summary), (USERS, stored_users, users)):
-        if path := next(_differences(theirs, orjson.loads(orjson.dumps(ours)), same_version), None):
+        if path := next(_differences(theirs, orjson.loads(orjson.dumps(ours.as_json())), same_version), None):
             raise BadInput(f"{name} does not follow from the outcomes: {path}")
-    check_failures(Summary.read(summary), settings.max_failed)
+    check_failures(summary, settings.max_failed)
     return EvaluationRun(folder, run, summary, outcomes=outcomes, dataset=dataset, metadata=_read_metadata(folder))
 
 

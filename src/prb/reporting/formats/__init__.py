@@ -24,7 +24,7 @@ from prb.registry import Spec, split_alias
 from prb.reporting.gather import EvaluationRun, dataset_of, inside, kind_of, read_run
 from prb.reporting.results import explain_damage
 from prb.runs import OUTCOMES, read_lines, write_bytes
-from prb.summary import METRICS, Contrast, Metric
+from prb.summary import METRICS, Contrast, DatasetSummary, Metric, Summary
 from prb.types import Estimate, Item
 
 Format = Literal["hf", "every-eval-ever", "inspect", "csv", "parquet"]
@@ -88,14 +88,12 @@ class ExportedRun:
     """With its texts, if they may be exported and are still there."""
 
     @property
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> Summary:
         return self.evaluation.summary
 
     @property
-    def about(self) -> Mapping[str, Any]:
-        """What the summary says of the dataset."""
-        about: Mapping[str, Any] = self.summary["dataset"]
-        return about
+    def about(self) -> DatasetSummary:
+        return self.summary.dataset
 
     @property
     def day(self) -> datetime.datetime:
@@ -116,7 +114,7 @@ class ExportedRun:
     @property
     def hub(self) -> tuple[str, Mapping[str, str]] | None:
         """Id and options (revision, subset) of the dataset on the hub, from the run or from `dataset_id`."""
-        name = self.about["name"]
+        name = self.about.name
         spec = Spec.parse(name.removeprefix("hub:")) if name.startswith("hub:") else None
         if self.settings.dataset_id:
             same = spec is not None and spec.name == self.settings.dataset_id
@@ -129,12 +127,11 @@ class ExportedRun:
 
     def estimates(self, model: str) -> Iterator[Estimated]:
         """The numbers of a model that have a value and rest on a number of rows, contrasts included."""
-        typed = self.evaluation.typed
-        for result in typed.results:
+        for result in self.summary.results:
             for key, value in result.metrics.items() if result.model == model else ():
                 if isinstance(value, Estimate) and value.value is not None and key in METRICS:
                     yield Estimated(model, result.condition, METRICS[key], value)
-        for key, contrast in typed.contrasts_of(model).items():
+        for key, contrast in self.summary.contrasts_of(model).items():
             if contrast.value is not None and contrast.n and key in METRICS:
                 yield Estimated(model, METRICS[key].needs[0], METRICS[key], contrast)
 

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import orjson
+from msgspec import to_builtins
 
 from prb import __version__
 from prb.hashing import digest
@@ -28,7 +29,9 @@ def write(run: ExportedRun, out: Path) -> list[Path]:
     for name, lines in groupby(run.lines(), key=lambda line: line["model"]):
         model = model_id(name, run.models[name])
         evaluation = f"{BENCHMARK}/{model}/{int(run.day.timestamp())}"
-        uuid = UUID(bytes=digest(evaluation, name, run.about, run.evaluation.settings.saved())[:16], version=4)
+        uuid = UUID(
+            bytes=digest(evaluation, name, to_builtins(run.about), run.evaluation.settings.saved())[:16], version=4
+        )
         samples = b"".join(
             orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in _samples(run, evaluation, model, lines)
         )
@@ -116,17 +119,17 @@ def _result(run: ExportedRun, estimate: Estimated) -> dict[str, Any]:
 
 def _source(run: ExportedRun) -> dict[str, Any]:
     about = run.about
-    details = {"fingerprint": about["fingerprint"], "users": str(about["users"]), "clusters": str(about["clusters"])}
+    details = {"fingerprint": about.fingerprint, "users": str(about.users), "clusters": str(about.clusters)}
     if run.hub is None:
-        rows = {"split": about["split"] or "all", "rows": str(about["rows"])}
-        return {"dataset_name": about["name"], "source_type": "other", "additional_details": {**details, **rows}}
-    split = {"hf_split": about["split"]} if about["split"] else {}
+        rows = {"split": about.split or "all", "rows": str(about.rows)}
+        return {"dataset_name": about.name, "source_type": "other", "additional_details": {**details, **rows}}
+    split = {"hf_split": about.split} if about.split else {}
     return {
         "dataset_name": run.hub[0].partition("/")[2],
         "source_type": "hf_dataset",
         "hf_repo": run.hub[0],
         **split,
-        "samples_number": about["rows"],
+        "samples_number": about.rows,
         "additional_details": details,
     }
 

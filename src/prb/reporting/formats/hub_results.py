@@ -16,7 +16,7 @@ from prb.reporting.formats import BENCHMARK, HUB_ID, Estimated, ExportedRun, fil
 
 def write(run: ExportedRun, out: Path) -> list[Path]:
     if run.hub is None:
-        raise BadInput(f"{run.about['name']!r} is not on the hub; give the benchmark's --dataset-id owner/name")
+        raise BadInput(f"{run.about.name!r} is not on the hub; give the benchmark's --dataset-id owner/name")
     dataset, options = run.hub
     if not HUB_ID.fullmatch(dataset):
         raise BadInput(f"--dataset-id {dataset!r} is not owner/name")
@@ -42,7 +42,7 @@ def _entry(run: ExportedRun, dataset: str, revision: str | None, estimate: Estim
     if value.low is not None and value.high is not None:
         interval = f"95 % interval {100 * value.low:.2f} to {100 * value.high:.2f}, "
     failed = f", {count} failed" if (count := getattr(value, "failed", 0)) else ""
-    about = f"{run.about['rows']} rows" + (f" of split {run.about['split']}" if run.about["split"] else "")
+    about = f"{run.about.rows} rows" + (f" of split {run.about.split}" if run.about.split else "")
     return {
         "dataset": {"id": dataset, "task_id": task_id(estimate), **({"revision": revision} if revision else {})},
         "value": round(100 * value.value, 4),

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from prb import __version__
 from prb.errors import BadInput, explain_import
 from prb.hashing import digest
 from prb.reporting.formats import BENCHMARK, ExportedRun, file_names, write_file
+from prb.summary import PairResult
 from prb.types import Pair
 
 SCORER = "preference"
@@ -18,7 +21,7 @@ Lines = list[dict[str, Any]]
 
 
 def write(run: ExportedRun, out: Path) -> list[Path]:
-    if run.summary["task"] != "pairs":
+    if run.summary.task != "pairs":
         raise BadInput(f"{run.evaluation.folder} has no pairs; inspect logs hold pairs as samples")
     try:
         from inspect_ai.log import write_eval_log
@@ -29,26 +32,26 @@ def write(run: ExportedRun, out: Path) -> list[Path]:
         lines.setdefault((line["model"], line["condition"]), []).append(line)
     names = file_names(list(run.models))
     files = []
-    for result in run.summary["results"]:
-        cell = result["model"], result["condition"]
+    for result in run.summary.pairs:
+        cell = result.model, result.condition
         path = write_file(out / f"{names[cell[0]]}_{cell[1]}.eval", b"")  # a folder that cannot be written is one line
         write_eval_log(_log(run, result, lines[cell]), str(path))
         files.append(path)
     return files
 
 
-def _log(run: ExportedRun, result: Mapping[str, Any], lines: Lines) -> Any:
+def _log(run: ExportedRun, result: PairResult, lines: Lines) -> Any:
     from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalMetric, EvalResults, EvalScore, EvalSpec, EvalStats
 
     about, time = run.about, run.day.isoformat()
-    identity = digest(result["model"], result["condition"], dict(about), run.evaluation.settings.saved()).hex()
-    estimate = result["accuracy"]
-    values = {"accuracy": estimate["value"], "low": estimate["low"], "high": estimate["high"]}
+    identity = digest(result.model, result.condition, to_builtins(about), run.evaluation.settings.saved()).hex()
+    estimate = result.accuracy
+    values = {"accuracy": estimate.value, "low": estimate.low, "high": estimate.high}
     score = EvalScore(
         name=SCORER,
         scorer=SCORER,
-        scored_samples=estimate["n"],
-        unscored_samples=len(lines) - estimate["n"],
+        scored_samples=estimate.n,
+        unscored_samples=len(lines) - estimate.n,
         metrics={name: EvalMetric(name=name, value=value) for name, value in values.items() if value is not None},
     )
     return EvalLog(
@@ -58,15 +61,15 @@ def _log(run: ExportedRun, result: Mapping[str, Any], lines: Lines) -> Any:
             run_id=identity[:22],
             task_id=identity[:22],
             created=time,
-            task=f"{BENCHMARK}/{result['condition']}",
-            dataset=EvalDataset(name=about["name"], samples=about["rows"]),
-            model=result["model"],
+            task=f"{BENCHMARK}/{result.condition}",
+            dataset=EvalDataset(name=about.name, samples=about.rows),
+            model=result.model,
             config=EvalConfig(),
             packages={BENCHMARK: __version__},
             metadata={
-                "condition": result["condition"],
-                "spec": run.models[result["model"]],
-                "dataset": dict(about),
+                "condition": result.condition,
+                "spec": run.models[result.model],
+                "dataset": to_builtins(about),
                 "settings": run.evaluation.settings.saved(),
             },
         ),

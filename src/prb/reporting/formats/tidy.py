@@ -9,13 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
-from msgspec import Struct, convert
+from msgspec import to_builtins
 
 from prb.batches import chunks
 from prb.reporting.format import inert
 from prb.reporting.formats import ExportedRun, write_file
-from prb.reporting.gather import read_object
-from prb.runs import USERS
+from prb.summary import MAIN, UserTable
 
 PARTS = ("low", "high", "n", "failed", "ties", "p", "p_holm")
 WHOLE = frozenset({"n", "failed", "ties", "cut", "tokens", "leaks", "posts_shown", "choices_shown"})
@@ -24,24 +23,17 @@ SLICES = {"by_category": "category", "by_tier": "tier"}
 Row = dict[str, Any]
 
 
-class Users(Struct):
-    """The content of `users.json`: lists with one entry per user."""
-
-    users: list[str]
-    results: list[dict[str, Any]]
-
-
 def write(run: ExportedRun, out: Path) -> list[Path]:
     ending = run.settings.to
-    about = {"run": run.evaluation.folder.name, "dataset": run.about["name"], "split": run.about["split"]}
+    about = {"run": run.evaluation.folder.name, "dataset": run.about.name, "split": run.about.split}
     tables = {"estimates": _estimates(run, about), "outcomes": _outcomes(run), "users": _users(run)}
     return [write_file(out / f"{name}.{ending}", _encoded(list(rows), ending)) for name, rows in tables.items()]
 
 
 def _estimates(run: ExportedRun, about: Row) -> Iterator[Row]:
     columns = ("group_by", "group", "estimate", *PARTS)
-    results = [(row["model"], row["condition"], row) for row in run.summary["results"]]
-    results += [(row["model"], "profile", {row["kind"]: row}) for row in run.summary["contrasts"]]
+    results = [(row.model, row.condition, row.as_json()) for row in run.summary.results]
+    results += [(row.model, MAIN, {row.kind: to_builtins(row)}) for row in run.summary.contrasts]
     for model, condition, result in results:
         for numbers in _numbers(result):
             metric = numbers.pop("metric")
@@ -88,14 +80,12 @@ def _outcomes(run: ExportedRun) -> Iterator[Row]:
 
 
 def _users(run: ExportedRun) -> Iterator[Row]:
-    users = convert(read_object(run.evaluation.folder / USERS), Users)
-    for result in users.results:
-        names = {name: convert(result[name], str) for name in ("model", "condition")}
-        columns = {
-            name: convert(values, list[float | None]) for name, values in result.items() if isinstance(values, list)
-        }
-        for user, *numbers in zip(users.users, *columns.values(), strict=True):
-            yield {"user": user, **names, **dict(zip(columns, numbers, strict=True))}
+    table = UserTable.of_run(run.evaluation.folder)
+    for row in table.results:
+        for user, *numbers in zip(table.users, *row.columns.values(), strict=True):
+            yield {"user": user, "model": row.model, "condition": row.condition} | dict(
+                zip(row.columns, numbers, strict=True)
+            )
 
 
 def _encoded(rows: list[Row], ending: str, batch: int = 10_000) -> bytes:

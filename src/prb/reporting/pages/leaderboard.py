@@ -48,7 +48,7 @@ def describe(group: Group) -> dict[str, Any]:
             "run": entry.run.folder.name,
             "floor": entry.spec in FLOORS,
             "blind": entry.kind in BLIND,
-            **({"warnings": warnings} if (warnings := list(entry.run.typed.warnings(entry.model))) else {}),
+            **({"warnings": warnings} if (warnings := list(entry.run.summary.warnings(entry.model))) else {}),
             **({"recorded": True} if entry.kind in RECORDED else {}),
             **({"card": card} if (card := card_of(entry.metadata)) else {}),
             "conditions": list(group.columns_of(entry)),
@@ -59,7 +59,7 @@ def describe(group: Group) -> dict[str, Any]:
     return {
         "id": group.id,
         "label": group.label,
-        "about": {**group.about, "name": short_name(group.about["name"])},  # never a path of this machine
+        "about": {**to_builtins(group.about), "name": short_name(group.about.name)},  # never a path of this machine
         "conditions": group.conditions,
         "meanings": {name: CONDITIONS[name].shows for name in group.conditions},
         "metrics": [
@@ -78,18 +78,17 @@ def describe(group: Group) -> dict[str, Any]:
 def leader(group: Group) -> int:
     """The model with the most control; without control the most accurate one, and one that may know the user first."""
 
-    def worth(entry: Entry) -> tuple[bool, float, float]:
-        contrasts = entry.run.summary["contrasts"]
-        control = next((c["value"] for c in contrasts if (c["model"], c["kind"]) == (entry.model, "control")), None)
-        accuracy = (entry.result(group.shown) or {}).get("accuracy", {}).get("value")
-        return entry.kind not in BLIND, -2.0 if control is None else control, -1.0 if accuracy is None else accuracy
+    def worth(entry: Entry) -> tuple[float, ...]:
+        control, result = entry.run.summary.contrasts_of(entry.model).get("control"), entry.result(group.shown)
+        values = (control.value if control else None, result.accuracy.value if result else None)
+        return entry.kind not in BLIND, *(-2.0 if value is None else value for value in values)
 
     return max(range(len(group.entries)), key=lambda n: worth(group.entries[n]))
 
 
 def _labels(group: Group, field: str) -> list[str]:
-    results = [entry.result(condition) or {} for entry in group.entries for condition in group.conditions]
-    return sorted({label for result in results for label in result.get(field, {})})
+    results = [entry.result(condition) for entry in group.entries for condition in group.conditions]
+    return sorted({label for result in results if result for label in getattr(result, field)})
 
 
 # --- leaderboard and compare ---
@@ -98,7 +97,7 @@ def board_data(inputs: Inputs) -> Iterator[DataFile]:
         tests = {condition: paired_tests(group, condition) for condition in group.conditions}
         letters = {condition: _letters(group, condition, tests[condition]) for condition in group.conditions}
         slices = {"all": _all_rows(group), **dict(_slices(group))}
-        published = published_about(inputs.published, group.about["name"])
+        published = published_about(inputs.published, group.about.name)
         board = {"slices": slices, "letters": letters, **({"published": published} if published else {})}
         yield f"{group.id}/board", board
         yield f"{group.id}/tests", tests
@@ -113,8 +112,8 @@ def _all_rows(group: Group) -> list[dict[str, Any]]:
     """The numbers of the runs' summaries, with Holm's correction over all models of the group."""
     rows: list[dict[str, Any]] = []
     for entry in group.entries:
-        results = {c: result for c in group.conditions if (result := entry.run.typed.result(entry.model, c))}
-        contrasts = entry.run.typed.contrasts_of(entry.model)
+        results = {c: result for c in group.conditions if (result := entry.run.summary.result(entry.model, c))}
+        contrasts = entry.run.summary.contrasts_of(entry.model)
         row: dict[str, Any] = {"accuracy": {c: to_builtins(r.metrics["accuracy"]) for c, r in results.items()}}
         for metric in columns():
             key = metric.key
@@ -154,7 +153,11 @@ def _slices(group: Group) -> Iterator[tuple[str, list[dict[str, Any]]]]:
                 part = np.array([other == label for other in (index.categories if name == "category" else index.tiers)])
             rows = []
             for entry in group.entries:
-                results = [(c, result[f"by_{name}"]) for c in group.conditions if (result := entry.result(c))]
+                results = [
+                    (c, to_builtins(getattr(result, f"by_{name}")))
+                    for c in group.conditions
+                    if (result := entry.result(c))
+                ]
                 accuracy = {condition: estimates[label] for condition, estimates in results if label in estimates}
                 known = not_tested if part is None or facts is None else _of_part(group, entry, facts, part)
                 rows.append({"accuracy": accuracy, **known})
@@ -183,7 +186,9 @@ def _of_part(group: Group, entry: Entry, facts: Facts, part: Bools) -> dict[str,
 def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
     """Every two models under a condition, paired by row, with Holm's correction over all of them."""
     credits = [(n, column.credit) for n, column in group.under(condition)]
-    known = [(r := entry.result(condition)) is not None and is_exact(r["accuracy"]) for entry in group.entries]
+    known = [
+        (r := entry.result(condition)) is not None and is_exact(to_builtins(r.accuracy)) for entry in group.entries
+    ]
     seed = group.entries[0].run.settings.seed
     signs = (1, 0, -1)
     tests = []
@@ -210,8 +215,8 @@ def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
 
 def _letters(group: Group, condition: str, tests: Sequence[Mapping[str, Any]]) -> list[str]:
     """By model; empty for one without an answer under this condition."""
-    values = {n: (e.result(condition) or {}).get("accuracy", {}).get("value") for n, e in enumerate(group.entries)}
-    ranked = sorted((n for n, v in values.items() if v is not None), key=lambda n: -values[n])
+    values = {n: r.accuracy.value if (r := e.result(condition)) else None for n, e in enumerate(group.entries)}
+    ranked = sorted((n for n, v in values.items() if v is not None), key=lambda n: -(values[n] or 0))
     place = {n: k for k, n in enumerate(ranked)}
     differing = [(place[t["a"]], place[t["b"]]) for t in tests if t["p_holm"] is not None and t["p_holm"] < LEVEL]
     letters = significance_letters(len(ranked), differing)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
 from prb.evaluation.outcomes import Column
 from prb.reporting.gather import DataFile, Entry, Group, Inputs
@@ -40,7 +41,7 @@ def model_data(inputs: Inputs) -> Iterator[DataFile]:
             conditions = {
                 c: _condition(group, entry, c, column, users) for c, column in group.columns_of(entry).items()
             }
-            contrasts = [row for row in entry.run.summary["contrasts"] if row["model"] == entry.model]
+            contrasts = to_builtins(list(entry.run.summary.contrasts_of(entry.model).values()))
             model = {"conditions": conditions, "contrasts": contrasts, "other_k": _other_k(group, entry)}
             yield f"{group.id}/model-{n}", model
 
@@ -56,7 +57,7 @@ def _condition(group: Group, entry: Entry, condition: str, column: Column, users
         if detail.failure is not None:
             failures.setdefault(detail.failure.partition(": ")[0], []).append(n)
     return {
-        **{key: value for key, value in result.items() if key not in ("model", "condition")},
+        **{key: value for key, value in result.as_json().items() if key not in ("model", "condition")},
         "by_history": None if group.history is None else _binned(group, column, group.history),
         "by_posts": _binned(group, column, posts) if any(posts) else None,
         "people": [round(accuracy_of[n], 4) if n in accuracy_of else None for n in range(int(users.max()) + 1)],
@@ -95,7 +96,7 @@ def _other_k(group: Group, entry: Entry) -> list[dict[str, Any]]:
     for other in group.entries:
         result = other.result("profile")
         if other.spec == entry.spec and result is not None:
-            rows.append({"k": other.run.settings.k, "run": other.run.folder.name, **result["accuracy"]})
+            rows.append({"k": other.run.settings.k, "run": other.run.folder.name, **to_builtins(result.accuracy)})
     return sorted(rows, key=lambda row: row["k"]) if len({row["k"] for row in rows}) > 1 else []
 
 
