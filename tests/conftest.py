@@ -116,7 +116,7 @@ def nothing_outside() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def own_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What a test's models say is remembered in the test's own folder, never in the user's."""
-    monkeypatch.setattr("prb.cache.cache_path", lambda: tmp_path / ".said.sqlite")
+    monkeypatch.setattr("prb.cache.cache_path", lambda: tmp_path / ".cache.sqlite")
 
 
 def make_row(n: int = 1, **changes: Any) -> Row:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import random
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -115,19 +113,6 @@ def test_a_cache_behind_a_memo_survives_the_run(tmp_path: Path) -> None:
     assert lengths.computed == ["a"]
 
 
-def test_what_is_stripped_is_handed_out_once() -> None:
-    memo = Memo[tuple[str, int]](strip=lambda value: (value[0], 0))
-    price = 5
-    assert memo.map(lambda names: [(name, price) for name in names], ["a"]) == [("a", 5)]
-    assert memo.map(lambda names: [(name, price) for name in names], ["a"]) == [("a", 0)]
-
-
-def test_a_value_from_elsewhere_can_be_remembered() -> None:
-    memo, lengths = Memo[float](), Counting()
-    memo.put("a", 9.0)
-    assert memo.map(lengths, ["a"]) == [9.0]
-
-
 @pytest.mark.parametrize("answers", [0, 3])
 def test_a_wrong_number_of_answers_is_refused(answers: int) -> None:
     with pytest.raises(RuntimeError, match=f"the model gave {answers} answers to 2 questions"):
@@ -153,56 +138,6 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
 
 
 # files that cannot be used
-
-
-def test_a_file_that_is_no_cache_is_named_with_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "c.sqlite"
-    path.write_bytes(b"this is no database, " * 500)
-    with pytest.raises(PrbError, match=rf"^the cache {path} is damaged \(.*\); delete the file, or set PRB_CACHE"):
-        Cache(path)
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(PrbError, match=rf"^the cache {tmp_path / 'file' / 'c.sqlite'} cannot be used: "):
-        Cache(tmp_path / "file" / "c.sqlite")
-    with pytest.raises(PrbError, match="cannot be used: File name too long"):
-        Cache(tmp_path / ("x" * 300) / "c.sqlite")
-
-
-def test_a_file_that_may_only_be_read_is_named(tmp_path: Path) -> None:
-    """As root every file can be written, so SQLite is told to open it for reading."""
-    path = tmp_path / "c.sqlite"
-    cache = Cache(path)
-    cache.put("m", {b"a": 1})
-    cache._db.execute("PRAGMA query_only=ON")
-    with pytest.raises(PrbError, match=rf"^the cache {path} cannot be used: .*readonly"):
-        cache.put("m", {b"b": 2})
-
-
-def test_a_value_that_was_changed_on_disk_is_computed_again(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "c.sqlite")
-    cache.put("m", {b"a": 0.25, b"b": 0.5})
-    cache._db.execute("UPDATE outputs SET value = ? WHERE key = ?", (b"0.75", b"a"))
-    memo = Memo[float](cache=cache, model="m")
-    assert memo.map(lambda _: [0.25], ["a", "b"], [b"a", b"b"]) == [0.25, 0.5]
-    assert cache.get([b"a"]) == {b"a": 0.25}
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_a_damaged_cache_gives_its_values_or_one_line(tmp_path: Path, seed: int) -> None:
-    path, rng = tmp_path / "c.sqlite", random.Random(seed)
-    values = {str(n).encode(): {"text": "x" * 50, "n": n} for n in range(200)}
-    cache = Cache(path)
-    cache.put("m", values)
-    cache.close()
-    content = bytearray(path.read_bytes())
-    for _ in range(20):
-        content[rng.randrange(len(content))] = rng.randrange(256)
-    path.write_bytes(content)
-    with suppress(PrbError):
-        found = Cache(path).get(list(values))
-        assert all(values[key] == value for key, value in found.items())
 
 
 def test_a_new_cache_can_be_opened_by_many_at_once(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -13,6 +11,7 @@ import pytest
 from prb.errors import BadInput, RunConflict
 from prb.runs import (
     CONFIG,
+    FORMAT,
     OUTCOMES,
     SUMMARY,
     USERS,
@@ -21,11 +20,8 @@ from prb.runs import (
     read_identity,
     read_json,
     read_lines,
-    read_result,
-    read_sealed,
     write_json,
     write_lines,
-    write_sealed,
 )
 from prb.types import Outcome
 
@@ -154,7 +150,7 @@ def test_a_damaged_middle_line_is_named_and_never_skipped(folder: Path) -> None:
         assert not run[OUTCOMES].dropped_tail
         rows = run[OUTCOMES].lines()
         assert next(rows)["pair"] == "r1"
-        with pytest.raises(BadInput, match=r"outcomes.jsonl is damaged at line 2; remove the folder and run again"):
+        with pytest.raises(BadInput, match=r"outcomes.jsonl, line 2 is not a JSON object"):
             next(rows)
 
 
@@ -195,7 +191,7 @@ def test_another_configuration_is_refused_with_every_key_that_differs(folder: Pa
         "limit: null → 5",
     ]
     assert (folder / OUTCOMES).read_bytes() == before
-    assert read_identity(folder) == CONFIGURED
+    assert read_identity(folder) == {"format": FORMAT, **CONFIGURED}
 
 
 def test_a_refused_run_does_not_stay_locked(folder: Path) -> None:
@@ -238,7 +234,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
 def test_an_empty_folder_may_become_a_run(folder: Path) -> None:
     folder.mkdir(parents=True)
     written(folder, 1)
-    assert read_identity(folder) == CONFIGURED
+    assert read_identity(folder) == {"format": FORMAT, **CONFIGURED}
 
 
 def test_a_model_that_changed_under_its_name_is_refused(folder: Path) -> None:
@@ -273,7 +269,7 @@ def test_a_run_that_fails_after_its_first_outcome_is_kept(folder: Path) -> None:
     with pytest.raises(ValueError, match="bad"):
         fail()
     assert ids(read_lines(folder / OUTCOMES)) == ["r1"]
-    assert read_identity(folder) == CONFIGURED
+    assert read_identity(folder) == {"format": FORMAT, **CONFIGURED}
 
 
 def test_a_resumed_run_that_fails_at_once_is_kept(folder: Path) -> None:
@@ -331,59 +327,7 @@ def test_a_folder_of_another_format_is_refused_by_its_version(folder: Path) -> N
     written(folder)
     write_json(folder / CONFIG, {**CONFIGURED, "format": 7})
     with (
-        pytest.raises(RunConflict, match="run format 7; this version of prb reads format 1"),
-        RunFolder(folder, CONFIGURED),
-    ):
-        pass
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_changed_byte_is_refused_or_changes_nothing(seed: int, folder: Path) -> None:
-    whole = written(folder, 3)
-    rows = list(read_lines(folder / OUTCOMES))
-    draws = random.Random(seed)
-    for _ in range(50):
-        damaged = bytearray(whole)
-        damaged[draws.randrange(len(damaged) - 1)] = draws.randrange(256)
-        (folder / OUTCOMES).write_bytes(damaged)
-        with suppress(BadInput):
-            assert list(read_lines(folder / OUTCOMES)) == rows
-
-
-def test_lines_written_before_there_were_checksums_stay_readable(folder: Path) -> None:
-    written(folder)
-    rows = list(read_lines(folder / OUTCOMES))
-    write_lines(folder / OUTCOMES, rows)
-    assert list(read_lines(folder / OUTCOMES)) == rows
-
-
-def test_a_result_that_was_changed_after_the_run_is_refused(folder: Path) -> None:
-    with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
-        run[OUTCOMES].append([outcome(1)])
-        run.finish({SUMMARY: {"accuracy": 0.5}})
-    assert read_result(folder, SUMMARY) == {"accuracy": 0.5}
-    write_json(folder / SUMMARY, {"accuracy": 0.9})
-    with pytest.raises(BadInput, match="was changed after the run wrote it"):
-        read_result(folder, SUMMARY)
-
-
-def test_a_result_that_stands_alone_carries_its_digest(tmp_path: Path) -> None:
-    path = tmp_path / "audit.json"
-    write_sealed(path, {"accuracy": 0.5, "rows": [1, 2]})
-    assert read_sealed(path) == {"accuracy": 0.5, "rows": [1, 2]}
-    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.9"))
-    with pytest.raises(BadInput, match=r"audit\.json was changed after it was written"):
-        read_sealed(path)
-    write_json(path, {"accuracy": 0.9})  # of an earlier version
-    assert read_sealed(path) == {"accuracy": 0.9}
-
-
-def test_a_changed_identity_is_refused(folder: Path) -> None:
-    written(folder)
-    path = folder / CONFIG
-    path.write_bytes(path.read_bytes().replace(b"bm25", b"bm52"))
-    with (
-        pytest.raises(BadInput, match=r"config\.json was changed after it was written; restore the file"),
+        pytest.raises(RunConflict, match="run format 7; this version of prb reads format 2"),
         RunFolder(folder, CONFIGURED),
     ):
         pass

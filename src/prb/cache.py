@@ -1,16 +1,16 @@
-"""A persistent cache and an in-run memo for everything that is expensive to compute.
+"""Model outputs shared between runs: an SQLite file, and an in-run memo for everything that is expensive to compute.
 
-`Memo` computes what is missing and remembers it; `Cache` is the SQLite file behind it that survives the run and is
-safe for several processes. A key is a hash of everything a value depends on: the model's fingerprint and the exact
-tokens or messages. Failures are never kept.
+`Memo` computes what is missing and remembers it; `Cache` is the file behind it, safe for several processes. A key is a
+hash of everything a value depends on: the model's fingerprint and the exact tokens or messages. Failures are never
+kept. The cache is a convenience: where it cannot be used, everything works without it.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,15 +26,15 @@ from prb.types import Failure
 T = TypeVar("T")
 V = TypeVar("V")
 
+VERSION = 2
+"""Of the schema; a file of another version is emptied."""
 _SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS outputs "
-    "(key BLOB PRIMARY KEY, model TEXT NOT NULL, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS outputs (key BLOB PRIMARY KEY, model TEXT NOT NULL, value BLOB NOT NULL) WITHOUT ROWID"
 )
 PATIENCE = 60.0
 """Seconds to wait while another process writes."""
 _KEYS_PER_QUERY = 500
 """SQLite allows 999 placeholders in older builds."""
-_UNKNOWN = Failure("not computed")
 REMEMBERED = 1 << 18
 """Default capacity of a memo: a few dozen MB of rewards."""
 
@@ -47,30 +47,54 @@ def cache_folder() -> Path:
 
 
 def cache_path() -> Path:
-    return cache_folder() / "said.sqlite"
+    return cache_folder() / "cache.sqlite"
 
 
 class Cache:
-    """Key → JSON value on disk, labeled with the model that computed it.
+    """Key → value on disk, labeled with the model that computed it.
 
-    A value whose checksum is wrong counts as missing. A file that cannot be used raises one line that names it.
+    A file that is damaged or of another version is started anew; one that cannot be used is left alone, and then this
+    finds and stores nothing. `problem` says why.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or cache_path()
-        with self._explained():
+        self.problem: str | None = None
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+        with self._tolerant():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-            self._turn_on_wal()
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.execute(_SCHEMA)
+            try:
+                self._open()
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise
+                for name in (self.path.name, f"{self.path.name}-wal", f"{self.path.name}-shm"):
+                    self.path.with_name(name).unlink(missing_ok=True)
+                self._open()
 
-    def _turn_on_wal(self) -> None:
+    def _open(self) -> None:
+        db = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+        try:
+            self._turn_on_wal(db)
+            db.execute("PRAGMA synchronous=NORMAL")
+            db.execute("BEGIN IMMEDIATE")
+            if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+                db.execute("DROP TABLE IF EXISTS outputs")
+                db.execute(f"PRAGMA user_version={VERSION}")
+            db.execute(_SCHEMA)
+            db.execute("COMMIT")
+        except BaseException:
+            db.close()
+            raise
+        self._db = db
+
+    def _turn_on_wal(self, db: sqlite3.Connection) -> None:
         """Two processes may create the cache at once, and SQLite does not wait for a lock to change the mode."""
         last_try = time.monotonic() + PATIENCE
         while True:
             try:
-                self._db.execute("PRAGMA journal_mode=WAL")
+                db.execute("PRAGMA journal_mode=WAL")
                 return
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error) or time.monotonic() > last_try:
@@ -78,58 +102,68 @@ class Cache:
                 time.sleep(0.02)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        elsewhere = "set PRB_CACHE to another folder"
-        try:
-            yield
-        except (OSError, sqlite3.OperationalError) as error:  # no permission, read-only, disk full, locked for too long
-            why = (error.strerror if isinstance(error, OSError) else None) or error
-            raise PrbError(f"the cache {self.path} cannot be used: {why}; {elsewhere}") from None
-        except sqlite3.DatabaseError as error:
-            raise PrbError(f"the cache {self.path} is damaged ({error}); delete the file, or {elsewhere}") from None
+    def _tolerant(self) -> Iterator[None]:
+        """No permission, a read-only or full disk, a lock held for too long: continue without the cache."""
+        with self._lock:
+            try:
+                yield
+            except (OSError, sqlite3.Error) as error:
+                why = (error.strerror if isinstance(error, OSError) else None) or error
+                self.problem = f"the cache {self.path} cannot be used: {why}; set PRB_CACHE to another folder"
+                self._db = None
+
+    def get_raw(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The values that are stored; missing keys are left out."""
+        values: dict[bytes, bytes] = {}
+        with self._tolerant():
+            for part in chunks(keys, _KEYS_PER_QUERY) if self._db else ():
+                marks = ",".join("?" * len(part))
+                query = f"SELECT key, value FROM outputs WHERE key IN ({marks})"  # noqa: S608 - only ?
+                values.update(self._db.execute(query, part))  # type: ignore[union-attr]
+        return {key: value for key, value in values.items() if isinstance(value, bytes)}
+
+    def put_raw(self, model: str, values: Mapping[bytes, bytes]) -> None:
+        """Store all or none; the first value of a key stays."""
+        with self._tolerant():
+            if self._db:
+                with self._db:
+                    self._db.execute("BEGIN IMMEDIATE")
+                    rows = ((key, model, value) for key, value in values.items())
+                    self._db.executemany("INSERT OR IGNORE INTO outputs VALUES (?, ?, ?)", rows)
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Any]:
-        """The values that are stored; missing keys are left out."""
-        values: dict[bytes, Any] = {}
-        damaged = []
-        with self._explained():
-            for part in chunks(keys, _KEYS_PER_QUERY):
-                marks = ",".join("?" * len(part))
-                query = f"SELECT key, value, crc FROM outputs WHERE key IN ({marks})"  # noqa: S608 - only ?
-                for key, value, crc in self._db.execute(query, part):
-                    if isinstance(value, bytes) and zlib.crc32(key + value) == crc:
-                        values[key] = orjson.loads(value)
-                    else:
-                        damaged.append((key,))
-            if damaged:
-                self._db.executemany("DELETE FROM outputs WHERE key = ?", damaged)
+        """As `get_raw`, for values that are JSON; one that is not counts as missing."""
+        values = {}
+        for key, value in self.get_raw(keys).items():
+            try:
+                values[key] = orjson.loads(value)
+            except orjson.JSONDecodeError:
+                continue
         return values
 
     def put(self, model: str, values: Mapping[bytes, Any]) -> None:
-        """Store all or none; the first value of a key stays."""
-        packed = ((key, orjson.dumps(value)) for key, value in values.items())
-        rows = ((key, model, value, zlib.crc32(key + value)) for key, value in packed)
-        with self._explained(), self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("INSERT OR IGNORE INTO outputs VALUES (?, ?, ?, ?)", rows)
-            self._db.execute("COMMIT")
+        self.put_raw(model, {key: orjson.dumps(value) for key, value in values.items()})
 
     def stats(self) -> dict[str, int]:
         """Number of entries per model."""
-        with self._explained():
-            rows = self._db.execute("SELECT model, count(*) FROM outputs GROUP BY model ORDER BY model").fetchall()
+        rows = self._usable().execute("SELECT model, count(*) FROM outputs GROUP BY model ORDER BY model").fetchall()
         return {str(model): int(count) for model, count in rows}
 
     def clear(self, model: str | None = None) -> int:
         """Delete all entries, or those of one model; returns how many there were."""
         where, values = (" WHERE model = ?", (model,)) if model else ("", ())
-        with self._explained():
-            deleted = self._db.execute(f"DELETE FROM outputs{where}", values).rowcount  # noqa: S608 - constant text
-            self._db.execute("VACUUM")
+        deleted = self._usable().execute(f"DELETE FROM outputs{where}", values).rowcount  # noqa: S608 - constant text
+        self._usable().execute("VACUUM")
         return int(deleted)
 
+    def _usable(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise PrbError(str(self.problem))
+        return self._db
+
     def close(self) -> None:
-        self._db.close()
+        if self._db:
+            self._db.close()
 
 
 class Memo(Generic[V]):
@@ -137,8 +171,7 @@ class Memo(Generic[V]):
 
     Up to `capacity` values stay in memory, the oldest leave first; 0 keeps none. With a `cache`, values are also stored
     on disk under the label `model` and found again by later runs; keys must then be bytes, and `pack` and `unpack`
-    convert values that are not JSON. `strip` removes what should be handed out only by the call that computed the
-    value, such as its cost.
+    convert values that are not JSON.
     """
 
     def __init__(
@@ -149,13 +182,10 @@ class Memo(Generic[V]):
         model: str = "",
         pack: Callable[[V], Any] = lambda value: value,
         unpack: Callable[[Any], V] = lambda stored: stored,
-        strip: Callable[[V], V] = lambda value: value,
     ) -> None:
         self._capacity, self._cache, self._model = capacity, cache, model
-        self._pack, self._unpack, self._strip = pack, unpack, strip
+        self._pack, self._unpack = pack, unpack
         self._known: OrderedDict[Hashable, V] = OrderedDict()
-        self._awaited: dict[Hashable, dict[Any, V | Failure]] = {}
-        """Keys that an earlier call is computing, and where it will put their values."""
 
     def map(
         self,
@@ -167,77 +197,32 @@ class Memo(Generic[V]):
 
         Without `keys` the items themselves are the keys.
         """
-        return self.start(lambda missing: lambda: compute(missing), items, keys)()
-
-    def start(
-        self,
-        begin: Callable[[list[T]], Callable[[], Iterable[V | Failure]]],
-        items: Sequence[T],
-        keys: Sequence[Any] | None = None,
-    ) -> Callable[[], list[V | Failure]]:
-        """`map` in two steps: `begin` submits what is missing, and calling the result waits for the values.
-
-        Calls must be finished in the order in which they were started. A key that an earlier call is computing is not
-        submitted again, unless it fails there.
-        """
         keys = items if keys is None else keys
         values: dict[Any, V | Failure] = {key: self._known[key] for key in keys if key in self._known}
         if self._cache:
-            stored = self._cache.get([key for key in dict.fromkeys(keys) if key not in values])
-            for key, value in stored.items():
-                values[key] = self._unpack(value)
-                self.put(key, self._unpack(value))
+            missing_keys = [key for key in dict.fromkeys(keys) if key not in values]
+            values |= {key: self._unpack(stored) for key, stored in self._cache.get(missing_keys).items()}
         missing: dict[Any, T] = {}
-        awaited: dict[Any, tuple[T, dict[Any, V | Failure]]] = {}
         for key, item in zip(keys, items, strict=True):
-            if key in self._awaited:
-                awaited[key] = item, self._awaited[key]
-            elif key not in values:
+            if key not in values:
                 missing.setdefault(key, item)
-        results = begin(list(missing.values())) if missing else lambda: ()
-        fresh: dict[Any, V | Failure] = {}
-        self._awaited.update(dict.fromkeys(missing, fresh))
+        if missing:
+            results = list(compute(list(missing.values())))
+            if len(results) != len(missing):
+                raise RuntimeError(f"the model gave {len(results)} answers to {len(missing)} questions")
+            fresh = dict(zip(missing, results, strict=True))
+            values |= fresh
+            sound = {key: value for key, value in fresh.items() if not isinstance(value, Failure)}
+            if self._cache and sound:
+                self._cache.put(self._model, {key: self._pack(value) for key, value in sound.items()})
+        for key, value in values.items():
+            if not isinstance(value, Failure):
+                self._put(key, value)
+        return [values[key] for key in keys]
 
-        def finish() -> list[V | Failure]:
-            try:
-                fresh.update(self._keep(missing, results()))
-            finally:
-                for key in missing:
-                    self._awaited.pop(key, None)
-            values.update(fresh)
-            again: dict[Any, T] = {}
-            for key, (item, computed) in awaited.items():
-                if not isinstance(value := computed.get(key, _UNKNOWN), Failure):
-                    values[key] = self._strip(value)
-                elif key in self._known:
-                    values[key] = self._known[key]
-                else:
-                    again[key] = item
-            if again:
-                values.update(self._keep(again, begin(list(again.values()))()))
-            return [values[key] for key in keys]
-
-        return finish
-
-    def _keep(self, keys: Iterable[Any], computed: Iterable[V | Failure]) -> dict[Any, V | Failure]:
-        """The computed values by key, after storing those that are no failures."""
-        keys, results = list(keys), list(computed)
-        if len(results) != len(keys):
-            raise RuntimeError(f"the model gave {len(results)} answers to {len(keys)} questions")
-        fresh = dict(zip(keys, results, strict=True))
-        sound = {key: self._strip(value) for key, value in fresh.items() if not isinstance(value, Failure)}
-        if self._cache and sound:
-            self._cache.put(self._model, {key: self._pack(value) for key, value in sound.items()})
-        for key, value in sound.items():
-            self.put(key, value)
-        return fresh
-
-    def __contains__(self, key: Hashable) -> bool:
-        """Whether this process knows the value; the cache on disk is not asked."""
-        return key in self._known
-
-    def put(self, key: Hashable, value: V) -> None:
-        """Remember a value that is known from elsewhere, such as an earlier run."""
+    def _put(self, key: Hashable, value: V) -> None:
+        if not self._capacity:
+            return
         self._known[key] = value
         while len(self._known) > self._capacity:
             self._known.popitem(last=False)

@@ -12,6 +12,7 @@ PrbError                 1   something failed
     ├── UnknownName      2   no such model, dataset, ranker …
     ├── BadData          2   rows with errors; carries every problem
     ├── RunConflict      2   the run folder belongs to another configuration
+    │   └── ModelChanged 2   a model is not the one the run began with
     └── MissingExtra     2   an optional dependency is not installed
 """
 
@@ -112,6 +113,12 @@ class BadData(BadInput):
 
 class RunConflict(BadInput):
     pass
+
+
+class ModelChanged(RunConflict):
+    def __init__(self, message: str, name: str, fingerprint: str) -> None:
+        super().__init__(message)
+        self.name, self.fingerprint = name, fingerprint
 
 
 class MissingExtra(BadInput):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,15 +20,15 @@ from typing import Any, Self
 import orjson
 from filelock import FileLock, Timeout
 
-from prb.errors import BadInput, PrbError, RunConflict, differences
-from prb.hashing import digest
+from prb.errors import BadInput, ModelChanged, PrbError, RunConflict, differences
 
 CONFIG, OUTCOMES, SUMMARY, USERS = "config.json", "outcomes.jsonl", "summary.json", "users.json"
 LOCK = ".lock"
-FORMAT = 1
+FORMAT = 2
 """Of run folders; a folder without the field is of format 1."""
+REPLIES = "replies.jsonl"
 _PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-_TAIL, _SEAL, _DIGEST = 1 << 16, b',"crc":', "digest"
+_TAIL = 1 << 16
 
 
 def read_json(path: Path) -> Any:
@@ -43,10 +42,15 @@ def read_json(path: Path) -> Any:
         raise BadInput(f"{path} is not JSON: {error}") from None
 
 
+def part_of(path: Path) -> Path:
+    """Where a file is written before it takes its place."""
+    return path.with_name(f".{path.name}.part")
+
+
 @contextmanager
 def draft(path: Path) -> Iterator[Path]:
     """A path beside `path` for a file or folder: it replaces `path` if the block succeeds, and is deleted if not."""
-    part = path.with_name(f".{path.name}.part")
+    part = part_of(path)
     with writing(path):
         _delete(part)
         try:
@@ -93,60 +97,48 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, orjson.dumps(value, option=_PRETTY))
 
 
-def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
-    """A JSON file that carries its own digest: for results that are read, and copied, without the rest of a run."""
-    write_json(path, {**value, _DIGEST: digest(value).hex()})
-
-
-def read_sealed(path: Path, advice: str = "run its command again to rewrite it") -> dict[str, Any]:
-    """A JSON object from a file. A file that carries a digest and was changed since is refused."""
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a file."""
     if not isinstance(content := read_json(path), dict):
-        raise BadInput(f"{path} does not hold a JSON object; {advice}")
-    if _DIGEST in content and content.pop(_DIGEST) != digest(content).hex():
-        raise BadInput(f"{path} was changed after it was written; {advice}")
+        raise BadInput(f"{path} does not hold a JSON object; run its command again to rewrite it")
     return content
 
 
 def read_identity(folder: Path) -> dict[str, Any]:
-    """The content of a run's `config.json`."""
-    return read_sealed(folder / CONFIG, "restore the file, or remove the folder and run again")
+    """The content of a run's `config.json`; a folder of another format is refused."""
+    stored = read_object(folder / CONFIG)
+    if (version := stored.get("format", 1)) != FORMAT:
+        raise RunConflict(
+            f"{folder} has run format {version!r}; this version of prb reads format {FORMAT}: run its command again "
+            "with another --out"
+        )
+    return stored
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> None:
     """Write JSONL that is on disk when this returns."""
     with draft(path) as part, part.open("wb") as file:
-        file.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+        file.writelines(map(json_line, rows))
         file.flush()
         os.fsync(file.fileno())
 
 
-def sealed(row: Any) -> bytes:
-    """A row as a line with a checksum, so that a changed line is noticed and never counted."""
-    body = orjson.dumps(row)[:-1]
-    return b"%b%b%d}\n" % (body, _SEAL, zlib.crc32(body))
+def json_line(row: Any) -> bytes:
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a JSONL file, without a last one that is still being written.
-
-    Checksums are verified. A file whose first line has none was written without them.
-    """
+    """The complete lines of a JSONL file of ours, without a last one that is still being written."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
-            seal = line.rfind(_SEAL)
-            if number == 1:
-                has_seals = seal >= 0
             try:
                 row = orjson.loads(line)
-                intact = isinstance(row, dict) and has_seals == (seal >= 0)
-                if intact and has_seals:
-                    intact = row.pop("crc") == zlib.crc32(line[:seal]) and line.endswith(b"}\n")
-            except (orjson.JSONDecodeError, KeyError):
-                intact = False
-            if not intact:
-                raise BadInput(f"{path} is damaged at line {number}; remove the folder and run again")
+            except orjson.JSONDecodeError:
+                row = None
+            if not isinstance(row, dict):
+                raise BadInput(f"{path}, line {number} is not a JSON object; run its command again to rewrite it")
             yield row
 
 
@@ -184,7 +176,7 @@ class Journal:
     def append(self, rows: Iterable[Any]) -> None:
         """One write for all rows, handed to the operating system before they are reported as done."""
         with writing(self.path):
-            self._file.write(b"".join(map(sealed, rows)))
+            self._file.write(b"".join(map(json_line, rows)))
             self._file.flush()
 
     def replace(self, changed: Mapping[int, Any]) -> None:
@@ -196,7 +188,7 @@ class Journal:
                 if number not in changed:
                     new.write(line)
                 elif changed[number] is not None:
-                    new.write(sealed(changed[number]))
+                    new.write(json_line(changed[number]))
             new.flush()
             os.fsync(new.fileno())
         self._file.close()
@@ -273,8 +265,9 @@ class RunFolder:
         self._lock.release()
         if error is None:
             return
-        filled = [path.name for path in self.folder.iterdir() if path.name in self._names and path.stat().st_size]
-        worthless = [name for name in (*self._scratch, *self._names, LOCK, CONFIG) if name not in filled]
+        growing = (REPLIES, *self._names)
+        filled = [path.name for path in self.folder.iterdir() if path.name in growing and path.stat().st_size]
+        worthless = [name for name in (*self._scratch, *growing, LOCK, CONFIG) if name not in filled]
         if all(entry.name in worthless for entry in self.folder.iterdir()):
             with suppress(OSError):  # a read-only folder
                 for name in worthless:
@@ -295,26 +288,22 @@ class RunFolder:
         content = read_identity(self.folder)
         known = content.setdefault("models", {}).setdefault(name, fingerprint)
         if known != fingerprint:
-            raise RunConflict(
-                f"{self.folder}: model {name!r} was {known!r} when the run began and is {fingerprint!r} now"
+            raise ModelChanged(
+                f"{self.folder}: model {name!r} was {known!r} when the run began and is {fingerprint!r} now; choose "
+                "another --out",
+                name,
+                fingerprint,
             )
         if execution:
             content.setdefault("execution", {})[name] = execution
-        write_sealed(self.folder / CONFIG, content)
+        write_json(self.folder / CONFIG, content)
 
-    def finish(self, results: Mapping[str, Any], files: Sequence[str] = ()) -> None:
-        """Sync the journals, then write the results in order: if the last one exists, the run is complete.
-
-        `files` are results that were written before; their digests are stored too.
-        """
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Sync the journals, then write the results in order: if the last one exists, the run is complete."""
         for journal in self._journals.values():
             journal.sync()
         for name, value in results.items():
             write_json(self.folder / name, value)
-        content = read_identity(self.folder)
-        content["digests"] = {name: content_digest(self.folder / name) for name in (*files, *results)}
-        content["digests"] |= {name: f"{count_lines(self.folder / name)} lines" for name in self._names}
-        write_sealed(self.folder / CONFIG, content)
 
     def _adopt(self) -> None:
         """Write the identity into a new folder, or compare it with the one that is there."""
@@ -325,13 +314,10 @@ class RunFolder:
         if not path.exists():
             if any(entry.name != LOCK for entry in self.folder.iterdir()):
                 raise RunConflict(f"{self.folder} exists and is not a run; choose another --out")
-            write_sealed(path, self.identity)
+            write_json(path, {"format": FORMAT, **self.identity})
             return
         stored = read_identity(self.folder)
-        if stored.get("format", FORMAT) != FORMAT:
-            version = stored["format"]
-            raise RunConflict(f"{self.folder} has run format {version}; this version of prb reads format {FORMAT}")
-        stored = {key: value for key, value in stored.items() if key not in ("models", "execution", "digests")}
+        stored = {key: value for key, value in stored.items() if key not in ("format", "models", "execution")}
         differing = differences(stored, orjson.loads(orjson.dumps(self.identity)))
         if differing:
             raise RunConflict(
@@ -349,22 +335,10 @@ class Finished:
 
 
 def read_result(folder: Path, name: str) -> Any:
-    """The content of a result file of a finished run. A file that was changed since is refused."""
-    path = folder / name
-    if not path.exists():
+    """The content of a result file of a finished run."""
+    if not (folder / name).exists():
         raise BadInput(f"{folder} is not finished: it has no {name}; run its command again to resume")
-    check_unchanged(path)
-    return read_sealed(path)
-
-
-def check_unchanged(path: Path, record: str = CONFIG) -> None:
-    """Refuse a file that was changed after its run had finished. For a journal, whose lines are sealed, lines are
-    counted."""
-    config = path.with_name(record)
-    content = read_sealed(config) if config.exists() else {}
-    expected = content.get("digests", {}).get(path.name)
-    if expected is not None and expected != f"{count_lines(path)} lines" and expected != content_digest(path):
-        raise BadInput(f"{path} was changed after the run wrote it; run its command again to rewrite it")
+    return read_object(folder / name)
 
 
 def count_lines(path: Path) -> int:

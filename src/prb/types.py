@@ -176,6 +176,10 @@ class Failure:
         object.__setattr__(self, "reason", writable(self.reason))
         object.__setattr__(self, "detail", writable(self.detail))
 
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
     @classmethod
     def parse(cls, text: str, kind: FailureKind | None = None) -> Self:
         """From its text, as files hold it; `kind` is `row` unless they say otherwise."""

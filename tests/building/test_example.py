@@ -12,7 +12,7 @@ from prb.cli import run
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_example_is_made_again_from_its_log_to_the_byte(tmp_path, monkeypatch, capsys) -> None:
+def test_the_example_is_made_again_from_its_replies_to_the_byte(tmp_path, monkeypatch, capsys) -> None:
     pytest.importorskip("httpx2", reason="needs the api extra")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
@@ -20,6 +20,6 @@ def test_the_example_is_made_again_from_its_log_to_the_byte(tmp_path, monkeypatc
     words = shown.replace("\\\n", " ").replace('"', "").split()
     assert run([*words[1:], "--quiet"]) == 0
     assert "6 rows of 6 users (4 mirror rows)" in capsys.readouterr().out
-    for name in ("pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json", "log.jsonl", "hub/README.md"):
+    for name in ("pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json", "replies.jsonl", "hub/README.md"):
         made, kept = tmp_path / "examples/build/out" / name, ROOT / "examples/build/out" / name
         assert made.read_bytes() == kept.read_bytes(), name

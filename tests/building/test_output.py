@@ -34,10 +34,10 @@ def test_the_readme_tells_counts_gates_cost_and_prompts(built) -> None:
     assert "build_rubric `" in text
 
 
-def test_the_log_holds_every_prompt_and_reply(built) -> None:
-    lines = [orjson.loads(line) for line in (built / "log.jsonl").read_bytes().splitlines()]
-    assert {line["stage"] for line in lines} == {"rubric", "negative", "answer", "grade", "quality", "blind"}
-    assert all(line["prompt"] and line["reply"] and line["sampling"] for line in lines)
+def test_every_reply_is_kept_with_its_stage(built) -> None:
+    lines = [orjson.loads(line) for line in (built / "replies.jsonl").read_bytes().splitlines()]
+    assert {line["model"] for line in lines} == {"rubric", "negative", "answer", "grade", "quality", "blind"}
+    assert all(line["key"] and line["value"] for line in lines)
 
 
 def test_pass_rates_count_each_gate_over_all_rounds() -> None:

@@ -114,13 +114,13 @@ def test_an_interrupted_build_goes_on_and_ends_with_the_same_pairs(records, tmp_
 
 
 def _calls(folder: Path) -> int:
-    return len((folder / "log.jsonl").read_bytes().splitlines())
+    return len((folder / "replies.jsonl").read_bytes().splitlines())
 
 
 def test_a_torn_last_line_of_the_log_is_asked_for_again(records, tmp_path) -> None:
     source = records(make_record(1))
     run(source, tmp_path / "out")
-    log = tmp_path / "out" / "log.jsonl"
+    log = tmp_path / "out" / "replies.jsonl"
     log.write_bytes(log.read_bytes()[:-20])
     again = Author()
     run(source, tmp_path / "out", again)
@@ -137,7 +137,9 @@ def test_a_budget_stops_before_it_is_passed_and_a_larger_one_goes_on(records, tm
 
     with pytest.raises(BudgetUsedUp, match=r"might exceed \$0\.01 .*what is done is kept"):
         limited(0.01)
-    spent = sum(orjson.loads(line)["usd"] for line in (tmp_path / "out" / "log.jsonl").read_bytes().splitlines())
+    spent = sum(
+        orjson.loads(line).get("cost", 0) for line in (tmp_path / "out" / "replies.jsonl").read_bytes().splitlines()
+    )
     assert 0 < spent <= 0.01
     assert limited(1.0).summary["counts"]["rows"] == 3
 
@@ -221,8 +223,8 @@ def test_an_interrupted_redo_is_gone_on_with_and_not_begun_again(records, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         run(source, tmp_path / "out", Interrupted(6), redo="answer", batch=2)
     run(source, tmp_path / "out", redo="answer", batch=2)
-    lines = (tmp_path / "out" / "log.jsonl").read_bytes().splitlines()[before:]
-    assert Counter(orjson.loads(line)["stage"] for line in lines)["answer"] == 12
+    lines = (tmp_path / "out" / "replies.jsonl").read_bytes().splitlines()[before:]
+    assert Counter(orjson.loads(line)["model"] for line in lines)["answer"] == 12
 
 
 def test_every_stage_can_be_asked_anew(records, tmp_path) -> None:
@@ -239,7 +241,7 @@ def test_a_build_can_stop_after_any_stage(records, tmp_path, stage) -> None:
     source = records(*map(make_record, range(1, 3)))
     result = run(source, tmp_path / "out", until=stage)
     assert result.summary["stopped_after"] == stage
-    asked = {orjson.loads(line)["stage"] for line in (tmp_path / "out" / "log.jsonl").read_bytes().splitlines()}
+    asked = {orjson.loads(line)["model"] for line in (tmp_path / "out" / "replies.jsonl").read_bytes().splitlines()}
     assert asked == set(STAGES[: STAGES.index(stage) + 1]) - {"couple"}
     assert not (tmp_path / "out" / "pairs.jsonl").exists()
     assert run(source, tmp_path / "out").summary["counts"]["rows"] == 2
@@ -555,7 +557,7 @@ def test_roles_may_use_different_models(records, tmp_path) -> None:
     build(config, llms={"write": write, "grade": grade, "judge": judge})
     asked = {
         name: Counter(
-            orjson.loads(line)["stage"] for line in (tmp_path / "out" / "log.jsonl").read_bytes().splitlines()
+            orjson.loads(line)["model"] for line in (tmp_path / "out" / "replies.jsonl").read_bytes().splitlines()
         )
         for name in "x"
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from prb.runs import LOCK, sealed
+from prb.runs import LOCK, json_line
 
 VALUES = (None, True, 0, -1, 9.5, 1e308, "", "x", [], {}, [None], {"a": 1})
 Change = Callable[[bytes, random.Random], bytes]
@@ -95,7 +95,7 @@ def edit_sealed_line(path: Path, draws: random.Random) -> None:
     at = draws.randrange(len(lines))
     line = {name: value for name, value in orjson.loads(lines[at]).items() if name != "crc"}
     edited = _edited(line, draws)
-    lines[at] = sealed(edited) if isinstance(edited, dict) and edited else b"{}\n"
+    lines[at] = json_line(edited) if isinstance(edited, dict) and edited else b"{}\n"
     path.write_bytes(b"".join(lines))
 
 

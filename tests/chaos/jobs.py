@@ -25,7 +25,7 @@ from tests.building.author import Author, make_record
 from tests.conftest import Row, make_row, make_twins
 from tests.downstream import fakes
 from tests.downstream.ppo import runs as ppo_runs
-from tests.engine.executors.clusters import ENVIRONMENT
+from tests.engine.clusters import ENVIRONMENT
 from tests.grading.test_run import Recording
 from tests.runs import outcomes, recording, settings
 from tests.training.synthetic import rows_of_twelve

@@ -16,7 +16,7 @@ from prb.errors import PrbError
 from tests.chaos.jobs import ADDRESS, JOBS, LIGHT, ON_RAY, SHARE, contents, times
 from tests.chaos.operations import DEAD, Operations
 from tests.chaos.processes import run, start
-from tests.engine.executors.clusters import two_nodes
+from tests.engine.clusters import two_nodes
 
 pytestmark = pytest.mark.chaos
 

@@ -23,11 +23,10 @@ from prb.errors import (
     UnknownName,
     Unreachable,
 )
-from prb.failures import MAX_FATAL
 from prb.grading import Answered, Grades
 from prb.llm import Request
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.runs import Finished, read_identity, sealed
+from prb.runs import Finished, read_identity
 from prb.types import Ask, Duel, Failure, Verdict
 from tests.conftest import make_row, make_twins
 from tests.downstream.fakes import Marks, errs, knows, lines, mark, models, policy, says, settings
@@ -62,7 +61,7 @@ def values(points: list[dict[str, Any]]) -> list[float | None]:
 
 def test_a_run_holds_its_lines_and_its_summary(data: Path, tmp_path: Path) -> None:
     done = run(data, tmp_path / "run")
-    files = [".lock", "config.json", "grades.jsonl", "samples.jsonl", "scores.jsonl", "summary.json"]
+    files = [".lock", "config.json", "grades.jsonl", "replies.jsonl", "samples.jsonl", "scores.jsonl", "summary.json"]
     assert names(done.folder) == files
     assert len(lines(done.folder, "samples")) == 6 * 4
     assert len(lines(done.folder, "scores")) == 6 * 4 * 2
@@ -123,21 +122,11 @@ def test_models_can_join_later_without_a_new_sample_or_grade(data: Path, tmp_pat
     whole = run(data, tmp_path / "whole")
     run(data, tmp_path / "grown", model=("knows",))
     idle, marks = policy(), Marks()
-    grown = run(data, tmp_path / "grown", model=("errs",), models={"errs": models()["errs"]}, policy=idle, grader=marks)
+    grown = run(data, tmp_path / "grown", model=("errs",), policy=idle, grader=marks)
     assert (idle.requests, marks.asked) == ([], [])
     assert grown.summary == whole.summary
     for name in ("summary.json", "scores.jsonl", "samples.jsonl", "grades.jsonl"):
         assert (grown.folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
-
-
-def test_a_finished_run_asks_nobody_anything(data: Path, tmp_path: Path) -> None:
-    first = run(data, tmp_path / "run")
-    idle, marks = policy(), Marks()
-    again = run(data, tmp_path / "run", model=(), models={}, policy=idle, grader=marks, best_of=(3,))
-    assert (idle.requests, marks.asked) == ([], [])
-    assert again.summary["ks"] == [3]
-    assert [row["model"] for row in again.summary["results"]] == ["knows", "errs"]
-    assert run(data, tmp_path / "run").summary == first.summary
 
 
 def test_one_call_scores_all_answers_of_a_query(data: Path, tmp_path: Path) -> None:
@@ -162,7 +151,7 @@ def test_equal_answers_are_scored_and_graded_once(data: Path, tmp_path: Path) ->
     marks = Marks()
     llm = policy(lambda _: next(told))
     done = run(data, tmp_path / "run", model=("w",), models={"w": scorer}, policy=llm, grader=marks)
-    assert len(asked) == len(marks.asked) == 2 * 6
+    assert (len(asked), len(marks.asked)) == (2 * 6, 8)  # twins have a rubric in common
     assert [line["n"] for line in lines(done.folder, "grades")] == [0, 1] * 6
     assert [line["score"] for line in lines(done.folder, "scores")] == [3, 0, 3, 3] * 6
     assert done.summary["samples"]["distinct_of_n"] == 2
@@ -268,7 +257,7 @@ def test_a_query_with_a_failed_sample_is_in_no_curve(data: Path, tmp_path: Path)
     assert done.summary["samples"]["failed"] == sum(line["text"] is None for line in drawn)
     assert not {line["pair"] for line in lines(done.folder, "scores")} & broken
     assert {point["n"] for point in result(done, "w")["curve"]} == {6 - len(broken)}
-    assert len(asked) == len(marks.asked)
+    assert (len(asked), len(marks.asked)) == (13, 11)  # twins have a rubric in common
 
 
 def test_what_failed_can_be_done_again(data: Path, tmp_path: Path) -> None:
@@ -324,8 +313,6 @@ def test_a_model_that_cannot_be_reached_stops_the_run_and_nothing_is_lost(
     }
     with pytest.raises(error, match=str(failure)):
         run(data, tmp_path / "run", **broken[stage])
-    stored = [line for name in FILES for line in lines(tmp_path / "run", name)]
-    assert sum(line["failure"] is not None for line in stored) < MAX_FATAL
     asked = policy()
     assert run(data, tmp_path / "run", policy=asked).summary == whole.summary
     assert len(asked.requests) == (6 * 4 - 7 if stage == "policy" else 0)
@@ -399,15 +386,6 @@ def test_cut_anywhere_a_run_resumes_to_the_same_summary(data: Path, tmp_path: Pa
             assert (tmp_path / "cut" / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
 
 
-def test_a_torn_line_is_told(data: Path, tmp_path: Path) -> None:
-    whole = run(data, tmp_path / "run").folder
-    path = whole / "grades.jsonl"
-    path.write_bytes(path.read_bytes()[:-9])
-    notes = Notes()
-    run(data, whole, progress=notes)
-    assert notes.notes == ["dropped the last line of grades.jsonl, cut short by a crash; it is repeated"]
-
-
 def test_a_line_written_twice_counts_once(data: Path, tmp_path: Path) -> None:
     whole = run(data, tmp_path / "run")
     for name in FILES:
@@ -417,36 +395,6 @@ def test_a_line_written_twice_counts_once(data: Path, tmp_path: Path) -> None:
     assert again.summary == whole.summary
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "says"),
-    [
-        ("samples", {"text": "other"}, r"samples.jsonl line 25 contradicts an earlier line for pair '.*', n 0"),
-        ("scores", {"score": 99.0}, r"scores.jsonl line 49 contradicts an earlier line for model 'knows', pair"),
-        ("grades", {"score": 0.123}, r"grades.jsonl line \d+ contradicts"),
-    ],
-)
-def test_two_lines_that_contradict_each_other_are_refused(
-    name: str, change: dict[str, Any], says: str, data: Path, tmp_path: Path
-) -> None:
-    folder = run(data, tmp_path / "run").folder
-    path = folder / f"{name}.jsonl"
-    other = {**lines(folder, name)[0], **change}
-    path.write_bytes(path.read_bytes() + sealed(other))
-    with pytest.raises(BadInput, match=says):
-        run(data, tmp_path / "run")
-
-
-@pytest.mark.parametrize(("name", "field"), [("samples", "truncated"), ("scores", "cut"), ("grades", "score")])
-def test_a_line_without_one_of_its_fields_is_refused(name: str, field: str, data: Path, tmp_path: Path) -> None:
-    folder = run(data, tmp_path / "run").folder
-    path = folder / f"{name}.jsonl"
-    first, *rest = lines(folder, name)
-    del first[field]
-    path.write_bytes(b"".join(map(sealed, [first, *rest])))
-    with pytest.raises(BadInput, match=rf"{name}\.jsonl line 1 has no field '{field}'"):
-        run(data, tmp_path / "run")
-
-
 def test_a_batch_that_was_torn_is_completed_and_nothing_is_written_twice(data: Path, tmp_path: Path) -> None:
     whole = run(data, tmp_path / "run", at_once=8).folder
     path = whole / "scores.jsonl"
@@ -454,25 +402,6 @@ def test_a_batch_that_was_torn_is_completed_and_nothing_is_written_twice(data: P
     path.write_bytes(before[: len(before) - 9])
     run(data, tmp_path / "run", at_once=8)
     assert path.read_bytes() == before
-
-
-def test_an_interrupted_run_keeps_what_was_finished(data: Path, tmp_path: Path) -> None:
-    asked = 0
-
-    def impatient(request: Request) -> str:
-        nonlocal asked
-        asked += 1
-        if asked == 8:
-            raise KeyboardInterrupt
-        return says(request)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(data, tmp_path / "run", policy=policy(impatient))
-    assert len(lines(tmp_path / "run", "samples")) == 6  # two calls of three
-    llm = policy()
-    done = run(data, tmp_path / "run", policy=llm)
-    assert len(llm.requests) == 24 - 6
-    assert done.summary == run(data, tmp_path / "whole").summary
 
 
 def test_a_run_that_ended_before_its_first_sample_leaves_no_trace(data: Path, tmp_path: Path) -> None:
@@ -525,7 +454,6 @@ def test_two_processes_cannot_share_a_folder(data: Path, tmp_path: Path) -> None
     [
         ({"best_of": (5,)}, "best_of must be at most n = 4, not 5"),
         ({"best_of": (0,)}, "best_of must be at least 1, not 0"),
-        ({"n": 0}, "n must be at least 1, not 0"),
         ({"temperature": float("nan")}, "temperature: "),
         ({"top_p": 0.0}, "top_p must be greater than 0.0"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),

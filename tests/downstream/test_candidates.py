@@ -24,7 +24,7 @@ from prb.errors import BadInput
 from prb.llm import Completion, Request, Sampling, ScriptedLLM
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.prompts import render
-from prb.runs import sealed
+from prb.runs import json_line
 from prb.types import Ask, Failure, Pair, Post, Query, Reward, Verdict
 from tests.downstream.fakes import policy
 from tests.runs import prefers, recording
@@ -150,7 +150,7 @@ def test_samples_of_a_run_are_candidates_and_its_failures_are_none(tmp_path: Pat
     replies = iter(["one", Failure("timeout"), "two"])
     places = [("p", 0), ("p", 1), ("q", 0)]
     samples = sample_answers(policy(lambda _: next(replies)), places, {"p": QUERY, "q": QUERY}, DRAWN)
-    (tmp_path / "samples.jsonl").write_bytes(b"".join(sealed(asdict(sample)) for sample in samples))
+    (tmp_path / "samples.jsonl").write_bytes(b"".join(json_line(asdict(sample)) for sample in samples))
     pool = read_pool(str(tmp_path / "samples.jsonl"))
     assert (pool.of(pair_of("p")), pool.of(pair_of("q"))) == (("one",), ("two",))
 

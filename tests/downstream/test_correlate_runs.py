@@ -15,7 +15,7 @@ from prb.downstream.correlate import RunColumn, Scores, read_runs, resampled_col
 from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.runs import read_identity, read_lines, sealed, write_json
+from prb.runs import json_line, read_identity, read_lines, write_json
 from prb.types import Ask, Failure
 from tests.conftest import make_row, make_twins
 from tests.downstream import fakes
@@ -146,23 +146,8 @@ def test_a_model_that_was_scored_in_part_after_the_summary_does_not_count(bench:
     path = best / "scores.jsonl"
     lines = list(read_lines(path))
     late = [{**line, "model": "late"} for line in lines if (line["model"], line["pair"]) == ("short", "t1a")]
-    path.write_bytes(path.read_bytes() + b"".join(map(sealed, late)))
+    path.write_bytes(path.read_bytes() + b"".join(map(json_line, late)))
     assert read(bench, best).models == ("short", "long")
-
-
-def test_a_score_that_was_retried_replaces_its_failure_and_nothing_else(bench: Path, best: Path) -> None:
-    before = read(bench, best).downstream[0].values
-    path = best / "scores.jsonl"
-    lines = list(read_lines(path))
-    first = next(line for line in lines if line["model"] == "long")
-    failed = {**first, "score": None, "failure": "busy"}
-    path.write_bytes(b"".join(map(sealed, (failed, *lines))))
-    assert read(bench, best).downstream[0].values.tolist() == before.tolist()
-    path.write_bytes(b"".join(map(sealed, (*lines, failed))))
-    with pytest.raises(
-        BadInput, match=rf"scores.jsonl line {len(lines) + 1} contradicts an earlier line for model 'lo"
-    ):
-        read(bench, best)
 
 
 def test_a_folder_that_lost_a_file_is_told(bench: Path, best: Path) -> None:

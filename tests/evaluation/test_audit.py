@@ -12,7 +12,7 @@ import pytest
 from prb.errors import BadData, BadInput, BadSpec, TooManyFailures, UnknownName
 from prb.evaluation.audit import AuditConfig, audit, check_failures, verdict
 from prb.models.scripted import ScriptedScorer
-from prb.runs import read_sealed
+from prb.runs import read_object
 from prb.stats.estimate import share
 from prb.types import Failure
 from tests.conftest import Row, make_row, make_twins
@@ -79,7 +79,7 @@ def test_the_embedded_benchmark_audits_at_exactly_half_and_has_headroom(tmp_path
     assert "which depend on the user unless a better learner finds them without" in result["verdict"]
     assert result["splits"]["questions_elsewhere_too"] == result["splits"]["people_elsewhere_too"] == 0
     assert names(tmp_path / "out") == ["audit.json", "ceiling", "floors"]
-    assert read_sealed(tmp_path / "out" / "audit.json") == result
+    assert read_object(tmp_path / "out" / "audit.json") == result
 
 
 def test_a_second_run_asks_nothing_again_and_says_the_same(write_jsonl: Write, tmp_path: Path) -> None:

@@ -281,8 +281,8 @@ def test_batches_and_orders_start_anew_with_each_subset(tmp_path: Path, monkeypa
     evaluate(EvaluateConfig(model="classifier?path=x", out=out, **settings))
     assert [len(batch) for batch in batches] == [8, 4, 8, 2]
     finished = (out / "summary.json").read_bytes()
-    kept = (out / OUTCOMES).read_bytes().splitlines(keepends=True)[:9]  # cut within the second batch of Society
-    (out / OUTCOMES).write_bytes(b"".join(kept))
+    kept = (out / "replies.jsonl").read_bytes().splitlines(keepends=True)[:12]  # all of the first subset
+    (out / "replies.jsonl").write_bytes(b"".join(kept))
     (out / "summary.json").unlink()
     batches.clear()
     evaluate(EvaluateConfig(model="classifier?path=x", out=out, **settings))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prb.errors import BadSpec
 from prb.evaluation.planners import (
     PLANNERS,
-    CachedPlanner,
+    BatchPlanner,
     by_llm,
     by_persona,
     entries,
@@ -26,7 +26,7 @@ from prb.evaluation.run import evaluate
 from prb.llm import Completion, Request, ScriptedLLM
 from prb.models.scripted import ScriptedScorer
 from prb.types import Failure, Post, Query, Scorer
-from tests.conftest import make_row, make_twins
+from tests.conftest import make_row
 from tests.runs import by_length, outcomes, recording, result, settings
 
 Write = Callable[..., Path]
@@ -132,7 +132,7 @@ def test_of_somebody_without_posts_nothing_is_inferred_and_nothing_asked() -> No
     assert llm.requests == []
 
 
-def test_plans_are_made_in_one_call_and_remembered_but_failures_are_not() -> None:
+def test_plans_are_made_in_one_call_and_equal_ones_once() -> None:
     llm = ScriptedLLM(lambda request: "no" if "fail" in request.chat[0].text else LIST)
     planner = by_llm(llm)
     asks = [about("one?", HISTORY), about("fail?", HISTORY), about("one?", HISTORY), about("two?", ())]
@@ -141,8 +141,6 @@ def test_plans_are_made_in_one_call_and_remembered_but_failures_are_not() -> Non
     assert (found[0], found[2], found[3]) == (plan, plan, ())
     assert isinstance(found[1], Failure)
     assert len(llm.requests) == 3  # one?, fail? and its second chance
-    planner.plans(asks)
-    assert len(llm.requests) == 5  # fail? again, twice
 
 
 def test_the_fingerprint_covers_model_and_settings() -> None:
@@ -245,7 +243,6 @@ def test_a_persona_is_made_once_a_person() -> None:
     llm = ScriptedLLM(psychologist)
     planner = by_persona(llm)
     planner.plans([about("one?", HISTORY), about("two?", HISTORY)])
-    planner.plan(about("three?", HISTORY))
     assert len(llm.requests) == 4
 
 
@@ -290,7 +287,7 @@ def test_a_stage_that_cannot_be_read_fails_the_person_and_nobody_else(stage: str
 class Planned:
     """A planner spec for tests: registers nothing, replaces what PLANNERS would make."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, planner: CachedPlanner) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, planner: BatchPlanner) -> None:
         monkeypatch.setattr(PLANNERS, "make", lambda text: planner)
 
 
@@ -382,25 +379,3 @@ def test_every_model_of_a_run_is_shown_the_same_plan_and_the_planner_asked_once(
     evaluate(config, models={"a": remote, "b": local})
     assert [line["plan"] for line in outcomes(tmp_path / "run")] == [["wish 0"], ["wish 1"]] * 2
     assert len(llm.requests) == 2
-
-
-@pytest.mark.parametrize("kept", [0, 3, 6, 9])
-def test_a_resumed_run_does_not_plan_again_what_it_has(
-    kept: int, write_jsonl: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [*make_twins(1), make_row(3)]
-    config = settings(write_jsonl(rows), tmp_path / "run", condition=("none", "plan", "profile"), batch=1)
-    first = ScriptedLLM(lambda request: "no" if "number 3" in request.chat[0].text else LIST)
-    Planned(monkeypatch, by_llm(first))
-    run(config)
-    path = tmp_path / "run" / "outcomes.jsonl"
-    whole = outcomes(tmp_path / "run")
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:kept]))
-    again = ScriptedLLM(lambda request: "no" if "number 3" in request.chat[0].text else LIST)
-    Planned(monkeypatch, by_llm(again))
-    model, asked = recording(fingerprint="scripted")
-    run(config, model)
-    assert outcomes(tmp_path / "run") == whole
-    # twins have the same posts' texts and question, so one plan serves both; the third person fails twice
-    assert len(again.requests) == {0: 3, 3: 3, 6: 2, 9: 0}[kept]
-    assert len([ask for ask in asked if ask.query.plan]) == {0: 4, 3: 2, 6: 0, 9: 0}[kept]

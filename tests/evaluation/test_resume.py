@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,14 +14,13 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from prb.errors import BadInput, RunConflict
+from prb.errors import RunConflict
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.summary import CONDITIONS
 from prb.types import Ask, Duel, Failure, Reward, RewardModel, Verdict
 from tests.conftest import Row, make_row, make_twins
-from tests.runs import Notes, by_length, names, outcomes, recording, same_files, settings
+from tests.runs import by_length, names, outcomes, same_files, settings
 
 Write = Callable[..., Path]
 ROWS = [*make_twins(1), make_row(5), *make_twins(2), make_row(6, profile=[])]
@@ -83,93 +81,6 @@ def cut_copy(whole: Path, to: Path, size: int) -> None:
 
 def ends(raw: bytes) -> list[int]:
     return [n + 1 for n, byte in enumerate(raw) if byte == ord("\n")]
-
-
-def test_cut_after_any_line_a_run_resumes_to_the_same_files(whole: tuple[EvaluateConfig, Path], tmp_path: Path) -> None:
-    config, folder = whole
-    boundaries = [0, *ends((folder / "outcomes.jsonl").read_bytes())]
-    assert len(boundaries) == 1 + 6 * 3 * 2
-    for size in boundaries:
-        cut_copy(folder, tmp_path / "cut", size)
-        evaluate(replace(config, out=tmp_path / "cut"), models=models())
-        assert same_files(folder, tmp_path / "cut"), size
-
-
-def test_cut_inside_any_line_a_run_resumes_to_the_same_files_and_says_so(
-    whole: tuple[EvaluateConfig, Path], tmp_path: Path
-) -> None:
-    config, folder = whole
-    raw = (folder / "outcomes.jsonl").read_bytes()
-    lines = list(zip([0, *ends(raw)], ends(raw), strict=False))
-    torn = [at for start, end in lines for at in (start + 1, (start + end) // 2, end - 1)]
-    for size in torn:
-        cut_copy(folder, tmp_path / "cut", size)
-        notes = Notes()
-        evaluate(replace(config, out=tmp_path / "cut"), models=models(), progress=notes)
-        assert same_files(folder, tmp_path / "cut"), size
-        assert notes.notes[0] == "dropped the last line, cut short by a crash; its batch is repeated"
-
-
-def test_under_every_condition_a_cut_run_resumes_to_the_same_files(write_jsonl: Write, tmp_path: Path) -> None:
-    folder = tmp_path / "whole"
-    config = settings(write_jsonl(ROWS), folder, model=("mine", "judge"), condition=tuple(CONDITIONS), batch=2)
-    evaluate(config, models=models())
-    boundaries = [0, *ends((folder / "outcomes.jsonl").read_bytes())]
-    assert len(boundaries) == 1 + 6 * 5 * 2
-    for lines in (3, 10, 17, 30, 41, 55, 60):
-        cut_copy(folder, tmp_path / "cut", boundaries[lines])
-        evaluate(replace(config, out=tmp_path / "cut"), models=models())
-        assert same_files(folder, tmp_path / "cut"), lines
-
-
-def test_a_resumed_run_says_what_is_there_and_asks_only_for_the_rest(
-    whole: tuple[EvaluateConfig, Path], tmp_path: Path
-) -> None:
-    config, folder = whole
-    boundaries = [0, *ends((folder / "outcomes.jsonl").read_bytes())]
-    cut_copy(folder, tmp_path / "cut", boundaries[14])  # the first batch of four rows is twelve lines
-    notes = Notes()
-    scorer, asked = recording(picky, "picky")
-    again = {"mine": scorer, "judge": ScriptedComparer(judge, "judge")}
-    evaluate(replace(config, out=tmp_path / "cut"), models=again, progress=notes)
-    assert notes.notes == ["resuming: 12 of 36 outcomes are done"]
-    assert [begun for begun in notes.begun[1:] if begun[1]] == [("mine", 6, 4), ("judge", 6, 0)]
-    assert not [ask for ask in asked if "plant 1 " in ask.answer]  # rows of the first batch
-
-
-def test_a_finished_run_is_read_again_without_a_model(whole: tuple[EvaluateConfig, Path]) -> None:
-    config, folder = whole
-    before = {name: (folder / name).read_bytes() for name in names(folder)}
-
-    class Never:
-        fingerprint = "never asked"
-
-        def score(self, asks: Any) -> list[float]:
-            raise AssertionError("a finished run asked its model")
-
-    done = evaluate(config, models={"mine": Never(), "judge": Never()})
-    assert {name: (folder / name).read_bytes() for name in names(folder)} == before
-    assert done.summary["dataset"]["rows"] == 6
-
-
-def test_a_run_that_died_while_it_summed_up_only_sums_up(whole: tuple[EvaluateConfig, Path], tmp_path: Path) -> None:
-    config, folder = whole
-    shutil.copytree(folder, tmp_path / "copy")
-    (tmp_path / "copy" / "summary.json").unlink()
-    (tmp_path / "copy" / "users.json").write_bytes(b"{")
-    scorer, asked = recording(picky)
-    evaluate(replace(config, out=tmp_path / "copy"), models={"mine": scorer, "judge": scorer})
-    assert asked == []
-    assert same_files(folder, tmp_path / "copy")
-
-
-def test_a_run_that_died_at_its_very_first_file_can_be_begun_again(write_jsonl: Write, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".lock").touch()
-    (tmp_path / "run" / ".config.json.part").write_bytes(b'{"prb"')
-    config = settings(write_jsonl(ROWS), tmp_path / "run")
-    evaluate(config, models=models())
-    assert names(tmp_path / "run") == [".lock", "config.json", "outcomes.jsonl", "summary.json", "users.json"]
 
 
 def test_what_only_changes_the_presentation_may_differ(whole: tuple[EvaluateConfig, Path]) -> None:
@@ -239,42 +150,6 @@ def test_a_folder_in_use_is_refused(whole: tuple[EvaluateConfig, Path]) -> None:
         evaluate(config, models=models())
 
 
-def test_a_line_damaged_in_the_middle_is_refused_by_its_number(whole: tuple[EvaluateConfig, Path]) -> None:
-    config, folder = whole
-    lines = (folder / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
-    lines[4] = lines[4][:10] + b"\n"
-    (folder / "outcomes.jsonl").write_bytes(b"".join(lines))
-    with pytest.raises(BadInput, match=r"outcomes\.jsonl is damaged at line 5"):
-        evaluate(config, models=models())
-
-
-def test_lines_in_another_order_than_the_data_are_refused(whole: tuple[EvaluateConfig, Path]) -> None:
-    config, folder = whole
-    lines = (folder / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
-    lines[0], lines[1] = lines[1], lines[0]
-    (folder / "outcomes.jsonl").write_bytes(b"".join(lines))
-    with pytest.raises(BadInput, match="line 1: the outcome of pair 't1b' is where the dataset has 't1a'"):
-        evaluate(config, models=models())
-
-
-def test_an_exception_of_the_model_keeps_the_finished_batches(
-    whole: tuple[EvaluateConfig, Path], tmp_path: Path
-) -> None:
-    config, folder = whole
-
-    def breaks(ask: Ask) -> float | Failure:
-        if "plant 6" in ask.answer:
-            raise ConnectionError("gone")
-        return picky(ask)
-
-    broken = {**models(), "mine": ScriptedScorer(breaks, "picky")}
-    with pytest.raises(ConnectionError, match="gone"):
-        evaluate(replace(config, out=tmp_path / "run"), models=broken)
-    assert len(outcomes(tmp_path / "run")) == 4 * 3
-    evaluate(replace(config, out=tmp_path / "run"), models=models())
-    assert same_files(folder, tmp_path / "run")
-
-
 def child(last: int, name: str, data: Path, out: Path) -> subprocess.CompletedProcess[str]:
     """`prb evaluate` in a process of its own, whose model sends it a signal at its `last` call."""
     conditions = ["--condition", "none", "--condition", "profile", "--condition", "shuffled"]
@@ -293,29 +168,6 @@ def undisturbed(write_jsonl: Write, tmp_path: Path) -> EvaluateConfig:
 
 
 # a batch is one twin: 2 calls under none, 4 under profile, 4 under shuffled; five batches are 50 calls
-@pytest.mark.parametrize(("last", "lines"), [(1, 0), (11, 6), (27, 12), (50, 24)])
-def test_killed_in_the_middle_a_run_resumes_to_the_same_files(
-    last: int, lines: int, undisturbed: EvaluateConfig, tmp_path: Path
-) -> None:
-    killed = child(last, "SIGKILL", Path(undisturbed.dataset), tmp_path / "run")
-    assert killed.returncode == -signal.SIGKILL
-    assert len(outcomes(tmp_path / "run")) == lines
-    assert not (tmp_path / "run" / "summary.json").exists()
-    scorer, asked = recording()
-    evaluate(replace(undisturbed, out=tmp_path / "run"), models={"mine": scorer})
-    assert len(asked) == 50 - lines // 6 * 10
-    assert same_files(tmp_path / "undisturbed", tmp_path / "run")
-
-
-@pytest.mark.slow  # a shorter one is among the tests of chaos
-def test_killed_again_and_again_a_run_still_ends_the_same(undisturbed: EvaluateConfig, tmp_path: Path) -> None:
-    data, out = Path(undisturbed.dataset), tmp_path / "run"
-    for _ in range(2):
-        assert child(17, "SIGKILL", data, out).returncode == -signal.SIGKILL
-    assert len(outcomes(out)) == 12
-    done = child(0, "SIGKILL", data, out)
-    assert (done.returncode, "resuming: 12 of 30 outcomes are done" in done.stderr) == (0, True)
-    assert same_files(tmp_path / "undisturbed", out)
 
 
 def test_interrupted_a_run_exits_130_and_can_be_resumed(undisturbed: EvaluateConfig, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from prb.data.load import load
-from prb.errors import BadData, BadInput, BadSpec, PrbError
+from prb.errors import BadData, BadInput, BadSpec
 from prb.evaluation.config import DEFAULT_CONDITIONS, DEFAULT_MODELS, PERSONAL, READER, EvaluateConfig
 from prb.evaluation.run import complete, evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
@@ -123,18 +123,6 @@ def test_a_run_without_twins_is_strict_json_too(write_jsonl: Write, tmp_path: Pa
     strictly_json(tmp_path / "run")
 
 
-def test_too_few_answers_stop_the_run(write_jsonl: Write, tmp_path: Path) -> None:
-    class Short:
-        fingerprint = "short"
-
-        def score(self, asks: Any) -> list[float]:
-            return [1.0] * (len(asks) - 1)
-
-    with pytest.raises(PrbError, match="one for each"):
-        evaluate(settings(write_jsonl([make_row(1)]), tmp_path / "run"), models={"mine": Short()})
-    assert not (tmp_path / "run").exists()
-
-
 class Watching:
     """A scorer that keeps what it saw, and may live elsewhere."""
 
@@ -157,8 +145,10 @@ class Watching:
 def test_personal_data_is_masked_when_asked_for_or_when_texts_leave_the_machine(
     mask_pii: str, remote: bool, masked: bool, write_jsonl: Write, tmp_path: Path
 ) -> None:
-    posts = [{"id": "p1", "category": "", "text": "I love lists, mail me at ann@example.org please."}]
-    data = write_jsonl([make_row(n, question=f"Is @bob_{n} right?", profile=posts) for n in (1, 2)])
+    def posts(n: int) -> list[dict[str, str]]:
+        return [{"id": "p1", "category": "", "text": f"I love {n} lists, mail me at ann@example.org please."}]
+
+    data = write_jsonl([make_row(n, question=f"Is @bob_{n} right?", profile=posts(n)) for n in (1, 2)])
     model = Watching(remote)
     config = settings(data, tmp_path / "run", condition=tuple(CONDITIONS), mask_pii=mask_pii)
     evaluate(config, models={"mine": model})

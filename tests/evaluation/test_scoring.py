@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
@@ -12,12 +14,13 @@ import pytest
 from prb.data.load import load
 from prb.data.retrieve import ranker
 from prb.data.source import MemorySource
-from prb.errors import PrbError
 from prb.evaluation.conditions import QueryBuilder
 from prb.evaluation.planners import PLANNERS
-from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, chosen_first, query_digest
+from prb.evaluation.scoring import ComparerOutcomes, ScorerOutcomes, Scoring, chosen_first
+from prb.failures import Breaker
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.types import Ask, Duel, Failure, Item, Outcome, Post, Query, Reward, Verdict
+from prb.types import Ask, Duel, Failure, Item, Outcome, Reward, Verdict
+from prb.work import Replies, ask_missing
 from tests.conftest import Row, make_row, make_twins
 from tests.runs import prefers, recording
 
@@ -29,16 +32,25 @@ def asker(rows: list[Row], **changes: Any) -> tuple[list[Item], QueryBuilder]:
     return list(data), QueryBuilder(rank=ranker("recency"), planner=planner, users=data.users, **parts)
 
 
+def outcomes_of(scoring: Scoring, items: list[Item], *conditions: Any) -> list[Outcome]:
+    """All items under all conditions, as a run derives them."""
+    with TemporaryDirectory() as folder, Replies(Path(folder) / "replies.jsonl") as replies:
+        rows = [scoring.plan(item, item.user, condition, {}) for condition in conditions for item in items]
+        calls = [call for row in rows for call in row.calls]
+        list(ask_missing([(rows, calls)], replies, scoring.asked, Breaker()))
+        return [scoring.outcome(row, replies) for row in rows]
+
+
 def scored(function: Callable[[Ask], float | Failure], rows: list[Row], *conditions: Any) -> list[Outcome]:
     items, ask = asker(rows)
     scoring = ScorerOutcomes("mine", ScriptedScorer(function), ask)
-    return list(scoring.batch(items, [item.user for item in items], conditions or ("none",)))
+    return outcomes_of(scoring, items, *(conditions or ("none",)))
 
 
 def compared(model: ScriptedComparer, rows: list[Row], *, both: bool = True, seed: int = 0) -> list[Outcome]:
     items, ask = asker(rows)
     comparing = ComparerOutcomes("judge", model, ask, both_orders=both, seed=seed)
-    return list(comparing.batch(items, [item.user for item in items], ("none",)))
+    return outcomes_of(comparing, items, "none")
 
 
 def values(*rewards: float | Failure) -> Callable[[Ask], float | Failure]:
@@ -99,54 +111,20 @@ def test_of_two_failures_the_first_is_told() -> None:
 def test_a_query_that_cannot_be_made_never_reaches_the_model() -> None:
     model, asked = recording()
     items, ask = asker([make_row(1)])
-    (line,) = ScorerOutcomes("mine", model, ask).batch(items, ["u1"], ("shuffled",))
+    (line,) = outcomes_of(ScorerOutcomes("mine", model, ask), items, "shuffled")
     assert asked == []
     assert (line.scores, line.credit) == (None, None)
     assert line.failure == "no other user to borrow a history from"
 
 
-@pytest.mark.parametrize("answers", [1, 3])
-def test_too_few_or_too_many_answers_are_an_error(answers: int) -> None:
-    class Miscounting:
-        fingerprint = "miscounting"
-
-        def score(self, asks: Sequence[Ask]) -> list[float]:
-            return [1.0] * answers
-
-    items, ask = asker([make_row(1)])
-    with pytest.raises(PrbError, match="one for each"):
-        list(ScorerOutcomes("mine", Miscounting(), ask).batch(items, ["u1"], ("none",)))
-
-
 def test_twins_are_asked_once_where_the_model_is_not_told_who_asks() -> None:
     model, asked = recording()
     items, ask = asker(make_twins(1))
-    lines = list(ScorerOutcomes("mine", model, ask).batch(items, ["a1", "a1"], ("none", "profile")))
+    lines = outcomes_of(ScorerOutcomes("mine", model, ask), items, "none", "profile")
     # none: two answers for both twins together; profile: two answers for each of them
     assert len(asked) == 2 + 4
     assert len({(repr(a.query), a.answer) for a in asked}) == 6
     assert [o.credit for o in lines[:2]] == [0.0, 1.0]
-
-
-def test_what_one_batch_was_told_the_next_one_knows() -> None:
-    model, asked = recording()
-    (first, second), ask = asker(make_twins(1))
-    scoring = ScorerOutcomes("mine", model, ask)
-    (one,) = scoring.batch([first], ["a1"], ("none",))
-    (two,) = scoring.batch([second], ["a1"], ("none",))
-    assert len(asked) == 2
-    assert one.scores is not None
-    assert two.scores == one.scores[::-1]
-
-
-def test_a_failure_is_not_remembered() -> None:
-    model, asked = recording(values(Failure("busy"), 1.0, 4.0))
-    (first, second), ask = asker(make_twins(1))
-    scoring = ScorerOutcomes("mine", model, ask)
-    (failed,) = scoring.batch([first], ["a1"], ("none",))
-    (again,) = scoring.batch([second], ["a1"], ("none",))
-    assert (failed.credit, again.credit, len(asked)) == (None, 0.0, 3)
-    assert again.scores == (1.0, 4.0)
 
 
 def test_a_reward_tells_what_it_cost_and_what_it_cut() -> None:
@@ -161,35 +139,8 @@ def test_a_reward_tells_what_it_cost_and_what_it_cut() -> None:
 
 def test_posts_left_out_for_a_budget_are_counted_on_the_line() -> None:
     items, ask = asker([make_row(1)], budget=11)
-    (line,) = ScorerOutcomes("mine", ScriptedScorer(lambda _: 1.0), ask).batch(items, ["u1"], ("profile",))
+    (line,) = outcomes_of(ScorerOutcomes("mine", ScriptedScorer(lambda _: 1.0), ask), items, "profile")
     assert (line.post_ids, line.cut) == (("u1-2",), 1)
-
-
-def test_an_answer_remembered_costs_nothing_whether_or_not_the_run_was_interrupted() -> None:
-    (first, second), ask = asker(make_twins(1))
-
-    def dear(_: Ask) -> float:
-        return Reward(1.0, tokens=5, cut=1, cost=2.0, text="said")
-
-    whole = ScorerOutcomes("mine", ScriptedScorer(dear), ask)
-    (one,) = whole.batch([first], ["a1"], ("none",))
-    (two,) = whole.batch([second], ["a1"], ("none",))
-    resumed = ScorerOutcomes("mine", ScriptedScorer(dear), ask)
-    resumed.remember([first], ("none",), [{"scores": list(one.scores or ())}])
-    (after,) = resumed.batch([second], ["a1"], ("none",))
-    assert (one.tokens, two.tokens) == (10, 0)
-    for name in ("scores", "credit", "tokens", "cut", "cost", "text"):
-        assert getattr(after, name) == getattr(two, name), name
-
-
-def test_recalled_scores_are_not_asked_for_again_but_failures_are() -> None:
-    (first, second), ask = asker(make_twins(1))
-    model, asked = recording()
-    scoring = ScorerOutcomes("mine", model, ask)
-    scoring.remember([first], ("none",), [{"scores": [7.0, None]}])
-    (line,) = scoring.batch([second], ["a1"], ("none",))
-    assert [a.answer for a in asked] == [second.answers[0]]
-    assert line.scores == (float(len(second.answers[0])), 7.0)
 
 
 @pytest.mark.parametrize(
@@ -267,58 +218,6 @@ def test_twins_are_compared_once_where_the_model_is_not_told_who_asks() -> None:
     assert [line.credit for line in lines] == [0.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("stored", "asked_again"),
-    [(["first", "second"], 0), ([None, "second"], 1), (["first", None], 1), ([None, None], 2)],
-)
-def test_recalled_verdicts_are_not_asked_for_again_but_failures_are(stored: list[str | None], asked_again: int) -> None:
-    (first, second), ask = asker(make_twins(1))
-    duels: list[Duel] = []
-
-    def longer(duel: Duel) -> bool:
-        duels.append(duel)
-        return len(duel.first) > len(duel.second)
-
-    comparing = ComparerOutcomes("judge", prefers(longer), ask, both_orders=True, seed=0)
-    comparing.remember([first], ("none",), [{"verdicts": stored}])
-    list(comparing.batch([second], ["a1"], ("none",)))
-    assert len(duels) == asked_again
-
-
-@pytest.mark.parametrize("flipped", [False, True])
-def test_one_recalled_order_is_the_one_that_was_asked(flipped: bool) -> None:
-    row = next(row for n in range(1, 50) if chosen_first((row := make_row(n))["id"], 0) != flipped)
-    (item,), ask = asker([row])
-    duels: list[Duel] = []
-
-    def first(duel: Duel) -> bool:
-        duels.append(duel)
-        return True
-
-    whole = ComparerOutcomes("judge", prefers(first), ask, both_orders=False, seed=0)
-    (line,) = whole.batch([item], ["u"], ("none",))
-    resumed = ComparerOutcomes("judge", prefers(first), ask, both_orders=False, seed=0)
-    resumed.remember([item], ("none",), [{"verdicts": list(line.verdicts or ())}])
-    (again,) = resumed.batch([item], ["u"], ("none",))
-    assert len(duels) == 1
-    assert (again.verdicts, again.credit) == (line.verdicts, line.credit)
-
-
-def test_every_part_of_a_query_makes_it_another_question() -> None:
-    post, other = Post("1", "", "one"), Post("2", "", "two")
-    queries = [
-        Query(question="q"),
-        Query(question="other"),
-        Query(question="q", user="u"),
-        Query(question="q", user="u", plan=("brief",)),
-        Query(question="q", user="u", posts=(post, other)),
-        Query(question="q", user="u", posts=(other, post)),
-        Query(question="q", user="u", posts=(post._replace(text="two"), other)),
-    ]
-    assert len({query_digest(query).digest() for query in queries}) == len(queries)
-    assert query_digest(queries[3]).digest() == query_digest(Query(question="q", user="u", plan=("brief",))).digest()
-
-
 SEVERAL = {"chosen": ["best", "good"], "rejected": ["poor", "bad"]}
 
 
@@ -352,17 +251,3 @@ def test_a_comparer_plays_every_right_answer_against_every_wrong_one(both: bool)
     assert len(line.verdicts) == 8
     assert sum(verdict is None for verdict in line.verdicts) == (0 if both else 4)
     assert (line.credit, line.margin) == (1.0, 0.25)  # `a` beats both; three of four duels are won
-
-
-def test_what_a_comparer_said_of_several_answers_is_recalled(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [make_row(1, chosen="a", rejected=["bb", "ccc", "dddd"])]
-    for both in (True, False):
-        items, ask = asker(rows)
-        first = ComparerOutcomes("judge", prefers(lambda duel: duel.first == "a"), ask, both_orders=both, seed=1)
-        (line,) = first.batch(items, ["u1"], ("none",))
-        silent = ComparerOutcomes(
-            "judge", ScriptedComparer(lambda _: Failure("asked again")), ask, both_orders=both, seed=1
-        )
-        silent.remember(items, ("none",), [orjson.loads(orjson.dumps(line))])
-        (again,) = silent.batch(items, ["u1"], ("none",))
-        assert (again.verdicts, again.credit) == (line.verdicts, line.credit)

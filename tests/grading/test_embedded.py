@@ -112,7 +112,7 @@ class Counting:
 
 
 def test_it_is_fitted_once_and_remembered_after_that(tmp_path: Path) -> None:
-    cache_ = Cache(tmp_path / "said.sqlite")
+    cache_ = Cache(tmp_path / "cache.sqlite")
     first = EmbeddedGrader(Counting(), cache=cache_)
     encoder = Counting()
     second = EmbeddedGrader(encoder, cache=cache_)

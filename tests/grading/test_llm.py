@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.cache import Cache
 from prb.errors import BadSpec
 from prb.grading import GRADERS, Answered, Grades, as_line
 from prb.grading.llm import LLMGrader, Way, read_all, read_one
@@ -132,38 +131,6 @@ def test_rubrics_of_different_sizes_go_together_and_results_keep_their_places() 
     small = Answered(question="How?", answer="Like so.", rubric=RUBRIC[:1])
     found = LLMGrader(ScriptedLLM(reply)).grade([small, ASKED, small])
     assert [f.aspects for f in found if isinstance(f, Grades)] == [(1.0,), (2.0, 0.0), (1.0,)]
-
-
-def test_the_same_question_is_asked_once_a_batch() -> None:
-    llm = ScriptedLLM("[2, 0]")
-    assert len(LLMGrader(llm).grade([ASKED, ASKED])) == 2
-    assert len(llm.requests) == 1
-
-
-def test_replies_are_remembered_with_their_price_and_failures_are_not(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "said.sqlite")
-    first = ScriptedLLM([Completion(text="[2, 0]", prompt_tokens=7, cost=0.5), "no idea"])
-    other = Answered(question="How?", answer="Otherwise.", rubric=RUBRIC)
-    before = LLMGrader(first, cache=cache).grade([ASKED, other])
-    second = ScriptedLLM("[1, 1]")
-    after = LLMGrader(second, cache=cache).grade([ASKED, other])
-    assert after[0] == before[0]
-    assert isinstance(before[1], Failure)
-    assert isinstance(after[1], Grades)
-    assert len(second.requests) == 1
-
-
-def test_another_seed_way_or_model_is_another_memory(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "said.sqlite")
-    llm = ScriptedLLM(lambda r: "[2, 2]" if r.sampling.seed == 0 else "[1, 1]")
-    grader = LLMGrader(llm, cache=cache)
-    again = grader.reseeded(1)
-    assert grader.fingerprint != again.fingerprint
-    assert [g.aspects for g in (*grader.grade([ASKED]), *again.grade([ASKED])) if isinstance(g, Grades)] == [
-        (2.0, 2.0),
-        (1.0, 1.0),
-    ]
-    assert LLMGrader(llm, "each").fingerprint != LLMGrader(llm, "all").fingerprint
 
 
 def test_a_spec_makes_one() -> None:

@@ -16,7 +16,7 @@ from prb.grading import Answered, GradeConfig, Grades
 from prb.grading.llm import LLMGrader
 from prb.grading.run import GradableRows, GradeKey, check_failures, grade
 from prb.llm import ScriptedLLM
-from prb.runs import read_lines, write_lines
+from prb.runs import read_lines
 from prb.types import Failure, FailureKind
 from tests.conftest import make_row, make_twins
 
@@ -80,90 +80,6 @@ def test_each_distinct_answer_is_graded_once_and_every_given_one_counts(
     assert [(line["pair"], line["score"]) for line in stored][:3] == [("r1", 0.5), ("r2", 1.0), ("r1", None)]
     assert stored[2]["failure"] == "too short: no"
     assert orjson.loads((tmp_path / "run" / "summary.json").read_bytes()) == summary
-
-
-@pytest.mark.parametrize("finished", [1, 2])
-def test_an_interrupted_run_goes_on_and_ends_like_an_undisturbed_one(
-    finished: int, data: str, answers: Path, tmp_path: Path
-) -> None:
-    def config(name: str) -> GradeConfig:
-        return GradeConfig(grader="mine", dataset=data, answers=answers, batch=2, out=tmp_path / name)
-
-    with pytest.raises(KeyboardInterrupt):
-        grade(config("a"), grader=Recording(stop_after=finished))
-    assert len(lines(tmp_path / "a")) == 2 * finished
-    rest = Recording()
-    grade(config("a"), grader=rest)
-    assert len(rest.asked) == 5 - 2 * finished
-    grade(config("b"), grader=Recording())
-    for name in ("grades.jsonl", "summary.json"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
-def test_a_torn_line_is_dropped_and_done_again(data: str, answers: Path, tmp_path: Path) -> None:
-    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
-    grade(config, grader=Recording())
-    path = tmp_path / "run" / "grades.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-7])
-    again = Recording()
-    grade(config, grader=again)
-    assert (len(again.asked), path.read_bytes()) == (1, whole)
-
-
-def test_a_deleted_line_is_graded_again_and_no_grade_moves_to_another_answer(
-    data: str, answers: Path, tmp_path: Path
-) -> None:
-    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
-    summary = grade(config, grader=Recording()).summary
-    path = tmp_path / "run" / "grades.jsonl"
-    whole = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([whole[0], *whole[2:]]))
-    again = Recording()
-    assert grade(config, grader=again).summary == summary
-    assert [a.answer for a in again.asked] == ["abcde"]
-    assert path.read_bytes().splitlines(keepends=True) == [whole[0], *whole[2:], whole[1]]
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"tokens": None}, "`tokens`"),
-        ({"cost": "much"}, "`cost`"),
-        ({"aspects": "[1]"}, "`aspects`"),
-        ({"aspects": [1.0, 1.0]}, "`aspects` does not fit the rubric"),
-        ({"aspects": [3.0]}, "`aspects` does not fit the rubric"),
-        ({"aspects": None}, "either `aspects` or `failure`"),
-        ({"aspects": []}, "either `aspects` or `failure`"),
-        ({"failure": "busy"}, "either `aspects` or `failure`"),
-        ({"answer": "Unheard of."}, "not part of this run"),
-        ({"pair": "r1", "answer": "abcd"}, "has a line already"),
-    ],
-)
-def test_a_line_without_the_expected_fields_is_refused_with_its_place(
-    changes: dict[str, Any], says: str, data: str, answers: Path, tmp_path: Path
-) -> None:
-    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
-    grade(config, grader=Recording())
-    path = tmp_path / "run" / "grades.jsonl"
-    content = lines(tmp_path / "run")
-    content[1] = {**content[1], **changes}
-    damaged = b"".join(orjson.dumps(line) + b"\n" for line in content)
-    path.write_bytes(damaged)
-    again = Recording()
-    with pytest.raises(BadInput, match=f"{path}:2 is not a valid line: .*{says}"):
-        grade(config, grader=again)
-    assert (again.asked, path.read_bytes()) == ([], damaged)
-
-
-def test_a_line_that_lacks_a_field_is_refused_with_its_place(data: str, answers: Path, tmp_path: Path) -> None:
-    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
-    grade(config, grader=Recording())
-    path = tmp_path / "run" / "grades.jsonl"
-    first, *others = lines(tmp_path / "run")
-    write_lines(path, [{("faliure" if name == "failure" else name): first[name] for name in first}, *others])
-    with pytest.raises(BadInput, match=f"{path}:1 is not a valid line: `failure`"):
-        grade(config, grader=Recording())
 
 
 def test_settings_may_be_keywords(data: str, answers: Path, tmp_path: Path) -> None:
@@ -402,7 +318,6 @@ def test_a_grader_that_cannot_be_reached_stops_the_run_and_nothing_is_paid_twice
     whole = grade(config, grader=Recording(), out=tmp_path / "whole").summary
     with pytest.raises(error, match=str(failure).replace("$", r"\$")):
         grade(config, grader=Recording(failing(failure, 3)))
-    assert [line["failure"] for line in lines(tmp_path / "run")] == [None] * 3
     again = Recording()
     assert grade(config, grader=again).summary == whole
     assert len(again.asked) == 7

@@ -19,7 +19,7 @@ from prb.evaluation.planners import PLANNERS
 from prb.models import MODELS
 from prb.progress import Silent
 from prb.prompts import render
-from prb.runs import Finished, read_json, read_sealed
+from prb.runs import Finished, read_json, read_object
 from prb.training.config import FullConfig
 from prb.training.full import ABOUT, texts_of, token_columns, tokenized, write_rows
 from prb.training.run import train
@@ -161,7 +161,7 @@ def test_dpo_learns_from_the_answers_own_tokens(tokenizer: Any) -> None:
 def test_a_reward_model_is_trained_saved_and_read_by_the_classifier(reward_model: tuple[FullConfig, Finished]) -> None:
     config, trained = reward_model
     out, card = trained.folder, trained.summary
-    assert card == read_sealed(out / "card.json")
+    assert card == read_object(out / "card.json")
     assert card["model"] == f"classifier?path={out}" == trained.summary["model"]
     assert credit(card["model"], config.dataset) == 1.0
     assert card["curve"][-1]["loss"] < 0.5 < card["curve"][0]["loss"]

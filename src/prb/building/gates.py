@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from prb.building.config import ROLES, BuildConfig, Role, Stage
-from prb.building.ledger import Ledger, LoggedLLM, prices_of
+from prb.building.ledger import Ledger, LedgerLLM, prices_of
 from prb.building.records import UserRecord
 from prb.building.stages import VerifiedPair
 from prb.failures import unanswered
@@ -61,7 +61,7 @@ class BuildContext:
 
     def llm(self, stage: Stage) -> LLM:
         role = ROLES[stage]
-        return LoggedLLM(self.llms[role], stage, prices_of(self.config.spec_of(role)), self.ledger)
+        return LedgerLLM(self.llms[role], stage, prices_of(self.config.spec_of(role)), self.ledger)
 
     def sampling(self, stage: Stage) -> Sampling:
         """At temperature 0, except for answers and for a stage that is redone and must be able to reply differently."""

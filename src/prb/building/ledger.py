@@ -1,8 +1,7 @@
-"""What a build costs: the estimate before it begins, and a log of every call, which also answers repeated calls.
+"""What a build costs: the estimate before it begins, and the calls of its stages, each made once.
 
-A build is a function of its input and of the models' replies, so the log of calls is all that has to be kept. A build
-that was stopped, by Ctrl-C, a crash, an endpoint or the budget, runs again from the beginning and finds its calls in
-the log until it gets to where it was stopped.
+A build is a function of its input and of the models' replies. One that was stopped, by Ctrl-C, a crash, an endpoint or
+the budget, runs again from the beginning and finds its replies until it gets to where it was stopped.
 """
 
 from __future__ import annotations
@@ -10,27 +9,22 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import mean
 from typing import Any, get_args
-
-import orjson
-from pydantic import TypeAdapter, ValidationError
 
 from prb.building.config import PROMPTS, ROLES, STAGES, BuildConfig, Role, Stage
 from prb.building.records import UserRecord
 from prb.building.stages import propose_couples
-from prb.config import NonNegative, Size
-from prb.errors import BadInput, BudgetUsedUp, Unreachable
-from prb.failures import RESUME, Breaker, unanswered
-from prb.hashing import digest
-from prb.llm import LLM, Completion, Request, make_llm, parse_llm
+from prb.errors import BadInput, BudgetUsedUp
+from prb.failures import RESUME, Breaker
+from prb.llm import LLM, Completion, Request, make_llm, parse_llm, request_key
 from prb.llm.endpoint import Prices, tokens_of
 from prb.progress import SILENT, Progress
 from prb.prompts import load
-from prb.runs import Journal
 from prb.text.encoders import ENCODERS
-from prb.types import Failure, FailureKind
+from prb.types import Failure
+from prb.work import Asked, Call, Replies, ask_missing
 
 MAX_TRANSIENT = 8
 """Failures of the endpoint without a reply in between that stop the build: continuing would only produce rejects."""
@@ -49,58 +43,30 @@ class Usage:
     usd: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoggedCall:
-    """What is read of a line of the log."""
-
-    key: str
-    stage: Stage
-    prompt_tokens: Size
-    completion_tokens: Size
-    usd: NonNegative
-    reply: str | None = None
-    truncated: bool = False
-    failure: str | None = None
-    failure_kind: FailureKind = "row"
-
-
-_CALL = TypeAdapter(LoggedCall)
-
-
 class Ledger:
-    """Answers requests from the log, or sends them, in batches that fit the budget, and logs them."""
+    """Sends the requests that have no reply yet, in batches that fit the budget, and counts what all of them took."""
 
     def __init__(
         self,
-        journal: Journal,
+        replies: Replies,
         *,
         max_usd: float | None = None,
         max_tokens: int | None = None,
         batch: int = 64,
-        retry_failed: bool = False,
+        given: bool = False,
         breaker: Breaker | None = None,
         progress: Progress = SILENT,
     ) -> None:
-        self._journal, self._batch, self._progress = journal, batch, progress
+        """`given`: whether the LLMs are objects of the caller's."""
+        self._replies, self._batch, self._given, self._progress = replies, batch, given, progress
         self._max_usd, self._max_tokens = max_usd, max_tokens
-        self._retry_failed, self._breaker = retry_failed, breaker or Breaker()
-        self._known: dict[str, Completion | Failure] = {}
-        self._transient = 0
+        self._breaker = breaker or Breaker()
+        self._counted: set[bytes] = set()
         self.asked = 0
-        """Requests of this process, whether the log or an LLM answered them."""
+        """Requests so far, whoever answered them."""
         self.failures: Counter[str] = Counter()
         """Of these, the failed ones by reason."""
         self.usage: dict[Stage, Usage] = defaultdict(Usage)
-        for number, line in enumerate(journal.lines(), 1):
-            try:
-                self._book(line)
-            except ValueError as error:
-                reason = str(error)
-                if isinstance(error, ValidationError):
-                    first = error.errors()[0]
-                    reason = f"`{first['loc'][0]}`: {first['msg']}"
-                advice = "delete the line and run again to repeat the call"
-                raise BadInput(f"{journal.path}:{number} is not a valid line: {reason}; {advice}") from None
 
     @property
     def usd(self) -> float:
@@ -110,75 +76,45 @@ class Ledger:
     def tokens(self) -> int:
         return sum(usage.prompt_tokens + usage.completion_tokens for usage in self.usage.values())
 
-    def complete(self, llm: LoggedLLM, requests: Sequence[Request]) -> list[Completion | Failure]:
-        keys = [
-            digest(llm.fingerprint, [list(message) for message in request.chat], asdict(request.sampling)).hex()
-            for request in requests
-        ]
-        missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in self._known}
-        failed: dict[str, Failure] = {}
-        todo = list(missing.items())
-        if todo:
-            self._progress.begin(llm.stage, total=len(keys), done=len(keys) - len(todo))
-        while todo:
-            size = self._affordable(llm, [request for _, request in todo[: self._batch]])
-            failed |= self._send(llm, todo[:size])
-            todo = todo[size:]
-            self._progress.advance(size)
+    def complete(self, llm: LedgerLLM, requests: Sequence[Request]) -> list[Completion | Failure]:
+        asked = Asked.of(llm.stage, llm.inner, "complete", given=self._given)
+        start = asked.key_start()
+        calls = [Call(request_key(start, request), request) for request in requests]
+        batches = [calls[n : n + self._batch] for n in range(0, len(calls), self._batch)]
+
+        def afford(owed: Sequence[Call]) -> int:
+            waiting = {call.key for call in owed}
+            for call in calls:  # what was answered a moment ago has been spent
+                if call.key in self._replies and call.key not in waiting:
+                    self._count(llm.stage, call.key)
+            return self._affordable(llm, [call.ask for call in owed])
+
+        self._progress.begin(llm.stage, total=len(calls))
+        plan = ((batch, batch) for batch in batches)
+        limits: dict[str, Any] = {"afford": afford, "max_transient": MAX_TRANSIENT}
+        for batch in ask_missing(plan, self._replies, asked, self._breaker, **limits):
+            for call in batch:
+                self._count(llm.stage, call.key)
+            self._progress.advance(len(batch))
             self._progress.status(f"${self.usd:.4f}" if self.usd else f"{self.tokens:,} tokens")
-        replies = [self._known[key] if key in self._known else failed[key] for key in keys]
-        self.asked += len(replies)
-        self.failures.update(reply.reason for reply in replies if isinstance(reply, Failure))
-        return replies
+        answers = [Completion.of(self._replies[call.key]) for call in calls]
+        self.asked += len(answers)
+        self.failures.update(answer.reason for answer in answers if isinstance(answer, Failure))
+        return answers
 
-    def _send(self, llm: LoggedLLM, batch: Sequence[tuple[str, Request]]) -> dict[str, Failure]:
-        replies = llm.inner.complete([request for _, request in batch])
-        error = self._breaker.error(replies, llm.fingerprint)
-        answered = [
-            _line(llm, key, request, reply)
-            for (key, request), reply in zip(batch, replies, strict=True)
-            if not (error and unanswered(reply))
-        ]
-        self._journal.append(answered)
-        for line in answered:
-            self._book(line)
-        if error:
-            raise error
-        failed = {key: reply for (key, _), reply in zip(batch, replies, strict=True) if isinstance(reply, Failure)}
-        transient = [failure for failure in failed.values() if unanswered(failure)]
-        self._transient = self._transient + len(transient) if len(transient) == len(batch) else 0
-        if self._transient >= MAX_TRANSIENT:
-            raise Unreachable(f"{llm.fingerprint}: {transient[0]}; {RESUME}")
-        return failed
-
-    def _book(self, line: dict[str, Any]) -> None:
-        """Raises `ValueError` if the line is not a call that could have been made."""
-        call = _CALL.validate_json(orjson.dumps(line), strict=True)
-        if isinstance(self._known.get(call.key), Completion):
-            raise ValueError("a call that was answered is never made again")
-        usage = self.usage[call.stage]
-        usage.calls += 1
-        usage.prompt_tokens += call.prompt_tokens
-        usage.completion_tokens += call.completion_tokens
-        usage.usd += call.usd
-        if call.failure is not None:
-            usage.failed += 1
-            failure = Failure.parse(call.failure, call.failure_kind)
-            # otherwise the same request would fail again, and be charged again
-            if not (unanswered(failure) or self._retry_failed):
-                self._known[call.key] = failure
+    def _count(self, stage: Stage, key: bytes) -> None:
+        """What a reply took, once, in the stage that asked for it first."""
+        if key in self._counted:
             return
-        if call.reply is None:
-            raise ValueError("it has neither a reply nor a failure")
-        self._known[call.key] = Completion(
-            text=call.reply,
-            prompt_tokens=call.prompt_tokens,
-            completion_tokens=call.completion_tokens,
-            cost=call.usd,
-            truncated=call.truncated,
-        )
+        self._counted.add(key)
+        reply, usage = self._replies[key], self.usage[stage]
+        usage.calls += 1
+        usage.failed += reply.failure is not None
+        usage.prompt_tokens += reply.tokens - reply.spoken
+        usage.completion_tokens += reply.spoken
+        usage.usd += reply.cost
 
-    def _affordable(self, llm: LoggedLLM, requests: Sequence[Request]) -> int:
+    def _affordable(self, llm: LedgerLLM, requests: Sequence[Request]) -> int:
         """How many requests fit the budget even if each uses all its tokens; if not even one does, the build stops."""
         if self._max_usd is None and self._max_tokens is None:
             return len(requests)
@@ -200,7 +136,7 @@ class Ledger:
         return len(requests)
 
 
-class LoggedLLM:
+class LedgerLLM:
     """An LLM in one stage whose calls go through the ledger. It is an `LLM` itself."""
 
     def __init__(self, inner: LLM, stage: Stage, prices: Prices, ledger: Ledger) -> None:
@@ -209,22 +145,6 @@ class LoggedLLM:
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
         return self.ledger.complete(self, requests)
-
-
-def _line(llm: LoggedLLM, key: str, request: Request, reply: Completion | Failure) -> dict[str, Any]:
-    line: dict[str, Any] = {
-        "key": key,
-        "stage": llm.stage,
-        "llm": llm.fingerprint,
-        "sampling": asdict(request.sampling),
-        "prompt": "\n\n".join(message.text for message in request.chat),
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "usd": reply.cost,
-    }
-    if isinstance(reply, Failure):
-        return {**line, "failure": str(reply), "failure_kind": reply.kind}
-    return {**line, "reply": reply.text, "truncated": reply.truncated}
 
 
 def prices_of(spec: str) -> Prices:

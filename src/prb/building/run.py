@@ -50,11 +50,12 @@ from prb.failures import breaking, refuse_failures, share_problem, unanswered
 from prb.llm import LLM, check_llm
 from prb.progress import SILENT, Progress
 from prb.prompts import load
-from prb.runs import Finished, RunFolder, read_lines, sealed, write_bytes, write_lines, write_sealed
+from prb.runs import Finished, RunFolder, json_line, read_lines, write_bytes, write_json, write_lines
 from prb.text.encoders import ENCODERS
 from prb.types import Failure
+from prb.work import open_replies
 
-LOG, STATE = "log.jsonl", "state.json"
+STATE = "state.json"
 
 
 def build(
@@ -73,29 +74,30 @@ def build(
                 check_llm(config.spec_of(role))
         usable = [record for record in records[: config.limit] if not record_gate(record, config)]
         return Finished(config.out, estimate_cost(config, usable))
-    llms = llms or make_llms(config)
+    given, llms = bool(llms), llms or make_llms(config)
     records = records[: config.limit]
     if any(config.masks(llm) for llm in llms.values()):
         records = [record.masked() for record in records]
-    # a folder belongs to one input; all else may change, since the log is looked up by content
+    # a folder belongs to one input; all else may change, since replies are looked up by content
     identity = {"build": {"input": config.input}}
     with (
-        RunFolder(config.out, identity, journals=(LOG,), scratch=(STATE,)) as run,
+        RunFolder(config.out, identity, scratch=(STATE,)),
+        open_replies(config.out, progress, no_cache=config.no_cache, retry_failed=config.retry_failed) as replies,
         breaking(config.max_fatal) as breaker,
     ):
         ledger = Ledger(
-            run[LOG],
+            replies,
             max_usd=config.max_usd,
             max_tokens=config.max_total_tokens,
             batch=config.batch,
-            retry_failed=config.retry_failed,
+            given=given,
             breaker=breaker,
             progress=progress,
         )
         redone = _count_redo(config.out / STATE, config.redo)
         pipeline = Pipeline(BuildContext(config=config, llms=llms, ledger=ledger, redone=redone), records, rejects)
         result = pipeline.run()
-        write_bytes(config.out / STATE, sealed({"again": redone, "open": None}))
+        write_bytes(config.out / STATE, json_line({"again": redone, "open": None}))
     return result
 
 
@@ -116,7 +118,7 @@ def _count_redo(path: Path, redo: Stage | None) -> dict[Stage, int]:
     if redo and state["open"] != redo:
         redone[redo] = redone.get(redo, 0) + 1
         state["open"] = redo
-    write_bytes(path, sealed(state))
+    write_bytes(path, json_line(state))
     return redone
 
 
@@ -331,7 +333,7 @@ def write_output(
         return card
     convert(MemorySource(PAIRS, rows), out / PAIRS)
     write_lines(out / REJECTS, [reject._asdict() for reject in rejects])
-    write_sealed(out / CARD, card)
+    write_json(out / CARD, card)
     if rows:
         _write_hub(out / HUB, rows, card)
     else:

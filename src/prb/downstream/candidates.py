@@ -6,25 +6,26 @@ their win rates in a round robin.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field
+import orjson
+from pydantic import Field, TypeAdapter, ValidationError
 
-from prb.config import NonNegative, Size
+from prb.config import NonNegative, Share, Size
 from prb.data.schema import read_items
-from prb.engine.executors import begin
 from prb.errors import BadInput
-from prb.evaluation.scoring import LARGEST_REWARD, checked_reward
-from prb.failures import gravest
+from prb.failures import gravest, halve_if_out_of_memory
 from prb.hashing import digest, draw
 from prb.llm import LLM, Completion, Request, Sampling
 from prb.llm.asking import without_thinking
 from prb.models import refuse_recorded
 from prb.prompts import PolicyPrompt, policy_chat
+from prb.runs import read_lines
 from prb.stats.best_of import meetings, win_rates
 from prb.stats.credit import CREDIT
 from prb.types import (
@@ -41,6 +42,7 @@ from prb.types import (
     Verdict,
     writable,
 )
+from prb.work import LARGEST_REWARD, checked_reward
 
 MAX_COMPARED = 16
 """A round robin of 16 takes 240 verdicts per query; a comparer is refused for more."""
@@ -85,8 +87,49 @@ class Score:
     cost: NonNegative = 0.0
 
 
-def failure_of(line: Sample | Score) -> Failure | None:
-    return None if line.failure is None else Failure.parse(line.failure, line.failure_kind)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleGrade:
+    """What is read of a line of `grades.jsonl`."""
+
+    pair: str
+    n: Size
+    score: Share | None
+    failure: str | None = None
+    failure_kind: FailureKind | None = None
+
+
+@dataclass(frozen=True)
+class LineShape:
+    """What a line of a file that a run derives must look like."""
+
+    of: type
+    identity: tuple[str, ...]
+
+    @cached_property
+    def adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.of)
+
+
+SAMPLES, SCORES, GRADES = "samples.jsonl", "scores.jsonl", "grades.jsonl"
+STAGES = {
+    SAMPLES: LineShape(Sample, ("pair", "n")),
+    SCORES: LineShape(Score, ("model", "pair", "n")),
+    GRADES: LineShape(SampleGrade, ("pair", "n")),
+}
+
+
+def read_stage(path: Path, shape: LineShape) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The lines of a file by identity; the last one of an identity counts."""
+    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            shape.adapter.validate_json(orjson.dumps(line), strict=True)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = f"{path}, line {number}: {'.'.join(map(str, problem['loc']))}"
+            raise BadInput(f"{where}: {problem['msg']}; run its command again to rewrite it") from None
+        lines[tuple([line[name] for name in shape.identity])] = line
+    return lines
 
 
 class Pool(NamedTuple):
@@ -135,6 +178,17 @@ def sample_seed(seed: int, pair: str, n: int) -> int:
     return draw(seed, n, pair, bits=31)
 
 
+def sample_requests(
+    places: Sequence[Place], queries: Mapping[str, Query | Failure], sampling: Sampling, style: PolicyPrompt = "prb"
+) -> dict[Place, Request]:
+    """What the policy is asked for each place that has a query."""
+    return {
+        place: Request(policy_chat(query, style), replace(sampling, seed=sample_seed(sampling.seed, *place)))
+        for place in places
+        if isinstance(query := queries[place[0]], Query)
+    }
+
+
 def sample_answers(
     policy: LLM,
     places: Sequence[Place],
@@ -143,41 +197,22 @@ def sample_answers(
     style: PolicyPrompt = "prb",
 ) -> list[Sample]:
     """One sample per place; a place without a query is a failure, and the policy is not asked."""
-    return start_samples(policy, places, queries, sampling, style)()
+    requests = sample_requests(places, queries, sampling, style)
+    completed = policy.complete(list(requests.values()))
+    replies = {**{(p, n): queries[p] for p, n in places}, **dict(zip(requests, completed, strict=True))}
+    return [sample_of(place, sampling.seed, replies[place]) for place in places]
 
 
-def start_samples(
-    policy: LLM,
-    places: Sequence[Place],
-    queries: Mapping[str, Query | Failure],
-    sampling: Sampling,
-    style: PolicyPrompt = "prb",
-) -> Callable[[], list[Sample]]:
-    """The first half of `sample_answers`; calling the result is the second."""
-    seeds = {place: sample_seed(sampling.seed, *place) for place in places}
-    requests = {
-        place: Request(policy_chat(query, style), replace(sampling, seed=seed))
-        for place, seed in seeds.items()
-        if isinstance(query := queries[place[0]], Query)
-    }
-    later = begin(policy, "complete", list(requests.values()))
-
-    def finish() -> list[Sample]:
-        replies = dict(zip(requests, later.result(), strict=True))
-        return [_sample(*place, seed, replies.get(place, queries[place[0]])) for place, seed in seeds.items()]
-
-    return finish
-
-
-def _sample(pair: str, n: int, seed: int, reply: Completion | Failure | Query) -> Sample:
+def sample_of(place: Place, seed: int, reply: Completion | Failure | Query) -> Sample:
     assert not isinstance(reply, Query)  # a query that could be built got a reply
-    place: dict[str, Any] = {"pair": pair, "n": n, "seed": seed, "tokens": reply.completion_tokens, "cost": reply.cost}
+    used = {"seed": sample_seed(seed, *place), "tokens": reply.completion_tokens, "cost": reply.cost}
+    about: dict[str, Any] = {"pair": place[0], "n": place[1], **used}
     if isinstance(reply, Failure):
-        return Sample(text=None, failure=str(reply), failure_kind=reply.kind, **place)
+        return Sample(text=None, failure=str(reply), failure_kind=reply.kind, **about)
     text = clean(reply.text)
     if not text:
-        return Sample(text=None, truncated=reply.truncated, failure="empty answer", failure_kind="row", **place)
-    return Sample(text=text, truncated=reply.truncated, **place)
+        return Sample(text=None, truncated=reply.truncated, failure="empty answer", failure_kind="row", **about)
+    return Sample(text=text, truncated=reply.truncated, **about)
 
 
 def clean(text: str) -> str:
@@ -191,6 +226,10 @@ class Candidates(NamedTuple):
     pair: str
     query: Query | Failure
     texts: Sequence[str]
+
+    @property
+    def distinct(self) -> list[str]:
+        return list(dict.fromkeys(self.texts))
 
 
 def check_reward_model(name: str, model: RewardModel, n: int) -> Scorer | Comparer:
@@ -210,34 +249,40 @@ def check_reward_model(name: str, model: RewardModel, n: int) -> Scorer | Compar
 
 def score_candidates(name: str, model: Scorer | Comparer, batch: Sequence[Candidates]) -> list[Score]:
     """One line per sample, all pairs in one call. Equal texts are asked once and tie exactly."""
-    return start_scores(name, model, batch)()
+    asks = [asks_about(model, candidates) for candidates in batch]
+    method = model.score if isinstance(model, Scorer) else model.prefer
+    answers: list[Any] = halve_if_out_of_memory(method, [ask for of_one in asks for ask in of_one])  # type: ignore[arg-type]
+    if len(answers) != sum(map(len, asks)):
+        raise RuntimeError(f"the model gave {len(answers)} answers to {sum(map(len, asks))} questions")
+    remaining = iter(answers)
+    return [
+        line
+        for candidates, of_one in zip(batch, asks, strict=True)
+        for line in scores_of(name, candidates, [next(remaining) for _ in of_one])
+    ]
 
 
-def start_scores(name: str, model: Scorer | Comparer, batch: Sequence[Candidates]) -> Callable[[], list[Score]]:
-    """The first half of `score_candidates`; calling the result is the second."""
-    tasks = {c.pair: (c.query, list(dict.fromkeys(c.texts))) for c in batch if isinstance(c.query, Query)}
-    asks: list[Any]
+def asks_about(model: Scorer | Comparer, candidates: Candidates) -> Sequence[Ask | Duel]:
+    """Every distinct text once, or every two of them in both orders."""
+    query, texts = candidates.query, candidates.distinct
+    if isinstance(query, Failure):
+        return []
     if isinstance(model, Scorer):
-        asks = [Ask(query, text) for query, texts in tasks.values() for text in texts]
+        return [Ask(query, text) for text in texts]
+    return [Duel(query, texts[i], texts[j]) for i, j in meetings(len(texts))]
+
+
+def scores_of(name: str, candidates: Candidates, answers: Sequence[float | Verdict | Failure]) -> list[Score]:
+    """A line per sample from what a model answered to `asks_about`."""
+    texts = candidates.distinct
+    rewards = [answer for answer in answers if not isinstance(answer, Verdict)]
+    if isinstance(candidates.query, Failure):
+        return list(_lines(name, candidates, None))
+    if len(rewards) == len(texts):
+        results = list(map(checked_reward, rewards))
     else:
-        asks = [Duel(query, texts[i], texts[j]) for query, texts in tasks.values() for i, j in meetings(len(texts))]
-    later = begin(model, "score" if isinstance(model, Scorer) else "prefer", asks)
-
-    def finish() -> list[Score]:
-        answers = later.result()
-        if len(answers) != len(asks):
-            raise RuntimeError(f"the model gave {len(answers)} answers to {len(asks)} questions")
-        remaining = iter(answers)
-        results: dict[str, dict[str, float | Failure]] = {}
-        for pair, (_, texts) in tasks.items():
-            if isinstance(model, Scorer):
-                rates = [checked_reward(next(remaining)) for _ in texts]
-            else:
-                rates = _round_robin(len(texts), [next(remaining) for _ in meetings(len(texts))])
-            results[pair] = dict(zip(texts, rates, strict=True))
-        return [line for candidates in batch for line in _lines(name, candidates, results.get(candidates.pair))]
-
-    return finish
+        results = _round_robin(len(texts), [answer for answer in answers if isinstance(answer, Verdict | Failure)])
+    return list(_lines(name, candidates, dict(zip(texts, results, strict=True))))
 
 
 def _round_robin(n: int, verdicts: Sequence[Verdict | Failure]) -> list[float | Failure]:

@@ -25,8 +25,8 @@ from pydantic import Field, model_validator
 from prb import __version__
 from prb.config import Condition, Count, Name, OutputConfig, Place, Positional, Seed, Words, config
 from prb.downstream.bon import trust
+from prb.downstream.candidates import GRADES, SAMPLES, SCORES, STAGES, read_stage
 from prb.downstream.ppo import ANSWERS, read_answers
-from prb.downstream.stages import GRADES, SAMPLES, SCORES, STAGES, read_stage
 from prb.errors import BadInput, unknown
 from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress

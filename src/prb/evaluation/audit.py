@@ -29,7 +29,7 @@ from prb.failures import FailureConfig, refuse_failures, share_problem
 from prb.models import MODELS
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import Finished, write_sealed
+from prb.runs import Finished, write_json
 from prb.stats.blind import blind_margins, credits_of, fold_groups, giveaways, room_above, widened
 from prb.stats.estimate import Floats, Ints, cancels, codes, share
 from prb.stats.paired import difference
@@ -220,7 +220,7 @@ def audit(
         "splits": _splits(dataset, pairs, encoder),
     }
     result["verdict"] = verdict(result)
-    write_sealed(folder / AUDIT, result)
+    write_json(folder / AUDIT, result)
     return Finished(folder, result)
 
 

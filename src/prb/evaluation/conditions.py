@@ -14,11 +14,13 @@ from typing import Any, Literal, Self, TypeVar
 from prb.config import Donors, HistoryKind, UserConfig
 from prb.data.load import Dataset, History, Users
 from prb.data.retrieve import Ranker, leaking_choices, ranker, top_choices, top_posts
-from prb.evaluation.planners import Plan, Planner, plan_all
+from prb.evaluation.planners import Plan, Planner, infer_plans, plan_all
+from prb.failures import Breaker
 from prb.hashing import draw
 from prb.summary import CONDITIONS, TRAINED, Condition
 from prb.text.pii import mask_query
 from prb.types import UNMEASURED, Failure, Item, Query, TrainedOn
+from prb.work import Replies
 
 NO_DONOR, NO_RUBRIC = "no other user to borrow a history from", "no rubric to show"
 NOTHING = TrainedOn()
@@ -100,12 +102,18 @@ class QueryBuilder:
             return built
         return replace(built, seen=seen, query=mask_query(built.query) if self.mask else built.query)
 
-    def plans(self, items: Sequence[Item]) -> dict[str, Plan | Failure]:
-        """What the planner infers for each item, asked for all at once: many planners are a network away."""
+    def plans(
+        self, items: Sequence[Item], replies: Replies | None = None, breaker: Breaker | None = None
+    ) -> dict[str, Plan | Failure]:
+        """What the planner infers for each item, asked for all at once; with `replies`, only what is not there."""
         asks = [self._whole_history(item) for item in items]
         if self.mask_for_planner:
             asks = list(map(mask_query, asks))
-        return dict(zip([item.id for item in items], plan_all(self.planner, asks), strict=True))
+        if replies is None:
+            inferred = plan_all(self.planner, asks)
+        else:
+            inferred = infer_plans(self.planner, asks, replies, breaker)
+        return dict(zip([item.id for item in items], inferred, strict=True))
 
     def _whole_history(self, item: Item) -> Query:
         """All that a planner may see; it picks what it needs."""

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
+
+import orjson
 
 from prb import __version__
 from prb.batches import chunks
 from prb.config import OutputConfig, Place, PositionalWords, config
-from prb.data.load import Shard, deal
+from prb.data.load import Shard
 from prb.errors import BadInput, RunConflict, differences
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Outcomes
-from prb.evaluation.run import identity, load_rows
+from prb.evaluation.run import identity, load_rows, writing_outcomes
 from prb.evaluation.summary import summarize
 from prb.progress import SILENT, Progress
 from prb.runs import (
     OUTCOMES,
+    REPLIES,
     SUMMARY,
     USERS,
     Finished,
     RunFolder,
-    check_unchanged,
+    draft,
+    json_line,
     read_identity,
     read_lines,
     read_result,
 )
-
-Line = dict[str, Any]
 
 
 @config
@@ -69,25 +70,38 @@ def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
     folder = config.out or settings.folder(Path(settings.dataset).name)
     if folder.resolve() in [part.folder.resolve() for part in parts]:
         raise BadInput(f"{folder} is one of the shards; choose another --out")
-    with RunFolder(folder, about, journals=(OUTCOMES,)) as run:
-        run[OUTCOMES].keep(0)
+    with RunFolder(folder, about) as run:
         for name, fingerprint in stored["models"].items():
             run.confirm_model(name, fingerprint, ways(parts, name))
+        with draft(folder / REPLIES) as part, part.open("wb") as file:
+            for shard in parts:  # whoever extends the run finds all replies
+                file.write((shard.folder / REPLIES).read_bytes())
         outcomes = Outcomes(dataset.index.ids, [(m, c) for m in settings.names for c in settings.condition])
         progress.begin("merging", total=len(dataset) * len(settings.model))
-        owners = deal(dataset.index.clusters, len(parts), "shard")
-        lines = [by_row(part, settings, owners.count(n)) for n, part in enumerate(parts)]
-        for _ in settings.model:
-            for batch in chunks(owners, settings.batch):
-                rows = [next(lines[owner]) for owner in batch]
-                ordered = [line for condition in zip(*rows, strict=True) for line in condition]
-                for line in ordered:
-                    outcomes.read(line, "an outcome of a shard")
-                run[OUTCOMES].append(ordered)
-                progress.advance(len(batch))
+        lines = read_outcome_lines(parts)
+        with writing_outcomes(folder) as file:
+            for model in settings.names:
+                for batch in chunks(dataset.index.ids, settings.batch):
+                    for key in ((model, condition, pair) for condition in settings.condition for pair in batch):
+                        if key not in lines:
+                            raise BadInput(
+                                f"no shard has {key[0]!r} under {key[1]!r} on row {key[2]!r}; run them again"
+                            )
+                        outcomes.read(orjson.loads(lines[key]), "an outcome of a shard")
+                        file.write(lines[key])
+                    progress.advance(len(batch))
         summary, users = summarize(settings, dataset, outcomes)
         run.finish({USERS: users, SUMMARY: summary})
     return Finished(folder, summary)
+
+
+def read_outcome_lines(parts: Sequence[Part]) -> dict[tuple[str, str, str], bytes]:
+    """All lines of the shards by model, condition and pair."""
+    lines: dict[tuple[str, str, str], bytes] = {}
+    for part in parts:
+        for line in read_lines(part.folder / OUTCOMES):
+            lines[line["model"], line["condition"], line["pair"]] = json_line(line)
+    return lines
 
 
 def ways(parts: Sequence[Part], model: str) -> str:
@@ -102,9 +116,8 @@ def read_part(folder: Path) -> Part:
     if not isinstance(settings, dict) or not isinstance(settings.get("shard"), str):
         raise BadInput(f"{folder} is not a shard of an evaluation: it was made without --shard")
     read_result(folder, SUMMARY)
-    check_unchanged(folder / OUTCOMES)
     executions = stored.get("execution", {})
-    shared = {key: value for key, value in stored.items() if key not in ("digests", "execution")}
+    shared = {key: value for key, value in stored.items() if key != "execution"}
     shared["evaluate"] = {key: value for key, value in settings.items() if key != "shard"}
     shared["dataset"] = {key: value for key, value in stored["dataset"].items() if key != "rows"}
     return Part(folder, Shard.parse(settings["shard"]), shared, executions)
@@ -132,15 +145,3 @@ def check_parts(parts: Sequence[Part]) -> list[Part]:
         listed = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
         raise BadInput(f"missing shards: {listed}")
     return [by_number[number] for number in numbers]
-
-
-def by_row(part: Part, settings: EvaluateConfig, rows: int) -> Iterator[list[Line]]:
-    """The lines of each row of a shard under all conditions, model by model; the file has each batch by condition."""
-    lines, conditions = read_lines(part.folder / OUTCOMES), len(settings.condition)
-    for _ in settings.model:
-        for start in range(0, rows, settings.batch):
-            size = min(settings.batch, rows - start)
-            batch = list(islice(lines, size * conditions))
-            if len(batch) < size * conditions:
-                raise BadInput(f"{part.folder} has too few outcomes; run its command again")
-            yield from (batch[n::size] for n in range(size))

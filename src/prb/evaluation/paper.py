@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypedDict
@@ -20,16 +20,19 @@ from prb.batches import chunks
 from prb.config import Condition
 from prb.data.schema import read_posts
 from prb.errors import BadInput, PrbError, Unreachable
+from prb.evaluation.conditions import Built
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column
+from prb.evaluation.scoring import RowUnder
 from prb.hashing import settings_digest
-from prb.llm import LLM, Completion, Request, Sampling, make_llm
+from prb.llm import LLM, Request, Sampling, make_llm
 from prb.models import MODELS, check_scorer
 from prb.models.judge import read_template
 from prb.prompts import fill, load
 from prb.registry import Spec, split_alias
 from prb.text.pii import mask
 from prb.types import Ask, Failure, Item, Outcome, Post, Query, RewardModel, Turn
+from prb.work import Asked, Call, Replies, call_key
 
 BATCH, MAX_LENGTH, SEED, JUDGE_TOKENS = 8, 8192, 42, 512
 ROWS = BATCH // 2
@@ -93,70 +96,73 @@ def lost_and_unparsed(column: Column) -> dict[str, int]:
     return {"ties": 0, "unparsed": undecided} if column.verdicts else {"ties": undecided, "unparsed": 0}
 
 
-@dataclass(frozen=True)
 class PaperScoring:
     """The scalar evaluator: chosen and rejected of each row, eight texts per batch."""
 
-    name: str
-    head: Classifier
+    def __init__(self, name: str, head: Classifier) -> None:
+        self.name, self._head = name, head
+        self.asked = Asked(name, self._scores, head.fingerprint)
+        self._start = self.asked.key_start()
 
-    def batch(
-        self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
-    ) -> Iterator[Outcome]:
-        texts = [self.head.template(item.question, answer) for item in items for answer in item.answers]
-        scores: list[float] = []
-        for part in chunks(texts, BATCH):
-            scores += self.head.scores(part)
-        for n, item in enumerate(items):
-            chosen, rejected = scores[2 * n : 2 * n + 2]
-            won = float(chosen > rejected)
-            about = {"scores": (chosen, rejected), "margin": chosen - rejected}
-            yield _outcome(self.name, item, clusters[n], conditions[0], won, about)
+    def _scores(self, texts: Sequence[str]) -> list[float]:
+        return [score for part in chunks(texts, BATCH) for score in self._head.scores(part)]
 
-    def remember(self, *_: Any) -> None:
-        """Nothing is remembered between rows."""
+    def plan(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
+        texts = [self._head.template(item.question, answer) for answer in item.answers]
+        # by row: what a text scores depends on its batch, so none may be left out of it
+        calls = tuple(Call(call_key(self._start, item.id, str(n), text), text) for n, text in enumerate(texts))
+        return RowUnder(item, cluster, condition, Built(Query(question=item.question)), calls)
+
+    def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
+        scores = [replies[call.key].value for call in row.calls]
+        if not all(isinstance(score, float) for score in scores):
+            reasons = [replies[call.key].failure for call in row.calls]
+            raise PrbError(f"{row.item.id}: {next(filter(None, reasons))}; the paper's procedure has no place for it")
+        chosen, rejected = map(float, scores)  # type: ignore[arg-type]
+        won = float(chosen > rejected)
+        return _outcome(self.name, row, won, {"scores": (chosen, rejected), "margin": chosen - rejected})
 
 
-@dataclass(frozen=True)
 class PaperJudging:
     """The generative evaluator: one order per row, drawn before anything is asked."""
 
-    name: str
-    llm: LLM
-    prompt: tuple[Turn, ...]
-    chosen_is_a: dict[str, bool]
-    masked: bool
+    def __init__(
+        self, name: str, llm: LLM, prompt: tuple[Turn, ...], chosen_is_a: dict[str, bool], masked: bool
+    ) -> None:
+        self.name, self._prompt, self._chosen_is_a, self._masked = name, prompt, chosen_is_a, masked
+        fingerprint = f"paper-{llm.fingerprint}-{settings_digest(prompt)}"
+        self.asked = Asked(name, llm.complete, fingerprint, llm.remote)
+        self._start = self.asked.key_start()
 
-    def batch(
-        self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
-    ) -> Iterator[Outcome]:
-        sampling = Sampling(temperature=0.0, max_tokens=JUDGE_TOKENS)
-        replies = self.llm.complete([Request(self._chat(item), sampling) for item in items])
-        for n, (item, reply) in enumerate(zip(items, replies, strict=True)):
-            if isinstance(reply, Failure) and reply.reason != "empty reply":
-                raise Unreachable(
-                    f"{item.id}: {reply}; the paper's procedure has no place for failures, so the run stops"
-                )
-            text = reply.text if isinstance(reply, Completion) else ""
-            verdict, chosen_is_a = paper_verdict(text), self.chosen_is_a[item.id]
-            won = float((verdict or "A") == ("A" if chosen_is_a else "B"))
-            choice = "second" if verdict == "B" else "first"
-            about = {
-                "verdicts": (choice, None) if chosen_is_a else (None, choice),
-                "margin": won - 0.5 if verdict else 0.0,
-                "text": (text,),
-                "tokens": reply.prompt_tokens + reply.completion_tokens,
-                "cost": reply.cost,
-            }
-            yield _outcome(self.name, item, clusters[n], conditions[0], won, about)
+    def plan(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
+        request = Request(self._chat(item), Sampling(temperature=0.0, max_tokens=JUDGE_TOKENS))
+        call = Call(call_key(self._start, *(part for turn in request.chat for part in turn)), request)
+        return RowUnder(item, cluster, condition, Built(Query(question=item.question)), (call,))
 
-    def remember(self, *_: Any) -> None:
-        """Nothing is remembered between rows."""
+    def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
+        item, reply = row.item, replies.take(row.calls[0].key)
+        failure = reply.answer_failed
+        if failure and failure.reason != "empty reply":
+            raise Unreachable(
+                f"{item.id}: {failure}; the paper's procedure has no place for failures, so the run stops"
+            )
+        text = str(reply.value or "")
+        verdict, chosen_is_a = paper_verdict(text), self._chosen_is_a[item.id]
+        won = float((verdict or "A") == ("A" if chosen_is_a else "B"))
+        choice = "second" if verdict == "B" else "first"
+        about = {
+            "verdicts": (choice, None) if chosen_is_a else (None, choice),
+            "margin": won - 0.5 if verdict else 0.0,
+            "text": (text,),
+            "tokens": reply.tokens,
+            "cost": reply.cost,
+        }
+        return _outcome(self.name, row, won, about)
 
     def _chat(self, item: Item) -> tuple[Turn, ...]:
-        a, b = item.answers if self.chosen_is_a[item.id] else item.answers[::-1]
-        fields = {"question": mask(item.question) if self.masked else item.question, "answer_a": a, "answer_b": b}
-        return tuple(Turn(role, fill(text, **fields)) for role, text in self.prompt)
+        a, b = item.answers if self._chosen_is_a[item.id] else item.answers[::-1]
+        fields = {"question": mask(item.question) if self._masked else item.question, "answer_a": a, "answer_b": b}
+        return tuple(Turn(role, fill(text, **fields)) for role, text in self._prompt)
 
 
 def paper_verdict(text: str) -> str | None:
@@ -166,22 +172,22 @@ def paper_verdict(text: str) -> str | None:
     return verdict if verdict in ("A", "B") else None
 
 
-def _outcome(name: str, item: Item, cluster: str, condition: Condition, won: float, about: dict[str, Any]) -> Outcome:
-    return Outcome(pair=item.id, user=item.user, cluster=cluster, model=name, condition=condition, credit=won, **about)
+def _outcome(name: str, row: RowUnder, won: float, about: dict[str, Any]) -> Outcome:
+    item = row.item
+    about |= {"pair": item.id, "user": item.user, "cluster": row.cluster, "condition": row.condition}
+    return Outcome(model=name, credit=won, **about)
 
 
 def paper_scoring(
     config: EvaluateConfig, name: str, text: str, ids: Sequence[str], subsets: Sequence[tuple[str, int]]
-) -> tuple[PaperScoring | PaperJudging, str]:
-    """The evaluator for the spec `text`, called `name` in outcomes, and its fingerprint."""
+) -> PaperScoring | PaperJudging:
+    """The evaluator for the spec `text`, called `name` in outcomes."""
     spec = Spec.parse(text)
     if spec.name == "classifier":
-        head = Classifier(spec)
-        return PaperScoring(name, head), head.fingerprint
+        return PaperScoring(name, Classifier(spec))
     llm, prompt = make_llm(spec.options["llm"]), judge_prompt(config.judge_prompt)
     orders = dict(zip(ids, paper_orders(subsets), strict=True))
-    fingerprint = f"paper-{llm.fingerprint}-{settings_digest(prompt)}"
-    return PaperJudging(name, llm, prompt, orders, config.masks(llm)), fingerprint
+    return PaperJudging(name, llm, prompt, orders, config.masks(llm))
 
 
 class Classifier:

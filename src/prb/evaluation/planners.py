@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Literal, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import Field
 
-from prb.cache import Cache, Memo
 from prb.config import Count
 from prb.data.retrieve import ranker, top_choices, top_posts
+from prb.failures import Breaker
 from prb.hashing import settings_digest
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, T, ask, without_thinking
@@ -23,7 +23,8 @@ from prb.prompts import choice_text, load, quote, quoted_history, quoted_questio
 from prb.registry import Registry
 from prb.text.encoders import ENCODERS
 from prb.text.words import sentences
-from prb.types import Failure, Query
+from prb.types import Failure, Query, is_remote
+from prb.work import Asked, Call, Replies, ask_all, call_key, key_start, query_parts
 
 Plan = tuple[str, ...]
 
@@ -41,8 +42,8 @@ class Planner(Protocol):
 PLANNERS: Registry[Planner] = Registry("planner", package="prb.evaluation.planners", group="prb.planners")
 
 
-class CachedPlanner:
-    """A planner that infers many plans at once and keeps them by content; failures are never kept."""
+class BatchPlanner:
+    """A planner that infers many plans at once; queries of the same content have the same plan."""
 
     def __init__(
         self,
@@ -51,26 +52,37 @@ class CachedPlanner:
         *,
         fingerprint: str,
         remote: bool,
-        cache: Cache | None = None,
     ) -> None:
-        self.fingerprint, self.remote = fingerprint, remote
-        self._infer, self._content = infer, content
-        self._memo: Memo[Plan] = Memo(cache=cache, model=fingerprint, unpack=tuple)
+        self.fingerprint, self.remote, self.content = fingerprint, remote, content
+        self._infer = infer
 
     def plan(self, query: Query) -> Plan | Failure:
         return self.plans([query])[0]
 
     def plans(self, queries: Sequence[Query]) -> list[Plan | Failure]:
-        texts = ["\0".join([self.fingerprint, *self._content(query)]) for query in queries]
-        keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
-        return self._memo.map(self._infer, queries, keys)
+        contents = [tuple(self.content(query)) for query in queries]
+        distinct = dict(zip(reversed(contents), reversed(queries), strict=True))
+        inferred = dict(zip(distinct, self._infer(list(distinct.values())), strict=True))
+        return [inferred[content] for content in contents]
 
 
 def plan_all(planner: Planner, queries: Sequence[Query]) -> list[Plan | Failure]:
     """One plan per query; planners that can infer many at once get all of them together."""
-    if isinstance(planner, CachedPlanner):
+    if isinstance(planner, BatchPlanner):
         return planner.plans(queries)
     return [planner.plan(query) for query in queries]
+
+
+def infer_plans(
+    planner: Planner, queries: Sequence[Query], replies: Replies, breaker: Breaker | None
+) -> list[Plan | Failure]:
+    """The same, asking only for what has no reply yet."""
+    start = key_start(planner.fingerprint, "plan")
+    content = planner.content if isinstance(planner, BatchPlanner) else query_parts
+    calls = [Call(call_key(start, *content(query)), query) for query in queries]
+    asked = Asked("planner", partial(plan_all, planner), planner.fingerprint, is_remote(planner))
+    inferred = ask_all(calls, replies, asked, breaker or Breaker())
+    return [reply.answer_failed or tuple(map(str, reply.value or ())) for reply in inferred]  # type: ignore[arg-type]
 
 
 TASTE = re.compile(
@@ -116,14 +128,14 @@ _MARKUP = re.compile(r"\*\*|__|`")
 @PLANNERS.register("llm")
 def llm(llm: str, aspects: Most = 4, posts: Count = 20, max_tokens: Count = 1024) -> Planner:
     """An LLM infers what this user would want, from the posts and choices nearest to the question."""
-    return by_llm(make_llm(llm), aspects=aspects, posts=posts, max_tokens=max_tokens, cache=Cache())
+    return by_llm(make_llm(llm), aspects=aspects, posts=posts, max_tokens=max_tokens)
 
 
 @PLANNERS.register("checklist")
 def checklist(llm: str, items: Most = 6, posts: Count = 20, max_tokens: Count = 1024) -> Planner:
     """An LLM writes a checklist of yes-or-no questions for this user; `judge?style=checklist` checks each item."""
     model = make_llm(llm)
-    return by_llm(model, aspects=items, posts=posts, max_tokens=max_tokens, cache=Cache(), prompt="plan_checklist")
+    return by_llm(model, aspects=items, posts=posts, max_tokens=max_tokens, prompt="plan_checklist")
 
 
 def by_llm(
@@ -132,11 +144,10 @@ def by_llm(
     aspects: int = 4,
     posts: int = 20,
     max_tokens: int = 1024,
-    cache: Cache | None = None,
     prompt: str = "plan_aspects",
-) -> CachedPlanner:
+) -> BatchPlanner:
     settings = (load("material"), load(prompt), REMINDER, aspects, posts, max_tokens)
-    return CachedPlanner(
+    return BatchPlanner(
         Aspects(model, prompt, aspects, posts, Sampling(max_tokens=max_tokens)),
         lambda query: [
             *(turn.text for turn in query.context),
@@ -146,7 +157,6 @@ def by_llm(
         ],
         fingerprint=f"llm-{settings_digest(settings)}-{model.fingerprint}",
         remote=model.remote,
-        cache=cache,
     )
 
 
@@ -210,20 +220,17 @@ _PERSONA = re.compile(r"\bpersona\b[*_]*\s*:[*_]*\s*(\S.*)", re.IGNORECASE | re.
 @PLANNERS.register("persona")
 def persona(llm: str, hypotheses: Most = 6, posts: Count = 40, max_tokens: Count = 1024) -> Planner:
     """An LLM forms hypotheses about the user, tests them on held-out posts and choices, and writes a short persona."""
-    return by_persona(make_llm(llm), hypotheses=hypotheses, posts=posts, max_tokens=max_tokens, cache=Cache())
+    return by_persona(make_llm(llm), hypotheses=hypotheses, posts=posts, max_tokens=max_tokens)
 
 
-def by_persona(
-    model: LLM, *, hypotheses: int = 6, posts: int = 40, max_tokens: int = 1024, cache: Cache | None = None
-) -> CachedPlanner:
+def by_persona(model: LLM, *, hypotheses: int = 6, posts: int = 40, max_tokens: int = 1024) -> BatchPlanner:
     words = [load(name) for name in PROMPTS]
     settings = (words, REMIND_LIST, REMIND_FINDING, REMIND_PERSONA, HELD_OUT, hypotheses, posts, max_tokens)
-    return CachedPlanner(
+    return BatchPlanner(
         Personas(model, hypotheses, posts, Sampling(max_tokens=max_tokens)),
         items_of,
         fingerprint=f"persona-{settings_digest(settings)}-{model.fingerprint}",
         remote=model.remote,
-        cache=cache,
     )
 
 

@@ -1,25 +1,21 @@
-"""One batch of items through one model: queries in, the model's rewards or verdicts, outcomes out.
+"""Rows through one model: which calls a row makes under a condition, and the outcome that follows from the replies.
 
 An outcome earns credit (1 if the model ranks a right answer first, 0.5 for a tie, else 0) and has a margin, such as the
 reward of the chosen answer minus that of the rejected one; `stats/credit.py` defines both. A failure has neither.
 
-A model is asked the same thing only once per run, so the twins of a mirror pair get exactly the same scores wherever
-the model is not told who asks.
+What is asked twice has one key and one reply. So the twins of a mirror pair get exactly the same scores wherever the
+model is not told who asks.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar
 
-from prb.cache import Memo
 from prb.config import Condition
-from prb.engine.executors import Later, begin, window
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import Plan
@@ -39,34 +35,27 @@ from prb.types import (
     Query,
     Record,
     Recorded,
-    Reward,
     Scorer,
-    Verdict,
 )
+from prb.work import Asked, Call, Replies, Reply, calls_of, checked_reward
 
-A = TypeVar("A", Ask, Duel)
-V = TypeVar("V", float, Verdict)
 Earned = tuple[float | None, float | None, tuple[float | None, ...] | None, tuple[str | None, ...] | None]
 """Credit and margin, unless something failed; scores; verdicts."""
 
-LARGEST_REWARD = 1e100
-"""Beyond it sums and squares of margins overflow; no model means such a reward."""
-SPENT = ("tokens", "cut", "cost", "text")
-"""What is stored of an answer beside its value."""
-
 
 @dataclass(frozen=True)
-class Job:
-    """One item under one condition, and the keys of what is asked about it."""
+class RowUnder:
+    """A row under a condition, and what is asked about it."""
 
     item: Item
+    cluster: str
     condition: Condition
     built: Built | Failure
-    keys: tuple[bytes, ...] = ()
+    calls: tuple[Call, ...] = ()
 
 
-class Scoring(ABC, Generic[A, V]):
-    """From items to outcomes; subclasses say what a model is asked and what its answers are worth."""
+class Scoring(ABC):
+    """From rows to calls, and from replies to outcomes; subclasses say what a model is asked and what that is worth."""
 
     method: ClassVar[str]  # of the model
 
@@ -75,106 +64,38 @@ class Scoring(ABC, Generic[A, V]):
         name: str,
         model: Scorer | Comparer,
         builder: QueryBuilder,
-        breaker: Breaker | None = None,
         *,
+        given: bool = False,
         refuse_cuts: bool = False,
     ) -> None:
-        self.name = name
-        self.window = window(model)
-        """How many batches may be started before the first is finished; they are finished in the same order."""
-        self.paid: dict[bytes, V] = {}
-        """Answers of a batch that stopped before its outcomes were written."""
-        self._model, self._builder, self._breaker, self._refuse_cuts = model, builder, breaker or Breaker(), refuse_cuts
-        self._memo: Memo[V] = Memo(strip=_without_cost)
+        self.name, self.asked = name, Asked.of(name, model, self.method, given=given)
+        self._builder, self._refuse_cuts = builder, refuse_cuts
+        self._start = self.asked.key_start()
 
-    def batch(
-        self,
-        items: Sequence[Item],
-        clusters: Sequence[str],
-        conditions: Sequence[Condition],
-        only: Sequence[int] | None = None,
-    ) -> list[Outcome]:
-        """All items under all conditions, condition by condition, or `only` those at some positions of this list.
+    def plan(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, Plan | Failure]) -> RowUnder:
+        """`plans` holds what was inferred about the user of each row, for condition `plan`."""
+        built = self._builder.build(item, condition, plans.get(item.id))
+        asks = () if isinstance(built, Failure) else self._asks(item, built.query)
+        return RowUnder(item, cluster, condition, built, tuple(calls_of(self._start, asks)))
 
-        If the model cannot be reached or the budget is used up, this raises, and `paid` holds what was answered.
-        """
-        return self.start(items, clusters, conditions, only)()
+    def plans(self, items: Sequence[Item], replies: Replies, breaker: Breaker) -> dict[str, Plan | Failure]:
+        return self._builder.plans(items, replies, breaker)
 
-    def start(
-        self,
-        items: Sequence[Item],
-        clusters: Sequence[str],
-        conditions: Sequence[Condition],
-        only: Sequence[int] | None = None,
-    ) -> Callable[[], list[Outcome]]:
-        """`batch` in two steps: submit whatever the model has not been asked yet, and return a function that waits for
-        the answers and makes outcomes of them."""
-        places = [(item, cluster, c) for c in conditions for item, cluster in zip(items, clusters, strict=True)]
-        if only is not None:
-            places = [places[n] for n in only]
-        planned = [item for item, _, condition in places if condition == "plan"]
-        plans = self._builder.plans(planned) if planned else {}
-        if error := self._breaker.error(plans.values(), "planner"):
-            raise error
-        jobs, asks = self._prepare([(item, condition) for item, _, condition in places], plans)
-        for key, answer in self.paid.items():
-            if key not in self._memo:
-                self._memo.put(key, answer)
-        submitted: list[Later] = []
-
-        def ask(missing: Sequence[A]) -> Callable[[], Sequence[V | Failure]]:
-            submitted.append(later := begin(self._model, self.method, missing))
-            return lambda: self._checked(later.result())
-
-        wait = self._memo.start(ask, list(asks.values()), list(asks))
-        for key, answer in self.paid.items():
-            self._memo.put(key, _without_cost(answer))
-        self.paid = {}
-
-        def finish() -> list[Outcome]:
-            answers = dict(zip(asks, wait(), strict=True))
-            seconds = sum(later.seconds for later in submitted) / max(1, len(jobs))
-            if error := self._breaker.error(answers.values(), self.name):
-                self.paid = {key: answer for key, answer in answers.items() if not isinstance(answer, Failure)}
-                raise error
-            return [
-                self._outcome(job, cluster, [answers[key] for key in job.keys], seconds)
-                for job, (_, cluster, _) in zip(jobs, places, strict=True)
-            ]
-
-        return finish
-
-    def _prepare(
-        self, places: Sequence[tuple[Item, Condition]], plans: Mapping[str, Plan | Failure]
-    ) -> tuple[list[Job], dict[bytes, A]]:
-        jobs: list[Job] = []
-        asks: dict[bytes, A] = {}
-        for item, condition in places:
-            built = self._builder.build(item, condition, plans.get(item.id))
-            item_asks = [] if isinstance(built, Failure) else self._asks(item, built.query)
-            asks.update(item_asks)
-            jobs.append(Job(item, condition, built, tuple([key for key, _ in item_asks])))
-        return jobs, asks
-
-    def _checked(self, answers: Sequence[V | Failure]) -> Sequence[V | Failure]:
-        cut = max([answer.cut for answer in answers if isinstance(answer, (Reward, Verdict))], default=0)
-        if self._refuse_cuts and cut:
+    def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
+        item, built = row.item, row.built if isinstance(row.built, Built) else Built(Query(question=""))
+        answers = [replies.take(call.key) for call in row.calls]
+        if self._refuse_cuts and (cut := max([answer.cut for answer in answers], default=0)):
             raise BadInput(f"a query does not fit the model: {cut} posts or parts would be cut (--on-overflow error)")
-        return answers
-
-    def _outcome(self, job: Job, cluster: str, answers: list[V | Failure], seconds: float) -> Outcome:
-        item, built = job.item, job.built if isinstance(job.built, Built) else Built(Query(question=""))
         credit, margin, scores, verdicts = self._earned(item, answers)
-        paid = [answer for answer in answers if isinstance(answer, (Reward, Verdict))]
-        failed = [answer for answer in answers if isinstance(answer, Failure)]
-        failure = job.built if isinstance(job.built, Failure) else gravest(failed) if failed else None
+        failed = [failure for answer in answers if (failure := answer.answer_failed)]
+        failure = row.built if isinstance(row.built, Failure) else gravest(failed) if failed else None
         unscored = failure or (isinstance(item, Pair) and item.tier == NO_EVIDENCE)
         return Outcome(
             pair=item.id,
             user=item.user,
-            cluster=cluster,
+            cluster=row.cluster,
             model=self.name,
-            condition=job.condition,
+            condition=row.condition,
             scores=scores,
             verdicts=verdicts,
             credit=None if unscored else credit,
@@ -184,82 +105,39 @@ class Scoring(ABC, Generic[A, V]):
             post_ids=tuple([post.id for post in built.query.posts]),
             choices=built.choices,
             leaks=built.leaks,
-            plan=built.query.plan if job.condition == "plan" else (),
-            cut=built.cut + max([answer.cut for answer in paid], default=0),
-            tokens=sum([p.tokens for p in paid]) + sum([f.prompt_tokens + f.completion_tokens for f in failed]),
-            seconds=round(seconds, 6),
-            cost=sum([p.cost for p in paid]) + sum([f.cost for f in failed]),
-            text=tuple([answer.text for answer in paid if answer.text]),
+            plan=built.query.plan if row.condition == "plan" else (),
+            cut=built.cut + max([answer.cut for answer in answers], default=0),
+            tokens=sum([answer.tokens for answer in answers]),
+            seconds=round(sum([answer.seconds for answer in answers]), 6),
+            cost=sum([answer.cost for answer in answers]),
+            text=tuple([text for answer in answers for text in answer.text]),
             seen="row" if failure and failure.reason == TRAINED else built.seen,
         )
 
     @abstractmethod
-    def _asks(self, item: Item, query: Query) -> list[tuple[bytes, A]]: ...
+    def _asks(self, item: Item, query: Query) -> Sequence[Ask | Duel]: ...
 
     @abstractmethod
-    def _earned(self, item: Item, answers: list[V | Failure]) -> Earned: ...
-
-    def remember(
-        self, items: Sequence[Item], conditions: Sequence[Condition], lines: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """Remember the answers that an interrupted process got; a plan that failed there is asked for again."""
-        plans = {line["pair"]: tuple(line["plan"]) for line in lines if line.get("condition") == "plan"}
-        places = [(item, condition) for condition in conditions for item in items]
-        for job, line in zip(self._prepare(places, plans)[0], lines, strict=True):
-            for key, value in zip(job.keys, self._stored_answers(job.item, line), strict=False):
-                if value is not None:
-                    self._memo.put(key, value)
-
-    @abstractmethod
-    def _stored_answers(self, item: Item, line: Mapping[str, Any]) -> Sequence[V | None]: ...
-
-    def paid_lines(self) -> list[dict[str, Any]]:
-        """`paid` as lines of a file, with what the answers cost."""
-        return [{"model": self.name, "key": key.hex(), **self._packed(answer)} for key, answer in self.paid.items()]
-
-    @abstractmethod
-    def _packed(self, answer: V) -> dict[str, Any]: ...
-
-    def restore(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """The opposite of `paid_lines`."""
-        self.paid = {bytes.fromhex(line["key"]): self._unpacked(line) for line in lines if line["model"] == self.name}
-
-    @abstractmethod
-    def _unpacked(self, line: Mapping[str, Any]) -> V: ...
+    def _earned(self, item: Item, answers: Sequence[Reply]) -> Earned: ...
 
 
-class ScorerOutcomes(Scoring[Ask, float]):
+class ScorerOutcomes(Scoring):
     """Outcomes of a scorer: one number per answer."""
 
     method = "score"
 
-    def _asks(self, item: Item, query: Query) -> list[tuple[bytes, Ask]]:
-        digest = query_digest(query)
-        return [(_key(digest, answer), Ask(query, answer)) for answer in item.answers]
+    def _asks(self, item: Item, query: Query) -> Sequence[Ask]:
+        return [Ask(query, answer) for answer in item.answers]
 
-    def _checked(self, answers: Sequence[float | Failure]) -> Sequence[float | Failure]:
-        return super()._checked([checked_reward(reward) for reward in answers])
-
-    def _packed(self, answer: float) -> dict[str, Any]:
-        spent = {name: getattr(answer, name) for name in SPENT} if isinstance(answer, Reward) else {}
-        return {"score": float(answer), **spent}
-
-    def _unpacked(self, line: Mapping[str, Any]) -> float:
-        spent = {name: line[name] for name in SPENT if name in line}
-        return Reward(line["score"], **spent) if spent else float(line["score"])
-
-    def _stored_answers(self, item: Item, line: Mapping[str, Any]) -> Sequence[float | None]:  # noqa: ARG002
-        return line["scores"] or ()
-
-    def _earned(self, item: Item, answers: list[float | Failure]) -> Earned:
-        scores = tuple([None if isinstance(answer, Failure) else float(answer) for answer in answers])
+    def _earned(self, item: Item, answers: Sequence[Reply]) -> Earned:
+        scores = tuple([answer.value if isinstance(answer.value, float) else None for answer in answers])
         credit = margin = None
         if isinstance(item, Pair) and scores and None not in scores:
             credit, margin = credit_of_scores(scores, item.n_best)  # type: ignore[arg-type]
         return credit, margin, scores or None, None
 
 
-class ComparerOutcomes(Scoring[Duel, Verdict]):
+class ComparerOutcomes(Scoring):
     """Outcomes of a comparer: every right answer against every wrong one, in both orders or in one drawn by hash."""
 
     method = "prefer"
@@ -269,43 +147,29 @@ class ComparerOutcomes(Scoring[Duel, Verdict]):
         name: str,
         model: Comparer,
         builder: QueryBuilder,
-        breaker: Breaker | None = None,
         *,
         both_orders: bool,
         seed: int,
+        given: bool = False,
         refuse_cuts: bool = False,
     ) -> None:
-        super().__init__(name, model, builder, breaker, refuse_cuts=refuse_cuts)
+        super().__init__(name, model, builder, given=given, refuse_cuts=refuse_cuts)
         self._both, self._seed = both_orders, seed
 
-    def _asks(self, item: Item, query: Query) -> list[tuple[bytes, Duel]]:
+    def _asks(self, item: Item, query: Query) -> Sequence[Duel]:
         assert isinstance(item, Pair)
-        digest = query_digest(query)
-        asks = []
+        asks: list[Duel] = []
         for n, (right, wrong) in enumerate(product(item.answers[: item.n_best], item.answers[item.n_best :])):
-            orders = [(right, wrong), (wrong, right)]
-            asked = orders if self._both else [orders[0 if self._right_first(item, n) else 1]]
-            asks += [(_key(digest, *order), Duel(query, *order)) for order in asked]
+            orders = [Duel(query, right, wrong), Duel(query, wrong, right)]
+            asks += orders if self._both else [orders[0 if self._right_first(item, n) else 1]]
         return asks
 
     def _right_first(self, item: Item, duel: int) -> bool:
         """If only one order is asked: which, fixed by the pair and the number of the duel."""
         return chosen_first(f"{item.id}#{duel}" if duel else item.id, self._seed)
 
-    def _packed(self, answer: Verdict) -> dict[str, Any]:
-        return asdict(answer)
-
-    def _unpacked(self, line: Mapping[str, Any]) -> Verdict:
-        return Verdict(choice=line["choice"], **{name: line[name] for name in SPENT})
-
-    def _stored_answers(self, item: Item, line: Mapping[str, Any]) -> Sequence[Verdict | None]:
-        stored = line["verdicts"] or ()
-        if not self._both:
-            stored = [stored[2 * n + (not self._right_first(item, n))] for n in range(len(stored) // 2)]
-        return [None if choice is None else Verdict(choice=choice) for choice in stored]
-
-    def _earned(self, item: Item, answers: list[Verdict | Failure]) -> Earned:
-        choices = [None if isinstance(answer, Failure) else answer.choice for answer in answers]
+    def _earned(self, item: Item, answers: Sequence[Reply]) -> Earned:
+        choices = [answer.value if isinstance(answer.value, str) else None for answer in answers]
         if not self._both:
             orders = [(c, None) if self._right_first(item, n) else (None, c) for n, c in enumerate(choices)]
             choices = [choice for order in orders for choice in order]
@@ -316,46 +180,44 @@ class ComparerOutcomes(Scoring[Duel, Verdict]):
         return credit, margin, None, tuple(choices)
 
 
-@dataclass(frozen=True)
 class RecordedOutcomes:
     """Outcomes of recorded scores. No query is built, so a row without a rubric can have a score under `oracle`."""
 
-    name: str
-    model: Recorded
+    asked: None = None
 
-    def batch(
-        self, items: Sequence[Item], clusters: Sequence[str], conditions: Sequence[Condition]
-    ) -> Iterator[Outcome]:
-        for condition in conditions:
-            for item, cluster in zip(items, clusters, strict=True):
-                recalled = self.model.recall(item.id, condition)
-                failure = recalled if isinstance(recalled, Failure) else _misfit(recalled, item)
-                record = Record() if isinstance(recalled, Failure) else recalled
-                credit = margin = None
-                if failure is None and isinstance(item, Pair):
-                    earned = credit_of_scores if record.scores else credit_of_duels
-                    credit, margin = earned(record.scores or duel_shares(record.verdicts), item.n_best)  # type: ignore[arg-type]
-                checked = [None if score is None else checked_reward(score) for score in record.scores]
-                scores = [None if s is None or isinstance(s, Failure) else float(s) for s in checked]
-                yield Outcome(
-                    pair=item.id,
-                    user=item.user,
-                    cluster=cluster,
-                    model=self.name,
-                    condition=condition,
-                    scores=tuple(scores) or None,
-                    verdicts=record.verdicts or None,
-                    credit=None if isinstance(item, Pair) and item.tier == NO_EVIDENCE else credit,
-                    margin=margin,
-                    failure=str(failure) if failure else None,
-                    failure_kind=failure.kind if failure else None,
-                    tokens=record.tokens,
-                    cost=record.cost,
-                    text=record.text,
-                )
+    def __init__(self, name: str, model: Recorded) -> None:
+        self.name, self._model = name, model
 
-    def remember(self, *_: Any) -> None:
-        """Nothing is remembered between rows."""
+    def plan(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, Plan | Failure]) -> RowUnder:  # noqa: ARG002
+        return RowUnder(item, cluster, condition, Built(Query(question="")))
+
+    def outcome(self, row: RowUnder, replies: Replies) -> Outcome:  # noqa: ARG002
+        item = row.item
+        recalled = self._model.recall(item.id, row.condition)
+        failure = recalled if isinstance(recalled, Failure) else _misfit(recalled, item)
+        record = Record() if isinstance(recalled, Failure) else recalled
+        credit = margin = None
+        if failure is None and isinstance(item, Pair):
+            earned = credit_of_scores if record.scores else credit_of_duels
+            credit, margin = earned(record.scores or duel_shares(record.verdicts), item.n_best)  # type: ignore[arg-type]
+        checked = [None if score is None else checked_reward(score) for score in record.scores]
+        scores = [None if s is None or isinstance(s, Failure) else float(s) for s in checked]
+        return Outcome(
+            pair=item.id,
+            user=item.user,
+            cluster=row.cluster,
+            model=self.name,
+            condition=row.condition,
+            scores=tuple(scores) or None,
+            verdicts=record.verdicts or None,
+            credit=None if isinstance(item, Pair) and item.tier == NO_EVIDENCE else credit,
+            margin=margin,
+            failure=str(failure) if failure else None,
+            failure_kind=failure.kind if failure else None,
+            tokens=record.tokens,
+            cost=record.cost,
+            text=record.text,
+        )
 
 
 def _misfit(record: Record, item: Item) -> Failure | None:
@@ -371,36 +233,6 @@ def _misfit(record: Record, item: Item) -> Failure | None:
     return None
 
 
-def query_digest(query: Query) -> hashlib.blake2b:
-    digest = hashlib.blake2b(digest_size=16)
-    parts = [query.user or "", query.question, *query.plan]
-    for post in query.posts:
-        parts += (post.id, post.text)
-    for texts in (*query.choices, *query.context):
-        parts += ("", *texts)
-    digest.update("\0".join(parts).encode("utf-8", "surrogatepass"))
-    return digest
-
-
-def _key(digest: hashlib.blake2b, *answers: str) -> bytes:
-    keyed = digest.copy()
-    for answer in answers:
-        keyed.update(b"\1" + answer.encode("utf-8", "surrogatepass"))
-    return keyed.digest()
-
-
 def chosen_first(pair_id: str, seed: int) -> bool:
     """Where the chosen answer stands if only one order is asked: fixed by the pair, so subsets and reruns agree."""
     return draw(seed, pair_id, bits=8) % 2 == 0
-
-
-def checked_reward(reward: float | Failure) -> float | Failure:
-    """A reward that can be computed with, or a failure."""
-    if isinstance(reward, Failure) or abs(reward) <= LARGEST_REWARD:
-        return reward
-    return Failure("too large a number" if math.isfinite(reward) else "not a finite number", str(float(reward)))
-
-
-def _without_cost(answer: V) -> V:
-    """The cost of a call is recorded where the call was made; a resumed run knows only the answer itself."""
-    return Verdict(choice=answer.choice) if isinstance(answer, Verdict) else float(answer)

@@ -14,6 +14,7 @@ from prb.failures import FailureConfig
 from prb.registry import Registry
 from prb.text.pii import mask
 from prb.types import Aspect, Failure, Pair
+from prb.work import Asked, Call, Reply, call_key
 
 TOP = 2
 """An aspect is graded 0 (not met), 1 (partly met) or 2 (met)."""
@@ -40,6 +41,10 @@ class Grades:
     cost: float = 0.0
     text: tuple[str, ...] = ()
     """What an LLM wrote, one entry per call."""
+
+    def as_reply(self) -> dict[str, Any]:
+        """As `replies.jsonl` has it."""
+        return {"value": list(self.aspects), "tokens": self.tokens, "cost": self.cost, "text": list(self.text)}
 
     @property
     def score(self) -> float:
@@ -90,15 +95,35 @@ def fits_rubric(grades: Sequence[float], aspects: int) -> bool:
     return 0 < len(grades) == aspects and all(0 <= grade <= TOP for grade in grades)
 
 
+def grading_calls(asked: Asked, grader: Grader, answers: Sequence[Answered]) -> list[Call]:
+    """What a grader is asked about some answers, under keys that cover all it is shown."""
+    start, by_row = asked.key_start(), getattr(grader, "by_row", False)
+
+    def key(a: Answered) -> bytes:
+        rubric = (part for aspect in a.rubric for part in aspect)
+        return call_key(start, a.question, a.answer, a.narrative, a.pair if by_row else "", *rubric)
+
+    return [Call(key(a), a) for a in answers]
+
+
+def grades_of(reply: Reply) -> Grades | Failure:
+    """A reply as what the grader returned."""
+    if failure := reply.answer_failed:
+        return failure
+    if not isinstance(reply.value, list) or not all(isinstance(grade, float | int) for grade in reply.value):
+        return Failure("no grades", f"the reply is {reply.value!r:.100}")
+    aspects = tuple(float(grade) for grade in reply.value)
+    return Grades(aspects=aspects, tokens=reply.tokens, cost=reply.cost, text=tuple(reply.text))
+
+
 def as_line(graded: Grades | Failure) -> dict[str, Any]:
     """The form it has in a file. What a failure cost is included."""
+    used = {"tokens": graded.tokens, "cost": graded.cost}
     if isinstance(graded, Failure):
-        usage = {"tokens": graded.prompt_tokens + graded.completion_tokens, "cost": graded.cost}
         failure = {"failure": str(graded), "failure_kind": graded.kind}
-        return {"score": None, "aspects": None, **failure, **usage, "text": ()}
-    usage = {"tokens": graded.tokens, "cost": graded.cost}
+        return {"score": None, "aspects": None, **failure, **used, "text": ()}
     scored = {"score": graded.score, "aspects": graded.aspects}
-    return {**scored, "failure": None, "failure_kind": None, **usage, "text": graded.text}
+    return {**scored, "failure": None, "failure_kind": None, **used, "text": graded.text}
 
 
 def about_grader(spec: str | None, grader: Grader) -> dict[str, str | None]:

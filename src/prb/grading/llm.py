@@ -11,7 +11,6 @@ others do.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from prb.cache import Cache, Memo
 from prb.errors import BadSpec
 from prb.failures import gravest
 from prb.grading import GRADERS, TOP, Answered, Grader, Grades, ungradable
@@ -47,34 +45,24 @@ class Call(NamedTuple):
 
 
 class LLMGrader:
-    """Sends all calls of a batch together. Grades are cached, failures never are."""
+    """Sends all calls of a batch together."""
 
-    def __init__(self, llm: LLM, way: Way = "all", *, cache: Cache | None = None, sampling: Sampling = GREEDY) -> None:
-        self._llm, self._way, self._cache, self._sampling = llm, way, cache, sampling
+    def __init__(self, llm: LLM, way: Way = "all", *, sampling: Sampling = GREEDY) -> None:
+        self._llm, self._way, self._sampling = llm, way, sampling
         self.remote = llm.remote
         settings = (load(f"grade_{way}"), load("material"), REMINDERS[way], sampling)
         self.fingerprint = f"grade-{way}-{settings_digest(settings)}-{llm.fingerprint}"
-        # replies are cached with the tokens and cost of their call: an interrupted run adds up like an undisturbed one
-        self._replies: Memo[Reply[AspectGrades]] = Memo(
-            capacity=0,
-            cache=cache,
-            model=self.fingerprint,
-            pack=lambda r: {"grades": r.value, "text": r.text, "tokens": r.tokens, "cost": r.cost},
-            unpack=lambda stored: Reply(tuple(stored["grades"]), stored["text"], stored["tokens"], stored["cost"]),
-        )
 
     def reseeded(self, seed: int) -> LLMGrader:
-        """The same grader under another seed, with cache entries of its own."""
+        """The same grader under another seed."""
         sampling = replace(self._sampling, seed=self._sampling.seed + seed)
-        return LLMGrader(self._llm, self._way, cache=self._cache, sampling=sampling)
+        return LLMGrader(self._llm, self._way, sampling=sampling)
 
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
         make_calls = _one_call if self._way == "all" else _one_call_per_aspect
         calls = [ungradable(answered) or make_calls(answered) for answered in answers]
         flat = [call for of_one in calls if not isinstance(of_one, Failure) for call in of_one]
-        texts = [f"{self.fingerprint}\0{call.prompt}".encode("utf-8", "surrogatepass") for call in flat]
-        keys = [hashlib.blake2b(text, digest_size=20).digest() for text in texts]
-        replies = iter(self._replies.map(self._ask, flat, keys))
+        replies = iter(self._ask(flat))
         return [of_one if isinstance(of_one, Failure) else _grades([next(replies) for _ in of_one]) for of_one in calls]
 
     def _ask(self, calls: Sequence[Call]) -> list[Reply[AspectGrades] | Failure]:
@@ -148,7 +136,7 @@ def llm(llm: str, way: Way = "all", max_tokens: int = 1024, temperature: float =
     if max_tokens < 1 or temperature < 0:
         raise BadSpec(f"max_tokens={max_tokens} must be at least 1, temperature={temperature:g} at least 0")
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens, seed=seed)
-    return LLMGrader(make_llm(llm), way, cache=Cache(), sampling=sampling)
+    return LLMGrader(make_llm(llm), way, sampling=sampling)
 
 
 # reading replies

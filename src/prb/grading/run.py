@@ -1,32 +1,25 @@
-"""Grade answers in a run folder: each distinct answer once, appended to `grades.jsonl` batch by batch, then a summary.
-
-A line belongs to the answer it names (pair, answer, round), wherever in the file it is. What has no line yet is
-graded, so an interrupted run resumes, and a line that is deleted is graded again.
-"""
+"""Grade answers in a run folder, each distinct one once; `grades.jsonl` and the summary are derived from replies."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from pydantic import TypeAdapter, ValidationError
 
 from prb import __version__
 from prb.batches import chunks
 from prb.data.load import Dataset, load
 from prb.data.schema import read_items
-from prb.engine.executors import Later, ahead, begin, given, open_executor, window
+from prb.engine.executors import given, open_executor
 from prb.errors import BadInput
-from prb.failures import Breaker, breaking, refuse_failures, share_problem, unanswered
+from prb.failures import Breaker, breaking, refuse_failures, share_problem
 from prb.grading import (
     GRADERS,
     TOP,
-    Answered,
     GradeConfig,
     Grader,
     Grades,
@@ -35,15 +28,17 @@ from prb.grading import (
     answered,
     as_line,
     checked_grades,
-    fits_rubric,
+    grades_of,
+    grading_calls,
     make_grader,
 )
 from prb.grading.validate import Graded, GradedPair, GradedTwice, agreement, count_failures, discrimination, scores
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec
-from prb.runs import SUMMARY, Finished, Journal, RunFolder
+from prb.runs import SUMMARY, Finished, RunFolder, write_lines
 from prb.stats.estimate import average, codes
-from prb.types import Failure, FailureKind, Pair
+from prb.types import Failure, Pair
+from prb.work import Asked, Call, Replies, ask_missing, open_replies
 
 GRADES = "grades.jsonl"
 RETEST = 1
@@ -65,43 +60,11 @@ class HumanGrades(NamedTuple):
     grades: Grades
 
 
-@dataclass(frozen=True, kw_only=True)
-class GradeLine:
-    """One line of `grades.jsonl`."""
-
-    pair: str
-    user: str
-    cluster: str
-    round: int
-    answer: str
-    score: float | None
-    aspects: tuple[float, ...] | None
-    failure: str | None
-    failure_kind: FailureKind | None = None
-    tokens: int
-    cost: float
-    text: tuple[str, ...]
-
-    @property
-    def key(self) -> GradeKey:
-        return GradeKey(self.pair, self.answer, self.round)
-
-    @property
-    def graded(self) -> Graded:
-        if self.aspects is not None:
-            return Grades(aspects=self.aspects)
-        return Failure.parse(str(self.failure), self.failure_kind)
-
-
-Lines = Mapping[GradeKey, GradeLine]
-_LINE = TypeAdapter(GradeLine)
-
-
 def grade(
     config: GradeConfig | None = None, *, grader: Grader | None = None, progress: Progress = SILENT, **settings: Any
 ) -> Finished:
     """Run or resume. `grader` takes the place of the one that `config.grader` names."""
-    config = GradeConfig.of(config, settings)
+    config, is_given = GradeConfig.of(config, settings), grader is not None
     if grader is None:
         GRADERS.check(Spec.parse(config.grader))
     progress.begin(f"checking {config.dataset}")
@@ -112,16 +75,18 @@ def grade(
     out = config.folder(f"grade-{Path(config.dataset).name}")
     with (
         open_executor(config.engine) as executor,
-        RunFolder(out, job.identity(), journals=(GRADES,)) as run,
+        RunFolder(out, job.identity()) as run,
+        open_replies(out, progress, no_cache=config.no_cache, retry_failed=config.retry_failed) as replies,
         breaking(config.max_fatal) as breaker,
     ):
         progress.begin(f"loading {config.grader}")
         make = partial(make_grader, config.grader) if grader is None else partial(given, grader)
         grader = executor.load(make, config.grader)
         run.confirm_model(config.grader, grader.fingerprint)
-        lines = job.grade_missing(grader, run[GRADES], breaker, progress)
+        graded = job.grade_missing(grader, replies, breaker, progress, given=is_given)
         progress.begin("summarizing")
-        summary = job.summary(lines, grader)
+        write_lines(out / GRADES, job.lines(graded))
+        summary = job.summary(graded, grader)
         run.finish({SUMMARY: summary})
     return Finished(out, summary)
 
@@ -203,77 +168,51 @@ class GradingJob:
         again = labeled if self._config.retest and isinstance(grader, Reseedable) else {}
         return [*first, *(key._replace(round=RETEST) for key in again)]
 
-    def grade_missing(self, grader: Grader, journal: Journal, breaker: Breaker, progress: Progress) -> Lines:
-        """One line per key, in the order of the keys: those of the journal, and the rest graded and appended to it."""
+    def grade_missing(
+        self, grader: Grader, replies: Replies, breaker: Breaker, progress: Progress, *, given: bool
+    ) -> dict[GradeKey, Graded]:
+        """What the grader says of every key; it is asked about what has no reply yet."""
         keys = self.keys(grader)
-        lines = self._read_journal(journal, frozenset(keys))
-        retried = [self._config.retries(line.failure, line.failure_kind) for line in lines.values()]
-        if any(retried):
-            progress.note(f"regrading {sum(retried)} answers that failed")
-            journal.replace({number: None for number, again in enumerate(retried) if again})
-            lines = {key: line for (key, line), again in zip(lines.items(), retried, strict=True) if not again}
-        if journal.dropped_tail:
-            progress.note("dropped the last line, cut short by a crash; it is regraded")
-        if lines:
-            progress.note(f"resuming: {len(lines)} of {len(keys)} answers are graded")
-        progress.begin(f"grading by {self._config.grader}", total=len(keys), done=len(lines))
+        graded: dict[GradeKey, Graded] = {}
+        progress.begin(f"grading by {self._config.grader}", total=len(keys))
         tally = Tally(progress)
-        rounds = ([key for key in keys if key.round == number and key not in lines] for number in (0, RETEST))
-        batches = (batch for of_round in rounds for batch in chunks(of_round, self._config.batch))
-        for batch, (asks, later) in ahead(batches, partial(self._ask, grader), window(grader)):
-            results = checked_grades(later.result(), asks)
-            error = breaker.error(results, self._config.grader)
-            graded = [(key, one) for key, one in zip(batch, results, strict=True) if not (error and unanswered(one))]
-            fresh = {key: self._line(key, one) for key, one in graded}
-            journal.append(fresh.values())
-            if error:
-                raise error
-            lines |= fresh
-            tally.add([line.failure for line in fresh.values()], [line.cost for line in fresh.values()])
-            progress.advance(len(batch))
-        return {key: lines[key] for key in keys}
+        for number in (0, RETEST):
+            of_round = [key for key in keys if key.round == number]
+            grades = grader.reseeded(RETEST) if number and isinstance(grader, Reseedable) else grader
+            asked = Asked.of(self._config.grader, grades, "grade", given=given)
+            if number:
+                asked = asked._replace(identity=f"{asked.identity}\nretest")
+            for calls in ask_missing(self._plan(asked, grades, of_round), replies, asked, breaker):
+                results = [checked_grades([grades_of(replies[call.key])], [call.ask])[0] for call in calls.values()]
+                graded |= zip(calls, results, strict=True)
+                tally.add([r if isinstance(r, Failure) else None for r in results], [r.cost for r in results])
+                progress.advance(len(calls))
+        return graded
 
-    def _ask(self, grader: Grader, batch: Sequence[GradeKey]) -> tuple[list[Answered], Later]:
-        asked = grader.reseeded(RETEST) if batch[0].round and isinstance(grader, Reseedable) else grader
-        masked = self._config.masks(asked)
-        asks = [answered(self._rows.pairs[key.pair], key.answer, masked=masked) for key in batch]
-        return asks, begin(asked, "grade", asks)
+    def _plan(
+        self, asked: Asked, grader: Grader, keys: Sequence[GradeKey]
+    ) -> Iterator[tuple[dict[GradeKey, Call], Sequence[Call]]]:
+        masked = self._config.masks(grader)
+        for batch in chunks(keys, self._config.batch):
+            asks = [answered(self._rows.pairs[key.pair], key.answer, masked=masked) for key in batch]
+            calls = grading_calls(asked, grader, asks)
+            yield dict(zip(batch, calls, strict=True)), calls
 
-    def _read_journal(self, journal: Journal, keys: frozenset[GradeKey]) -> dict[GradeKey, GradeLine]:
-        lines: dict[GradeKey, GradeLine] = {}
-        for number, content in enumerate(journal.lines(), 1):
-            problem = ""
-            try:
-                line = _LINE.validate_python(content)
-                if bool(line.aspects) == (line.failure is not None):
-                    problem = "it must have either `aspects` or `failure`"
-                elif line.key not in keys or line.key in lines:
-                    problem = "its answer is not part of this run or has a line already"
-                elif line.aspects and not fits_rubric(line.aspects, len(self._rows.pairs[line.pair].rubric)):
-                    problem = "`aspects` does not fit the rubric"
-                lines[line.key] = line
-            except ValidationError as error:
-                first = error.errors()[0]
-                problem = f"`{first['loc'][0]}`: {first['msg']}"
-            if problem:
-                advice = "delete the line and run again to grade its answer again"
-                raise BadInput(f"{journal.path}:{number} is not a valid line: {problem}; {advice}")
-        return lines
+    def lines(self, graded: Mapping[GradeKey, Graded]) -> Iterator[dict[str, Any]]:
+        """The content of `grades.jsonl`."""
+        for key, one in graded.items():
+            user, cluster = self._rows.pairs[key.pair].user, self._rows.clusters[key.pair]
+            yield {**key._asdict(), "user": user, "cluster": cluster, **as_line(one)}
 
-    def _line(self, key: GradeKey, graded: Graded) -> GradeLine:
-        user, cluster = self._rows.pairs[key.pair].user, self._rows.clusters[key.pair]
-        return GradeLine(**key._asdict(), user=user, cluster=cluster, **as_line(graded))
-
-    def summary(self, lines: Lines, grader: Grader) -> dict[str, Any]:
-        graded = {key: line.graded for key, line in lines.items()}
+    def summary(self, graded: Mapping[GradeKey, Graded], grader: Grader) -> dict[str, Any]:
         return {
             "prb": __version__,
             "grader": about_grader(self._config.grader, grader),
             "dataset": self._data,
             "seed": self._config.seed,
             **(self._validation(graded, grader) if self._config.validate else self._mean_score(graded)),
-            "tokens": sum(line.tokens for line in lines.values()),
-            "cost": sum(line.cost for line in lines.values()),
+            "tokens": sum(one.tokens for one in graded.values()),
+            "cost": sum(one.cost for one in graded.values()),
         }
 
     def _mean_score(self, graded: Mapping[GradeKey, Graded]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pydantic import Json
 from prb.errors import BadSpec
 from prb.registry import Registry, Spec, parse_options
 from prb.types import Failure, Turn, writable
+from prb.work import Reply, call_key
 
 Chat = tuple[Turn, ...]
 JsonObject = Json[dict[str, Any]]
@@ -53,6 +54,30 @@ class Completion:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", writable(self.text))
+
+    def as_reply(self) -> dict[str, Any]:
+        """As `replies.jsonl` has it."""
+        tokens = self.prompt_tokens + self.completion_tokens
+        used = {"tokens": tokens, "spoken": self.completion_tokens, "cost": self.cost}
+        return {"value": self.text, "truncated": self.truncated, **used}
+
+    @classmethod
+    def of(cls, reply: Reply) -> Completion | Failure:
+        """From a reply, without log-probabilities."""
+        if failure := reply.answer_failed:
+            return failure
+        return cls(
+            text=str(reply.value),
+            prompt_tokens=reply.tokens - reply.spoken,
+            completion_tokens=reply.spoken,
+            cost=reply.cost,
+            truncated=reply.truncated,
+        )
+
+
+def request_key(start: hashlib.blake2b, request: Request) -> bytes:
+    """Of the texts and of the settings under which they are continued, the seed of a draw among them."""
+    return call_key(start, *(part for turn in request.chat for part in turn), repr(request.sampling))
 
 
 class LLM(Protocol):

@@ -33,7 +33,7 @@ from prb.reporting.published import (
     trained_card,
 )
 from prb.reporting.results import build_lines, explain_damage, grade_table, train_lines
-from prb.runs import CONFIG, OUTCOMES, SUMMARY, read_json, read_lines
+from prb.runs import CONFIG, OUTCOMES, SUMMARY, part_of, read_lines, read_object
 from prb.stats.estimate import Ints, codes
 from prb.summary import CONDITIONS, DatasetSummary, PairResult, Summary, shown_condition
 
@@ -229,12 +229,6 @@ def kind_of(place: Path) -> str:
     if kind is None:
         raise BadInput(f"{place} is not a run")
     return kind
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    if not isinstance(content := read_json(path), dict):
-        raise BadInput(f"{path} does not hold a JSON object; run its command again to rewrite it")
-    return {name: value for name, value in content.items() if name != "digest"}
 
 
 def read_run(folder: Path) -> EvaluationRun:
@@ -459,7 +453,8 @@ def _dataset(folder: Path, config: Mapping[str, Any], settings: EvaluateConfig) 
 
 
 def _lines(folder: Path) -> Iterator[dict[str, Any]]:
-    return read_lines(folder / OUTCOMES) if (folder / OUTCOMES).exists() else iter(())
+    path = next((path for path in (part_of(folder / OUTCOMES), folder / OUTCOMES) if path.exists()), None)
+    return read_lines(path) if path else iter(())
 
 
 def _tallies(folder: Path, settings: EvaluateConfig) -> dict[str, Tally]:

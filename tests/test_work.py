@@ -1,0 +1,431 @@
+"""The one loop that asks models, and what follows for every verb: kills, torn and changed lines, failures, caches.
+
+The verbs are asked through fakes that count their calls; a call that was answered is never made again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prb.cache import Cache
+from prb.downstream.bon import best_of_n
+from prb.errors import BudgetUsedUp, RunConflict, Unreachable
+from prb.evaluation.run import evaluate
+from prb.failures import Breaker
+from prb.grading.run import grade
+from prb.models.scripted import ScriptedScorer
+from prb.progress import SILENT
+from prb.types import Ask, Choice, Duel, Failure, FailureKind, Post, Query, Reward, Turn, Verdict
+from prb.work import Asked, Call, Replies, Reply, ask_missing, calls_of, in_order, key_start, open_replies
+from tests.conftest import make_row, make_twins
+from tests.downstream import fakes
+from tests.runs import Notes, names, settings
+
+Answer = Callable[[int], Any]
+Write = Callable[..., Path]
+ROWS = [row for n in range(1, 6) for row in (*make_twins(n), make_row(10 + n))]
+
+
+class Numbers:
+    """Doubles a number; keeps what it is asked."""
+
+    fingerprint = "numbers"
+
+    def __init__(self, answer: Answer = lambda n: float(2 * n), workers: int = 1, *, remote: bool = False) -> None:
+        self.asked: list[int] = []
+        self.batches: list[list[int]] = []
+        self.workers, self.remote = workers, remote
+        self._answer = answer
+
+    def score(self, asks: Sequence[int]) -> list[Any]:
+        self.batches.append(list(asks))
+        self.asked += asks
+        return [self._answer(ask) for ask in asks]
+
+
+def plan(numbers: Sequence[int], batch: int = 3) -> list[tuple[list[int], list[Call]]]:
+    groups = [list(numbers[n : n + batch]) for n in range(0, len(numbers), batch)]
+    return [(group, [Call(b"key %d" % number, number) for number in group]) for group in groups]
+
+
+def run(
+    model: Numbers, path: Path, numbers: Sequence[int] = range(10), *, cache: Cache | None = None, **options: Any
+) -> dict[int, float | str | None]:
+    """What each number's reply is, in a run that may have been begun before."""
+    limits = {name: options.pop(name) for name in ("afford", "max_transient") if name in options}
+    with Replies(path, cache, **options) as replies:
+        asked = Asked.of("numbers", model, "score")
+        batches = list(ask_missing(plan(numbers), replies, asked, Breaker(3), **limits))
+        assert [number for batch in batches for number in batch] == list(numbers)
+        found = {number: replies[b"key %d" % number] for number in numbers}
+    return {number: reply.failure or reply.value for number, reply in found.items()}  # type: ignore[misc]
+
+
+EXPECTED = {n: 2.0 * n for n in range(10)}
+
+
+def test_every_call_gets_its_reply_and_equal_calls_are_made_once(tmp_path: Path) -> None:
+    model = Numbers()
+    assert run(model, tmp_path / "r", [3, 1, 3, 3, 2, 1]) == {3: 6.0, 1: 2.0, 2: 4.0}
+    assert model.batches == [[3, 1], [2]]
+    again = Numbers()
+    assert run(again, tmp_path / "r", [1, 2, 3, 4])[4] == 8.0
+    assert again.asked == [4]
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_several_workers_change_nothing_but_time(workers: int, tmp_path: Path) -> None:
+    together = threading.Barrier(2, timeout=30)
+    first = [True] * 2
+
+    def slow(n: int) -> float:
+        if n in (0, 3) and first[n // 3]:
+            first[n // 3] = False
+            together.wait()  # two batches are under way at once
+        return 2.0 * n
+
+    assert run(Numbers(slow, workers), tmp_path / "r") == EXPECTED
+
+
+def test_results_come_in_order_and_an_error_reaches_the_caller() -> None:
+    assert list(in_order(range(20), lambda n: n * n, 4)) == [(n, n * n) for n in range(20)]
+    with pytest.raises(ZeroDivisionError):
+        list(in_order([2, 1, 0], lambda n: 1 / n, 2))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_file_cut_or_changed_anywhere_costs_calls_and_nothing_else(seed: int, tmp_path: Path) -> None:
+    path, rng = tmp_path / "r", random.Random(seed)
+    run(Numbers(), path)
+    content = bytearray(path.read_bytes())
+    if seed % 2:
+        content = content[: rng.randrange(len(content))]
+        affected = 10 - content.count(b"\n")
+    else:
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(7)
+        affected = 2  # a changed line feed spoils two lines
+    path.write_bytes(content)
+    model = Numbers()
+    replies = run(model, path)
+    assert len(model.asked) <= affected
+    if seed % 2:
+        assert replies == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("damage", "asked"),
+    [
+        (lambda lines: lines[1:], 1),
+        (lambda lines: [*lines, lines[4], lines[4]], 0),
+        (lambda lines: list(reversed(lines)), 0),
+        (lambda lines: [*lines[:5], b"{]\n", *lines[6:]], 1),
+        (lambda lines: [*lines[:5], b"\n", b"[1]\n", *lines[6:]], 1),
+        (lambda lines: [b"\xff\xfe\n", *lines], 0),
+        (lambda lines: [*lines[:-1], lines[-1][:-1]], 1),
+    ],
+    ids=["deleted", "doubled", "reversed", "garbled", "of another shape", "not text", "torn"],
+)
+def test_a_deleted_doubled_or_garbled_line_costs_one_call_not_the_folder(
+    damage: Callable[[list[bytes]], list[bytes]], asked: int, tmp_path: Path
+) -> None:
+    run(Numbers(), tmp_path / "r")
+    lines = (tmp_path / "r").read_bytes().splitlines(keepends=True)
+    (tmp_path / "r").write_bytes(b"".join(damage(lines)))
+    model = Numbers()
+    assert run(model, tmp_path / "r") == EXPECTED
+    assert len(model.asked) == asked
+
+
+def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    (tmp_path / "replies.jsonl").write_bytes(b'{"key": "00", "value": 1e999}\n{"key": "00"}\n{"value": 1}\n')
+    notes = Notes()
+    with open_replies(tmp_path, notes, no_cache=True) as replies:
+        assert (replies.unreadable, len(replies)) == (3, 0)
+    assert notes.notes == ["3 lines of replies.jsonl cannot be read; these calls are made again"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "retry_failed", "asked"),
+    [("transient", False, [4]), ("row", False, []), ("row", True, [4]), ("unmeasured", False, [])],
+)
+def test_a_failure_that_may_pass_is_owed_again(
+    kind: FailureKind, retry_failed: bool, asked: list[int], tmp_path: Path
+) -> None:
+    failure = Failure("busy", prompt_tokens=3, cost=0.5, kind=kind)
+    first = run(Numbers(lambda n: failure if n == 4 else Reward(n, tokens=2, cost=1.0)), tmp_path / "r")
+    assert first[4] == "busy"
+    model = Numbers(lambda n: Reward(n, tokens=2, cost=1.0))
+    second = run(model, tmp_path / "r", retry_failed=retry_failed)
+    assert model.asked == asked
+    assert second[4] == (4.0 if asked else "busy")
+    if asked:  # what the failure cost is not forgotten
+        with Replies(tmp_path / "r") as replies:
+            assert (replies[b"key 4"].cost, replies[b"key 4"].tokens) == (1.5, 5)
+
+
+def test_a_model_that_cannot_be_reached_stops_the_run_and_keeps_what_was_answered(tmp_path: Path) -> None:
+    lost = Failure("no connection", kind="fatal")
+    with pytest.raises(Unreachable, match="no connection"):
+        run(Numbers(lambda n: 2.0 * n if n < 4 else lost), tmp_path / "r")
+    model = Numbers()
+    assert run(model, tmp_path / "r") == EXPECTED
+    assert sorted(model.asked) == [4, 5, 6, 7, 8, 9]
+
+
+def test_a_used_up_budget_stops_the_run_and_keeps_what_was_answered(tmp_path: Path) -> None:
+    with pytest.raises(BudgetUsedUp):
+        run(Numbers(lambda n: 2.0 * n if n != 4 else Failure("budget", kind="budget")), tmp_path / "r")
+    model = Numbers()
+    assert run(model, tmp_path / "r") == EXPECTED
+    assert sorted(model.asked) == [4, 6, 7, 8, 9]
+
+
+def test_an_endpoint_that_only_fails_for_now_stops_the_run_where_that_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match="busy"):
+        run(Numbers(lambda _: Failure("busy", kind="transient")), tmp_path / "r", max_transient=6)
+
+
+def test_a_batch_is_cut_to_what_can_be_paid(tmp_path: Path) -> None:
+    model = Numbers()
+    assert run(model, tmp_path / "r", afford=lambda calls: min(2, len(calls))) == EXPECTED
+    assert max(map(len, model.batches)) == 2
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_another_run_asks_nothing_that_was_paid_for(remote: bool, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache.sqlite")
+    paid = Numbers(lambda n: Reward(n, tokens=0 if remote else 7, cost=0.1), remote=remote)
+    first = run(paid, tmp_path / "a", cache=cache)
+    again = Numbers(remote=remote)
+    assert run(again, tmp_path / "b", cache=cache) == first
+    assert again.asked == []
+    with Replies(tmp_path / "b") as replies:
+        assert replies[b"key 3"].cost == 0  # it was paid for elsewhere
+    assert run(again, tmp_path / "c") == EXPECTED  # without the cache
+
+
+def test_failures_and_what_is_free_are_not_cached(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache.sqlite")
+    run(Numbers(lambda n: Failure("odd", prompt_tokens=5) if n % 2 else 2.0 * n), tmp_path / "a", cache=cache)
+    model = Numbers()
+    assert run(model, tmp_path / "b", cache=cache) == EXPECTED
+    assert len(model.asked) == 10
+
+
+def test_objects_of_the_caller_with_one_fingerprint_do_not_answer_for_each_other() -> None:
+    asks = [Ask(Query(question="q"), "a")]
+    starts = [Asked.of(name, Numbers(), "score", given=True).key_start() for name in ("mine", "yours")]
+    assert calls_of(starts[0], asks)[0].key != calls_of(starts[1], asks)[0].key
+
+
+def test_what_a_reply_took_is_counted_once(tmp_path: Path) -> None:
+    with Replies(tmp_path / "r") as replies:
+        replies.add({b"k": Reply(value=1.0, tokens=5, cost=0.5, text=["because"])})
+        assert replies.take(b"k").cost == 0.5
+        assert replies.take(b"k") == Reply(value=1.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e101, -1e300])
+def test_a_number_that_cannot_be_computed_with_is_a_failure(value: float) -> None:
+    assert "number" in str(Reply.of(value).failure)
+    assert Reply.of(Reward(value, cost=0.0)).value is None
+
+
+# --- keys ---
+
+texts = st.text(max_size=4)
+queries = st.builds(
+    Query,
+    question=texts,
+    user=st.none() | texts,
+    context=st.lists(st.builds(Turn, role=st.sampled_from(["user", "assistant"]), text=texts), max_size=2).map(tuple),
+    posts=st.lists(st.builds(Post, id=texts, category=texts, text=texts), max_size=2).map(tuple),
+    choices=st.lists(st.builds(Choice, question=texts, chosen=texts, rejected=texts), max_size=2).map(tuple),
+    plan=st.lists(texts, max_size=2).map(tuple),
+)
+
+
+@given(st.lists(st.tuples(queries, texts), min_size=2, max_size=2))
+def test_two_asks_have_one_key_exactly_if_they_are_equal(pair: list[tuple[Query, str]]) -> None:
+    (a,), (b,) = (calls_of(key_start("model", "score"), [Ask(*ask)]) for ask in pair)
+    assert (a.key == b.key) == (pair[0] == pair[1])
+
+
+def test_the_model_and_the_order_of_answers_belong_to_the_key() -> None:
+    query, start = Query(question="q"), key_start("model", "prefer")
+    keys = {call.key for call in calls_of(start, [Duel(query, "a", "b"), Duel(query, "b", "a"), Duel(query, "ab", "")])}
+    others = (key_start("another", "prefer"), key_start("model", "score"))
+    assert len(keys | {calls_of(other, [Duel(query, "a", "b")])[0].key for other in others}) == 5
+
+
+# --- every verb ---
+
+
+class Paid:
+    """A scorer whose calls leave a line in a file, so that another process can count them."""
+
+    fingerprint, remote = "paid", True
+
+    def __init__(self, folder: str, pause: float = 0.0) -> None:
+        self._log, self._pause = Path(folder) / "paid", pause
+
+    def score(self, asks: Sequence[Ask]) -> list[Reward]:
+        time.sleep(self._pause)
+        with self._log.open("ab") as file:  # one write: a killed process leaves all of a batch or nothing
+            file.write(b"".join(orjson.dumps([ask.query.user, ask.answer]) + b"\n" for ask in asks))
+        return [Reward(float(len(ask.answer) % 7), tokens=3, cost=0.25) for ask in asks]
+
+
+def do_evaluate(data: Path, out: Path, model: Any, **changes: Any) -> None:
+    evaluate(settings(data, out, batch=2, **changes), models={"mine": model})
+
+
+def do_grade(data: Path, out: Path, model: Any, **changes: Any) -> None:
+    grade(grader=fakes.Marks(), dataset=str(data), validate=True, batch=2, out=out, **changes)
+
+
+def do_bon(data: Path, out: Path, model: Any, **changes: Any) -> None:
+    config = fakes.settings(data, out, limit=4, model=("mine",), **changes)
+    best_of_n(config, models={"mine": model}, policy=fakes.policy(), grader=fakes.Marks())
+
+
+VERBS = {"evaluate": do_evaluate, "grade": do_grade, "bon": do_bon}
+verbs = pytest.mark.parametrize("verb", VERBS)
+
+
+@pytest.fixture
+def data(write_jsonl: Write) -> Path:
+    return write_jsonl(ROWS)
+
+
+def summary(folder: Path) -> bytes:
+    return (folder / "summary.json").read_bytes()
+
+
+@verbs
+def test_a_run_cut_anywhere_ends_with_the_same_summary(verb: str, data: Path, tmp_path: Path) -> None:
+    do, model = VERBS[verb], ScriptedScorer(lambda ask: Reward(len(ask.answer), cost=1.0), "mine")
+    do(data, tmp_path / "whole", model)
+    whole = (tmp_path / "whole" / "replies.jsonl").read_bytes()
+    for place in [0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 1]:
+        out = tmp_path / f"cut-{place}"
+        do(data, out, model)
+        (out / "replies.jsonl").write_bytes(whole[:place])
+        (out / "summary.json").unlink()
+        do(data, out, model)
+        assert summary(out) == summary(tmp_path / "whole")
+        assert not [name for name in names(out) if name.endswith(".part")]
+
+
+@verbs
+def test_a_finished_run_makes_no_call_and_says_the_same(verb: str, data: Path, tmp_path: Path) -> None:
+    do, model = VERBS[verb], Paid(str(tmp_path))
+    do(data, tmp_path / "out", model)
+    before = summary(tmp_path / "out"), (tmp_path / "out" / "replies.jsonl").read_bytes()
+    do(data, tmp_path / "out", model)
+    assert before == (summary(tmp_path / "out"), (tmp_path / "out" / "replies.jsonl").read_bytes())
+
+
+@verbs
+def test_a_second_writer_is_kept_out(verb: str, data: Path, tmp_path: Path) -> None:
+    do, model = VERBS[verb], Paid(str(tmp_path))
+    do(data, tmp_path / "out", model)
+    hold = (
+        "import sys, time, filelock; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print('held', flush=True)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", f"{hold}; time.sleep(60)", str(tmp_path / "out" / ".lock")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(RunConflict, match="being written by another process"):
+            do(data, tmp_path / "out", model)
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.test_work import VERBS, Paid
+verb, data, out, folder = sys.argv[1:]
+VERBS[verb](Path(data), Path(out), Paid(folder, pause=0.02), no_cache=True)
+"""
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "bon"])
+def test_killed_again_and_again_nothing_is_paid_twice_but_the_batch_under_way(
+    verb: str, data: Path, tmp_path: Path
+) -> None:
+    out, kills, rng = tmp_path / "out", 3, random.Random(verb)
+    for _ in range(kills):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, verb, str(data), str(out), str(tmp_path)])
+        replies = out / "replies.jsonl"
+        size = replies.stat().st_size if replies.exists() else 0
+        until = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < until:
+            if replies.exists() and replies.stat().st_size > size:  # it has got further than the one before
+                time.sleep(rng.uniform(0, 0.05))
+                break
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL) if process.poll() is None else None
+        process.wait()
+    subprocess.run([sys.executable, "-c", KILLED, verb, str(data), str(out), str(tmp_path)], check=True)
+    calls = Counter((tmp_path / "paid").read_bytes().splitlines())
+    repeated = sum(count - 1 for count in calls.values())
+    (tmp_path / "calm").mkdir()
+    VERBS[verb](data, tmp_path / "calm" / "out", Paid(str(tmp_path / "calm")), no_cache=True)
+    assert summary(out) == summary(tmp_path / "calm" / "out")
+    in_one = Counter((tmp_path / "calm" / "paid").read_bytes().splitlines())
+    assert set(calls) == set(in_one)
+    assert repeated - sum(count - 1 for count in in_one.values()) <= kills * 12  # a batch has at most 12 calls
+
+
+# --- a run and its models ---
+
+
+def test_a_model_that_changed_is_never_reported_with_old_numbers(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def accuracy(score: Callable[[Ask], float], fingerprint: str, out: Path | None = None) -> tuple[float, Path]:
+        config = settings(data, out, condition=("none",), dataset=str(data))  # type: ignore[arg-type]
+        finished = evaluate(config, models={"mine": ScriptedScorer(score, fingerprint)}, progress=SILENT)
+        return finished.summary["results"][0]["accuracy"]["value"], finished.folder
+
+    longer, shorter = (lambda ask: float(len(ask.answer))), (lambda ask: -float(len(ask.answer)))
+    first, folder = accuracy(longer, "one")
+    second, other = accuracy(shorter, "two")
+    assert first + second == pytest.approx(1.0)
+    assert other != folder
+    assert accuracy(shorter, "two") == (second, other)  # the same again: the same folder
+    assert accuracy(longer, "one") == (first, folder)
+    with pytest.raises(RunConflict, match=r"model 'mine' was 'one' when the run began and is 'two' now"):
+        accuracy(shorter, "two", folder)
+
+
+def test_a_verdict_is_stored_with_its_text(tmp_path: Path) -> None:
+    with Replies(tmp_path / "r") as replies:
+        replies.add({b"k": Reply.of(Verdict(choice="second", tokens=4, text="Result: B"))})
+    with Replies(tmp_path / "r") as replies:
+        assert replies[b"k"] == Reply(value="second", tokens=4, text=["Result: B"])
