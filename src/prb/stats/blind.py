@@ -63,16 +63,20 @@ def credits_of(margins: NDArray[np.float64]) -> list[float]:
     return ((np.sign(margins) + 1) / 2).tolist()  # type: ignore[no-any-return]
 
 
-def widened(learner: Estimate, folds: int) -> Estimate:
-    """The interval of a cross-validated accuracy, widened since the rows of a fold share one fitted model.
+def inflation(folds: int) -> float:
+    """By how much cross-validation multiplies a variance, since the rows of a fold share one fitted model.
 
-    Its variance grows by 1 + test rows / training rows · folds (Nadeau & Bengio 2003, doi:10.1023/A:1024068626366).
+    1 + folds · test rows / training rows (Nadeau & Bengio 2003, doi:10.1023/A:1024068626366).
     """
-    value, low, high = learner.value, learner.low, learner.high
-    if value is None or low is None or high is None:
+    return 1 + folds / (folds - 1)
+
+
+def widened(learner: Estimate, folds: int) -> Estimate:
+    """A cross-validated accuracy with an interval that allows for the fitted learner."""
+    if learner.value is None or learner.low is None or learner.high is None:
         return learner
-    factor = np.sqrt(1 + folds / (folds - 1))
-    low, high = float(value - factor * (value - low)), float(value + factor * (high - value))
+    factor = inflation(folds) ** 0.5
+    low, high = (learner.value + factor * (end - learner.value) for end in (learner.low, learner.high))
     return replace(learner, low=max(0.0, low), high=min(1.0, high))
 
 
@@ -81,14 +85,12 @@ def room_above(gap: Difference, learner: Estimate, folds: int) -> Difference:
 
     There is no p: the sign-flip test takes the learner as given.
     """
-    low, high, wide = gap.low, gap.high, widened(learner, folds)
-    if gap.value is not None and low is not None and high is not None and None not in (wide.low, wide.high):
-        below, above = (  # what the widened ends add, in squares
-            (far - learner.value) ** 2 - (near - learner.value) ** 2
-            for far, near in ((wide.high, learner.high), (wide.low, learner.low))
-        )
-        low = max(-1.0, float(gap.value - np.sqrt((gap.value - low) ** 2 + max(0.0, below))))
-        high = min(1.0, float(gap.value + np.sqrt((high - gap.value) ** 2 + max(0.0, above))))
+    low, high, value = gap.low, gap.high, learner.value
+    if None not in (low, high, value, learner.low, learner.high):
+        more = inflation(folds) - 1
+        low = gap.value - ((gap.value - low) ** 2 + more * (learner.high - value) ** 2) ** 0.5  # type: ignore[operator]
+        high = gap.value + ((high - gap.value) ** 2 + more * (value - learner.low) ** 2) ** 0.5  # type: ignore[operator]
+        low, high = max(-1.0, low), min(1.0, high)
     return replace(gap, low=low, high=high, p=None, test=UNTESTED)
 
 

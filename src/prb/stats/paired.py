@@ -198,7 +198,7 @@ def subset_means(sums: Totals, *, seed: int = 0) -> tuple[Floats, Floats]:
         counts = np.concatenate([counts, counts])
         if number < MERGED or len(states) < 1 << number:  # rewards have no equal sums, and sorting takes long
             _, first, same = np.unique(np.round(states, 12), return_index=True, return_inverse=True)
-            states, counts = states[first], np.bincount(same, weights=counts)
+            states, counts = states[first], np.bincount(same, weights=counts).astype(np.float64)
     means = states[1:].imag / states[1:].real * unit  # the first is the empty subset
     order = np.argsort(means, kind="stable")
     return means[order], counts[1:][order]
