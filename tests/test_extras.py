@@ -135,7 +135,7 @@ BON = (
         ("datasets", ("evaluate", "--dataset", "hub:owner/missing"), "is not in the local cache"),
         ("torch", (*BON, "transformers/tiny", "--model", "likelihood?lm=tiny"), "likelihood?lm=tiny"),
         ("xllamacpp", (*BON, "llamacpp/tiny.gguf"), "llamacpp/tiny.gguf"),
-        ("openai", (*BON, "openai/m;base_url=http://127.0.0.1:PORT/v1"), "openai/m"),
+        ("httpx2", (*BON, "openai/m;base_url=http://127.0.0.1:PORT/v1"), "openai/m"),
         ("httpx2", ("evaluate", "--model", "classifier?url=http://127.0.0.1:1"), "cannot be reached"),
         ("trl", ("train", "reward-model", "--base", "tiny", "--limit", "4", "--validation", "0"), "train-reward-model"),
         ("matplotlib", ("report", "run", "--figures"), "index.html"),
