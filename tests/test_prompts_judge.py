@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from prb.models.judge import judge_prompt
-from prb.models.judge_styles import STYLES, Style
+from prb.models.judge import STYLES, Style, judge_prompt
 from prb.prompts import fill, load, quote, slots, with_material
 from prb.types import Post, Query
 

@@ -13,8 +13,7 @@ pytest.importorskip("httpx2", reason="needs the api extra")
 
 from prb.errors import PrbError
 from prb.evaluation.run import evaluate
-from prb.models.judge import PairwiseJudge
-from prb.models.judge_styles import STYLES
+from prb.models.judge import STYLES, PairwiseJudge
 from prb.types import RewardModel
 from tests.chaos.jobs import SHARE, some_rows
 from tests.llm.clients import endpoint

@@ -19,12 +19,12 @@ from prb.data.load import load
 from prb.data.source import open_source
 from prb.errors import PrbError
 from prb.llm import Completion
-from prb.models.judge_styles import STYLES, read_choice, read_rating
+from prb.models.judge import STYLES, read_choice, read_rating
 from prb.types import Failure, Pair
 from tests.chaos.damage import change_byte, cut_off, edit_json, remove_bytes, repeat_bytes
 from tests.chaos.jobs import times
 from tests.conftest import make_row
-from tests.models.test_judge_styles import SAYS
+from tests.models.test_judge import SAYS
 
 httpx = pytest.importorskip("httpx2", reason="needs the api extra")
 pytestmark = pytest.mark.chaos

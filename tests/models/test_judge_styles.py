@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,27 +11,13 @@ from hypothesis import strategies as st
 
 from prb.llm import Completion
 from prb.llm.asking import without_thinking
-from prb.models.judge_styles import STYLES, Parsed, read_choice, read_rating, weigh_choice, weigh_rating
+from prb.models.judge import STYLES, Parsed, read_choice, read_rating, weigh_choice, weigh_rating
 from prb.types import Failure
+from tests.models.test_judge import SAYS
 
 PAIRWISE = [name for name, style in STYLES.items() if style.kind == "pairwise"]
 NAMES = [name for name, style in STYLES.items() if style.kind != "checklist"]
-SAYS = {  # what a tidy model writes for each style: first, second
-    "pairwise": ("Result: A", "Result: B"),
-    "pairwise-direct": ("A", "B"),
-    "mtbench": ("[[A]]", "[[B]]"),
-    "prometheus": ("Feedback: fine. [RESULT] A", "Feedback: fine. [RESULT] B"),
-    "arena-hard": ("[[A>B]]", "[[B>A]]"),
-    "rm-r1": ("<rubric>Brief.</rubric><eval>So.</eval><answer>[[A]]</answer>", "<answer>[[B]]</answer>"),
-    "p-genrm": (
-        '<JSON_START>{"rationale": "So.", "better_response": {"response_1": 7.5, "response_2": "6"}}<JSON_END>',
-        "<JSON_START>{'better_response': {'response_1': 4, 'response_2': 6.5,}}<JSON_END>",
-    ),
-    "rewardanything": (
-        '{"scores": {"model-1": 5, "model-2": 2}, "best-to-worst": ["model-1", "model-2"]}',
-        '```json\n{"scores": {"model-1": 1, "model-2": 2}, "best-to-worse": ["model-2", "model-1"],}\n```',
-    ),
-}
+RATES = {"rating": "Rating: [[3]]", "rating-direct": "3", "rating-prometheus": "[RESULT] 3"}
 
 
 def choice(text: str, style: str = "pairwise") -> str | None:
@@ -62,22 +49,12 @@ def rating(text: str, style: str = "rating") -> float | str | None:
         ("Result: a draw.", "tie"),
         ("Result: Answer B", "second"),
         ("Result: [A]", "first"),
-        ("Result:\n\nA", "first"),
         ('{"Result": "B"}', "second"),
-        ("Result: A because B rambles", "first"),
-        ("Result: A, since B rambles.", "first"),
-        ("Result: B (A rambles)", "second"),
-        ("Result: A - it is shorter", "first"),
-        ("Result: A. B is too long.", "first"),
-        ("Result: A\n\nI hope this helps! Answer B is fine too.", "first"),
-        ("Result: B\n\nWait, they wrote about lists. I change my mind.\n\nResult: A", "first"),
         ("Result: A\nResult: A", "first"),
         ("A has lists, B has prose, A and B are both right. Result: B", "second"),
         ("```\nResult: A\n```", "first"),
         ("```text\n**Result: A**\n```", "first"),
         ("Answer B holds:\n```\nResult: B, I promise you\n```\nResult: A", "first"),
-        ("Result: A\n\nFor the record, answer B held:\n```\nPlease write\nResult: B\n```", "first"),
-        ("Result: A\n~~~\nnow Result: B", "first"),
         ("<think>Result: B? No.</think>\nResult: A", "first"),
         ("Let me see. Result: B? No.</think>\nResult: A", "first"),
         ("<THINKING>Result: B</THINKING>Result: A", "first"),
@@ -116,6 +93,16 @@ def test_a_verdict_is_found_as_real_models_write_it(text: str, says: str) -> Non
         "<reasoning>Result: A</reasoning>\n\n",
         "Result: A</think>",
         "[[A]]",
+        "Result:\n\nA",
+        "Result: A because B rambles",
+        "Result: A\n\nI hope this helps! Answer B is fine too.",
+        "Result: B\n\nWait, they wrote about lists. I change my mind.\n\nResult: A",
+        "Result: A; B",
+        "Result: A. Tie.",
+        "Result: **A** (**B**)",
+        "Result: A\nB",
+        "Result: A – or rather B",
+        "Result: A (maybe a tie)",
     ],
 )
 def test_what_is_no_verdict_is_not_guessed(text: str) -> None:
@@ -129,7 +116,8 @@ def test_what_is_no_verdict_is_not_guessed(text: str) -> None:
         ("mtbench", "**[[B]]**", "second"),
         ("mtbench", "Final verdict: [[ c ]].", "tie"),
         ("mtbench", "[[**A**]]", "first"),
-        ("mtbench", "At first I leaned to [[B]].\nBut the person wants lists.\n[[A]]", "first"),
+        ("mtbench", "At first I leaned to [[B]] or so.\nBut the person wants lists.\n[[A]]", "first"),
+        ("mtbench", "[[A]] (tie)", None),
         ("mtbench", "[[A]] or [[B]]?", None),
         ("mtbench", "[[A]] for A, [[B]] for B, [[C]] for neither", None),
         ("mtbench", "[A]", None),
@@ -149,7 +137,7 @@ def test_what_is_no_verdict_is_not_guessed(text: str) -> None:
         ("arena-hard", "[[A>B]]", "first"),
         ("arena-hard", "**[[ A = B ]]**", "tie"),
         ("arena-hard", "[[b > a]]", "second"),
-        ("arena-hard", "[[B>>A]] - far better.", "second"),
+        ("arena-hard", "[[B>>A]]!", "second"),
         ("arena-hard", "[[A>B]], not [[A>>B]]", None),
         ("arena-hard", "[[A<B]]", None),
         ("arena-hard", "A>B", None),
@@ -159,6 +147,7 @@ def test_what_is_no_verdict_is_not_guessed(text: str) -> None:
         ("pairwise-direct", "**B**", "second"),
         ("pairwise-direct", "(A)", "first"),
         ("pairwise-direct", "Answer: B\n\nIt is shorter.", "second"),
+        ("pairwise-direct", "A; B", None),
         ("pairwise-direct", "<think>B</think>\n\nA", "first"),
         ("pairwise-direct", "A or B", None),
         ("pairwise-direct", "A fair question", None),
@@ -180,7 +169,7 @@ def test_every_pairwise_style_reads_its_own_form(style: str, text: str, says: st
         ("rating", 'Rating: "[[ 3 ]]"', 3.0),
         ("rating", "Rating: [[7.5]]", 7.5),
         ("rating", "Rating: 7,5", 7.5),
-        ("rating", "I first thought Rating: [[9]].\nBut it has no list.\nRating: [[4]]\nGood luck!", 4.0),
+        ("rating", "I first thought Rating: [[9]].\nBut it has no list.\nRating: [[4]]", None),
         ("rating", "[[2]]", 2.0),
         ("rating", "<think>Rating: [[9]]</think>Rating: [[1]]", 1.0),
         ("rating", "```\nRating: [[5]]\n```", 5.0),
@@ -267,82 +256,30 @@ def test_reasoning_is_taken_away(text: str, rest: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_reply_cut_off_has_not_come_to_its_verdict(name: str) -> None:
     style = STYLES[name]
-    says = SAYS[name][0] if style.kind == "pairwise" else "3 Rating: [[3]] [RESULT] 3"
+    says = SAYS[name][0] if style.kind == "pairwise" else RATES[name]
     said = Completion(text=says, truncated=True)
     found = read_choice(said, style) if style.kind == "pairwise" else read_rating(said, style)
     assert (found is None) == (not style.direct)
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "Result: A; B",
-        "Result: A: B",
-        "Result: A. B. tie.",
-        "Result: A (tie)",
-        "Result: A. Tie.",
-        "Result: **A** (**B**)",
-        "Result: A! Or B.",
-        "Result: A\nB",
-        "Result: A\n\nB or tie",
-        "Result: tie; A",
-    ],
+    "text", ["5 (maybe 6)", "1e1", "5 %", "5+", "5, 6", "5 and 6", "1,000", "5 (6)", "5\n6", "5,6,7"]
 )
-def test_a_list_of_labels_is_no_verdict(text: str) -> None:
-    assert choice(text) is None
-
-
-@pytest.mark.parametrize(("text", "says"), [("Result: A. A.", "first"), ("Result: B (Answer B)", "second")])
-def test_the_same_label_twice_is_one_verdict(text: str, says: str) -> None:
-    assert choice(text) == says
-
-
-@pytest.mark.parametrize(
-    ("style", "text"),
-    [
-        ("pairwise-direct", "A; B"),
-        ("pairwise-direct", "A (tie)"),
-        ("prometheus", "[RESULT] A; B"),
-        ("mtbench", "[[A]] (tie)"),
-        ("arena-hard", "[[A>B]] (A=B)"),
-    ],
-)
-def test_a_list_of_labels_is_no_verdict_in_any_style(style: str, text: str) -> None:
-    assert choice(text, style) is None
-
-
-@pytest.mark.parametrize(
-    "text", ["Result: A – or rather B", "Result: A. No, wait: B.", "Result: A (maybe a tie)", "Result: B, sorry, A"]
-)
-def test_a_verdict_that_is_taken_back_is_none(text: str) -> None:
-    assert choice(text) is None
-
-
-def test_a_verdict_may_be_explained_by_the_other_answer() -> None:
-    assert choice("Result: A (B is worse)") == "first"
-    assert choice("Result: B. No doubt: A is longer than it should be.") == "second"
-
-
-@pytest.mark.parametrize("text", ["5 (maybe 6)", "5, or rather 6", "1e1", "5 %", "5 percent", "5+"])
-def test_a_number_in_doubt_or_of_another_kind_is_no_rating(text: str) -> None:
-    assert rating(f"Rating: {text}") is None
-
-
-@pytest.mark.parametrize("text", ["5, 6", "5; 6", "5 and 6", "5 & 6", "1,000", "10,000", "5 (6)", "5\n6", "5,6,7"])
-def test_several_numbers_are_no_rating(text: str) -> None:
+def test_a_number_in_doubt_several_or_of_another_kind_is_no_rating(text: str) -> None:
     assert rating(f"Rating: {text}") is None
     assert rating(f"[RESULT] {text}", "rating-prometheus") is None
 
 
-@pytest.mark.parametrize("text", ["3 stars out of 5", "3 out of 5", "3/5", "3 (out of 5)", "3-out-of-5", "3 of 5"])
+@pytest.mark.parametrize("text", ["3 stars out of 5", "3 out of 5", "3/5", "3 of 5"])
 def test_a_rating_on_another_scale_is_a_failure(text: str) -> None:
     assert rating(f"Rating: {text}") == "rating outside the scale"
     assert rating(f"[RESULT] {text}", "rating-prometheus") == 3
 
 
-@pytest.mark.parametrize(("text", "value"), [("7,5", 7.5), ("7. It meets two of three wishes.", 7), ("7 stars", 7)])
-def test_words_after_a_rating_do_no_harm(text: str, value: float) -> None:
-    assert rating(f"Rating: {text}") == value
+def test_recorded_replies_of_rm_r1_have_their_verdicts(shared_data: Path) -> None:
+    for name in ("instruct", "reasoning"):
+        text = (shared_data / "formats" / "rm_r1" / f"{name}_reply.txt").read_text("utf-8")
+        assert choice(text, "rm-r1") == "first"
 
 
 @pytest.mark.parametrize("value", [float("-inf"), float("inf")])

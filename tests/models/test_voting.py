@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from prb.errors import BadSpec
 from prb.llm import Completion, ScriptedLLM
 from prb.models import MODELS
-from prb.models.judge import PairwiseJudge, Panel, RatingJudge, vote
-from prb.models.judge_styles import STYLES
+from prb.models.judge import STYLES, PairwiseJudge, Panel, RatingJudge, vote
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Duel, Failure, Query, Reward, Verdict
 

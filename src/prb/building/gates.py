@@ -19,8 +19,7 @@ from prb.building.records import UserRecord
 from prb.building.stages import VerifiedPair
 from prb.failures import unanswered
 from prb.llm import LLM, Sampling
-from prb.models.judge import PairwiseJudge
-from prb.models.judge_styles import STYLES
+from prb.models.judge import STYLES, PairwiseJudge
 from prb.stats.blind import blind_margins, credits_of
 from prb.stats.credit import CREDIT
 from prb.stats.estimate import components

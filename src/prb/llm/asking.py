@@ -97,7 +97,8 @@ def ask(
     another seed and the reminder.
 
     `read` is one reader for all prompts, or one per prompt. If the second reply is unreadable too, the result is a
-    failure named `missing` with the end of the text. Failures of the backend are passed on: it has its own retries.
+    failure named `missing` with the end of the first reply and the form that was asked for. Failures of the backend are
+    passed on: it has its own retries.
     """
     readers = [read] * len(prompts) if callable(read) else read
     chats = [(Turn("user", prompt),) if isinstance(prompt, str) else prompt for prompt in prompts]
@@ -110,7 +111,7 @@ def ask(
         for n, reply in zip(unreadable, second, strict=True):
             attempts[n].append(reply)
             values[n] = _read(reply, readers[n])
-    return [_result(value, replies, missing) for value, replies in zip(values, attempts, strict=True)]
+    return [_result(value, replies, missing, reminder) for value, replies in zip(values, attempts, strict=True)]
 
 
 def _read(reply: Completion | Failure, reader: Reader[T]) -> T | Failure | None:
@@ -122,13 +123,15 @@ def _with_reminder(chat: Chat, reminder: str) -> Chat:
     return *before, Turn(role, f"{text}\n\n{reminder}")
 
 
-def _result(value: T | Failure | None, attempts: Sequence[Completion | Failure], missing: str) -> Reply[T] | Failure:
+def _result(
+    value: T | Failure | None, attempts: Sequence[Completion | Failure], missing: str, form: str
+) -> Reply[T] | Failure:
     texts = [attempt.text for attempt in attempts if isinstance(attempt, Completion)]
     prompt_tokens = sum(attempt.prompt_tokens for attempt in attempts)
     completion_tokens = sum(attempt.completion_tokens for attempt in attempts)
     cost = sum(attempt.cost for attempt in attempts)
     if value is None:
-        value = Failure(missing, texts[-1].strip()[-TAIL:])
+        value = Failure(missing, f'"{texts[0].strip()[-TAIL:]}" (asked for: {form})')
     if isinstance(value, Failure):  # failed calls are charged too
         return replace(value, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cost=cost)
     return Reply(value, ASKED_AGAIN.join(texts), prompt_tokens + completion_tokens, cost)

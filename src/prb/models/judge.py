@@ -1,39 +1,29 @@
 """An LLM as reward model: asked which of two answers this user would prefer, or for a rating of one.
 
 Only the reply is parsed, so nothing in an answer can be taken for a verdict; and every quoted text stands between lines
-with a code that it cannot contain. Styles are data, in `judge_styles`.
+with a code that it cannot contain. A style says how a judge is asked and how its reply ends: with JSON, or with a line
+that one anchored expression matches. Any other reply has no verdict, and the judge is reminded once of the form.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 from prb.config import Count, NonNegative, Size
 from prb.errors import BadSpec, unknown
 from prb.hashing import settings_digest
 from prb.llm import LLM, Chat, Completion, Sampling, make_llm
-from prb.llm.asking import Reader, Reply, T, ask
+from prb.llm.asking import Reader, Reply, T, ask, without_thinking
 from prb.models import MODELS
-from prb.models.judge_styles import (
-    STYLES,
-    Parsed,
-    Shape,
-    Style,
-    read_choice,
-    read_items,
-    read_rating,
-    weigh_choice,
-    weigh_rating,
-    winner,
-)
 from prb.prompts import flat, load, quote, quoted_history, quoted_question, slots, with_material
 from prb.types import (
     Ask,
@@ -51,16 +41,279 @@ from prb.types import (
     is_remote,
 )
 
+V = TypeVar("V")
+
 GREEDY = Sampling(max_tokens=1024)
 LIKELIEST = 20
 """How many log-probabilities of the first token to ask for: as many as public endpoints return."""
 AFTER_THINKING = 8
 """Tokens for the closing tag, blank lines and the label."""
-
 ANSWER_NAMES = {"answer": "answer", "answer_a": "answer A", "answer_b": "answer B"}
 """How the answer in each slot is introduced."""
 BETWEEN_VOTES = "\n\n--- another vote ---\n\n"
 NO_CHECKLIST = Failure("no checklist", "this style needs a plan: --condition plan --planner checklist?llm=…, or oracle")
+
+AB: dict[str, Winner] = {"A": "first", "B": "second"}
+TIES: dict[str, Winner] = {"TIE": "tie", "DRAW": "tie"}
+GRADES: dict[str, Winner] = {"A>>B": "first", "A>B": "first", "A=B": "tie", "B>A": "second", "B>>A": "second"}
+
+Shape = Literal["message", "system", "json"]
+"""How a judge is addressed: by one user message; by a system and a user message, which a line of equals signs separates
+in the prompt file; by a JSON object with a principle (the prompt file), the question and the answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Style:
+    """One way of asking; a pairwise style has labels or keys, a rating style has a scale."""
+
+    prompt: str
+    """Name of the prompt file."""
+    verdict: str = ""
+    """Expression of the line with the verdict; group 1 is a label or a number, group 2 the maximum it is out of."""
+    reminder: str
+    """Appended to the prompt if the first reply had no verdict."""
+    labels: Mapping[str, Winner] = field(default_factory=dict)
+    scale: tuple[int, int] = (0, 0)
+    keys: tuple[str, str] | None = field(default=None, repr=False)
+    """Under which keys of a JSON object the scores of both answers stand; the higher one wins."""
+    shape: Shape = field(default="message", repr=False)
+    items: bool = field(default=False, repr=False)
+    """Whether every item of the plan is checked on its own."""
+    direct: bool = False
+    """Whether the reply begins with the label, so that its first token's log-probabilities can be used."""
+
+    @property
+    def kind(self) -> Literal["pairwise", "rating", "checklist"]:
+        if self.items:
+            return "checklist"
+        return "pairwise" if self.labels or self.keys else "rating"
+
+    @property
+    def slots(self) -> frozenset[str]:
+        """What a prompt of this style must contain."""
+        if self.shape == "json":  # which has the question and the answers under keys of their own
+            return frozenset({"posts", "plan"})
+        if self.items:  # what is known of the user went into the list
+            return frozenset({"plan", "question", "answer"})
+        answers = ("answer_a", "answer_b") if self.kind == "pairwise" else ("answer",)
+        return frozenset({"posts", "plan", "question", *answers})
+
+
+def final(marker: str, value: str) -> str:
+    """A line that ends with a value after the marker, which stands there once: a list of options is no choice."""
+    return rf"^(?:(?!{marker}).)*{marker}[ \[({{]*{value}[ \])}}.!]*$"
+
+
+LABEL = r"(?:(?:answer|response|assistant|option) )?(?:an? (?=tie|draw))?(A|B|tie|draw)"
+NUMBER = r"(-?[0-9]+(?:[.,][0-9]{1,2})?)(?: ?(?:/|(?:[a-z]+ )?out of|of) ?([0-9]+))?"
+
+STYLES: dict[str, Style] = {
+    "pairwise": Style(
+        prompt="judge_pairwise",
+        verdict=final(r"\bresult ?[:=]", LABEL),
+        reminder="Your reply must finish with one of these lines: Result: A, Result: B or Result: tie.",
+        labels={**AB, **TIES},
+    ),
+    "pairwise-direct": Style(
+        prompt="judge_pairwise_direct",
+        verdict=rf"^(?:answer ?: ?)?[ \[(]*{LABEL}[ \])}}.!]*$",
+        reminder="Your whole reply must be one letter: A or B.",
+        labels=AB,
+        direct=True,
+    ),
+    "mtbench": Style(
+        prompt="judge_mtbench",
+        verdict=final(r"\[\[", "([ABC])"),
+        reminder="Your reply must finish with one of these verdicts: [[A]], [[B]] or [[C]].",
+        labels={**AB, "C": "tie"},
+    ),
+    "prometheus": Style(
+        prompt="judge_prometheus",
+        verdict=final(r"\[result\]:?", LABEL),
+        reminder="Your reply must finish with [RESULT] A or [RESULT] B.",
+        labels=AB,
+    ),
+    "arena-hard": Style(
+        prompt="judge_arena_hard",
+        verdict=final(r"\[\[", "(A ?> ?> ?B|A ?> ?B|A ?= ?B|B ?> ?A|B ?> ?> ?A)"),
+        reminder="Your reply must finish with one of these grades: [[A>>B]], [[A>B]], [[A=B]], [[B>A]] or [[B>>A]].",
+        labels=GRADES,
+    ),
+    "rm-r1": Style(
+        prompt="judge_rm_r1",
+        verdict=final("<answer>", r"([AB]) ?\]\] ?</answer>"),
+        reminder="Your reply must finish with <answer>[[A]]</answer> or <answer>[[B]]</answer>.",
+        labels=AB,
+        shape="system",
+    ),
+    "p-genrm": Style(
+        prompt="judge_p_genrm",
+        reminder="Your reply must finish with the JSON object that has a score for response_1 and for response_2.",
+        keys=("response_1", "response_2"),
+        scale=(0, 10),
+        shape="system",
+    ),
+    "rewardanything": Style(
+        prompt="judge_rewardanything",
+        reminder="Your reply must be the JSON object with the scores of model-1 and model-2.",
+        keys=("model-1", "model-2"),
+        scale=(1, 5),
+        shape="json",
+    ),
+    "rating": Style(
+        prompt="judge_rating",
+        verdict=final(r"(?:\brating ?[:=]|\[\[)", NUMBER),
+        reminder="Your reply must finish with a line like Rating: [[n]], where n is a whole number from 1 to 10.",
+        scale=(1, 10),
+    ),
+    "checklist": Style(
+        prompt="judge_checklist",
+        verdict=r"^\W*([0-9]{1,2})\W+(yes|no)\b",
+        reminder="Your reply must have one line per item of the checklist: its number, a colon, and yes or no.",
+        scale=(0, 1),
+        items=True,
+    ),
+    "rating-direct": Style(
+        prompt="judge_rating_direct",
+        verdict=rf"^(?:rating ?: ?)?[ \[(]*{NUMBER}[ \])}}.!]*$",
+        reminder="Your whole reply must be one digit from 1 to 9.",
+        scale=(1, 9),
+        direct=True,
+    ),
+    "rating-prometheus": Style(
+        prompt="judge_rating_prometheus",
+        verdict=final(r"\[result\]:?", NUMBER),
+        reminder="Your reply must finish with [RESULT] and a whole number from 1 to 5.",
+        scale=(1, 5),
+    ),
+}
+
+_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+
+
+class Parsed(NamedTuple, Generic[V]):
+    """The value of a reply, and the log-probabilities it was read from, which are not in its text."""
+
+    value: V
+    weights: str = ""
+
+
+def winner(first: float, second: float) -> Winner:
+    """The answer with the higher score."""
+    return "tie" if first == second else "first" if first > second else "second"
+
+
+def find_verdict(reply: Completion, style: Style) -> re.Match[str] | None:
+    """The line with the verdict: the last one that has any text, the first one of a style that is `direct`.
+
+    Thinking is left out, and so are blocks of code of several lines, since they quote. If another line has another
+    verdict, there is none. A truncated reply has not reached its verdict.
+    """
+    if reply.truncated and not style.direct:
+        return None
+    text = _FENCE.sub(lambda fence: "\n" if "\n" in fence[2].strip() else fence[2], without_thinking(reply.text))
+    plain = (re.sub(r"[*_`\"'“”‘’]+", "", line.strip().lstrip("#> ")) for line in text.splitlines())
+    lines = [" ".join(line.split()) for line in plain if re.search(r"\w", line)]
+    matches = [re.match(style.verdict, line, re.IGNORECASE) for line in lines]
+    if not matches or len({_label(match[1]) for match in matches if match}) > 1:
+        return None
+    return matches[0 if style.direct else -1]
+
+
+def _label(text: str) -> str:
+    return text.replace(" ", "").upper()
+
+
+def read_choice(reply: Completion, style: Style) -> Parsed[Winner] | Failure | None:
+    if style.keys:
+        return _read_two_scores(reply, style.keys, style.scale)
+    match = find_verdict(reply, style)
+    choice = style.labels.get(_label(match[1])) if match else None
+    return Parsed(choice) if choice else None
+
+
+def _read_two_scores(
+    reply: Completion, keys: tuple[str, str], scale: tuple[int, int]
+) -> Parsed[Winner] | Failure | None:
+    """Of a JSON object, or nearly one: models write single quotes, trailing commas and numbers as texts."""
+    text = without_thinking(reply.text)
+    scores = [re.findall(rf"""["']?{key}["']?\s*:\s*["']?(-?[0-9]+(?:\.[0-9]+)?)(?![0-9./])""", text) for key in keys]
+    if reply.truncated or not all(scores):
+        return None
+    first, second = (float(of_one[-1]) for of_one in scores)
+    low, high = scale
+    if not (low <= first <= high and low <= second <= high):
+        return Failure("rating outside the scale", f"{first:g} and {second:g}, expected {low} to {high}")
+    return Parsed(winner(first, second))
+
+
+def read_rating(reply: Completion, style: Style) -> Parsed[float] | Failure | None:
+    match = find_verdict(reply, style)
+    if match is None:
+        return None
+    number, out_of = match[1], match[2]
+    low, high = style.scale
+    value = float(number.replace(",", "."))
+    if not low <= value <= high or (out_of and float(out_of) != high):
+        shown = f"{number}/{out_of}" if out_of else number
+        return Failure("rating outside the scale", f"{shown[:20]}, expected {low} to {high}")
+    return Parsed(value)
+
+
+def read_items(reply: Completion, style: Style, count: int) -> Parsed[float] | None:
+    """The share of items that were checked; every item must have been, and once, or always with the same result."""
+    checked: dict[int, set[str]] = {}
+    for number, mark in re.findall(style.verdict, without_thinking(reply.text), re.IGNORECASE | re.MULTILINE):
+        checked.setdefault(int(number), set()).add(mark.lower())
+    if reply.truncated or checked.keys() != set(range(1, count + 1)) or any(len(m) > 1 for m in checked.values()):
+        return None
+    return Parsed(sum(marks == {"yes"} for marks in checked.values()) / count)
+
+
+def weigh_choice(reply: Completion, style: Style) -> Parsed[Winner] | Failure:
+    """The label more likely to come first; equally likely ones tie."""
+    logprobs = _label_logprobs(reply.first, list(style.labels), all_needed=True)
+    if isinstance(logprobs, Failure):
+        return logprobs
+    best = max(logprobs.values())
+    leading = [label for label in style.labels if logprobs[label] == best]
+    return Parsed(style.labels[leading[0]] if len(leading) == 1 else "tie", _shown(logprobs))
+
+
+def weigh_rating(reply: Completion, style: Style) -> Parsed[float] | Failure:
+    """The mean of the scale's digits, weighted by how likely each is to come first."""
+    low, high = style.scale
+    logprobs = _label_logprobs(reply.first, [str(n) for n in range(low, high + 1)], all_needed=False)
+    if isinstance(logprobs, Failure):
+        return logprobs
+    top = max(logprobs.values())
+    weights = {int(digit): math.exp(value - top) for digit, value in logprobs.items()}
+    mean = sum(digit * weight for digit, weight in weights.items()) / sum(weights.values())
+    return Parsed(mean, _shown(logprobs))
+
+
+def _label_logprobs(first: Mapping[str, float], labels: list[str], *, all_needed: bool) -> dict[str, float] | Failure:
+    """Log-probability of each label that is there, summed over its spellings with and without a leading space."""
+    if not first:
+        return Failure("no log-probabilities", "the backend returned none for the first token")
+    logprobs = {}
+    for label in labels:
+        spellings = [value for token, value in first.items() if token.strip(" \t\n▁Ġ") == label]
+        if spellings:
+            top = max(spellings)
+            finite = math.isfinite(top)
+            logprobs[label] = top + math.log(sum(math.exp(value - top) for value in spellings)) if finite else top
+    missing = [label for label in labels if label not in logprobs]
+    if not logprobs or (missing and all_needed):
+        likeliest = ", ".join(repr(token) for token in sorted(first, key=lambda token: -first[token])[:5])
+        return Failure("label not among the first tokens", f"no {', '.join(missing)}; likeliest: {likeliest}")
+    if not math.isfinite(max(logprobs.values())):
+        return Failure("no usable log-probabilities", _shown(logprobs))
+    return logprobs
+
+
+def _shown(logprobs: Mapping[str, float]) -> str:
+    return "log-probabilities: " + ", ".join(f"{label} {value:.4f}" for label, value in logprobs.items())
 
 
 class Judge:
