@@ -15,8 +15,6 @@ from prb.types import (
     Failure,
     Outcome,
     Pair,
-    Post,
-    Profile,
     Query,
     Rating,
     Reward,
@@ -105,25 +103,6 @@ def test_an_outcome_is_written_as_one_line_of_json() -> None:
     assert row["scores"] == [1.0, None]
     assert (row["credit"], row["failure"], row["post_ids"]) == (None, None, ["a"])
     assert list(row) == [field.name for field in dataclasses.fields(Outcome)]
-
-
-def test_a_history_reads_like_a_tuple_of_posts() -> None:
-    profile = Profile([{"text": "Tea."}, {"id": 7, "category": "Food", "text": "Rain.", "stars": 5}])
-    posts = (Post("1", "", "Tea."), Post("7", "Food", "Rain."))
-    assert len(profile) == 2
-    assert tuple(profile) == profile.posts == posts
-    assert (profile[0], profile[-1], profile[1:]) == (posts[0], posts[1], posts[1:])
-    assert repr(profile) == repr(posts)
-    with pytest.raises(IndexError):
-        _ = profile[2]
-
-
-def test_histories_are_equal_when_their_posts_are() -> None:
-    first, second = Profile([{"text": "Tea."}]), Profile([{"id": 1, "category": "", "text": "Tea."}])
-    assert first == second == (Post("1", "", "Tea."),)
-    assert hash(first) == hash(second)
-    assert first != Profile([{"text": "Rain."}])
-    assert first != 1
 
 
 class OnlyScores:

@@ -133,7 +133,7 @@ class Replies:
     """Replies by key, in a file that only grows; the last line of a key counts.
 
     A line that cannot be read, torn by a crash or changed by hand, is owed again. Settled replies are shared with other
-    runs through `cache`. A reply that is only a number, as of most models on this machine, is kept as one: a run may
+    runs through `cache`. Of a reply that was taken only what can be taken again is kept, mostly one number: a run may
     have millions.
     """
 
@@ -190,8 +190,9 @@ class Replies:
     def take(self, key: bytes) -> Reply:
         """The reply; if it is taken again, without what it took, so that nothing is counted twice."""
         reply = self[key]
-        if reply.failure is None and isinstance(reply.value, float | str):
-            self._by_key[key] = reply.value if isinstance(reply.value, float) else Reply(value=reply.value)
+        rest = msgspec.structs.replace(reply, tokens=0, spoken=0, cost=0.0, seconds=0.0)
+        plain = isinstance(rest.value, float) and not (rest.text or rest.cut)
+        self._by_key[key] = rest.value if plain else rest  # type: ignore[assignment]
         return reply
 
     def owed(self, calls: Iterable[Call]) -> list[Call]:
@@ -237,8 +238,7 @@ class Replies:
                 cost=earlier.cost + reply.cost,
                 seconds=earlier.seconds + reply.seconds,
             )
-        plain = isinstance(reply.value, float) and not (reply.tokens or reply.cost or reply.cut or reply.text)
-        self._by_key[key] = reply.value if plain else reply  # type: ignore[assignment]
+        self._by_key[key] = reply
 
     def _settled(self, reply: Reply) -> bool:
         """Whether there is nothing to gain from asking again."""

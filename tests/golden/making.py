@@ -49,18 +49,15 @@ def build(prb: Shell) -> Json:
     with endpoint() as server:
         prb.ok("build", *words, "--seed", 2, "--quiet", "--out", "out")
         made = prb.files("out", "config.json", "card.json", "pairs.jsonl", "rejects.jsonl", "gates.jsonl", "state.json")
-        return {"estimate": estimate, **made, "log": summarize_log(prb), "requests": server.requests()}
+        return {"estimate": estimate, **made, "replies": summarize_replies(prb), "requests": server.requests()}
 
 
-def summarize_log(prb: Shell) -> Json:
-    """Fields and stages of the log, and a digest of what its keys are made of, beside the address of the server."""
-    log = prb.read("out/log.jsonl")
-    calls = "\n".join(sorted(json.dumps([call["prompt"], call["sampling"]]) for call in log))
-    return {
-        "fields": sorted({field for call in log for field in call}),
-        "stages": dict(sorted(Counter(call["stage"] for call in log).items())),
-        "sha256 of calls": hashlib.sha256(calls.encode()).hexdigest(),
-    }
+def summarize_replies(prb: Shell) -> Json:
+    """How many replies each stage has, and a digest of what they say."""
+    replies = prb.read("out/replies.jsonl")
+    texts = "\n".join(sorted(str(reply["value"]) for reply in replies))
+    stages = Counter(reply["model"] for reply in replies)
+    return {"stages": dict(sorted(stages.items())), "texts": hashlib.sha256(texts.encode()).hexdigest()}
 
 
 def build_example(prb: Shell) -> Json:
@@ -69,7 +66,7 @@ def build_example(prb: Shell) -> Json:
     command = (ROOT / "examples/build/README.md").read_text("utf-8").split("```sh\n")[1].split("```")[0]
     words = command.replace("\\\n", " ").replace('"', "").split()[1:]
     card = prb.ok(*words, "--quiet", "--json").json
-    kept = ("pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json", "log.jsonl", "hub/README.md")
+    kept = ("pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json", "replies.jsonl", "hub/README.md")
     return {"stdout": card, "sha256": {name: prb.sha256(f"examples/build/out/{name}") for name in kept}}
 
 

@@ -126,7 +126,8 @@ def evaluate_judges(prb: Shell) -> Json:
         prb.ok(
             "evaluate", "--max-failed", 1, "--dataset", data, *named, *conditions, "--k", 2, "--quiet", "--out", "run"
         )
-        cached = prb.ok("cache", "stats", "--json").json["entries"]
+        entries = prb.ok("cache", "stats", "--json").json["entries"]
+        cached = {name.partition("@")[0]: count for name, count in entries.items()}
         return {**prb.files("run", "config.json", "outcomes.jsonl"), "requests": server.requests(), "cached": cached}
 
 

@@ -359,16 +359,6 @@ def test_personal_data_is_masked_for_a_judge_elsewhere(remote: bool, write_jsonl
     assert ("ann@example.org" in seen, "[e-mail]" in seen) == (not remote, remote)
 
 
-def test_a_finished_run_is_not_asked_again(write_jsonl: Write, tmp_path: Path) -> None:
-    config = settings(write_jsonl([make_row(n) for n in (1, 2, 3)]), tmp_path / "run", batch=1)
-    one = ScriptedLLM("Result: A")
-    evaluate(config, models={"mine": PairwiseJudge(one, STYLES["pairwise"])})
-    lines = (tmp_path / "run" / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "run" / "outcomes.jsonl").write_bytes(b"".join(lines[:6]))
-    two = ScriptedLLM("Result: A")
-    evaluate(config, models={"mine": PairwiseJudge(two, STYLES["pairwise"])})
-    assert two.requests == one.requests[12:]
-    assert len(one.requests) == 3 * 3 * 2
 
 
 def test_the_fingerprint_covers_all_that_a_verdict_depends_on(tmp_path: Path) -> None:
