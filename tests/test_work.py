@@ -156,7 +156,7 @@ def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     notes = Notes()
     with open_replies(tmp_path, notes, no_cache=True) as replies:
         assert (replies.unreadable, len(replies)) == (3, 0)
-    assert notes.notes == ["3 lines of replies.jsonl cannot be read; these calls are made again"]
+    assert notes.notes == ["3 lines of replies.jsonl cannot be read; what they replied to is asked again"]
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,8 @@ def open_replies(folder: Path, progress: Progress, *, no_cache: bool = False, re
     if cache and cache.problem:
         progress.note(f"{cache.problem}; continuing without it")
     if replies.unreadable:
-        progress.note(f"{replies.unreadable} lines of {REPLIES} cannot be read; these calls are made again")
+        lines = "1 line" if replies.unreadable == 1 else f"{replies.unreadable} lines"
+        progress.note(f"{lines} of {REPLIES} cannot be read; what they replied to is asked again")
     if len(replies):
         progress.note(f"resuming: {len(replies):,} replies are there")
     return replies

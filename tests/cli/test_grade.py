@@ -29,6 +29,7 @@ def test_answers_are_graded_and_the_grader_says_what_it_is_worth(prb: Prb, answe
     assert sorted(p.name for p in (tmp_path / "run").iterdir() if p.name != ".lock") == [
         "config.json",
         "grades.jsonl",
+        "replies.jsonl",
         "summary.json",
     ]
 
@@ -37,7 +38,7 @@ def test_a_second_call_grades_nothing_and_prints_the_same(prb: Prb, answers: Pat
     words = ["grade", "--answers", answers, "--grader", ALWAYS, "--out", tmp_path / "run"]
     first, second = prb(*words), prb(*words)
     assert (first.code, second.out) == (0, first.out)
-    assert "resuming: 8 of 8 answers are graded" in second.err
+    assert "resuming: 8 replies are there" in second.err
     assert "To validate it: prb grade --validate" in first.out
 
 
@@ -53,7 +54,7 @@ def test_a_validation_prints_its_table(prb: Prb, write_jsonl: Write, tmp_path: P
     said = prb(*words, "--out", tmp_path / "run", "--quiet")
     assert said.code == 0
     row = next(line.split() for line in said.out.splitlines() if line.strip().startswith("all "))
-    assert row == ["all", "50.0", "[0.3,", "99.7]", "4", "4", "0"]  # all tied; two couples say little of the next
+    assert row == ["all", "50.0", "[0.4,", "99.6]", "4", "4", "0"]  # all tied; two couples say little of the next
     assert "Against human grades, 4 answers: 66.7" in said.out
     assert "Graded again under another seed, 8 answers: 100.0" in said.out
 

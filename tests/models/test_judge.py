@@ -359,8 +359,6 @@ def test_personal_data_is_masked_for_a_judge_elsewhere(remote: bool, write_jsonl
     assert ("ann@example.org" in seen, "[e-mail]" in seen) == (not remote, remote)
 
 
-
-
 def test_the_fingerprint_covers_all_that_a_verdict_depends_on(tmp_path: Path) -> None:
     own = tmp_path / "own.txt"
     own.write_text("{posts}{plan}{question}{answer_a}{answer_b} Write Result: A or Result: B.")

@@ -121,7 +121,7 @@ def test_the_fingerprint_follows_the_content_and_never_the_path(write_jsonl: Wri
         ([{"pair": "r1", "score": "high"}], "line 1: score: Input should be a valid number"),
         ([{"pair": "r1", "score": 1, "answer": -1}], "line 1: answer: Input should be greater than or equal to 0"),
         ([{"pair": "r1", "verdict": "A"}], "line 1: verdict: Input should be 'first', 'second', 'tie'"),
-        ([{"pair": "r1", "verdict": "tie", "condition": "oracel"}], "line 1: condition: Input should be 'none'"),
+        ([{"pair": "r1", "verdict": "tie", "condition": "oracel"}], "line 1: condition: unknown"),
         ([["r1", 1]], "line 1: must be an object"),
         ([], "holds no scores"),
     ],

@@ -79,7 +79,7 @@ def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
         outcomes = Outcomes(dataset.index.ids, [(m, c) for m in settings.names for c in settings.condition])
         progress.begin("merging", total=len(dataset) * len(settings.model))
         lines = read_outcome_lines(parts)
-        with writing_outcomes(folder) as file:
+        with writing_outcomes(folder) as write:
             for model in settings.names:
                 for batch in chunks(dataset.index.ids, settings.batch):
                     for key in ((model, condition, pair) for condition in settings.condition for pair in batch):
@@ -88,7 +88,7 @@ def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
                                 f"no shard has {key[0]!r} under {key[1]!r} on row {key[2]!r}; run them again"
                             )
                         outcomes.read(orjson.loads(lines[key]), "an outcome of a shard")
-                        file.write(lines[key])
+                        write(lines[key])
                     progress.advance(len(batch))
         summary, users = summarize(settings, dataset, outcomes)
         run.finish({USERS: users, SUMMARY: summary})

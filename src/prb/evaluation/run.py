@@ -7,13 +7,13 @@ is loaded at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from prb import __version__
 from prb.batches import rarely_collecting
@@ -135,9 +135,9 @@ class Job:
         ):
             start = RunStart(verb=config.verb, folder=folder, settings=about["evaluate"], dataset=about["dataset"])
             self.hooks.tell("on_run_start", start)
-            with writing_outcomes(folder) as file:
+            with writing_outcomes(folder) as write:
                 for name, spec in map(split_alias, config.model):
-                    self._evaluate_model(self._evaluator(run, executor, name, spec), replies, breaker, outcomes, file)
+                    self._evaluate_model(self._evaluator(run, executor, name, spec), replies, breaker, outcomes, write)
             summary, users = summarize(config, dataset, outcomes)
             run.finish({USERS: users, SUMMARY: summary})
         self.hooks.tell("on_result", RunResult(folder=folder, summary=summary))
@@ -178,7 +178,12 @@ class Job:
         return ComparerOutcomes(name, model, builder, both_orders=both, seed=config.seed, **about)
 
     def _evaluate_model(
-        self, evaluator: Evaluator, replies: Replies, breaker: Breaker, outcomes: Outcomes, file: BinaryIO
+        self,
+        evaluator: Evaluator,
+        replies: Replies,
+        breaker: Breaker,
+        outcomes: Outcomes,
+        write: Callable[[bytes], None],
     ) -> None:
         total, done, tally = len(self.dataset), 0, Tally(self.progress)
         self.progress.begin(evaluator.name, total=total)
@@ -186,8 +191,7 @@ class Job:
         batches = ask_missing(plan, replies, evaluator.asked, breaker) if evaluator.asked else (b for b, _ in plan)
         for rows in batches:
             derived = [evaluator.outcome(row, replies) for row in rows]
-            file.write(b"".join(map(json_line, derived)))
-            file.flush()  # a report may look at it
+            write(b"".join(map(json_line, derived)))
             outcomes.add(derived)
             tally.add([outcome.failure for outcome in derived], [outcome.cost for outcome in derived])
             size = len(rows) // len(self.config.condition)
@@ -221,19 +225,27 @@ class Job:
 
 
 @contextmanager
-def writing_outcomes(folder: Path) -> Iterator[BinaryIO]:
-    """The file of outcomes, which takes its place once it is whole. If the run stops before that and there is none yet,
-    what is there takes it: a report can show it."""
-    path = folder / OUTCOMES
+def writing_outcomes(folder: Path) -> Iterator[Callable[[bytes], None]]:
+    """A function that appends to the file of outcomes, which takes its place once it is whole. If the run stops before
+    that and there is none yet, what is there takes it: a report can show it."""
+    path, part = folder / OUTCOMES, part_of(folder / OUTCOMES)
     with writing(path):
-        part = part_of(path)
-        try:
-            with part.open("wb") as file:
-                yield file
-        except BaseException:
-            if not (folder / SUMMARY).exists() and part.exists() and part.stat().st_size:
+        file = part.open("wb")
+
+    def write(lines: bytes) -> None:
+        with writing(path):
+            file.write(lines)
+            file.flush()  # a report may look at it
+
+    try:
+        with file:
+            yield write
+    except BaseException:
+        with suppress(OSError):
+            if not (folder / SUMMARY).exists() and part.stat().st_size:
                 part.replace(path)
             else:
                 part.unlink(missing_ok=True)
-            raise
+        raise
+    with writing(path):
         part.replace(path)
