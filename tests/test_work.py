@@ -154,7 +154,7 @@ def test_a_deleted_doubled_or_garbled_line_costs_one_call_not_the_folder(
 def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     (tmp_path / "replies.jsonl").write_bytes(b'{"key": "00", "value": 1e999}\n{"key": "00"}\n{"value": 1}\n')
     notes = Notes()
-    with open_replies(tmp_path, notes, no_cache=True) as replies:
+    with open_replies(tmp_path, notes, cache=False) as replies:
         assert (replies.unreadable, len(replies)) == (3, 0)
     assert notes.notes == ["3 lines of replies.jsonl cannot be read; what they replied to is asked again"]
 
@@ -368,7 +368,7 @@ import sys
 from pathlib import Path
 from tests.test_work import VERBS, Paid
 verb, data, out, folder = sys.argv[1:]
-VERBS[verb](Path(data), Path(out), Paid(folder, pause=0.02), no_cache=True)
+VERBS[verb](Path(data), Path(out), Paid(folder, pause=0.02), cache=False)
 """
 
 
@@ -393,7 +393,7 @@ def test_killed_again_and_again_nothing_is_paid_twice_but_the_batch_under_way(
     calls = Counter((tmp_path / "paid").read_bytes().splitlines())
     repeated = sum(count - 1 for count in calls.values())
     (tmp_path / "calm").mkdir()
-    VERBS[verb](data, tmp_path / "calm" / "out", Paid(str(tmp_path / "calm")), no_cache=True)
+    VERBS[verb](data, tmp_path / "calm" / "out", Paid(str(tmp_path / "calm")), cache=False)
     assert summary(out) == summary(tmp_path / "calm" / "out")
     in_one = Counter((tmp_path / "calm" / "paid").read_bytes().splitlines())
     assert set(calls) == set(in_one)

@@ -38,14 +38,14 @@ _limit: ContextVar[int] = ContextVar("max_fatal", default=MAX_FATAL)
 class FailureConfig(Settings):
     """How models are asked, and what happens when they do not answer."""
 
-    presentation: ClassVar[frozenset[str]] = frozenset({"max_failed", "max_fatal", "no_cache", "retry_failed"})
+    presentation: ClassVar[frozenset[str]] = frozenset({"cache", "max_failed", "max_fatal", "retry_failed"})
 
     max_failed: Share = 0.1
     """Exit 1 if more than this share of a model's rows failed."""
     max_fatal: Count = MAX_FATAL
     """Stop after this many failures in a row that retrying cannot fix: wrong key, unknown model, no connection."""
-    no_cache: bool = False
-    """Ask again what models replied in other runs; by default such replies come from the cache."""
+    cache: bool = True
+    """Use what models replied to the same question in other runs; --no-cache asks again."""
     retry_failed: bool = False
     """Retry all rows that failed; without it, only those that failed because of the endpoint."""
 

@@ -245,12 +245,12 @@ class Replies:
         return reply.failure is None or (reply.kind not in ENDPOINT and not self._retry_failed)
 
 
-def open_replies(folder: Path, progress: Progress, *, no_cache: bool = False, retry_failed: bool = False) -> Replies:
-    """The replies of a run folder; those of other runs are used too unless `no_cache`."""
-    cache = None if no_cache else Cache()
-    replies = Replies(folder / REPLIES, cache, retry_failed=retry_failed)
-    if cache and cache.problem:
-        progress.note(f"{cache.problem}; continuing without it")
+def open_replies(folder: Path, progress: Progress, *, cache: bool = True, retry_failed: bool = False) -> Replies:
+    """The replies of a run folder; with `cache`, those of other runs are used too."""
+    shared = Cache() if cache else None
+    replies = Replies(folder / REPLIES, shared, retry_failed=retry_failed)
+    if shared and shared.problem:
+        progress.note(f"{shared.problem}; continuing without it")
     if replies.unreadable:
         lines = "1 line" if replies.unreadable == 1 else f"{replies.unreadable} lines"
         progress.note(f"{lines} of {REPLIES} cannot be read; what they replied to is asked again")

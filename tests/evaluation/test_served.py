@@ -40,7 +40,7 @@ def test_a_run_whose_server_died_is_resumed_and_equals_an_undisturbed_one(
 
     def run(out: str) -> Any:
         spec = f"rm:=classifier?url={server.url}&cache=false&retries=1&key_env=RM_KEY&concurrency=2"
-        return evaluate(dataset=str(rows), model=(spec,), batch=4, out=tmp_path / out, quiet=True, no_cache=True)
+        return evaluate(dataset=str(rows), model=(spec,), batch=4, out=tmp_path / out, quiet=True, cache=False)
 
     def dies(one: RewardServer, _: Any) -> None:
         if len(one.bodies) > 30:

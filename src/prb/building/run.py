@@ -82,7 +82,7 @@ def build(
     identity = {"build": {"input": config.input}}
     with (
         RunFolder(config.out, identity, scratch=(STATE,)),
-        open_replies(config.out, progress, no_cache=config.no_cache, retry_failed=config.retry_failed) as replies,
+        open_replies(config.out, progress, cache=config.cache, retry_failed=config.retry_failed) as replies,
         breaking(config.max_fatal) as breaker,
     ):
         ledger = Ledger(

@@ -197,7 +197,7 @@ def best_of_n(
     with (
         open_executor(config.engine) as executor,
         RunFolder(folder, identity) as run,
-        open_replies(folder, progress, no_cache=config.no_cache, retry_failed=config.retry_failed) as replies,
+        open_replies(folder, progress, cache=config.cache, retry_failed=config.retry_failed) as replies,
         breaking(config.max_fatal) as breaker,
     ):
         progress.begin(f"loading {config.grader}")

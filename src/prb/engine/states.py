@@ -192,6 +192,7 @@ class PaddedPrefixes:
     def _copied(self, index: Tensor) -> Any:
         """The cache of these rows, repeated as needed: a forward pass appends to the cache it is given."""
         copy = DynamicCache()
+        assert self._cache is not None
         for number, layer in enumerate(self._cache.layers):
             rows = index.to(layer.keys.device)  # the layers of a large model may be on several devices
             copy.update(layer.keys.index_select(0, rows), layer.values.index_select(0, rows), number)

@@ -130,7 +130,7 @@ class Job:
         with (
             open_executor(config.engine) as executor,
             RunFolder(folder, about) as run,
-            open_replies(folder, self.progress, no_cache=config.no_cache, retry_failed=config.retry_failed) as replies,
+            open_replies(folder, self.progress, cache=config.cache, retry_failed=config.retry_failed) as replies,
             breaking(config.max_fatal) as breaker,
         ):
             start = RunStart(verb=config.verb, folder=folder, settings=about["evaluate"], dataset=about["dataset"])

@@ -76,7 +76,7 @@ def grade(
     with (
         open_executor(config.engine) as executor,
         RunFolder(out, job.identity()) as run,
-        open_replies(out, progress, no_cache=config.no_cache, retry_failed=config.retry_failed) as replies,
+        open_replies(out, progress, cache=config.cache, retry_failed=config.retry_failed) as replies,
         breaking(config.max_fatal) as breaker,
     ):
         progress.begin(f"loading {config.grader}")

@@ -182,7 +182,7 @@ class VectorFile:
 
     def texts(self, texts: Sequence[str]) -> list[int]:
         keys = [digest("text", text) for text in texts]
-        return self._positions_of(keys, texts, lambda new: encoded_texts(self._features.texts(new)))
+        return self._positions_of(keys, texts, lambda new: encoded_texts(list(self._features.texts(new))))
 
     def answers(self, asks: Sequence[Ask]) -> list[int]:
         keys = [

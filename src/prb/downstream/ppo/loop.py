@@ -177,8 +177,8 @@ class Trainer:
             kl_price=self.kl,
             length=counts["tokens"] / answers,
             entropy=targets.entropy,
-            **losses,
-            **{name: int(counts[name]) for name in ("samples", "failed", "truncated", "cut")},  # type: ignore[arg-type]
+            **losses,  # type: ignore[arg-type]
+            **{name: int(counts[name]) for name in ("samples", "failed", "truncated", "cut")},
         )
         if self.config.kl_target is not None:
             target, horizon = self.config.kl_target, self.config.kl_horizon
