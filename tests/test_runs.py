@@ -5,17 +5,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
 import pytest
 
 from prb.errors import BadInput, RunConflict
 from prb.runs import (
     CONFIG,
     FORMAT,
-    OUTCOMES,
+    REPLIES,
     SUMMARY,
     USERS,
     RunFolder,
+    append_lines,
     draft,
     read_identity,
     read_json,
@@ -55,9 +55,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def written(folder: Path, n: int = 3) -> bytes:
-    with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
-        run[OUTCOMES].append([outcome(k) for k in range(1, n + 1)])
-    return (folder / OUTCOMES).read_bytes()
+    with RunFolder(folder, CONFIGURED):
+        append_lines(folder / REPLIES, [outcome(k) for k in range(1, n + 1)])
+    return (folder / REPLIES).read_bytes()
 
 
 def ids(rows: Iterator[dict[str, object]]) -> list[object]:
@@ -67,44 +67,9 @@ def ids(rows: Iterator[dict[str, object]]) -> list[object]:
 # appending and resuming
 
 
-def test_lines_are_there_as_soon_as_they_are_appended(folder: Path) -> None:
-    with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
-        assert run[OUTCOMES].count() == 0
-        run[OUTCOMES].append([outcome(1), outcome(2)])
-        assert ids(read_lines(folder / OUTCOMES)) == ["r1", "r2"]
-        run[OUTCOMES].append([outcome(3)])
-        assert run[OUTCOMES].count() == 3
-        assert ids(run[OUTCOMES].lines()) == ["r1", "r2", "r3"]
-
-
-def test_an_outcome_comes_back_with_every_field(folder: Path) -> None:
-    written(folder, 1)
-    [row] = read_lines(folder / OUTCOMES)
-    assert row == orjson.loads(orjson.dumps(outcome(1)))
-
-
-def test_a_resumed_run_goes_on_where_it_stopped(folder: Path) -> None:
-    whole = written(folder, 4)
-    other = folder.with_name("second")
-    written(other, 2)
-    with RunFolder(other, CONFIGURED, journals=(OUTCOMES,)) as run:
-        assert (run[OUTCOMES].count(), run[OUTCOMES].dropped_tail) == (2, False)
-        run[OUTCOMES].append([outcome(3), outcome(4)])
-    assert (other / OUTCOMES).read_bytes() == whole
-
-
-def test_lines_of_an_unfinished_batch_can_be_cut(folder: Path) -> None:
-    whole = written(folder, 3)
-    with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
-        run[OUTCOMES].keep(1)
-        assert ids(run[OUTCOMES].lines()) == ["r1"]
-        run[OUTCOMES].append([outcome(2), outcome(3)])
-    assert (folder / OUTCOMES).read_bytes() == whole
-
-
 def test_finishing_writes_summary_and_users(folder: Path) -> None:
-    with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
-        run[OUTCOMES].append([outcome(1)])
+    with RunFolder(folder, CONFIGURED) as run:
+        append_lines(folder / REPLIES, [outcome(1)])
         run.finish({USERS: {"u1": 1.0}, SUMMARY: {"results": [1]}})
     assert read_json(folder / SUMMARY) == {"results": [1]}
     assert read_json(folder / USERS) == {"u1": 1.0}
@@ -112,46 +77,6 @@ def test_finishing_writes_summary_and_users(folder: Path) -> None:
 
 
 # damage
-
-
-@pytest.mark.parametrize("cut", [1, 5, 60])
-def test_a_torn_last_line_is_dropped_and_written_again(cut: int, folder: Path) -> None:
-    whole = written(folder, 3)
-    (folder / OUTCOMES).write_bytes(whole[:-cut])
-    with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
-        assert run[OUTCOMES].dropped_tail
-        assert ids(run[OUTCOMES].lines()) == ["r1", "r2"]
-        run[OUTCOMES].append([outcome(3)])
-    assert (folder / OUTCOMES).read_bytes() == whole
-
-
-def test_a_torn_first_line_leaves_an_empty_file(folder: Path) -> None:
-    whole = written(folder, 1)
-    (folder / OUTCOMES).write_bytes(whole[:20])
-    with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
-        assert (run[OUTCOMES].dropped_tail, run[OUTCOMES].count()) == (True, 0)
-        run[OUTCOMES].append([outcome(1)])
-    assert (folder / OUTCOMES).read_bytes() == whole
-
-
-def test_a_torn_line_longer_than_a_block_is_dropped_whole(folder: Path) -> None:
-    whole = written(folder, 1)
-    with (folder / OUTCOMES).open("ab") as file:
-        file.write(b'{"text": "' + b"a" * 200_000)
-    with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
-        assert run[OUTCOMES].dropped_tail
-    assert (folder / OUTCOMES).read_bytes() == whole
-
-
-def test_a_damaged_middle_line_is_named_and_never_skipped(folder: Path) -> None:
-    lines = written(folder, 3).splitlines(keepends=True)
-    (folder / OUTCOMES).write_bytes(lines[0] + b'{"pair": \n' + lines[2])
-    with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
-        assert not run[OUTCOMES].dropped_tail
-        rows = run[OUTCOMES].lines()
-        assert next(rows)["pair"] == "r1"
-        with pytest.raises(BadInput, match=r"outcomes.jsonl, line 2 is not a JSON object"):
-            next(rows)
 
 
 # conflicts
@@ -167,21 +92,21 @@ def test_a_second_process_is_kept_out_and_let_in_later(folder: Path) -> None:
         assert holder.stdout.readline() == "locked\n"
         with (
             pytest.raises(RunConflict, match=r"first is being written by another process"),
-            RunFolder(folder, {"seed": 0}, journals=(OUTCOMES,)),
+            RunFolder(folder, {"seed": 0}),
         ):
             pass
         assert (folder / CONFIG).exists()
     finally:
         holder.communicate("done\n")
     assert holder.returncode == 0
-    with RunFolder(folder, {"seed": 0}, journals=(OUTCOMES,)) as run:
-        assert run[OUTCOMES].count() == 0
+    with RunFolder(folder, {"seed": 0}):
+        assert not (folder / REPLIES).exists()
 
 
 def test_another_configuration_is_refused_with_every_key_that_differs(folder: Path) -> None:
     before = written(folder)
     other = {"dataset": "mirror", "seed": 1, "retrieval": {"k": 10, "ranker": "recency"}, "limit": 5}
-    with pytest.raises(RunConflict) as caught, RunFolder(folder, other, journals=(OUTCOMES,)):
+    with pytest.raises(RunConflict) as caught, RunFolder(folder, other):
         pass
     told = str(caught.value).splitlines()
     assert told[0] == f"{folder} was made with other settings; choose another --out or change these back:"
@@ -190,23 +115,23 @@ def test_another_configuration_is_refused_with_every_key_that_differs(folder: Pa
         'retrieval.ranker: "bm25" → "recency"',
         "limit: null → 5",
     ]
-    assert (folder / OUTCOMES).read_bytes() == before
+    assert (folder / REPLIES).read_bytes() == before
     assert read_identity(folder) == {"format": FORMAT, **CONFIGURED}
 
 
 def test_a_refused_run_does_not_stay_locked(folder: Path) -> None:
     written(folder)
-    with pytest.raises(RunConflict), RunFolder(folder, {"seed": 1}, journals=(OUTCOMES,)):
+    with pytest.raises(RunConflict), RunFolder(folder, {"seed": 1}):
         pass
-    with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
-        assert run[OUTCOMES].count() == 3
+    with RunFolder(folder, CONFIGURED):
+        assert len(list(read_lines(folder / REPLIES))) == 3
 
 
 def test_tuples_and_lists_are_the_same_configuration(folder: Path) -> None:
-    with RunFolder(folder, {"models": {}, "conditions": ("none", "profile")}, journals=(OUTCOMES,)) as run:
-        run[OUTCOMES].append([outcome(1)])
-    with RunFolder(folder, {"conditions": ["none", "profile"]}, journals=(OUTCOMES,)) as run:
-        assert run[OUTCOMES].count() == 1
+    with RunFolder(folder, {"models": {}, "conditions": ("none", "profile")}):
+        append_lines(folder / REPLIES, [outcome(1)])
+    with RunFolder(folder, {"conditions": ["none", "profile"]}):
+        assert len(list(read_lines(folder / REPLIES))) == 1
 
 
 def test_a_folder_that_is_no_run_is_left_alone(folder: Path) -> None:
@@ -214,7 +139,7 @@ def test_a_folder_that_is_no_run_is_left_alone(folder: Path) -> None:
     (folder / "thesis.txt").write_text("precious")
     with (
         pytest.raises(RunConflict, match=r"exists and is not a run; choose another --out"),
-        RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)),
+        RunFolder(folder, CONFIGURED),
     ):
         pass
     assert [entry.name for entry in folder.iterdir()] == ["thesis.txt"]
@@ -225,7 +150,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with (
             pytest.raises(BadInput, match=r"cannot be a run folder"),
-            RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)),
+            RunFolder(folder, CONFIGURED),
         ):
             pass
     assert (tmp_path / "file").read_text() == "precious"
@@ -238,11 +163,11 @@ def test_an_empty_folder_may_become_a_run(folder: Path) -> None:
 
 
 def test_a_model_that_changed_under_its_name_is_refused(folder: Path) -> None:
-    with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
+    with RunFolder(folder, CONFIGURED) as run:
         run.confirm_model("embedding", "wordllama-1")
         run.confirm_model("embedding", "wordllama-1")
-        run[OUTCOMES].append([outcome(1)])
-    with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
+        append_lines(folder / REPLIES, [outcome(1)])
+    with RunFolder(folder, CONFIGURED) as run:
         run.confirm_model("lexical", "v1")
         with pytest.raises(
             RunConflict, match=r"model 'embedding' was 'wordllama-1' when the run began and is 'wordllama-2' now"
@@ -255,28 +180,28 @@ def test_a_model_that_changed_under_its_name_is_refused(folder: Path) -> None:
 
 
 def test_a_run_that_fails_before_its_first_outcome_leaves_no_trace(folder: Path) -> None:
-    with pytest.raises(ValueError, match="bad"), RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)):
+    with pytest.raises(ValueError, match="bad"), RunFolder(folder, CONFIGURED):
         raise ValueError("bad input")
     assert not folder.exists()
 
 
 def test_a_run_that_fails_after_its_first_outcome_is_kept(folder: Path) -> None:
     def fail() -> None:
-        with RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)) as run:
-            run[OUTCOMES].append([outcome(1)])
+        with RunFolder(folder, CONFIGURED):
+            append_lines(folder / REPLIES, [outcome(1)])
             raise ValueError("bad luck")
 
     with pytest.raises(ValueError, match="bad"):
         fail()
-    assert ids(read_lines(folder / OUTCOMES)) == ["r1"]
+    assert ids(read_lines(folder / REPLIES)) == ["r1"]
     assert read_identity(folder) == {"format": FORMAT, **CONFIGURED}
 
 
 def test_a_resumed_run_that_fails_at_once_is_kept(folder: Path) -> None:
     before = written(folder)
-    with pytest.raises(ValueError, match="bad"), RunFolder(folder, CONFIGURED, journals=(OUTCOMES,)):
+    with pytest.raises(ValueError, match="bad"), RunFolder(folder, CONFIGURED):
         raise ValueError("bad luck")
-    assert (folder / OUTCOMES).read_bytes() == before
+    assert (folder / REPLIES).read_bytes() == before
 
 
 # small files
@@ -331,3 +256,10 @@ def test_a_folder_of_another_format_is_refused_by_its_version(folder: Path) -> N
         RunFolder(folder, CONFIGURED),
     ):
         pass
+
+
+def test_a_line_that_a_crash_cut_short_spoils_no_other(tmp_path: Path) -> None:
+    append_lines(tmp_path / "lines.jsonl", [{"n": 1}, {"n": 2}])
+    (tmp_path / "lines.jsonl").write_bytes((tmp_path / "lines.jsonl").read_bytes()[:-3])
+    append_lines(tmp_path / "lines.jsonl", [{"n": 3}])
+    assert (tmp_path / "lines.jsonl").read_bytes() == b'{"n":1}\n{"n":\n{"n":3}\n'

@@ -28,7 +28,6 @@ FORMAT = 2
 """Of run folders; a folder without the field is of format 1."""
 REPLIES = "replies.jsonl"
 _PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-_TAIL = 1 << 16
 
 
 def read_json(path: Path) -> Any:
@@ -142,80 +141,14 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
-class Journal:
-    """An append-only JSONL file of complete lines; one cut short by a crash is dropped when it is opened again."""
-
-    dropped_tail: bool
-    """Whether the last line was cut short."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with writing(path):
-            self._file = path.open("ab")
-            self.dropped_tail = self._drop_torn_tail()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def lines(self) -> Iterator[dict[str, Any]]:
-        return read_lines(self.path)
-
-    def count(self) -> int:
-        return count_lines(self.path)
-
-    def keep(self, lines: int) -> None:
-        """Cut the file after this many lines: the rest belongs to a batch that did not finish."""
-        with writing(self.path):
-            with self.path.open("rb") as file:
-                size = sum(len(file.readline()) for _ in range(lines))
-            self._file.truncate(size)
-
-    def append(self, rows: Iterable[Any]) -> None:
-        """One write for all rows, handed to the operating system before they are reported as done."""
-        with writing(self.path):
-            self._file.write(b"".join(map(json_line, rows)))
-            self._file.flush()
-
-    def replace(self, changed: Mapping[int, Any]) -> None:
-        """Rewrite the file atomically with some rows changed, by line counted from 0; `None` leaves a line out."""
-        if not changed:
-            return
-        with draft(self.path) as part, part.open("wb") as new, self.path.open("rb") as old:
-            for number, line in enumerate(old):
-                if number not in changed:
-                    new.write(line)
-                elif changed[number] is not None:
-                    new.write(json_line(changed[number]))
-            new.flush()
-            os.fsync(new.fileno())
-        self._file.close()
-        self._file = self.path.open("ab")
-
-    def sync(self) -> None:
-        with writing(self.path):
-            os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        with suppress(OSError):  # a failed write was reported by `append`
-            self._file.close()
-
-    def _drop_torn_tail(self) -> bool:
-        size = end = self.path.stat().st_size
-        with self.path.open("rb") as file:
-            while end > 0:
-                start = max(0, end - _TAIL)
-                file.seek(start)
-                newline = file.read(end - start).rfind(b"\n")
-                if newline >= 0:
-                    end = start + newline + 1
-                    break
-                end = start
-        if end < size:
-            self._file.truncate(end)
-        return end < size
+def append_lines(path: Path, rows: Iterable[Any]) -> None:
+    """One write for all rows; what a crash left of a line before them stays a line of its own."""
+    with writing(path), path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(b"".join(map(json_line, rows)))
 
 
 class RunFolder:
@@ -223,20 +156,18 @@ class RunFolder:
 
         with RunFolder(out, identity, journals=(OUTCOMES,)) as run:
             run.confirm_model(spec, fingerprint)
-            run[OUTCOMES].append(batch)
             run.finish({SUMMARY: summary})
 
-    `identity` is everything that must be the same for a run to be resumed. `scratch` names files that are worthless
-    without results beside them.
+    `identity` is everything that must be the same for a run to be resumed. `growing` names the file that holds what was
+    done so far; `scratch` files that are worthless without it.
     """
 
     def __init__(
-        self, folder: Path, identity: Mapping[str, Any], *, journals: Sequence[str] = (), scratch: Sequence[str] = ()
+        self, folder: Path, identity: Mapping[str, Any], *, growing: str = REPLIES, scratch: Sequence[str] = ()
     ) -> None:
         self.folder = folder
         self.identity = identity
-        self._names, self._scratch = journals, scratch
-        self._journals: dict[str, Journal] = {}
+        self._growing, self._scratch = growing, scratch
         self._lock = FileLock(folder / LOCK)
 
     def __enter__(self) -> Self:
@@ -250,7 +181,6 @@ class RunFolder:
         try:
             with writing(self.folder):
                 self._adopt()
-                self._journals = {name: Journal(self.folder / name) for name in self._names}
         except BaseException:
             self._lock.release()
             if not (self.folder / CONFIG).exists():  # not our folder: leave nothing in it
@@ -260,22 +190,16 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for journal in self._journals.values():
-            journal.close()
         self._lock.release()
-        if error is None:
+        growing = self.folder / self._growing
+        if error is None or (growing.exists() and growing.stat().st_size):
             return
-        growing = (REPLIES, *self._names)
-        filled = [path.name for path in self.folder.iterdir() if path.name in growing and path.stat().st_size]
-        worthless = [name for name in (*self._scratch, *growing, LOCK, CONFIG) if name not in filled]
+        worthless = (*self._scratch, self._growing, LOCK, CONFIG)
         if all(entry.name in worthless for entry in self.folder.iterdir()):
             with suppress(OSError):  # a read-only folder
                 for name in worthless:
                     (self.folder / name).unlink(missing_ok=True)
                 self.folder.rmdir()
-
-    def __getitem__(self, journal: str) -> Journal:
-        return self._journals[journal]
 
     @property
     def models(self) -> dict[str, str]:
@@ -299,9 +223,7 @@ class RunFolder:
         write_json(self.folder / CONFIG, content)
 
     def finish(self, results: Mapping[str, Any]) -> None:
-        """Sync the journals, then write the results in order: if the last one exists, the run is complete."""
-        for journal in self._journals.values():
-            journal.sync()
+        """Write the results in order: if the last one exists, the run is complete."""
         for name, value in results.items():
             write_json(self.folder / name, value)
 
@@ -339,11 +261,6 @@ def read_result(folder: Path, name: str) -> Any:
     if not (folder / name).exists():
         raise BadInput(f"{folder} is not finished: it has no {name}; run its command again to resume")
     return read_object(folder / name)
-
-
-def count_lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
 
 
 def content_digest(path: Path) -> str:

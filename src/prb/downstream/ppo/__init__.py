@@ -262,6 +262,8 @@ _ANSWER = msgspec.json.Decoder(HeldOutAnswer)
 def read_answers(path: Path) -> dict[tuple[Stage, str], HeldOutAnswer]:
     """Held-out answers by stage and pair. A line that cannot be read is left out: its answer is owed again."""
     answers: dict[tuple[Stage, str], HeldOutAnswer] = {}
+    if not path.exists():
+        return answers
     with path.open("rb") as file:
         for line in file:
             with suppress(msgspec.DecodeError):

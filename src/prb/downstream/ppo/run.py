@@ -46,7 +46,7 @@ from prb.llm import Sampling
 from prb.models import MODELS, check_scorer, execution_of
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
-from prb.runs import SUMMARY, Journal, RunFolder, read_result, writing
+from prb.runs import SUMMARY, RunFolder, append_lines, read_result, writing
 from prb.stats.estimate import Floats, Ints, codes, totals
 from prb.stats.paired import bootstrap_interval, difference
 from prb.types import Estimate, Failure, Pair, Scorer
@@ -79,7 +79,7 @@ def train(config: PpoConfig, *, reward: Scorer | None, grader: Grader | None, pr
         "dataset": {"name": data.name, "split": data.split, "fingerprint": data.fingerprint},
         "planner": prompts.policy.planner.fingerprint,
     }
-    with RunFolder(out, identity, journals=(ANSWERS,)) if main else nullcontext() as folder:
+    with RunFolder(out, identity, growing=ANSWERS) if main else nullcontext() as folder:
         accelerator.wait_for_everyone()
         if (out / SUMMARY).exists():
             if main:
@@ -159,7 +159,7 @@ class LocalRun:
 
     def answer_held_out(self, stage: Stage) -> None:
         if self.folder is not None:
-            self.held_out.answer(stage, self.folder[ANSWERS], self.progress)
+            self.held_out.answer(stage, self.out / ANSWERS, self.progress)
         self.accelerator.wait_for_everyone()
 
     def train(self) -> str | None:
@@ -243,13 +243,13 @@ class HeldOut:
         self.config, self.prompts, self.model = config, prompts, model
         self.grader, self.policy = grader, policy
 
-    def answer(self, stage: Stage, journal: Journal, progress: Progress) -> None:
+    def answer(self, stage: Stage, path: Path, progress: Progress) -> None:
         """Add the lines of a stage that are missing."""
-        done = {pair for answered, pair in read_answers(journal.path) if answered == stage}
+        done = {pair for answered, pair in read_answers(path) if answered == stage}
         missing = [prompt for prompt in self.prompts.held_out if prompt.item.id not in done]
         progress.begin(f"held-out answers {stage} training", total=len(done) + len(missing), done=len(done))
         for batch in chunks(missing, HELD_OUT_BATCH):
-            journal.append([{"stage": stage, **line} for line in self._lines(batch)])
+            append_lines(path, [{"stage": stage, **line} for line in self._lines(batch)])
             progress.advance(len(batch))
 
     def check_answers_before(self, path: Path) -> None:
