@@ -95,7 +95,7 @@ def evaluate(
     checked = EvaluateConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, models=models, hooks=hooks, progress=shown)
-    result = Evaluation(finished.folder, finished.summary)
+    result = Evaluation(finished.folder, finished.summary, full=checked.full)
     with _carrying(result):
         check_failures(result.typed, checked.max_failed)
         require(checked.require or "", result.typed)

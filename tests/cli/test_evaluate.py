@@ -29,12 +29,33 @@ def stored(folder: Path) -> dict[str, Any]:
 def test_a_run_prints_its_table_and_where_it_is(prb: Prb, data: Path, tmp_path: Path) -> None:
     said = prb("evaluate", "--dataset", data, "--model", "length", "--out", tmp_path / "run")
     assert said.code == 0
-    for part in ("5 rows, 5 users, 3 clusters", "length", "40.0", "person effect", f"prb report {tmp_path / 'run'}"):
+    for part in (
+        "5 pairs · 5 users in 3 clusters",
+        "length",
+        "40.0 → 40.0",
+        "○ not shown",
+        f"prb report {tmp_path / 'run'}",
+    ):
         assert part in said.out
     assert "length: 5 to go" in said.err
     assert names(tmp_path / "run") == [
         *(".lock", "config.json", "outcomes.jsonl", "replies.jsonl", "summary.json", "users.json")
     ]
+
+
+def test_the_answer_comes_first_and_all_numbers_on_request(prb: Prb, tmp_path: Path) -> None:
+    words = ["evaluate", "--model", "random", "--model", "reader", "--quiet", "--out", tmp_path / "run"]
+    short, full = prb(*words).out.splitlines(), prb(*words, "--full").out.splitlines()
+    answer = [
+        "reader knows whose preference it judges.",
+        "reader: right in 100.0 % of the pairs with the user's own history and in 53.8 % with somebody else's.",
+        "mirror, split test: 240 pairs · 40 users in 20 clusters · detects control from about 9 points",
+    ]
+    assert short[:3] == full[:3] == answer
+    assert short[6] == "reader   53.8 → 100.0    +46.3  [39.4, 52.8]  ● personalizes  <0.001"
+    assert "For comparison: random 50.0 (user-blind)." in short
+    assert len(short) < len(full)
+    assert "person effect" in full[4]
 
 
 def test_json_is_the_summary_and_nothing_else(prb: Prb, data: Path, tmp_path: Path) -> None:
@@ -199,7 +220,7 @@ def test_bad_rows_can_be_skipped_and_it_says_how_many(prb: Prb, write_jsonl: Wri
     said = prb("evaluate", "--dataset", data, "--model", "length", "--skip-bad", "--out", tmp_path / "run")
     assert said.code == 0
     assert "left out 2 rows with errors" in said.err
-    assert "1 clusters; 2 rows with errors left out" in said.out
+    assert "2 rows with errors left out" in said.out
 
 
 def test_a_file_without_a_good_row_is_refused_even_then(prb: Prb, write_jsonl: Write, tmp_path: Path) -> None:

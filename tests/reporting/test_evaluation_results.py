@@ -11,8 +11,10 @@ import pytest
 
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.reporting.evaluation_results import comparison, evaluation_table
-from prb.types import Failure
+from prb.reporting.evaluation_results import Evaluation, comparison, evaluation_table, verdict, verdict_table
+from prb.reporting.format import layout
+from prb.summary import Contrast, Summary
+from prb.types import Estimate, Failure
 from tests.conftest import make_row, make_twins
 from tests.runs import by_length, settings
 
@@ -96,6 +98,141 @@ def test_ratings_have_their_own_table(write_jsonl: Write, tmp_path: Path) -> Non
     assert table.columns[:3] == ("model", "condition", "alignment")
     # one user gives no interval
     assert table.rows == (("mine", "none", "1.000", "0.000", "1.000", "1.000", "1.000", "1", "0"),)
+
+
+@pytest.fixture
+def found(write_jsonl: Write, tmp_path: Path) -> Callable[..., Evaluation]:
+    """The result of a run of these models, given accuracy with somebody else's history and own, and p after Holm."""
+
+    def make(full: bool = False, **models: tuple[float, float, float]) -> Evaluation:
+        scorers = {name: ScriptedScorer(by_length) for name in models}
+        run = evaluate(settings(write_jsonl(make_twins(1)), tmp_path / "run", model=tuple(models)), models=scorers)
+        summary = Summary.read(run.summary)
+        for name, (others, own, _) in models.items():
+            for condition, value in (("shuffled", others), ("profile", own)):
+                result = summary.result(name, condition)
+                assert result is not None
+                result.metrics["accuracy"] = Estimate(value=value, low=value - 0.1, high=value + 0.1, n=240)
+        summary.contrasts = [
+            Contrast(
+                model=name, kind="control", value=own - others, low=own - others - 0.05, high=own - others + 0.05, p=p,
+                n=240, test="none" if p == 1 else "sign-flip", smallest_detectable=0 if p == 1 else 0.09, p_holm=p,
+            )
+            for name, (others, own, p) in models.items()
+        ]  # fmt: skip
+        return Evaluation(run.folder, summary.as_json(), full)
+
+    return make
+
+
+def test_the_answer_comes_first_and_says_not_shown_instead_of_no(found: Callable[..., Evaluation]) -> None:
+    result = found(
+        lexical=(0.488, 0.492, 0.9), reader=(0.538, 1.0, 0.0001), random=(0.5, 0.5, 1), third=(0.5, 0.56, 0.06)
+    )
+    assert result.verdict is not None
+    headline, best, rest, size = str(result.verdict).split("\n")
+    assert headline == "1 of 3 models knows whose preference it judges."
+    assert best == (
+        "reader: right in 100.0 % of the pairs with the user's own history and in 53.8 % with somebody else's."
+    )
+    assert rest == "For third and lexical no difference is shown."
+    assert size.endswith("set.jsonl: 2 pairs · 2 users in 1 clusters · detects control from about 9 points")
+    assert str(result).startswith(headline)
+
+
+@pytest.mark.parametrize(
+    ("models", "headline", "says"),
+    [
+        ({"one": (0.5, 0.7, 0.001)}, "one knows whose preference it judges.", "right in 70.0 %"),
+        ({"one": (0.5, 0.7, 0.2)}, "one is not shown to know whose preference it judges.", "; no difference is shown."),
+        (
+            {"one": (0.5, 0.7, 0.2), "two": (0.5, 0.6, 0.3)},
+            "None of 2 models is shown to know whose preference it judges.",
+            "For two no difference is shown.",
+        ),
+        (
+            {"one": (0.5, 0.7, 0.01), "two": (0.5, 0.8, 0.02)},
+            "2 of 2 models know whose preference they judge.",
+            "A difference is also shown for one.",
+        ),
+        (
+            {"one": (0.5, 0.7, 0.01), "wrong": (0.8, 0.3, 0.001)},
+            "1 of 2 models knows whose preference it judges.",
+            "With wrong somebody else's history is right more often than the user's own.",
+        ),
+        (
+            {f"m{n}": (0.5, 0.6 - n / 100, 0.2) for n in range(6)},
+            "None of 6 models is shown to know whose preference it judges.",
+            "For 5 more models no difference is shown.",
+        ),
+        (
+            {"random": (0.5, 0.5, 1)},
+            "random is not shown to know whose preference it judges.",
+            "no difference is shown",
+        ),
+    ],
+)
+def test_the_conclusion_follows_the_corrected_tests(
+    models: dict[str, Any], headline: str, says: str, found: Callable[..., Evaluation]
+) -> None:
+    told = found(**models).verdict
+    assert told is not None
+    assert told.headline == headline
+    assert says in " ".join(told.sentences)
+
+
+def test_the_short_table_is_sorted_by_control_and_folds_user_blind_models(found: Callable[..., Evaluation]) -> None:
+    models = {"random": (0.5, 0.5, 1), "low": (0.5, 0.52, 0.9), "length": (0.5, 0.5, 1), "high": (0.4, 0.9, 0.0001)}
+    (table,) = found(**models).tables()
+    assert table.columns == ("model", "other's → own", "control", "95 %", "verdict", "p")
+    assert table.rows == (
+        ("high", "40.0 → 90.0", "+50.0", "[45.0, 55.0]", "● personalizes", "<0.001"),
+        ("low", "50.0 → 52.0", "+2.0", "[-3.0, 7.0]", "○ not shown", "0.900"),
+    )
+    assert table.title == "1 of 2 models knows whose preference it judges."
+    assert "For comparison: random, length 50.0 (user-blind)." in table.notes
+    (full,) = found(full=True, **models).tables()
+    assert full.columns[:4] == ("model", "none", "profile", "shuffled")
+    assert [row[0] for row in full.rows] == list(models)
+    assert (full.title, full.lead) == (table.title, table.lead)
+
+
+def test_the_short_table_fits_80_columns(found: Callable[..., Evaluation]) -> None:
+    models = {"a model whose name is much longer than the others": (0.5, 1.0, 0.0001), "short": (0.5, 0.4, 0.9)}
+    (table,) = found(**models).tables()
+    lines = layout(table, 80)
+    assert max(map(len, lines)) <= 80
+    assert any("50.0 → 100.0" in line and "● personalizes  <0.001" in line for line in lines)
+
+
+def test_failures_are_a_column_of_the_short_table(summary: dict[str, Any]) -> None:
+    typed = Summary.read(summary)
+    told = verdict(typed)
+    assert told is not None
+    table = verdict_table(typed, told)
+    assert table.columns[-1] == "failed"
+    assert {row[0]: row[-1] for row in table.rows} == {"long": "0", "shy": "6"}
+    assert "Failed under profile: 2 × busy (shy)." in table.notes
+
+
+def test_without_control_models_are_ranked_by_accuracy(write_jsonl: Write, tmp_path: Path) -> None:
+    models = {"short": ScriptedScorer(lambda ask: -by_length(ask)), "long": ScriptedScorer(by_length)}
+    rows = [make_row(1, chosen="a longer answer", rejected="short")]
+    config = settings(write_jsonl(rows), tmp_path / "run", model=tuple(models), condition=("none",))
+    run = evaluate(config, models=models)
+    (table,) = Evaluation(run.folder, run.summary).tables()
+    assert table.title.endswith("was not measured: it takes profile and shuffled.")
+    assert table.columns == ("model", "none")
+    assert [row[0] for row in table.rows] == ["long", "short"]
+
+
+def test_ratings_have_no_verdict(write_jsonl: Write, tmp_path: Path) -> None:
+    row = {"user": "u", "question": "?", "profile": [], "answer": "a", "rating": 0.5}
+    config = settings(write_jsonl([row]), tmp_path / "run", task="ratings", condition=("none",))
+    run = evaluate(config, models={"mine": ScriptedScorer(by_length)})
+    result = Evaluation(run.folder, run.summary)
+    assert result.verdict is None
+    assert result.tables() == [evaluation_table(run.summary)]
 
 
 def comparison_row(**changes: Any) -> dict[str, Any]:

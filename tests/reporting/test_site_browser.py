@@ -60,6 +60,21 @@ def test_every_page_is_quiet_safe_and_fits_a_screen_and_a_phone(visit: Open, sit
         assert window.page.evaluate("parseFloat(getComputedStyle(document.body).fontSize)") >= 16
 
 
+def test_the_board_begins_with_the_verdict_and_is_ranked_by_control(visit: Open, site: Path) -> None:
+    window = visit(site)
+    found = window.page.locator("#verdict").inner_text()
+    assert found.startswith("None of 3 models is shown to know whose preference it judges.")
+    assert "7 pairs · 7 users in 4 clusters" in found
+    assert window.page.locator("th[aria-sort=descending]").inner_text().startswith("control")
+    row = window.page.locator("table.board tbody tr", has_text="knows")
+    assert row.locator("td[data-label=rank]").inner_text() == "1–3"
+    assert "○ not shown" in row.locator("td[data-label=control]").inner_text()
+    window.page.select_option("#ranked", "profile")
+    window.page.wait_for_selector("th[aria-sort=descending] button[data-sort=profile]")
+    assert row.locator("td[data-label=group]").inner_text() == "a"
+    window.assert_quiet()
+
+
 def test_the_board_sorts_by_any_column_and_says_so(visit: Open, site: Path) -> None:
     window = visit(site)
     assert models(window) == ["knows", EVIL, LONG, "failing"]  # by profile: 100, 50, 43, nothing
@@ -98,11 +113,11 @@ def test_a_filter_shows_the_numbers_of_its_rows_alone(visit: Open, site: Path) -
     window = visit(site)
     row = window.page.locator("table.board tbody tr", has_text="knows")
     assert row.locator("td[data-label=none]").inner_text().startswith("57.1")
-    assert row.locator("td[data-label=group]").inner_text() == "a"
+    assert row.locator("td[data-label=rank]").inner_text() == "1–3"
     window.page.select_option("#tier", "hard")
     row.locator("td[data-label=none]", has_text="50.0").wait_for()
     assert row.locator("td[data-label=gain]").inner_text().startswith("+50.0")
-    assert row.locator("td[data-label=group]").count() == 0  # tested on all rows only
+    assert row.locator("td[data-label=rank], td[data-label=group]").count() == 0  # tested on all rows only
     window.page.select_option("#category", EVIL)
     row.locator("td[data-label=none]", has_text="100.0").wait_for()
     assert window.page.locator("#tier").input_value() == ""
@@ -144,9 +159,9 @@ def test_a_dot_stands_where_its_number_says(visit: Open, site: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "head", "row"),
     [
-        ("Markdown", "| model | group | none |", r"| <script>alert(1)</script> | a | 50.0 ["),
+        ("Markdown", "| model | rank | control | none |", r"| <script>alert(1)</script> | 1–3 | +0.0 | 50.0 ["),
         ("LaTeX", r"\begin{tabular}{l", r"a-model-with-a-very-long-name?and=many\&options="),
-        ("CSV", "model,group,none,", '<script>alert(1)</script>,a,"50.0 ['),
+        ("CSV", "model,rank,control,none,", '<script>alert(1)</script>,1–3,+0.0,"50.0 ['),
     ],
 )
 def test_the_table_can_be_copied(name: str, head: str, row: str, visit: Open, site: Path) -> None:

@@ -38,7 +38,7 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     """Score reward models on a personalized benchmark. Without arguments: the embedded benchmark and models."""
 
     verb: ClassVar[str] = "evaluate"
-    presentation: ClassVar[frozenset[str]] = frozenset({"require"})
+    presentation: ClassVar[frozenset[str]] = frozenset({"require", "full"})
 
     model: Repeated[Name] = ()
     """Model spec such as `embedding` or `embedding?encoder=minilm`, or `mine.py:Class`. Default: all embedded models.
@@ -69,6 +69,8 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     require: str | None = None
     """Exit 1 unless this holds, e.g. "accuracy>0.6,embedding:control.low>0"; a
     clause without `model:` must hold for every model."""
+    full: bool = False
+    """Print all numbers: every condition with its interval, gain, control, twins, failures."""
 
     @model_validator(mode="after")
     def check_protocol(self) -> Self:

@@ -1,6 +1,7 @@
 """What `prb evaluate`, `prb compare` and `prb audit` return and print.
 
 result = prb.evaluate(model="embedding")
+print(result.verdict)                       # which models know whose preference they judge, in sentences
 result.accuracy("embedding", "profile")     # Estimate(value=0.508, low=0.487, high=0.530, n=240, …)
 result.frame()                              # a pandas DataFrame, one row per model and condition
 result.tables()                             # what the command line prints
@@ -9,9 +10,12 @@ prb.open_run("runs/mirror-1a2b3c4d")        # the same object from its folder
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from prb.errors import BadInput, unknown
 from prb.reporting.format import (
@@ -28,6 +32,7 @@ from prb.reporting.format import (
 )
 from prb.reporting.results import Result, Run, data_frame
 from prb.runs import OUTCOMES, read_lines
+from prb.stats.paired import LEVEL, UNTESTED
 from prb.summary import (
     CONDITIONS,
     MAIN,
@@ -57,8 +62,17 @@ UNKNOWN = Estimate(value=None, low=None, high=None, n=0)
 
 
 # --- evaluate ---
+@dataclass(frozen=True, repr=False)
 class Evaluation(Run):
     """The result of `prb evaluate`, by model and condition; `summary` is the content of summary.json."""
+
+    full: bool = False
+    """Whether `tables` has all numbers."""
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """What the corrected tests show, in sentences; `None` of ratings, which have no such test."""
+        return verdict(self.typed)
 
     @cached_property
     def typed(self) -> Summary:
@@ -135,7 +149,16 @@ class Evaluation(Run):
         return data_frame(rows)
 
     def tables(self) -> Sequence[Table]:
-        return [evaluation_table(self.typed)]
+        table = evaluation_table(self.typed)
+        if self.verdict is None:
+            return [table]
+        if not self.full:
+            table = verdict_table(self.typed, self.verdict) if self.verdict.measured else _ranked(self.typed, table)
+        lead = (*self.verdict.sentences, self.verdict.size)
+        return [table._replace(title=self.verdict.headline, lead=lead)]
+
+    def __str__(self) -> str:
+        return f"{self.verdict}\n\n{super().__str__()}" if self.verdict else super().__str__()
 
     def _model(self, model: str | None) -> str:
         if model is None and len(self.models) == 1:
@@ -145,6 +168,188 @@ class Evaluation(Run):
         return model
 
 
+# --- the verdict ---
+REFERENCES = frozenset({"random", "length", "constant", "aspect-match"})
+"""Models that cannot know the user: other numbers are compared with theirs."""
+NAMED = 4
+"""Models that a sentence names; of more it says how many."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a model stands on control, by the test after Holm's correction."""
+
+    model: str
+    control: Contrast
+    others: float | None
+    """Accuracy with somebody else's history."""
+    own: float | None
+    failed: int
+
+    @property
+    def measured(self) -> bool:
+        return self.control.value is not None
+
+    @property
+    def says(self) -> Literal["personalizes", "reversed", "not shown", "not measured"]:
+        if self.control.value is None:
+            return "not measured"
+        if self.control.p_holm is None or self.control.p_holm >= LEVEL:
+            return "not shown"
+        return "personalizes" if self.control.value > 0 else "reversed"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an evaluation shows: which models are right more often with the user's own history than with another's."""
+
+    headline: str
+    sentences: tuple[str, ...]
+    size: str
+    """What it rests on, and how small a control it could have found."""
+    standings: tuple[Standing, ...]
+    """The one with the most control first."""
+    references: tuple[Standing, ...]
+    """Models that cannot know the user and whose verdicts did not depend on the history."""
+    comparison: str
+    """The numbers of the references, in a sentence."""
+
+    @property
+    def measured(self) -> tuple[Standing, ...]:
+        return tuple(standing for standing in self.standings if standing.measured)
+
+    def __str__(self) -> str:
+        return "\n".join((self.headline, *self.sentences, self.size))
+
+
+def verdict(summary: Summary, references: Collection[str] | None = None) -> Verdict | None:
+    """From the corrected tests of control; `None` of ratings. `references`: those of the models that are baselines."""
+    if summary.task == "ratings":
+        return None
+    if references is None:
+        references = [model for model in summary.models if model.partition("?")[0] in REFERENCES]
+    results = {(result.model, result.condition): result for result in summary.pairs}
+    standings = []
+    for model in summary.models:
+        control = summary.contrasts_of(model).get("control") or Contrast(model=model, kind="control")
+        both = [results.get((model, condition)) for condition in METRICS["control"].needs]
+        own, others = (result.accuracy.value if result else None for result in both)
+        failed = sum(result.failed for result in summary.pairs if result.model == model)
+        standings.append(Standing(model, control, others, own, failed))
+    blind = [s for s in standings if s.model in references and s.control.value == 0 and s.control.test == UNTESTED]
+    if len(blind) == len(standings):
+        blind = []
+    ranked = sorted((s for s in standings if s not in blind), key=lambda s: (not s.measured, -(s.control.value or 0)))
+    measured = [standing for standing in ranked if standing.measured]
+    headline, sentences = _conclusion(summary, measured)
+    comparison = _comparison_line(summary, blind)
+    return Verdict(headline, tuple(sentences), _size(summary, measured), tuple(ranked), tuple(blind), comparison)
+
+
+def _conclusion(summary: Summary, measured: Sequence[Standing]) -> tuple[str, list[str]]:
+    """Says of a difference that no test confirms that it is not shown, never that there is none."""
+    if not measured:
+        own, others = METRICS["control"].needs
+        run = any(contrast.kind == "control" for contrast in summary.contrasts)
+        why = f"no pair has an answer under both {own} and {others}" if run else f"it takes {own} and {others}"
+        return f"Whether a model knows whose preference it judges was not measured: {why}.", []
+    says: dict[str, list[str]] = {}
+    for standing in measured:
+        says.setdefault(standing.says, []).append(standing.model)
+    know, not_shown, reverse = (says.get(kind, []) for kind in ("personalizes", "not shown", "reversed"))
+    best, count = measured[0], len(measured)
+    if count == 1:
+        headline = f"{best.model} {'knows' if know else 'is not shown to know'} whose preference it judges."
+    elif len(know) > 1:
+        headline = f"{len(know)} of {count} models know whose preference they judge."
+    else:
+        found = f"1 of {count} models knows" if know else f"None of {count} models is shown to know"
+        headline = f"{found} whose preference it judges."
+    of = "pairs" if summary.dataset.chance is None else "rows"
+    right = f"{best.model}: right in {percent(best.own)} % of the {of} with the user's own history"
+    right = f"{right} and in {percent(best.others)} % with somebody else's"
+    sentences = [f"{right}{'; no difference is shown' if best.model in not_shown else ''}."]
+    if len(know) > 1:
+        sentences.append(f"A difference is also shown for {_names(know[1:])}.")
+    if rest := [model for model in not_shown if model != best.model]:
+        sentences.append(f"For {_names(rest)} no difference is shown.")
+    if reverse:
+        sentences.append(f"With {_names(reverse)} somebody else's history is right more often than the user's own.")
+    return headline, sentences
+
+
+def _names(models: Sequence[str]) -> str:
+    if len(models) > NAMED:
+        return f"{len(models)} more models"
+    return " and ".join([", ".join(models[:-1]), models[-1]] if len(models) > 1 else models)
+
+
+def _size(summary: Summary, measured: Sequence[Standing]) -> str:
+    data = summary.dataset
+    users = f"{data.users} users" + (f" in {data.clusters} clusters" if data.clusters != data.users else "")
+    parts = [f"{data.label}: {data.rows} {'pairs' if data.chance is None else 'rows'}", users]
+    smallest = max((standing.control.smallest_detectable or 0 for standing in measured), default=0)
+    if smallest:
+        parts.append(f"detects control from about {percent(smallest, 0 if smallest > 0.02 else 1)} points")
+    if data.left_out:
+        parts.append(f"{data.left_out} rows with errors left out")
+    if summary.protocol == "paper":
+        parts.append("procedure of the paper's scripts")
+    return " · ".join(parts)
+
+
+MARKS = {"personalizes": "● personalizes", "reversed": "▽ reversed", "not shown": "○ not shown"}
+
+
+def verdict_table(summary: Summary, found: Verdict) -> Table:
+    """Every model by control, at most 80 columns wide with short names."""
+    failed = any(standing.failed for standing in found.standings)
+    rows = []
+    for standing in found.standings:
+        control = standing.control
+        row = [standing.model, f"{percent(standing.others)} → {percent(standing.own)}"]
+        row += [number(control.value, scale=100, sign=True), bounds(control)]
+        row += [MARKS.get(standing.says, standing.says), p_value(control.p_holm)]
+        rows.append((*row, *([str(standing.failed)] if failed else [])))
+    columns = ("model", "other's → own", "control", "95 %", "verdict", "p", *(["failed"] if failed else []))
+    notes = [found.comparison] if found.comparison else []
+    read = "Accuracy in % with somebody else's history → with the user's own. Control: the difference in points, with"
+    notes.append(f"{read} its 95 % interval and p after Holm. All numbers: --full.")
+    shown = METRICS["control"].needs
+    unmeasured = [msgspec.structs.replace(r, not_measured={}) if r.condition not in shown else r for r in summary.pairs]
+    notes += [*_caveats(summary, summary.shown), *_warnings(summary), *_rows_without_outcome(unmeasured)]
+    return Table(found.headline, columns, tuple(rows), tuple(notes))
+
+
+def _comparison_line(summary: Summary, references: Sequence[Standing]) -> str:
+    """The references: the user-blind ones, and what reading the true rubric gives."""
+    plain: dict[str, list[str]] = {}
+    told = []
+    for standing in references:
+        oracle = summary.result(standing.model, "oracle")
+        value = oracle.accuracy.value if isinstance(oracle, PairResult) else None
+        if value is None or value == standing.own:
+            plain.setdefault(percent(standing.own), []).append(standing.model)
+        else:
+            told.append(f"{standing.model} {percent(value)} (shown the rubric)")
+    blind = [f"{', '.join(models)} {value}" for value, models in plain.items()]
+    parts = [*([f"{'; '.join(blind)} (user-blind)"] if blind else []), *told]
+    return f"For comparison: {'; '.join(parts)}." if parts else ""
+
+
+def _ranked(summary: Summary, table: Table) -> Table:
+    """Without control: the most accurate model first, without columns that hold nothing."""
+    accuracy = {r.model: r.accuracy.value for r in summary.pairs if r.condition == summary.shown}
+    rows = sorted(table.rows, key=lambda row: -(value if (value := accuracy[row[0]]) is not None else -1))
+    kept = [n for n in range(len(table.columns)) if n < 2 or any(row[n] not in NOTHING for row in rows)]
+    columns, *rows = (tuple(row[n] for n in kept) for row in (table.columns, *rows))
+    return table._replace(columns=columns, rows=tuple(rows))
+
+
+NOTHING = {"0", "0.0", "+0.0", MISSING}
+
+
+# --- the table with all numbers ---
 def evaluation_table(content: Summary | Result) -> Table:
     """One row per model, cells such as `63.3 [57.0, 69.2]`, and the columns that this run has."""
     summary = content if isinstance(content, Summary) else Summary.read(content)
@@ -205,6 +410,20 @@ def _has(summary: Summary, metric: Metric) -> bool:
 
 def _notes(summary: Summary, columns: Sequence[Metric], shown: str) -> Iterator[str]:
     """What the reader must know of the columns and of the numbers."""
+    yield from _caveats(summary, shown)
+    contrasts = [metric for metric in columns if metric.needs]
+    others = [metric for metric in columns if not metric.needs]
+    if contrasts:
+        yield "; ".join(f"{metric.label}: {metric.sentence}" for metric in contrasts) + "."
+    if others:
+        yield f"Under {shown}: " + "; ".join(f"{metric.label}: {metric.sentence}" for metric in others) + "."
+    if any(metric.tested for metric in columns):
+        yield "Stars: p < .05, .01, .001 after Holm."
+    yield from _warnings(summary)
+
+
+def _caveats(summary: Summary, shown: str) -> Iterator[str]:
+    """What the reader must know of the data."""
     data, results = summary.dataset, summary.pairs
     if unscored := max((r.indifference.n for r in results if r.indifference), default=0):
         yield f"{unscored} rows whose user's history shows no preference have no right answer and do not count."
@@ -219,14 +438,9 @@ def _notes(summary: Summary, columns: Sequence[Metric], shown: str) -> Iterator[
     for name, meaning in OFFICIAL.items():
         if any(name in result.official for result in results):
             yield f"{name}: {meaning}."
-    contrasts = [metric for metric in columns if metric.needs]
-    others = [metric for metric in columns if not metric.needs]
-    if contrasts:
-        yield "; ".join(f"{metric.label}: {metric.sentence}" for metric in contrasts) + "."
-    if others:
-        yield f"Under {shown}: " + "; ".join(f"{metric.label}: {metric.sentence}" for metric in others) + "."
-    if any(metric.tested for metric in columns):
-        yield "Stars: p < .05, .01, .001 after Holm."
+
+
+def _warnings(summary: Summary) -> Iterator[str]:
     for model in summary.models:
         yield from (f"{model} {warning}." for warning in summary.warnings(model))
 

@@ -43,6 +43,8 @@ class Table(NamedTuple):
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    lead: tuple[str, ...] = ()
+    """Sentences between the title and the table."""
 
 
 # --- numbers ---
@@ -117,7 +119,7 @@ def markdown(table: Table) -> str:
     body = [
         "| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in row) + " |" for row in table.rows
     ]
-    return "\n".join([table.title, "", *head, *body, "", *table.notes]) + "\n"
+    return "\n".join([table.title, "", *(f"{line}\n" for line in table.lead), *head, *body, "", *table.notes]) + "\n"
 
 
 def as_csv(table: Table) -> str:
@@ -154,7 +156,10 @@ def html_table(table: Table) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
     rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
     notes = "".join(f"<p><small>{escape(note)}</small></p>" for note in table.notes)
-    return f"<p>{escape(table.title)}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{notes}"
+    lead = "".join(f"<p>{escape(line)}</p>" for line in table.lead)
+    return (
+        f"<p>{escape(table.title)}</p>{lead}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{notes}"
+    )
 
 
 def latex(table: Table) -> str:
@@ -162,7 +167,7 @@ def latex(table: Table) -> str:
     escape = str.maketrans(LATEX)
     head, *body = [" & ".join(cell.translate(escape) for cell in row) + r" \\" for row in (table.columns, *table.rows)]
     aligned = "".join("r" if numeric else "l" for numeric in _numeric_columns(table))
-    comments = [f"% {line}" for line in (table.title, *table.notes)]
+    comments = [f"% {line}" for line in (table.title, *table.lead, *table.notes)]
     lines = [
         rf"\begin{{tabular}}{{{aligned}}}",
         r"\toprule",
@@ -177,11 +182,11 @@ def latex(table: Table) -> str:
 
 # --- the terminal ---
 GAP = "  "
-NARROWEST = 12
+NARROWEST = 14
 """Characters to which a name or a text may be wrapped before the table is cut into blocks of columns."""
-UNIT = re.compile(r"\[[-+\d., ]+\]\S*|\S+")
-"""What is never broken in a column of numbers: a number, an interval."""
-NUMERIC = re.compile(r"[-+−–<>≈~%$…*\d.,\[\]\s]*(\d[-+eE\d]*)?")
+UNIT = re.compile(r"\S+ → \S+|\[[-+\d., ]+\]\S*|\S+")
+"""What is never broken in a column of numbers: a number, an interval, from one number to another."""
+NUMERIC = re.compile(r"[-+−–→<>≈~%$…*\d.,\[\]\s]*(\d[-+eE\d]*)?")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -194,7 +199,8 @@ def show(*tables: Table) -> None:
     console = Console(soft_wrap=True, highlight=False)
     sections = []
     for table in tables:
-        sections.append(Text(visible("\n".join(_fitted([table.title], width))), style="bold"))
+        title = Text(visible("\n".join(_fitted([table.title], width))), style="bold")
+        sections.append(Text("\n").join([title, *(Text(visible(line)) for line in _fitted(table.lead, width))]))
         sections.append(Text(visible("\n".join(layout(table, width)))))
         if table.notes:
             sections.append(Text(visible("\n".join(_fitted(table.notes, width))), style="dim"))
@@ -262,7 +268,7 @@ class TextColumn:
         self.cells, self.numeric = cells, numeric
         self.natural = max(map(cell_len, cells))
         words = max((cell_len(word) for cell in cells for word in UNIT.findall(cell)), default=0)
-        self.least = words if numeric else min(words, NARROWEST)
+        self.least = words if numeric else min(self.natural if self.natural <= NARROWEST else words, NARROWEST)
 
     def lines(self, row: int, width: int) -> list[str]:
         return wrap(self.cells[row], width, fold=not self.numeric)

@@ -12,17 +12,19 @@ from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
-from msgspec import to_builtins
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
 
 from prb.downstream.correlate import short_name
 from prb.evaluation.metrics import Facts, Rows
 from prb.evaluation.summary import compute
 from prb.models import RECORDED
+from prb.reporting.evaluation_results import REFERENCES, Verdict, verdict
 from prb.reporting.gather import BLIND, FLOORS, DataFile, Entry, Group, Inputs
 from prb.reporting.published import card_of, published_about
 from prb.stats.bias import length_controlled
 from prb.stats.estimate import Bools, Ints, cancels, is_exact
-from prb.stats.paired import LEVEL, correct, difference, flip_rate
+from prb.stats.paired import LEVEL, correct, difference, flip_rate, paired_p
 from prb.stats.ranking import (
     STABILITY_DRAWS,
     accuracies,
@@ -33,7 +35,7 @@ from prb.stats.ranking import (
     split_half,
     without_random,
 )
-from prb.summary import CONDITIONS, METRICS, Metric
+from prb.summary import CONDITIONS, METRICS, Contrast, Metric, Summary
 
 STEPS = 20
 """Positions of the slider on the stability page, from no cluster to half of them."""
@@ -41,6 +43,8 @@ STEPS = 20
 
 def describe(group: Group) -> dict[str, Any]:
     """What every page knows of a dataset and its models."""
+    found = group_verdict(group)
+    references = {standing.model for standing in found.references}
     models = [
         {
             "name": entry.name,
@@ -48,6 +52,7 @@ def describe(group: Group) -> dict[str, Any]:
             "run": entry.run.folder.name,
             "floor": entry.spec in FLOORS,
             "blind": entry.kind in BLIND,
+            "reference": entry.name in references,
             **({"warnings": warnings} if (warnings := list(entry.run.summary.warnings(entry.model))) else {}),
             **({"recorded": True} if entry.kind in RECORDED else {}),
             **({"card": card} if (card := card_of(entry.metadata)) else {}),
@@ -59,6 +64,12 @@ def describe(group: Group) -> dict[str, Any]:
     return {
         "id": group.id,
         "label": group.label,
+        "verdict": {
+            "headline": found.headline,
+            "sentences": [*found.sentences, *([found.comparison] if found.comparison else [])],
+            "size": found.size,
+        },
+        "ranked": "control" if found.measured else None,
         "about": {**to_builtins(group.about), "name": short_name(group.about.name)},  # never a path of this machine
         "conditions": group.conditions,
         "meanings": {name: CONDITIONS[name].shows for name in group.conditions},
@@ -73,6 +84,30 @@ def describe(group: Group) -> dict[str, Any]:
         "tiers": _labels(group, "by_tier"),
         "missing": group.missing,
     }
+
+
+def group_verdict(group: Group) -> Verdict:
+    """What the terminal says of one run, of all models of a group: the tests are corrected over all of them."""
+    about, entries = group.about, group.entries
+    results = [replace(r, model=e.name) for e in entries for c in group.conditions if (r := e.result(c))]
+    contrasts = [
+        {**to_builtins(contrast), "model": entry.name}
+        for entry in entries
+        for contrast in entry.run.summary.contrasts_of(entry.model).values()
+        if METRICS[contrast.kind].tested
+    ]
+    correct(contrasts)
+    summary = Summary(
+        prb=entries[0].run.summary.prb,
+        task="pairs",
+        protocol=entries[0].run.summary.protocol,
+        dataset=replace(about, name=short_name(about.name)),
+        results=results,
+        contrasts=convert(contrasts, list[Contrast]),
+    )
+    found = verdict(summary, [entry.name for entry in entries if entry.kind in REFERENCES])
+    assert found is not None
+    return found
 
 
 def leader(group: Group) -> int:
@@ -98,7 +133,12 @@ def board_data(inputs: Inputs) -> Iterator[DataFile]:
         letters = {condition: _letters(group, condition, tests[condition]) for condition in group.conditions}
         slices = {"all": _all_rows(group), **dict(_slices(group))}
         published = published_about(inputs.published, group.about.name)
-        board = {"slices": slices, "letters": letters, **({"published": published} if published else {})}
+        board = {
+            "slices": slices,
+            "letters": letters,
+            "ranks": control_ranks(group),
+            **({"published": published} if published else {}),
+        }
         yield f"{group.id}/board", board
         yield f"{group.id}/tests", tests
 
@@ -211,6 +251,30 @@ def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
         )
     correct(tests)
     return tests
+
+
+def control_ranks(group: Group) -> list[tuple[int, int] | None]:
+    """By model, the first and the last rank that paired tests of control leave open (every two models, Holm).
+
+    `None` of models without control, and of the references.
+    """
+    ranked = {standing.model for standing in group_verdict(group).measured}
+    own, others = (dict(group.under(condition)) for condition in METRICS["control"].needs)
+    controls = {n: own[n].credit - others[n].credit for n in own if n in others and group.entries[n].name in ranked}
+    seed = group.entries[0].run.settings.seed
+    tests: list[dict[str, Any]] = []
+    for (i, x), (j, y) in combinations(controls.items(), 2):
+        both = ~(np.isnan(x) | np.isnan(y))
+        p, test = paired_p(x[both], y[both], group.clusters[both], seed=seed) if both.any() else (None, "none")
+        better = (i, j) if np.sum(x[both] - y[both]) > 0 else (j, i)
+        tests.append({"better": better, "p": p, "test": test, "p_holm": None})
+    correct(tests)
+    sure = [test["better"] for test in tests if test["p_holm"] is not None and test["p_holm"] < LEVEL]
+    ahead, behind = ([pair[side] for pair in sure] for side in (1, 0))
+    return [
+        (1 + ahead.count(n), len(controls) - behind.count(n)) if n in controls else None
+        for n in range(len(group.entries))
+    ]
 
 
 def _letters(group: Group, condition: str, tests: Sequence[Mapping[str, Any]]) -> list[str]:

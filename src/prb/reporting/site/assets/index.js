@@ -1,4 +1,4 @@
-// The leaderboard: models × conditions with intervals, gain, control, twins, significance letters.
+// The leaderboard: the verdict, then models × conditions with intervals, control, gain, twins; by control, or as chosen.
 "use strict";
 
 (() => {
@@ -9,7 +9,7 @@
     const slices = ["all", LENGTH, ...data.categories.map((c) => `category:${c}`), ...data.tiers.map((t) => `tier:${t}`)];
     const condition = data.conditions.includes(state.condition) ? state.condition : data.shown;
     const slice = state.length ? LENGTH : state.tier ? `tier:${state.tier}` : state.category ? `category:${state.category}` : "all";
-    const [key, order] = (state.sort || `${condition}.down`).split(".");
+    const [key, order] = (state.sort || `${state.condition || !data.ranked || slice === LENGTH ? condition : data.ranked}.down`).split(".");
     return { condition, slice: slices.includes(slice) ? slice : "all", q: state.q || "", sort: { key, down: order !== "up" } };
   }
 
@@ -19,7 +19,8 @@
     return data.models.map((model, n) => {
       const numbers = board.slices[v.slice][n];
       return {
-        n, model, numbers, letters: v.slice === "all" ? board.letters[v.condition][n] : "",
+        n, model, numbers, letters: v.slice === "all" && v.sort.key !== data.ranked ? board.letters[v.condition][n] : "",
+        rank: v.slice === "all" && v.sort.key === data.ranked ? board.ranks[n] : null,
         accuracy: numbers.accuracy,
         metrics: Object.fromEntries(data.metrics.map((m) => [m.key, m.needs.length ? numbers[m.key] : numbers[m.key][v.condition]])),
         failed: Object.values(numbers.accuracy).reduce((sum, e) => sum + e.failed, 0),
@@ -30,15 +31,19 @@
   function columns(data, all) {
     const found = [{ key: "model", label: "model", left: true, of: (r) => r.model.name.toLowerCase(), text: (r) => r.model.name }];
     if (all.some((r) => r.letters)) found.push({ key: "group", label: "group", left: true, title: "models that share a letter do not differ significantly", of: (r) => r.letters, text: (r) => r.letters });
+    if (all.some((r) => r.rank)) found.push({ key: "rank", label: "rank", left: true, title: `the ranks by ${data.ranked} that the tests leave open`, of: (r) => (r.rank ? r.rank[0] : null), text: ranks });
+    const measured = data.metrics.filter((m) => all.some((r) => r.metrics[m.key])).map((m) => (
+      { key: m.key, label: m.label, title: m.says, of: (r) => value(r.metrics[m.key]), text: (r) => shown(m, r.metrics[m.key]), more: m.needs.length ? (r) => bounds(r.metrics[m.key]) : null }));
+    found.push(...measured.filter((m) => m.key === data.ranked));
     for (const c of data.conditions) found.push({ key: c, label: c, title: data.meanings[c], of: (r) => value(r.accuracy[c]), text: (r) => interval(r.accuracy[c]) });
-    for (const m of data.metrics) {
-      if (!all.some((r) => r.metrics[m.key])) continue;
-      found.push({ key: m.key, label: m.label, title: m.says, of: (r) => value(r.metrics[m.key]), text: (r) => shown(m, r.metrics[m.key]), more: m.needs.length ? (r) => bounds(r.metrics[m.key]) : null });
-    }
+    found.push(...measured.filter((m) => m.key !== data.ranked));
     if (all.some((r) => r.failed)) found.push({ key: "failed", label: "failed", of: (r) => r.failed, text: (r) => count(r.failed) });
     return found;
   }
 
+  const ranks = (r) => (!r.rank ? "–" : r.rank[0] === r.rank[1] ? String(r.rank[0]) : `${r.rank[0]}–${r.rank[1]}`);
+  const LEVEL = 0.05;
+  const says = (e) => (value(e) === null || e.p_holm === null || e.p_holm === undefined ? null : e.p_holm >= LEVEL ? "○ not shown" : e.value > 0 ? "● personalizes" : "▽ reversed");
   const shown = (m, e) => (value(e) === null ? "–" : (m.unit === "points" ? points(e.value) : m.unit === "share" ? percent(e.value) : e.value.toFixed(3)) + (m.tested ? stars(e.p_holm) : ""));
   const bounds = (c) => (value(c) === null || c.low === null ? "" : `[${points(c.low)}, ${points(c.high)}]`);
 
@@ -97,7 +102,7 @@
     return { drawn, cols, shown };
   }
 
-  const natural = (key) => key !== "model" && key !== "group";  // numbers best first, names from a
+  const natural = (key) => !["model", "group", "rank"].includes(key);  // numbers best first, names from a
 
   function cell(data, column, r, v) {
     if (column.key === "model") {
@@ -108,8 +113,12 @@
     }
     if (column.key === "group") return h("span", { class: "letters" }, column.text(r));
     const estimate = r.accuracy[column.key];
-    if (!estimate) return column.more && column.more(r) ? [column.text(r), h("small", { class: "quiet" }, column.more(r))] : column.text(r);
-    return h("span", { class: column.key === v.condition ? "lit" : null }, percent(estimate.value),
+    const lit = column.key === v.sort.key || (column.key === v.condition && v.sort.key !== data.ranked) ? "lit" : null;
+    if (!estimate) {
+      return [h("span", { class: lit }, column.text(r)), column.more && column.more(r) ? h("small", { class: "quiet" }, column.more(r)) : null,
+        column.key === data.ranked && !r.model.reference && says(r.metrics[column.key]) ? h("small", { class: "says" }, says(r.metrics[column.key])) : null];
+    }
+    return h("span", { class: lit }, percent(estimate.value),
       h("small", { class: "quiet" }, value(estimate) === null || estimate.low === null ? "" : `[${percent(estimate.low)}, ${percent(estimate.high)}]`));
   }
 
@@ -154,7 +163,8 @@
       if (there) said.push(`${m.label}${m.needs.length ? "" : ` under ${v.condition}`}: ${m.says}.`);
     }
     if (data.metrics.some((m) => m.tested)) said.push("Stars: p < .05, .01, .001 after Holm over the models. Within a category or tier contrasts have intervals but no tests.");
-    if (data.models.length > 1) said.push(v.slice === "all" ? `Group: models that share a letter do not differ significantly under ${v.condition} (paired tests of every two models, Holm, 5 %).` : "Groups are shown for all rows only.");
+    if (data.ranked) said.push(`● the difference is shown, ○ not shown: by p after Holm, 5 %. Rank: the ranks by ${data.ranked} that paired tests of every two models leave open.`);
+    if (data.models.length > 1 && v.sort.key !== data.ranked) said.push(v.slice === "all" ? `Group: models that share a letter do not differ significantly under ${v.condition} (paired tests of every two models, Holm, 5 %).` : "Groups are shown for all rows only.");
     if (data.models.some((m) => m.protocol === "paper")) said.push("Some runs reproduce the procedure of the paper's scripts, including its errors, for comparison with published numbers.");
     for (const m of data.models) for (const warning of m.warnings || []) said.push(`${m.name} ${warning}.`);
     said.push("Lines: floors are trivial baselines; the ceiling is the best model that is shown the true rubric.");
@@ -168,10 +178,14 @@
     const condition = h("select", { id: "condition", onchange: () => go({ condition: condition.value, sort: null }) });
     const equal = h("input", { type: "checkbox", id: "length", onchange: () => go({ length: equal.checked ? "1" : null, tier: null, category: null }) });
     const search = h("input", { type: "search", id: "q", placeholder: "model name", oninput: () => go({ q: search.value }, { replace: true }) });
-    const about = h("p", {}), body = h("div", { class: "card boardcard" }), said = h("ul", { class: "notes" }), others = h("div", {});
+    const ranked = h("select", { id: "ranked", onchange: () => go({ sort: `${ranked.value}.down` }) });
+    const body = h("div", { class: "card boardcard" }), said = h("ul", { class: "notes" }), others = h("div", {});
     const label = (text, input) => h("label", {}, text, input);
+    const { headline, sentences, size } = data.verdict;
+    const about = h("div", { id: "verdict" }, h("p", { class: "lead" }, h("b", {}, headline)), sentences.map((s) => h("p", {}, s)), h("p", { class: "soft" }, size),
+      h("details", {}, h("summary", {}, "How to read this"), h("p", {}, "Does a reward model know whose preference it judges? Accuracy counts as personalization only to the extent that the right user's history beats no history and beats another user's history: control is accuracy with the user's own history minus accuracy with somebody else's. That a difference is not shown does not mean that there is none.")));
     const parts = [about, h("div", { class: "controls" },
-      label("Condition", condition), data.categories.length ? label("Category", category) : null, data.tiers.length ? label("Tier", tier) : null,
+      label("Ranked by", ranked), label("Condition", condition), data.categories.length ? label("Category", category) : null, data.tiers.length ? label("Tier", tier) : null,
       label("Search", search), data.missing ? null : h("label", { class: "tick", title: "accuracy at equal length of both answers" }, equal, "length-controlled"), h("span", { class: "end", role: "group", "aria-label": "Copy the table" }, h("span", { class: "quiet", "aria-hidden": "true" }, "copy"), copying(() => current),
         h("button", { type: "button", id: "permalink", title: "Copy the address of this view", onclick: (event) => copy(location.href, event.currentTarget) }, "link"))), body, said, others];
 
@@ -182,9 +196,8 @@
       options(tier, [["", "all"], ...data.tiers.map((t) => [t, words(t)])], kind === "tier" ? name : "");
       equal.checked = v.slice === LENGTH;
       if (search.value !== v.q) search.value = v.q;
-      const a = data.about;
-      put(about, h("b", {}, a.name), ` ${a.split ? `split ${a.split}: ` : ""}${count(a.rows)} pairs, ${count(a.users)} users, ${count(a.clusters)} clusters${a.left_out ? `; ${a.left_out} rows with errors left out` : ""}.`);
       current = grid(data, board, v);
+      options(ranked, current.cols.filter((c) => natural(c.key)).map((c) => [c.key, data.conditions.includes(c.key) ? `accuracy, ${c.label}` : c.label]), v.sort.key);
       put(body, charts.legend(data.conditions.map((c) => ({ name: `${c}: ${data.meanings[c]}`, kind: c }))), h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Leaderboard" }, current.drawn),
         current.shown.length ? null : h("p", { class: "soft" }, "No model has this in its name."));
       put(said, notes(data, v, board).map((text) => h("li", {}, text)));
