@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,13 @@ def test_the_answer_comes_first_and_all_numbers_on_request(prb: Prb, tmp_path: P
     assert "For comparison: random 50.0 (user-blind)." in short
     assert len(short) < len(full)
     assert "person effect" in full[4]
+
+
+def test_the_readme_shows_what_the_first_command_prints(prb: Prb, tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    shown = re.search(r"```text\n(.*?)```", readme, re.S)
+    assert shown
+    assert prb("evaluate", "--quiet", "--out", tmp_path / "run").out.startswith(shown[1])
 
 
 def test_json_is_the_summary_and_nothing_else(prb: Prb, data: Path, tmp_path: Path) -> None:
