@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -158,3 +160,40 @@ def test_a_new_cache_can_be_opened_by_many_at_once(tmp_path: Path) -> None:
         for thread in at_once:
             thread.join()
     assert not failed
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not a database at all, and longer than a header" * 99, b"SQLite format 3\0" + b"x" * 5000]
+)
+def test_a_damaged_file_is_started_anew(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "c.sqlite").write_bytes(content)
+    cache = Cache(tmp_path / "c.sqlite")
+    cache.put("m", {b"a": 1})
+    assert (cache.get([b"a"]), cache.problem) == ({b"a": 1}, None)
+
+
+def test_a_file_of_another_version_is_emptied_and_used(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "c.sqlite")) as old:
+        old.execute("CREATE TABLE outputs (key BLOB, value TEXT)")
+        old.execute("INSERT INTO outputs VALUES (x'61', 'old')")
+        old.commit()
+    cache = Cache(tmp_path / "c.sqlite")
+    assert cache.get([b"a"]) == {}
+    cache.put("m", {b"a": 1})
+    assert Cache(tmp_path / "c.sqlite").get([b"a"]) == {b"a": 1}
+
+
+def test_where_no_cache_can_be_written_nothing_is_found_or_stored_and_it_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cache = Cache(tmp_path / "file" / "c.sqlite")
+    cache.put("m", {b"a": 1})
+    assert cache.get([b"a"]) == {}
+    assert "cannot be used: File exists; set PRB_CACHE to another folder" in str(cache.problem)
+    with pytest.raises(PrbError, match="cannot be used"):
+        cache.stats()
+
+
+def test_a_value_that_is_not_json_counts_as_missing(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "c.sqlite")
+    cache.put_raw("m", {b"a": b"{", b"b": b"2"})
+    assert cache.get([b"a", b"b"]) == {b"b": 2}

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import prb.cache
+from prb.data.load import load
 from prb.errors import BadInput, PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
@@ -256,3 +257,13 @@ def test_past_choices_are_worth_as_much_as_labeled_pairs_and_somebody_elses_noth
     for condition in ("none", "shuffled"):
         assert results[condition]["low"] < 0.55
         assert results[condition]["high"] < results["profile"]["low"]
+
+
+def test_without_a_writable_cache_features_are_computed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("prb.cache.cache_path", lambda: tmp_path / "file" / "cache.sqlite")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    examples = prepare(load("mirror", split="dev", limit=4), make_features("static"), joint=False, k=2, rank="recency")
+    assert len(examples) == 4

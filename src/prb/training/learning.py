@@ -11,6 +11,8 @@ same weights as one that was not.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -33,7 +35,7 @@ from prb.models.personal.features import Features, encoded_texts
 from prb.models.personal.head import Head, Scaler, query_of, require_torch, tensors
 from prb.models.personal.methods import METHODS, Floats, Method, Pairs, Step, Taught, View
 from prb.progress import SILENT, Progress
-from prb.runs import draft, read_json, write_json, writing
+from prb.runs import draft, read_json, write_json
 from prb.stats.estimate import codes, share
 from prb.stats.paired import Twins, person_effect
 from prb.types import Ask, Estimate, Failure, Pair, Query
@@ -119,8 +121,14 @@ def prepare(
     folder = prb.cache.cache_path().parent / "features" / digest(*parts).hex()
     if not _is_whole(folder, k):
         progress.begin(f"features of {dataset.name}", total=len(dataset))
-        with writing(folder):
+        try:
             folder.parent.mkdir(parents=True, exist_ok=True)
+            writable = os.access(folder.parent, os.W_OK)
+        except OSError:
+            writable = False
+        if not writable:  # training needs the vectors, not the cache
+            folder = Path(tempfile.mkdtemp(prefix="prb-features-")) / folder.name
+            progress.note(f"the cache cannot be written; features of {dataset.name} are in {folder.parent}")
         with draft(folder) as part:
             _write(part, dataset, features, joint=joint, k=k, rank=rank, progress=progress)
     index = dataset.index
