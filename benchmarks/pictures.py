@@ -57,7 +57,7 @@ def shoot(
         page.wait_for_selector("body[data-ready]")
         card = page.locator(".boardcard").first.bounding_box() if name == "leaderboard" and size is DESK else None
         clip = {"x": 0, "y": 0, **size, **({"height": card["y"] + card["height"] + 16} if card else {})}
-        page.screenshot(path=DOCS / "report" / f"{name}{suffix}.png", clip=clip)
+        page.screenshot(path=DOCS / "report" / f"{name}{suffix}.png", clip=clip, full_page=card is not None)
 
 
 if __name__ == "__main__":

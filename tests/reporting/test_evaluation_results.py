@@ -158,7 +158,7 @@ def test_the_answer_comes_first_and_says_not_shown_instead_of_no(found: Callable
         (
             {"one": (0.5, 0.7, 0.01), "wrong": (0.8, 0.3, 0.001)},
             "1 of 2 models knows whose preference it judges.",
-            "With wrong somebody else's history is right more often than the user's own.",
+            "wrong is right more often with somebody else's history than with the user's own.",
         ),
         (
             {f"m{n}": (0.5, 0.6 - n / 100, 0.2) for n in range(6)},

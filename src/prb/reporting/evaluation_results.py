@@ -274,7 +274,9 @@ def _conclusion(summary: Summary, measured: Sequence[Standing]) -> tuple[str, li
     if rest := [model for model in not_shown if model != best.model]:
         sentences.append(f"For {_names(rest)} no difference is shown.")
     if reverse:
-        sentences.append(f"With {_names(reverse)} somebody else's history is right more often than the user's own.")
+        are = "is" if len(reverse) == 1 else "are"
+        right_with = "right more often with somebody else's history than with the user's own"
+        sentences.append(f"{_names(reverse)} {are} {right_with}.")
     return headline, sentences
 
 
