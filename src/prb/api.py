@@ -78,21 +78,26 @@ def _carrying(result: Run) -> Iterator[None]:
 def evaluate(
     config: EvaluateConfig | None = None,
     *,
-    models: Models | None = None,
+    models: Models | Sequence[object] | None = None,
     hooks: Sequence[object] = (),
     progress: Progress | None = None,
     **settings: Any,
 ) -> Evaluation:
     """Score reward models on a personalized benchmark; run or resume.
 
-    `models` holds reward models of your own by the name they have in `model`; `hooks` are objects that follow the run
-    (see `prb.hooks`). Raises, with the result attached, `GateFailed` if a `require` condition does not hold, and
-    `TooManyFailures` if more than `max_failed` of the rows failed.
+    `models` lists specs, reward models of your own and plain functions, `fn(prompt, response)` or `fn(asks)`; or it
+    maps the names in `model` to such objects. `dataset` may be a data frame or a list of rows. `hooks` are objects that
+    follow the run (see `prb.hooks`). Raises, with the result attached, `GateFailed` if a `require` condition does not
+    hold, and `TooManyFailures` if more than `max_failed` of the rows failed.
     """
     from prb.evaluation.run import evaluate as run
     from prb.evaluation.summary import check_failures, require
+    from prb.given import as_dataset, as_models
 
-    checked = EvaluateConfig.of(config, settings)
+    if "dataset" in settings:
+        settings["dataset"] = as_dataset(settings["dataset"])
+    specs, models = as_models(models)
+    checked = EvaluateConfig.of(config, {"model": specs, **settings} if specs else settings)
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, models=models, hooks=hooks, progress=shown)
     result = Evaluation(finished.folder, finished.summary, full=checked.full)
@@ -114,28 +119,33 @@ def merge(runs: Sequence[str | Path] | MergeConfig, *, progress: Progress | None
 
 
 @verb(CompareConfig)
-def compare(config: CompareConfig | None = None, **settings: Any) -> Comparison:
-    """Compare two runs pair by pair."""
+def compare(
+    run_a: CompareConfig | str | Path | None = None, run_b: str | Path | None = None, **settings: Any
+) -> Comparison:
+    """Compare two runs pair by pair: `compare("runs/a", "runs/b")`."""
     from prb.evaluation.compare import compare as run
 
-    checked = CompareConfig.of(config, settings)
+    if run_b is not None:
+        settings["run_b"] = run_b
+    first = None if run_a is None else "run_a"
+    checked = CompareConfig.of(run_a, settings, first=first)
     return Comparison(checked.run_a, run(checked))
 
 
 @verb(AuditConfig)
 def audit(
-    config: AuditConfig | None = None,
+    dataset: AuditConfig | str | Path | None = None,
     *,
     models: Models | None = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Audit:
-    """Measure how much of a benchmark needs the user at all; run or resume."""
+    """Measure how much of a benchmark needs the user at all; run or resume: `audit("pairs.jsonl")`."""
     from prb.evaluation.audit import audit as run
     from prb.evaluation.audit import check_failures
     from prb.reporting.figures import write_audit
 
-    checked = AuditConfig.of(config, settings)
+    checked = AuditConfig.of(dataset, settings, first=None if dataset is None else "dataset")
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, models=models, progress=shown)
         write_audit(finished.summary, finished.folder, shown)

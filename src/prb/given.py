@@ -1,0 +1,111 @@
+"""What callers of the Python API have at hand: data frames, lists of rows, models as objects or plain functions."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import marshal
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from prb.errors import BadInput
+from prb.hashing import short_digest
+from prb.runs import write_lines
+from prb.types import Ask, Failure, RewardModel
+
+
+def as_dataset(dataset: Any) -> str:
+    """A name or a path as it is. Rows and data frames are written to a file in `runs/` that is named after its content,
+    so that a run on them can be resumed and reported."""
+    if isinstance(dataset, str | Path):
+        return str(dataset)
+    if hasattr(dataset, "to_dict") and hasattr(dataset, "columns"):
+        rows = dataset.to_dict("records")
+    elif isinstance(dataset, Sequence) and all(isinstance(row, Mapping) for row in dataset):
+        rows = list(dataset)
+    else:
+        raise BadInput(f"dataset must be a name, a path, a data frame or a list of rows, not {type(dataset).__name__}")
+    rows = [{str(name): value for name, value in row.items() if not _missing(value)} for row in rows]
+    try:
+        path = Path("runs") / f"rows-{short_digest(rows)}.jsonl"
+    except TypeError as error:
+        raise BadInput(f"rows must hold texts, numbers, lists and maps: {error}") from None
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        write_lines(path, rows)
+    return str(path)
+
+
+def _missing(value: Any) -> bool:
+    """Data frames fill empty cells with NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def as_models(models: Mapping[str, Any] | Sequence[Any] | None) -> tuple[tuple[str, ...], dict[str, RewardModel]]:
+    """The specs to evaluate, if `models` lists them, and the objects among them by name."""
+    if models is None:
+        return (), {}
+    if isinstance(models, Mapping):
+        return (), {name: _model(model) for name, model in models.items()}
+    if isinstance(models, str) or not isinstance(models, Sequence):
+        models = [models]
+    specs: list[str] = []
+    objects: dict[str, RewardModel] = {}
+    for model in models:
+        if isinstance(model, str):
+            specs.append(model)
+            continue
+        name = model.__name__ if inspect.isroutine(model) or inspect.isclass(model) else type(model).__name__
+        name = "function" if name == "<lambda>" else name
+        taken = sum(spec.partition(" #")[0] == name for spec in specs)
+        specs.append(f"{name} #{taken + 1}" if taken else name)
+        objects[specs[-1]] = _model(model)
+    return tuple(specs), objects
+
+
+def _model(model: Any) -> RewardModel:
+    if inspect.isclass(model):
+        model = model()
+    return FunctionModel(model) if inspect.isroutine(model) else model
+
+
+class FunctionModel:
+    """A plain function as a reward model: of (prompt, response), called for every answer, or of all asks at once.
+
+    Its fingerprint covers its code and what it closes over, so that a changed function is another model.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        required = [
+            parameter
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.default is parameter.empty and parameter.kind in (0, 1)
+        ]
+        if len(required) not in (1, 2):
+            raise BadInput(f"{function.__name__} must take (prompt, response), or a list of asks")
+        self._function, self._one_by_one = function, len(required) == 2
+        self.fingerprint = f"function-{_fingerprint(function)}"
+
+    def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
+        if self._one_by_one:
+            return [self._function(ask.query.question, ask.answer) for ask in asks]
+        return list(self._function(asks))
+
+
+def _fingerprint(function: Any) -> str:
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType):
+        return repr(getattr(function, "__qualname__", function))
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    about = (cells, function.__defaults__, function.__kwdefaults__)
+    plain = marshal.dumps(_without_place(code))
+    return hashlib.sha256(plain + repr(about).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _without_place(code: CodeType) -> CodeType:
+    """The same code wherever in whichever file it is written."""
+    constants = tuple(_without_place(c) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=constants)

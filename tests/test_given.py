@@ -1,0 +1,100 @@
+"""Python input as people have it: frames, rows, objects and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import prb
+from prb.errors import BadInput
+from prb.given import FunctionModel, as_dataset, as_models
+from prb.types import Ask, Query
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "user": f"u{n}",
+        "question": f"How {n}?",
+        "chosen": "Short.",
+        "rejected": "A long answer.",
+        "profile": [f"I like {n}."],
+    }
+    for n in range(6)
+]
+
+
+def shortest(prompt: str, response: str) -> float:
+    return -len(response)
+
+
+class Longest:
+    fingerprint = "longest"
+
+    def score(self, asks: Sequence[Ask]) -> list[float]:
+        return [float(len(ask.answer)) for ask in asks]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_functions_objects_and_specs_are_evaluated_on_rows_at_hand(as_frame: bool) -> None:
+    data: Any = ROWS
+    if as_frame:
+        pandas = pytest.importorskip("pandas", reason="needs the pandas extra")
+        data = pandas.DataFrame([*ROWS[:-1], {**ROWS[-1], "category": "x"}])  # the others have NaN there
+    batch = lambda asks: [0.0 for _ in asks]  # noqa: E731
+    result = prb.evaluate(models=[shortest, Longest(), "length", batch], dataset=data, condition="none", quiet=True)
+    found = {model: result.accuracy(model, "none").value for model in ("shortest", "Longest", "length", "function")}
+    assert found == {"shortest": 1.0, "Longest": 0.0, "length": 0.0, "function": 0.5}
+
+
+def test_rows_are_kept_under_the_digest_of_their_content() -> None:
+    assert as_dataset(ROWS) == as_dataset([dict(reversed(row.items())) for row in ROWS]) != as_dataset(ROWS[1:])
+    assert as_dataset("mirror") == "mirror"
+
+
+@pytest.mark.parametrize("dataset", [3, [1, 2], {"a": 1}, [{"question": object()}]])
+def test_what_is_no_dataset_is_refused_without_printing_it(dataset: Any) -> None:
+    with pytest.raises(BadInput, match=r"dataset must be|rows must hold") as raised:
+        as_dataset(dataset)
+    assert len(str(raised.value)) < 200
+
+
+def test_a_changed_function_is_another_model_and_a_moved_one_is_not() -> None:
+    def scale(by: int) -> Any:
+        def score(prompt: str, response: str) -> float:
+            return by * len(response)
+
+        return score
+
+    prints = [FunctionModel(f).fingerprint for f in (scale(1), scale(1), scale(2), shortest)]
+    assert prints[0] == prints[1]
+    assert len(set(prints)) == 3
+    moved: dict[str, Any] = {}
+    exec("\n\n\ndef f(prompt, response):\n    return -len(response)", moved)
+    exec("def g(prompt, response):\n    return -len(response)", moved)
+    assert FunctionModel(moved["f"]).score([Ask(Query(question="q"), "abc")]) == [-3]
+
+
+def test_models_of_one_name_are_told_apart() -> None:
+    specs, objects = as_models([Longest(), Longest(), "length", lambda p, r: 0.0, lambda p, r: 1.0])
+    assert specs == ("Longest", "Longest #2", "length", "function", "function #2")
+    assert list(objects) == [spec for spec in specs if spec != "length"]
+
+
+def test_a_function_of_three_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"must take \(prompt, response\), or a list of asks"):
+        FunctionModel(lambda a, b, c: 0.0)
+
+
+def test_compare_and_audit_take_their_places_by_position() -> None:
+    one = prb.evaluate(models=[shortest], dataset=ROWS, condition="none", quiet=True)
+    two = prb.evaluate(models=[Longest()], dataset=ROWS, condition="none", quiet=True)
+    compared = prb.compare(one.folder, two.folder, model_a="shortest", model_b="Longest")
+    assert compared.summary["comparisons"][0]["value"] == 1.0
+    assert prb.audit(as_dataset(ROWS), quiet=True).summary["dataset"]["rows"] == 6
