@@ -131,7 +131,7 @@ BON = (
 @pytest.mark.parametrize(
     ("module", "words", "output"),
     [
-        ("datasets", ("evaluate", "--dataset", "hub:owner/name", "--model", "length"), "3 rows"),
+        ("datasets", ("evaluate", "--dataset", "hub:owner/name", "--model", "length"), "3 pairs"),
         ("datasets", ("evaluate", "--dataset", "hub:owner/missing"), "is not in the local cache"),
         ("torch", (*BON, "transformers/tiny", "--model", "likelihood?lm=tiny"), "likelihood?lm=tiny"),
         ("xllamacpp", (*BON, "llamacpp/tiny.gguf"), "llamacpp/tiny.gguf"),

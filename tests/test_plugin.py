@@ -40,7 +40,7 @@ def test_a_plugged_in_metric_and_condition_are_in_the_table_the_gate_the_site_an
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     run = str(tmp_path / "run")
-    words = ["evaluate", "--model", "shortest", "--dataset", "tiny?rows=3", "--quiet", "--out", run]
+    words = ["evaluate", "--model", "shortest", "--dataset", "tiny?rows=3", "--quiet", "--full", "--out", run]
     words += ["--condition", "newest", "--condition", "profile"]
     done = prb(*words, "--require", "confident@newest>=1", env=environment)
     assert done.returncode == 0, done.stderr

@@ -85,6 +85,7 @@ def test_the_board_sorts_by_any_column_and_says_so(visit: Open, site: Path) -> N
     window.page.wait_for_selector("th[aria-sort=descending] button[data-sort=model]")
     assert models(window) == ["knows", "failing", LONG, EVIL]
     window.page.click("th button[data-sort=shuffled]")
+    window.page.wait_for_selector("th[aria-sort] button[data-sort=shuffled]")
     assert models(window)[-1] == "failing"  # without a number, last either way
     window.page.go_back()
     window.page.wait_for_selector("th[aria-sort=descending] button[data-sort=model]")
