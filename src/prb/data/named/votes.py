@@ -78,7 +78,7 @@ def votes(path: str, columns: Columns, voting: Voting) -> Source:
 def recognized(row: Row, path: str) -> Spec | None:
     """The spec that reads a file of such rows, if they are votes on answers in columns of their own.
 
-    Votes whose prompt or user cannot be told are refused, with the columns that there are.
+    A table without a recognizable prompt or user column is refused; the error lists its columns.
     """
     answers = [name for name in row if _ANSWER.fullmatch(name) and not name.lower().startswith("model")]
     choice = next((name for name in row if name.lower() in CHOICES), None)
