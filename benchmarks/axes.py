@@ -71,7 +71,7 @@ class Args:
 
 
 def encoded(dataset: Dataset, features: Features, progress: Progress) -> Examples:
-    return prepare(dataset, features, joint=False, k=K, rank="embedding", progress=progress)
+    return prepare(dataset, features, joint=False, k=K, progress=progress)
 
 
 def effect(head: Any, dataset: Dataset, features: Features, progress: Progress) -> dict[str, Any]:

@@ -101,9 +101,7 @@ def read(dataset: Dataset, features: str, progress: Progress, method: str = "") 
     known = METHODS.make(SETTINGS[method]) if method else None
     joint = bool(known and known.joint)
     posts = joint or features == FEATURES or bool(known and known.uses_posts)
-    return prepare(
-        dataset, make_features(features), joint=joint, k=10 if posts else 0, rank="embedding", progress=progress
-    )
+    return prepare(dataset, make_features(features), joint=joint, k=10 if posts else 0, progress=progress)
 
 
 def fitted(method: str, examples: Examples) -> Learned:
@@ -155,7 +153,7 @@ def mirror(method: str, progress: Progress) -> dict[str, Any]:
     """Settings by cross-validation over the train couples, one look at the test couples."""
     train, test = (rows_of("mirror", part, FEATURES, progress, method) for part in ("train", "test"))
     learning = Learning(epochs=30)
-    tried = sweep([SETTINGS[method]], train, train.readable, learning, 5, progress=progress)
+    tried = sweep([SETTINGS[method]], train, train.readable, learning, progress=progress)
     best = tried[0]
     chosen = Learning(l2=best.l2, epochs=max(1, best.epochs))
     head = learn(best.method, train, train.readable, train.readable[:0], chosen).head

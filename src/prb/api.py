@@ -34,7 +34,7 @@ from prb.reporting.results import BuiltBenchmark, Grading, Run, TrainedModel
 from prb.reporting.site import ReportConfig
 from prb.reporting.submissions import Leaderboard, LeaderboardConfig
 from prb.serving.server import ServeConfig
-from prb.training.config import WHOLE_MODELS, FullConfig, TrainConfig
+from prb.training.config import FullConfig, TrainConfig, config_of
 
 if TYPE_CHECKING:
     from prb.grading import Grader
@@ -206,9 +206,7 @@ def train(
     """Train a reward model that knows whose preference it judges: a head on frozen features, or a whole model."""
     from prb.training.run import train as run
 
-    method = getattr(config, "method", None) or settings.get("method", "")
-    kind: type[TrainConfig | FullConfig] = FullConfig if method in WHOLE_MODELS else TrainConfig
-    checked = kind.of(config, settings)
+    checked = config_of(getattr(config, "method", None) or settings.get("method", "light")).of(config, settings)
     with _shown(progress, checked.quiet) as shown:
         trained = run(checked, progress=shown)
     return TrainedModel(trained.folder, trained.summary)

@@ -49,7 +49,6 @@ def test_json_is_the_card_and_nothing_else(prb: Prb, data: Path, tmp_path: Path)
         (("lihgt",), "did you mean 'light'"),
         (("light?rnak=3",), "rnak"),
         (("bilinear?rank=-3",), "rank='-3'"),
-        (("light", "--folds", "1"), "folds must be at least 2"),
         (("light", "--features", "statics"), "did you mean 'static'"),
         (("light", "--dataset", "nowhere.jsonl"), "nowhere.jsonl"),
         (("light", "--split", "test"), "cannot be tested"),

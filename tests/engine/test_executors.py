@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from prb.data.load import load
@@ -89,17 +87,16 @@ def test_best_of_n_and_grades_are_those_of_a_local_run(data: Path, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_features_are_those_of_a_local_run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_are_those_of_a_local_run(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prb.training.learning.CHUNK", 2)
-    dataset, ways = load(str(data)), {"joint": False, "k": 2, "rank": "recency"}
-    here = prepare(dataset, Letters(), **ways)
-    vectors, rows = np.array(here.vectors), np.array(here.rows)
-    shutil.rmtree(tmp_path / "features")
+    dataset = load(str(data))
+    here = prepare(dataset, Letters(), joint=False, k=2)
     with open_executor(TWO) as executor:
-        there = prepare(dataset, Cached(executor.load(partial(given, Letters()), "letters")), **ways)
-    assert (np.array(there.vectors) == vectors).all()
-    assert (np.array(there.rows) == rows).all()
-    assert (rows[:, 2] < 0).any()  # an answer that cannot be encoded
+        features = Cached(executor.load(partial(given, Letters()), "letters"))
+        there = prepare(dataset, features, joint=False, k=2)
+    assert (there.vectors == here.vectors).all()
+    assert (there.rows == here.rows).all()
+    assert (here.rows[:, 2] < 0).any()  # an answer that cannot be encoded
 
 
 @pytest.mark.usefixtures("cluster")

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import prb.cache
-from prb.data.load import load
 from prb.errors import BadInput, PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.run import evaluate
@@ -98,34 +96,13 @@ def test_training_never_falls_back_to_test_rows(write_jsonl: Callable[..., Path]
         open_training(str(path), None)
 
 
-def test_features_are_computed_once_for_all_methods(
-    write_jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset, features = open_training(str(write_jsonl(rows_of_twelve())), None), make_features("static")
-    first = prepare(dataset, features, joint=False, k=10, rank="embedding")
-    monkeypatch.setattr(type(features), "texts", lambda *_: pytest.fail("computed again"))
-    again = prepare(dataset, features, joint=False, k=10, rank="embedding")
-    np.testing.assert_array_equal(first.vectors, again.vectors)
-    np.testing.assert_array_equal(first.rows, again.rows)
-    assert len(first.vectors) == 4 + 6 + 8  # questions, posts and answers, each text once
-    pairs = first.pairs(np.array([5, 0]), METHODS.make("light"), np.zeros((2, 0)))
+def test_each_text_is_encoded_once(write_jsonl: Callable[..., Path]) -> None:
+    dataset = open_training(str(write_jsonl(rows_of_twelve())), None)
+    examples = prepare(dataset, make_features("static"), joint=False, k=10)
+    assert len(examples.vectors) == 4 + 6 + 8  # questions, posts and answers
+    pairs = examples.pairs(np.array([5, 0]), METHODS.make("light"), np.zeros((2, 0)))
     assert pairs.view.mask.sum() == 6
     assert pairs.user.tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("name", ["about.json", "vectors.f4", "rows.i4"])
-def test_features_that_are_not_whole_are_computed_again(name: str, write_jsonl: Callable[..., Path]) -> None:
-    dataset, features = open_training(str(write_jsonl(rows_of_twelve())), None), make_features("static")
-    first = prepare(dataset, features, joint=False, k=10, rank="embedding")
-    vectors, rows = first.vectors.copy(), first.rows.copy()
-    (stored,) = (prb.cache.cache_path().parent / "features").rglob(name)
-    content = stored.read_bytes()
-    for torn in (b"", content[:-3]):
-        stored.unlink()  # the file in use stays as it is
-        stored.write_bytes(torn)
-        again = prepare(dataset, features, joint=False, k=10, rank="embedding")
-        np.testing.assert_array_equal(vectors, again.vectors)
-        np.testing.assert_array_equal(rows, again.rows)
 
 
 USERS = conflicting_users(users=24, pairs=6, size=5)
@@ -201,7 +178,7 @@ def test_without_held_out_users_it_runs_to_the_end() -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_with_advice() -> None:
-    with pytest.raises(PrbError, match="smaller --lr"):
+    with pytest.raises(PrbError, match=r"the loss is .* in epoch 1; --sweep chooses"):
         learn("pal", USERS.examples, FIT, HELD[:0], replace(SHORT, lr=1e30))
 
 
@@ -257,13 +234,3 @@ def test_past_choices_are_worth_as_much_as_labeled_pairs_and_somebody_elses_noth
     for condition in ("none", "shuffled"):
         assert results[condition]["low"] < 0.55
         assert results[condition]["high"] < results["profile"]["low"]
-
-
-def test_without_a_writable_cache_features_are_computed_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setattr("prb.cache.cache_path", lambda: tmp_path / "file" / "cache.sqlite")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    examples = prepare(load("mirror", split="dev", limit=4), make_features("static"), joint=False, k=2, rank="recency")
-    assert len(examples) == 4

@@ -55,7 +55,7 @@ def test_scores_from_disk_are_the_margins_training_saw(data: str, tmp_path: Path
     train(TrainConfig(method="light", dataset=data, out=tmp_path / "head"))
     model = load_personal(tmp_path / "head")
     features = make_features("static")
-    examples = prepare(open_training(data, None), features, joint=False, k=10, rank="embedding")
+    examples = prepare(open_training(data, None), features, joint=False, k=10)
     pairs = [pair for pair in load(data, split="train") if isinstance(pair, Pair)]
     scores = np.array(model.score([Ask(query_of(p, None, 10), a) for p in pairs for a in p.answers]))
     np.testing.assert_allclose(scores[::2] - scores[1::2], margins(model.head, examples, np.arange(48)), atol=1e-9)
@@ -75,7 +75,7 @@ def test_without_out_the_folder_is_named_after_the_settings(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first, other = (train(method="light?c=0.1", dataset=data, k=k) for k in (10, 3))
+    first, other = (train(TrainConfig(method="light?c=0.1", dataset=data, k=k)) for k in (10, 3))
     assert first.folder.parent == other.folder.parent == Path("runs")
     assert first.folder.name.startswith("train-light-c-0-1-")
     assert first.folder != other.folder
@@ -93,20 +93,20 @@ def test_a_checkpoint_that_a_crash_left_beside_the_card_is_removed(data: str, tm
 def test_bad_input_leaves_nothing_behind(data: str, tmp_path: Path) -> None:
     out = tmp_path / "head"
     with pytest.raises(UnknownName, match="did you mean 'bilinear'"):
-        train(method="bilinea", dataset=data, out=out)
+        TrainConfig(method="bilinea", dataset=data, out=out)
     with pytest.raises(BadInput, match=r"rank='-3'.* greater than or equal to 1"):
-        train(method="bilinear?rank=-3", dataset=data, out=out)
+        TrainConfig(method="bilinear?rank=-3", dataset=data, out=out)
     with pytest.raises(BadInput, match="cannot be tested"):
         train(TrainConfig(method="light", dataset=data, split="test", out=out))
     with pytest.raises(BadInput, match="validation must be less than 1"):
         train(TrainConfig(method="light", dataset=data, validation=1.0, out=out))
-    with pytest.raises(BadInput, match="cannot be split into 20 folds"):
-        train(TrainConfig(method="light", dataset=data, sweep=True, folds=20, out=out))
+    with pytest.raises(BadInput, match="4 independent users cannot be split into 5 folds"):
+        train(TrainConfig(method="light", dataset=data, sweep=True, limit=4, out=out))
     assert not out.exists()
 
 
 def test_a_sweep_tries_the_grid_and_trains_on_everybody(data: str, tmp_path: Path) -> None:
-    card = train(method="light?sharp=5", dataset=data, out=tmp_path / "head", sweep=True, folds=3).summary
+    card = train(TrainConfig(method="light?sharp=5", dataset=data, out=tmp_path / "head", sweep=True)).summary
     assert [t["method"].startswith("light?sharp=5&c=") for t in card["sweep"]] == [True] * 4
     values = [t["accuracy"]["value"] for t in card["sweep"]]
     assert values == sorted(values, reverse=True)

@@ -35,10 +35,9 @@ def usage() -> str:
 
 
 def train_model(args: Sequence[str]) -> None:
-    from prb.training.config import WHOLE_MODELS, FullConfig, TrainConfig
+    from prb.training.config import FullConfig, config_of
 
-    whole = args[0] in WHOLE_MODELS
-    config = parse(FullConfig, args, "train") if whole else parse(TrainConfig, args, "train")
+    config = parse(config_of(args[0]), args, "train")
     from prb.api import train
     from prb.reporting.format import say
     from prb.reporting.results import train_lines
@@ -47,6 +46,6 @@ def train_model(args: Sequence[str]) -> None:
     if config.json:
         print_json(result.summary)
         return
-    if not whole:
+    if not isinstance(config, FullConfig):
         say(*train_lines(result.summary))
     print(f"evaluate: prb evaluate --dataset {quote(config.dataset)} --model random --model {quote(result.spec)}")

@@ -12,12 +12,11 @@ from prb.config import (
     DataConfig,
     EngineConfig,
     Name,
-    NonNegative,
     OutputConfig,
     Positional,
     Positive,
-    RankerName,
     Seed,
+    Settings,
     Size,
     UserConfig,
     config,
@@ -30,8 +29,6 @@ WHOLE_MODELS = ("reward-model", "dpo")
 """Methods of `FullConfig`; all others are heads."""
 LORA_ALPHA = 2
 """LoRA's alpha, as a multiple of the rank."""
-SHORTEST = 8
-"""Tokens; less than this holds no question and answer."""
 
 
 @config
@@ -39,7 +36,6 @@ class TrainConfig(OutputConfig, EngineConfig, DataConfig):
     """Train a small reward model that knows whose preference it judges."""
 
     verb: ClassVar[str] = "train"
-    presentation: ClassVar[frozenset[str]] = OutputConfig.presentation | EngineConfig.presentation
 
     method: Positional[Name]
     """A method with its settings, such as `bilinear` or `bilinear?rank=16`; `prb train --help` lists them."""
@@ -49,24 +45,12 @@ class TrainConfig(OutputConfig, EngineConfig, DataConfig):
     """An encoder (`static`, `minilm`) or `hidden?lm=smollm2&layer=22&pool=mean`."""
     k: Size = 10
     """How many posts of the history a head is shown; evaluate with the same number."""
-    ranker: RankerName = "embedding"
-    """How the k posts are picked."""
-    l2: NonNegative = 0.01
-    """Penalty on squared weights, where a head is trained by Adam; `light` and `axes` have settings of their own."""
-    lr: Positive = 0.003
-    """Learning rate of Adam."""
     epochs: Count = 60
     """Maximum number of epochs."""
-    patience: Count = 8
-    """Stop after this many epochs without a lower loss on the validation users."""
-    batch: Count = 512
-    """Rows per step; the pairs of a user stay together."""
     validation: BelowOne = 0.2
     """Share of users held out for early stopping; 0 trains on all of them for all epochs."""
     sweep: bool = False
-    """Choose the method's settings and l2 by cross-validation over the training users."""
-    folds: Annotated[int, Field(ge=2)] = 5
-    """Folds of that cross-validation."""
+    """Choose the method's settings and the L2 penalty by cross-validation over the training users."""
     seed: Seed = 0
     """Fixes initial weights, order, noise and which users are held out."""
 
@@ -89,59 +73,81 @@ class TrainConfig(OutputConfig, EngineConfig, DataConfig):
 
 
 @config
+class Base(Settings):
+    """The options of a base model: `Qwen/Qwen3-0.6B?dtype=bf16&max_length=4096`."""
+
+    max_length: Annotated[int, Field(ge=8)] | None = None
+    """Longest input in tokens; the oldest posts are cut first. Default: the limit of model and tokenizer."""
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    """auto: fp32 weights, computed in bf16 on a GPU. bf16: bf16 weights too, for LoRA on a large base."""
+    device: Literal["auto", "cpu"] = "auto"
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+
+@config
+class Dpo(Settings):
+    """The options of method `dpo`."""
+
+    beta: Positive = 0.1
+    """KL penalty coefficient."""
+
+
+@config
 class FullConfig(OutputConfig, UserConfig, DataConfig):
     """Fine-tune an LLM, or a LoRA adapter on it, into a reward model. Needs a GPU for realistic sizes."""
 
     verb: ClassVar[str] = "train"
 
-    method: Positional[Literal["reward-model", "dpo"]]
-    """A classification head read by `classifier?path=`, or a policy read by `implicit?policy=`."""
+    method: Positional[Name]
+    """`reward-model`: a head of one logit, read by `classifier?path=`; `dpo?beta=0.1`: a policy, read by `implicit`."""
     base: Name
-    """Folder, hub id or pulled name of the model to start from."""
+    """Folder, hub id or pulled name of the model to start from, with options: `?dtype=bf16&max_length=4096`, `device`,
+    `revision`, `trust_remote_code`."""
     split: str | None = None
     """Which split to train on; default `train`, else `dev`; all rows where they carry no split."""
     condition: Literal["none", "profile", "plan"] = "profile"
     """What the prompt shows of the user; evaluate under the same one."""
-    max_length: Annotated[int, Field(ge=SHORTEST)] | None = None
-    """Longest input in tokens; the oldest posts are cut first. Default: the limit of model and tokenizer."""
     lora: Size = 0
     """Rank of a LoRA adapter on all linear layers; 0 trains every weight."""
-    merge: bool = True
-    """Write base and adapter as one model; without it only the adapter is written."""
     epochs: Positive = 1.0
     """Passes over the rows."""
     lr: Positive | None = None
     """Peak learning rate of AdamW; default 1e-5, with LoRA 1e-4."""
     batch: Count = 8
-    """Pairs per step and device."""
+    """Pairs per forward pass and device."""
     accumulate: Count = 1
-    """Gradient accumulation steps."""
-    warmup: BelowOne = 0.05
-    """Share of the steps in which the learning rate rises; then it falls linearly to 0."""
-    beta: Positive = 0.1
-    """KL penalty coefficient of DPO."""
+    """Forward passes per update of the weights."""
     validation: BelowOne = 0.1
     """Share of users held out for the report; 0 trains on all of them."""
-    save_every: Count = 200
-    """Steps between checkpoints; an interrupted run loses at most this many."""
-    dtype: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto: fp32 weights, computed in bf16 on a GPU. bf16: bf16 weights too, for LoRA on a large base."""
-    device: Literal["auto", "cpu"] = "auto"
-    """cpu: even if there is a GPU."""
-    gradient_checkpointing: bool = False
-    """Less memory, more time."""
-    revision: str | None = None
-    """Commit or tag of a hub repository."""
-    trust_remote_code: bool = False
-    """Run code that comes with the weights. Only for repositories you trust."""
     seed: Seed = 0
     """Fixes a fresh head, the adapter, the order of rows and which users are held out."""
 
     @model_validator(mode="after")
-    def check_merge(self) -> Self:
-        if not self.merge and not self.lora:
-            raise BadInput("--no-merge is for LoRA: add --lora RANK")
+    def check_specs(self) -> Self:
+        if self.kind not in WHOLE_MODELS:
+            raise BadInput(f"method must be {' or '.join(WHOLE_MODELS)}, not {self.kind!r}")
+        if self.kind == "reward-model" and Spec.parse(self.method).options:
+            raise BadInput(f"method 'reward-model' has no options, but {self.method!r} gives some")
+        _ = self.dpo, self.options  # what is wrong with them is said before anything is loaded
         return self
+
+    @property
+    def kind(self) -> str:
+        return Spec.parse(self.method).name
+
+    @property
+    def dpo(self) -> Dpo:
+        return Dpo(**Spec.parse(self.method).options)  # type: ignore[arg-type]
+
+    @property
+    def source(self) -> str:
+        """Folder, hub id or pulled name of the base."""
+        return Spec.parse(self.base).name
+
+    @property
+    def options(self) -> Base:
+        return Base(**Spec.parse(self.base).options)  # type: ignore[arg-type]
 
     @property
     def target(self) -> Path:
@@ -149,15 +155,15 @@ class FullConfig(OutputConfig, UserConfig, DataConfig):
         return self.folder(f"train-{self.method}")
 
     @property
-    def adapter(self) -> Path:
-        """Folder of the LoRA adapter."""
-        return self.target / "adapter"
-
-    @property
     def model_spec(self) -> str:
         """What to give to `prb evaluate --model`."""
-        model, more = (str(self.target), {}) if self.merge else (self.base, {"adapter": str(self.adapter)})
-        more |= {"max_length": str(self.max_length)} if self.max_length else {}
-        if self.method == "reward-model":
-            return str(Spec("classifier", {"path": model, **more}))
-        return str(Spec("implicit", {"policy": model, "reference": self.base, "beta": str(self.beta), **more}))
+        more = {"max_length": str(self.options.max_length)} if self.options.max_length else {}
+        if self.kind == "reward-model":
+            return str(Spec("classifier", {"path": str(self.target), **more}))
+        reference = {"reference": self.source, "beta": str(self.dpo.beta)}
+        return str(Spec("implicit", {"policy": str(self.target), **reference, **more}))
+
+
+def config_of(method: str) -> type[TrainConfig | FullConfig]:
+    """The settings that a method takes."""
+    return FullConfig if Spec.parse(method).name in WHOLE_MODELS else TrainConfig

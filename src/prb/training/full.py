@@ -44,7 +44,7 @@ from prb.stats.estimate import codes
 from prb.training.config import LORA_ALPHA, FullConfig
 from prb.training.learning import open_training, split_off
 from prb.types import Failure, Pair, Query, TrainedOn
-from prb.weights import make_readable, resolve_weights
+from prb.weights import make_readable
 
 CARD, WORK = "card.json", "training"
 FORMAT = 1
@@ -90,7 +90,7 @@ class Workplace:
         from accelerate import PartialState
 
         self.folder = config.target / WORK
-        self._state = PartialState(cpu=config.device == "cpu")
+        self._state = PartialState(cpu=config.options.device == "cpu")
         self.main = bool(self._state.is_main_process)
         self._run = RunFolder(self.folder, {"train": config.saved(), "data": dataset.fingerprint})
 
@@ -190,6 +190,10 @@ def copy_rows(dataset: Dataset, ids: set[str], target: Path) -> None:
 
 LR, LORA_LR = 1e-5, 1e-4
 """Default peak learning rates."""
+WARMUP = 0.05
+"""Share of the steps in which the learning rate rises; then it falls linearly to 0."""
+SAVE_EVERY = 200
+"""Steps between checkpoints; an interrupted run loses at most this many."""
 
 
 def load_base(config: FullConfig) -> Checkpoint:
@@ -197,36 +201,26 @@ def load_base(config: FullConfig) -> Checkpoint:
     verbosity = get_verbosity()
     set_verbosity(logging.ERROR)  # it warns that a fresh head is fresh
     transformers.set_seed(config.seed)  # transformers draws a fresh head from the global state
-    options = Loading(
-        revision=config.revision,
-        dtype="bf16" if config.dtype == "bf16" else "fp32",
+    options = config.options
+    loading = Loading(
+        revision=options.revision,
+        dtype="bf16" if options.dtype == "bf16" else "fp32",
         device="cpu",  # the trainer moves it
-        trust_remote_code=config.trust_remote_code,
+        trust_remote_code=options.trust_remote_code,
     )
     try:
-        if config.method == "dpo":
-            base = load(config.base, "causal", options)
+        if config.kind == "dpo":
+            base = load(config.source, "causal", loading)
         else:
-            base = load(config.base, "classifier", options, fresh_head=True, num_labels=1)
-            if not config.merge and not _has_reward_head(config):
-                raise BadInput(
-                    f"{config.base} has no reward head of one logit, so an adapter alone could not be read; merge it"
-                )
+            base = load(config.source, "classifier", loading, fresh_head=True, num_labels=1)
     except RuntimeError as error:  # weights of another shape, such as a head of several logits
         reason = first_line(error)
-        raise BadInput(f"cannot load {config.base!r} for {config.method}: {reason}") from None
+        raise BadInput(f"cannot load {config.source!r} for {config.method}: {reason}") from None
     finally:
         set_verbosity(verbosity)
     if base.tokenizer.pad_token is None and base.tokenizer.eos_token is None:
-        raise BadInput(f"{config.base}: its tokenizer has neither a padding nor an end token")
-    return replace(base, max_length=min(base.max_length, config.max_length or base.max_length))
-
-
-def _has_reward_head(config: FullConfig) -> bool:
-    saved = transformers.AutoConfig.from_pretrained(
-        resolve_weights(config.base), revision=config.revision, trust_remote_code=config.trust_remote_code
-    )
-    return saved.num_labels == 1 and "ForSequenceClassification" in "".join(saved.architectures or [])
+        raise BadInput(f"{config.source}: its tokenizer has neither a padding nor an end token")
+    return replace(base, max_length=min(base.max_length, options.max_length or base.max_length))
 
 
 class TokenDPOTrainer(trl.DPOTrainer):  # type: ignore[name-defined, misc]
@@ -243,7 +237,7 @@ def make_trainer(config: FullConfig, base: Checkpoint, folder: Path, progress: P
     adapter = None
     if config.lora:
         adapter = LoraConfig(
-            task_type="SEQ_CLS" if config.method == "reward-model" else "CAUSAL_LM",
+            task_type="SEQ_CLS" if config.kind == "reward-model" else "CAUSAL_LM",
             r=config.lora,
             lora_alpha=LORA_ALPHA * config.lora,
             lora_dropout=0.0,
@@ -251,10 +245,10 @@ def make_trainer(config: FullConfig, base: Checkpoint, folder: Path, progress: P
         )
     library: Any = trl
     try:
-        if config.method == "reward-model":
+        if config.kind == "reward-model":
             make, arguments = library.RewardTrainer, library.RewardConfig(**settings)
         else:
-            make, arguments = TokenDPOTrainer, library.DPOConfig(**settings, beta=config.beta)
+            make, arguments = TokenDPOTrainer, library.DPOConfig(**settings, beta=config.dpo.beta)
         trainer = make(
             model=base.model,
             args=arguments,
@@ -271,26 +265,27 @@ def make_trainer(config: FullConfig, base: Checkpoint, folder: Path, progress: P
 
 
 def _arguments(config: FullConfig, folder: Path, *, evaluated: bool) -> dict[str, Any]:
-    on_gpu = config.device == "auto" and torch.cuda.is_available()
+    device, dtype = config.options.device, config.options.dtype
+    on_gpu = device == "auto" and torch.cuda.is_available()
     renamed = "activation_checkpointing" in transformers.TrainingArguments.__dataclass_fields__  # transformers 5.23
     return {
         "output_dir": str(folder),
         "num_train_epochs": config.epochs,
         "learning_rate": config.lr or (LORA_LR if config.lora else LR),
         "lr_scheduler_type": "linear",
-        "warmup_steps": config.warmup,
+        "warmup_steps": WARMUP,
         "per_device_train_batch_size": config.batch,
         "per_device_eval_batch_size": config.batch,
         "gradient_accumulation_steps": config.accumulate,
-        "activation_checkpointing" if renamed else "gradient_checkpointing": config.gradient_checkpointing,
-        "bf16": on_gpu and config.dtype != "fp32",
-        "use_cpu": config.device == "cpu",
+        "activation_checkpointing" if renamed else "gradient_checkpointing": on_gpu,
+        "bf16": on_gpu and dtype != "fp32",
+        "use_cpu": device == "cpu",
         "dataloader_pin_memory": on_gpu,
         "max_length": None,  # rows are cut by us, so that no answer is
         "logging_steps": 1,
         "logging_nan_inf_filter": False,  # it would show the last finite loss in place of a NaN
         "eval_strategy": "epoch" if evaluated else "no",
-        "save_steps": config.save_every,
+        "save_steps": SAVE_EVERY,
         "save_total_limit": 2,
         "report_to": [],
         "disable_tqdm": True,
@@ -315,7 +310,7 @@ class Watch(TrainerCallback):
         for name in ("loss", "grad_norm", "eval_loss"):
             value = (logs or {}).get(name)
             if value is not None and not math.isfinite(float(value)):
-                raise PrbError(f"{name} is {value} at step {state.global_step}: lower --lr, or try --dtype fp32")
+                raise PrbError(f"{name} is {value} at step {state.global_step}: lower --lr, or train in fp32")
         if logs and "loss" in logs:
             self._progress.status(f"loss {float(logs['loss']):.3f}")
 
@@ -333,11 +328,11 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def save_model(config: FullConfig, trainer: Any) -> None:
     """Safetensors and tokenizer as one model; with LoRA, the adapter too."""
-    folder = config.adapter if config.lora else config.target
+    folder = config.target / "adapter" if config.lora else config.target
     trainer.save_model(str(folder))
     if trainer.accelerator.is_main_process:
         (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle: nobody should have to open one
-        if config.lora and config.merge:
+        if config.lora:
             trainer.accelerator.unwrap_model(trainer.model).merge_and_unload().save_pretrained(config.target)
             trainer.processing_class.save_pretrained(config.target)
         for saved in {folder, config.target}:
@@ -373,7 +368,7 @@ def write_rows(config: FullConfig, dataset: Dataset, chat: Chat, limit: int, fol
     held = set(split_off(codes(dataset.index.clusters), config.validation, config.seed)[1].tolist())
     failed: Counter[str] = Counter()
     held_ids, cut, written = [], 0, Counter({FITTED: 0, HELD: 0})
-    schema = pa.schema([(name, pa.list_(pa.int32())) for name in COLUMNS[config.method]])
+    schema = pa.schema([(name, pa.list_(pa.int32())) for name in COLUMNS[config.kind]])
     progress.begin(f"tokens of {dataset.name}", total=len(dataset))
     with ExitStack() as stack:  # Arrow files, since `datasets` memory-maps them, whatever their size
         drafts = {name: stack.enter_context(draft(folder / name)) for name in written}
@@ -385,7 +380,7 @@ def write_rows(config: FullConfig, dataset: Dataset, chat: Chat, limit: int, fol
                 if isinstance(texts, Failure):
                     failed[texts.reason] += 1
                     continue
-                rows[HELD if position in held else FITTED].append(token_columns(config.method, texts))
+                rows[HELD if position in held else FITTED].append(token_columns(config.kind, texts))
                 held_ids += [pair.id] if position in held else []
                 cut += texts.cut > 0
             for name, table in tables.items():

@@ -1,9 +1,5 @@
 """Pairs as numbers, and the loop that fits a head on them.
 
-Every text's vector is on disk once, with rows that point to them: a folder of the cache holds `vectors.f4` and
-`rows.i4`. Both are memory-mapped, so a million pairs take no more memory than a batch. The folder's name is a hash of
-the data and the features: methods share it.
-
 The loop is Adam over a method's parameters, with early stopping on held-out users and a checkpoint every epoch.
 Everything random is drawn from the seed and the number of the epoch, so a run that was killed and resumed ends with the
 same weights as one that was not.
@@ -11,20 +7,19 @@ same weights as one that was not.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-import prb.cache
 from prb.batches import chunks
+from prb.config import RankerName
 from prb.data.load import Dataset, deal, load, training_split
 from prb.data.named.composed import Lesson
 from prb.data.retrieve import ranker
@@ -32,10 +27,10 @@ from prb.data.source import Source, open_source
 from prb.errors import BadInput, PrbError
 from prb.hashing import digest, draw
 from prb.models.personal.features import Features, encoded_texts
-from prb.models.personal.head import Head, Scaler, query_of, require_torch, tensors
+from prb.models.personal.head import Head, Scaler, encode_answers, query_of, require_torch, tensors
 from prb.models.personal.methods import METHODS, Floats, Method, Pairs, Step, Taught, View
 from prb.progress import SILENT, Progress
-from prb.runs import draft, read_json, write_json
+from prb.runs import draft
 from prb.stats.estimate import codes, share
 from prb.stats.paired import Twins, person_effect
 from prb.types import Ask, Estimate, Failure, Pair, Query
@@ -44,7 +39,8 @@ CHUNK = 256
 """Pairs whose texts are encoded together."""
 RECENT = 300_000
 """How many recent texts are recognized when they occur again; older ones are written twice to bound memory."""
-ABOUT, VECTORS, ROWS = "about.json", "vectors.f4", "rows.i4"
+RANKER: RankerName = "embedding"
+"""How the k posts that a head is shown are picked, as evaluations do by default."""
 Ints = NDArray[np.int64]
 
 
@@ -113,77 +109,46 @@ def open_training(spec: str, split: str | None, limit: int | None = None, *, ski
     return load(source, split=split or training_split(source), limit=limit, skip_bad=skip_bad)
 
 
-def prepare(
-    dataset: Dataset, features: Features, *, joint: bool, k: int, rank: str, progress: Progress = SILENT
-) -> Examples:
-    """From the cache folder, or computed into it; what is not whole there is computed again."""
-    parts = [dataset.fingerprint, dataset.split, digest(dataset.index.ids).hex(), features.fingerprint, joint, k, rank]
-    folder = prb.cache.cache_path().parent / "features" / digest(*parts).hex()
-    if not _is_whole(folder, k):
-        progress.begin(f"features of {dataset.name}", total=len(dataset))
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            writable = os.access(folder.parent, os.W_OK)
-        except OSError:
-            writable = False
-        if not writable:  # training needs the vectors, not the cache
-            folder = Path(tempfile.mkdtemp(prefix="prb-features-")) / folder.name
-            progress.note(f"the cache cannot be written; features of {dataset.name} are in {folder.parent}")
-        with draft(folder) as part:
-            _write(part, dataset, features, joint=joint, k=k, rank=rank, progress=progress)
-    index = dataset.index
-    size = read_json(folder / ABOUT)["size"]
-    return Examples(
-        vectors=np.memmap(folder / VECTORS, dtype="<f4", mode="r").reshape(-1, size),
-        rows=np.memmap(folder / ROWS, dtype="<i4", mode="r").reshape(-1, 3 + k),
-        users=list(dict.fromkeys(index.users)),
-        user=codes(index.users),
-        cluster=codes(index.clusters),
-        twins=np.asarray(index.twins, dtype=np.int64),
-    )
-
-
-def _is_whole(folder: Path, k: int) -> bool:
-    """Whether a folder has the files that its description promises."""
-    try:
-        about = read_json(folder / ABOUT)
-        sizes = {VECTORS: 4 * about["size"] * about["vectors"], ROWS: 4 * (3 + k) * about["rows"]}
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (BadInput, OSError, KeyError, TypeError):
-        return False
-
-
-def _write(
-    folder: Path, dataset: Dataset, features: Features, *, joint: bool, k: int, rank: str, progress: Progress
-) -> None:
-    folder.mkdir()
-    order, written = ranker(rank), 0
+def prepare(dataset: Dataset, features: Features, *, joint: bool, k: int, progress: Progress = SILENT) -> Examples:
+    """Every distinct text's vector in a file without a name, and rows that point to them: a million pairs take little
+    more memory than a batch. What is slow to encode comes from the cache if another run has encoded it."""
+    progress.begin(f"features of {dataset.name}", total=len(dataset))
+    order, rows = ranker(RANKER), [np.empty((0, 3 + k), dtype=np.int32)]
     stream = (item for item in dataset if isinstance(item, Pair))
-    with (folder / VECTORS).open("wb") as vectors, (folder / ROWS).open("wb") as rows:
-        file = VectorFile(features, vectors, joint=joint)
+    with tempfile.TemporaryFile(prefix="prb-features-") as file:
+        vectors = VectorFile(features, file, joint=joint)
         for chunk in chunks(stream, CHUNK):
             queries = [query_of(pair, order, k) for pair in chunk]
             # posts that are encoded with the answers are not encoded alone as well
             alone = [[] if joint else [post.text for post in query.posts] for query in queries]
             shown = zip(queries, alone, strict=True)
-            texts = iter(file.texts([text for query, posts in shown for text in (query.question, *posts)]))
+            texts = iter(vectors.texts([text for query, posts in shown for text in (query.question, *posts)]))
             answered = zip(queries, chunk, strict=True)
-            answers = file.answers([Ask(query, answer) for query, pair in answered for answer in pair.contrast])
-            places = np.full((len(chunk), 3 + k), -1, dtype="<i4")
+            answers = vectors.answers([Ask(query, answer) for query, pair in answered for answer in pair.contrast])
+            places = np.full((len(chunk), 3 + k), -1, dtype=np.int32)
             for n, posts in enumerate(alone):
                 places[n, 0], places[n, 1:3] = next(texts), answers[2 * n : 2 * n + 2]
                 places[n, 3 : 3 + len(posts)] = list(islice(texts, len(posts)))
-            rows.write(places.tobytes())
-            written += len(chunk)
+            rows.append(places)
             progress.advance(len(chunk))
-    about = {"size": file.size, "vectors": file.written, "rows": written}
-    write_json(folder / ABOUT, {**about, "features": features.fingerprint, "data": dataset.name})
+        if not vectors.written:
+            raise BadInput(f"{dataset.name} has no pairs to learn from")
+        file.flush()
+        index = dataset.index
+        return Examples(
+            vectors=np.memmap(file, dtype=np.float32, mode="r", shape=(vectors.written, vectors.size)),
+            rows=np.concatenate(rows),
+            users=list(dict.fromkeys(index.users)),
+            user=codes(index.users),
+            cluster=codes(index.clusters),
+            twins=np.asarray(index.twins, dtype=np.int64),
+        )
 
 
 class VectorFile:
     """Appends the vectors of new texts to a file; its methods return the position of each text's vector, or -1."""
 
-    def __init__(self, features: Features, file: BinaryIO, *, joint: bool) -> None:
+    def __init__(self, features: Features, file: IO[bytes], *, joint: bool) -> None:
         self.size = self.written = 0
         self._features, self._file, self._joint = features, file, joint
         self._positions: dict[bytes, int] = {}
@@ -197,27 +162,21 @@ class VectorFile:
             digest("answer", query.question, [post.text for post in query.posts] if self._joint else [], answer)
             for query, answer in asks
         ]
-        shown = asks if self._joint else [Ask(query.blind, answer) for query, answer in asks]
-        return self._positions_of(keys, shown, self._features.answers)
+        return self._positions_of(keys, asks, lambda new: encode_answers(self._features, new, joint=self._joint))
 
     def _positions_of(
         self, keys: list[bytes], items: Sequence[Any], encode: Callable[[list[Any]], Iterable[Any]]
     ) -> list[int]:
         new = {key: item for key, item in zip(keys, items, strict=True) if key not in self._positions}
-        vectors = encode(list(new.values())) if new else ()
-        self._positions.update(zip(new, map(self._append, vectors), strict=True))
+        for key, vector in zip(new, encode(list(new.values())) if new else (), strict=True):
+            self._positions[key] = -1
+            if not isinstance(vector, Failure):
+                self._file.write(np.asarray(vector, dtype=np.float32).tobytes())
+                self._positions[key], self.size, self.written = self.written, len(vector), self.written + 1
         positions = [self._positions[key] for key in keys]
         while len(self._positions) > RECENT:
             self._positions.pop(next(iter(self._positions)))
         return positions
-
-    def _append(self, vector: Any) -> int:
-        if isinstance(vector, Failure):
-            return -1
-        self._file.write(np.asarray(vector, dtype="<f4").tobytes())
-        self.size = len(vector)
-        self.written += 1
-        return self.written - 1
 
 
 def lessons_of(source: Source) -> list[Lesson]:
@@ -272,12 +231,15 @@ SCALER_STREAM, SOLVE_STREAM, START_STREAM, ORDER_STREAM, KNOWN_STREAM = range(1,
 class Learning:
     """How a method is fitted."""
 
-    l2: float = 0.01
-    lr: float = 0.003
     epochs: int = 60
-    patience: int = 8
-    batch: int = 512
     seed: int = 0
+    l2: float = 0.01
+    """Penalty on squared weights, where a head is trained by Adam."""
+    lr: float = 0.003
+    patience: int = 8
+    """Epochs without a lower loss on the validation users after which training stops."""
+    batch: int = 512
+    """Rows per step, about: the pairs of a user stay together."""
 
 
 @dataclass(frozen=True)
@@ -413,8 +375,8 @@ class Training:
         loss = self.method.loss(self.params, pairs, step)
         if not bool(loss.isfinite()):
             raise PrbError(
-                f"{self.spec}: the loss is {float(loss.detach())} in epoch {len(self.curve) + 1}; try a smaller --lr "
-                f"(now {self.learning.lr:g}) or a larger --l2 (now {self.learning.l2:g})"
+                f"{self.spec}: the loss is {float(loss.detach())} in epoch {len(self.curve) + 1}; --sweep chooses the "
+                "settings of the method and its L2 penalty by cross-validation"
             )
         (loss + penalty).backward()
         self.optimizer.step()

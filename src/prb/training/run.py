@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import compress, product
 from pathlib import Path
 from statistics import median
@@ -35,7 +35,7 @@ from prb.registry import Spec
 from prb.runs import Finished, RunFolder, remove, write_json
 from prb.stats.estimate import share
 from prb.stats.paired import Difference, difference
-from prb.training.config import LORA_ALPHA, WHOLE_MODELS, FullConfig, TrainConfig
+from prb.training.config import LORA_ALPHA, FullConfig, TrainConfig
 from prb.training.learning import (
     Epoch,
     Examples,
@@ -62,7 +62,9 @@ CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled")
 VALIDATION_ROWS = 2_000
 """Held-out rows that are scored under every condition for the card, at most."""
 L2 = (0.001, 0.01, 0.1, 1.0)
-"""What a sweep tries."""
+"""What a sweep tries …"""
+FOLDS = 5
+"""… by cross-validation with this many folds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,18 +131,14 @@ class HeadCard:
     sweep: list[Tried] | None
 
 
-def train(config: TrainConfig | FullConfig | None = None, *, progress: Progress = SILENT, **changes: Any) -> Finished:
-    """Train a head or a whole model, or resume its training.
-
-    Settings are a config, or its fields as keywords: `train(method="bilinear", dataset="mirror")`.
-    """
-    if isinstance(config, FullConfig) or (config is None and changes.get("method") in WHOLE_MODELS):
+def train(config: TrainConfig | FullConfig, *, progress: Progress = SILENT) -> Finished:
+    """Train a head or a whole model, or resume its training."""
+    if isinstance(config, FullConfig):
         try:
             from prb.training.full import finetune
         except ModuleNotFoundError:
             raise MissingExtra("training a whole model", "train") from None
-        return finetune(FullConfig.of(config, changes), progress=progress)
-    config = TrainConfig.of(config, changes)
+        return finetune(config, progress=progress)
     progress.begin(f"checking {config.dataset}")
     dataset = open_training(config.dataset, config.split, config.limit, skip_bad=config.skip_bad)
     folder = config.target
@@ -169,16 +167,16 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
         about["adapter"] = ADAPTER
     features = features_of(about, config.target, executor)
     lessons = encode_lessons(dataset.source, features) if method.taught else ()
-    examples = prepare(dataset, features, joint=method.joint, k=config.k, rank=config.ranker, progress=progress)
+    examples = prepare(dataset, features, joint=method.joint, k=config.k, progress=progress)
     rows = examples.readable
     if not len(rows):
         raise BadInput(f"{config.dataset}: no answer could be encoded by features {config.features!r}")
     fit, held = (rows[part] for part in split_off(examples.cluster[rows], config.validation, config.seed))
     spec, tried = config.method, None
-    learning = Learning(**{field.name: getattr(config, field.name) for field in fields(Learning)})
+    learning = Learning(epochs=config.epochs, seed=config.seed)
     if config.sweep:
         kept = config.target / SWEEP
-        tried = sweep([spec], examples, rows, learning, config.folds, kept=kept, progress=progress)
+        tried = sweep([spec], examples, rows, learning, kept=kept, progress=progress)
         best = tried[0]
         spec, learning = best.method, replace(learning, l2=best.l2, epochs=max(1, best.epochs))
         fit, held = rows, rows[:0]  # the folds have chosen the settings; no user needs to be held out any more
@@ -226,7 +224,7 @@ def validate(
     codes = dict(zip(histories, infer_codes(head, features, list(histories.values())), strict=True))
     model = Personal(head, features, "validation", codes)
     donors = load(dataset.source, split=dataset.split, skip_bad=config.skip_bad, donors=True)
-    shown = UserConfig(k=config.k, ranker=config.ranker)
+    shown = UserConfig(k=config.k)
     builder = QueryBuilder.of(shown, donors, PLANNERS.make(shown.planner), reader=model, seed=config.seed)
     rows = np.sort(scored)
     by_condition = {c: condition_margins(model, builder, [pairs[int(row)] for row in rows], c) for c in CONDITIONS}
@@ -272,7 +270,6 @@ def sweep(
     examples: Examples,
     rows: Ints,
     learning: Learning,
-    folds: int,
     *,
     kept: Path | None = None,
     progress: Progress = SILENT,
@@ -287,7 +284,7 @@ def sweep(
     for spec, setting in todo:
         if (spec, setting.l2) in done:
             continue
-        done[spec, setting.l2] = cross_validate(spec, examples, rows, setting, folds)
+        done[spec, setting.l2] = cross_validate(spec, examples, rows, setting)
         if kept:
             write_json(kept, list(done.values()))
         progress.advance()
@@ -302,14 +299,14 @@ def _read_sweep(path: Path | None) -> list[Tried]:
         return []
 
 
-def cross_validate(spec: str, examples: Examples, rows: Ints, learning: Learning, folds: int) -> Tried:
+def cross_validate(spec: str, examples: Examples, rows: Ints, learning: Learning) -> Tried:
     """Every row is scored by a head that was trained without its user."""
     clusters = examples.cluster[rows]
-    fold = fold_of(clusters, folds, learning.seed)
+    fold = fold_of(clusters, FOLDS, learning.seed)
     scored, epochs = [], []
-    for number in range(folds):
+    for number in range(FOLDS):
         fit, inner_clusters = rows[fold != number], clusters[fold != number]
-        inner = fold_of(inner_clusters, min(folds, len(np.unique(inner_clusters))), learning.seed)
+        inner = fold_of(inner_clusters, min(FOLDS, len(np.unique(inner_clusters))), learning.seed)
         learned = learn(spec, examples, fit[inner != 0], fit[inner == 0], learning)
         scored.append(held_out_margins(learned.head, examples, rows[fold == number]))
         epochs.append(learned.best)
