@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 from prb.llm import Completion, Request, ScriptedLLM
 from prb.text.words import sentences, words
+from prb.types import Failure
 
 _QUOTED = re.compile(r"<<([^<>\n]+) ([0-9a-f]{12})>>\n(.*?)\n<<end of \1 \2>>", re.S)
 _FILLER = ("plain", "water", "light", "soil", "time", "care", "rest", "early", "late", "warm", "cool", "slow", "small")
@@ -39,10 +41,18 @@ def author(request: Request) -> str:  # noqa: PLR0911 - one for each kind of pro
     return "Nothing is known of them.\nResult: tie"
 
 
-def Author() -> ScriptedLLM:  # noqa: N802 - reads as the name of what it makes
-    llm = ScriptedLLM(
-        lambda request: Completion(text=author(request), prompt_tokens=10, completion_tokens=5, cost=1e-3)
-    )
+def Author(reply: Callable[[Request], str | Failure] = author) -> ScriptedLLM:  # noqa: N802 - names what it makes
+    """All of them are the same model to the log, whatever they reply."""
+
+    def complete(request: Request) -> Completion | Failure:
+        text = reply(request)
+        return (
+            text
+            if isinstance(text, Failure)
+            else Completion(text=text, prompt_tokens=10, completion_tokens=5, cost=1e-3)
+        )
+
+    llm = ScriptedLLM(complete)
     llm.fingerprint = "author"
     return llm
 

@@ -4,11 +4,9 @@ import string
 from itertools import combinations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prb.building.config import GATES
 from prb.building.gates import (
     aspects_gate,
     find_duplicates,
@@ -20,7 +18,7 @@ from prb.building.gates import (
     refusal_gate,
     wording_gate,
 )
-from prb.building.records import UserRecord
+from prb.building.stages import UserRecord
 from prb.text.words import words
 from prb.types import Aspect, Post
 
@@ -45,11 +43,7 @@ def test_the_aspects_gate_passes_exactly_when_all_are_met_here_and_none_there(ch
 def test_the_length_gate_does_not_care_which_answer_is_longer(a, b, most) -> None:
     assert (length_gate(a, b, most) is None) == (length_gate(b, a, most) is None)
     assert 0 <= length_gap(a, b) <= 1
-
-
-@given(TEXT)
-def test_an_answer_has_the_length_of_itself(text) -> None:
-    assert length_gate(text, text, 0.0) is None
+    assert length_gate(a, a, 0.0) is None
 
 
 @given(RATING, RATING, RATING, st.floats(0, 4))
@@ -91,37 +85,26 @@ def test_posts_leak_by_eight_words_and_not_by_five() -> None:
             Post("b", "", "Now I only trust tools that my father used."),
         ),
     )
-    assert [post.id for post in leaking_posts(record, (), 5)] == ["b"]
+    assert [post.id for post in leaking_posts(record, ())] == ["b"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "I'm sorry, but I can't help with that.",
-        "I am sorry, but I cannot provide that.",
-        "I cannot help with that",
-        "As an AI, I have no plants.",
-        "Unfortunately, I am unable to assist.",
-        "I'm afraid I can't answer this.",
-    ],
-)
-def test_refusals_are_seen(text) -> None:
-    assert refusal_gate(text)
+REFUSALS = """I'm sorry, but I can't help with that.
+I am sorry, but I cannot provide that.
+I cannot help with that
+As an AI, I have no plants.
+Unfortunately, I am unable to assist.
+I'm afraid I can't answer this."""
+ANSWERS = """Sorrel grows anywhere.
+I can tell you how.
+The AI of the game is weak.
+I'm sorry to hear about your dog. Start slowly.
+I can't stress enough how much light it needs.
+Sorry state of the roof aside, begin with the gutters."""
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Sorrel grows anywhere.",
-        "I can tell you how.",
-        "The AI of the game is weak.",
-        "I'm sorry to hear about your dog. Start slowly.",
-        "I can't stress enough how much light it needs.",
-        "Sorry state of the roof aside, begin with the gutters.",
-    ],
-)
-def test_answers_are_not_taken_for_refusals(text) -> None:
-    assert refusal_gate(text) is None
+def test_refusals_are_seen_and_answers_are_not_taken_for_refusals() -> None:
+    assert [text for text in REFUSALS.splitlines() if not refusal_gate(text)] == []
+    assert [text for text in ANSWERS.splitlines() if refusal_gate(text)] == []
 
 
 def test_a_list_beside_prose_is_told_by_its_form() -> None:
@@ -145,7 +128,3 @@ def test_every_repetition_is_a_duplicate_of_the_first_whatever_the_block(letters
     assert found == {
         j: letters.index(letters[j]) for i, j in combinations(range(len(letters)), 2) if letters[i] == letters[j]
     }
-
-
-def test_every_gate_says_what_it_asks() -> None:
-    assert all(GATES.values())

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.skipif(here("smollm2") == "no", reason="needs SmolLM2: 
 
 
 @pytest.mark.slow
-def test_a_model_that_is_too_small_leaves_rejects_with_reasons_and_no_crash(write_jsonl, tmp_path) -> None:
+def test_a_model_that_is_too_small_leaves_rejects_with_reasons_and_no_crash(write_jsonl, tmp_path, monkeypatch) -> None:
+    for name, value in {"calls.MAX_TOKENS": 16, "stages.CANDIDATES": 1, "run.ROUNDS": 1}.items():
+        monkeypatch.setattr(f"prb.building.{name}", value)
     given = [{"aspect": "The answer is short."}, {"aspect": "The answer names a tool."}]
     source = write_jsonl([make_record(1), make_record(2, rubric_aspects=given)], "records.jsonl")
     config = BuildConfig(
@@ -23,9 +25,6 @@ def test_a_model_that_is_too_small_leaves_rejects_with_reasons_and_no_crash(writ
         llm="llamacpp/smollm2;threads=1;context=2048",
         out=tmp_path / "out",
         words=15,
-        max_tokens=16,
-        candidates=1,
-        rounds=1,
     )
     result = build(config)
     rejects = [orjson.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_bytes().splitlines()]

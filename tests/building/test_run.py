@@ -11,11 +11,12 @@ import pytest
 
 from prb import EvaluateConfig, evaluate
 from prb.building.config import ROLES, STAGES, BuildConfig
-from prb.building.run import build, check_failures
+from prb.building.gates import Check
+from prb.building.run import build, check_failures, pass_rates
 from prb.data.check import check
 from prb.data.source import open_source
 from prb.errors import BadData, BadInput, BudgetUsedUp, RunConflict, TooManyFailures, Unreachable
-from prb.llm import LLM, Completion, Request, ScriptedLLM
+from prb.llm import LLM, Request, ScriptedLLM
 from prb.runs import Finished
 from prb.types import Failure
 from tests.building.author import Author, author, make_record, material
@@ -76,35 +77,30 @@ def test_a_second_run_asks_nothing_and_writes_the_same_bytes(records, tmp_path) 
     source = records(*map(make_record, range(1, 4)))
     run(source, tmp_path / "out")
     before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()}
-    silent = ScriptedLLM(Failure("must not be asked"))
-    silent.fingerprint = "author"
+    silent = Author(lambda _: Failure("must not be asked"))
     run(source, tmp_path / "out", silent)
     assert silent.requests == []
     assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()} == before
 
 
-class Interrupted(ScriptedLLM):
+def interrupted(after: int) -> ScriptedLLM:
     """Breaks off after so many requests, as Ctrl-C would."""
+    left = iter(range(after))
 
-    def __init__(self, after: int) -> None:
-        super().__init__(
-            lambda request: Completion(text=author(request), prompt_tokens=10, completion_tokens=5, cost=1e-3)
-        )
-        self.fingerprint, self._left = "author", after
-
-    def complete(self, requests):
-        self._left -= len(requests)
-        if self._left < 0:
+    def reply(request: Request) -> str:
+        if next(left, None) is None:
             raise KeyboardInterrupt
-        return super().complete(requests)
+        return author(request)
+
+    return Author(reply)
 
 
-@pytest.mark.parametrize("after", [0, 1, 5, 9, 17, 30])
+@pytest.mark.parametrize("after", [0, 2, 6, 18, 30])
 def test_an_interrupted_build_goes_on_and_ends_with_the_same_pairs(records, tmp_path, after) -> None:
     source = records(*map(make_record, range(1, 4)))
     whole = run(source, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(source, tmp_path / "out", Interrupted(after), batch=2)
+        run(source, tmp_path / "out", interrupted(after), batch=2)
     paid = _calls(tmp_path / "out") if (tmp_path / "out").exists() else 0
     rest = Author()
     result = run(source, tmp_path / "out", rest, batch=2)
@@ -132,15 +128,15 @@ def test_a_budget_stops_before_it_is_passed_and_a_larger_one_goes_on(records, tm
     priced = "scripted/author;usd_in=10;usd_out=10"
 
     def limited(usd: float) -> Finished:
-        config = BuildConfig(input=source, llm=priced, out=tmp_path / "out", mirror=False, max_usd=usd, max_tokens=100)
+        config = BuildConfig(input=source, llm=priced, out=tmp_path / "out", mirror=False, max_usd=usd)
         return build(config, llms=dict.fromkeys(ROLES.values(), Author()))
 
-    with pytest.raises(BudgetUsedUp, match=r"might exceed \$0\.01 .*what is done is kept"):
-        limited(0.01)
+    with pytest.raises(BudgetUsedUp, match=r"might exceed \$0\.03 .*what is done is kept"):
+        limited(0.03)
     spent = sum(
         orjson.loads(line).get("cost", 0) for line in (tmp_path / "out" / "replies.jsonl").read_bytes().splitlines()
     )
-    assert 0 < spent <= 0.01
+    assert 0 < spent <= 0.03
     assert limited(1.0).summary["counts"]["rows"] == 3
 
 
@@ -162,8 +158,7 @@ def test_an_endpoint_that_goes_down_ends_the_build_with_what_was_finished(record
             author(request) if next(calls) < 4 else Failure("endpoint failed", "connection refused", kind="transient")
         )
 
-    llm = ScriptedLLM(failing)
-    llm.fingerprint = "author"
+    llm = Author(failing)
     with pytest.raises(Unreachable, match=r"connection refused.*run the same command again"):
         run(source, tmp_path / "out", llm, batch=1)
     assert run(source, tmp_path / "out").summary["counts"]["rows"] == 12
@@ -176,8 +171,7 @@ def test_single_failures_of_the_endpoint_are_rejects_that_the_same_command_tries
         lost = "tomatoes1" in request.chat[-1].text and "explanation" in material(request.chat[-1].text)
         return Failure("endpoint failed", "reset", kind="transient") if lost else author(request)
 
-    llm = ScriptedLLM(shaky)
-    llm.fingerprint = "author"
+    llm = Author(shaky)
     result = run(source, tmp_path / "out", llm)
     assert result.summary["counts"]["rejected_by_gate"] == {"endpoint": 1}
     assert run(source, tmp_path / "out").summary["counts"]["rejected"] == 0
@@ -193,41 +187,32 @@ def test_other_settings_pay_only_for_what_the_log_cannot_answer(records, tmp_pat
     source = records(*map(make_record, range(1, 4)))
     run(source, tmp_path / "out", limit=1)
     more = Author()
-    result = run(source, tmp_path / "out", more, quality_floor=4.0)
+    result = run(source, tmp_path / "out", more, gate=("quality?floor=4",))
     assert result.summary["counts"]["rows"] == 3
     assert sum("explanation" in material(request.chat[-1].text) for request in more.requests) == 2
 
 
 def test_a_build_that_failed_before_its_first_call_leaves_nothing(records, tmp_path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(records(make_record(1)), tmp_path / "out", Interrupted(0))
+        run(records(make_record(1)), tmp_path / "out", interrupted(0))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_stage_done_anew_is_asked_under_another_seed_and_the_rest_is_kept(records, tmp_path) -> None:
+def test_a_stage_asked_again_has_another_seed_and_the_rest_is_kept(records, tmp_path) -> None:
     source = records(make_record(1))
     first = rows_of(run(source, tmp_path / "out"))
     again = Author()
     second = rows_of(run(source, tmp_path / "out", again, redo="answer"))
     assert first[0]["chosen"] != second[0]["chosen"]
     assert "explanation" not in [name for r in again.requests for name in material(r.chat[-1].text)], "rubric is kept"
+    third = rows_of(run(source, tmp_path / "out", redo=("answer", "answer")))
+    assert third[0]["chosen"] not in (first[0]["chosen"], second[0]["chosen"])
     rested = Author()
-    assert rows_of(run(source, tmp_path / "out", rested)) == second, "what was done anew stays"
+    assert rows_of(run(source, tmp_path / "out", rested, redo="answer")) == second, "every version is in the log"
     assert rested.requests == []
 
 
-def test_an_interrupted_redo_is_gone_on_with_and_not_begun_again(records, tmp_path) -> None:
-    source = records(*map(make_record, range(1, 4)))
-    run(source, tmp_path / "out")
-    before = _calls(tmp_path / "out")
-    with pytest.raises(KeyboardInterrupt):
-        run(source, tmp_path / "out", Interrupted(6), redo="answer", batch=2)
-    run(source, tmp_path / "out", redo="answer", batch=2)
-    lines = (tmp_path / "out" / "replies.jsonl").read_bytes().splitlines()[before:]
-    assert Counter(orjson.loads(line)["model"] for line in lines)["answer"] == 12
-
-
-def test_every_stage_can_be_asked_anew(records, tmp_path) -> None:
+def test_every_stage_can_be_asked_again(records, tmp_path) -> None:
     source = records(make_record(1))
     run(source, tmp_path / "out")
     for stage in STAGES:
@@ -271,19 +256,17 @@ def test_a_couple_for_which_no_answers_are_found_goes_on_as_two_users(records, t
     def answer_nothing() -> str:
         return "nothing " * 40
 
-    llm = ScriptedLLM(stubborn)
-    llm.fingerprint = "author"
+    llm = Author(stubborn)
     result = run(records(make_record(1), make_record(2, question=same)), tmp_path / "out", llm, mirror=True)
     assert [row["id"] for row in rows_of(result)] == ["r1"], "the first alone needs none of the second's wishes"
     assert result.summary["counts"]["mirror_rows"] == 0
     assert [reject["record"] for reject in rows_of(result, "rejects.jsonl")] == ["r2"]
 
 
-def test_a_couple_that_fails_in_its_only_round_is_two_rejects(records, tmp_path) -> None:
+def test_a_couple_for_which_nothing_is_found_is_two_rejects(records, tmp_path) -> None:
     same = "What should I know about balcony tomatoes before I begin?"
-    llm = ScriptedLLM(lambda r: "nothing " * 40 if "Write an answer" in r.chat[-1].text else author(r))
-    llm.fingerprint = "author"
-    result = run(records(make_record(1), make_record(2, question=same)), tmp_path / "out", llm, mirror=True, rounds=1)
+    llm = Author(lambda r: "nothing " * 40 if "Write an answer" in r.chat[-1].text else author(r))
+    result = run(records(make_record(1), make_record(2, question=same)), tmp_path / "out", llm, mirror=True)
     assert {reject["record"] for reject in rows_of(result, "rejects.jsonl")} == {"r1", "r2"}
 
 
@@ -298,8 +281,7 @@ def test_a_couple_that_could_not_be_asked_about_is_tried_again(records, tmp_path
             else author(request)
         )
 
-    llm = ScriptedLLM(lost)
-    llm.fingerprint = "author"
+    llm = Author(lost)
     result = run(source, tmp_path / "out", llm, mirror=True)
     assert result.summary["counts"]["rejected_by_gate"] == {"endpoint": 2}
     assert run(source, tmp_path / "out", mirror=True).summary["counts"]["mirror_rows"] == 2
@@ -372,8 +354,7 @@ def test_what_a_model_gets_wrong_ends_as_a_reject_with_its_gate(records, tmp_pat
         prompt = request.chat[-1].text
         return reply if where in prompt or where in material(prompt) else author(request)
 
-    llm = ScriptedLLM(faulty)
-    llm.fingerprint = "author"
+    llm = Author(faulty)
     result = run(records(make_record(1)), tmp_path / "out", llm)
     (reject,) = rows_of(result, "rejects.jsonl")
     assert (reject["record"], reject["gate"]) == ("r1", gate)
@@ -390,15 +371,14 @@ def test_a_gate_that_is_switched_off_lets_pass(records, tmp_path) -> None:
             else text
         )
 
-    llm = ScriptedLLM(chatty)
-    llm.fingerprint = "author"
+    llm = Author(chatty)
     assert rows_of(run(records(make_record(1)), tmp_path / "with", llm)) == []
-    assert len(rows_of(run(records(make_record(1)), tmp_path / "without", llm, skip_gate=("wording",)))) == 1
+    assert len(rows_of(run(records(make_record(1)), tmp_path / "without", llm, gate=("wording=off",)))) == 1
 
 
 @pytest.mark.parametrize(("gate", "stage"), [("quality", "quality"), ("aspects", "grade"), ("blind-judge", "blind")])
 def test_a_gate_that_is_switched_off_asks_nobody(records, tmp_path, gate, stage) -> None:
-    result = run(records(make_record(1)), tmp_path / "out", skip_gate=(gate,))
+    result = run(records(make_record(1)), tmp_path / "out", gate=(f"{gate}=off",))
     assert result.summary["counts"]["rows"] == 1
     assert stage not in result.summary["cost"]
 
@@ -411,8 +391,7 @@ def test_evidence_that_is_no_quote_is_asked_for_again(records, tmp_path) -> None
             return wrong
         return author(request)
 
-    llm = ScriptedLLM(second_thoughts)
-    llm.fingerprint = "author"
+    llm = Author(second_thoughts)
     assert len(rows_of(run(records(make_record(1)), tmp_path / "out", llm))) == 1
     assert sum("explanation" in material(request.chat[-1].text) for request in llm.requests) == 2
 
@@ -442,8 +421,7 @@ def test_pairs_that_a_blind_judge_can_tell_are_written_anew_and_then_dropped(rec
             said.replace("Result: A", "Result: x").replace("Result: B", "Result: A").replace("Result: x", "Result: B")
         )
 
-    llm = ScriptedLLM(dislikes)
-    llm.fingerprint = "author"
+    llm = Author(dislikes)
     result = run(records(*map(make_record, range(1, 9))), tmp_path / "out", llm)
     assert result.summary["user_blind_accuracy"] == {"blind-judge": None, "blind-learner": None}
     assert result.summary["counts"]["rejected_by_gate"] == {"blind-judge": 8}
@@ -460,15 +438,13 @@ def test_a_judge_that_leans_the_right_way_is_enough_to_drop_a_pair(records, tmp_
             return author(request)
         return "Result: A" if "zzun" in material(request.chat[-1].text)["answer B"] else "Result: tie"
 
-    llm = ScriptedLLM(leans)
-    llm.fingerprint = "author"
+    llm = Author(leans)
     result = run(records(*map(make_record, range(1, 5))), tmp_path / "out", llm)
     assert result.summary["counts"]["rejected_by_gate"] == {"blind-judge": 4}
 
 
 def test_a_blind_judge_that_is_always_wrong_is_no_reason_to_drop_anything(records, tmp_path) -> None:
-    llm = ScriptedLLM(prefers("zzun"))
-    llm.fingerprint = "author"
+    llm = Author(prefers("zzun"))
     result = run(records(*map(make_record, range(1, 9))), tmp_path / "out", llm)
     assert result.summary["user_blind_accuracy"]["blind-judge"] == 0.0
     assert result.summary["counts"]["rows"] == 8
@@ -482,9 +458,8 @@ def test_a_blind_learner_finds_the_word_that_gives_chosen_away(records, tmp_path
             return f"{text[:260]} splendid magnificent wonderful"
         return text
 
-    llm = ScriptedLLM(marked)
-    llm.fingerprint = "author"
-    result = run(records(*map(make_record, range(1, 21))), tmp_path / "out", llm, rounds=1, max_gap=0.2)
+    llm = Author(marked)
+    result = run(records(*map(make_record, range(1, 21))), tmp_path / "out", llm, gate=("length?gap=0.2",))
     assert result.summary["counts"]["rejected_by_gate"]["blind-learner"] > 0
     accuracy = result.summary["user_blind_accuracy"].get("blind-learner")
     assert accuracy is None or accuracy <= 0.6
@@ -555,14 +530,10 @@ def test_roles_may_use_different_models(records, tmp_path) -> None:
     write, grade, judge = Author(), Author(), Author()
     config = BuildConfig(input=records(make_record(1)), llm=SPEC, out=tmp_path / "out", mirror=False)
     build(config, llms={"write": write, "grade": grade, "judge": judge})
-    asked = {
-        name: Counter(
-            orjson.loads(line)["model"] for line in (tmp_path / "out" / "replies.jsonl").read_bytes().splitlines()
-        )
-        for name in "x"
-    }
-    assert len(grade.requests) == asked["x"]["grade"]
-    assert len(judge.requests) == asked["x"]["quality"] + asked["x"]["blind"]
+    lines = (tmp_path / "out" / "replies.jsonl").read_bytes().splitlines()
+    asked = Counter(orjson.loads(line)["model"] for line in lines)
+    assert len(grade.requests) == asked["grade"]
+    assert len(judge.requests) == asked["quality"] + asked["blind"]
 
 
 def test_a_dry_run_estimates_and_neither_asks_nor_writes(records, tmp_path) -> None:
@@ -597,32 +568,20 @@ def test_the_estimate_is_exact_in_calls_where_everything_passes_at_once(records,
         }
 
 
-def test_until_and_redo_mean_the_same_as_keywords(records, tmp_path) -> None:
-    llms = dict.fromkeys(ROLES.values(), Author())
-    config = BuildConfig(input=records(make_record(1)), llm=SPEC, out=tmp_path / "out", mirror=False)
-    assert build(config, llms=llms, until="rubric").summary["stopped_after"] == "rubric"
-    first = rows_of(build(config, llms=llms))
-    assert rows_of(build(config, llms=llms, redo="answer")) != first
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"aspects": (3, 2)}, "the first number must not exceed the second"),
-        ({"aspects": (0, 2)}, "must be at least 1, not 0"),
-        ({"aspects": (2, 13)}, "must be at most 12, not 13"),
         ({"words": 9}, "words must be at least 10, not 9"),
-        ({"max_tokens": 15}, "max_tokens must be at least 16, not 15"),
-        ({"shared_words": 1}, "shared_words must be at least 2, not 1"),
         ({"batch": 0}, "batch must be at least 1, not 0"),
         ({"limit": 0}, "limit must be at least 1, not 0"),
-        ({"temperature": -0.1}, "temperature must be at least 0"),
         ({"max_usd": -1}, "max_usd must be at least 0"),
-        ({"quality_floor": 0.5}, "quality_floor must be at least 1"),
-        ({"quality_floor": 6}, "quality_floor must be at most 5"),
-        ({"max_gap": 1.1}, "max_gap must be at most 1"),
-        ({"skip_gate": ("lenght",)}, "did you mean 'length'?"),
-        ({"skip_gate": ("input",)}, "no gate that can be skipped named 'input'"),
+        ({"gate": "quality?floor=0.5"}, "floor must be a number from 1 to 5"),
+        ({"gate": "length?gap=wide"}, "gap must be a number from 0 to 1"),
+        ({"gate": "wording?words=nan"}, "words must be a number from 2 to 100"),
+        ({"gate": "quality?flor=4"}, "did you mean 'floor'?"),
+        ({"gate": "quality"}, "changes nothing; `quality=off` switches it off"),
+        ({"gate": "lenght=off"}, "did you mean 'length'?"),
+        ({"gate": "input=off"}, "no gate that can be switched off named 'input'"),
         ({"until": "rubrics"}, "until must be 'rubric'"),
         ({"llm": ""}, "llm must not be empty"),
     ],
@@ -638,11 +597,48 @@ def test_too_many_failed_requests_are_refused_with_their_reasons(records, tmp_pa
     def refusing(request: Request) -> str | Failure:
         return Failure("refused") if "tomatoes1" in request.chat[-1].text else author(request)
 
-    llm = ScriptedLLM(refusing)
-    llm.fingerprint = "author"
+    llm = Author(refusing)
     card = run(source, tmp_path / "out", llm).summary
     assert card["failures"] == {"refused": card["failures"]["refused"]}
     with pytest.raises(TooManyFailures, match=r"requests: \d+ of \d+ failed \(\d+ × refused\)"):
         check_failures(card, 0.0)
     check_failures(card, 1.0)
     assert run(source, tmp_path / "out", retry_failed=True).summary["failures"] == {}
+
+
+@pytest.fixture
+def built(write_jsonl, tmp_path: Path) -> Path:
+    source = write_jsonl([make_record(n) for n in range(1, 4)], "records.jsonl")
+    config = BuildConfig(input=str(source), llm="scripted/author", out=tmp_path / "out", mirror=False)
+    return build(config, llms=dict.fromkeys(ROLES.values(), Author())).folder
+
+
+def test_the_hub_folder_is_read_by_the_hubs_own_library(built) -> None:
+    datasets = pytest.importorskip("datasets", reason="needs the hub extra")
+    rows = datasets.load_dataset(str(built / "hub"), split="test", cache_dir=str(built / "cache"))
+    assert list(rows["id"]) == ["r1", "r2", "r3"]
+    assert rows[0]["rubric_aspects"][0]["evidence"] == "My mornings belong to balcony tomatoes1"
+
+
+def test_the_readme_tells_counts_gates_cost_and_prompts(built) -> None:
+    text = (built / "hub" / "README.md").read_text()
+    assert "3 pairs of 3 users" in text
+    assert "| aspects | 12 of 12 |" in text
+    assert "| answer | 12 | 0 | 120 | 60 | 0.0120 |" in text
+    assert "blind-judge 50.0 %" in text
+    assert "build_rubric `" in text
+
+
+def test_every_reply_is_kept_with_its_stage(built) -> None:
+    lines = [orjson.loads(line) for line in (built / "replies.jsonl").read_bytes().splitlines()]
+    assert {line["model"] for line in lines} == {"rubric", "negative", "answer", "grade", "quality", "blind"}
+    assert all(line["key"] and line["value"] for line in lines)
+
+
+def test_pass_rates_count_each_gate_over_all_rounds() -> None:
+    checks = [
+        Check("a", 1, "x", "length", None),
+        Check("a", 2, "x", "length", "too long"),
+        Check("b", 1, "x", "form", None),
+    ]
+    assert pass_rates(checks) == {"length": {"applied": 2, "passed": 1}, "form": {"applied": 1, "passed": 1}}

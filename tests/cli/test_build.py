@@ -37,8 +37,7 @@ def test_json_prints_the_card(source, tmp_path, capsys) -> None:
 
 BAD = {
     "no such file": (["--input", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
-    "no such gate": (["--skip-gate", "lenght"], "did you mean 'length'?"),
-    "impossible aspects": (["--aspects", "5", "2"], "the first number must not exceed the second"),
+    "no such gate": (["--gate", "lenght=off"], "did you mean 'length'?"),
     "no such back end": (["--llm", "opnai/x"], "did you mean 'openai'?"),
     "prices that are none": (["--llm", "openai/x;usd_in=nan", "--dry-run"], "usd_in='nan'"),
     "no such back end in a dry run": (["--llm", "opnai/x", "--dry-run"], "did you mean 'openai'?"),

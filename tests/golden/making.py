@@ -44,11 +44,11 @@ def make_records() -> list[Json]:
 
 def build(prb: Shell) -> Json:
     data = prb.write_rows("records.jsonl", make_records())
-    words = ("--input", data, "--llm", "openai/author;usd_in=1;usd_out=10", "--similar", 0.6, "--batch", 4)
+    words = ("--input", data, "--llm", "openai/author;usd_in=1;usd_out=10", "--gate", "couple?cosine=0.6", "--batch", 4)
     estimate = prb.ok("build", *words, "--dry-run", "--json", "--out", "none").json
     with endpoint() as server:
         prb.ok("build", *words, "--seed", 2, "--quiet", "--out", "out")
-        made = prb.files("out", "config.json", "card.json", "pairs.jsonl", "rejects.jsonl", "gates.jsonl", "state.json")
+        made = prb.files("out", "config.json", "card.json", "pairs.jsonl", "rejects.jsonl", "gates.jsonl")
         return {"estimate": estimate, **made, "replies": summarize_replies(prb), "requests": server.requests()}
 
 

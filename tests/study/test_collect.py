@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from prb.building.records import read_records
+from prb.building.stages import read_records
 from prb.data.load import load
 from prb.study.config import ExportConfig
 from prb.study.database import ANNOTATOR, ASSIGNMENT, METADATA, POST

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from prb.config import (
-    Count,
-    MaskingConfig,
-    Name,
-    NonNegative,
-    OutputConfig,
-    Place,
-    Repeated,
-    Seed,
-    Share,
-    Size,
-    config,
-)
+from prb.config import Count, MaskingConfig, Name, NonNegative, OutputConfig, Place, Repeated, Seed, config
 from prb.errors import BadInput, unknown
 from prb.failures import FailureConfig
+from prb.registry import Spec
 
 Stage = Literal["rubric", "couple", "negative", "answer", "grade", "quality", "blind"]
 STAGES: tuple[Stage, ...] = ("rubric", "couple", "negative", "answer", "grade", "quality", "blind")
@@ -45,38 +36,99 @@ PROMPTS: dict[Stage, str] = {
     "quality": "build_quality",
     "blind": "judge_pairwise",
 }
+ASPECTS = (2, 6)
+"""Smallest and largest number of aspects of a rubric that is written; one answer cannot meet many more."""
+CANDIDATES = 2
+"""Answers written for each side of a pair."""
+ROUNDS = 3
+"""The most attempts at a pair that fails a gate or that a user-blind model can predict."""
+
+
+class Limit(NamedTuple):
+    """A number that a gate compares with, and the range it may be in."""
+
+    value: float
+    least: float = 0.0
+    most: float = 1.0
+
+
+class Gate(NamedTuple):
+    requires: str
+    optional: bool = False
+    """Whether `NAME=off` switches it off."""
+    limits: Mapping[str, Limit] = {}
+
+
 GATES = {
-    "input": "the record has posts, and a narrative or a rubric",
-    "duplicate": "no earlier record has nearly the same question and narrative",
-    "couple": "two users with similar questions have conflicting wishes and become mirror rows; else both stay alone",
-    "rubric": "a rubric was written whose evidence is quoted from the narrative",
-    "negative": "an opposite wish was written for each aspect",
-    "answer": "an answer was written that is neither empty nor cut off",
-    "refusal": "the answer is not a refusal",
-    "wording": "the answer shares no run of words with rubric or narrative",
-    "aspects": "chosen meets every aspect (1 or 2) and rejected none (0), graded blind",
-    "length": "both answers have about the same length",
-    "form": "both answers are lists, or neither is",
-    "quality": "both answers are good and equally good, judged without rubric and profile, in both orders",
-    "blind-judge": "the accuracy of a user-blind judge on the set is within the limit",
-    "blind-learner": "the accuracy of a user-blind learner on the set is within the limit",
-    "endpoint": "the model's endpoint replied; running the same command again retries failed calls",
+    "input": Gate("the record has posts, and a narrative or a rubric", limits={"posts": Limit(1, 0, 1000)}),
+    "duplicate": Gate(
+        "no earlier record has nearly the same question and narrative", optional=True, limits={"cosine": Limit(0.95)}
+    ),
+    "couple": Gate(
+        "two users with similar questions have conflicting wishes and become mirror rows; else both stay alone",
+        limits={"cosine": Limit(0.75)},
+    ),
+    "rubric": Gate("a rubric was written whose evidence is quoted from the narrative"),
+    "negative": Gate("an opposite wish was written for each aspect"),
+    "answer": Gate("an answer was written that is neither empty nor cut off"),
+    "refusal": Gate("the answer is not a refusal", optional=True),
+    "wording": Gate(
+        "the answer shares no run of words with rubric or narrative",
+        optional=True,
+        limits={"words": Limit(5, 2, 100)},
+    ),
+    "aspects": Gate("chosen meets every aspect (1 or 2) and rejected none (0), graded blind", optional=True),
+    "length": Gate("both answers have about the same length", optional=True, limits={"gap": Limit(0.15)}),
+    "form": Gate("both answers are lists, or neither is", optional=True),
+    "quality": Gate(
+        "both answers are good and equally good, judged without rubric and profile, in both orders",
+        optional=True,
+        limits={"floor": Limit(3.5, 1, 5), "margin": Limit(0.5, 0, 4)},
+    ),
+    "blind-judge": Gate(
+        "the accuracy of a user-blind judge on the set is within the limit", optional=True, limits={"limit": Limit(0.6)}
+    ),
+    "blind-learner": Gate(
+        "the accuracy of a user-blind learner on the set is within the limit",
+        optional=True,
+        limits={"limit": Limit(0.6)},
+    ),
+    "endpoint": Gate("the model's endpoint replied; running the same command again retries failed calls"),
 }
-"""In the order in which a record meets them, each with what it requires."""
-SKIPPABLE = (
-    "duplicate",
-    "refusal",
-    "wording",
-    "aspects",
-    "length",
-    "form",
-    "quality",
-    "blind-judge",
-    "blind-learner",
-)
-MAX_ASPECTS = 12
-"""Longer rubrics cannot be met by one answer of usual length."""
-AspectCount = Annotated[int, Field(ge=1, le=MAX_ASPECTS)]
+"""In the order in which a record meets them."""
+OFF = "=off"
+
+
+def gate_limits(changes: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """The limits of every gate that is applied, after changes such as `quality?floor=3` and `length=off`."""
+    limits = {name: {key: limit.value for key, limit in gate.limits.items()} for name, gate in GATES.items()}
+    for text in changes:
+        if text.endswith(OFF):
+            optional = [name for name, gate in GATES.items() if gate.optional]
+            if (name := text.removesuffix(OFF)) not in optional:
+                raise unknown("gate that can be switched off", name, optional)
+            limits.pop(name, None)
+            continue
+        spec = Spec.parse(text)
+        if spec.name not in GATES:
+            raise unknown("gate", spec.name, GATES)
+        if not spec.options:
+            raise BadInput(f"gate {text!r} changes nothing; `{spec.name}{OFF}` switches it off")
+        for key, value in spec.options.items():
+            allowed = GATES[spec.name].limits
+            if key not in allowed:
+                hint = f"it takes: {', '.join(allowed) or 'none'}"
+                raise unknown(f"limit of gate {spec.name!r}", key, allowed, hint=hint)
+            try:
+                number = float(value)
+            except ValueError:
+                number = math.nan
+            if not allowed[key].least <= number <= allowed[key].most:
+                raise BadInput(
+                    f"gate {text!r}: {key} must be a number from {allowed[key].least:g} to {allowed[key].most:g}"
+                )
+            limits.get(spec.name, {})[key] = number
+    return limits
 
 
 @config
@@ -84,9 +136,7 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     """Build a personalized benchmark from users' records: a rubric and two good answers each, every pair verified."""
 
     verb: ClassVar[str] = "build"
-    presentation: ClassVar[frozenset[str]] = frozenset(
-        {"max_usd", "max_total_tokens", "batch", "until", "redo", "dry_run"}
-    )
+    presentation: ClassVar[frozenset[str]] = frozenset({"max_usd", "batch", "until", "dry_run"})
 
     input: Name
     """Records: a .jsonl or .parquet file, a folder of them, or lampqa:FOLDER with LaMP-QA files as published."""
@@ -106,60 +156,29 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     """Turn records with similar questions and conflicting rubrics into mirror rows with swapped labels."""
     limit: Count | None = None
     """Only the first N records."""
-    aspects: tuple[AspectCount, AspectCount] = (2, 6)
-    """Smallest and largest number of aspects of a rubric."""
     words: Annotated[int, Field(ge=10)] = 120
     """Target length of both answers."""
-    candidates: Count = 2
-    """Answers written for each side of a pair."""
-    rounds: Count = 3
-    """The most attempts at a pair that fails a gate or that a user-blind model can predict."""
-    temperature: NonNegative = 0.8
-    """Sampling temperature of the answers; everything else is generated at 0."""
-    max_tokens: Annotated[int, Field(ge=16)] = 1024
-    """Length limit of a reply."""
-    max_gap: Share = 0.15
-    """Largest difference in length (characters) of the two answers, as a share of the longer one."""
-    shared_words: Annotated[int, Field(ge=2)] = 5
-    """Answers must not share this many consecutive words with rubric or narrative."""
-    min_posts: Size = 1
-    """Records with fewer posts are rejected: there is nothing to infer wishes from."""
-    quality_floor: Annotated[float, Field(ge=1, le=5)] = 3.5
-    """Smallest mean rating (1-5) of both answers, judged without rubric and profile."""
-    quality_margin: NonNegative = 0.5
-    """Largest difference of the two ratings."""
-    blind_limit: Share = 0.6
-    """Largest accuracy of a user-blind judge and of a user-blind learner."""
-    duplicate: Share = 0.95
-    """Cosine from which two records count as duplicates."""
-    similar: Share = 0.75
-    """Cosine from which the questions of two users may become mirror rows."""
-    skip_gate: Repeated[str] = ()
-    """Do not apply this gate; repeatable. docs/build.md lists the names."""
+    gate: Repeated[str] = ()
+    """Change a gate, as in `quality?floor=3&margin=1`, or switch it off: `length=off`; repeatable. docs/build.md lists
+    them."""
     skip_bad: bool = False
     """Use the good records of a file with errors; the others become rejects."""
     max_usd: NonNegative | None = None
     """Stop before this is exceeded; needs prices (usd_in, usd_out) in the LLM specs."""
-    max_total_tokens: Size | None = None
-    """Stop before more tokens than this are read and written."""
     batch: Count = 64
     """Requests per batch; a crash costs at most one batch."""
     seed: Seed = 0
     """Fixes the sampling of answers."""
     until: Stage | None = None
     """Stop after this stage."""
-    redo: Stage | None = None
-    """Repeat this stage and what depends on it; everything else comes from the log."""
+    redo: Repeated[Stage] = ()
+    """Ask this stage again under another seed, with what depends on it; the rest comes from the log. Repeatable."""
     dry_run: bool = False
     """Only estimate calls, tokens and dollars."""
 
     @model_validator(mode="after")
-    def check_aspects_and_gates(self) -> Self:
-        if self.aspects[0] > self.aspects[1]:
-            raise BadInput(f"aspects {self.aspects[0]} {self.aspects[1]}: the first number must not exceed the second")
-        for name in self.skip_gate:
-            if name not in SKIPPABLE:
-                raise unknown("gate that can be skipped", name, SKIPPABLE)
+    def check_gates(self) -> Self:
+        gate_limits(self.gate)
         return self
 
     def spec_of(self, role: Role) -> str:

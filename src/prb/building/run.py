@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 from prb import __version__
-from prb.building.config import GATES, PROMPTS, ROLES, STAGES, BuildConfig, Role, Stage
+from prb.building.calls import Ledger, Usage, estimate_cost, make_llms
+from prb.building.config import GATES, PROMPTS, ROLES, ROUNDS, STAGES, BuildConfig, Role, Stage, gate_limits
 from prb.building.gates import (
     BlindResult,
     BuildContext,
@@ -26,18 +27,19 @@ from prb.building.gates import (
     leaking_posts,
     measure_blind,
     record_gate,
+    run_round,
 )
-from prb.building.ledger import Ledger, estimate_cost, make_llms
-from prb.building.records import Reject, UserRecord, read_records
-from prb.building.rounds import run_round
 from prb.building.stages import (
     SIDES,
+    AnswerPair,
     PairTask,
     Partner,
+    Reject,
     Rubric,
-    VerifiedPair,
+    UserRecord,
     judge_couples,
     propose_couples,
+    read_records,
     wishes,
     write_opposites,
     write_rubrics,
@@ -45,17 +47,16 @@ from prb.building.stages import (
 from prb.data.convert import convert
 from prb.data.publish import HUB, CardText, write_folder
 from prb.data.source import MemorySource
-from prb.errors import BadInput
 from prb.failures import breaking, refuse_failures, share_problem, unanswered
 from prb.llm import LLM, check_llm
 from prb.progress import SILENT, Progress
 from prb.prompts import load
-from prb.runs import Finished, RunFolder, json_line, read_lines, write_bytes, write_json, write_lines
+from prb.runs import Finished, RunFolder, write_json, write_lines
 from prb.text.encoders import ENCODERS
 from prb.types import Failure
 from prb.work import open_replies
 
-STATE = "state.json"
+PAIRS, REJECTS, CHECKS, CARD = "pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json"
 
 
 def build(
@@ -68,37 +69,26 @@ def build(
     """Run or resume; a dry run asks nobody and returns an estimate. `llms` takes the place of the specs, by role."""
     config = BuildConfig.of(config, settings)
     records, rejects = read_records(config.input, skip_bad=config.skip_bad)
+    records = records[: config.limit]
     if config.dry_run:
         if not llms:
             for role in ROLES.values():
                 check_llm(config.spec_of(role))
-        usable = [record for record in records[: config.limit] if not record_gate(record, config)]
-        return Finished(config.out, estimate_cost(config, usable))
+        limits = gate_limits(config.gate)["input"]
+        usable = [record for record in records if not record_gate(record, **limits)]
+        return Finished(config.out, asdict(estimate_cost(config, usable)))
     given, llms = bool(llms), llms or make_llms(config)
-    records = records[: config.limit]
     if any(config.masks(llm) for llm in llms.values()):
         records = [record.masked() for record in records]
     # a folder belongs to one input; all else may change, since replies are looked up by content
     identity = {"build": {"input": config.input}}
     with (
-        RunFolder(config.out, identity, scratch=(STATE,)),
+        RunFolder(config.out, identity),
         open_replies(config.out, progress, cache=config.cache, retry_failed=config.retry_failed) as replies,
         breaking(config.max_fatal) as breaker,
     ):
-        ledger = Ledger(
-            replies,
-            max_usd=config.max_usd,
-            max_tokens=config.max_total_tokens,
-            batch=config.batch,
-            given=given,
-            breaker=breaker,
-            progress=progress,
-        )
-        redone = _count_redo(config.out / STATE, config.redo)
-        pipeline = Pipeline(BuildContext(config=config, llms=llms, ledger=ledger, redone=redone), records, rejects)
-        result = pipeline.run()
-        write_bytes(config.out / STATE, json_line({"again": redone, "open": None}))
-    return result
+        ledger = Ledger(config=config, llms=llms, replies=replies, given=given, breaker=breaker, progress=progress)
+        return Finished(config.out, asdict(Pipeline(BuildContext(ledger), records, rejects).run()))
 
 
 def check_failures(card: Mapping[str, Any], max_failed: float) -> None:
@@ -107,51 +97,27 @@ def check_failures(card: Mapping[str, Any], max_failed: float) -> None:
     refuse_failures([share_problem("requests", sum(failures.values()), total, failures, max_failed)], max_failed)
 
 
-def _count_redo(path: Path, redo: Stage | None) -> dict[Stage, int]:
-    """How often each stage was asked again; a redo that was interrupted is resumed, not counted twice."""
-    state: dict[str, Any] = {"again": {}, "open": None}
-    if path.exists():
-        state = next(read_lines(path), {})
-        if not state.keys() >= {"again", "open"}:
-            raise BadInput(f"{path} is damaged; delete it if no stage was redone, else remove the folder")
-    redone: dict[Stage, int] = state["again"]
-    if redo and state["open"] != redo:
-        redone[redo] = redone.get(redo, 0) + 1
-        state["open"] = redo
-    write_bytes(path, json_line(state))
-    return redone
-
-
 class Pipeline:
     """What is known so far, and the steps that add to it."""
 
     def __init__(self, context: BuildContext, records: list[UserRecord], rejects: list[Reject]) -> None:
-        self.context, self.config = context, context.config
+        self.context, self.ledger, self.config = context, context.ledger, context.config
         self.total = len(records) + len(rejects)
         self.records, self.rejects = records, rejects
         self.rubrics: dict[str, Rubric] = {}
-        self.verified: dict[str, VerifiedPair] = {}
+        self.verified: dict[str, AnswerPair] = {}
         self.blind: list[BlindResult] = []
         self.posts_left_out = 0
+        self.stopped_after: Stage | None = None
 
-    def run(self) -> Finished:
-        stopped: Stage | None = None
+    def run(self) -> Card:
         try:
             self._admit()
             self._write_rubrics()
             self._run_rounds(self._make_tasks())
         except StageReached:
-            stopped = self.config.until
-        card = write_output(
-            self.context,
-            list(self.verified.values()),
-            self.rejects,
-            self.blind,
-            records=self.total,
-            posts_left_out=self.posts_left_out,
-            stopped_after=stopped,
-        )
-        return Finished(self.config.out, card)
+            self.stopped_after = self.config.until
+        return self._write()
 
     def _check(self, record: UserRecord, gate: str, reason: str | None) -> bool:
         """Check a record; one that fails is rejected."""
@@ -165,8 +131,11 @@ class Pipeline:
         self.rejects.append(Reject(record.id, check.gate, str(failure)))
 
     def _admit(self) -> None:
-        records = [r for r in self.records if self._check(r, "input", record_gate(r, self.config))]
-        first = find_duplicates(records, ENCODERS.make("static"), self.config.duplicate)
+        limits = self.context.limits
+        records = [r for r in self.records if self._check(r, "input", record_gate(r, **limits["input"]))]
+        first: dict[int, int] = {}
+        if "duplicate" in limits:
+            first = find_duplicates(records, ENCODERS.make("static"), limits["duplicate"]["cosine"])
         self.records = [
             record
             for n, record in enumerate(records)
@@ -176,8 +145,7 @@ class Pipeline:
     def _write_rubrics(self) -> None:
         """Rubrics of the input are kept. Posts that repeat the hidden part word for word leave the profile."""
         todo = [record for record in self.records if not record.rubric]
-        context = self.context
-        written = write_rubrics(context.llm("rubric"), todo, self.config.aspects, context.sampling("rubric"))
+        written = write_rubrics(self.ledger.llm("rubric"), todo, self.ledger.sampling("rubric"))
         rubrics = {record.id: rubric for record, rubric in zip(todo, written, strict=True)}
         kept = []
         for record in self.records:
@@ -187,13 +155,13 @@ class Pipeline:
                 continue
             self._check(record, "rubric", None)
             self.rubrics[record.id] = rubric
-            leaks = leaking_posts(record, rubric, self.config.shared_words)
+            leaks = leaking_posts(record, rubric)
             self.posts_left_out += len(leaks)
             clean = replace(record, posts=tuple(post for post in record.posts if post not in leaks))
-            if not leaks or self._check(clean, "input", record_gate(clean, self.config)):
+            if not leaks or self._check(clean, "input", record_gate(clean, **self.context.limits["input"])):
                 kept.append(clean)
         self.records = kept
-        context.finish("rubric")
+        self.context.finish("rubric")
 
     def _make_tasks(self) -> list[PairTask]:
         """Confirmed couples first, then all other users on their own."""
@@ -205,9 +173,9 @@ class Pipeline:
         return [*couples, *alone]
 
     def _couple(self) -> list[PairTask]:
-        proposed = propose_couples(self.records, ENCODERS.make("static"), self.config.similar)
+        proposed = propose_couples(self.records, ENCODERS.make("static"), self.context.limits["couple"]["cosine"])
         couples = [(Partner(a, self.rubrics[a.id]), Partner(b, self.rubrics[b.id])) for a, b in proposed]
-        verdicts = judge_couples(self.context.llm("couple"), couples, self.context.sampling("couple"))
+        verdicts = judge_couples(self.ledger.llm("couple"), couples, self.ledger.sampling("couple"))
         tasks = []
         for (first, second), verdict in zip(couples, verdicts, strict=True):
             if isinstance(verdict, Failure) and unanswered(verdict):  # alone they would cost, and be couples next time
@@ -227,8 +195,8 @@ class Pipeline:
         rubrics = [self.rubrics[record.id] for record in records]
         opposites: list[tuple[str, ...] | Failure] = [()] * len(records)
         if self.config.mode == "oppose":
-            context = self.context
-            opposites = write_opposites(context.llm("negative"), records, rubrics, context.sampling("negative"))
+            llm, sampling = self.ledger.llm("negative"), self.ledger.sampling("negative")
+            opposites = write_opposites(llm, records, rubrics, sampling)
         tasks = []
         for record, rubric, against in zip(records, rubrics, opposites, strict=True):
             if isinstance(against, Failure):
@@ -240,13 +208,13 @@ class Pipeline:
         return tasks
 
     def _run_rounds(self, tasks: Sequence[PairTask]) -> None:
-        """Write and verify; up to `rounds` times, rewrite what failed or what can be predicted without the user."""
-        for round in range(1, self.config.rounds + 1):
+        """Write and verify; up to `ROUNDS` times, rewrite what failed or what can be predicted without the user."""
+        for round in range(1, ROUNDS + 1):
             results = run_round(self.context, tasks, round)
-            self.verified |= {id_: result for id_, result in results.items() if isinstance(result, VerifiedPair)}
+            self.verified |= {id_: result for id_, result in results.items() if isinstance(result, AnswerPair)}
             failed = [task for task in tasks if task.id not in self.verified]
             predictable = self._find_predictable(round)
-            if round == self.config.rounds:
+            if round == ROUNDS:
                 for task in failed:
                     reject = results[task.id]
                     assert isinstance(reject, Reject)
@@ -271,7 +239,7 @@ class Pipeline:
         self.blind = measure_blind(self.context, pairs) if pairs else []
         rejects: dict[str, Reject] = {}
         for result in self.blind:
-            worst = result.worst(pairs, self.config.blind_limit)
+            worst = result.worst(pairs, **self.context.limits[result.name])
             reason = f"predicted without the user; accuracy on the set {result.accuracy(pairs) or 0:.1%}"
             for pair, credit in zip(pairs, result.credits, strict=True):
                 id_ = pair.task.id
@@ -283,96 +251,116 @@ class Pipeline:
                     rejects.setdefault(id_, Reject(id_, result.name, reason))
         return rejects
 
-
-PAIRS, REJECTS, CHECKS, CARD = "pairs.jsonl", "rejects.jsonl", "gates.jsonl", "card.json"
-
-
-def write_output(
-    context: BuildContext,
-    pairs: Sequence[VerifiedPair],
-    rejects: Sequence[Reject],
-    blind: Sequence[BlindResult],
-    *,
-    records: int,
-    posts_left_out: int,
-    stopped_after: Stage | None,
-) -> dict[str, Any]:
-    """The card, after writing everything; if the build stopped early, only the checks are written."""
-    config, usage = context.config, context.ledger.usage
-    rows = [row for pair in pairs for row in pair_rows(pair)]
-    prompts = sorted({"material", "build_avoid", *PROMPTS.values()})
-    blind_gates = [gate for gate in ("blind-judge", "blind-learner") if gate not in config.skip_gate]
-    card = {
-        "prb": __version__,
-        "settings": config.saved(),
-        "llms": {role: llm.fingerprint for role, llm in context.llms.items()},
-        "prompts": {name: hashlib.sha256(load(name).encode()).hexdigest()[:16] for name in prompts},
-        "counts": {
-            "records": records,
-            "rows": len(rows),
-            "people": len({row["user"] for row in rows}),
-            "mirror_rows": sum("mirror" in row for row in rows),
-            "rejected": len(rejects),
-            "rejected_by_gate": dict(sorted(Counter(reject.gate for reject in rejects).items())),
-            "posts_left_out": posts_left_out,
-            "requests": context.ledger.asked,
-        },
-        "failures": dict(sorted(context.ledger.failures.items())),
-        "gates": pass_rates(context.checks),
-        "user_blind_accuracy": {
-            **dict.fromkeys(blind_gates),
-            **{result.name: result.accuracy(pairs) for result in blind},
-        },
-        "cost": {stage: asdict(usage[stage]) for stage in STAGES if stage in usage},
-        "usd": context.ledger.usd,
-        "stopped_after": stopped_after,
-    }
-    out = config.out
-    write_lines(out / CHECKS, [check._asdict() for check in context.checks])
-    if stopped_after:  # the pairs of an earlier, complete build stay as they are
+    def _write(self) -> Card:
+        """The card, after writing everything; if the build stopped early, only the checks are written."""
+        pairs, ledger = list(self.verified.values()), self.ledger
+        rows = [row for pair in pairs for row in pair_rows(pair)]
+        prompts = sorted({"material", "build_avoid", *PROMPTS.values()})
+        blind_gates = [gate for gate in ("blind-judge", "blind-learner") if gate in self.context.limits]
+        card = Card(
+            prb=__version__,
+            settings=self.config.saved(),
+            llms={role: llm.fingerprint for role, llm in ledger.llms.items()},
+            prompts={name: hashlib.sha256(load(name).encode()).hexdigest()[:16] for name in prompts},
+            counts=Counts(
+                records=self.total,
+                rows=len(rows),
+                people=len({row["user"] for row in rows}),
+                mirror_rows=sum("mirror" in row for row in rows),
+                rejected=len(self.rejects),
+                rejected_by_gate=dict(sorted(Counter(reject.gate for reject in self.rejects).items())),
+                posts_left_out=self.posts_left_out,
+                requests=ledger.asked,
+            ),
+            failures=dict(sorted(ledger.failures.items())),
+            gates=pass_rates(self.context.checks),
+            user_blind_accuracy={
+                **dict.fromkeys(blind_gates),
+                **{result.name: result.accuracy(pairs) for result in self.blind},
+            },
+            cost={stage: ledger.usage[stage] for stage in STAGES if stage in ledger.usage},
+            usd=ledger.usd,
+            stopped_after=self.stopped_after,
+        )
+        out = self.config.out
+        write_lines(out / CHECKS, [check._asdict() for check in self.context.checks])
+        if self.stopped_after:  # the pairs of an earlier, complete build stay as they are
+            return card
+        convert(MemorySource(PAIRS, rows), out / PAIRS)
+        write_lines(out / REJECTS, [reject._asdict() for reject in self.rejects])
+        write_json(out / CARD, asdict(card))
+        if rows:
+            _write_hub(out / HUB, rows, card)
+        else:
+            rmtree(out / HUB, ignore_errors=True)
         return card
-    convert(MemorySource(PAIRS, rows), out / PAIRS)
-    write_lines(out / REJECTS, [reject._asdict() for reject in rejects])
-    write_json(out / CARD, card)
-    if rows:
-        _write_hub(out / HUB, rows, card)
-    else:
-        rmtree(out / HUB, ignore_errors=True)
-    return card
 
 
-def pair_rows(pair: VerifiedPair) -> Iterator[dict[str, Any]]:
+# --- what is written ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    records: int
+    rows: int
+    people: int
+    mirror_rows: int
+    rejected: int
+    rejected_by_gate: dict[str, int]
+    posts_left_out: int
+    requests: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What a build found, took and cost: `card.json`."""
+
+    prb: str
+    settings: dict[str, Any]
+    llms: dict[Role, str]
+    prompts: dict[str, str]
+    counts: Counts
+    failures: dict[str, int]
+    """Failed requests by reason."""
+    gates: dict[str, dict[str, int]]
+    user_blind_accuracy: dict[str, float | None]
+    cost: dict[Stage, Usage]
+    usd: float
+    stopped_after: Stage | None
+
+
+def pair_rows(pair: AnswerPair) -> Iterator[dict[str, Any]]:
     """One row, or the mirror rows of a couple: the same question and answers with swapped labels."""
-    task, partner = pair.task, pair.task.partner
-    row = _row(task.record, task.rubric, task.record.question, pair.chosen, pair.rejected)
+    task, partner, answers = pair.task, pair.task.partner, (pair.chosen.text, pair.rejected.text)
     about: dict[str, Any] = {"round": pair.round}
     swapped = dict(about)
     if pair.quality:
         about["quality"] = dict(zip(SIDES, pair.quality, strict=True))
         swapped["quality"] = dict(zip(SIDES, reversed(pair.quality), strict=True))
-    if pair.grades:
-        about["grades"] = dict(zip(SIDES, (grades.aspects for grades in pair.grades), strict=True))
+    if pair.chosen.grades and pair.rejected.grades:
+        about["grades"] = {"chosen": pair.chosen.grades.aspects, "rejected": pair.rejected.grades.aspects}
+
+    def row(user: Partner, chosen: str, rejected: str) -> dict[str, Any]:
+        return {
+            **user.record.other,
+            "id": user.record.id,
+            "user": user.record.user,
+            "question": task.record.question,
+            "profile": [post._asdict() for post in user.record.posts],
+            "rubric_aspects": [aspect._asdict() for aspect in user.rubric],
+            "narrative": user.record.narrative,
+            "category": user.record.category,
+            "chosen": chosen,
+            "rejected": rejected,
+        }
+
+    first = row(Partner(task.record, task.rubric), *answers)
     if partner is None:
-        yield row | {"negative_rubric": list(task.against), "build": about}
+        yield first | {"negative_rubric": list(task.against), "build": about}
         return
-    yield row | {"mirror": partner.record.id, "build": about}
-    twin = _row(partner.record, partner.rubric, task.record.question, pair.rejected, pair.chosen)
+    yield first | {"mirror": partner.record.id, "build": about}
+    twin = row(partner, *reversed(answers))
     yield twin | {"mirror": task.record.id, "own_question": partner.record.question, "build": swapped}
-
-
-def _row(record: UserRecord, rubric: Rubric, question: str, chosen: str, rejected: str) -> dict[str, Any]:
-    return {
-        **record.other,
-        "id": record.id,
-        "user": record.user,
-        "question": question,
-        "profile": [post._asdict() for post in record.posts],
-        "rubric_aspects": [aspect._asdict() for aspect in rubric],
-        "narrative": record.narrative,
-        "category": record.category,
-        "chosen": chosen,
-        "rejected": rejected,
-    }
 
 
 def pass_rates(checks: Sequence[Check]) -> dict[str, dict[str, int]]:
@@ -382,12 +370,12 @@ def pass_rates(checks: Sequence[Check]) -> dict[str, dict[str, int]]:
     return {gate: {"applied": applied[gate], "passed": passed[gate]} for gate in GATES if applied[gate]}
 
 
-def _write_hub(folder: Path, rows: Sequence[dict[str, Any]], card: Mapping[str, Any]) -> None:
+def _write_hub(folder: Path, rows: Sequence[dict[str, Any]], card: Card) -> None:
     """A folder that `prb data push` publishes and `datasets.load_dataset` reads, with the card as its README."""
     from jinja2 import Environment, StrictUndefined
 
     template = (files("prb.building") / "card.md.jinja").read_text("utf-8")
     # Markdown, not HTML: names of models and gates are ours
     environment = Environment(undefined=StrictUndefined, trim_blocks=False, autoescape=False)  # noqa: S701
-    text = environment.from_string(template).render(**card, meanings=GATES)
+    text = environment.from_string(template).render(**asdict(card), known=GATES)
     write_folder(MemorySource(PAIRS, rows), folder, CardText(text))

@@ -1,35 +1,146 @@
-"""The stages that ask an LLM, with prompts and strict readers: rubrics, opposite wishes, couples, answers, quality.
+"""Users' records, and the stages that make pairs of them: rubrics, opposite wishes, couples, answers, quality.
 
-Every text by others is quoted. What cannot be read is asked for once more with a reminder, and then is a failure.
+A stage is a prompt and a strict reader. Every text by others is quoted. What cannot be read is asked for once more with
+a reminder, and then is a failure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import mean
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
+import orjson
 
-from prb.building.config import BuildConfig
-from prb.building.records import UserRecord
+from prb.building.config import ASPECTS, CANDIDATES, BuildConfig
+from prb.data.source import DATASETS, open_source
+from prb.errors import BadData, BadInput, Problem
 from prb.evaluation.planners import entries
 from prb.grading import Grades
 from prb.hashing import draw
 from prb.llm import LLM, Completion, Request, Sampling
 from prb.llm.asking import Reply, ask, without_thinking
 from prb.prompts import load, quote, with_material
+from prb.registry import Spec
 from prb.text.encoders import Encoder
+from prb.text.pii import mask
 from prb.text.words import BLOCK, similarity_blocks
-from prb.types import Aspect, Failure, Turn
+from prb.types import Aspect, Failure, Post, Turn
 
 T = TypeVar("T")
 Rubric = tuple[Aspect, ...]
 Side = Literal["chosen", "rejected"]
 SIDES: tuple[Side, Side] = ("chosen", "rejected")
+
+# --- records ---
+
+READ = ("id", "user", "question", "narrative", "posts", "profile", "category", "rubric_aspects")
+WRITTEN = ("chosen", "rejected", "mirror", "negative_rubric", "own_question", "build")
+"""Fields a build writes itself; in an input they are left over from another build."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserRecord:
+    """One question of one user, with everything the user gave us."""
+
+    id: str
+    user: str
+    question: str
+    narrative: str
+    posts: tuple[Post, ...]
+    category: str = ""
+    rubric: tuple[Aspect, ...] = ()
+    """If the record has one; otherwise it is written from the narrative."""
+    other: Mapping[str, Any] = field(default_factory=dict)
+    """All other fields of the row (split, topic, groups …), kept as they are."""
+
+    def masked(self) -> UserRecord:
+        """Without personal data in any text. The built rows are masked too."""
+        return replace(
+            self,
+            question=mask(self.question),
+            narrative=mask(self.narrative),
+            posts=tuple(post._replace(text=mask(post.text)) for post in self.posts),
+            rubric=tuple(Aspect(*map(mask, aspect)) for aspect in self.rubric),
+        )
+
+
+class Reject(NamedTuple):
+    """Why a record did not become a pair."""
+
+    record: str
+    gate: str
+    reason: str
+
+
+def read_records(spec: str, *, skip_bad: bool = False) -> tuple[list[UserRecord], list[Reject]]:
+    """All records of an input. Bad rows raise an error that lists them all, or become rejects."""
+    folder = spec.removeprefix("lampqa:")
+    source = DATASETS.build(Spec("lampqa", {"path": folder})) if folder != spec else open_source(spec)
+    records: dict[str, UserRecord] = {}
+    problems: list[Problem] = []
+    for row in source.rows():
+        try:
+            if row.problem:
+                raise ValueError(row.problem)
+            record = parse_record(row.data)
+            if record.id in records:
+                raise ValueError(f"duplicate id {record.id!r}")
+            records[record.id] = record
+        except ValueError as error:
+            problems.append(Problem(row.place, row.line, str(error)))
+    if problems and not skip_bad:
+        raise BadData(spec, problems)
+    if not records:
+        raise BadInput(f"{spec} has no records")
+    return list(records.values()), [Reject(f"{p.place}:{p.line}", "input", p.what) for p in problems]
+
+
+def parse_record(data: Any) -> UserRecord:
+    """Raises `ValueError` with what is wrong, before anything is paid for."""
+    if not isinstance(data, dict):
+        raise ValueError("a record must be a JSON object")
+    for name in ("id", "question"):
+        if data.get(name) is None or not str(data[name]).strip():
+            raise ValueError(f"`{name}` is missing")
+    for name in ("question", "narrative"):
+        if not isinstance(data.get(name) or "", str):
+            raise ValueError(f"`{name}` must be a string")
+    posts = (data.get("profile") or []) if data.get("posts") is None else data["posts"]
+    posts = [{"text": post} if isinstance(post, str) else post for post in posts] if isinstance(posts, list) else None
+    if posts is None or not all(isinstance(post, dict) and isinstance(post.get("text"), str) for post in posts):
+        raise ValueError("`posts` must be a list of strings, or of objects with `text`")
+    aspects = data.get("rubric_aspects") or []
+    if not isinstance(aspects, list) or not all(
+        isinstance(a, dict) and isinstance(text := a.get("aspect"), str) and text.strip() for a in aspects
+    ):
+        raise ValueError("`rubric_aspects` must be a list of objects with `aspect`")
+    try:
+        orjson.dumps(data)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"has a value that JSON cannot represent: {error}") from None
+    record_id = str(data["id"])
+    posts = [post for post in posts if post["text"].strip()]
+    return UserRecord(
+        id=record_id,
+        user=record_id if data.get("user") is None else str(data["user"]),
+        question=data["question"].strip(),
+        narrative=(data.get("narrative") or "").strip(),
+        posts=tuple(
+            Post(str(post.get("id") or number), str(post.get("category") or ""), post["text"])
+            for number, post in enumerate(posts, 1)
+        ),
+        category=str(data.get("category") or "uncategorised"),
+        rubric=tuple(Aspect(a["aspect"], str(a.get("evidence") or ""), str(a.get("reason") or "")) for a in aspects),
+        other={key: value for key, value in data.items() if key not in READ + WRITTEN and value is not None},
+    )
+
+
+# --- what is made of them ---
 
 
 class Partner(NamedTuple):
@@ -77,19 +188,32 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifiedPair:
-    """A pair that passed its gates."""
+class AnswerPair:
+    """Two answers to one question; the final ones passed every gate."""
 
-    task: PairTask
-    chosen: str
-    rejected: str
-    grades: tuple[Grades, Grades] | None
-    """Of chosen and rejected against the rubric; `None` if that gate was skipped."""
-    quality: tuple[float, float] | None
+    chosen: Candidate
+    rejected: Candidate
     round: int
+    quality: tuple[float, float] | None = None
+    """Mean ratings of both, once they are judged."""
+
+    @property
+    def task(self) -> PairTask:
+        return self.chosen.task
+
+    @property
+    def name(self) -> str:
+        return f"{self.chosen.name}, {self.rejected.name}"
 
 
-def _values(replies: Sequence[Reply[T] | Failure]) -> list[T | Failure]:
+def _ask(
+    llm: LLM,
+    prompts: Sequence[str],
+    read: Callable[[Completion], T | None] | Sequence[Callable[[Completion], T | None]],
+    sampling: Sampling,
+    **texts: str,
+) -> list[T | Failure]:
+    replies = ask(llm, prompts, read, sampling=sampling, **texts)
     return [reply.value if isinstance(reply, Reply) else reply for reply in replies]
 
 
@@ -101,7 +225,7 @@ def wishes(rubric: Rubric) -> tuple[str, ...]:
     return tuple(aspect.aspect for aspect in rubric)
 
 
-# rubrics
+# --- rubrics ---
 
 REMIND_RUBRIC = (
     "Your whole reply must be the numbered list with the lines Aspect:, Evidence: and Reason:. Every evidence must be "
@@ -113,31 +237,28 @@ _FIELD = re.compile(r"^[ \t*_#>-]*(?:\d{1,2}[.)][ \t*_]*)?(aspect|evidence|reaso
 _PLAIN_QUOTES = str.maketrans("“”„«»‘’‚`\u00a0", '"""""\'\'\'\' ')
 
 
-def write_rubrics(
-    llm: LLM, records: Sequence[UserRecord], span: tuple[int, int], sampling: Sampling
-) -> list[Rubric | Failure]:
-    """Aspects with evidence from the narrative; `span` is the smallest and largest number of aspects."""
+def write_rubrics(llm: LLM, records: Sequence[UserRecord], sampling: Sampling) -> list[Rubric | Failure]:
+    """Aspects with evidence from the narrative."""
     prompts = [
         with_material(
             load("build_rubric"),
-            fewest=str(span[0]),
-            most=str(span[1]),
+            fewest=str(ASPECTS[0]),
+            most=str(ASPECTS[1]),
             question=quote("question", record.question),
             narrative=quote("explanation", record.narrative),
         )
         for record in records
     ]
 
-    def read(reply: Completion, narrative: str) -> Rubric | None:
-        return None if reply.truncated else read_rubric(reply.text, narrative, span)
-
-    readers = [partial(read, narrative=record.narrative) for record in records]
-    return _values(ask(llm, prompts, readers, sampling=sampling, reminder=REMIND_RUBRIC, missing="no rubric"))
+    readers = [partial(read_rubric, narrative=record.narrative) for record in records]
+    return _ask(llm, prompts, readers, sampling, reminder=REMIND_RUBRIC, missing="no rubric")
 
 
-def read_rubric(text: str, narrative: str, span: tuple[int, int]) -> Rubric | None:
+def read_rubric(reply: Completion, narrative: str) -> Rubric | None:
     """The aspects, if the list is complete and every evidence is a quote; evidence is spelled as in the narrative."""
-    text = without_thinking(text)
+    if reply.truncated:
+        return None
+    text = without_thinking(reply.text)
     heads = list(_FIELD.finditer(text))
     if not heads or [head[1].lower() for head in heads] != ["aspect", "evidence", "reason"] * (len(heads) // 3):
         return None
@@ -149,7 +270,7 @@ def read_rubric(text: str, narrative: str, span: tuple[int, int]) -> Rubric | No
         if not aspect or quoted is None:
             return None
         aspects.append(Aspect(aspect, quoted, reason))
-    return tuple(aspects) if span[0] <= len(aspects) <= span[1] else None
+    return tuple(aspects) if ASPECTS[0] <= len(aspects) <= ASPECTS[1] else None
 
 
 def find_quote(evidence: str, narrative: str) -> str | None:
@@ -163,7 +284,7 @@ def find_quote(evidence: str, narrative: str) -> str | None:
     return narrative[match.start() : match.end()] if match else None
 
 
-# opposite wishes
+# --- opposite wishes ---
 
 REMIND_OPPOSE = "Your whole reply must be the numbered list, exactly one sentence for each wish."
 
@@ -187,11 +308,10 @@ def write_opposites(
         return opposites if len(opposites) == count else None
 
     readers = [partial(read, count=len(rubric)) for rubric in rubrics]
-    replies = ask(llm, prompts, readers, sampling=sampling, reminder=REMIND_OPPOSE, missing="no negative rubric")
-    return _values(replies)
+    return _ask(llm, prompts, readers, sampling, reminder=REMIND_OPPOSE, missing="no negative rubric")
 
 
-# couples: encoders propose, a judge confirms
+# --- couples: encoders propose, a judge confirms ---
 
 CoupleVerdict = Literal["conflict", "compatible", "different questions"]
 COUPLE_VERDICTS: tuple[CoupleVerdict, ...] = ("conflict", "compatible", "different questions")
@@ -244,10 +364,7 @@ def judge_couples(
         )
         for first, second in couples
     ]
-    replies: list[Reply[CoupleVerdict] | Failure] = ask(
-        llm, prompts, read_couple_verdict, sampling=sampling, reminder=REMIND_COUPLE, missing="no verdict on a couple"
-    )
-    return _values(replies)
+    return _ask(llm, prompts, read_couple_verdict, sampling, reminder=REMIND_COUPLE, missing="no verdict on a couple")
 
 
 def read_couple_verdict(reply: Completion) -> CoupleVerdict | None:
@@ -256,14 +373,14 @@ def read_couple_verdict(reply: Completion) -> CoupleVerdict | None:
     return next((name for name in COUPLE_VERDICTS if verdicts == {name}), None)
 
 
-# answers: both sides come from one prompt, so that only the wishes differ
+# --- answers: both sides come from one prompt, so that only the wishes differ ---
 
 
 def write_answers(
     llm: LLM, tasks: Sequence[PairTask], config: BuildConfig, sampling: Sampling, round: int
 ) -> list[Candidate]:
-    """`config.candidates` answers for each side of each task, in the order of the tasks; some may have failed."""
-    planned = [(task, side, n) for task in tasks for side in SIDES for n in range(1, config.candidates + 1)]
+    """Candidates for each side of each task, in the order of the tasks; some may have failed."""
+    planned = [(task, side, n) for task in tasks for side in SIDES for n in range(1, CANDIDATES + 1)]
     requests = []
     for task, side, number in planned:
         # fixed by what is written, so that a subset or another order gives the same answers
@@ -287,7 +404,7 @@ def write_answers(
     return candidates
 
 
-# general quality, rated side by side without rubric and profile, in both orders
+# --- general quality, rated side by side without rubric and profile, in both orders ---
 
 CRITERIA = ("correctness", "relevance", "helpfulness", "fluency")
 REMIND_QUALITY = (
@@ -299,26 +416,19 @@ _RATING_LINES = [
 ]
 
 
-class QualityAsk(NamedTuple):
-    question: str
-    first: str
-    second: str
-
-
-def rate_quality(llm: LLM, pairs: Sequence[QualityAsk], sampling: Sampling) -> list[tuple[float, float] | Failure]:
+def rate_quality(llm: LLM, pairs: Sequence[AnswerPair], sampling: Sampling) -> list[tuple[float, float] | Failure]:
     """Mean rating of both answers over the criteria and both orders; if one order fails, the pair fails."""
-    orders = [order for pair in pairs for order in (pair, pair._replace(first=pair.second, second=pair.first))]
     prompts = [
         with_material(
             load("build_quality"),
-            question=quote("question", order.question),
-            answer_a=quote("answer A", order.first),
-            answer_b=quote("answer B", order.second),
+            question=quote("question", pair.task.record.question),
+            answer_a=quote("answer A", first.text),
+            answer_b=quote("answer B", second.text),
         )
-        for order in orders
+        for pair in pairs
+        for first, second in ((pair.chosen, pair.rejected), (pair.rejected, pair.chosen))
     ]
-    replies = ask(llm, prompts, read_ratings, sampling=sampling, reminder=REMIND_QUALITY, missing="no ratings")
-    ratings = _values(replies)
+    ratings = _ask(llm, prompts, read_ratings, sampling, reminder=REMIND_QUALITY, missing="no ratings")
     results: list[tuple[float, float] | Failure] = []
     for forward, backward in zip(ratings[::2], ratings[1::2], strict=True):
         if isinstance(forward, Failure) or isinstance(backward, Failure):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from prb.building.ledger import Ledger, LedgerLLM
+from prb.building.calls import Ledger, StageLLM
+from prb.building.config import BuildConfig
 from prb.errors import BudgetUsedUp, Unreachable
 from prb.llm import Completion, Request, Sampling, ScriptedLLM
-from prb.llm.endpoint import Prices
 from prb.types import Failure, Turn
 from prb.work import Replies
 
@@ -16,9 +16,12 @@ def ask(text: str) -> Request:
     return Request((Turn("user", text),), Sampling(max_tokens=10))
 
 
-def logged(tmp_path, llm, *, retry_failed: bool = False, **settings) -> LedgerLLM:
-    replies = Replies(tmp_path / "replies.jsonl", retry_failed=retry_failed)
-    return LedgerLLM(llm, "rubric", Prices(prompt=1e6, completion=1e6), Ledger(replies, given=True, **settings))
+def logged(tmp_path, llm, **settings) -> StageLLM:
+    """At a dollar per token."""
+    spec = "scripted/x;usd_in=1000000;usd_out=1000000"
+    config = BuildConfig(input="x", llm=spec, out=tmp_path, **settings)
+    replies = Replies(tmp_path / "replies.jsonl", retry_failed=config.retry_failed)
+    return Ledger(config=config, llms={"write": llm}, replies=replies, given=True).llm("rubric")
 
 
 def test_the_same_question_is_paid_once_even_within_one_batch(tmp_path) -> None:
@@ -41,13 +44,12 @@ def test_a_request_the_endpoint_will_never_take_does_not_stop_the_others(tmp_pat
     assert len(caller.complete([ask(str(n)) for n in range(20)])) == 20
 
 
-@pytest.mark.parametrize("limit", [{"max_usd": 24.0}, {"max_tokens": 24}])
-def test_a_batch_is_cut_to_what_the_budget_bears(tmp_path, limit) -> None:
+def test_a_batch_is_cut_to_what_the_budget_bears(tmp_path) -> None:
     """A request is one token in and ten out at most, a dollar each: two fit into 24, a third does not."""
     said = Completion(text="yes", prompt_tokens=1, completion_tokens=10, cost=11.0)
     llm = ScriptedLLM(said)
     with pytest.raises(BudgetUsedUp, match="might exceed"):
-        logged(tmp_path, llm, **limit).complete([ask(c) for c in "abc"])
+        logged(tmp_path, llm, max_usd=24.0).complete([ask(c) for c in "abc"])
     assert len(llm.requests) == 2
 
 
@@ -60,23 +62,20 @@ def test_what_was_spent_before_counts_against_the_budget(tmp_path) -> None:
         caller.complete([ask("c")])
 
 
-def test_an_endpoint_that_cannot_be_reached_stops_the_build_and_books_nothing(tmp_path) -> None:
-    wrong_key = Failure("HTTP 401", "wrong key", kind="fatal")
-    caller = logged(tmp_path, ScriptedLLM(["yes", "yes", *[wrong_key] * 9]), batch=20)
-    with pytest.raises(Unreachable, match="HTTP 401: wrong key"):
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (Failure("HTTP 401", "wrong key", kind="fatal"), Unreachable),
+        (Failure("budget used up", "$1 of $1", kind="budget"), BudgetUsedUp),
+    ],
+)
+def test_an_llm_that_gives_up_stops_the_build_and_books_nothing(tmp_path, failure, error) -> None:
+    caller = logged(tmp_path, ScriptedLLM(["yes", "yes", *[failure] * 9]), batch=20)
+    with pytest.raises(error, match=failure.reason):
         caller.complete([ask(str(n)) for n in range(20)])
     again = ScriptedLLM("yes")
     logged(tmp_path, again).complete([ask(str(n)) for n in range(20)])
     assert len(again.requests) == 18
-
-
-def test_a_used_up_budget_of_the_llm_stops_the_build_and_books_nothing(tmp_path) -> None:
-    broke = Failure("budget used up", "$1 of $1", kind="budget")
-    with pytest.raises(BudgetUsedUp, match="budget used up"):
-        logged(tmp_path, ScriptedLLM(["yes", broke]), batch=2).complete([ask("a"), ask("b")])
-    again = ScriptedLLM("yes")
-    logged(tmp_path, again).complete([ask("a"), ask("b")])
-    assert len(again.requests) == 1
 
 
 def test_failed_requests_are_asked_again_on_request(tmp_path) -> None:
@@ -87,8 +86,6 @@ def test_failed_requests_are_asked_again_on_request(tmp_path) -> None:
 
 def test_failures_are_counted_by_reason_whether_logged_or_new(tmp_path) -> None:
     logged(tmp_path, ScriptedLLM([Failure("refused"), "yes"])).complete([ask("a"), ask("b")])
-    ledger = logged(tmp_path, ScriptedLLM("never asked")).ledger
     logged_again = logged(tmp_path, ScriptedLLM("never asked"))
     logged_again.complete([ask("a"), ask("b")])
     assert (logged_again.ledger.asked, logged_again.ledger.failures) == (2, {"refused": 1})
-    assert ledger.asked == 0
