@@ -364,7 +364,9 @@ def judge_couples(
         )
         for first, second in couples
     ]
-    return _ask(llm, prompts, read_couple_verdict, sampling, reminder=REMIND_COUPLE, missing="no verdict on a couple")
+    texts = {"reminder": REMIND_COUPLE, "missing": "no verdict on a couple"}
+    verdicts: list[CoupleVerdict | Failure] = _ask(llm, prompts, read_couple_verdict, sampling, **texts)
+    return verdicts
 
 
 def read_couple_verdict(reply: Completion) -> CoupleVerdict | None:
