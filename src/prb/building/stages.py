@@ -209,11 +209,11 @@ class AnswerPair:
 def _ask(
     llm: LLM,
     prompts: Sequence[str],
-    read: Callable[[Completion], T | None] | Sequence[Callable[[Completion], T | None]],
+    readers: Sequence[Callable[[Completion], T | None]],
     sampling: Sampling,
     **texts: str,
 ) -> list[T | Failure]:
-    replies = ask(llm, prompts, read, sampling=sampling, **texts)
+    replies = ask(llm, prompts, readers, sampling=sampling, **texts)
     return [reply.value if isinstance(reply, Reply) else reply for reply in replies]
 
 
@@ -313,8 +313,7 @@ def write_opposites(
 
 # --- couples: encoders propose, a judge confirms ---
 
-CoupleVerdict = Literal["conflict", "compatible", "different questions"]
-COUPLE_VERDICTS: tuple[CoupleVerdict, ...] = ("conflict", "compatible", "different questions")
+COUPLE_VERDICTS = ("conflict", "compatible", "different questions")
 NEAREST = 5
 """Possible partners considered for each record."""
 REMIND_COUPLE = (
@@ -350,9 +349,7 @@ def propose_couples(
     return couples
 
 
-def judge_couples(
-    llm: LLM, couples: Sequence[tuple[Partner, Partner]], sampling: Sampling
-) -> list[CoupleVerdict | Failure]:
+def judge_couples(llm: LLM, couples: Sequence[tuple[Partner, Partner]], sampling: Sampling) -> list[str | Failure]:
     """Whether the first question would do for both users, and no answer to it could please both."""
     prompts = [
         with_material(
@@ -364,12 +361,11 @@ def judge_couples(
         )
         for first, second in couples
     ]
-    texts = {"reminder": REMIND_COUPLE, "missing": "no verdict on a couple"}
-    verdicts: list[CoupleVerdict | Failure] = _ask(llm, prompts, read_couple_verdict, sampling, **texts)
-    return verdicts
+    readers = [read_couple_verdict] * len(prompts)
+    return _ask(llm, prompts, readers, sampling, reminder=REMIND_COUPLE, missing="no verdict on a couple")
 
 
-def read_couple_verdict(reply: Completion) -> CoupleVerdict | None:
+def read_couple_verdict(reply: Completion) -> str | None:
     """`None` unless there is exactly one verdict."""
     verdicts = {match.lower() for match in _VERDICT.findall(without_thinking(reply.text))}
     return next((name for name in COUPLE_VERDICTS if verdicts == {name}), None)
@@ -430,7 +426,7 @@ def rate_quality(llm: LLM, pairs: Sequence[AnswerPair], sampling: Sampling) -> l
         for pair in pairs
         for first, second in ((pair.chosen, pair.rejected), (pair.rejected, pair.chosen))
     ]
-    ratings = _ask(llm, prompts, read_ratings, sampling, reminder=REMIND_QUALITY, missing="no ratings")
+    ratings = _ask(llm, prompts, [read_ratings] * len(prompts), sampling, reminder=REMIND_QUALITY, missing="no ratings")
     results: list[tuple[float, float] | Failure] = []
     for forward, backward in zip(ratings[::2], ratings[1::2], strict=True):
         if isinstance(forward, Failure) or isinstance(backward, Failure):
