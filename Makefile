@@ -23,7 +23,7 @@ demo: $(VENV)/.core  ## evaluate the embedded models on the embedded benchmark, 
 	$(BIN)/prb evaluate --out runs/demo
 	@$(BIN)/prb report runs/demo
 
-FAST := -n auto --dist loadgroup -m "not slow and not gpu and not api"
+FAST := -n auto --dist loadfile --no-loadscope-reorder -m "not slow and not gpu and not api"
 test: $(VENV)/.dev chromium axe  ## all tests
 	$(BIN)/python -m pytest $(FAST)
 

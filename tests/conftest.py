@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pwd
 import shutil
@@ -83,6 +84,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.property)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, and looking through it again is what a garbage collection would spend its time on."""
+    gc.collect()
+    gc.freeze()
 
 
 # a shell that starts the tests in the background has them ignore Ctrl-C, and all their children with them

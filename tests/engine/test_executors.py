@@ -34,7 +34,6 @@ ray = pytest.importorskip("ray", reason="needs the ray extra")
 Write = Callable[..., Path]
 ROWS = [row for n in range(1, 9) for row in (*make_twins(n), make_row(10 + n))]
 TWO = "ray?actors=2&cpus=1"
-pytestmark = pytest.mark.xdist_group("ray")  # one cluster, not one per worker of pytest-xdist
 
 
 @pytest.fixture(scope="module")

@@ -104,6 +104,9 @@ def count_aspects(prompt: str) -> int:
 
 
 class Endpoint(ThreadingHTTPServer):
+    request_queue_size = 128
+    """With five, as by default, a client of 64 connections waits a second for its next attempt."""
+
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.bodies: list[Json] = []

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import argon2
 import pytest
 import uvicorn
 from starlette.testclient import TestClient
@@ -27,6 +28,13 @@ Row = dict[str, Any]
 PASSWORD = "correct horse"
 BEFORE = {f"{a}-{c}": "4" for a in "AB" for c in ("correctness", "relevance", "helpfulness")} | {"prefer": "A"}
 AFTER = {"prefer": "B", "sure": "2", "difference": "preference"}
+
+
+class CheapHasher(argon2.PasswordHasher):
+    """Checked in no time: a real one takes a tenth of a second, hundreds of times."""
+
+    def __init__(self) -> None:
+        super().__init__(time_cost=1, memory_cost=8, parallelism=1)
 
 
 class Study:
@@ -121,6 +129,7 @@ def make(
 ) -> Iterator[Make]:
     made: list[Study] = []
     monkeypatch.setenv("PRB_STUDY_PASSWORD", PASSWORD)
+    monkeypatch.setattr("argon2.PasswordHasher", CheapHasher)
 
     def make(data: list[Row] | None = None, **settings: Any) -> Study:
         given = {"annotators": 3, "overlap": 2, "checks": 1, "practice": False, **settings}
