@@ -67,7 +67,7 @@ def run(
     model: Numbers, path: Path, numbers: Sequence[int] = range(10), *, cache: Cache | None = None, **options: Any
 ) -> dict[int, float | str | None]:
     """What each number's reply is, in a run that may have been begun before."""
-    limits = {name: options.pop(name) for name in ("afford", "max_transient") if name in options}
+    limits = {name: options.pop(name) for name in ("afford", "max_transient", "pace") if name in options}
     with Replies(path, cache, **options) as replies:
         asked = Asked.of("numbers", model, "score")
         batches = list(ask_missing(plan(numbers), replies, asked, Breaker(3), **limits))
@@ -204,6 +204,14 @@ def test_a_batch_is_cut_to_what_can_be_paid(tmp_path: Path) -> None:
     model = Numbers()
     assert run(model, tmp_path / "r", afford=lambda calls: min(2, len(calls))) == EXPECTED
     assert max(map(len, model.batches)) == 2
+
+
+def test_a_slow_model_computes_a_batch_in_parts_and_its_pace_is_told(tmp_path: Path) -> None:
+    model, seconds = Numbers(), []
+    model.at_once = 1
+    assert run(model, tmp_path / "r", pace=seconds.append) == EXPECTED
+    assert max(map(len, model.batches)) == 1
+    assert len(seconds) == len(EXPECTED)
 
 
 @pytest.mark.parametrize("remote", [True, False])

@@ -322,14 +322,16 @@ class Asked(NamedTuple):
     method: str = ""
     given: bool = False
     """Whether it is an object of the caller's."""
+    at_once: int | None = None
+    """How many calls of a batch a slow model computes and stores together, so that a crash loses no more."""
 
     @classmethod
     def of(cls, name: str, model: Any, method: str, *, given: bool = False) -> Self:
         """`given` is an object of the caller's own. Nothing keeps two of them from having the same fingerprint, so its
         keys have its name too, and only what was sent to another machine goes to the cache."""
         identity = f"{name}\n{model.fingerprint}" if given else str(model.fingerprint)
-        workers = int(getattr(model, "workers", 1))
-        return cls(name, partial(ask_model, model, method), identity, is_remote(model), workers, method, given)
+        workers, at_once = int(getattr(model, "workers", 1)), getattr(model, "at_once", None)
+        return cls(name, partial(ask_model, model, method), identity, is_remote(model), workers, method, given, at_once)
 
     def key_start(self) -> hashlib.blake2b:
         return key_start(self.identity, self.method)
@@ -343,12 +345,14 @@ def ask_missing(
     *,
     afford: Callable[[Sequence[Call]], int] = len,
     max_transient: int | None = None,
+    pace: Callable[[float], None] = lambda _: None,
 ) -> Iterator[T]:
     """Every batch of a plan, in order, once all its calls have a reply.
 
     What several calls ask is asked once. With several workers, batches are computed in threads and stored as they
     finish. `afford` says how many of some calls may be made at once; it raises if not even one may be.
-    `max_transient` is how many failures of the endpoint, without a reply in between, stop the run.
+    `max_transient` is how many failures of the endpoint, without a reply in between, stop the run. Each time some calls
+    were made, `pace` is told how many seconds one took.
 
     If the model cannot be reached or the budget is used up, this raises, and what was answered is kept.
     """
@@ -364,8 +368,8 @@ def ask_missing(
     def ask(planned: tuple[T, list[Call]]) -> None:
         calls = planned[1]
         while calls:
-            size = afford(calls)
-            batches.compute(calls[:size])
+            size = min(afford(calls), asked.at_once or len(calls))
+            pace(batches.compute(calls[:size]))
             calls = calls[size:]
 
     for (batch, calls), _ in in_order(owed(), ask, asked.workers):
@@ -407,7 +411,8 @@ class _Batches:
         self.failed: set[bytes] = set()
         """Keys that failed in this process: not worth asking about twice in one run."""
 
-    def compute(self, calls: Sequence[Call]) -> None:
+    def compute(self, calls: Sequence[Call]) -> float:
+        """The seconds that a call took."""
         start = time.perf_counter()
         answers = self._asked.answer([call.ask for call in calls])
         seconds = round((time.perf_counter() - start) / len(calls), 6)
@@ -430,3 +435,4 @@ class _Batches:
         self._replies.share({k: r for k, r in worth.items() if r.failure is None}, asked.identity)
         if self._max_transient is not None and self._transient >= self._max_transient:
             raise Unreachable(f"{self._asked.name}: {lost[0]}; {RESUME}")
+        return seconds

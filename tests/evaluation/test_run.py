@@ -190,6 +190,17 @@ def test_progress_is_told_of_every_row(write_jsonl: Write, tmp_path: Path) -> No
     assert (notes.advanced, notes.notes) == (5, [])
 
 
+def test_a_long_run_says_once_how_long_it_will_take(
+    write_jsonl: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter(range(0, 10_000, 60))
+    monkeypatch.setattr("prb.work.time.perf_counter", lambda: next(ticks))  # every batch of twelve calls takes a minute
+    notes = Notes()
+    config = settings(write_jsonl([make_row(n) for n in range(24)]), tmp_path / "run", batch=2)  # three conditions
+    evaluate(config, models={"mine": ScriptedScorer(by_length)}, progress=notes)
+    assert notes.notes == ["mine: about 12 minutes for 24 rows, 5.0 s per call"]
+
+
 def test_bad_data_is_refused_before_anything_is_written(write_jsonl: Write, tmp_path: Path) -> None:
     data = write_jsonl([make_row(1), make_row(2, chosen=None), make_row(1)])
     with pytest.raises(BadData) as caught:

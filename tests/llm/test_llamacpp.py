@@ -12,6 +12,7 @@ import pytest
 
 from prb.errors import BadInput, BadSpec, MissingExtra
 from prb.llm import LLM, Completion, Request, Sampling, llamacpp, make_llm
+from prb.llm.llamacpp import BLOCK
 from prb.types import Failure, Turn
 from prb.weights import file_sha256, here
 from tests.llm import tiny
@@ -77,30 +78,33 @@ def test_a_reply_depends_on_its_own_request_alone(llm: LLM) -> None:
 
 @needs_smollm2
 def test_a_real_reply_depends_on_its_own_request_alone(smollm2: LLM) -> None:
+    long = "I paint walls. " * 30  # more than a block
     requests = [
-        ask("Name a colour and say why.", top_logprobs=5),
-        ask("Name a colour and say why not.", temperature=1.0, seed=1, top_logprobs=5),
+        ask(f"{long}Name a colour and say why.", top_logprobs=5),
+        ask(f"{long}Name a colour and say why not.", temperature=1.0, seed=1, top_logprobs=5),
     ]
-    alone = [said(smollm2, request) for request in requests]
+    alone = [said(smollm2, request) for one in requests for request in (ask("hi"), one)][1::2]
     assert smollm2.complete([*requests[::-1], *requests]) == [*alone[::-1], *alone]
 
 
-def test_samples_of_one_prompt_read_it_once(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    server = llm._server
+def test_what_prompts_share_is_read_once_in_whole_blocks(llm: Any) -> None:
+    def count(*requests: Request) -> tuple[int, int]:
+        read, kept = llm.tokens_read, llm.tokens_kept
+        llm.complete(requests)
+        return llm.tokens_read - read, llm.tokens_kept - kept
 
-    class Counting:
-        def handle_chat_completions(self, body: dict[str, Any]) -> Any:
-            reply = server.handle_chat_completions(body)
-            read.append(reply["timings"]["prompt_n"])
-            return reply
+    def size(text: str) -> int:
+        return len(f"[user]{text}\n[go]") + 1
 
-    monkeypatch.setattr(llm, "_server", Counting())
-    prompt = "abcdefgh" * 12
-    draws = [ask(prompt, temperature=1.0, seed=seed) for seed in range(4)]
-    texts = [completion.text for completion in llm.complete([*draws, ask("other")])]
-    assert read == [len(f"[user]{prompt}\n[go]") + 1, 1, 1, 1, 1, len("[user]other\n[go]") + 1, 1]
-    assert texts == [said(llm, request).text for request in [*draws, ask("other")]]
+    shared, other = "abcdefgh" * 20, "other"
+    llm.complete([ask("something else")])
+    assert count(*(ask(shared, temperature=1.0, seed=seed) for seed in range(4))) == (size(shared), 0)
+    ends = [f"{shared}{end}" for end in ("A or B?", "B or A?", "neither")]
+    whole = len(f"[user]{shared}") // BLOCK * BLOCK
+    assert count(ask(ends[0]), ask(other), ask(ends[1]), ask(ends[2])) == (
+        sum(map(size, [*ends, other])) - 3 * whole,
+        3 * whole,
+    )
 
 
 @needs_smollm2

@@ -40,6 +40,9 @@ from prb.work import Call, Replies, ask_missing, open_replies
 
 Evaluator = ScorerOutcomes | ComparerOutcomes | RecordedOutcomes | PaperScoring | PaperJudging
 
+LONG_RUN = 5
+"""Minutes from which a run says beforehand how long it will take."""
+
 
 @rarely_collecting()
 def evaluate(
@@ -122,6 +125,7 @@ class Job:
         self.config, self.dataset, self.planner = config, dataset, planner
         self.models, self.hooks, self.progress = models, hooks, progress
         self._subsets = list(dataset.subsets()) if config.protocol == "paper" else []
+        self._calls_per_row = 0.0
 
     def run(self, folder: Path) -> Finished:
         config, dataset = self.config, self.dataset
@@ -185,10 +189,22 @@ class Job:
         outcomes: Outcomes,
         write: Callable[[bytes], None],
     ) -> None:
-        total, done, tally = len(self.dataset), 0, Tally(self.progress)
+        total, done, tally, told = len(self.dataset), 0, Tally(self.progress), False
         self.progress.begin(evaluator.name, total=total)
         plan = self._plan(evaluator, replies, breaker)
-        batches = ask_missing(plan, replies, evaluator.asked, breaker) if evaluator.asked else (b for b, _ in plan)
+
+        def pace(seconds: float) -> None:
+            nonlocal told
+            minutes = seconds * self._calls_per_row * (total - done) / 60
+            if minutes > LONG_RUN and not told:
+                about = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+                self.progress.note(
+                    f"{evaluator.name}: about {about} for {total - done:,} rows, {seconds:.1f} s per call"
+                )
+            told = True
+
+        asked = evaluator.asked
+        batches = ask_missing(plan, replies, asked, breaker, pace=pace) if asked else (b for b, _ in plan)
         for rows in batches:
             derived = [evaluator.outcome(row, replies) for row in rows]
             write(b"".join(map(json_line, derived)))
@@ -214,7 +230,9 @@ class Job:
                 for condition in conditions
                 for item, cluster in zip(items, of_items, strict=True)
             ]
-            yield rows, [call for row in rows for call in row.calls]
+            calls = [call for row in rows for call in row.calls]
+            self._calls_per_row = len(calls) / len(items)
+            yield rows, calls
 
     def _batches(self) -> Iterator[list[Item]]:
         """A batch never crosses the border of two of the paper's subsets."""

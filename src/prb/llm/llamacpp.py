@@ -1,27 +1,35 @@
 """llama.cpp in this process, on a GGUF file: no server to start, no torch, any laptop.
 
-Requests run one after the other in one slot. A prompt is read afresh into it, and every reply to that prompt starts by
-reading its last token once more: N samples read their prompt once, and still each depends on its own request alone.
-Shared batches and prompt caches would be faster but change the last digits.
+Requests run one after the other in one slot. What a prompt has in common with the one before it is not read again;
+requests are sorted so that equal beginnings follow each other. Still a reply depends on its own request alone: prompts
+are read in blocks of a fixed size and only whole blocks are kept, so every block is computed in the same way each time,
+and every reply starts by reading the last token of its prompt once more.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import cache
-from itertools import groupby
+from http.client import HTTPConnection
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from prb.config import Count
 from prb.engine.chat import PLAIN_STOP, PLAIN_TEMPLATE
 from prb.errors import BadInput, MissingExtra
-from prb.llm import LLM, LLMS, Completion, Request
+from prb.llm import LLM, LLMS, Chat, Completion, Request
 from prb.llm.asking import answer_token
 from prb.types import Failure
 from prb.weights import file_sha256, has_chat_template, resolve_gguf
+
+BLOCK = 64
+"""Tokens of a prompt that are computed together; larger blocks are not faster on a CPU."""
 
 
 @LLMS.register("llamacpp")
@@ -45,51 +53,92 @@ def _load_shared(path: Path, threads: int, context: int, gpu_layers: int) -> LLM
 
 class LlamaCpp:
     remote = False
+    at_once = 16
+    """So slow that more calls than this are too many to lose."""
 
     def __init__(self, path: Path, *, threads: int, context: int, gpu_layers: int = -1) -> None:
-        templated = has_chat_template(path)
-        self._server = _server(path, threads, context, gpu_layers, template="" if templated else PLAIN_TEMPLATE)
+        templated, self._key = has_chat_template(path), secrets.token_hex(32)
+        template = "" if templated else PLAIN_TEMPLATE
+        self._server = _server(path, threads, context, gpu_layers, template, self._key)
         self._stop = () if templated else PLAIN_STOP
         self.fingerprint = f"llamacpp-{file_sha256(path)[:16]}-{context}"
+        self._held: list[int] = []
+        """The prompt that was read last."""
+        self.tokens_read = self.tokens_kept = 0
+        """Tokens of prompts that were computed so far, and those that were not because the slot had them."""
 
     def __repr__(self) -> str:
         return f"<{self.fingerprint}>"
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        return [
-            reply for _, same in groupby(requests, lambda request: request.chat) for reply in self._replies([*same])
-        ]
+        prompts = {chat: self._tokens(chat) for chat in {request.chat for request in requests}}
+        failures = {chat: tokens for chat, tokens in prompts.items() if isinstance(tokens, Failure)}
+        readable = {chat: tokens for chat, tokens in prompts.items() if not isinstance(tokens, Failure)}
+        order = sorted((readable[request.chat], n) for n, request in enumerate(requests) if request.chat in readable)
+        replies = {n: self._reply(tokens, requests[n]) for tokens, n in order}
+        return [replies[n] if n in replies else failures[request.chat] for n, request in enumerate(requests)]
 
-    def _replies(self, requests: list[Request]) -> Iterator[Completion | Failure]:
-        """To requests with the same prompt."""
-        if not requests[0].chat:
-            yield from [Failure("empty chat")] * len(requests)
-            return
-        read = self._call({**_body(requests[0], self._stop), "max_tokens": 1, "cache_prompt": False})
-        for request in requests:
-            reply = read
-            if not isinstance(read, Failure):
-                reply = self._call({**_body(request, self._stop), "cache_prompt": True})
-            yield reply if isinstance(reply, Failure) else _completion(reply, request)
+    def _tokens(self, chat: Chat) -> list[int] | Failure:
+        if not chat:
+            return Failure("empty chat")
+        messages = [{"role": message.role, "content": message.text} for message in chat]
+        prompt = self._post("/apply-template", {"messages": messages})
+        if isinstance(prompt, Failure):
+            return prompt
+        text = {"content": prompt["prompt"], "add_special": True, "parse_special": True}
+        tokens = self._post("/tokenize", text)
+        return tokens if isinstance(tokens, Failure) else tokens["tokens"]
+
+    def _reply(self, tokens: list[int], request: Request) -> Completion | Failure:
+        failure = self._read(tokens) if tokens != self._held else None
+        reply = failure or self._call({**_body(request, self._stop), "prompt": tokens, "cache_prompt": True})
+        return reply if isinstance(reply, Failure) else _completion(reply)
+
+    def _read(self, tokens: list[int]) -> Failure | None:
+        """Into the slot, except for whole blocks that are there already."""
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._held, tokens, strict=False)))
+        kept, self._held = min(common, len(tokens) - 1) // BLOCK * BLOCK, []
+        if kept:  # another token after the last whole block: the rest of the slot is forgotten
+            another = (tokens[kept] or 2) - 1
+            forgotten = self._call({"prompt": [*tokens[:kept], another], "max_tokens": 1, "cache_prompt": True})
+            if isinstance(forgotten, Failure):
+                return forgotten
+        reply = self._call({"prompt": tokens, "max_tokens": 1, "cache_prompt": bool(kept)})
+        if isinstance(reply, Failure):
+            return reply
+        self._held = tokens
+        self.tokens_read += reply["timings"]["prompt_n"]
+        self.tokens_kept += reply["timings"]["cache_n"]
+        return None
 
     def _call(self, body: dict[str, Any]) -> Mapping[str, Any] | Failure:
         try:
-            reply: Mapping[str, Any] = self._server.handle_chat_completions(body)
+            return _checked(self._server.handle_completions(body))
         except (RuntimeError, TypeError, ValueError) as error:
             return Failure("llama.cpp failed", str(error))
-        refusal = reply.get("error")
-        if refusal is None:
-            return reply
-        if refusal.get("type") == "exceed_context_size_error":
-            sizes = f"{refusal.get('n_prompt_tokens')} tokens, context {refusal.get('n_ctx')}"
-            return Failure("prompt longer than the context", sizes)
-        return Failure("llama.cpp refused the request", str(refusal.get("message", refusal)))
+
+    def _post(self, path: str, body: dict[str, Any]) -> Mapping[str, Any] | Failure:
+        """What only its local port can do."""
+        connection = HTTPConnection(urlsplit(self._server.listening_address).netloc)
+        with closing(connection):
+            headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
+            connection.request("POST", path, json.dumps(body), headers)
+            return _checked(json.loads(connection.getresponse().read()))
+
+
+def _checked(reply: Mapping[str, Any]) -> Mapping[str, Any] | Failure:
+    refusal = reply.get("error")
+    if refusal is None:
+        return reply
+    if refusal.get("type") == "exceed_context_size_error":
+        sizes = f"{refusal.get('n_prompt_tokens')} tokens, context {refusal.get('n_ctx')}"
+        return Failure("prompt longer than the context", sizes)
+    return Failure("llama.cpp refused the request", str(refusal.get("message", refusal)))
 
 
 def _body(request: Request, stop: tuple[str, ...]) -> dict[str, Any]:
     sampling = request.sampling
     body = {
-        "messages": [{"role": message.role, "content": message.text} for message in request.chat],
         "max_tokens": sampling.max_tokens,
         "stop": [*sampling.stop, *stop],
         "samplers": ["temperature", "top_p"],  # and none of the other filters that llama.cpp applies by default
@@ -97,14 +146,12 @@ def _body(request: Request, stop: tuple[str, ...]) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "seed": sampling.seed % 0xFFFFFFFF,  # the one seed left out means "a new one each time"
     }
-    return {**body, "logprobs": True, "top_logprobs": sampling.top_logprobs} if sampling.top_logprobs else body
+    return {**body, "logprobs": sampling.top_logprobs} if sampling.top_logprobs else body
 
 
-def _completion(reply: Mapping[str, Any], request: Request) -> Completion:
+def _completion(reply: Mapping[str, Any]) -> Completion:
     (choice,) = reply["choices"]
-    text = choice["message"].get("content") or ""
-    if request.chat[-1].role == "assistant":  # an answer that the request has begun is repeated in the reply
-        text = text.removeprefix(request.chat[-1].text)
+    text = choice["text"]
     return Completion(
         text=text,
         prompt_tokens=reply["usage"]["prompt_tokens"],
@@ -130,7 +177,7 @@ def _first_token(logprobs: Mapping[str, Any] | None, text: str) -> dict[str, flo
     return first
 
 
-def _server(path: Path, threads: int, context: int, gpu_layers: int, template: str) -> Any:
+def _server(path: Path, threads: int, context: int, gpu_layers: int, template: str, key: str) -> Any:
     try:
         import xllamacpp
     except ImportError:
@@ -138,16 +185,18 @@ def _server(path: Path, threads: int, context: int, gpu_layers: int, template: s
     params: Any = xllamacpp.CommonParams()
     params.model.path = str(path)
     params.chat_template = template
-    params.n_ctx = context
+    params.n_ctx, params.n_parallel = context, 1
+    params.n_batch = params.n_ubatch = BLOCK
+    params.swa_full = True  # with a sliding window too, what was read is kept
     params.n_gpu_layers = gpu_layers
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.warmup = False
-    params.cache_prompt = params.cache_idle_slots = False
+    params.cache_idle_slots = False
     params.cache_ram_mib = params.n_ctx_checkpoints = 0
     params.reasoning_format = xllamacpp.common_reasoning_format.COMMON_REASONING_FORMAT_NONE
     params.verbosity = -1
     # it also listens on a local port, which nobody else should use
-    params.api_keys = [secrets.token_hex(32)]
+    params.api_keys = [key]
     params.ui = params.endpoint_slots = False
     try:
         return xllamacpp.Server(params)

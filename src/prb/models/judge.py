@@ -337,6 +337,7 @@ class Judge:
             sampling = replace(sampling, max_tokens=length, top_logprobs=LIKELIEST)
         self._sampling = sampling
         self.remote = llm.remote
+        self.at_once: int | None = getattr(llm, "at_once", None)
         newer = [setting for setting in (votes, style.keys) if setting not in (1, None)]  # old judges keep their names
         settings = (style, self._template, load("material"), self._sampling, *newer)
         self.fingerprint = f"{style.prompt}-{settings_digest(settings)}-{llm.fingerprint}"
