@@ -47,11 +47,6 @@ def served(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--model", "length", "--port", "99999"], "prb: port must be at most 65535, not 99999\n"),
         (["--model", "length", "--host", "no.such.host.invalid"], "prb: cannot listen on no.such.host.invalid:8300: "),
         (["--model", "length", "--batch", "0"], "prb: batch must be at least 1, not 0\n"),
-        (["--model", "length", "--window-ms", "-1"], "prb: window_ms must be at least 0.0, not -1\n"),
-        (
-            ["--model", "length", "--queue", "9"],
-            "prb: --queue 9 cannot hold one request of --max-answers 256\n",
-        ),
         (
             ["--model", "length", "--token-file", "absent"],
             "prb: --token-file absent cannot be read: FileNotFoundError\n",

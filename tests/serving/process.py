@@ -53,14 +53,14 @@ def running(*words: str) -> Iterator[Running]:
 
 
 def main(args: Args) -> None:
-    from prb.serving.server import ServeConfig, serve
+    from prb.serving.server import Limits, ServeConfig, serve
     from tests.serving.fakes import Recorder
 
-    config = ServeConfig(model="recorder", port=0, queue=args.queue, batch=args.batch, max_answers=8, window_ms=2)
     done = serve(
-        config,
+        ServeConfig(model="recorder", port=0),
         model=Recorder(args.seconds, keep=False),
         ready=lambda server: print(json.dumps({"url": server.url}), flush=True),
+        limits=Limits(queue=args.queue, batch=args.batch, answers=8, window=0.002),
     )
     print(f"{done.scored} scored", file=sys.stderr)
 

@@ -18,11 +18,9 @@ from prb.serving.app import (
     ScoreRequest,
     first_problem,
     read_body,
-    reward_reply,
-    score_reply,
 )
-from prb.serving.server import MODEL_ERROR
-from prb.types import Ask, Choice, Failure, Post, Query, Turn
+from prb.serving.server import Limits
+from prb.types import Ask, Choice, Post, Query, Turn
 from tests.serving.fakes import ask
 
 
@@ -75,10 +73,10 @@ def test_a_refusal_does_not_repeat_what_was_sent() -> None:
     assert "secret" not in refused(query={"question": {"secret": 1}}, answers=["a"])
 
 
-@pytest.mark.parametrize("end", END_MARKERS)
-def test_markers_of_the_end_are_no_part_of_an_answer(end: str) -> None:
-    (one,) = rewards([f"p: Use {end} here.{end}\n{end}"], ["p: "], [LABEL])
-    assert one.answer == f"Use {end} here."
+def test_markers_of_the_end_are_no_part_of_an_answer() -> None:
+    texts = [f"p: Use {end} here.{end}\n{end}" for end in END_MARKERS]
+    asks = rewards(texts, ["p: "] * len(texts), [LABEL] * len(texts))
+    assert [one.answer for one in asks] == [f"Use {end} here." for end in END_MARKERS]
 
 
 @pytest.mark.parametrize("ending", ["</s>", " ", "\n<eos>", "<|im_end|>\n"])
@@ -116,26 +114,27 @@ def test_a_label_that_is_no_query_is_refused_rather_than_scored_for_nobody(label
     assert caught.value.status == 422
 
 
-def test_a_text_that_does_not_begin_with_its_prompt_is_refused() -> None:
-    with pytest.raises(Refused, match=r"query\.1 does not begin with prompts\.1"):
-        rewards(["p a", "x a"], ["p ", "p "], [LABEL] * 2)
-
-
-@pytest.mark.parametrize("labels", [None, [None]])
-def test_without_labels_nothing_is_scored_for_nobody(labels: Any) -> None:
-    with pytest.raises(ValidationError, match="labels"):
-        rewards(["p a"], ["p "], labels)
-
-
-@pytest.mark.parametrize(("prompts", "labels"), [(["p "], [LABEL] * 2), (["p ", "p "], []), (["p "] * 2, [LABEL] * 3)])
-def test_lists_of_different_lengths_are_refused(prompts: list[str], labels: list[str]) -> None:
-    with pytest.raises(Refused, match="must have the same length"):
-        rewards(["p a", "p b"], prompts, labels)
+@pytest.mark.parametrize(
+    ("texts", "prompts", "labels", "why"),
+    [
+        (["p a", "x a"], ["p ", "p "], [LABEL] * 2, r"query\.1 does not begin with prompts\.1"),
+        (["p a", "p b"], ["p "], [LABEL] * 2, "must have the same length"),
+        (["p a", "p b"], ["p ", "p "], [], "must have the same length"),
+        (["p a", "p b"], ["p ", "p "], [LABEL] * 3, "must have the same length"),
+        (["p a"], ["p "], None, "labels"),
+        (["p a"], ["p "], [None], "labels"),
+    ],
+)
+def test_texts_prompts_and_labels_must_belong_together(
+    texts: list[str], prompts: list[str], labels: Any, why: str
+) -> None:
+    with pytest.raises((Refused, ValidationError), match=why):
+        rewards(texts, prompts, labels)
 
 
 def read(question: str, posts: list[str], *answers: str) -> list[Ask]:
     sent = {"query": {"question": question, "posts": posts}, "answers": answers}
-    return read_body(ScoreRequest, orjson.dumps(sent), max_answers=3, max_chars=100)[1]
+    return read_body(ScoreRequest, orjson.dumps(sent), Limits(answers=3, chars=100))[1]
 
 
 @pytest.mark.parametrize(
@@ -175,19 +174,9 @@ def test_what_just_fits_is_accepted() -> None:
 )
 def test_of_many_errors_only_the_first_is_collected(kind: Any, body: dict[str, Any], place: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        read_body(kind, orjson.dumps(body), max_answers=3, max_chars=100)
+        read_body(kind, orjson.dumps(body), Limits())
     assert caught.value.error_count() <= 2  # a post may be a string or an object, and is neither
     assert first_problem(caught.value.errors()).startswith(place)
-
-
-@pytest.mark.parametrize(
-    ("failure", "status"), [(Failure("no verdict"), 422), (Failure(MODEL_ERROR, "ValueError"), 502)]
-)
-def test_one_failure_fails_a_request_that_did_not_ask_for_parts(failure: Failure, status: int) -> None:
-    for make in (reward_reply, lambda said: score_reply(said, partial=False, model="m", fingerprint="f")):
-        with pytest.raises(Refused, match="no score for 1 of 2 answers") as caught:
-            make([1.0, failure])
-        assert (caught.value.status, caught.value.failures) == (status, [None, str(failure)])
 
 
 def test_a_query_may_hold_past_choices_and_earlier_turns() -> None:

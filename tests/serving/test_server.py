@@ -48,15 +48,14 @@ async def until_it_accepts_nothing(server: Running) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_in_the_middle_of_requests_loses_none_that_was_accepted(sent: signal.Signals) -> None:
+def test_a_signal_in_the_middle_of_requests_loses_none_that_was_accepted() -> None:
     with running(*SLOW, "0.4", "--batch", "4") as server:
 
         async def talk() -> list[Any]:
             async with client(server) as web, client(server) as other:
                 accepted = [asyncio.create_task(web.post("/v1/score", json=body("q", f"a{n}"))) for n in range(10)]
                 await until_waiting(other, 6)
-                server.process.send_signal(sent)
+                server.process.send_signal(signal.SIGTERM)
                 await until_it_accepts_nothing(server)
                 return list(await asyncio.gather(*accepted))
 
@@ -84,12 +83,6 @@ def test_a_second_signal_does_not_wait() -> None:
     assert err.splitlines()[-1].endswith("stopped at once: accepted requests were not answered")
 
 
-def test_an_idle_server_stops_at_once_and_says_what_it_did() -> None:
-    with running() as server:
-        httpx.post(f"{server.url}/v1/score", json=body("q", "a", "b"), trust_env=False).raise_for_status()
-        assert server.stop(signal.SIGINT) == (0, "2 scored\n")
-
-
 def test_more_than_it_can_take_is_refused_and_the_rest_is_served() -> None:
     with running(*SLOW, "0.5", "--queue", "8", "--batch", "8") as server:
 
@@ -110,12 +103,12 @@ def test_more_than_it_can_take_is_refused_and_the_rest_is_served() -> None:
 
 
 def test_clients_that_leave_free_their_places() -> None:
-    with running(*SLOW, "1.0", "--queue", "8", "--batch", "8") as server:
+    with running(*SLOW, "0.6", "--queue", "8", "--batch", "8") as server:
 
         async def talk() -> list[Any]:
             async with client(server) as web, client(server) as other:
                 first = asyncio.create_task(web.post("/v1/score", json=body("q", "first")))
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(0.2)
                 leaving = [asyncio.create_task(web.post("/v1/score", json=body("q", f"gone {n}"))) for n in range(8)]
                 await until_waiting(other, 8)
                 for task in leaving:
@@ -171,7 +164,7 @@ async def load(server: Running, seconds: float, clients: int, seed: int) -> Coun
 
 def test_under_load_with_clients_that_leave_no_request_is_lost() -> None:
     with running(*SLOW, "0.02", "--queue", "48", "--batch", "32") as server:
-        seen = asyncio.run(load(server, 3, clients=64, seed=0))
+        seen = asyncio.run(load(server, 1.5, clients=64, seed=0))
         code, err = server.stop(signal.SIGTERM)
     assert code == 0, err
     assert seen["wrong"] == 0

@@ -34,7 +34,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prb import __version__
 from prb.serving.http import LOOPBACK_NAMES, BodyLimit, SecurityHeaders, has_token, host_name
-from prb.serving.server import MODEL_ERROR, MOST_ANSWERS, Batcher, BatchReport, Overloaded, place_of, query_length
+from prb.serving.server import MODEL_ERROR, Batcher, BatchReport, Limits, Overloaded, place_of, query_length
 from prb.types import Ask, Choice, Failure, Post, Query, Reward, Role, Turn
 
 log = logging.getLogger("prb.serving")
@@ -47,6 +47,8 @@ aborts the training, but waits three minutes for a reply. Other clients get stat
 ROUTES = ("/v1/score", "/get_reward", "/classify", "/info", "/healthz", "/metrics")
 BODY_READERS = ThreadPoolExecutor(4, "body")
 """Parse bodies: a large one does not block the event loop, and only a few are in memory as objects at once."""
+MOST_ANSWERS = 100_000
+"""Entries of a list of answers that are read at all, before they are counted."""
 SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
@@ -88,19 +90,18 @@ class Metrics:
         self.request_seconds.labels(route).observe(seconds)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Service:
     model: str
     fingerprint: str
     batcher: Batcher
     metrics: Metrics
-    max_answers: int
-    max_chars: int
+    limits: Limits
 
     async def read(self, kind: type[Body], request: Request) -> tuple[Body, list[Ask]]:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refused(415, "send JSON, with the header Content-Type: application/json")
-        read = partial(read_body, kind, await request.body(), max_answers=self.max_answers, max_chars=self.max_chars)
+        read = partial(read_body, kind, await request.body(), self.limits)
         return await asyncio.get_running_loop().run_in_executor(BODY_READERS, read)
 
     async def score(self, asks: Sequence[Ask], request: Request, patience: float = 0.0) -> list[float | Failure]:
@@ -124,32 +125,49 @@ class Service:
             scoring.cancel()
 
 
-def make_app(
-    service: Service, *, token: str | None, hosts: Sequence[str] = (), max_body: int, docs: bool = False
-) -> ASGIApp:
+def make_app(service: Service, *, token: str | None, hosts: Sequence[str] = ()) -> ASGIApp:
     """The app; without a token, only requests that name one of `hosts` or this machine are served."""
-    hidden: dict[str, Any] = {} if docs else {"docs_url": None, "openapi_url": None}
-    app = FastAPI(title="prb serve", version=__version__, redoc_url=None, **hidden)
+    app = FastAPI(title="prb serve", version=__version__, docs_url=None, redoc_url=None)
 
     @app.post("/v1/score", openapi_extra=described("/v1/score", ScoreRequest))
     async def score(request: Request) -> ScoreReply:
         """How good each answer is for this user: higher is better; null and a reason where there is no score."""
         body, asks = await service.read(ScoreRequest, request)
         results = await service.score(asks, request)
-        return score_reply(results, partial=body.partial, model=service.model, fingerprint=service.fingerprint)
+        if not body.partial:
+            all_scores(results)
+        return ScoreReply(
+            scores=[None if isinstance(result, Failure) else float(result) for result in results],
+            failures=[str(result) if isinstance(result, Failure) else None for result in results],
+            cut=cuts(results),
+            model=service.model,
+            fingerprint=service.fingerprint,
+        )
 
     @app.post("/get_reward", openapi_extra=described("/get_reward", RewardRequest))
     async def get_reward(request: Request) -> RewardReply:
         """The same for OpenRLHF's `--remote_rm_url`."""
         _, asks = await service.read(RewardRequest, request)
-        return reward_reply(await service.score(asks, request, PATIENCE["/get_reward"]))
+        results = await service.score(asks, request, PATIENCE["/get_reward"])
+        scores = all_scores(results)
+        return RewardReply(rewards=scores, scores=scores, extra_logs={"cut": [float(cut) for cut in cuts(results)]})
 
     @app.post("/classify", openapi_extra=described("/classify", ClassifyRequest))
     async def classify(request: Request) -> ClassifyReply:
         """The same in the format of vLLM's `/classify`, for clients written for it."""
         body, asks = await service.read(ClassifyRequest, request)
         results = await service.score(asks, request)
-        return classify_reply(results, use_activation=body.use_activation, model=service.model)
+        scores = all_scores(results)
+        if body.use_activation:
+            scores = [1 / (1 + math.exp(-score)) if score > -700 else 0.0 for score in scores]
+        tokens = sum(result.tokens for result in results if isinstance(result, Reward))
+        return ClassifyReply(
+            id=f"classify-{uuid4().hex[:16]}",
+            created=int(time.time()),
+            model=service.model,
+            data=[ClassScore(index=n, probs=[score]) for n, score in enumerate(scores)],
+            usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
+        )
 
     @app.get("/info")
     async def info() -> dict[str, str]:
@@ -168,7 +186,7 @@ def make_app(
 
     for kind in (Refused, ValidationError, Overloaded, ClientLeft, ClientDisconnect, HTTPException, Exception):
         app.add_exception_handler(kind, explain)
-    return SecurityHeaders(Guard(app, service, token=token, hosts=hosts, max_body=max_body))
+    return SecurityHeaders(Guard(app, service, token=token, hosts=hosts))
 
 
 def described(route: str, body: type[BaseModel]) -> dict[str, Any]:
@@ -205,11 +223,9 @@ async def explain(_: Request | None, error: Exception) -> Response:
 class Guard:
     """Checks token, host, headers and room in the queue before a body is read; counts every request."""
 
-    def __init__(
-        self, app: ASGIApp, service: Service, *, token: str | None, hosts: Sequence[str], max_body: int
-    ) -> None:
-        self._app, self._service = BodyLimit(app, max_bytes=max_body), service
-        self._max_body = max_body
+    def __init__(self, app: ASGIApp, service: Service, *, token: str | None, hosts: Sequence[str]) -> None:
+        self._max_body = service.limits.body
+        self._app, self._service = BodyLimit(app, max_bytes=self._max_body), service
         self._token = token.encode() if token else None
         self._hosts = {*LOOPBACK_NAMES, *hosts}
 
@@ -276,7 +292,7 @@ TURNS = (
 )
 """What chat templates put before a turn's role, before its text and after it: ChatML, Llama 3, Gemma."""
 BETWEEN_TURNS = re.compile(r"(?:\s++|<\|begin_of_text\|>|<bos>|<s>|</s>|<\|endoftext\|>|<\|end_of_text\|>|<eos>)*+")
-EMPTY_THINKING = re.compile(r"\s*+<think>\s*+</think>")
+EMPTY_THINKING = re.compile(r"\A\s*+<think>\s*+</think>")
 """Templates of reasoning models put this before an answer that was given without reasoning."""
 
 
@@ -457,13 +473,8 @@ def _turns(n: int, text: str) -> list[Turn]:
         parts = [(role, *rest.partition(end)) for role, _, rest in (piece.partition(middle) for piece in pieces)]
         whole = all(role in roles and ended and BETWEEN_TURNS.fullmatch(after) for role, _, ended, after in parts)
         if parts and whole and BETWEEN_TURNS.fullmatch(before):
-            return [Turn(roles[role], without_empty_thinking(content).strip()) for role, content, *_ in parts]
+            return [Turn(roles[role], EMPTY_THINKING.sub("", content, 1).strip()) for role, content, *_ in parts]
     raise Refused(422, f"input.{n} is not a chat as the templates of Qwen, Llama 3 or Gemma write it; send messages")
-
-
-def without_empty_thinking(text: str) -> str:
-    empty = EMPTY_THINKING.match(text)
-    return text[empty.end() :] if empty else text
 
 
 Body = TypeVar("Body", ScoreRequest, RewardRequest, ClassifyRequest)
@@ -478,17 +489,17 @@ def first_problem(errors: Sequence[Any]) -> str:
     return f"{place or 'body'}: {first['msg']}"
 
 
-def read_body(kind: type[Body], content: bytes, *, max_answers: int, max_chars: int) -> tuple[Body, list[Ask]]:
+def read_body(kind: type[Body], content: bytes, limits: Limits) -> tuple[Body, list[Ask]]:
     """A request and its asks; too many answers are refused before anything is built from them."""
     body = kind.model_validate_json(content)
-    if body.count > max_answers:
-        raise Refused(413, f"{body.count} answers in one request; at most {max_answers}")
+    if body.count > limits.answers:
+        raise Refused(413, f"{body.count} answers in one request; at most {limits.answers}")
     asks = body.asks()
     query_chars = max(query_length(query) for query in {ask.query for ask in asks})
     answer_chars = max(len(ask.answer) for ask in asks)
     for what, length in (("a query", query_chars), ("an answer", answer_chars)):
-        if length > max_chars:
-            raise Refused(413, f"{what} of {length} characters; at most {max_chars}")
+        if length > limits.chars:
+            raise Refused(413, f"{what} of {length} characters; at most {limits.chars}")
     return body, asks
 
 
@@ -516,27 +527,10 @@ class ScoreReply(BaseModel):
     fingerprint: str
 
 
-def score_reply(results: Sequence[float | Failure], *, partial: bool, model: str, fingerprint: str) -> ScoreReply:
-    if not partial:
-        all_scores(results)
-    return ScoreReply(
-        scores=[None if isinstance(result, Failure) else float(result) for result in results],
-        failures=[str(result) if isinstance(result, Failure) else None for result in results],
-        cut=cuts(results),
-        model=model,
-        fingerprint=fingerprint,
-    )
-
-
 class RewardReply(BaseModel):
     rewards: list[float]
     scores: list[float]
     extra_logs: dict[str, list[float]]
-
-
-def reward_reply(results: Sequence[float | Failure]) -> RewardReply:
-    scores = all_scores(results)
-    return RewardReply(rewards=scores, scores=scores, extra_logs={"cut": [float(cut) for cut in cuts(results)]})
 
 
 class ClassScore(BaseModel):
@@ -560,17 +554,3 @@ class ClassifyReply(BaseModel):
     model: str
     data: list[ClassScore]
     usage: Usage
-
-
-def classify_reply(results: Sequence[float | Failure], *, use_activation: bool, model: str) -> ClassifyReply:
-    scores = all_scores(results)
-    if use_activation:
-        scores = [1 / (1 + math.exp(-score)) if score > -700 else 0.0 for score in scores]
-    tokens = sum(result.tokens for result in results if isinstance(result, Reward))
-    return ClassifyReply(
-        id=f"classify-{uuid4().hex[:16]}",
-        created=int(time.time()),
-        model=model,
-        data=[ClassScore(index=n, probs=[score]) for n, score in enumerate(scores)],
-        usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
-    )

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from prb.config import Count, MaskingConfig, Name, NonNegative, config
+from prb.config import Count, MaskingConfig, Name, config
 from prb.errors import BadInput, MissingExtra, PrbError
 from prb.failures import OUT_OF_MEMORY, compute_in_halves, is_out_of_memory
 from prb.models import MODELS, PREFIXES_SHARED, check_scorer, execution_of
@@ -34,8 +34,6 @@ log = logging.getLogger("prb.serving")
 TOKEN_VARIABLE = "PRB_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 SPARE_CONNECTIONS = 256
 """How many more connections than answers in queue and batch may be open: idle, or with a body still arriving."""
-MOST_ANSWERS = 100_000
-"""Upper bound of `max_answers`; more would be a mistake or an attack."""
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Score = Callable[[Sequence[Ask]], Sequence[float | Failure]]
 
@@ -64,33 +62,32 @@ class ServeConfig(MaskingConfig):
     """Port to listen on; 0 picks a free one."""
     token_file: Path | None = None
     """File with the bearer token that clients must send. Default: the environment variable PRB_SERVE_TOKEN."""
-    window_ms: NonNegative = 10.0
-    """How long a batch waits for more answers. A slow model waits up to a tenth of the batch's own time while more
-    keep coming."""
     batch: Count = 256
     """Maximum answers per call of the model."""
-    batch_tokens: Count = 65_536
-    """Maximum tokens per call, estimated as characters / 4; what answers share counts once."""
-    queue: Count = 1024
-    """Maximum answers that may wait; further requests get status 429."""
-    max_answers: Annotated[Count, Field(le=MOST_ANSWERS)] = 256
-    """Maximum answers per request."""
-    max_chars: Count = 400_000
-    """Maximum characters of a whole query, and of each answer."""
-    max_body: Count = 8_000_000
-    """Maximum bytes per request."""
-    docs: bool = False
-    """Show the API description at /docs and /openapi.json."""
     json: bool = False
     """Print one line of JSON with the URL when ready."""
     quiet: bool = False
     """Print nothing to stderr except errors."""
 
-    @model_validator(mode="after")
-    def check_queue(self) -> Self:
-        if self.queue < self.max_answers:
-            raise BadInput(f"--queue {self.queue} cannot hold one request of --max-answers {self.max_answers}")
-        return self
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one server takes. All but `batch` are fixed; more would be a mistake or an attack."""
+
+    batch: int = 256
+    """Answers per call of the model."""
+    tokens: int = 65_536
+    """Tokens per call, estimated as characters / 4; what answers share counts once."""
+    window: float = 0.01
+    """Seconds the first answer waits for others."""
+    queue: int = 1024
+    """Answers that may wait; further requests get status 429."""
+    answers: int = 1024
+    """Answers per request; the queue must have room for all of them."""
+    chars: int = 400_000
+    """Characters of a whole query, and of each answer."""
+    body: int = 8_000_000
+    """Bytes per request."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,13 @@ class Served:
     failed: int
 
 
-def serve(config: ServeConfig, *, model: RewardModel | None = None, ready: Callable[[Ready], None]) -> Served:
+def serve(
+    config: ServeConfig,
+    *,
+    model: RewardModel | None = None,
+    ready: Callable[[Ready], None],
+    limits: Limits | None = None,
+) -> Served:
     """Serve until SIGINT or SIGTERM; `model`, if given, is served under the name `config.model`."""
     try:
         import fastapi  # noqa: F401
@@ -132,23 +135,12 @@ def serve(config: ServeConfig, *, model: RewardModel | None = None, ready: Calla
         scorer = check_scorer(config.model, model or MODELS.make(config.model), "a reward server needs")
         if execution_of(scorer) not in ("", PREFIXES_SHARED):
             log.warning("%s: %s", config.model, execution_of(scorer))
-        metrics = Metrics()
-        limits = Limits(
-            window=config.window_ms / 1000, batch=config.batch, tokens=config.batch_tokens, queue=config.queue
-        )
-        score = masked(scorer) if config.masks(scorer) else scorer.score
-        batcher = Batcher(score, limits, metrics.count_batch)
-        service = Service(
-            model=config.model,
-            fingerprint=scorer.fingerprint,
-            batcher=batcher,
-            metrics=metrics,
-            max_answers=config.max_answers,
-            max_chars=config.max_chars,
-        )
-        app = make_app(service, token=token, hosts=[config.host], max_body=config.max_body, docs=config.docs)
+        metrics, limits = Metrics(), limits or Limits(batch=config.batch)
+        batcher = Batcher(masked(scorer) if config.masks(scorer) else scorer.score, limits, metrics.count_batch)
+        service = Service(config.model, scorer.fingerprint, batcher, metrics, limits)
+        app = make_app(service, token=token, hosts=[config.host])
         started = Ready(http.url_of(listener), config.model, scorer.fingerprint)
-        connections = config.queue + config.batch + SPARE_CONNECTIONS
+        connections = limits.queue + limits.batch + SPARE_CONNECTIONS
         if not http.serve_until_signal(
             app, listener, ready=lambda: ready(started), connections=connections, grace=None
         ):
@@ -182,15 +174,6 @@ class Overloaded(Exception):
     def __init__(self, seconds: int) -> None:
         super().__init__(f"too many answers are waiting; try again in {seconds} s")
         self.seconds = seconds
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    window: float = 0.01
-    """Seconds the first answer waits for others."""
-    batch: int = 256
-    tokens: int = 65_536
-    queue: int = 1024
 
 
 @dataclass(frozen=True, slots=True)
