@@ -107,5 +107,8 @@ def test_recorded_scores_are_marked(write_jsonl: Write, tmp_path: Path) -> None:
     models: Any = (f"reader:=scores?path={scores}", "length")
     evaluate(settings(write_jsonl(content), tmp_path / "run", model=models, condition=("none",)))
     site = write_site([tmp_path / "run"], tmp_path / "site").parent
-    marks = {model["name"]: model.get("recorded") for model in data_of(site, "site")["datasets"][0]["models"]}
-    assert marks == {"reader": True, "length": None}
+    about = data_of(site, "site")["datasets"][0]["models"]
+    assert [(model["name"], model["source"], model["seen"]) for model in about] == [
+        ("reader", "recorded", "history not stated"),
+        ("length", "live", "never sees the user"),
+    ]

@@ -155,7 +155,7 @@ def test_a_table_of_two_models_counts_every_pair_once(site: Path) -> None:
     assert (against_judge["table"], against_judge["dropped"]) == ([[0, 5, 0], [0, 0, 0], [0, 0, 0]], 2)
 
 
-def test_letters_follow_the_corrected_tests(write_jsonl: Write, tmp_path: Path) -> None:
+def test_ranks_follow_the_corrected_tests(write_jsonl: Write, tmp_path: Path) -> None:
     data = write_jsonl([make_row(n) for n in range(12)])
     own = {
         "right": ScriptedScorer(lambda ask: -float(len(ask.answer))),
@@ -164,7 +164,7 @@ def test_letters_follow_the_corrected_tests(write_jsonl: Write, tmp_path: Path) 
     }
     evaluate(settings(data, tmp_path / "run", model=tuple(own), condition=("none",)), models=own)
     site = write_site([tmp_path / "run"], tmp_path / "site").parent
-    assert data_of(site, "d0/board")["letters"] == {"none": ["a", "a", "b"]}
+    assert data_of(site, "d0/board")["ranks"] == {"none": [[1, 2], [1, 2], [3, 3]]}
     # 12 discordant pairs: mid-p 2 · ½¹² − ½¹² = ½¹²; Holm over the two that differ
     ps = [t["p_holm"] for t in data_of(site, "d0/tests")["none"]]
     assert ps == pytest.approx([1.0, 2 / 4096, 2 / 4096])

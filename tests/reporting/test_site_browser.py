@@ -12,6 +12,7 @@ import pytest
 
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
+from prb.reporting.pages import leaderboard
 from tests.conftest import make_row
 from tests.reporting.conftest import BRIGHTNESS
 from tests.reporting.sites import EVIL, LONG, make_run, rows, write_site
@@ -19,16 +20,15 @@ from tests.runs import by_length, settings
 
 Open = Callable[..., Any]
 PAGES = ("index.html", "model.html", "pairs.html", "compare.html")
-DOTS = """() => [...document.querySelectorAll('table.board tbody tr')].flatMap(row => {
-  const svg = row.querySelector('svg').getBoundingClientRect();
-  const heads = [...document.querySelectorAll('table.board thead .tick')];
-  const ticks = heads.map(t => [Number(t.textContent), t.getAttribute('x')]);
-  const number = parseFloat(row.querySelector('td[data-label=profile]').innerText);
-  return [...row.querySelectorAll('svg .profile .dot')].map(dot => {
-    const box = dot.getBoundingClientRect();
-    return [(box.x + box.width / 2 - svg.x) / svg.width, ticks, number];
+MARKS = """() => {
+  const center = (node) => { const box = node.getBoundingClientRect(); return box.x + box.width / 2; };
+  const ticks = [...document.querySelectorAll('table.first thead .tick')].map(t => [Number(t.textContent), center(t)]);
+  return [...document.querySelectorAll('table.first tbody tr:not(.reference)')].flatMap(row => {
+    const numbers = row.querySelector('.num').innerText.split(' → ').map(Number);
+    return [...row.querySelectorAll('.since, .dot')].map((mark, n) => [center(mark), ticks, numbers[n]]);
   });
-})"""
+}"""
+NUMBERS = "index.html#numbers=1"
 UNNAMED = """charts => charts.filter(c => !c.hasAttribute('aria-hidden'))
   .filter(c => c.getAttribute('role') !== 'img' || !c.getAttribute('aria-label')).length"""
 
@@ -60,24 +60,47 @@ def test_every_page_is_quiet_safe_and_fits_a_screen_and_a_phone(visit: Open, sit
         assert window.page.evaluate("parseFloat(getComputedStyle(document.body).fontSize)") >= 16
 
 
-def test_the_board_begins_with_the_verdict_and_is_ranked_by_control(visit: Open, site: Path) -> None:
-    window = visit(site)
-    found = window.page.locator("#verdict").inner_text()
-    assert found.startswith("None of 3 models is shown to know whose preference it judges.")
-    assert "7 pairs · 7 users in 4 clusters" in found
-    assert window.page.locator("th[aria-sort=descending]").inner_text().startswith("control")
-    row = window.page.locator("table.board tbody tr", has_text="knows")
-    assert row.locator("td[data-label=rank]").inner_text() == "1–3"
-    assert "○ not shown" in row.locator("td[data-label=control]").inner_text()
-    window.page.select_option("#ranked", "profile")
-    window.page.wait_for_selector("th[aria-sort=descending] button[data-sort=profile]")
-    assert row.locator("td[data-label=group]").inner_text() == "a"
+def test_the_first_screen_is_the_verdict_and_a_line_per_model_by_control(visit: Open, site: Path) -> None:
+    for width in (1280, 390):
+        window = visit(site, width=width)
+        assert window.texts("h1") == ["None of 3 models is shown to know whose preference it judges."]
+        assert "7 pairs · 7 users in 4 clusters" in window.page.locator("#verdict").inner_text()
+        rows = window.texts("table.first tbody tr")
+        assert [text.split("\n")[0].split("\t")[0] for text in rows] == ["1–3", "1–3", "1–3", "–"]
+        for text in ("knows", "live · all 2 posts", "28.6 → 100.0", "+71.4", "○ not shown"):
+            assert text in rows[0]
+        window.assert_fits()
+        marks = window.page.evaluate(MARKS)
+        assert len(marks) == 6  # of three models that answer, with another user's history and with the user's own
+        for at, ticks, number in marks:
+            (low, x_low), (high, x_high) = ticks[0], ticks[-1]
+            assert low + (at - x_low) / (x_high - x_low) * (high - low) == pytest.approx(number, abs=1.5)
+    window.page.select_option("#ranked", "none")
+    window.page.locator("table.first tbody tr", has_text="57.1").first.wait_for()
+    assert window.page.locator("table.first .since").count() == 0  # one condition: nothing to compare
+    window.page.locator("#numbers summary").click()
+    window.page.wait_for_selector("table.board tbody tr")
+    assert window.page.evaluate("location.hash") == "#by=none&numbers=1"
     window.assert_quiet()
 
 
-def test_the_board_sorts_by_any_column_and_says_so(visit: Open, site: Path) -> None:
-    window = visit(site)
-    assert models(window) == ["knows", EVIL, LONG, "failing"]  # by profile: 100, 50, 43, nothing
+def test_two_metrics_that_trade_off_are_drawn_in_a_plane_with_its_front(
+    visit: Open, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert visit(site).page.locator("#plane").count() == 0  # no run has the second one
+    monkeypatch.setattr(leaderboard, "PLANE", ("control", "gain"))
+    window = visit(write_site([site.parent / "run"], tmp_path / "report").parent)
+    assert window.texts("#plane h2") == ["control against gain"]
+    said = window.page.locator("#plane svg").get_attribute("aria-label")
+    assert "knows +71.4, +42.9, on the front" in said
+    assert said.count("on the front") == 1
+    window.assert_quiet()
+
+
+def test_the_table_of_all_numbers_sorts_by_any_column_and_says_so(visit: Open, site: Path) -> None:
+    window = visit(site, NUMBERS)
+    assert window.page.locator("th[aria-sort=descending]").inner_text().startswith("control")
+    assert models(window) == ["knows", EVIL, LONG, "failing"]
     window.page.click("th button[data-sort=model]")
     assert models(window) == [EVIL, LONG, "failing", "knows"]
     assert window.page.locator("th[aria-sort=ascending]").inner_text() == "model"
@@ -102,23 +125,23 @@ def test_published_results_stand_apart_from_the_board_and_are_marked(visit: Open
         window = visit(with_them, "index.html#sort=profile.down", width=width)
         window.assert_quiet()
         window.assert_fits()
-        ours, theirs = window.texts("table.board:not(.published) tbody th"), window.texts("table.published tbody th")
+        ours, theirs = window.texts("table.first tbody td:nth-child(2)"), window.texts("table.published tbody th")
         assert [text.split("\n") for text in theirs] == [[EVIL, "published"], ["theirs", "published"]]
         assert not any("published" in text for text in ours)
         assert window.texts("table.published tbody tr:first-child td")[0] == "99.9"
-        assert window.page.locator("table.published svg, table.published .letters").count() == 0
+        assert window.page.locator("table.published svg").count() == 0
     assert visit(site, "index.html").page.locator("table.published").count() == 0
 
 
 def test_a_filter_shows_the_numbers_of_its_rows_alone(visit: Open, site: Path) -> None:
-    window = visit(site)
+    window = visit(site, NUMBERS)
     row = window.page.locator("table.board tbody tr", has_text="knows")
     assert row.locator("td[data-label=none]").inner_text().startswith("57.1")
     assert row.locator("td[data-label=rank]").inner_text() == "1–3"
     window.page.select_option("#tier", "hard")
     row.locator("td[data-label=none]", has_text="50.0").wait_for()
     assert row.locator("td[data-label=gain]").inner_text().startswith("+50.0")
-    assert row.locator("td[data-label=rank], td[data-label=group]").count() == 0  # tested on all rows only
+    assert row.locator("td[data-label=rank]").count() == 0  # tested on all rows only
     window.page.select_option("#category", EVIL)
     row.locator("td[data-label=none]", has_text="100.0").wait_for()
     assert window.page.locator("#tier").input_value() == ""
@@ -134,27 +157,20 @@ def test_a_link_to_a_view_shows_that_view(visit: Open, site: Path) -> None:
         "kno",
     ]
     assert window.page.locator("th[aria-sort=ascending]").inner_text() == "none"
-    assert window.page.locator("td[data-label=shuffled] .lit").inner_text().startswith("50.0")
+    assert window.page.locator("td[data-label=none] .lit").inner_text().startswith("50.0")
 
 
 def test_search_finds_by_name_and_the_address_follows(visit: Open, site: Path) -> None:
-    window = visit(site)
+    window = visit(site, NUMBERS)
     window.page.keyboard.press("/")
     window.page.keyboard.type("FAIL")
     assert models(window) == ["failing"]
-    assert window.page.evaluate("location.hash") == "#q=FAIL"
+    assert window.page.locator("table.first tbody tr").count() == 1
+    assert window.page.evaluate("location.hash") == "#numbers=1&q=FAIL"
     window.page.fill("#q", "nobody")
     assert "No model has this in its name." in window.texts("#board p")
     window.page.fill("#q", "")
     assert len(models(window)) == 4
-
-
-def test_a_dot_stands_where_its_number_says(visit: Open, site: Path) -> None:
-    found = visit(site).page.evaluate(DOTS)
-    assert len(found) == 3  # models that answer
-    for at, ticks, number in found:
-        (low, x_low), (high, x_high) = ((t, float(x.rstrip("%")) / 100) for t, x in (ticks[0], ticks[-1]))
-        assert low + (at - x_low) / (x_high - x_low) * (high - low) == pytest.approx(number, abs=0.6)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +182,7 @@ def test_a_dot_stands_where_its_number_says(visit: Open, site: Path) -> None:
     ],
 )
 def test_the_table_can_be_copied(name: str, head: str, row: str, visit: Open, site: Path) -> None:
-    window = visit(site)
+    window = visit(site, NUMBERS)
     # the clipboard of a page on disk may be refused: what the page hands over is looked at on its way
     window.page.evaluate(
         "() => { navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }; }"

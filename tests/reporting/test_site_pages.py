@@ -254,11 +254,11 @@ def test_a_model_shows_margins_and_metadata_and_the_board_controls_for_length(vi
     heading = "main svg[aria-label^='Histogram of margins: 22 of 24 prefer the chosen answer, 2 the rejected one']"
     assert window.page.locator(heading).count() == 1
     assert window.page.locator("main svg[aria-label^='How often it is right, by size']").count() == 1
-    window.go("index.html")
+    window.go("index.html#numbers=1")
     window.page.check("#length")
     window.page.locator("#board .notes", has_text="Length-controlled").wait_for()
     assert window.page.locator("td[data-label=gain]").count() == 0
-    assert window.page.evaluate("location.hash") == "#length=1"
+    assert window.page.evaluate("location.hash") == "#numbers=1&length=1"
     window.assert_quiet()
 
 

@@ -184,6 +184,8 @@ class Standing:
     others: float | None
     """Accuracy with somebody else's history."""
     own: float | None
+    rubric: float | None
+    """Accuracy when shown the true rubric, of a model that reads it."""
     failed: int
 
     @property
@@ -232,17 +234,17 @@ def verdict(summary: Summary, references: Collection[str] | None = None) -> Verd
     standings = []
     for model in summary.models:
         control = summary.contrasts_of(model).get("control") or Contrast(model=model, kind="control")
-        both = [results.get((model, condition)) for condition in METRICS["control"].needs]
-        own, others = (result.accuracy.value if result else None for result in both)
+        three = [results.get((model, condition)) for condition in (*METRICS["control"].needs, "oracle")]
+        own, others, rubric = (result.accuracy.value if result else None for result in three)
         failed = sum(result.failed for result in summary.pairs if result.model == model)
-        standings.append(Standing(model, control, others, own, failed))
+        standings.append(Standing(model, control, others, own, None if rubric == own else rubric, failed))
     blind = [s for s in standings if s.model in references and s.control.value == 0 and s.control.test == UNTESTED]
     if len(blind) == len(standings):
         blind = []
     ranked = sorted((s for s in standings if s not in blind), key=lambda s: (not s.measured, -(s.control.value or 0)))
     measured = [standing for standing in ranked if standing.measured]
     headline, sentences = _conclusion(summary, measured)
-    comparison = _comparison_line(summary, blind)
+    comparison = _comparison_line(blind)
     return Verdict(headline, tuple(sentences), _size(summary, measured), tuple(ranked), tuple(blind), comparison)
 
 
@@ -323,17 +325,15 @@ def verdict_table(summary: Summary, found: Verdict) -> Table:
     return Table(found.headline, columns, tuple(rows), tuple(notes))
 
 
-def _comparison_line(summary: Summary, references: Sequence[Standing]) -> str:
+def _comparison_line(references: Sequence[Standing]) -> str:
     """The references: the user-blind ones, and what reading the true rubric gives."""
     plain: dict[str, list[str]] = {}
     told = []
     for standing in references:
-        oracle = summary.result(standing.model, "oracle")
-        value = oracle.accuracy.value if isinstance(oracle, PairResult) else None
-        if value is None or value == standing.own:
+        if standing.rubric is None:
             plain.setdefault(percent(standing.own), []).append(standing.model)
         else:
-            told.append(f"{standing.model} {percent(value)} (shown the rubric)")
+            told.append(f"{standing.model} {percent(standing.rubric)} (shown the rubric)")
     blind = [f"{', '.join(models)} {value}" for value, models in plain.items()]
     parts = [*([f"{'; '.join(blind)} (user-blind)"] if blind else []), *told]
     return f"For comparison: {'; '.join(parts)}." if parts else ""

@@ -120,7 +120,7 @@ def _with_pairs(build: Callable[[Inputs], Iterable[DataFile]]) -> Callable[[Inpu
 
 
 PAGES = (
-    Page("index", "Leaderboard", "Leaderboard", board_data),
+    Page("index", "Leaderboard", "Leaderboard", board_data, ("results",)),
     Page("cost", "Cost", "Cost and quality", _with_pairs(cost_data), ("results",)),
     Page("stability", "Stability", "Stability of the ranking", _with_pairs(stability_data), ("results",)),
     Page("model", "Models", "One model", _with_pairs(model_data), ("results",)),

@@ -1,18 +1,18 @@
 """Leaderboard and compare page, cost page, stability page: how the models of a dataset rank, and how surely.
 
-Estimates for every slice of the rows, all paired tests, significance letters; what a pair costs each model; the ranking
-without some clusters, and between halves of them.
+Estimates for every slice of the rows, all paired tests and the ranks they leave open; what a pair costs each model; the
+ranking without some clusters, and between halves of them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
-from string import ascii_lowercase
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from msgspec import convert, to_builtins
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from prb.downstream.correlate import short_name
@@ -20,7 +20,7 @@ from prb.evaluation.metrics import Facts, Rows
 from prb.evaluation.summary import compute
 from prb.models import RECORDED
 from prb.reporting.evaluation_results import REFERENCES, Verdict, verdict
-from prb.reporting.gather import BLIND, FLOORS, DataFile, Entry, Group, Inputs
+from prb.reporting.gather import BLIND, DataFile, Entry, Group, Inputs
 from prb.reporting.published import card_of, published_about
 from prb.stats.bias import length_controlled
 from prb.stats.estimate import Bools, Ints, cancels, is_exact
@@ -35,55 +35,114 @@ from prb.stats.ranking import (
     split_half,
     without_random,
 )
-from prb.summary import CONDITIONS, METRICS, Contrast, Metric, Summary
+from prb.summary import CONDITIONS, MAIN, METRICS, Contrast, Metric, Summary
 
+PLANE = ("control", "misapplication")
+"""Metrics that are drawn against each other, if a run has both: what a history adds where it bears on the question, and
+what it spoils where it does not."""
 STEPS = 20
 """Positions of the slider on the stability page, from no cluster to half of them."""
+
+
+class ModelAbout(Struct, omit_defaults=True):
+    """What every page knows of a model."""
+
+    name: str
+    spec: str
+    run: str
+    source: Literal["live", "recorded"]
+    """Whether it was asked here, or its scores were given elsewhere."""
+    seen: str
+    """How much of the user's history it saw under `profile`."""
+    conditions: list[str]
+    blind: bool
+    """Never sees the user."""
+    reference: Literal["user-blind", "shown the rubric"] | None
+    """Stands below the others, for comparison."""
+    k: int
+    ranker: str
+    protocol: str
+    warnings: list[str] = []
+    card: dict[str, Any] = {}
 
 
 def describe(group: Group) -> dict[str, Any]:
     """What every page knows of a dataset and its models."""
     found = group_verdict(group)
-    references = {standing.model for standing in found.references}
-    models = [
-        {
-            "name": entry.name,
-            "spec": entry.spec,
-            "run": entry.run.folder.name,
-            "floor": entry.spec in FLOORS,
-            "blind": entry.kind in BLIND,
-            "reference": entry.name in references,
-            **({"warnings": warnings} if (warnings := list(entry.run.summary.warnings(entry.model))) else {}),
-            **({"recorded": True} if entry.kind in RECORDED else {}),
-            **({"card": card} if (card := card_of(entry.metadata)) else {}),
-            "conditions": list(group.columns_of(entry)),
-            **{key: getattr(entry.run.settings, key) for key in ("k", "ranker", "budget", "protocol")},
-        }
-        for entry in group.entries
-    ]
+    measured = _measured(group)
+    plane = [key for key in PLANE if key in measured]
     return {
         "id": group.id,
         "label": group.label,
-        "verdict": {
-            "headline": found.headline,
-            "sentences": [*found.sentences, *([found.comparison] if found.comparison else [])],
-            "size": found.size,
-        },
+        "verdict": {"headline": found.headline, "sentences": found.sentences, "size": found.size},
         "ranked": "control" if found.measured else None,
+        "plane": plane if len(plane) == len(PLANE) else None,
         "about": {**to_builtins(group.about), "name": short_name(group.about.name)},  # never a path of this machine
         "conditions": group.conditions,
         "meanings": {name: CONDITIONS[name].shows for name in group.conditions},
         "metrics": [
-            {"key": m.key, "label": m.label, "says": m.sentence, "unit": m.unit, "tested": m.tested, "needs": m.needs}
+            {
+                **{name: getattr(m, name) for name in ("key", "label", "unit", "better", "tested", "needs")},
+                "says": m.sentence,
+            }
             for m in columns()
         ],
         "shown": group.shown,
-        "models": models,
+        "models": [to_builtins(_about(group, entry, found)) for entry in group.entries],
         "leader": leader(group),
         "categories": _labels(group, "by_category"),
         "tiers": _labels(group, "by_tier"),
         "missing": group.missing,
     }
+
+
+def _about(group: Group, entry: Entry, found: Verdict) -> ModelAbout:
+    standing = next((s for s in found.references if s.model == entry.name), None)
+    return ModelAbout(
+        name=entry.name,
+        spec=entry.spec,
+        run=entry.run.folder.name,
+        source="recorded" if entry.kind in RECORDED else "live",
+        seen=_seen(group, entry),
+        conditions=list(group.columns_of(entry)),
+        blind=entry.kind in BLIND,
+        reference=("user-blind" if standing.rubric is None else "shown the rubric") if standing else None,
+        k=entry.run.settings.k,
+        ranker=entry.run.settings.ranker,
+        protocol=entry.run.settings.protocol,
+        warnings=list(entry.run.summary.warnings(entry.model)),
+        card=card_of(entry.metadata),
+    )
+
+
+def _seen(group: Group, entry: Entry) -> str:
+    """Recorded scores say what they saw only if we recorded them; of a live model the posts it was shown are counted."""
+    if entry.kind in BLIND:
+        return "never sees the user"
+    if entry.kind in RECORDED:
+        return RECORDED[entry.kind]
+    column = group.columns.get((entry.name, MAIN))
+    if column is None:
+        return ""
+    shown = [len(detail.post_ids) for detail in column.details]
+    if not any(shown):
+        return "past choices" if entry.run.settings.history == "choices" else "no posts"
+    low, high = min(shown), max(shown)
+    posts = str(high) if low == high else f"{low}–{high}"
+    if group.history is None:
+        return f"{posts} posts"
+    least, most = min(group.history), max(group.history)
+    if list(group.history) == shown:
+        return f"all {posts} posts"
+    return f"{posts} of {most if least == most else f'{least}–{most}'} posts"
+
+
+def _measured(group: Group) -> set[str]:
+    """Metrics that some model has."""
+    contrasts = [c for entry in group.entries for c in entry.run.summary.contrasts_of(entry.model).values()]
+    results = [result for entry in group.entries for c in group.conditions if (result := entry.result(c))]
+    found = {contrast.kind for contrast in contrasts if contrast.value is not None}
+    return found | {key for result in results for key, value in result.metrics.items() if value is not None}
 
 
 def group_verdict(group: Group) -> Verdict:
@@ -130,15 +189,9 @@ def _labels(group: Group, field: str) -> list[str]:
 def board_data(inputs: Inputs) -> Iterator[DataFile]:
     for group in inputs.groups:
         tests = {condition: paired_tests(group, condition) for condition in group.conditions}
-        letters = {condition: _letters(group, condition, tests[condition]) for condition in group.conditions}
         slices = {"all": _all_rows(group), **dict(_slices(group))}
         published = published_about(inputs.published, group.about.name)
-        board = {
-            "slices": slices,
-            "letters": letters,
-            "ranks": control_ranks(group),
-            **({"published": published} if published else {}),
-        }
+        board = {"slices": slices, "ranks": ranks(group, tests), **({"published": published} if published else {})}
         yield f"{group.id}/board", board
         yield f"{group.id}/tests", tests
 
@@ -253,68 +306,52 @@ def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:
     return tests
 
 
-def control_ranks(group: Group) -> list[tuple[int, int] | None]:
-    """By model, the first and the last rank that paired tests of control leave open (every two models, Holm).
+Range = tuple[int, int]
+"""The first and the last rank that paired tests of every two models leave open."""
 
-    `None` of models without control, and of the references.
-    """
-    ranked = {standing.model for standing in group_verdict(group).measured}
-    own, others = (dict(group.under(condition)) for condition in METRICS["control"].needs)
-    controls = {n: own[n].credit - others[n].credit for n in own if n in others and group.entries[n].name in ranked}
+
+def ranks(group: Group, tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Range | None]]:
+    """By model, of every condition and every contrast of two: `None` of references and of models without a number."""
+    ranked = {n for n, entry in enumerate(group.entries) if entry.name in _ranked(group)}
+    found = {}
+    for condition, of_two in tests.items():
+        present = {n for n, column in group.under(condition) if not np.isnan(column.credit).all()}
+        better = [(t["a"], t["b"]) if t["value"] > 0 else (t["b"], t["a"]) for t in of_two if is_significant(t)]
+        found[condition] = rank_ranges(len(group.entries), ranked & present, better)
+    for metric in columns():
+        if len(metric.needs) == 2 and set(metric.needs) <= set(group.conditions):
+            found[metric.key] = _contrast_ranks(group, metric, ranked)
+    return found
+
+
+def is_significant(test: Mapping[str, Any]) -> bool:
+    return test["p_holm"] is not None and test["p_holm"] < LEVEL
+
+
+def _ranked(group: Group) -> set[str]:
+    return {standing.model for standing in group_verdict(group).standings}
+
+
+def _contrast_ranks(group: Group, metric: Metric, ranked: Collection[int]) -> list[Range | None]:
+    to, since = (dict(group.under(condition)) for condition in metric.needs)
+    values = {n: to[n].credit - since[n].credit for n in to if n in since and n in ranked}
+    values = {n: value for n, value in values.items() if not np.isnan(value).all()}
     seed = group.entries[0].run.settings.seed
     tests: list[dict[str, Any]] = []
-    for (i, x), (j, y) in combinations(controls.items(), 2):
+    for (i, x), (j, y) in combinations(values.items(), 2):
         both = ~(np.isnan(x) | np.isnan(y))
         p, test = paired_p(x[both], y[both], group.clusters[both], seed=seed) if both.any() else (None, "none")
         better = (i, j) if np.sum(x[both] - y[both]) > 0 else (j, i)
         tests.append({"better": better, "p": p, "test": test, "p_holm": None})
     correct(tests)
-    sure = [test["better"] for test in tests if test["p_holm"] is not None and test["p_holm"] < LEVEL]
-    ahead, behind = ([pair[side] for pair in sure] for side in (1, 0))
-    return [
-        (1 + ahead.count(n), len(controls) - behind.count(n)) if n in controls else None
-        for n in range(len(group.entries))
-    ]
+    return rank_ranges(len(group.entries), values, [test["better"] for test in tests if is_significant(test)])
 
 
-def _letters(group: Group, condition: str, tests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """By model; empty for one without an answer under this condition."""
-    values = {n: r.accuracy.value if (r := e.result(condition)) else None for n, e in enumerate(group.entries)}
-    ranked = sorted((n for n, v in values.items() if v is not None), key=lambda n: -(values[n] or 0))
-    place = {n: k for k, n in enumerate(ranked)}
-    differing = [(place[t["a"]], place[t["b"]]) for t in tests if t["p_holm"] is not None and t["p_holm"] < LEVEL]
-    letters = significance_letters(len(ranked), differing)
-    return [letters[place[n]] if n in place else "" for n in values]
-
-
-def significance_letters(models: int, differing: Collection[tuple[int, int]]) -> list[str]:
-    """Compact letter display of models 0, 1, …, best first: two share a letter unless they differ significantly.
-
-    Each letter is a clique of models of which no two differ, and the cliques cover every such pair of models (Piepho
-    2004, doi:10.1198/1061860043515). They are grown greedily from the best model down.
-    """
-    differ = {frozenset(two) for two in differing}
-    cliques: list[list[int]] = []
-    for i in range(models):
-        alike = [j for j in range(i + 1, models) if frozenset((i, j)) not in differ]
-        uncovered = [j for j in alike if not any(i in clique and j in clique for clique in cliques)]
-        while uncovered:
-            clique = [i, uncovered[0]]
-            for k in range(models):
-                if k not in clique and all(frozenset((k, member)) not in differ for member in clique):
-                    clique.append(k)
-            cliques.append(sorted(clique))
-            uncovered = [j for j in uncovered if j not in clique]
-        if not any(i in clique for clique in cliques):
-            cliques.append([i])
-    cliques.sort()
-    return ["".join(_letter(n) for n, clique in enumerate(cliques) if i in clique) for i in range(models)]
-
-
-def _letter(n: int) -> str:
-    """a … z, a1 … z1, …: unambiguous even when written one after the other."""
-    turn, place = divmod(n, len(ascii_lowercase))
-    return ascii_lowercase[place] + (str(turn) if turn else "")
+def rank_ranges(models: int, ranked: Collection[int], better: Sequence[Range]) -> list[Range | None]:
+    """From who is significantly better than whom: a model is behind those, and ahead of the ones it beats."""
+    inside = [(winner, loser) for winner, loser in better if winner in ranked and loser in ranked]
+    above, below = Counter(loser for _, loser in inside), Counter(winner for winner, _ in inside)
+    return [(1 + above[n], len(ranked) - below[n]) if n in ranked else None for n in range(models)]
 
 
 # --- cost ---

@@ -13,8 +13,7 @@ const charts = (() => {
   // --- strips: one or more values with intervals on a common scale; percent coordinates, so any width fits ---
   // lanes [{value, low, high, kind, strong}], lines [{at, kind}], scale {from, to}; kind is a CSS class
   function strip(lanes, { lines = [], scale = { from: 0, to: 1 }, lane = 10, title, alt } = {}) {
-    const at = (x) => (Math.min(Math.max(x, scale.from), scale.to) - scale.from) / (scale.to - scale.from);
-    const height = Math.max(lane * lanes.length, lane) + 6;
+    const at = place(scale), height = Math.max(lane * lanes.length, lane) + 6;
     const drawn = lanes.map((e, n) => {
       const y = 3 + lane * (n + 0.5), known = e.value !== null && e.value !== undefined;
       if (!known) return null;
@@ -23,14 +22,33 @@ const charts = (() => {
         wide ? h("rect", { class: "range", x: pct(at(e.low)), width: pct(Math.max(0.003, at(e.high) - at(e.low))), y: y - 3, height: 6, rx: 3 }) : null,
         h("circle", { class: "dot", cx: pct(at(e.value)), cy: y, r: e.strong === false ? 3 : 4.2 }));
     });
-    const rules = lines.map((l) => h("line", { class: `rule ${l.kind || ""}`, x1: pct(at(l.at)), x2: pct(at(l.at)), y1: -99, y2: 199 }));
-    return image({ class: "strip", width: "100%", height }, title, alt, rules, drawn);
+    return image({ class: "strip", width: "100%", height }, title, alt, rules(lines, at), drawn);
+  }
+
+  const rules = (lines, at) => lines.map((l) => h("line", { class: `rule ${l.kind || ""}`, x1: pct(at(l.at)), x2: pct(at(l.at)), y1: -99, y2: 199 }));
+  const place = (scale) => (x) => (Math.min(Math.max(x, scale.from), scale.to) - scale.from) / (scale.to - scale.from);
+  const mark = (x, y, ...shape) => h("svg", { class: "mark", "aria-hidden": "true", x: pct(x), y }, shape);  // shapes in pixels at a place in percent
+
+  // from one value (a diamond) to another (a dot, hollow unless it is `sure` that they differ) with its interval
+  function span(to, from, { scale, lines = [], sure = true, kind = "", since = "", title, alt }) {
+    const at = place(scale), y = 15, known = (e) => e && exists(e.value);
+    return image({ class: "strip", width: "100%", height: 2 * y }, title, alt, rules(lines, at), !known(to) ? null : h("g", { class: kind },
+      known(from) ? h("line", { class: "gap", x1: pct(at(from.value)), x2: pct(at(to.value)), y1: y, y2: y }) : null,
+      exists(to.low) ? h("line", { class: "within", x1: pct(at(to.low)), x2: pct(at(to.high)), y1: y, y2: y }) : null,
+      known(from) ? mark(at(from.value), y, h("path", { class: `since ${since}`, d: "M0-6 6 0 0 6-6 0Z" })) : null,
+      h("circle", { class: sure ? "dot" : "dot hollow", cx: pct(at(to.value)), cy: y, r: 5.5 })));
+  }
+
+  // a value to compare others with
+  function reference(value, { scale, lines = [], shape, title, alt }) {
+    const at = place(scale);
+    return image({ class: "strip", width: "100%", height: 22 }, title, alt, rules(lines, at), mark(at(value), 11, h("path", { class: "told", d: shape === "▲" ? "M0-6 6 5-6 5Z" : "M-4-4H4V4H-4Z" })));
   }
 
   // the head of a column of strips: ticks, and names of its lines that do not cover each other
-  function axis({ scale = { from: 0, to: 1 }, ticks = [0, 0.25, 0.5, 0.75, 1], lines = [], text = (x) => prb.percent(x, 0) } = {}) {
+  function axis({ scale = { from: 0, to: 1 }, ticks = [0, 0.25, 0.5, 0.75, 1], lines = [], text = (x) => prb.percent(x, 0), inside = true } = {}) {
     const at = (x) => (x - scale.from) / (scale.to - scale.from);
-    const anchor = (x) => (at(x) < 0.08 ? "start" : at(x) > 0.92 ? "end" : "middle");
+    const anchor = (x) => (!inside ? "middle" : at(x) < 0.08 ? "start" : at(x) > 0.92 ? "end" : "middle");
     const rows = stack(lines.map((l) => ({ ...l, x: at(l.at) })));
     const top = 14 * rows.depth, height = top + 18;
     return h("svg", { class: "strip axis", width: "100%", height, "aria-hidden": "true" },
@@ -150,6 +168,20 @@ const charts = (() => {
       points.map((p) => (p.label && p.named !== false ? h("text", { class: "tag", x: px(p.x) + 6, y: py(p.y) - 6 }, p.label) : null)));
   }
 
+  // models in a plane of two numbers, with the front of those that no other one beats, as steps: what lies between is not had
+  function frontier(all, { x, y, width, height = width < 500 ? 320 : 420, title = `${y.label} against ${x.label}`, lines = [] }) {
+    const [right, up] = [x, y].map((axis_) => (axis_.better === "lower" ? -1 : 1));
+    const beats = (a, b) => right * a.x >= right * b.x && up * a.y >= up * b.y && (a.x !== b.x || a.y !== b.y);
+    const best = all.filter((a) => !all.some((b) => beats(b, a))), edge = [...best].sort((a, b) => right * (b.x - a.x) || up * (a.y - b.y));
+    const steps = edge.flatMap((p, n) => [...(n ? [{ x: p.x, y: edge[n - 1].y }] : []), { x: p.x, y: p.y }]);
+    const series_ = [{ name: "front", kind: "profile", dash: true, marks: false, points: steps },
+      { name: "other models", kind: "none", join: false, points: all.filter((p) => !best.includes(p)).map((p) => ({ ...p, hollow: true })) },
+      { name: "on the front", kind: "profile", join: false, points: edge.map((p) => ({ ...p, r: 5 })) }];
+    const said = (axis_, v) => (axis_.text ? axis_.text(v) : prb.number(v));
+    const alt = `${title}: ${all.map((p) => `${p.label} ${said(y, p.y)}, ${said(x, p.x)}${best.includes(p) ? ", on the front" : ""}`).join("; ")}`;
+    return { best, node: [legend([{ name: "on the front", kind: "profile" }, { name: "other models", kind: "none" }]), plot({ series: series_, x, y, lines, width, height, title, alt })] };
+  }
+
   // what the colors mean: entries [{name, kind, dash}]
   function legend(entries) {
     return h("ul", { class: "legend" }, entries.map((e) => h("li", { class: `${e.kind || ""} ${e.dash ? "dashed" : ""}` },
@@ -159,5 +191,5 @@ const charts = (() => {
   // a color for the n-th series that has no meaning of its own
   const series = (n) => `s${n % 6}`;
 
-  return { strip, axis, bars, dots, histogram, plot, legend, series };
+  return { strip, span, reference, axis, bars, dots, histogram, plot, frontier, legend, series };
 })();

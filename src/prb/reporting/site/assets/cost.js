@@ -10,23 +10,15 @@
   };
   const QUALITIES = { accuracy: { label: "accuracy, %", text: percent, tick: (v) => percent(v).replace(/\.0$/, "") }, control: { label: "control, points", text: points, tick: (v) => points(v).replace(/\.0$/, "") } };
 
-  // on the front: nobody else is at least as good and at most as expensive, and one of the two more so
-  const front = (all) => all.filter((a) => !all.some((b) => b.y >= a.y && b.x <= a.x && (b.y > a.y || b.x < a.x)));
-
   function powers(values) {
     const [low, high] = [Math.floor(Math.log10(Math.min(...values))), Math.ceil(Math.log10(Math.max(...values)))];
     return Array.from({ length: high - low + 1 }, (_, n) => 10 ** (low + n));
   }
 
-  function chart(all, best, quality, unit) {
-    const q = QUALITIES[quality], u = UNITS[unit], xs = all.map((p) => p.x), log = Math.max(...xs) > 20 * Math.min(...xs), ticks = powers(xs), width = results.room(1180);
-    const x = log ? { label: `${u.label} (log scale)`, log, from: ticks[0], to: ticks.at(-1), ticks, text: u.text } : { label: u.label, from: 0, to: 1.12 * Math.max(...xs), text: u.text };
-    const edge = [...best].sort((a, b) => a.x - b.x || a.y - b.y);
-    const series = [{ name: "front", kind: "profile", dash: true, marks: false, points: edge.flatMap((p, n) => [...(n ? [{ x: p.x, y: edge[n - 1].y }] : []), { x: p.x, y: p.y }]) }, // steps: what a budget buys
-      { name: "other models", kind: "none", join: false, points: all.filter((p) => !best.includes(p)).map((p) => ({ ...p, hollow: true })) },
-      { name: "on the front", kind: "profile", join: false, points: edge.map((p) => ({ ...p, r: 5 })) }];
-    return charts.plot({ series, x, y: { label: q.label, text: q.tick }, lines: quality === "accuracy" ? [] : [{ from: [x.from, 0], to: [x.to, 0] }], width, height: width < 500 ? 320 : 420, title: `${q.label} against ${u.label}`,
-      alt: `${q.label} against ${u.label}: ${all.map((p) => `${p.label} ${q.text(p.y)}, ${u.text(p.x)}${best.includes(p) ? ", on the front" : ""}`).join("; ")}` });
+  function chart(all, quality, unit) {
+    const q = QUALITIES[quality], u = UNITS[unit], xs = all.map((p) => p.x), log = Math.max(...xs) > 20 * Math.min(...xs), ticks = powers(xs);
+    const x = log ? { label: `${u.label} (log scale)`, log, from: ticks[0], to: ticks.at(-1), ticks } : { label: u.label, from: 0, to: 1.12 * Math.max(...xs) };
+    return charts.frontier(all, { x: { ...x, text: u.text, better: "lower" }, y: { label: q.label, text: q.tick }, lines: quality === "accuracy" ? [] : [{ from: [x.from, 0], to: [x.to, 0] }], width: results.room(1180), title: `${q.label} against ${u.label}` });
   }
 
   function listing(all, best, data, quality, unit, condition) {
@@ -43,13 +35,13 @@
     const condition = quality === "control" ? "profile" : data.conditions.includes(state.condition) ? state.condition : data.shown;
     const units = Object.keys(UNITS).filter((u) => costs.some((c) => c[condition] && c[condition][u])), unit = units.includes(state.unit) ? state.unit : units[0];
     const found = data.models.map((m, n) => { const e = quality === "control" ? numbers[n].control : numbers[n].accuracy[condition]; return { label: m.name, asked: Boolean(e), y: e ? e.value : null, low: e ? e.low : null, high: e ? e.high : null, x: costs[n][condition] && costs[n][condition][unit] }; });
-    const all = found.filter((p) => p.x && p.y !== null), left = found.filter((p) => p.asked && !all.includes(p)), best = front(all);
+    const all = found.filter((p) => p.x && p.y !== null), left = found.filter((p) => p.asked && !all.includes(p)), drawn = all.length ? chart(all, quality, unit) : null;
     const select = (id, choices, value, key = id) => { const s = h("select", { id, onchange: () => go({ [key]: s.value }) }); options(s, choices, value); return s; };
     put("cost", h("p", { class: "soft" }, data.label), h("div", { class: "controls" },
       h("label", {}, "Quality", select("quality", qualities.map((q) => [q, q]), quality)),
       units.length ? h("label", {}, "Cost", select("unit", units.map((u) => [u, UNITS[u].name]), unit)) : null,
       quality === "control" ? null : h("label", {}, "Condition", select("condition", data.conditions.map((c) => [c, c]), condition))),
-    all.length ? [h("section", { class: "card roomy", "aria-label": "Chart" }, charts.legend([{ name: "on the front", kind: "profile" }, { name: "other models", kind: "none" }]), chart(all, best, quality, unit)), h("section", { class: "card" }, listing(all, best, data, quality, unit, condition))]
+    drawn ? [h("section", { class: "card roomy", "aria-label": "Chart" }, drawn.node), h("section", { class: "card" }, listing(all, drawn.best, data, quality, unit, condition))]
       : h("p", { class: "note" }, `No cost was recorded under ${condition}.`),
     left.length && unit ? h("p", { class: "soft", id: "left" }, `Not drawn, since no ${UNITS[unit].name} was recorded or nothing was answered: ${left.map((p) => p.label).join(", ")}.`) : null,
     h("ul", { class: "notes" }, [`Cost is what was measured under ${condition}, divided by its pairs; it holds only what this run had to compute. A text scored once and reused counts once, and what comes from the cache costs nothing.`,

@@ -1,10 +1,133 @@
-// The leaderboard: the verdict, then models × conditions with intervals, control, gain, twins; by control, or as chosen.
+// The leaderboard: what the tests show, a line per model from another user's history to the user's own, then all numbers.
 "use strict";
 
 (() => {
-  const { h, put, options, table, go, link, percent, points, stars, interval, count, words, copy } = prb;
+  const { h, put, options, table, go, link, percent, points, stars, pValue, interval, count, words, copy } = prb;
   const LENGTH = "length:equal length";  // shown like a slice of the rows
+  const LEVEL = 0.05, FIRST = 25;
+  const SHORT = { profile: "own", shuffled: "other's" };
+  const IN_NUMBERS = ["condition", "category", "tier", "length", "sort"];
 
+  const value = (estimate) => (estimate && estimate.value !== null && estimate.value !== undefined ? estimate.value : null);
+  const bounds = (e, say) => (value(e) === null || e.low === null || e.low === undefined ? "" : `[${say(e.low)}, ${say(e.high)}]`);
+  const say = (m) => (m.unit === "points" ? points : m.unit === "share" ? percent : (x) => x.toFixed(3));
+  const shown = (m, e) => (value(e) === null ? "–" : say(m)(e.value) + (m.tested ? stars(e.p_holm) : ""));
+  const range = (r) => (!r ? "–" : r[0] === r[1] ? String(r[0]) : `${r[0]}–${r[1]}`);
+
+  // --- the first screen ---
+  // what models can be ranked by: metrics, and accuracy under a condition, which is drawn without a second mark
+  function ways(data, board) {
+    const measured = data.metrics.filter((m) => board.slices.all.some((r) => value(number(r, m, data.shown)) !== null));
+    const accuracy = data.conditions.map((c) => ({ key: c, label: `accuracy, ${c}`, says: data.meanings[c], unit: "share", better: "higher", tested: false, needs: [c] }));
+    return [...measured.filter((m) => m.key === data.ranked), ...measured.filter((m) => m.key !== data.ranked), ...accuracy];
+  }
+
+  function number(row, m, condition) {
+    return row.accuracy[m.key] || (m.needs.length ? row[m.key] : row[m.key] && row[m.key][condition]);
+  }
+
+  function says(m, e) {
+    if (!m.tested || value(e) === null || e.p_holm === null || e.p_holm === undefined) return null;
+    if (e.p_holm >= LEVEL) return ["○", "not shown", "unsure"];
+    return e.value > 0 ? ["●", m.key === "control" ? "personalizes" : "shown", "sure"] : ["▽", "reversed", "reversed"];
+  }
+
+  function standings(data, board, m, q) {
+    const [to, from] = m.needs.length ? m.needs : [data.shown];
+    const rows = data.models.map((model, n) => {
+      const own = board.slices.all[n], e = number(own, m, data.shown);
+      return { model, e, rank: board.ranks[m.key] ? board.ranks[m.key][n] : null, to: own.accuracy[to], from: from && own.accuracy[from], oracle: own.accuracy.oracle,
+        failed: Object.values(own.accuracy).reduce((sum, a) => sum + a.failed, 0) };
+    });
+    const sign = m.better === "lower" ? 1 : -1, worth = (r) => (value(r.e) === null ? Infinity : sign * r.e.value);
+    const listed = rows.filter((r) => !r.model.reference && r.model.name.toLowerCase().includes(q.toLowerCase())).sort((a, b) => worth(a) - worth(b));
+    return { listed, references: rows.filter((r) => r.model.reference) };
+  }
+
+  // models that stand below the others, those with the same number together
+  function compared(references) {
+    const found = [];
+    for (const { model, to, oracle } of references) {
+      const e = model.reference === "user-blind" ? to : oracle;
+      if (value(e) === null) continue;
+      const same = found.find((f) => f.kind === model.reference && percent(f.at) === percent(e.value));
+      if (same) same.models.push(model); else found.push({ kind: model.reference, at: e.value, models: [model] });
+    }
+    return found;
+  }
+
+  function scaleOf(data, { listed, references }) {
+    const ends = listed.flatMap((r) => [r.to, r.from]).filter((e) => value(e) !== null).flatMap((e) => [e.low ?? e.value, e.high ?? e.value, e.value]);
+    const marks = compared(references).map((f) => f.at), chance = data.about.chance ?? 0.5;
+    const from = Math.max(0, Math.floor(10 * Math.min(chance - 0.1, ...ends, ...marks) + 1e-9) / 10), to = Math.min(1, Math.ceil(10 * Math.max(chance + 0.1, ...ends, ...marks) - 1e-9) / 10);
+    const ticks = Array.from({ length: Math.round(10 * (to - from)) + 1 }, (_, n) => from + n / 10);
+    return { from, to, ticks, lines: [{ at: chance, kind: "half", label: "chance" }] };
+  }
+
+  function about(r) {
+    const { model } = r, card = model.card || {};
+    return [model.source, model.seen, r.failed ? `${count(r.failed)} failed` : null, card.size, card.license, card.date && card.date.slice(0, 4)].filter(Boolean).join(" · ");
+  }
+
+  function chart(data, board, m, state) {
+    const all = standings(data, board, m, state.q || ""), scale = scaleOf(data, all), lines = scale.lines;
+    const list = state.all === "1" ? all.listed : all.listed.slice(0, FIRST), two = m.needs.length === 2;
+    const pointed = data.metrics.some((own) => own.key === m.key), verdicts = all.listed.some((r) => says(m, r.e));
+    const heads = [{ label: "rank", left: true, title: "the ranks that paired tests of every two models leave open" }, { label: "model", left: true },
+      { label: [h("span", { class: "offstage" }, "accuracy, %"), charts.axis({ scale, ticks: scale.ticks, lines, inside: false })], left: true },
+      { label: two ? `${m.needs.map((c) => SHORT[c] || c).reverse().join(" → ")}, %` : `accuracy, ${m.needs[0] || data.shown}, %` },
+      pointed ? { label: two ? `${m.label}, points` : m.label, title: m.says } : null, verdicts ? { label: "verdict", left: true } : null].filter(Boolean);
+    const rows = list.map((r) => {
+      const verdict = says(m, r.e), text = two ? `${percent(value(r.from))} → ${percent(value(r.to))}` : percent(value(r.to));
+      const said = [`${r.model.name}, accuracy in percent:`, two ? `${m.needs[1]} ${interval(r.from)},` : "", `${m.needs[0] || data.shown} ${interval(r.to)}`].join(" ");
+      return [range(r.rank),
+        [h("a", { href: link({ data: data.id, model: r.model.name, condition: m.needs[0] || data.shown }, "model.html") }, r.model.name), h("small", { class: "quiet" }, about(r))],
+        charts.span(r.to, r.from, { scale, lines, sure: !verdict || verdict[2] !== "unsure", kind: m.needs[0] || data.shown, since: m.needs[1], title: r.model.name, alt: said }),
+        h("span", { class: "num" }, text),
+        ...(pointed ? [[h("b", {}, value(r.e) === null ? "–" : say(m)(r.e.value)), h("small", { class: "quiet" }, ` ${bounds(r.e, (x) => say(m)(x).replace("+", ""))}`)]] : []),
+        ...(verdicts ? [verdict ? [h("span", { class: `says ${verdict[2]}` }, h("i", { "aria-hidden": "true" }, verdict[0]), ` ${verdict[1]}`), verdict[2] === "unsure" ? h("small", { class: "quiet" }, ` p ${pValue(r.e.p_holm)}, corrected`) : null] : "–"] : [])];
+    });
+    for (const f of compared(all.references)) {
+      const name = f.models.map((model) => model.name).join(", "), rubric = f.kind !== "user-blind";
+      const row = ["–", [name, h("small", { class: "quiet" }, rubric ? "for comparison: shown the rubric" : "for comparison: user-blind")],
+        charts.reference(f.at, { scale, lines, shape: rubric ? "▲" : "■", title: name, alt: `${name}, ${f.kind}: ${percent(f.at)} %` }), h("span", { class: "num" }, percent(f.at)), ...heads.slice(4).map(() => "")];
+      row.attributes = { class: "reference" };
+      rows.push(row);
+    }
+    const drawn = table(heads, rows);
+    drawn.className = "first";
+    const hidden = all.listed.length - list.length;
+    const key = [two ? ["◇", `${data.meanings[m.needs[1]]} (${m.needs[1]})`] : null, ["●", `${data.meanings[m.needs[0] || data.shown]} (${m.needs[0] || data.shown})`], verdicts ? ["○", "the same, difference not shown"] : null, ["━", "95 % interval"]];
+    return [h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Ranking" }, drawn), list.length ? null : h("p", { class: "soft" }, "No model has this in its name."),
+      h("p", { class: "key" }, key.filter(Boolean).map(([mark, text]) => h("span", {}, h("b", { "aria-hidden": "true" }, mark), ` ${text}`))),
+      hidden > 0 ? h("p", {}, h("button", { type: "button", id: "all", onclick: () => go({ all: "1" }) }, `show all ${count(all.listed.length)} models`)) : null];
+  }
+
+  // a second axis, if the runs have one: what the first metric costs
+  function plane(data, board) {
+    if (!data.plane) return null;
+    const [y, x] = data.plane.map((key) => data.metrics.find((m) => m.key === key));
+    const found = data.models.map((model, n) => ({ label: model.name, a: number(board.slices.all[n], x, data.shown), b: number(board.slices.all[n], y, data.shown) })).filter((p) => value(p.a) !== null && value(p.b) !== null);
+    const all = found.map((p) => ({ label: p.label, x: p.a.value, left: p.a.low, right: p.a.high, y: p.b.value, low: p.b.low, high: p.b.high }));
+    const axis = (m) => ({ label: `${m.label} (${m.better} is better)`, better: m.better, text: (v) => say(m)(v).replace(/\.0$/, "") });
+    return h("section", { class: "card roomy", id: "plane" }, h("h2", {}, `${y.label} against ${x.label}`), charts.frontier(all, { x: axis(x), y: axis(y), width: results.room(1180) }).node,
+      h("p", { class: "soft" }, `${y.label}: ${y.says}. ${x.label}: ${x.says}. A model is on the front if no other one is at least as good in both and better in one.`));
+  }
+
+  // numbers of others: a table of its own, so that nothing sorts, ranks or tests them with ours
+  function published(list) {
+    if (!list) return null;
+    const text = (name) => ({ label: name, left: true, wrap: true, of: (r) => r[name] });
+    const heads = [{ label: "model", left: true, of: (r) => [r.model, h("span", { class: "badge" }, "published")] }, { label: "percent", of: (r) => percent(r.value) },
+      text("metric"), text("condition"), { label: "rows", of: (r) => r.rows && count(r.rows) }, text("source"), text("note")].filter((c) => list.some((r) => c.of(r)));
+    const drawn = table(heads, list.map((r) => heads.map((c) => c.of(r) || "–")));
+    drawn.className = "board published";
+    return [h("h2", {}, "Published results"),
+      h("p", { class: "soft" }, "As others published them on this dataset, not run here: their procedure may differ, and they take no part in ranks, intervals and tests."),
+      h("div", { class: "card" }, h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Published results" }, drawn))];
+  }
+
+  // --- all numbers ---
   function view(data, state) {
     const slices = ["all", LENGTH, ...data.categories.map((c) => `category:${c}`), ...data.tiers.map((t) => `tier:${t}`)];
     const condition = data.conditions.includes(state.condition) ? state.condition : data.shown;
@@ -13,39 +136,18 @@
     return { condition, slice: slices.includes(slice) ? slice : "all", q: state.q || "", sort: { key, down: order !== "up" } };
   }
 
-  const value = (estimate) => (estimate && estimate.value !== null && estimate.value !== undefined ? estimate.value : null);
-
-  function rows(data, board, v) {
-    return data.models.map((model, n) => {
-      const numbers = board.slices[v.slice][n];
-      return {
-        n, model, numbers, letters: v.slice === "all" && v.sort.key !== data.ranked ? board.letters[v.condition][n] : "",
-        rank: v.slice === "all" && v.sort.key === data.ranked ? board.ranks[n] : null,
-        accuracy: numbers.accuracy,
-        metrics: Object.fromEntries(data.metrics.map((m) => [m.key, m.needs.length ? numbers[m.key] : numbers[m.key][v.condition]])),
-        failed: Object.values(numbers.accuracy).reduce((sum, e) => sum + e.failed, 0),
-      };
-    });
-  }
-
-  function columns(data, all) {
+  function columns(data, board, all, v) {
     const found = [{ key: "model", label: "model", left: true, of: (r) => r.model.name.toLowerCase(), text: (r) => r.model.name }];
-    if (all.some((r) => r.letters)) found.push({ key: "group", label: "group", left: true, title: "models that share a letter do not differ significantly", of: (r) => r.letters, text: (r) => r.letters });
-    if (all.some((r) => r.rank)) found.push({ key: "rank", label: "rank", left: true, title: `the ranks by ${data.ranked} that the tests leave open`, of: (r) => (r.rank ? r.rank[0] : null), text: ranks });
-    const measured = data.metrics.filter((m) => all.some((r) => r.metrics[m.key])).map((m) => (
-      { key: m.key, label: m.label, title: m.says, of: (r) => value(r.metrics[m.key]), text: (r) => shown(m, r.metrics[m.key]), more: m.needs.length ? (r) => bounds(r.metrics[m.key]) : null }));
+    const ranks = v.slice === "all" && board.ranks[v.sort.key];
+    if (ranks) found.push({ key: "rank", label: "rank", left: true, title: `the ranks by ${v.sort.key} that the tests leave open`, of: (r) => (ranks[r.n] ? ranks[r.n][0] : null), text: (r) => range(ranks[r.n]) });
+    const metric = (m) => ({ key: m.key, label: m.label, title: m.says, of: (r) => value(r.metrics[m.key]), text: (r) => shown(m, r.metrics[m.key]), more: (r) => (m.needs.length ? bounds(r.metrics[m.key], say(m)) : "") });
+    const measured = data.metrics.filter((m) => all.some((r) => r.metrics[m.key])).map(metric);
     found.push(...measured.filter((m) => m.key === data.ranked));
-    for (const c of data.conditions) found.push({ key: c, label: c, title: data.meanings[c], of: (r) => value(r.accuracy[c]), text: (r) => interval(r.accuracy[c]) });
+    for (const c of data.conditions) found.push({ key: c, label: c, title: data.meanings[c], of: (r) => value(r.numbers.accuracy[c]), text: (r) => interval(r.numbers.accuracy[c]), short: (r) => percent(value(r.numbers.accuracy[c])), more: (r) => bounds(r.numbers.accuracy[c], percent) });
     found.push(...measured.filter((m) => m.key !== data.ranked));
     if (all.some((r) => r.failed)) found.push({ key: "failed", label: "failed", of: (r) => r.failed, text: (r) => count(r.failed) });
     return found;
   }
-
-  const ranks = (r) => (!r.rank ? "–" : r.rank[0] === r.rank[1] ? String(r.rank[0]) : `${r.rank[0]}–${r.rank[1]}`);
-  const LEVEL = 0.05;
-  const says = (e) => (value(e) === null || e.p_holm === null || e.p_holm === undefined ? null : e.p_holm >= LEVEL ? "○ not shown" : e.value > 0 ? "● personalizes" : "▽ reversed");
-  const shown = (m, e) => (value(e) === null ? "–" : (m.unit === "points" ? points(e.value) : m.unit === "share" ? percent(e.value) : e.value.toFixed(3)) + (m.tested ? stars(e.p_holm) : ""));
-  const bounds = (c) => (value(c) === null || c.low === null ? "" : `[${points(c.low)}, ${points(c.high)}]`);
 
   function sorted(list, cols, sort) {
     const column = cols.find((c) => c.key === sort.key) || cols[0];
@@ -57,85 +159,21 @@
     });
   }
 
-  // floors and ceiling: what to compare a number with
-  function references(data, all, condition) {
-    const floors = {};  // of a floor that is in several runs, the best
-    for (const r of all) {
-      const at = value(r.accuracy[condition]);
-      if (r.model.floor && r.model.spec !== "constant" && at !== null) floors[r.model.spec] = Math.max(at, floors[r.model.spec] ?? 0);
-    }
-    const lines = Object.entries(floors).map(([label, at]) => ({ at, label, kind: "floor" }));
-    const best = Math.max(...all.map((r) => value(r.accuracy.oracle) ?? -1));
-    if (best >= 0) lines.push({ at: best, label: "ceiling", kind: "ceiling" });
-    const merged = [];
-    for (const line of lines) {
-      const same = merged.find((l) => l.kind === line.kind && Math.abs(l.at - line.at) < 0.004);
-      if (same) same.label += `, ${line.label}`; else merged.push(line);
-    }
-    return merged;
-  }
-
-  // from what is shown: intervals of a few points would be specks on 0 to 100
-  function range(all, lines) {
-    const ends = all.flatMap((r) => Object.values(r.accuracy)).filter((e) => value(e) !== null).flatMap((e) => [e.low, e.high]);
-    const from = Math.max(0, Math.floor(10 * Math.min(0.4, ...ends) - 0.01) / 10), to = Math.min(1, Math.ceil(10 * Math.max(0.6, ...ends, ...lines.map((l) => l.at)) + 0.01) / 10);
-    const step = to - from > 0.6 ? 0.2 : 0.1, first = Math.ceil(from / step - 1e-9);
-    return { from, to, ticks: Array.from({ length: Math.floor((to - from) / step + 1e-9) + 1 }, (_, n) => (first + n) * step).filter((t) => t <= to + 1e-9) };
-  }
-
-  function chart(data, row, v, lines, scale) {
-    const lanes = data.conditions.filter((c) => row.accuracy[c]).map((c) => ({ ...row.accuracy[c], kind: c, strong: c === v.condition }));
-    const said = data.conditions.map((c) => `${c} ${interval(row.accuracy[c])}`).join("; ");
-    return charts.strip(lanes, { lines: [{ at: 0.5, kind: "half" }, ...lines], scale, title: row.model.name, alt: `${row.model.name}, accuracy in percent: ${said}` });
-  }
-
   function grid(data, board, v) {
-    const all = rows(data, board, v), cols = columns(data, all), lines = references(data, all, v.condition), scale = range(all, lines);
-    const wanted = v.q.toLowerCase();
-    const shown = sorted(all.filter((r) => r.model.name.toLowerCase().includes(wanted)), cols, v.sort);
-    const at = cols.findIndex((c) => c.key === data.conditions[0]);
-    const heads = [...cols];
-    heads.splice(at, 0, { label: [h("span", { class: "offstage" }, "accuracy, %"), charts.axis({ scale, ticks: scale.ticks, lines })], chart: true, left: true });
-    const body = shown.map((r) => heads.map((c) => (c.chart ? chart(data, r, v, lines, scale) : cell(data, c, r, v))));
-    const drawn = table(heads, body, { sort: v.sort, onsort: (key) => go({ sort: `${key}.${(v.sort.key === key ? !v.sort.down : natural(key)) ? "down" : "up"}` }) });
+    const all = data.models.map((model, n) => {
+      const numbers = board.slices[v.slice][n];
+      return { n, model, numbers, metrics: Object.fromEntries(data.metrics.map((m) => [m.key, number(numbers, m, v.condition)])), failed: Object.values(numbers.accuracy).reduce((sum, e) => sum + e.failed, 0) };
+    });
+    const cols = columns(data, board, all, v), list = sorted(all.filter((r) => r.model.name.toLowerCase().includes(v.q.toLowerCase())), cols, v.sort);
+    const cell = (c, r) => (c.key === "model" ? [h("a", { href: link({ data: data.id, model: r.model.name, condition: v.condition }, "model.html") }, r.model.name), r.model.reference ? h("small", { class: "quiet" }, r.model.reference) : null]
+      : [h("span", { class: c.key === v.sort.key ? "lit" : null }, (c.short || c.text)(r)), c.more && c.more(r) ? h("small", { class: "quiet" }, c.more(r)) : null]);
+    const natural = (key) => !["model", "rank"].includes(key);  // numbers best first, names from a
+    const drawn = table(cols, list.map((r) => cols.map((c) => cell(c, r))), { sort: v.sort, onsort: (key) => go({ sort: `${key}.${(v.sort.key === key ? !v.sort.down : natural(key)) ? "down" : "up"}` }) });
     drawn.className = "board";
-    return { drawn, cols, shown };
+    return { drawn, cols, list };
   }
 
-  const natural = (key) => !["model", "group", "rank"].includes(key);  // numbers best first, names from a
-
-  function cell(data, column, r, v) {
-    if (column.key === "model") {
-      return [h("a", { href: link({ data: data.id, model: r.model.name, condition: v.condition }, "model.html") }, r.model.name),
-        r.model.blind ? h("span", { class: "badge", title: "never sees the user" }, "user-blind") : null,
-        r.model.card ? h("small", { class: "quiet" }, [r.model.card.size, r.model.card.license, r.model.card.date && r.model.card.date.slice(0, 4)].filter(Boolean).join(" · ")) : null,
-        r.model.recorded ? h("span", { class: "badge", title: "scores that were given elsewhere" }, "recorded") : null];
-    }
-    if (column.key === "group") return h("span", { class: "letters" }, column.text(r));
-    const estimate = r.accuracy[column.key];
-    const lit = column.key === v.sort.key || (column.key === v.condition && v.sort.key !== data.ranked) ? "lit" : null;
-    if (!estimate) {
-      return [h("span", { class: lit }, column.text(r)), column.more && column.more(r) ? h("small", { class: "quiet" }, column.more(r)) : null,
-        column.key === data.ranked && !r.model.reference && says(r.metrics[column.key]) ? h("small", { class: "says" }, says(r.metrics[column.key])) : null];
-    }
-    return h("span", { class: lit }, percent(estimate.value),
-      h("small", { class: "quiet" }, value(estimate) === null || estimate.low === null ? "" : `[${percent(estimate.low)}, ${percent(estimate.high)}]`));
-  }
-
-  // numbers of others: a table of its own, so that nothing sorts, ranks or tests them with ours
-  function published(list) {
-    const text = (name) => ({ label: name, left: true, wrap: true, of: (r) => r[name] });
-    const heads = [{ label: "model", left: true, of: (r) => [r.model, h("span", { class: "badge" }, "published")] }, { label: "percent", of: (r) => percent(r.value) },
-      text("metric"), text("condition"), { label: "rows", of: (r) => r.rows && count(r.rows) }, text("source"), text("note")].filter((c) => list.some((r) => c.of(r)));
-    const body = list.map((r) => heads.map((c) => c.of(r) || "–"));
-    const drawn = table(heads, body);
-    drawn.className = "board published";
-    return [h("h2", {}, "Published results"),
-      h("p", { class: "soft" }, "As others published them on this dataset, not run here: their procedure may differ, and they take no part in ranks, intervals, tests and groups."),
-      h("div", { class: "card boardcard" }, h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Published results" }, drawn))];
-  }
-
-  // --- the table as text ---
+  // the table as text
   const escapes = { "\\": "\\textbackslash{}", "%": "\\%", _: "\\_", "&": "\\&", $: "\\$", "#": "\\#", "{": "\\{", "}": "\\}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}" };
   const tex = (s) => s.replace(/[\\%_&$#{}~^]/g, (c) => escapes[c]).replaceAll("−", "$-$").replaceAll("–", "--");
   const inert = (c) => (/^[=+\-@\t\r\n＝＋－＠]/.test(c) && !/^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(c) ? `'${c}` : c); // as `inert` in format.py
@@ -148,7 +186,7 @@
   function copying(current) {
     return Object.entries(FORMATS).map(([name, format]) => h("button", {
       type: "button", title: `Copy the table as shown, as ${name}`, "data-copy": name,
-      onclick: (event) => { const { cols, shown } = current(); copy(format(cols.map((c) => c.label), shown.map((r) => cols.map((c) => c.text(r)))), event.currentTarget); },
+      onclick: (event) => { const { cols, list } = current(); copy(format(cols.map((c) => c.label), list.map((r) => cols.map((c) => c.text(r)))), event.currentTarget); },
     }, name));
   }
 
@@ -159,15 +197,11 @@
     if (noise) said.push(`Noise ceiling: test-retest agreement is ${percent(noise.agreement)} % (${count(noise.n)} pairs of votes by one user on the same prompt and answers); accuracies are not corrected for it.`);
     else if (noise === null) said.push("Noise ceiling: unknown, since nobody voted twice on the same prompt and answers.");
     for (const m of data.metrics) {
-      const there = board.slices.all.some((r) => r[m.key] && (m.needs.length || Object.keys(r[m.key]).length));
-      if (there) said.push(`${m.label}${m.needs.length ? "" : ` under ${v.condition}`}: ${m.says}.`);
+      if (board.slices.all.some((r) => value(number(r, m, v.condition)) !== null)) said.push(`${m.label}${m.needs.length ? "" : ` under ${v.condition}`}: ${m.says}.`);
     }
-    if (data.metrics.some((m) => m.tested)) said.push("Stars: p < .05, .01, .001 after Holm over the models. Within a category or tier contrasts have intervals but no tests.");
-    if (data.ranked) said.push(`● the difference is shown, ○ not shown: by p after Holm, 5 %. Rank: the ranks by ${data.ranked} that paired tests of every two models leave open.`);
-    if (data.models.length > 1 && v.sort.key !== data.ranked) said.push(v.slice === "all" ? `Group: models that share a letter do not differ significantly under ${v.condition} (paired tests of every two models, Holm, 5 %).` : "Groups are shown for all rows only.");
+    if (data.metrics.some((m) => m.tested)) said.push("Stars: p < .05, .01, .001 after Holm over the models. Within a category or tier there are intervals but no tests.");
+    if (data.models.length > 1 && v.slice === "all") said.push("Rank: the ranks that paired tests of every two models leave open (Holm, 5 %), without the models for comparison.");
     if (data.models.some((m) => m.protocol === "paper")) said.push("Some runs reproduce the procedure of the paper's scripts, including its errors, for comparison with published numbers.");
-    for (const m of data.models) for (const warning of m.warnings || []) said.push(`${m.name} ${warning}.`);
-    said.push("Lines: floors are trivial baselines; the ceiling is the best model that is shown the true rubric.");
     return said;
   }
 
@@ -178,30 +212,38 @@
     const condition = h("select", { id: "condition", onchange: () => go({ condition: condition.value, sort: null }) });
     const equal = h("input", { type: "checkbox", id: "length", onchange: () => go({ length: equal.checked ? "1" : null, tier: null, category: null }) });
     const search = h("input", { type: "search", id: "q", placeholder: "model name", oninput: () => go({ q: search.value }, { replace: true }) });
-    const ranked = h("select", { id: "ranked", onchange: () => go({ sort: `${ranked.value}.down` }) });
-    const body = h("div", { class: "card boardcard" }), said = h("ul", { class: "notes" }), others = h("div", {});
+    const ranked = h("select", { id: "ranked", onchange: () => go({ by: ranked.value }) });
+    const first = h("div", { class: "card" }), second = h("div", {}), body = h("div", {}), said = h("ul", { class: "notes" }), others = h("div", {});
     const label = (text, input) => h("label", {}, text, input);
-    const { headline, sentences, size } = data.verdict;
-    const about = h("div", { id: "verdict" }, h("p", { class: "lead" }, h("b", {}, headline)), sentences.map((s) => h("p", {}, s)), h("p", { class: "soft" }, size),
-      h("details", {}, h("summary", {}, "How to read this"), h("p", {}, "Does a reward model know whose preference it judges? Accuracy counts as personalization only to the extent that the right user's history beats no history and beats another user's history: control is accuracy with the user's own history minus accuracy with somebody else's. That a difference is not shown does not mean that there is none.")));
-    const parts = [about, h("div", { class: "controls" },
-      label("Ranked by", ranked), label("Condition", condition), data.categories.length ? label("Category", category) : null, data.tiers.length ? label("Tier", tier) : null,
-      label("Search", search), data.missing ? null : h("label", { class: "tick", title: "accuracy at equal length of both answers" }, equal, "length-controlled"), h("span", { class: "end", role: "group", "aria-label": "Copy the table" }, h("span", { class: "quiet", "aria-hidden": "true" }, "copy"), copying(() => current),
-        h("button", { type: "button", id: "permalink", title: "Copy the address of this view", onclick: (event) => copy(location.href, event.currentTarget) }, "link"))), body, said, others];
+    const { sentences, size } = data.verdict, warnings = data.models.flatMap((m) => (m.warnings || []).map((text) => `${m.name} ${text}.`));
+    const link_ = h("button", { type: "button", id: "permalink", title: "Copy the address of this view", onclick: (event) => copy(location.href, event.currentTarget) }, "link");
+    const toggle = (event) => { event.preventDefault(); go(numbers.open ? Object.fromEntries(["numbers", ...IN_NUMBERS].map((key) => [key, null])) : { numbers: "1" }, { replace: true }); };
+    const numbers = h("details", { id: "numbers", class: "card" }, h("summary", { onclick: toggle }, "All numbers"),
+      h("div", { class: "controls" }, label("Condition", condition), data.categories.length ? label("Category", category) : null, data.tiers.length ? label("Tier", tier) : null,
+        data.missing ? null : h("label", { class: "tick", title: "accuracy at equal length of both answers" }, equal, "length-controlled"),
+        h("span", { class: "end", role: "group", "aria-label": "Copy the table" }, h("span", { class: "quiet", "aria-hidden": "true" }, "copy"), copying(() => current), link_)), body, said);
+    const parts = [h("div", { id: "verdict" }, sentences.map((s) => h("p", { class: "lead" }, s)), h("p", { class: "soft" }, size), warnings.map((text) => h("p", { class: "note" }, text))),
+    h("div", { class: "reading" }, h("details", { id: "how" }, h("summary", {}, "How to read this"),
+        h("p", {}, "Both answers of a pair are good; one follows what this user wants, the other does not. A reward model knows whose preference it judges only if it is right more often with the user's own history (●) than with somebody else's (◇): the difference is its control. A user-blind model has a control of 0, however accurate it is."),
+        h("p", {}, "“Not shown” means that this test could not tell the difference from chance, not that there is none. Ranks such as 2–4 are all the places that the tests leave open. Models for comparison never see the user, or are shown the rubric: what they reach is a reference, neither a floor nor a ceiling.")),
+      h("div", { class: "controls" }, label("Ranked by", ranked), label("Search", search))), first, second, others, numbers];
 
-    function update(board, v) {
+    function update(board, state) {
+      const v = view(data, state), all = ways(data, board), m = all.find((w) => w.key === state.by) || all.find((w) => w.key === (data.ranked || data.shown));
+      options(ranked, all.map((w) => [w.key, w.label]), m.key);
       options(condition, data.conditions.map((c) => [c, `${c}: ${data.meanings[c]}`]), v.condition);
       const [kind, name] = [v.slice.split(":")[0], v.slice.slice(v.slice.indexOf(":") + 1)];
       options(category, [["", "all"], ...data.categories.map((c) => [c, words(c)])], kind === "category" ? name : "");
       options(tier, [["", "all"], ...data.tiers.map((t) => [t, words(t)])], kind === "tier" ? name : "");
       equal.checked = v.slice === LENGTH;
       if (search.value !== v.q) search.value = v.q;
+      put(first, chart(data, board, m, state));
+      put(second, plane(data, board));
+      put(others, published(board.published));
+      numbers.open = Boolean(state.numbers || IN_NUMBERS.some((key) => state[key]));
       current = grid(data, board, v);
-      options(ranked, current.cols.filter((c) => natural(c.key)).map((c) => [c.key, data.conditions.includes(c.key) ? `accuracy, ${c.label}` : c.label]), v.sort.key);
-      put(body, charts.legend(data.conditions.map((c) => ({ name: `${c}: ${data.meanings[c]}`, kind: c }))), h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Leaderboard" }, current.drawn),
-        current.shown.length ? null : h("p", { class: "soft" }, "No model has this in its name."));
+      put(body, h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "All numbers" }, current.drawn));
       put(said, notes(data, v, board).map((text) => h("li", {}, text)));
-      put(others, board.published ? published(board.published) : null);
     }
     return { parts, update };
   }
@@ -212,8 +254,11 @@
     const data = prb.dataset(site), board = await prb.load(`${data.id}/board`);
     if (drawn.id !== data.id) {
       drawn = { id: data.id, ...frame(data) };
+      put("headline", data.verdict.headline);
       put("board", drawn.parts);
     }
-    drawn.update(board, view(data, state));
+    drawn.update(board, state);
+    const svg = document.querySelector("#plane svg");
+    if (svg) results.untangle(svg);
   });
 })();
