@@ -116,7 +116,7 @@ def _about(group: Group, entry: Entry, found: Verdict) -> ModelAbout:
 
 
 def _seen(group: Group, entry: Entry) -> str:
-    """Recorded scores say what they saw only if we recorded them; of a live model the posts it was shown are counted."""
+    """Of a live model the posts it was shown are counted; recorded scores say what they saw only if they are ours."""
     if entry.kind in BLIND:
         return "never sees the user"
     if entry.kind in RECORDED:
