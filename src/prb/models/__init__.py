@@ -19,8 +19,9 @@ from prb.types import Recorded, RewardModel, Scorer, TrainedOn
 
 MODELS: Registry[RewardModel] = Registry("model", package="prb.models", group="prb.models")
 RECORDED = {"scores": "history not stated", "reader": "the whole history", "personal-recorded": "the whole history"}
-"""Models whose scores were given elsewhere, and how much of a history they saw. Listed, since what a factory returns is known only once it has been called,
-and reports ask about models whose files may be gone; a test compares it with the registry."""
+"""Models whose scores were given elsewhere, and how much of a history they saw. Listed, since what a factory returns is
+known only once it has been called, and reports ask about models whose files may be gone; a test compares it with the
+registry."""
 NOT_RECORDED = "not recorded under this condition"
 
 

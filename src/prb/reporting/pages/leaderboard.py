@@ -122,19 +122,18 @@ def _seen(group: Group, entry: Entry) -> str:
     if entry.kind in RECORDED:
         return RECORDED[entry.kind]
     column = group.columns.get((entry.name, MAIN))
-    if column is None:
-        return ""
-    shown = [len(detail.post_ids) for detail in column.details]
+    shown = [len(detail.post_ids) for detail in column.details] if column else []
     if not any(shown):
-        return "past choices" if entry.run.settings.history == "choices" else "no posts"
-    low, high = min(shown), max(shown)
-    posts = str(high) if low == high else f"{low}–{high}"
-    if group.history is None:
-        return f"{posts} posts"
-    least, most = min(group.history), max(group.history)
-    if list(group.history) == shown:
-        return f"all {posts} posts"
-    return f"{posts} of {most if least == most else f'{least}–{most}'} posts"
+        choices = entry.run.settings.history == "choices"
+        return "" if not column else "past choices" if choices else "no posts"
+    whole = group.history is not None and list(group.history) == shown
+    available = f" of {_span(group.history)}" if group.history and not whole else ""
+    return f"{'all ' if whole else ''}{_span(shown)}{available} posts"
+
+
+def _span(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return str(low) if low == high else f"{low}–{high}"
 
 
 def _measured(group: Group) -> set[str]:
