@@ -160,6 +160,5 @@ def test_the_embedded_reader_knows_the_rows_of_mirror_and_says_where_it_has_none
 
 
 def test_the_list_of_recorded_models_is_complete() -> None:
-    assert {
-        name for name in MODELS if getattr(MODELS[name], "__annotations__", {}).get("return") == "Recorded"
-    } == set(RECORDED)
+    recall = [name for name in MODELS if getattr(MODELS[name], "__annotations__", {}).get("return") == "Recorded"]
+    assert set(recall) == set(RECORDED)
