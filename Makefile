@@ -90,6 +90,7 @@ pictures: $(VENV)/.dev chromium  ## the pictures of the report site, from a real
 
 coverage: $(VENV)/.dev  ## how often 95 % intervals hold the truth, into docs/statistics.md (minutes)
 	$(BIN)/python benchmarks/coverage.py
+	$(BIN)/python benchmarks/license.py
 
 bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmarks.md; and coverage
 	$(BIN)/python benchmarks/speed.py

@@ -25,12 +25,13 @@ from prb.evaluation.compare import CompareConfig
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.merge import MergeConfig
 from prb.grading import GradeConfig
+from prb.grading.license import LicenseConfig, make_license
 from prb.progress import Progress, watch
 from prb.reporting.downstream import BestOfN, Correlation, Ppo
 from prb.reporting.evaluation_results import Audit, Comparison, Evaluation
 from prb.reporting.formats import ExportConfig
 from prb.reporting.gather import kind_of, read_any
-from prb.reporting.results import BuiltBenchmark, Grading, Run, TrainedModel
+from prb.reporting.results import BuiltBenchmark, Grading, Licensed, Run, TrainedModel
 from prb.reporting.site import ReportConfig
 from prb.reporting.submissions import Leaderboard, LeaderboardConfig
 from prb.serving.server import ServeConfig
@@ -155,18 +156,23 @@ def audit(
     return result
 
 
-@verb(GradeConfig)
+@verb(GradeConfig, LicenseConfig)
 def grade(
-    config: GradeConfig | None = None,
+    config: GradeConfig | LicenseConfig | None = None,
     *,
     grader: Grader | None = None,
     progress: Progress | None = None,
     **settings: Any,
-) -> Grading:
-    """Grade answers against each user's rubric, or measure how valid a grader is; run or resume."""
+) -> Grading | Licensed:
+    """Grade answers against each user's rubric, or measure how valid a grader is; run or resume. With `license`, the
+    judge, and `human`: whether that judge may stand in for people."""
     from prb.grading.run import check_failures
     from prb.grading.run import grade as run
 
+    makes_license = "license" in settings and not settings.keys() & {"answers", "validate"}
+    if isinstance(config, LicenseConfig) or makes_license:
+        made = make_license(LicenseConfig.of(config, settings))
+        return Licensed(made.folder, made.summary)
     checked = GradeConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, grader=grader, progress=shown)

@@ -13,6 +13,7 @@ import msgspec
 
 from prb.errors import BadInput, MissingExtra
 from prb.failures import count_reasons
+from prb.grading.license import License
 from prb.registry import Spec
 from prb.reporting.format import MISSING, Table, dataset_name, dollars, html_table, interval, layout, number, percent
 from prb.runs import Finished
@@ -138,6 +139,39 @@ def _validation(summary: Result) -> Table:
     notes += [*_failures(checked["failures"]), *_grader_trust(summary)]
     title = f"{summary['grader']['spec']} on {dataset_name(summary['dataset'])}"
     return Table(title, ("rows", "chosen > rejected", "n", "ties", "failed"), rows, tuple(notes))
+
+
+class Licensed(Run):
+    """The result of `prb grade --license JUDGE --human FILE`."""
+
+    @property
+    def license(self) -> License:
+        return msgspec.convert(self.summary, License)
+
+    def tables(self) -> Sequence[Table]:
+        return [license_table(self.license)]
+
+
+def license_table(license: License) -> Table:
+    """The verdict as title; per kind of judgment what it rests on."""
+    columns = ("question", "items", "people", "ω", "ρ", "judge = person", "person = person", "inflation")
+    rows, notes = [], []
+    for q in license.questions:
+        scale = 1 if q.scale == "numeric" else 100
+        test = (number(q.test.winning_rate, 2), number(q.test.advantage, 2))
+        agree = (interval(q.agreement), interval(q.agreement_of_people))
+        inflation = interval(q.inflation, 2 if scale == 1 else 1, scale=scale, sign=True)
+        rows.append((q.name, str(q.items), str(q.annotators), *test, *agree, inflation))
+        means = (interval(e, scale=scale) for e in (q.powered.human, q.powered.tuned))
+        note = "{}: mean by people alone {}, with the judge {}".format(q.name, *means)
+        needed = f"; ± 5 points need about {q.labels_needed} labeled items" if q.labels_needed else ""
+        notes.append(f"{note} (the judge alone: {number(q.powered.judge * scale, 1)}){needed}.")
+        if q.person_effect:
+            notes.append(f"{q.name}: person effect by people {interval(q.person_effect.tuned)}.")
+        for group, estimate_ in q.inflation_by_group.items():
+            notes.append(f"{q.name}: inflation for {group} {interval(estimate_, scale=scale, sign=True)}.")
+    notes.append(f"ω: share of people over whom the judge wins (ε = {license.epsilon:g}); 0.5 or more passes.")
+    return Table(license.sentence(), columns, tuple(rows), tuple(notes))
 
 
 def _agreement(result: Result) -> str:

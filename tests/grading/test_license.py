@@ -1,0 +1,177 @@
+"""A license from files: a study's export, a table, human grades."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prb.errors import BadInput
+from prb.grading.license import License, make_license, read_license
+
+PANDALM = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "pandalm"
+
+
+def write(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return path
+
+
+def people(tmp_path: Path, right: tuple[float, ...] = (0.9, 0.9, 0.9), items: int = 120) -> Path:
+    """Each person says `chosen` of as many items as given; who errs where is drawn."""
+    rng = np.random.default_rng(1)
+    lines = [
+        {
+            "item": f"i{n}",
+            "annotator": f"p{p}",
+            "judgment": "chosen" if rng.random() < r else "rejected",
+            "group": "ab"[n % 2],
+        }
+        for n in range(items)
+        for p, r in enumerate(right)
+    ]
+    return write(tmp_path / "people.jsonl", lines)
+
+
+def judge(tmp_path: Path, share: float, items: int = 400) -> str:
+    rng = np.random.default_rng(2)
+    said = [{"item": f"i{n}", "judgment": "chosen" if rng.random() < share else "rejected"} for n in range(items)]
+    return str(write(tmp_path / "judge.jsonl", said))
+
+
+def licensed(tmp_path: Path, **settings: Any) -> License:
+    return read_license(make_license(out=tmp_path / "license", **settings).folder)
+
+
+def test_a_judge_as_good_as_people_may_stand_in_for_them(tmp_path):
+    made = licensed(tmp_path, license=judge(tmp_path, 0.9), human=people(tmp_path))
+    assert made.questions[0].allowed
+    assert "may stand in for people on preference (as good as 3 of 3 people)" in made.sentence()
+
+
+def test_a_judge_that_guesses_may_not_and_the_sentence_says_not_shown(tmp_path):
+    made = licensed(tmp_path, license=judge(tmp_path, 0.5), human=people(tmp_path))
+    assert not made.questions[0].allowed
+    assert made.sentence().startswith("It is not shown that ")
+
+
+def test_the_judges_other_items_narrow_the_interval_and_its_bias_is_taken_out(tmp_path):
+    question = licensed(tmp_path, license=judge(tmp_path, 1.0), human=people(tmp_path)).questions[0]
+    assert question.inflation.value == pytest.approx(1 - question.powered.human.value)
+    assert question.powered.judge == 1.0
+    assert question.powered.tuned.value == pytest.approx(question.powered.human.value)  # a constant tells nothing
+    assert set(question.inflation_by_group) == {"a", "b"}
+
+
+def test_a_license_corrects_numbers_that_rest_on_the_judge(tmp_path):
+    made = licensed(tmp_path, license=judge(tmp_path, 0.9), human=people(tmp_path))
+    new = [f"new{n}" for n in range(50)]
+    found = made.correct("preference", new, np.ones(50), new)
+    labels = made.question("preference").labels
+    error = np.mean([label.judge - label.human for label in labels])
+    assert found.classical.value == pytest.approx(1 - error)
+    with pytest.raises(BadInput, match="is about preference, not about grades"):
+        made.correct("grades", new, np.ones(50), new)
+
+
+def test_the_export_of_a_study_asks_about_preference_and_quality(tmp_path):
+    line = {"user": "u", "cluster": "c", "group": "", "mirror": None, "check": False, "skipped": None}
+    ratings = {"chosen": {"helpful": 4, "clear": 4}, "rejected": {"helpful": 4, "clear": 2}}
+    said = [
+        {**line, "item": f"i{n}", "annotator": p, "ratings": ratings, "before": "rejected", "after": "chosen"}
+        for n in range(3)
+        for p in "ab"
+    ]
+    left_out = [{**said[0], "item": "check", "check": True}, {**said[0], "item": "skip", "skipped": "unclear"}]
+    run = tmp_path / "run"
+    run.mkdir()
+    outcomes = [
+        {"pair": f"i{n}", "model": "m", "condition": c, "credit": 1.0, "cluster": "c"}
+        for n in range(3)
+        for c in ("profile", "none")
+    ]
+    write(run / "outcomes.jsonl", outcomes)
+    made = licensed(tmp_path, license=str(run), human=write(tmp_path / "judgements.jsonl", [*said, *left_out]))
+    assert [(q.name, q.items, q.agreement.value) for q in made.questions] == [
+        ("preference", 3, 1.0),
+        ("quality", 3, 1.0),
+    ]
+
+
+def test_twins_are_items_of_the_person_effect(tmp_path):
+    twins = [(f"a{n}", f"b{n}") for n in range(4)]
+    mirror = {**dict(twins), **{b: a for a, b in twins}}
+    lines = [
+        {"item": i, "annotator": "p", "judgment": "chosen", "mirror": m, "cluster": i[1]} for i, m in mirror.items()
+    ]
+    said = [{"item": i, "judgment": "chosen" if i[0] == "a" else "rejected"} for i in mirror]
+    made = licensed(tmp_path, license=str(write(tmp_path / "j.jsonl", said)), human=write(tmp_path / "p.jsonl", lines))
+    effect = made.questions[0].person_effect
+    assert effect is not None
+    assert (effect.human.value, effect.judge) == (1.0, 0.5)  # the judge prefers the same answer for both users
+
+
+def test_grades_of_people_and_of_a_grader_are_compared_per_answer(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    graded = [{"pair": f"r{n}", "answer": "x", "score": 0.75, "cluster": "c", "round": 0} for n in range(3)]
+    write(run / "grades.jsonl", graded)
+    lines = [{"pair": f"r{n}", "answer": "x", "annotator": p, "grades": [0, 2, 1]} for n in range(3) for p in "ab"]
+    question = licensed(tmp_path, license=str(run), human=write(tmp_path / "h.jsonl", lines)).questions[0]
+    assert (question.name, question.scale, question.inflation.value) == ("grades", "numeric", 0.25)
+
+
+@pytest.mark.parametrize(
+    ("human", "said", "problem"),
+    [
+        ({"item": "i", "judgment": 1}, {"item": "i", "judgment": 1}, "`annotator` is missing"),
+        ({"item": "i", "annotator": "a", "judgment": "maybe"}, {"item": "i", "judgment": 1}, "a number, or one of"),
+        (
+            {"item": "i", "annotator": "a", "judgment": 1},
+            {"item": "j", "judgment": 1},
+            "no item was judged by people and",
+        ),
+        (
+            {"item": "i", "annotator": "a", "judgment": 1, "question": "tone"},
+            {"item": "i", "judgment": 1},
+            "people judged tone, the judge preference",
+        ),
+    ],
+)
+def test_files_that_do_not_fit_are_refused_in_one_line(tmp_path, human, said, problem):
+    with pytest.raises(BadInput, match=problem):
+        make_license(license=str(write(tmp_path / "j.jsonl", [said])), human=write(tmp_path / "h.jsonl", [human]))
+
+
+def test_a_run_of_several_models_needs_a_name(tmp_path):
+    (tmp_path / "run").mkdir()
+    outcome = {"pair": "i", "condition": "profile", "credit": 1.0, "cluster": "c"}
+    write(tmp_path / "run" / "outcomes.jsonl", [{**outcome, "model": "a"}, {**outcome, "model": "b", "credit": 0.0}])
+    human = write(tmp_path / "h.jsonl", [{"item": "i", "annotator": p, "judgment": 0} for p in "xy"])
+    with pytest.raises(BadInput, match="choose one"):
+        make_license(license=str(tmp_path / "run"), human=human)
+    made = licensed(tmp_path, license=f"{tmp_path / 'run'}?model=b", human=human)
+    assert made.questions[0].agreement.value == 1.0
+
+
+@pytest.mark.skipif(not PANDALM.exists(), reason="needs ../shared/data/pandalm")
+def test_on_pandalm_a_judge_of_2023_is_worse_than_its_three_annotators_by_more_than_a_fifth(tmp_path):
+    said = json.loads((PANDALM / "gpt-3.5-turbo-testset-v1.json").read_text("utf-8"))
+    items = json.loads((PANDALM / "testset-v1.json").read_text("utf-8"))
+    values = {"1": 1, "2": 0, "0": 0.5, "Tie": 0.5}
+    judged = [{"item": r["idx"], "judgment": values[r["gpt_result"]]} for r in said if r["gpt_result"] in values]
+    human = [
+        {"item": str(r["idx"]), "annotator": n, "judgment": values[str(r[f"annotator{n}"])]}
+        for r in items
+        for n in (1, 2, 3)
+    ]
+    made = licensed(
+        tmp_path, license=str(write(tmp_path / "j.jsonl", judged)), human=write(tmp_path / "h.jsonl", human)
+    )
+    question = made.questions[0]
+    assert not question.allowed
+    # share of the 974 readable items on which GPT-3.5 is at least as close to the other two as the annotator, averaged
+    assert question.test.advantage == pytest.approx(0.758, abs=0.0005)
