@@ -13,6 +13,7 @@ import numpy as np
 import tyro
 from record import ROOT, write_between
 
+from prb.data.polls import draw_pairs, draw_twins
 from prb.stats.blind import blind_margins, credits_of, widened
 from prb.stats.estimate import Floats, Ints, share
 from prb.stats.paired import LEVEL, Twins, correct, difference, person_effect
@@ -117,7 +118,12 @@ def others(sets: int) -> str:
     learned = np.sum([list(noise(seed)) for seed in range(few)], axis=0)
     counted = ((held, sets), (stars, sets), (learned, few))
     crossed, starring, fitted = ([f"{100 * n / of:.1f}" for n in counts] for counts, of in counted)
-    return f"""Other checks.
+    return f"""Votes on items: coverage of the accuracy of a model that is better with some users and on some items; how often a
+person effect that is not there is significant.
+
+{polls(sets)}
+
+Other checks.
 
 | what | sets | in % |
 | --- | ---: | ---: |
@@ -132,8 +138,49 @@ def others(sets: int) -> str:
 def crossed_set(rng: np.random.Generator, rows: int) -> bool:
     users, partners, questions = rng.integers(0, 30, rows), rng.integers(0, 30, rows), rng.integers(0, 40, rows)
     chance = 0.6 + rng.uniform(-0.2, 0.2, 30)[users] + rng.uniform(-0.2, 0.2, 40)[questions]
-    found = share((rng.random(rows) < chance) * 1.0, np.stack([users, partners, questions], axis=1))
+    found = share((rng.random(rows) < chance) * 1.0, np.stack([users, partners, questions, 0 * users - 1], axis=1))
     return bool(found.low <= 0.6 <= found.high)
+
+
+POLLS = ((30, 20), (100, 40), (300, 100))
+"""Users and items."""
+
+
+def polls(sets: int) -> str:
+    """Votes on items, paired as `polis` does it: coverage by users alone and crossed; p-values without an effect."""
+    rows = []
+    for size in POLLS:
+        for mirror in (False, True):
+            seeds = [np.random.default_rng([*size, mirror, seed]) for seed in range(sets)]
+            held = np.mean([poll_set(rng, *size, mirror=mirror) for rng in seeds], axis=0)
+            cells = [f"{100 * part:.1f}" for part in held[:2]] + [f"{100 * held[2]:.1f}" if mirror else "–"]
+            rows.append(f"| {size[0]} | {size[1]} | {'twins' if mirror else 'pairs'} | {' | '.join(cells)} |")
+            print(rows[-1], flush=True)
+    heading = "| users | items | rows | clustered by user | users and answers, crossed | person effect, p < 0.05 |"
+    return "\n".join([heading, "| ---: | ---: | --- | ---: | ---: | ---: |", *rows])
+
+
+def poll_set(rng: np.random.Generator, users: int, items: int, *, mirror: bool) -> tuple[float, float, float]:
+    """Whether intervals hold the accuracy of a model whose skill depends on user and item, over many other draws."""
+    leaning, appeal = rng.normal(size=(users, 2)), rng.normal(size=(items, 2))
+    cast = rng.random((users, items)) < 0.6
+    signs = np.where(cast, np.sign(leaning @ appeal.T + rng.normal(size=cast.shape)), 0).astype(np.int8)
+    by_user, by_item = rng.uniform(-0.15, 0.15, users), rng.uniform(-0.3, 0.3, items)
+    if mirror:
+        drawn = np.array(list(draw_twins(signs, 4, 8, rng)))
+        i, j, a, b = drawn.T
+    else:
+        drawn = np.array(list(draw_pairs(signs, 4, 8, rng)))
+        a, i, j = drawn.T
+        b = np.full_like(a, -1)
+    skill = 0.6 + (by_user[a] if not mirror else (by_user[a] + by_user[b]) / 2) + (by_item[i] + by_item[j]) / 2
+    won, table = (rng.random(len(a)) < skill) * 1.0, np.column_stack([a, b, i, j])
+    held = [found.low <= 0.6 <= found.high for found in (share(won, a), share(won, table))]
+    # no person effect: which twin is ordered right depends on users and items, half of the time on average
+    pull = rng.normal(size=users)[a] * rng.normal(size=items)[i] + rng.normal(size=len(a))
+    margins = np.stack([pull, np.zeros_like(pull)], axis=1).ravel()
+    effect = person_effect(margins, Twins(np.arange(0, 2 * len(a), 2), np.arange(1, 2 * len(a), 2), table)) or {}
+    return float(held[0]), float(held[1]), float(effect["p"] < LEVEL)
 
 
 def starred(rng: np.random.Generator) -> tuple[bool, bool]:

@@ -356,7 +356,7 @@ def test_votes_that_link_everybody_into_one_cluster_still_have_an_interval(write
         for n in range(30)
         for user in range(20)
     ]
-    spec = f"votes?path={write_jsonl(votes)}&mirror=true&per_prompt=6"
+    spec = f"votes?path={write_jsonl(votes)}&mirror=true&per_pair=6"
     random = Random(1)
     own = {"coin": ScriptedScorer(lambda ask: random.random()), "long": ScriptedScorer(by_length)}
     done = evaluate(settings(spec, tmp_path / "run", model=tuple(own), condition=("none", "profile")), models=own)

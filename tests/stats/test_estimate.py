@@ -30,6 +30,7 @@ from prb.stats.estimate import (
     crossed,
     effective_clusters,
     share,
+    small_sample_factor,
     spread,
     totals,
     user_intervals,
@@ -780,25 +781,27 @@ def test_users_have_the_interval_of_their_own_rows_and_a_spread_that_chance_alon
     assert chance_spread(means[:1], rows[:1]) is None
 
 
-# users and questions crossed
+# users and questions, or users and answers, crossed
 
 
 @st.composite
 def couples(draw: st.DrawFn) -> tuple[Floats, Ints]:
-    """Credits of votes: rows of two users on a question, some of one user only."""
-    user, question = st.integers(0, 5), st.integers(0, 4)
-    rows = draw(st.lists(st.tuples(credit, user, st.one_of(user, st.just(-1)), question), min_size=1, max_size=25))
+    """Credits of votes: rows of two users, some of one only, on a question or on two answers."""
+    user, text = st.integers(0, 5), st.integers(0, 4)
+    second = draw(st.sampled_from([st.just(-1), text]))
+    row = st.tuples(credit, user, st.one_of(user, st.just(-1)), text, second)
+    rows = draw(st.lists(row, min_size=1, max_size=25))
     return np.array([row[0] for row in rows]), np.array([row[1:] for row in rows], dtype=np.int64)
 
 
 def crossed_by_loops(values: list[float], rows: list[list[int]]) -> tuple[float, float, float]:
-    """Σ of residual products over pairs of rows that share a user or a question, a user, a question."""
+    """Σ of residual products over pairs of rows that share a user or a text, a user, a text."""
     mean, sums = sum(values) / len(values), [0.0, 0.0, 0.0]
-    for x, (a, b, q) in zip(values, rows, strict=True):
-        for y, (c, d, r) in zip(values, rows, strict=True):
-            user, product = bool({a, b} & {c, d} - {-1}), (x - mean) * (y - mean)
-            for n, linked in enumerate((user or q == r, user, q == r)):
-                sums[n] += product * linked
+    for x, one in zip(values, rows, strict=True):
+        for y, other in zip(values, rows, strict=True):
+            user, text = (bool({*one[side]} & {*other[side]} - {-1}) for side in (slice(0, 2), slice(2, 4)))
+            for n, linked in enumerate((user or text, user, text)):
+                sums[n] += (x - mean) * (y - mean) * linked
     return sums[0], sums[1], sums[2]
 
 
@@ -807,34 +810,52 @@ def crossed_by_loops(values: list[float], rows: list[list[int]]) -> tuple[float,
 def test_the_crossed_standard_error_agrees_with_a_double_loop_over_rows(table: tuple[Floats, Ints]) -> None:
     values, rows = table
     error = clustered_stderr(values, rows)
-    users, questions = {*rows[:, 0].tolist(), *rows[:, 1].tolist()} - {-1}, set(rows[:, 2].tolist())
-    if min(len(users), len(questions)) < 2:
+    users, texts = ({*rows[:, side].ravel().tolist()} - {-1} for side in (slice(0, 2), slice(2, 4)))
+    if min(len(users), len(texts)) < 2:
         assert error is None
     else:
-        groups, expected = effective_clusters(rows), max(0.0, *crossed_by_loops(values.tolist(), rows.tolist()))
-        assert error == pytest.approx(math.sqrt(groups / (groups - 1) * expected) / len(values), abs=1e-7)
+        factor, expected = small_sample_factor(rows), max(0.0, *crossed_by_loops(values.tolist(), rows.tolist()))
+        assert error == pytest.approx(math.sqrt(factor * expected) / len(values), abs=1e-7)
         found = share(values, rows)
         assert 0 <= found.low <= found.value <= found.high <= 1
 
 
-def test_clusters_stay_as_they_are_unless_one_holds_nearly_all_rows() -> None:
-    users, questions = np.arange(12) % 6, np.arange(12) // 2
-    twins = np.where(np.arange(12) < 10, np.arange(12) ^ 1, -1)
-    assert crossed(np.arange(12) // 6, users, twins, questions).ndim == 1
-    assert crossed(np.zeros(12, np.int64), users % 3, twins, questions).ndim == 1  # too few users
-    table = crossed(np.zeros(12, np.int64), users, twins, questions)
-    assert table[[0, 1, 7, 11]].tolist() == [[0, 1, 0], [1, 0, 0], [1, 0, 3], [5, -1, 5]]
+def test_users_are_crossed_where_few_clusters_hold_nearly_all_rows() -> None:
+    row, one = np.arange(24), np.zeros(24, np.int64)
+    users, questions, answers = row % 12, row // 2, np.stack([row, -row - 1], axis=1)
+    twins = np.where(row < 20, row ^ 1, -1)
+    facts = users, twins, questions, answers
+    assert crossed(row // 4, *facts, complete=True).ndim == 1
+    assert crossed(row // 8, *facts, complete=True).ndim == 1  # users are worth only four times as many
+    assert crossed(one, users % 3, *facts[1:], complete=True).ndim == 1  # too few users
+    table = crossed(one, *facts, complete=True)
+    assert table[[0, 1, 13, 23]].tolist() == [[0, 1, 0, -1], [1, 0, 0, -1], [1, 0, 6, -1], [11, -1, 11, -1]]
+    # one question: the answers are crossed instead
+    assert crossed(one, users, twins, one, answers, complete=True)[[0, 23]].tolist() == [
+        [0, 1, 24, 23],
+        [11, -1, 47, 0],
+    ]
+    # links that were not followed
+    assert crossed(users, *facts, complete=False).tolist() == table.tolist()
 
 
-def test_crossed_intervals_hold_the_truth_where_users_and_questions_both_vary() -> None:
+def test_the_small_sample_factor_by_hand() -> None:
+    single, six = np.arange(6), np.array([[a, b] for a in range(4) for b in range(a)])
+    assert small_sample_factor(single) == pytest.approx(6 / 5)
+    # users once each; four items in all couples: 4/3 · (3/2)²
+    assert small_sample_factor(np.column_stack([single, single * 0 - 1, six])) == pytest.approx(3)
+
+
+def test_crossed_intervals_hold_the_truth_where_users_and_items_both_vary() -> None:
     rng, held, alone = np.random.default_rng(3), 0, 0
     for _ in range(200):
-        user, partner, question = rng.integers(0, 30, 400), rng.integers(0, 30, 400), rng.integers(0, 40, 400)
-        skill = 0.6 + rng.uniform(-0.3, 0.3, 30)[user] + rng.uniform(-0.1, 0.1, 40)[question]
-        values = (rng.random(400) < skill) * 1.0
-        found = share(values, np.stack([user, partner, question], axis=1))
+        users, others = rng.integers(0, 40, (2, 300))
+        items = rng.permuted(np.tile(np.arange(20), (300, 1)), axis=1)[:, :2]
+        by_user, by_item = rng.uniform(-0.15, 0.15, 40), rng.uniform(-0.3, 0.3, 20)
+        skill = 0.6 + (by_user[users] + by_user[others]) / 2 + by_item[items].mean(axis=1)
+        values = (rng.random(300) < skill) * 1.0
+        found, naive = share(values, np.column_stack([users, others, items])), share(values, users)
         held += found.low <= 0.6 <= found.high
-        naive = share(values, np.arange(400))
         alone += naive.low <= 0.6 <= naive.high
-    assert held >= 184
-    assert alone <= 175  # if rows were independent
+    assert held >= 186
+    assert alone <= 175  # if only users counted

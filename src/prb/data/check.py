@@ -17,6 +17,7 @@ from prb.data.named.mirror import VERSION, review_figures
 from prb.data.retrieve import leaking_choices
 from prb.data.schema import BUILD, Task, prepared
 from prb.data.source import Source, open_source
+from prb.data.votes import Voted
 from prb.errors import Problem
 from prb.text.words import (
     LEAK_WORDS,
@@ -44,12 +45,14 @@ def check(source: Source, *, task: Task = "pairs") -> list[Problem]:
     for ordinal, row in enumerate(source.rows()):
         if ordinal not in scan.bad:
             item = BUILD[task](prepared(row, task))
-            warnings += [Problem(row.place, row.line, text, "warning") for text in row_warnings(item)]
+            texts = row_warnings(item, written=not isinstance(source, Voted))
+            warnings += [Problem(row.place, row.line, text, "warning") for text in texts]
     notes = same_history_note(scan.users.of_split(None, {}))
     return scan.problems + [Problem(source.name, 0, note, "warning") for note in notes] + warnings
 
 
-def row_warnings(item: Item) -> Iterator[str]:
+def row_warnings(item: Item, *, written: bool = True) -> Iterator[str]:
+    """`written`: whether answers were written for their pair, so that they can be made alike."""
     near = get_close_matches(item.category, CATEGORIES, n=1, cutoff=0.8) if item.category not in CATEGORIES else []
     if near:  # any category is allowed, but a misspelled one would be a separate group in every table
         yield f"category {item.category!r} is nearly {near[0]!r}"
@@ -61,7 +64,7 @@ def row_warnings(item: Item) -> Iterator[str]:
         if shared := hidden.first_in(text):
             yield f"{where} shares {LEAK_WORDS} words in a row with the rubric or narrative: {shared!r}"
     shorter, *_, longer = sorted(map(len, item.answers))
-    if longer > LENGTH_RATIO * shorter:
+    if written and longer > LENGTH_RATIO * shorter:
         yield f"answers of very different length: {shorter} to {longer} characters"
     if leaks := leaking_choices(item.question, item.answers, item.choices):
         places = ", ".join(str(n + 1) for n in sorted(leaks))

@@ -33,6 +33,7 @@ from prb.stats.estimate import components, links_by_text
 from prb.types import NO_EVIDENCE, Choice, Item, Pair, Post
 
 T = TypeVar("T")
+LINKED = "users and questions"
 SMALL = 4096
 """A sample of at most this many rows is read once and kept, so that it costs one pass over a large file."""
 MOST_PROBLEMS = 1_000_000
@@ -58,8 +59,10 @@ class Index:
     """Position of the mirror row, -1 where there is none or where there are more than two answers."""
     questions: array[int] = field(default_factory=lambda: array("q"))
     """A hash of the question; empty for ratings."""
+    texts: tuple[array[int], array[int]] = field(default_factory=lambda: (array("q"), array("q")))
+    """Hashes of the chosen and of the rejected answers; empty for ratings."""
     clustered_by: str = "users"
-    """`users and questions` where users who share a question or an answer are one cluster."""
+    """`LINKED` where users who share a question or an answer are one cluster."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -99,6 +102,7 @@ class Index:
             answers=(packed(self.answers[0]), packed(self.answers[1])),
             twins=array("l", (new_position.get(self.twins[n], -1) for n in rows)),
             questions=packed(self.questions),
+            texts=(packed(self.texts[0]), packed(self.texts[1])),
             clustered_by=self.clustered_by,
         )
 
@@ -566,6 +570,7 @@ class Scan:
             clusters=[cluster_of.get(user, user) for user in users] if cluster_of else users,
             twins=array("l", [-1]) * len(users),
             questions=self._hashes[0],
+            texts=self._hashes[1:],
             clustered_by=clustered_by,
         )
         for row, twin in twins:
@@ -598,7 +603,7 @@ class Scan:
             cluster_of = components([*couples, *shared])
             largest = max(Counter(cluster_of.get(name, name) for name in everyone).values())
             if 2 * largest <= len(everyone) or cluster_of == by_mirror:
-                return cluster_of, "users and questions"
+                return cluster_of, LINKED
         return by_mirror, "users"
 
 

@@ -111,12 +111,15 @@ def leaking_choices(question: str, answers: Sequence[str], choices: Sequence[Cho
     if not choices:
         return set()
     known = {normalized(answer) for answer in answers}
-    rows = _encoder().encode([question, *(choice.question for choice in choices)])
-    near = rows[1:] @ rows[0] >= NEAR_DUPLICATE
+    asked = list(dict.fromkeys(choice.question for choice in choices))
+    rows = _encoder().encode([question, *asked])
+    near = {text for text, cosine in zip(asked, rows[1:] @ rows[0], strict=True) if cosine >= NEAR_DUPLICATE}
     return {
         n
         for n, choice in enumerate(choices)
-        if near[n] or normalized(choice.question) == normalized(question) or known & set(map(normalized, choice[1:]))
+        if choice.question in near
+        or normalized(choice.question) == normalized(question)
+        or known & set(map(normalized, choice[1:]))
     }
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, islice
 from tempfile import SpooledTemporaryFile
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import orjson
 from pydantic import Field
@@ -67,8 +67,8 @@ class Voting:
 
     mirror: bool = False
     """Only mirror pairs: every two users who preferred different answers of the same list."""
-    per_prompt: Annotated[int, Field(ge=1)] = 4
-    """Couples per prompt, at most; users who are in the fewest couples come first."""
+    per_pair: Annotated[int, Field(ge=1)] = 4
+    """Couples per prompt and answers, or per two items, at most; users who are in the fewest couples come first."""
     history: Annotated[int, Field(ge=0)] = 16
     """Past choices per row: the user's last other votes in the order of the file, never on the same prompt."""
     seed: int = 0
@@ -104,22 +104,16 @@ class VoteSource:
             number += 1
 
     def _row(self, vote: Vote, **more: Any) -> RawRow:
-        row: Row = {
-            "user": vote.user,
-            "question": vote.question,
-            "profile": list(vote.profile),
-            "rubric_aspects": list(vote.rubric),
-            "narrative": vote.narrative,
-            "category": vote.category,
-            **more,
-        }
-        optional = {
-            "context": list(vote.context),
-            "split": vote.split,
-            "groups": dict(vote.groups),
-            "choices": self.index.past.choices(vote, self.settings.history),
-        }
-        return dict_row(vote.at.place, vote.at.line, row | {key: value for key, value in optional.items() if value})
+        return vote_row(vote, self.index.past.choices(vote, self.settings.history), **more)
+
+    def agreements(self) -> list[float]:
+        index = self.index
+        return [
+            1.0 if index.tops[a] == index.tops[b] else 0.5 if 0 in (index.tops[a], index.tops[b]) else 0.0
+            for numbers in index.groups.values()
+            for again in _by_user(numbers, index.users).values()
+            for a, b in combinations(again, 2)
+        ]
 
     @cached_property
     def index(self) -> VoteIndex:
@@ -129,26 +123,42 @@ class VoteSource:
     @cached_property
     def _partners(self) -> dict[int, list[int]]:
         partners: dict[int, list[int]] = defaultdict(list)
-        for a, b in self.index.couples(self.settings.per_prompt, self.settings.seed):
+        for a, b in self.index.couples(self.settings.per_pair, self.settings.seed):
             partners[a].append(b)
             partners[b].append(a)
         return partners
 
 
-def retest(source: Source) -> dict[str, float] | None:
-    """How often users who voted twice on the same prompt and answers preferred the same; `None` where nobody did.
+def vote_row(vote: Vote, choices: list[Row], **more: Any) -> RawRow:
+    """A vote as a row, with past choices of the user."""
+    row: Row = {
+        "user": vote.user,
+        "question": vote.question,
+        "profile": list(vote.profile),
+        "rubric_aspects": list(vote.rubric),
+        "narrative": vote.narrative,
+        "category": vote.category,
+        **more,
+    }
+    optional = {"context": list(vote.context), "split": vote.split, "groups": dict(vote.groups), "choices": choices}
+    return dict_row(vote.at.place, vote.at.line, row | {key: value for key, value in optional.items() if value})
 
-    `n` is the number of such vote pairs. A tie and a preference agree by half.
+
+@runtime_checkable
+class Voted(Protocol):
+    """A source of votes."""
+
+    def agreements(self) -> list[float]:
+        """For every two votes of one user on the same: 1 if they agree, ½ if one is a tie, 0 if they are opposite."""
+        ...
+
+
+def retest(source: Source) -> dict[str, float] | None:
+    """How often users who voted twice on the same preferred the same, and the number of such vote pairs.
+
+    `None` where nobody did.
     """
-    if not isinstance(source, VoteSource):
-        return None
-    index = source.index
-    agreements = [
-        1.0 if index.tops[a] == index.tops[b] else 0.5 if 0 in (index.tops[a], index.tops[b]) else 0.0
-        for numbers in index.groups.values()
-        for again in _by_user(numbers, index.users).values()
-        for a, b in combinations(again, 2)
-    ]
+    agreements = source.agreements() if isinstance(source, Voted) else []
     return {"agreement": sum(agreements) / len(agreements), "n": len(agreements)} if agreements else None
 
 
@@ -174,7 +184,7 @@ class VoteIndex:
             if keep_choices and others and vote.split != "test":
                 self.past.add(vote, best[0], others)
 
-    def couples(self, per_prompt: int, seed: int) -> Iterator[tuple[int, int]]:
+    def couples(self, per_pair: int, seed: int) -> Iterator[tuple[int, int]]:
         """Votes of two users with different preferences. Whoever is in the fewest couples comes first."""
         used: Counter[str] = Counter()
         for key in sorted(self.groups, key=lambda key: draw(seed, key)):
@@ -185,7 +195,7 @@ class VoteIndex:
                 continue
             luck = {n: draw(seed, key, self.users[n]) for n in voters}
             taken: set[tuple[int, int]] = set()
-            for _ in range(per_prompt):
+            for _ in range(per_pair):
                 order = sorted(voters, key=lambda n: (used[self.users[n]], luck[n]))
                 pairs = ((a, b) for a in order for b in order if self.tops[a] != self.tops[b])
                 couple = next(((min(p), max(p)) for p in pairs if (min(p), max(p)) not in taken), None)

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from prb.config import Donors, HistoryKind, UserConfig
 from prb.data.load import Dataset, History, Users
+from prb.data.polls import quoted_votes
 from prb.data.retrieve import Ranker, leaking_choices, ranker, top_choices, top_posts
 from prb.evaluation.planners import Plan, Planner, infer_plans, plan_all
 from prb.failures import Breaker
@@ -130,6 +131,8 @@ class QueryBuilder:
     def with_history(self, item: Item, user: str, history: History) -> Built:
         """The posts and choices of a history that suit the question best."""
         posts, choices = self._of_kind(history)
+        leaks = quoted_votes(item.answers)
+        posts = [post for post in posts if post.text not in leaks]
         top = top_posts(item.question, posts, self.rank, k=self.k, budget=self.budget)
         chosen = top_choices(item.question, item.answers, choices, self.rank, k=self.k_choices, budget=self.budget)
         query = Query(

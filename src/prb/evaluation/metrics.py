@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from prb.data.load import Index
+from prb.data.load import LINKED, Index
 from prb.evaluation.outcomes import Column
 from prb.stats import ratings
 from prb.stats.credit import pairwise_credit
@@ -36,15 +36,28 @@ from prb.types import Estimate, Tested
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-CROSSED = "users and questions, crossed"
-"""Nearly all users are linked to one another, so rows are dependent if they share a user or a question."""
-
-
 def row_clusters(index: Index) -> Ints:
+    """One code per row, or a table where nearly all users are linked to one another; see `crossed`."""
     clusters = codes(index.clusters)
     if not index.questions:
         return clusters
-    return crossed(clusters, codes(index.users), np.array(index.twins, np.int64), np.array(index.questions, np.int64))
+    users, twins, questions, answers = codes(index.users), index.twins, index.questions, index.texts
+    return crossed(
+        clusters,
+        users,
+        np.array(twins, np.int64),
+        np.array(questions, np.int64),
+        np.array(answers, np.int64).T,
+        complete=index.clustered_by == LINKED,
+    )
+
+
+def clustered_by(index: Index) -> str:
+    """What makes rows dependent, in words."""
+    clusters = row_clusters(index)
+    if clusters.ndim == 1:
+        return index.clustered_by
+    return f"users and {'questions' if (clusters[:, 3] < 0).all() else 'answers'}, crossed"
 
 
 class Facts:

@@ -16,10 +16,10 @@ import numpy as np
 
 from prb import __version__
 from prb.data.load import Dataset
-from prb.data.votes import VoteSource, retest
+from prb.data.votes import Voted, retest
 from prb.errors import BadInput, BadSpec, GateFailed, unknown
 from prb.evaluation.config import EvaluateConfig
-from prb.evaluation.metrics import CROSSED, Facts, Rows, row_clusters
+from prb.evaluation.metrics import Facts, Rows, clustered_by
 from prb.evaluation.outcomes import Column, Outcomes
 from prb.evaluation.paper import lost_and_unparsed
 from prb.failures import count_reasons, refuse_failures, share_problem
@@ -72,7 +72,7 @@ def summary_of(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> 
     about = describe_dataset(dataset)
     if dataset.index.most_answers > 2:
         about.chance = dataset.index.chance
-    if isinstance(dataset.source, VoteSource):
+    if isinstance(dataset.source, Voted):
         about.noise_ceiling = msgspec.convert(retest(dataset.source), Retest | None)
     summary = Summary(
         prb=__version__,
@@ -93,7 +93,7 @@ def describe_dataset(dataset: Dataset) -> DatasetSummary:
         rows=len(dataset),
         users=len(set(dataset.index.users)),
         clusters=len(set(dataset.index.clusters)),
-        clustered_by=CROSSED if row_clusters(dataset.index).ndim == 2 else dataset.index.clustered_by,
+        clustered_by=clustered_by(dataset.index),
         fingerprint=dataset.fingerprint,
         left_out=dataset.left_out,
     )

@@ -7,14 +7,15 @@ Wilson's interval (1927, doi:10.1080/01621459.1927.10502953) as an effective sam
 quantile on G−1 degrees of freedom (Korn & Graubard 1998, Survey Methodology 24). G is the effective number of clusters
 (Σn)² / Σn² (Kish 1965): a set of which one user gave half is worth fewer than four.
 
-`clusters` is one code per row. Where links join nearly everybody into one cluster, it is a table with three codes per
-row instead: the user, the twin's user (−1 without one), the question. Rows are then dependent if they share a question
-or a user on either side.
+`clusters` is one code per row. Where links join nearly everybody into a few clusters, it is a table with four codes per
+row instead: the user, the twin's user (−1 without one), and the question (and −1) or the two answers. Rows are then
+dependent if they share a user or a question or answer on either side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,22 +83,38 @@ def totals(values: Floats, clusters: Ints) -> Totals:
     return Totals(sums.astype(np.float64), sizes)
 
 
-def crossed(clusters: Ints, users: Ints, twins: Ints, questions: Ints) -> Ints:
-    """`clusters`; where they are worth fewer than two, users and questions if there are at least five of either."""
-    if not len(clusters) or effective_clusters(clusters) >= 2:
+FEW, ENOUGH = 5, 5
+"""Clusters of which nothing can be significant; how many times as many crossed users and questions have to be worth."""
+
+
+def crossed(clusters: Ints, users: Ints, twins: Ints, questions: Ints, answers: Ints, *, complete: bool) -> Ints:
+    """`clusters`, or users crossed with questions, or with answers (two columns) where there are few questions.
+
+    They are crossed where clusters are not `complete`, as links through questions would have joined nearly everybody,
+    or worth fewer than five while users and questions are worth five times as many.
+    """
+    worth = effective_clusters(clusters) if len(clusters) else np.inf
+    if complete and worth >= FEW:
         return clusters
-    table = np.stack([users, np.where(twins >= 0, users[twins], -1), questions], axis=1)
-    return table if effective_clusters(table) >= 5 else clusters
+    couples = np.stack([users, np.where(twins >= 0, users[twins], -1)], axis=1)
+    asked, answered = (
+        np.unique(texts, return_inverse=True)[1].reshape(len(texts), -1) for texts in (questions, answers)
+    )
+    for shared in (np.hstack([asked, np.full_like(asked, -1)]), answered):
+        table = np.hstack([couples, shared])
+        if effective_clusters(table) >= ENOUGH * (worth if complete else 1):
+            return table
+    return clusters
 
 
 def cluster_sizes(clusters: Ints) -> list[Floats]:
-    """Rows per cluster; of a crossed table rows per user, on either side, and rows per question."""
-    sides = [clusters] if clusters.ndim == 1 else [clusters[:, :2][clusters[:, :2] >= 0], clusters[:, 2]]
+    """Rows per cluster; of a crossed table rows per user and per question or answer, on either side."""
+    sides = [clusters] if clusters.ndim == 1 else [side[side >= 0] for side in (clusters[:, :2], clusters[:, 2:])]
     return [np.unique(codes, return_counts=True)[1].astype(np.float64) for codes in sides]
 
 
 def effective_clusters(clusters: Ints) -> float:
-    """(Σn)² / Σn² over cluster sizes n; the smaller of that of users and that of questions."""
+    """(Σn)² / Σn² over cluster sizes n; the smaller of that of users and that of questions or answers."""
     return min(float(sizes.sum() ** 2 / np.square(sizes).sum()) for sizes in cluster_sizes(clusters))
 
 
@@ -105,8 +122,22 @@ def clustered_stderr(values: Floats, clusters: Ints) -> float | None:
     """Standard error of the mean; `None` for a single cluster, which says nothing about the next one."""
     if not len(values) or min(map(len, cluster_sizes(clusters))) < 2:
         return None
-    groups = effective_clusters(clusters)
-    return float(np.sqrt(groups / (groups - 1) * _squared_residuals(values, clusters)) / len(values))
+    return float(np.sqrt(small_sample_factor(clusters) * _squared_residuals(values, clusters)) / len(values))
+
+
+def small_sample_factor(clusters: Ints) -> float:
+    """What residuals from the mean of all lack: G/(G−1) with G clusters.
+
+    Where a row has two of G members, the residuals of a member also lack what the others bring: in a balanced set of
+    all couples their sum is (G−2)/(G−1) of what it should be. Of users and questions or answers the larger factor.
+    """
+    sides = [clusters[:, None]] if clusters.ndim == 1 else [clusters[:, :2], clusters[:, 2:]]
+    factors = []
+    for side, sizes in zip(sides, cluster_sizes(clusters), strict=True):
+        groups = float(sizes.sum() ** 2 / np.square(sizes).sum())
+        coupled = clusters.ndim == 2 and bool((side[:, 1] >= 0).any())
+        factors.append(groups / (groups - 1) * (((groups - 1) / max(groups - 2, 1)) ** 2 if coupled else 1))
+    return max(factors)
 
 
 def _squared_residuals(values: Floats, clusters: Ints) -> float:
@@ -114,7 +145,7 @@ def _squared_residuals(values: Floats, clusters: Ints) -> float:
 
     Of crossed tables: pairs with a user in common, plus those with a question in common, less those with both (Cameron,
     Gelbach & Miller 2011, doi:10.1198/jbes.2010.07136). A pair of rows of the same two users is found once under either
-    user, so it is taken off once (Aronow, Samii & Assenova 2015, doi:10.1093/pan/mpv018).
+    user, so it is taken off once (Aronow, Samii & Assenova 2015, doi:10.1093/pan/mpv018); so are two shared answers.
     """
     if clusters.ndim == 1:
         sums, sizes = totals(values, clusters)
@@ -123,19 +154,28 @@ def _squared_residuals(values: Floats, clusters: Ints) -> float:
         residuals[np.abs(residuals) < ROUNDING * sizes.max()] = 0.0
         return float(np.square(residuals).sum())
     residuals = values - values.sum() / len(values)
-    one, other, questions = clusters.T
-    coupled = (other >= 0) & (other != one)
 
-    def by_user(*also: Ints) -> float:
-        twice = _joined(np.concatenate([one, other[coupled]]), *(np.concatenate([c, c[coupled]]) for c in also))
-        sums = totals(np.concatenate([residuals, residuals[coupled]]), twice).sums
-        low, high = np.minimum(one, other)[coupled], np.maximum(one, other)[coupled]
-        couples = totals(residuals[coupled], _joined(low, high, *(c[coupled] for c in also))).sums
-        return float(np.square(sums).sum() - np.square(couples).sum())
+    def in_common(*sides: list[tuple[int, list[Ints]]]) -> float:
+        """Σ over pairs of rows with a code in common on each of the sides."""
+        total = 0.0
+        for views in product(*sides):
+            rows = np.concatenate([np.stack(columns, axis=1) for columns in product(*(view for _, view in views))])
+            known = (rows >= 0).all(axis=1)
+            if known.any():
+                sums = totals(np.tile(residuals, len(rows) // len(values))[known], _joined(*rows[known].T)).sums
+                total += int(np.prod([sign for sign, _ in views])) * float(np.square(sums).sum())
+        return total
 
-    users, shared = by_user(), by_user(questions)
-    asked = float(np.square(totals(residuals, questions).sums).sum())
-    return max(0.0, users, asked, users + asked - shared)
+    users, shared = (_views(clusters[:, side], clusters[:, side + 1]) for side in (0, 2))
+    by_user, by_shared = in_common(users), in_common(shared)
+    return max(0.0, by_user, by_shared, by_user + by_shared - in_common(users, shared))
+
+
+def _views(one: Ints, other: Ints) -> list[tuple[int, list[Ints]]]:
+    """Codes under which a row is counted: each of the two (+), and both together (−); −1 where there is no second."""
+    two = (other >= 0) & (other != one)
+    both = _joined(np.minimum(one, other), np.maximum(one, other))
+    return [(1, [one, np.where(two, other, -1)]), (-1, [np.where(two, both, -1)])]
 
 
 def _joined(*columns: Ints) -> Ints:

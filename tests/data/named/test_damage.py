@@ -24,6 +24,7 @@ from tests.data.named import test_lampqa as lampqa
 from tests.data.named import test_personalllm as personalllm
 from tests.data.named import test_personalrewardbench as personalrewardbench
 from tests.data.named import test_personamem as personamem
+from tests.data.named import test_polis as polis
 from tests.data.named import test_prefeval as prefeval
 from tests.data.named import test_prism as prism
 from tests.data.named import test_rewardbench as rewardbench
@@ -65,6 +66,11 @@ def prism_sample(folder: Path, change: Change) -> str:
     return f"prism?path={folder}"
 
 
+def items_sample(folder: Path, change: Change) -> str:
+    other = {**polis.VOTE, "item": "Milk.", "vote": "disagree"}
+    return f"votes?path={lines(folder, other, changed(polis.VOTE, change))}&item=item&least=2"
+
+
 def one_file(name: str, first: Any, second: Any) -> Callable[[Path, Change], str]:
     return lambda folder, change: f"{name}?path={lines(folder, first, changed(second, change))}"
 
@@ -79,10 +85,12 @@ SAMPLES: dict[str, Callable[[Path, Change], str]] = {
     "personalrewardbench": one_file("personalrewardbench", personalrewardbench.ROWS[1], personalrewardbench.ROWS[4]),
     "personamem": lambda folder, change: f"personamem?path={personamem.first(folder, **change)}",
     "personamem 2": lambda folder, change: f"personamem?path={personamem.second(folder, **change)}",
+    "polis": lambda folder, change: f"polis?path={polis.conversation(folder / 'tea', polis.two_camps(8))}&mirror=true",
     "prefeval": lambda folder, change: f"prefeval?path={prefeval.publish(folder, **change)}",
     "prism": prism_sample,
     "rewardbench": one_file("rewardbench", rewardbench.SECOND, rewardbench.FIRST),
     "votes": one_file("votes", votes.VOTES[0], votes.VOTES[1]),
+    "votes on items": items_sample,
 }
 """Writes two sound rows, the second one changed, and returns the spec."""
 
@@ -149,6 +157,9 @@ DAMAGED: list[tuple[str, str, Change, str]] = [
     ("prism", "conversations.jsonl:2", {"user_id": None}, "`user_id` is missing"),
     ("prism", "conversations.jsonl:2", {"conversation_history": OWL}, "`conversation_history.0.role` is 'owl'; known"),
     ("prism", "conversations.jsonl:2", LATE, "`conversation_history.1.turn` must be an integer"),
+    ("votes on items", SET, {"vote": "maybe"}, "`vote` is 'maybe'; known are agree"),
+    ("votes on items", SET, {"vote": 4}, "`vote` is 4; ratings need threshold="),
+    ("votes on items", SET, {"item": " "}, "`item` is empty"),
     ("votes", SET, {"choice": "C"}, "`choice` is 'C'; an answer is called a, b, 0, 1"),
     ("votes", SET, {"answers": ["x"]}, "`answers` must hold at least two answers"),
     ("votes", SET, {"answers": ["x", ""]}, "`answers` must be a list of texts"),

@@ -123,8 +123,8 @@ def test_csv_and_parquet_hold_the_same_votes(tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_source_makes_it_again(write_jsonl: Write) -> None:
-    source = open_source(f"votes?path={write_jsonl(VOTES)}&mirror=true&per_prompt=1&about=age")
-    assert source.name.endswith("set.jsonl&about=age&mirror=true&per_prompt=1")
+    source = open_source(f"votes?path={write_jsonl(VOTES)}&mirror=true&per_pair=1&about=age")
+    assert source.name.endswith("set.jsonl&about=age&mirror=true&per_pair=1")
     assert list(open_source(source.name).rows()) == list(source.rows())
 
 
@@ -146,8 +146,8 @@ def test_contradicting_options_and_missing_files_are_refused(write_jsonl: Write)
         open_source(f"votes?path={write_jsonl(VOTES)}&choice=a&ranking=b")
     with pytest.raises(BadInput, match=r"gone.jsonl does not exist"):
         open_source("votes?path=gone.jsonl")
-    with pytest.raises(BadSpec, match="per_prompt='0'"):
-        open_source("votes?path=gone.jsonl&per_prompt=0")
+    with pytest.raises(BadSpec, match="per_pair='0'"):
+        open_source("votes?path=gone.jsonl&per_pair=0")
 
 
 # --- mirror
@@ -190,13 +190,13 @@ def crowd(users: int, prompts: int) -> list[Row]:
 
 def test_nobody_dominates_and_the_seed_decides(write_jsonl: Write) -> None:
     path = write_jsonl(crowd(users=10, prompts=30))
-    rows = read(f"votes?path={path}&mirror=true&per_prompt=2")
+    rows = read(f"votes?path={path}&mirror=true&per_pair=2")
     assert_twins(rows)
     assert Counter(row["question"] for row in rows) == {f"Prompt {p}?": 4 for p in range(30)}
     couples = Counter(row["user"] for row in rows)
     assert max(couples.values()) - min(couples.values()) <= 1
-    assert rows == read(f"votes?path={path}&mirror=true&per_prompt=2")
-    assert rows != read(f"votes?path={path}&mirror=true&per_prompt=2&seed=1")
+    assert rows == read(f"votes?path={path}&mirror=true&per_pair=2")
+    assert rows != read(f"votes?path={path}&mirror=true&per_pair=2&seed=1")
 
 
 def test_users_who_contradict_themselves_are_in_no_couple(write_jsonl: Write) -> None:
@@ -276,7 +276,7 @@ def test_pandalm_gives_a_couple_for_each_two_opposite_votes(shared_data: Path) -
     assert {row["user"] for row in rows} == {"annotator1", "annotator2", "annotator3"}
     assert {len(row["choices"]) for row in rows} == {16}
     assert all(row["question"] not in [c["question"] for c in row["choices"]] for row in rows)
-    assert len(load(f"{spec}&per_prompt=1", skip_bad=True)) == 2 * 61
+    assert len(load(f"{spec}&per_pair=1", skip_bad=True)) == 2 * 61
     # the same two answers were shown again: nearly always with the same result
     assert retest(open_source(spec)) == {"agreement": pytest.approx(0.9966, abs=1e-4), "n": 447}
 

@@ -6,16 +6,22 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
 from functools import cache, partial
 from os.path import commonprefix
 from pathlib import PurePath
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from prb.data.polls import Ballot, Poll, PollSource, PollVoting, collect
 from prb.data.rows import (
     BadRow,
     about,
     are_messages,
     conversation,
+    converted,
     field,
     identifier,
     items,
@@ -28,7 +34,7 @@ from prb.data.rows import (
 )
 from prb.data.schema import SYNONYMS, plain
 from prb.data.source import DATASETS, RawRow, Row, Source, open_rows
-from prb.data.votes import Vote, VoteSource, Voting
+from prb.data.votes import Vote, VoteSource
 from prb.errors import BadInput, BadSpec
 from prb.registry import Spec
 
@@ -37,6 +43,11 @@ _BETTER = re.compile(r"(\w+)-is-(?:\w+-)?better")
 """`A-is-slightly-better`, as MultiPref writes it."""
 _ANSWER = re.compile(r"(?:model|response|answer|completion|output|conversation)[ _-]?([a-z]|\d+)", re.IGNORECASE)
 """`model_a`, as arenas write it, and how columns of answers are called."""
+OPINIONS = dict.fromkeys(("agree", "agreed", "yes", "like", "liked", "up", "upvote", "true"), 1.0)
+OPINIONS |= dict.fromkeys(("disagree", "disagreed", "no", "dislike", "disliked", "down", "downvote", "false"), -1.0)
+OPINIONS |= dict.fromkeys(("pass", "passed", "skip", "unsure", "neutral", "neither"), 0.0)
+ASKED_OF_USER = "Which statement does this user agree with?"
+"""The question of votes on items without a topic."""
 CHOICES = ("winner", "choice", "preference", "preferred", "vote", "label")
 """How columns of votes are called."""
 
@@ -63,16 +74,40 @@ class Columns:
     split: str = ""
     first: int = 0
     """The number of the first answer where answers are numbered."""
+    item: str = ""
+    """Votes on single items: the column with the item's text; `choice` is agree, disagree or pass, or a rating."""
+    items: str = ""
+    """The same as a wide table: columns or patterns such as `Q*`, one per item and named after it."""
+    threshold: float | None = None
+    """Of ratings of items: above is agreed, below is disagreed."""
+    time: str = ""
+    """When an item was voted on: a number, or a date and time."""
+
+
+@dataclass(frozen=True)
+class TableVoting(PollVoting):
+    history: Annotated[int, Field(ge=0)] = 16
 
 
 @DATASETS.register("votes")
-def votes(path: str, columns: Columns, voting: Voting) -> Source:
-    """Users' votes on shared prompts, columns as options; with mirror=true, twins: two users who voted oppositely."""
-    given = [name for name in ("choice", "ranking", "voters") if getattr(columns, name)]
-    if len(given) > 1:
-        raise BadSpec(f"dataset 'votes': {' and '.join(given)} cannot be combined")
+def votes(path: str, columns: Columns, voting: TableVoting) -> Source:
+    """Users' votes on answers or on single items, columns as options; with mirror=true, twins who voted oppositely."""
+    for several in (("choice", "ranking", "voters"), ("item", "items", "ranking", "voters"), ("items", "choice")):
+        given = [name for name in several if getattr(columns, name)]
+        if len(given) > 1:
+            raise BadSpec(f"dataset 'votes': {' and '.join(given)} cannot be combined")
     source = open_rows(path)
-    return VoteSource(spec_name("votes", source.name, columns, voting), source, partial(_votes, columns), voting)
+    name = spec_name("votes", source.name, columns, voting)
+    if not columns.item and not columns.items:
+        return VoteSource(name, source, partial(_votes, columns), voting)
+
+    def read() -> Iterator[Poll | RawRow]:
+        ballots = list(converted(source, partial(_ballots_on_items, columns)))
+        yield from (row for row in ballots if isinstance(row, RawRow))
+        cast = [ballot for ballot in ballots if isinstance(ballot, Ballot)]
+        yield from collect(cast, middle=columns.threshold or 0.0, place=source.name)
+
+    return PollSource(name, read, voting)
 
 
 def recognized(row: Row, path: str) -> Spec | None:
@@ -125,6 +160,56 @@ def _votes(columns: Columns, row: Row, at: RawRow) -> Iterator[Vote]:
             split=split_of(row, columns.split or "split").get("split"),
             groups=facts,
         )
+
+
+def _ballots_on_items(columns: Columns, row: Row, at: RawRow) -> Iterator[Ballot]:  # noqa: ARG001
+    user = identifier(row, columns.user)
+    named = {c for c in (columns.prompt, columns.user, columns.category, columns.split, columns.time) if c}
+    facts = {c: str(row[c]) for c in columns.about.split(",") if row.get(c) not in (None, "")}
+    if columns.item:
+        cells = {text(row, columns.item): columns.choice or "vote"}
+    else:
+        patterns = columns.items.split(",")
+        cells = {c: c for c in row if c not in named and any(fnmatchcase(c, p) for p in patterns)}
+        if not cells:
+            raise BadRow(f"no column is called {columns.items}")
+    for item, column in cells.items():
+        if (value := row.get(column)) not in (None, ""):
+            yield Ballot(
+                category=str(row.get(columns.category) or "votes"),
+                question=text(row, columns.prompt) if row.get(columns.prompt) else ASKED_OF_USER,
+                user=user,
+                item=item.strip(),
+                value=_opinion(value, column, rated=columns.threshold is not None),
+                time=_time(row[columns.time], columns.time) if row.get(columns.time) else float("nan"),
+                split=split_of(row, columns.split or "split").get("split"),
+                profile=about(user, facts),
+                groups=facts,
+            )
+
+
+def _opinion(value: Any, column: str, *, rated: bool) -> float:
+    """1 for agreement, −1 for disagreement, 0 for neither; a rating is a number as it is."""
+    word = plain(str(value)) if isinstance(value, str) else str(value).lower()
+    if not rated and word in OPINIONS:
+        return OPINIONS[word]
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise BadRow(f"`{column}` is {value!r}; known are {', '.join(OPINIONS)}, 1, -1, 0, or a rating") from None
+    if not rated and number not in (-1, 0, 1):
+        raise BadRow(f"`{column}` is {value!r}; ratings need threshold=, above which a user agrees")
+    return number
+
+
+def _time(value: Any, column: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        try:
+            return datetime.fromisoformat(str(value)).timestamp()
+        except ValueError:
+            raise BadRow(f"`{column}` must be a number or an ISO date and time, not {value!r}") from None
 
 
 def _answers(row: Row, columns: Columns) -> tuple[list[str], Mapping[str, int]]:

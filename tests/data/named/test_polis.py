@@ -1,0 +1,279 @@
+"""Votes on single items: pairs across items, twins of opposite users, histories, splits; tables of them, and Polis."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prb.data.check import check
+from prb.data.load import load
+from prb.data.polls import ASKED, draw_pairs, draw_twins, user_split
+from prb.data.source import open_source
+from prb.data.votes import retest
+from prb.errors import BadInput, BadSpec, PrbError
+from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.run import evaluate
+from tests.data.named.reading import Row, problems, read
+from tests.data.named.test_votes import assert_twins
+from tests.runs import result
+
+Write = Callable[..., Path]
+FEW = "least=2"
+
+
+def long_table(votes: dict[str, str], values: dict[str, Any], **more: Any) -> list[Row]:
+    """One row per vote from lines such as `+-0 `, a letter per item."""
+    return [
+        {"user": user, "item": f"Item {n}.", "vote": values[mark], **more}
+        for user, marks in votes.items()
+        for n, mark in enumerate(marks)
+        if mark != " "
+    ]
+
+
+VOTE = {"user": "ann", "item": "Tea.", "vote": "agree"}
+VOTES = {"ann": "+-+", "bob": "-+0", "cat": "+- "}
+WORDS = {"+": "agree", "-": "Disagree", "0": "pass"}
+
+
+# rows
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        (WORDS, ""),
+        ({"+": 1, "-": -1, "0": 0}, ""),
+        ({"+": "like", "-": "dislike", "0": "skip"}, ""),
+        ({"+": 5, "-": 1.5, "0": 3}, "&threshold=3"),
+    ],
+)
+def test_an_item_agreed_with_is_chosen_over_one_disagreed_with(
+    write_jsonl: Write, values: dict[str, Any], options: str
+) -> None:
+    rows = read(f"votes?path={write_jsonl(long_table(VOTES, values))}&item=item&{FEW}{options}")
+    assert {(row["user"], row["chosen"], row["rejected"]) for row in rows} == {
+        ("ann", "Item 0.", "Item 1."),
+        ("ann", "Item 2.", "Item 1."),
+        ("bob", "Item 1.", "Item 0."),
+        ("cat", "Item 0.", "Item 1."),
+    }
+    first = next(row for row in rows if (row["user"], row["chosen"]) == ("ann", "Item 0."))
+    assert first["profile"] == [{"id": "2", "category": "agreed", "text": "Agreed: Item 2."}]
+    assert "choices" not in first  # nothing is left that ann disagreed with
+
+
+def test_a_wide_table_has_a_column_per_item(tmp_path: Path, write_jsonl: Write) -> None:
+    path = tmp_path / "wide.csv"
+    path.write_text("who,Item 0.,Item 1.,Item 2.\nann,1,-1,1\nbob,-1,1,0\ncat,1,-1,\n")
+    wide = read(f"votes?path={path}&user=who&items=Item*&{FEW}")
+    assert wide == read(f"votes?path={write_jsonl(long_table(VOTES, WORDS))}&item=item&{FEW}")
+
+
+def test_the_history_is_the_users_other_votes_as_posts_and_as_choices(write_jsonl: Write) -> None:
+    rows = read(f"votes?path={write_jsonl(long_table({'ann': '++--+'}, WORDS))}&item=item&{FEW}")
+    for row in rows:
+        shown = {post["text"].partition(": ")[2] for post in row["profile"]}
+        assert shown == {f"Item {n}." for n in range(5)} - {row["chosen"], row["rejected"]}
+        assert [choice["question"] for choice in row["choices"]] == [ASKED]
+        [choice] = row["choices"]
+        assert {f"Agreed: {choice['chosen']}", f"Disagreed: {choice['rejected']}"} <= {
+            p["text"] for p in row["profile"]
+        }
+    short = read(f"votes?path={write_jsonl(long_table({'ann': '++--+'}, WORDS))}&item=item&{FEW}&history=1")
+    assert {len(row["profile"]) for row in short} == {1}
+
+
+def test_items_of_different_topics_are_never_paired(write_jsonl: Write) -> None:
+    table = [*long_table({"ann": "+-"}, WORDS, prompt="Tea?"), *long_table({"ann": "-+"}, WORDS, prompt="Milk?")]
+    rows = read(f"votes?path={write_jsonl(table)}&item=item&{FEW}")
+    assert sorted((row["question"], row["chosen"]) for row in rows) == [("Milk?", "Item 1."), ("Tea?", "Item 0.")]
+    assert len({row["id"] for row in rows}) == 2
+    assert not any(row["profile"] for row in rows)
+
+
+def test_with_order_time_the_history_is_what_was_voted_before(write_jsonl: Write) -> None:
+    table = [
+        {"user": "ann", "item": f"Item {n}.", "vote": "agree" if n % 2 else "disagree", "when": f"2026-01-{9 - n:02}"}
+        for n in range(8)  # the last item was voted on first
+    ]
+    rows = read(f"votes?path={write_jsonl(table)}&item=item&time=when&order=time")
+    assert {row["chosen"] for row in rows} | {row["rejected"] for row in rows} == {f"Item {n}." for n in range(4)}
+    for row in rows:
+        earlier = max(int(row[side][5]) for side in ("chosen", "rejected"))
+        assert [post["id"] for post in row["profile"]] == [str(n) for n in range(7, earlier, -1)]
+    with pytest.raises(BadInput, match="order=time needs the times of votes"):
+        list(open_source(f"votes?path={write_jsonl(table)}&item=item&order=time").rows())
+
+
+def test_a_user_who_contradicts_themselves_has_no_vote_there_and_the_noise_is_measured(write_jsonl: Write) -> None:
+    table = [*long_table(VOTES, WORDS), *long_table({"ann": "- +"}, WORDS), *long_table({"bob": " + "}, WORDS)]
+    spec = f"votes?path={write_jsonl(table)}&item=item&{FEW}"
+    assert {row["chosen"] for row in read(spec) if row["user"] == "ann"} == {"Item 2."}
+    assert retest(open_source(spec)) == {"agreement": 2 / 3, "n": 3}
+
+
+def test_a_time_is_a_number_or_a_date(write_jsonl: Write) -> None:
+    [problem] = problems(f"votes?path={write_jsonl([{**VOTE, 'when': 'noon'}])}&item=item&time=when")
+    assert "`when` must be a number or an ISO date" in problem
+
+
+def test_options_of_lists_and_of_items_cannot_be_combined(write_jsonl: Write) -> None:
+    with pytest.raises(BadSpec, match="item and ranking cannot be combined"):
+        open_source(f"votes?path={write_jsonl([])}&item=a&ranking=b")
+    with pytest.raises(BadSpec, match="items and choice cannot be combined"):
+        open_source(f"votes?path={write_jsonl([])}&items=a&choice=b")
+
+
+# who is drawn
+
+
+def crowd(users: int, items: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).integers(-1, 2, (users, items)).astype(np.int8)
+
+
+def test_twins_voted_oppositely_on_both_items_and_nobody_dominates() -> None:
+    signs = crowd(60, 30)
+    twins = list(draw_twins(signs, 2, 6, np.random.default_rng(0)))
+    for i, j, a, b in twins:
+        assert (signs[a, i], signs[a, j], signs[b, i], signs[b, j]) == (1, -1, -1, 1)
+    users = Counter(user for *_, a, b in twins for user in (a, b))
+    items = Counter(item for i, j, *_ in twins for item in (i, j))
+    assert (len(users), len(items), max(users.values())) == (60, 30, 6)
+    assert min(users.values()) >= 5
+    assert max(items.values()) - min(items.values()) <= 5
+    assert max(Counter((min(i, j), max(i, j)) for i, j, *_ in twins).values()) == 2
+    assert twins != list(draw_twins(signs, 2, 6, np.random.default_rng(1)))
+
+
+def test_pairs_of_a_user_spread_over_their_items() -> None:
+    signs = crowd(40, 20)
+    pairs = list(draw_pairs(signs, 3, 4, np.random.default_rng(0)))
+    assert all((signs[user, i], signs[user, j]) == (1, -1) for user, i, j in pairs)
+    assert set(Counter(user for user, _, _ in pairs).values()) == {4}
+    items = Counter(item for _, i, j in pairs for item in (i, j))
+    assert max(items.values()) - min(items.values()) <= 6
+    assert max(Counter((min(i, j), max(i, j)) for _, i, j in pairs).values()) <= 3
+    alone = np.array([[1, -1, 0]], dtype=np.int8)
+    assert list(draw_pairs(alone, 3, 4, np.random.default_rng(0))) == [(0, 0, 1)]
+
+
+def test_splits_are_fixed_by_the_name_of_the_user() -> None:
+    sizes = Counter(user_split(f"user-{n}") for n in range(2000))
+    assert {name: round(n / 2000, 1) for name, n in sizes.items()} == {"train": 0.6, "dev": 0.2, "test": 0.2}
+    assert [user_split(name) for name in ("tea-0", "tea-1", "tea-2")] == [user_split(f"tea-{n}") for n in range(3)]
+
+
+# Polis
+
+
+def conversation(folder: Path, votes: Iterable[str], *, topic: str = "Tea", rejected: int = -1) -> Path:
+    marks = {"+": "1", "-": "-1", "0": "0", " ": ""}
+    lines = list(votes)
+    folder.mkdir(parents=True)
+    (folder / "summary.csv").write_text(f"topic,{topic}\nurl,https://example.org\n")
+    with (folder / "comments.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["timestamp", "comment-id", "author-id", "agrees", "disagrees", "moderated", "comment-body"])
+        for n in range(len(lines[0])):
+            writer.writerow([n, n, 0, 0, 0, -1 if n == rejected else 1, f"{topic}, says {n}."])
+    with (folder / "participants-votes.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["participant", "group-id", "n-votes", *range(len(lines[0]))])
+        for user, line in enumerate(lines):
+            writer.writerow([user, user % 2, len(line), *(marks[mark] for mark in line)])
+    return folder
+
+
+def two_camps(users: int, items: int = 12) -> list[str]:
+    """Users of one camp agree where those of the other do not; everybody skips an item."""
+    return ["".join(" " if i == u % items else "+-"[(u + i) % 2] for i in range(items)) for u in range(users)]
+
+
+def test_a_conversation_becomes_rows_with_topic_splits_and_groups(tmp_path: Path) -> None:
+    conversation(tmp_path / "tea", two_camps(30), rejected=3)
+    rows = read(f"polis?path={tmp_path}")
+    assert {(row["question"], row["category"]) for row in rows} == {("Tea", "tea")}
+    assert {row["split"] for row in rows} == {"train", "dev", "test"}
+    assert all(row["split"] == user_split(row["user"]) for row in rows)
+    assert {row["groups"]["group"] for row in rows} == {"0", "1"}
+    assert not any("says 3." in str(row) for row in rows)  # moderated out
+    assert max(Counter(row["user"] for row in rows).values()) == 8
+    assert read(f"polis?path={tmp_path}&seed=1") != rows == read(f"polis?path={tmp_path / 'tea'}")
+
+
+def test_conversations_are_selected_by_name_or_left_out(tmp_path: Path) -> None:
+    for name in ("tea", "tea-two", "milk"):
+        conversation(tmp_path / name, two_camps(6), topic=name)
+
+    def kept(selection: str) -> set[str]:
+        return {row["category"] for row in read(f"polis?path={tmp_path}&conversation={selection}")}
+
+    assert kept("milk") == {"milk"}
+    assert kept("tea*") == {"tea", "tea-two"}
+    assert kept("!milk,!tea") == {"tea-two"}
+    with pytest.raises(PrbError, match="did you mean 'milk'"):
+        open_source(f"polis?path={tmp_path}&conversation=milc")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="holds no conversation"):
+        open_source(f"polis?path={tmp_path / 'empty'}")
+
+
+def test_twins_of_a_conversation_are_clean_crossed_and_blind_models_have_half(tmp_path: Path) -> None:
+    conversation(tmp_path / "data" / "tea", two_camps(60))
+    spec = f"polis?path={tmp_path / 'data'}&mirror=true"
+    assert_twins(read(spec))
+    assert check(open_source(spec)) == []
+    dataset = load(spec, split="train")
+    assert set(dataset.index.twins) == set(range(len(dataset)))
+    models = ("length", "lexical")
+    config = EvaluateConfig(model=models, condition=("profile",), dataset=spec, split="train", out=tmp_path / "run")
+    summary = evaluate(config).summary
+    assert summary["dataset"]["clustered_by"] == "users and answers, crossed"
+    blind = result(summary, "profile", "length")
+    assert (blind["accuracy"]["value"], blind["accuracy"]["low"], blind["person_effect"]["value"]) == (0.5, 0.5, 0.5)
+    assert result(summary, "profile", "lexical")["accuracy"]["low"] is not None
+
+
+def test_the_times_of_a_conversation_come_from_its_list_of_votes(tmp_path: Path) -> None:
+    folder = conversation(tmp_path / "tea", two_camps(4, items=8))
+    with pytest.raises(BadInput, match="tea has none"):
+        read(f"polis?path={folder}&order=time")
+    lines = [f"{100 * u + 9 - i},{i},{u},1" for u in range(4) for i in range(8)]
+    (folder / "votes.csv").write_text("\n".join(["timestamp,comment-id,voter-id,vote", *lines]))
+    for row in read(f"polis?path={folder}&order=time"):
+        latest = max(row["chosen"], row["rejected"])  # of the two, the one with the higher number came first
+        assert all(post["text"].partition(": ")[2] > latest for post in row["profile"])
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("participants-votes.csv", "participant,0,1\n0,1,7\n", "participant 0 has vote '7'"),
+        ("comments.csv", "comment-id,comment-body\n0,Tea.\n", "has no column moderated"),
+        ("comments.csv", b"\xff\xfe\x00", "cannot be read as CSV"),
+    ],
+)
+def test_a_damaged_conversation_is_refused(tmp_path: Path, file: str, content: str | bytes, says: str) -> None:
+    folder = conversation(tmp_path / "tea", two_camps(4))
+    (folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(BadInput, match=says):
+        list(open_source(f"polis?path={folder}").rows())
+
+
+def test_real_conversations_give_twins_and_nobody_dominates(shared_data: Path) -> None:
+    rows = read(f"polis?path={shared_data / 'polis'}&conversation=scoop-hivemind.taxes,vtaiwan.uberx&mirror=true")
+    assert_twins(rows)
+    assert len(rows) > 2000
+    assert max(Counter(row["user"] for row in rows).values()) <= 8
+    for row in rows:
+        shown = {post["text"] for post in row["profile"]}
+        assert not shown & {
+            f"{word}: {row[side]}" for word in ("Agreed", "Disagreed") for side in ("chosen", "rejected")
+        }
