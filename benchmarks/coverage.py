@@ -118,8 +118,8 @@ def others(sets: int) -> str:
     learned = np.sum([list(noise(seed)) for seed in range(few)], axis=0)
     counted = ((held, sets), (stars, sets), (learned, few))
     crossed, starring, fitted = ([f"{100 * n / of:.1f}" for n in counts] for counts, of in counted)
-    return f"""Votes on items: coverage of the accuracy of a model that is better with some users and on some items; how often a
-person effect that is not there is significant.
+    return f"""Votes on items: coverage of the accuracy of a model that is better with some users and on some items; how
+often a person effect that is not there is significant.
 
 {polls(sets)}
 
