@@ -145,7 +145,7 @@ def make_run(folder: Path, pairs: int, models: int, conditions: tuple[Any, ...],
     data.write_bytes(b"".join(orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in rows))
     own: dict[str, RewardModel] = {f"model-{n:02d}": made_up(n) for n in range(models)}
     config = EvaluateConfig(
-        model=tuple(own), condition=conditions, dataset=str(data), ranker="recency", out=folder, batch=512
+        model=tuple(own), condition=conditions, dataset=str(data), history="both?ranker=recency", out=folder, batch=512
     )
     evaluate(config, models=own)
     return folder

@@ -17,7 +17,12 @@ from prb.types import Ask, Duel, Failure, Verdict
 def settings(data: Path | str, out: Path, **changes: Any) -> EvaluateConfig:
     """A run of the model `mine` on a file, with a ranker that needs no vectors."""
     base = EvaluateConfig(
-        model=("mine",), condition=("none", "profile", "shuffled"), dataset=str(data), ranker="recency", k=5, out=out
+        model=("mine",),
+        condition=("none", "profile", "shuffled"),
+        dataset=str(data),
+        history="both?ranker=recency",
+        k=5,
+        out=out,
     )
     return replace(base, **changes)
 

@@ -47,7 +47,7 @@ def result(data: Path, tmp_path: Path) -> Evaluation:
         model=("length", "random"),
         dataset=data,
         condition=("none", "profile", "shuffled"),
-        ranker="recency",
+        history="both?ranker=recency",
         out=tmp_path / "run",
         quiet=True,
     )

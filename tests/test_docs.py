@@ -95,7 +95,7 @@ def test_every_command_of_the_docs_has_flags_that_exist(
     if "--help" in words or words[1:2] == ["--help"]:
         assert run(words) == 0
         return
-    if "--config" in words:  # read before anything else; the run it names is not here
+    if "--config" in words and words[0] != "leaderboard":  # read before anything else; the run it names is not here
         with pytest.raises(BadInput, match="does not exist"):
             module.command(words[1:])
         return
@@ -217,7 +217,7 @@ def test_what_the_study_says_of_families_follows_from_its_table(tmp_path: Path) 
     ):
         table = family_means(tmp_path / "families.csv", without=without)
         settings = {"bench": ("mirror",), "downstream": ("best_of_8", "right_user"), "measure": ("spearman",)}
-        result = correlate(CorrelateConfig(table=table, draws=50_000, **settings))
+        result = correlate(CorrelateConfig(table=table, **settings))
         (part,) = result["sets"]
         assert part["n"] == families
         for cell, rho, p in zip(part["correlations"], rhos, ps, strict=True):

@@ -103,6 +103,17 @@ def test_a_second_process_is_kept_out_and_let_in_later(folder: Path) -> None:
         assert not (folder / REPLIES).exists()
 
 
+def test_a_fresh_run_forgets_the_one_before_and_leaves_what_is_not_its_own(folder: Path) -> None:
+    written(folder)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "summary.json").write_text("{}")
+    with RunFolder(folder, {"seed": 9}, fresh=True):
+        assert not (folder / "summary.json").exists()
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert read_identity(folder)["seed"] == 9
+    assert "models" not in read_identity(folder)
+
+
 def test_another_configuration_is_refused_with_every_key_that_differs(folder: Path) -> None:
     before = written(folder)
     other = {"dataset": "mirror", "seed": 1, "retrieval": {"k": 10, "ranker": "recency"}, "limit": 5}
@@ -252,7 +263,7 @@ def test_a_folder_of_another_format_is_refused_by_its_version(folder: Path) -> N
     written(folder)
     write_json(folder / CONFIG, {**CONFIGURED, "format": 7})
     with (
-        pytest.raises(RunConflict, match="run format 7; this version of prb reads format 2"),
+        pytest.raises(RunConflict, match="run format 7; this version of prb reads format 3"),
         RunFolder(folder, CONFIGURED),
     ):
         pass

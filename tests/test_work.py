@@ -159,18 +159,13 @@ def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     assert notes.notes == ["3 lines of replies.jsonl cannot be read; what they replied to is asked again"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "retry_failed", "asked"),
-    [("transient", False, [4]), ("row", False, []), ("row", True, [4]), ("unmeasured", False, [])],
-)
-def test_a_failure_that_may_pass_is_owed_again(
-    kind: FailureKind, retry_failed: bool, asked: list[int], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("kind", "asked"), [("transient", [4]), ("row", []), ("unmeasured", [])])
+def test_a_failure_that_may_pass_is_owed_again(kind: FailureKind, asked: list[int], tmp_path: Path) -> None:
     failure = Failure("busy", prompt_tokens=3, cost=0.5, kind=kind)
     first = run(Numbers(lambda n: failure if n == 4 else Reward(n, tokens=2, cost=1.0)), tmp_path / "r")
     assert first[4] == "busy"
     model = Numbers(lambda n: Reward(n, tokens=2, cost=1.0))
-    second = run(model, tmp_path / "r", retry_failed=retry_failed)
+    second = run(model, tmp_path / "r")
     assert model.asked == asked
     assert second[4] == (4.0 if asked else "busy")
     if asked:  # what the failure cost is not forgotten

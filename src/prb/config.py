@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args
 
 from pydantic import (
     AfterValidator,
@@ -28,8 +28,9 @@ from pydantic import (
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic_core import ArgsKwargs, PydanticCustomError
 
-from prb.errors import BadInput
+from prb.errors import BadInput, unknown
 from prb.hashing import short_digest
+from prb.registry import Spec, typed_options
 from prb.runs import CONFIG, read_json
 from prb.summary import CONDITIONS
 from prb.types import is_remote, writable
@@ -87,12 +88,16 @@ class Flag:
     """One flag takes several words, as the shell makes of `runs/*`."""
     once: bool = False
     """Refused if given twice, because other verbs allow repeating it."""
+    rare: bool = False
+    """Listed by `--help-all` only."""
 
 
 Positional = Annotated[T, Flag(positional=True)]
 PositionalOrFlag = Annotated[T, Flag(positional=True, either=True)]
 """The first positional argument; verbs have at most one of these."""
 Single = Annotated[T, Flag(once=True)]
+Rare = Annotated[T, Flag(rare=True)]
+"""A setting that few people turn: `--help` leaves it out, `--help-all` lists it."""
 Repeated = Annotated[tuple[T, ...], _AsTuple, Flag(repeated=True)]
 """`Repeated[str]`: a flag that may be given several times; in Python one value or a sequence of them."""
 Words = Annotated[tuple[T, ...], _AsTuple, Flag(repeated=True, words=True)]
@@ -122,6 +127,41 @@ Masking = Literal["auto", "on", "off"]
 RankerName = Literal["embedding", "bm25", "recency"]
 
 
+@dataclass(frozen=True)
+class HistoryOptions:
+    choices: Size = 8
+    """How many past choices are shown."""
+    budget: Size | None = None
+    """At most this many tokens of posts, and the same again for choices, estimated as characters / 4."""
+    ranker: RankerName = "embedding"
+    """How to pick the posts and choices to show."""
+    donors: Donors = "matched"
+    """Whose history condition `shuffled` shows: that of a user with the same topic, else category; or of any user."""
+
+
+@dataclass(frozen=True)
+class ShownHistory(HistoryOptions):
+    """`posts?ranker=bm25&budget=2000`: which part of a user's history is shown, and how it is picked."""
+
+    kind: HistoryKind = "both"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        spec = Spec.parse(text)
+        kinds = get_args(HistoryKind)
+        if spec.name not in kinds:
+            raise unknown("history", spec.name, kinds, hint=f"it is one of {', '.join(kinds)}")
+        return cls(kind=spec.name, **typed_options(HistoryOptions, spec, "history"))  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        chosen = {f.name: getattr(self, f.name) for f in fields(HistoryOptions) if getattr(self, f.name) != f.default}
+        return str(Spec(self.kind, {name: str(value) for name, value in chosen.items()}))
+
+
+HistorySpec = Annotated[str, AfterValidator(lambda text: str(ShownHistory.parse(text)))]
+"""A `ShownHistory` as text, without options that have their default value."""
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def config(cls: type[T]) -> type[T]:
     """Make a class of settings; see the docstring of this module."""
@@ -138,8 +178,15 @@ class Settings:
     """What all classes of settings share."""
 
     verb: ClassVar[str] = ""
-    presentation: ClassVar[frozenset[str]] = frozenset()
+    from_file: ClassVar[bool] = False
+    """Whether `--config FILE_OR_RUN` repeats the settings of an earlier run."""
+    presentation: ClassVar[frozenset[str]] = frozenset({"json", "quiet"})
     """Fields that cannot change a result, so a resumed run may differ in them; a class names its own."""
+
+    json: bool = False
+    """Print the result as JSON to stdout."""
+    quiet: bool = False
+    """Show no progress."""
 
     def __init_subclass__(cls) -> None:
         cls.presentation = frozenset().union(*(getattr(base, "presentation", ()) for base in cls.__mro__))
@@ -197,7 +244,7 @@ class DataConfig(Settings):
     """Which split; `all` for all of them. Default: `test` where rows have splits, else all rows."""
     limit: Count | None = None
     """At most N rows of the split, spread over clusters; twins stay together. Independent of --seed."""
-    skip_bad: bool = False
+    skip_bad: Rare[bool] = False
     """Use the good rows of a file with errors, and report how many were left out."""
 
 
@@ -205,7 +252,7 @@ class DataConfig(Settings):
 class MaskingConfig(Settings):
     """What leaves the machine."""
 
-    mask_pii: Masking = "auto"
+    mask_pii: Rare[Masking] = "auto"
     """Mask e-mail addresses, phone numbers, IBANs and handles; auto: only for models on other machines."""
 
     def masks(self, reader: object) -> bool:
@@ -217,34 +264,29 @@ class MaskingConfig(Settings):
 class UserConfig(MaskingConfig):
     """What is shown of the user."""
 
-    history: HistoryKind = "both"
-    """What is shown of the user's history: past posts, past choices, or both."""
+    history: HistorySpec = "both"
+    """What is shown of the user's history: `posts`, `choices` or `both`, with options such as
+    `posts?ranker=bm25&budget=2000`: ranker (embedding, bm25, recency), budget (tokens), choices (how many, 8), donors
+    (whose history is shown under `shuffled`: matched by topic, or any)."""
     k: Size = 10
     """How many posts of the history are shown."""
-    k_choices: Size = 8
-    """How many past choices are shown."""
-    budget: Size | None = None
-    """At most this many tokens of posts, and the same again for choices, estimated as characters / 4."""
-    ranker: RankerName = "embedding"
-    """How to pick the posts and choices to show."""
-    planner: Name = "extractive"
+    planner: Rare[Name] = "extractive"
     """How condition `plan` infers what the user wants."""
-    donors: Donors = "matched"
-    """Whose history condition `shuffled` shows: that of a user with the same topic, else category; or of any user."""
+
+    @property
+    def shown(self) -> ShownHistory:
+        return ShownHistory.parse(self.history)
 
 
 @config
 class OutputConfig(Settings):
     """Where results go."""
 
-    presentation: ClassVar[frozenset[str]] = frozenset({"out", "json", "quiet"})
+    from_file: ClassVar[bool] = True
+    presentation: ClassVar[frozenset[str]] = frozenset({"out"})
 
     out: Place | None = None
     """Folder of the run; the same command resumes it. Default: a folder in runs/ named after these settings."""
-    json: bool = False
-    """Print the result as JSON to stdout instead of a table."""
-    quiet: bool = False
-    """Show no progress."""
 
     def folder(self, name: str) -> Path:
         """`out`, or a folder named after the job and a digest of all that can change its result."""
@@ -258,7 +300,7 @@ class EngineConfig(Settings):
 
     presentation: ClassVar[frozenset[str]] = frozenset({"engine"})
 
-    engine: Name = "local"
+    engine: Rare[Name] = "local"
     """`local`, or `ray?address=…&actors=8&gpus=1`: replicas of the model on a Ray cluster, with the same results."""
 
 

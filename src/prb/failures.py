@@ -10,17 +10,16 @@ from __future__ import annotations
 import gc
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, ClassVar, TypeVar, get_args
 
-from prb.config import Count, Settings, Share, config
+from prb.config import Rare, Settings, Share, config
 from prb.errors import BudgetUsedUp, PrbError, TooManyFailures, Unreachable, first_line
 from prb.registry import FROM_FILE
-from prb.types import UNMEASURED, Failure, FailureKind, Verdict, Winner
+from prb.types import Failure, FailureKind, Verdict, Winner
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -28,37 +27,34 @@ V = TypeVar("V")
 ENDPOINT: tuple[FailureKind, ...] = ("budget", "fatal", "transient")
 """Kinds of failure that say nothing about a row, most severe first."""
 MAX_FATAL = 5
+"""Failures in a row that retrying cannot fix, after which a run stops: wrong key, unknown model, no connection."""
 OUT_OF_MEMORY = "out of memory"
 RESUME = "what is done is kept; run the same command again to resume"
-
-_limit: ContextVar[int] = ContextVar("max_fatal", default=MAX_FATAL)
 
 
 @config
 class FailureConfig(Settings):
     """How models are asked, and what happens when they do not answer."""
 
-    presentation: ClassVar[frozenset[str]] = frozenset({"cache", "max_failed", "max_fatal", "retry_failed"})
+    presentation: ClassVar[frozenset[str]] = frozenset({"cache", "max_failed", "fresh"})
 
-    max_failed: Share = 0.1
+    max_failed: Rare[Share] = 0.1
     """Exit 1 if more than this share of a model's rows failed."""
-    max_fatal: Count = MAX_FATAL
-    """Stop after this many failures in a row that retrying cannot fix: wrong key, unknown model, no connection."""
-    cache: bool = True
+    cache: Rare[bool] = True
     """Use what models replied to the same question in other runs; --no-cache asks again."""
-    retry_failed: bool = False
-    """Retry all rows that failed; without it, only those that failed because of the endpoint."""
-
-    def retries(self, failure: str | None, kind: str | None) -> bool:
-        """Whether a row with this stored failure is asked about again."""
-        return failure is not None and (kind in ENDPOINT or (self.retry_failed and kind != UNMEASURED))
+    fresh: bool = False
+    """Start the folder over: what failed is asked again, what was answered comes from the cache."""
 
 
 class Breaker:
-    """Counts fatal failures without an answer in between; see `breaking`."""
+    """Counts fatal failures without an answer in between. Endpoints give up on a batch at the same limit, instead of
+    trying the rest of it.
 
-    def __init__(self, limit: int | None = None) -> None:
-        self.limit = _limit.get() if limit is None else limit
+    The verb passes the answers of each batch to `error`, keeps those that are not `unanswered`, and raises.
+    """
+
+    def __init__(self, limit: int = MAX_FATAL) -> None:
+        self.limit = limit
         self._fatal = 0
         self.tripped: Failure | None = None
         """The failure that reached the limit."""
@@ -79,21 +75,8 @@ class Breaker:
             self.add(answer)
         if not self.tripped:
             return None
-        why = f"no answer in {self.limit} or more attempts in a row (--max-fatal {self.limit})"
+        why = f"no answer in {self.limit} or more attempts in a row"
         return Unreachable(f"{name}: {self.tripped}; {why}; check key, model name and address; {RESUME}")
-
-
-@contextmanager
-def breaking(limit: int) -> Iterator[Breaker]:
-    """A breaker for a run. Endpoints give up on a batch at the same limit, instead of trying the rest of it.
-
-    The verb passes the answers of each batch to `error`, keeps those that are not `unanswered`, and raises.
-    """
-    token = _limit.set(limit)
-    try:
-        yield Breaker(limit)
-    finally:
-        _limit.reset(token)
 
 
 def unanswered(answer: object) -> bool:

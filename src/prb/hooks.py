@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from prb.config import Name, Repeated, Settings, config
+from prb.config import Name, Rare, Repeated, Settings, config
 from prb.registry import Registry
 from prb.types import Outcome, visible
 
@@ -70,7 +70,7 @@ class HookConfig(Settings):
 
     presentation: ClassVar[frozenset[str]] = frozenset({"hook"})
 
-    hook: Repeated[Name] = ()
+    hook: Rare[Repeated[Name]] = ()
     """Report the run to a tracker: `wandb`, `mlflow`, `trackio`, or `mine.py:Class`."""
 
 

@@ -100,7 +100,7 @@ class Registry(Generic[T]):
 
     def build(self, spec: Spec) -> T:
         factory = self[spec.name]
-        arguments = _arguments(factory, spec, self.kind)
+        arguments = typed_options(factory, spec, self.kind)
         try:
             with redirect_stdout(sys.stderr):  # stdout is for results
                 made = factory(**arguments)
@@ -113,7 +113,7 @@ class Registry(Generic[T]):
 
     def check(self, spec: Spec) -> dict[str, Any]:
         """The arguments of the factory. Raises what `build` would for a wrong name or option, and builds nothing."""
-        return _arguments(self[spec.name], spec, self.kind)
+        return typed_options(self[spec.name], spec, self.kind)
 
     def __getitem__(self, name: str) -> Factory[T]:
         if file := _FILE.fullmatch(name):
@@ -280,8 +280,8 @@ def _settings(factory: Callable[..., Any]) -> dict[str, Setting]:
     return settings
 
 
-def _arguments(factory: Callable[..., Any], spec: Spec, kind: str) -> dict[str, Any]:
-    """The options of a spec with their types, as the factory takes them."""
+def typed_options(factory: Callable[..., Any], spec: Spec, kind: str) -> dict[str, Any]:
+    """The options of a spec with their types, as the factory, a function or a class, takes them."""
     from pydantic import TypeAdapter, ValidationError
 
     settings = _settings(factory)

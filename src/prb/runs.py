@@ -24,7 +24,7 @@ from prb.errors import BadInput, ModelChanged, PrbError, RunConflict, difference
 
 CONFIG, OUTCOMES, SUMMARY, USERS = "config.json", "outcomes.jsonl", "summary.json", "users.json"
 LOCK = ".lock"
-FORMAT = 2
+FORMAT = 3
 """Of run folders; a folder without the field is of format 1."""
 REPLIES = "replies.jsonl"
 _PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
@@ -159,15 +159,22 @@ class RunFolder:
             run.finish({SUMMARY: summary})
 
     `identity` is everything that must be the same for a run to be resumed. `growing` names the file that holds what was
-    done so far; `scratch` files that are worthless without it.
+    done so far; `scratch` files that are worthless without it. `fresh` forgets an earlier run
+    in the folder; `None` in verbs that cannot.
     """
 
     def __init__(
-        self, folder: Path, identity: Mapping[str, Any], *, growing: str = REPLIES, scratch: Sequence[str] = ()
+        self,
+        folder: Path,
+        identity: Mapping[str, Any],
+        *,
+        growing: str = REPLIES,
+        scratch: Sequence[str] = (),
+        fresh: bool | None = None,
     ) -> None:
         self.folder = folder
         self.identity = identity
-        self._growing, self._scratch = growing, scratch
+        self._growing, self._scratch, self._fresh = growing, scratch, fresh
         self._lock = FileLock(folder / LOCK)
 
     def __enter__(self) -> Self:
@@ -233,17 +240,23 @@ class RunFolder:
             if is_draft(entry):  # left by a process that was killed
                 _delete(entry)
         path = self.folder / CONFIG
-        if not path.exists():
+        if self._fresh and path.exists():
+            for name in (SUMMARY, USERS, OUTCOMES, *self._scratch, self._growing, CONFIG):  # last what says it is a run
+                (self.folder / name).unlink(missing_ok=True)
+            write_json(path, {"format": FORMAT, **self.identity})
+        elif not path.exists():
             if any(entry.name != LOCK for entry in self.folder.iterdir()):
                 raise RunConflict(f"{self.folder} exists and is not a run; choose another --out")
             write_json(path, {"format": FORMAT, **self.identity})
-            return
-        stored = read_identity(self.folder)
+        else:
+            self._compare(read_identity(self.folder))
+
+    def _compare(self, stored: Mapping[str, Any]) -> None:
         stored = {key: value for key, value in stored.items() if key not in ("format", "models", "execution")}
-        differing = differences(stored, orjson.loads(orjson.dumps(self.identity)))
-        if differing:
+        if differing := differences(stored, orjson.loads(orjson.dumps(self.identity))):
+            over = "" if self._fresh is None else ", start over with --fresh,"
             raise RunConflict(
-                f"{self.folder} was made with other settings; choose another --out or change these back:\n  "
+                f"{self.folder} was made with other settings; choose another --out{over} or change these back:\n  "
                 + "\n  ".join(differing)
             )
 

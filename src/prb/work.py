@@ -137,8 +137,8 @@ class Replies:
     have millions.
     """
 
-    def __init__(self, path: Path, cache: Cache | None = None, *, retry_failed: bool = False) -> None:
-        self.path, self._cache, self._retry_failed = path, cache, retry_failed
+    def __init__(self, path: Path, cache: Cache | None = None) -> None:
+        self.path, self._cache = path, cache
         self._by_key: dict[bytes, Reply | float] = {}
         self._retried: set[bytes] = set()
         """Failures that earlier processes stored and that may be asked about again."""
@@ -168,7 +168,8 @@ class Replies:
                     self.unreadable += 1
                     continue
                 self._keep(key, Reply(**{name: getattr(stored, name) for name in Reply.__struct_fields__}))
-                (self._retried.discard if self._settled(stored) else self._retried.add)(key)
+                owed = stored.failure is not None and stored.kind in ENDPOINT
+                (self._retried.add if owed else self._retried.discard)(key)
         return torn
 
     def __enter__(self) -> Self:
@@ -240,15 +241,11 @@ class Replies:
             )
         self._by_key[key] = reply
 
-    def _settled(self, reply: Reply) -> bool:
-        """Whether there is nothing to gain from asking again."""
-        return reply.failure is None or (reply.kind not in ENDPOINT and not self._retry_failed)
 
-
-def open_replies(folder: Path, progress: Progress, *, cache: bool = True, retry_failed: bool = False) -> Replies:
+def open_replies(folder: Path, progress: Progress, *, cache: bool = True) -> Replies:
     """The replies of a run folder; with `cache`, those of other runs are used too."""
     shared = Cache() if cache else None
-    replies = Replies(folder / REPLIES, shared, retry_failed=retry_failed)
+    replies = Replies(folder / REPLIES, shared)
     if shared and shared.problem:
         progress.note(f"{shared.problem}; continuing without it")
     if replies.unreadable:

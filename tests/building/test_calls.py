@@ -20,7 +20,7 @@ def logged(tmp_path, llm, **settings) -> StageLLM:
     """At a dollar per token."""
     spec = "scripted/x;usd_in=1000000;usd_out=1000000"
     config = BuildConfig(input="x", llm=spec, out=tmp_path, **settings)
-    replies = Replies(tmp_path / "replies.jsonl", retry_failed=config.retry_failed)
+    replies = Replies(tmp_path / "replies.jsonl")
     return Ledger(config=config, llms={"write": llm}, replies=replies, given=True).llm("rubric")
 
 
@@ -76,12 +76,6 @@ def test_an_llm_that_gives_up_stops_the_build_and_books_nothing(tmp_path, failur
     again = ScriptedLLM("yes")
     logged(tmp_path, again).complete([ask(str(n)) for n in range(20)])
     assert len(again.requests) == 18
-
-
-def test_failed_requests_are_asked_again_on_request(tmp_path) -> None:
-    logged(tmp_path, ScriptedLLM(Failure("refused"))).complete([ask("a")])
-    caller = logged(tmp_path, ScriptedLLM("yes"), retry_failed=True)
-    assert caller.complete([ask("a")]) == [Completion(text="yes")]
 
 
 def test_failures_are_counted_by_reason_whether_logged_or_new(tmp_path) -> None:

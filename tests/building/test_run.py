@@ -603,7 +603,7 @@ def test_too_many_failed_requests_are_refused_with_their_reasons(records, tmp_pa
     with pytest.raises(TooManyFailures, match=r"requests: \d+ of \d+ failed \(\d+ × refused\)"):
         check_failures(card, 0.0)
     check_failures(card, 1.0)
-    assert run(source, tmp_path / "out", retry_failed=True).summary["failures"] == {}
+    assert run(source, tmp_path / "out", fresh=True).summary["failures"] == {}
 
 
 @pytest.fixture

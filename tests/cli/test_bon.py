@@ -21,6 +21,7 @@ from tests.downstream.fakes import Marks, lines, says
 from tests.runs import names
 
 Write = Callable[..., Path]
+RECENT = ("--history", "both?ranker=recency")
 CHILD = """
 import os, signal, sys
 from prb.cli import main
@@ -62,7 +63,7 @@ def data(write_jsonl: Write) -> Path:
 
 
 def flags(data: Path, out: Path, *more: object) -> list[object]:
-    usual: list[object] = ["--policy", "words/x", "--grader", "marks", "--n", "4", "--ranker", "recency"]
+    usual: list[object] = ["--policy", "words/x", "--grader", "marks", "--n", "4", *RECENT]
     return [*usual, "--dataset", data, "--out", out, *more]
 
 
@@ -151,7 +152,7 @@ def pool(write_jsonl: Write) -> Path:
 def test_answers_of_a_file_are_scored_and_the_run_is_repeated_from_its_config(
     prb: Prb, data: Path, pool: Path, tmp_path: Path
 ) -> None:
-    words = ["--grader", "marks", "--n", "2", "--ranker", "recency", "--dataset", data, "--out", tmp_path / "run"]
+    words = ["--grader", "marks", "--n", "2", *RECENT, "--dataset", data, "--out", tmp_path / "run"]
     said = prb("bon", "--candidates", pool, *words, "--model", "length")
     assert said.code == 0, said.err
     assert "left out 1 rows without candidates" in said.err

@@ -14,6 +14,8 @@ from prb import __version__
 from prb.cli import VERBS, main
 from tests.cli.conftest import Prb
 
+FLAGS = 267
+
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
 def test_without_a_verb_it_says_what_there_is(words: list[str], prb: Prb) -> None:
@@ -57,6 +59,26 @@ def test_every_verb_explains_itself(words: list[str], prb: Prb) -> None:
     assert said.code == 0
     assert f"usage: prb {' '.join(words)}" in said.out
     assert not re.search(r"\{None\}|NoneType|<class", said.out)
+
+
+def test_there_are_not_more_flags_than_anybody_can_learn(prb: Prb) -> None:
+    """A bound on all commands together: what is added must replace something, or go into a spec."""
+    commands = [[verb] for verb in VERBS if verb not in ("data", "models", "cache", "study", "train")]
+    commands += [["data", name] for name in ("check", "show", "stats", "convert", "push")]
+    commands += [["models", "list"], ["models", "pull"], ["cache", "stats"], ["cache", "clear"]]
+    commands += [["study", name] for name in ("new", "serve", "export", "agree", "demo")]
+    commands += [["train", "light"], ["train", "dpo"]]
+    flags = {" ".join(words): re.findall(r"^  --[a-z]", prb(*words, "--help-all").out, re.M) for words in commands}
+    assert sum(map(len, flags.values())) <= FLAGS
+    few = {" ".join(words): re.findall(r"^  --[a-z]", prb(*words, "--help").out, re.M) for words in commands}
+    assert len(few["evaluate"]) <= 12
+
+
+def test_quiet_is_understood_before_and_after_any_verb(prb: Prb, tmp_path: Path) -> None:
+    words = ("evaluate", "--limit", 2, "--model", "length", "--condition", "none")
+    assert prb("--quiet", *words, "--out", tmp_path / "a").err == ""
+    assert prb(*words, "--quiet", "--out", tmp_path / "b").err == ""
+    assert prb("--quiet", "data", "stats", "--json").code == 0
 
 
 def test_an_unknown_flag_is_bad_usage(prb: Prb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

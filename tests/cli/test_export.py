@@ -29,9 +29,9 @@ def test_the_files_are_printed_one_per_line_or_as_json(prb: Prb, run: Path) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--to", "excel"), "to must be 'hf', 'every-eval-ever', 'inspect', 'csv' or 'parquet', not 'excel'"),
+        (("--to", "excel"), "no format named 'excel'; there are: "),
         ((), "to is required"),
-        (("--to", "hf"), "give the benchmark's --dataset-id owner/name"),
+        (("--to", "hf"), "name the benchmark there: --to 'hf?dataset=owner/name'"),
     ],
 )
 def test_what_cannot_be_exported_is_one_line(prb: Prb, run: Path, words: tuple[str, ...], said: str) -> None:

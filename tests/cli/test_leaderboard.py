@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +24,8 @@ def data(prb: Prb, write_jsonl: Write, tmp_path: Path) -> Path:
 
 
 def test_accepted_and_refused_submissions_are_printed(prb: Prb, data: Path, tmp_path: Path) -> None:
-    words = ["leaderboard", tmp_path / "runs", "--dataset", data, "--out", tmp_path / "site", "--quiet"]
+    words = ["leaderboard", tmp_path / "runs", "--config", tmp_path / "runs" / "ours", "--out", tmp_path / "site"]
+    words += ["--quiet"]
     index = tmp_path / "site" / "index.html"
     reason = "it has no config.json: it is not a finished run of `prb evaluate`"
     assert prb(*words) == (0, f"accepted: ours\nrefused:  empty: {reason}\nreport: {index}\n", "")
@@ -33,8 +35,9 @@ def test_accepted_and_refused_submissions_are_printed(prb: Prb, data: Path, tmp_
 
 
 def test_if_all_are_refused_there_is_no_site_and_the_command_fails(prb: Prb, data: Path, tmp_path: Path) -> None:
-    words = ["leaderboard", tmp_path / "runs", "--dataset", data, "--k", "3", "--out", tmp_path / "site", "--quiet"]
-    said = prb(*words)
+    (tmp_path / "reference.json").write_text(json.dumps({"evaluate": {"dataset": str(data), "k": 3}}))
+    words = ["leaderboard", tmp_path / "runs", "--config", tmp_path / "reference.json", "--out", tmp_path / "site"]
+    said = prb(*words, "--quiet")
     assert said.code == 1
     assert "refused:  ours: it was run with other settings: k is 10, not 3\n" in said.out
     assert said.err == "prb: 2 of 2 submissions were refused\n"

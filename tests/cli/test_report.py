@@ -102,8 +102,8 @@ def test_json_is_the_summaries_and_nothing_else(prb: Prb, run: Path) -> None:
     assert prb("report", run, run, "--json").json == [summary, summary]
 
 
-@pytest.mark.parametrize("words", [[], ["--format", "csv"]])
-def test_an_unfinished_run_says_what_to_do(words: list[str], prb: Prb, run: Path) -> None:
+@pytest.mark.parametrize("words", [["--json"], ["--format", "csv"]])
+def test_numbers_of_an_unfinished_run_are_refused_and_it_says_what_to_do(words: list[str], prb: Prb, run: Path) -> None:
     (run / "summary.json").unlink()
     said = prb("report", run, *words)
     assert said == (2, "", f"prb: {run} is not finished; run the same `prb evaluate` again to resume it\n")
@@ -112,8 +112,7 @@ def test_an_unfinished_run_says_what_to_do(words: list[str], prb: Prb, run: Path
 
 def test_a_run_under_way_is_watched_until_ctrl_c(prb: Prb, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run / "summary.json").unlink()
-    assert prb("report", run, "--quiet").code == 2
-    assert prb("report", run, "--partial", "--format", "csv").out.count("\n") == 3
+    assert prb("report", run, "--quiet").code == 0
 
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt

@@ -70,7 +70,8 @@ def models() -> dict[str, Any]:
 
 
 def settings(data: Path | str, out: Path, **changes: Any) -> BonConfig:
-    base = {"policy": "mine", "model": ("knows", "errs"), "grader": "marks", "n": 4, "ranker": "recency", "at_once": 3}
+    base = {"policy": "mine", "model": ("knows", "errs"), "grader": "marks", "n": 4, "at_once": 3}
+    base["history"] = "both?ranker=recency"
     return BonConfig(**{**base, "dataset": str(data), "out": out, **changes})
 
 

@@ -159,7 +159,7 @@ def test_replicas_with_other_weights_are_refused(data: Path, tmp_path: Path) -> 
 
 
 def test_a_driver_that_is_killed_is_resumed(cluster: Any, data: Path, tmp_path: Path) -> None:
-    words = ["--condition", "none", "--condition", "profile", "--batch", "2", "--ranker", "recency", "--k", "5"]
+    words = ["--condition", "none", "--condition", "profile", "--batch", "2", "--history", "both?ranker=recency"]
     spec = f"mine:={fragile.__file__}:Fragile?pause=0.1&folder={tmp_path}"
     command = ["evaluate", "--model", spec, "--dataset", str(data), *words, "--quiet", "--no-cache"]
     engine = ["--engine", f"ray?actors=2&address={cluster.address}"]

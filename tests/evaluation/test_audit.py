@@ -222,10 +222,8 @@ def test_lengths_are_weighed(write_jsonl: Write, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [
-        ({"folds": 1}, BadInput, "folds must be at least 2, not 1"),
         ({"limit": 0}, BadInput, "limit must be at least 1"),
         ({"k": -1}, BadInput, "k must be at least 0"),
-        ({"encoder": "statik"}, UnknownName, "did you mean 'static'"),
         ({"ceiling": "aspect-mach"}, UnknownName, "did you mean 'aspect-match'"),
         ({"ceiling": "aspect-match?encoder"}, BadSpec, "is not key=value"),
         ({"split": "test"}, BadInput, "has no `split` field"),

@@ -69,7 +69,7 @@ def undisturbed(rows: Path) -> tuple[list[dict[str, Any]], bytes, Flaky]:
 
 
 def test_a_model_that_cannot_be_reached_stops_the_run_and_leaves_nothing(rows: Path) -> None:
-    with pytest.raises(Unreachable, match=r"mine: HTTP 401: wrong key; .*--max-fatal 5.*resume"):
+    with pytest.raises(Unreachable, match=r"mine: HTTP 401: wrong key; .*5 or more attempts.*resume"):
         run(rows, Flaky(lambda _: REFUSED))
     assert not (rows.parent / "run").exists()
 
@@ -77,8 +77,6 @@ def test_a_model_that_cannot_be_reached_stops_the_run_and_leaves_nothing(rows: P
 def test_a_few_fatal_failures_between_answers_are_failures_of_their_rows(rows: Path) -> None:
     folder = run(rows, Flaky(lambda n: REFUSED if n % 6 == 0 else None)).folder
     assert {line["failure_kind"] for line in lines(folder)} == {None, "fatal"}
-    with pytest.raises(Unreachable):
-        run(rows, Flaky(lambda n: REFUSED if n % 6 == 0 else None), "strict", max_fatal=1)
 
 
 @pytest.mark.parametrize(("failure", "error"), [(REFUSED, Unreachable), (BROKE, BudgetUsedUp)])
@@ -122,7 +120,7 @@ def test_rows_that_failed_because_of_the_endpoint_are_asked_again(rows: Path, ki
     expected, summary, whole = undisturbed(rows)
     failure = replace(BUSY, kind="transient" if kind == "budget" else kind)
     first = Flaky(lambda n: failure if n in (0, 7, 8, 30) else None)
-    folder = run(rows, first, max_fatal=9).folder
+    folder = run(rows, first).folder
     assert sum(line["failure"] is not None for line in lines(folder)) >= 3
     second = Flaky()
     run(rows, second)
@@ -137,13 +135,13 @@ def test_rows_that_failed_because_of_the_endpoint_are_asked_again(rows: Path, ki
     assert lines(folder) == got
 
 
-def test_failures_of_rows_are_asked_again_only_on_request(rows: Path) -> None:
+def test_failures_of_rows_are_asked_again_only_in_a_fresh_run(rows: Path) -> None:
     refusal = Failure("refused", "I will not.")
     folder = run(rows, Flaky(lambda n: refusal if n == 4 else None)).folder
     quiet, retried = Flaky(), Flaky()
     run(rows, quiet)
     assert not quiet.asked
-    run(rows, retried, retry_failed=True)
+    run(rows, retried, fresh=True)
     assert retried.asked
     assert lines(folder)[4]["failure"] is None
 

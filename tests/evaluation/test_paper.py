@@ -122,7 +122,7 @@ def test_a_prompt_of_ones_own_is_filled_in_one_pass_whichever_names_its_slots_ha
     (tmp_path / "p.txt").write_text(slots + "\n", "utf-8")
     llm = answering(monkeypatch, "Result: A")
     path = write_jsonl([make_row(1, question="Which?", chosen="say {answer_b}", rejected="other")])
-    judged(path, tmp_path / "run", judge_prompt=tmp_path / "p.txt")
+    judged(path, tmp_path / "run", protocol=f"paper?prompt={tmp_path / 'p.txt'}")
     assert [request.chat for request in llm.requests] == [(("user", "Which?|other|say {answer_b}"),)]
 
 
@@ -135,7 +135,7 @@ def test_the_prompts_folder_of_the_paper_gives_both_messages(
     (folder / "pairwise_user.txt").write_text("{question}: {Response_A} or {Response_B}\n", "utf-8")
     llm = answering(monkeypatch, "Result: A")
     path = write_jsonl([make_row(1, question="Which?", chosen="this", rejected="that")])
-    judged(path, tmp_path / "run", judge_prompt=folder)
+    judged(path, tmp_path / "run", protocol=f"paper?prompt={folder}")
     assert [request.chat for request in llm.requests] == [(("system", "Be fair."), ("user", "Which?: that or this"))]
 
 
@@ -154,7 +154,7 @@ def test_a_prompt_that_cannot_work_is_refused_before_anything_is_read(
     if content is not None:
         path.write_text(content, "utf-8")
     with pytest.raises(BadInput, match=re.escape(message)):
-        judged(tmp_path / "no such dataset.jsonl", tmp_path / "run", judge_prompt=path)
+        judged(tmp_path / "no such dataset.jsonl", tmp_path / "run", protocol=f"paper?prompt={path}")
     assert not (tmp_path / "run").exists()
 
 
@@ -180,8 +180,7 @@ def test_what_the_procedure_cannot_honor_is_refused(write_jsonl: Callable[..., P
         ({"seed": 1}, "no choice of seed"),
         ({"model": "judge?llm=scripted/x&max_tokens=9"}, "no choice of max_tokens"),
         ({"model": "classifier?path=x&dtype=fp32"}, "no choice of dtype"),
-        ({"model": "classifier?path=x", "judge_prompt": tmp_path}, "no --model is one"),
-        ({"protocol": "prb", "judge_prompt": tmp_path}, "only be used with --protocol paper"),
+        ({"model": "classifier?path=x", "protocol": f"paper?prompt={tmp_path}"}, "no --model is one"),
     ):
         settings = {"model": ("judge?llm=scripted/x",), "dataset": path, "protocol": "paper", "out": tmp_path / "r"}
         with pytest.raises(BadInput, match=message):

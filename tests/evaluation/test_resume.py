@@ -92,7 +92,7 @@ def test_what_only_changes_the_presentation_may_differ(whole: tuple[EvaluateConf
     ("changes", "says"),
     [
         ({"k": 3}, ["evaluate.k: 5 → 3"]),
-        ({"seed": 7, "ranker": "bm25"}, ["evaluate.seed: 0 → 7", 'evaluate.ranker: "recency" → "bm25"']),
+        ({"seed": 7, "history": "both"}, ["evaluate.seed: 0 → 7", 'evaluate.history: "both?ranker=recency" → "both"']),
         ({"model": ("judge",)}, ['evaluate.model: ["mine","judge"] → ["judge"]']),
         ({"condition": ("none",)}, ['evaluate.condition: ["none","profile","shuffled"] → ["none"]']),
         ({"limit": 3}, ["evaluate.limit: null → 3", "dataset.rows: 6 → 3"]),
@@ -153,7 +153,7 @@ def test_a_folder_in_use_is_refused(whole: tuple[EvaluateConfig, Path]) -> None:
 def child(last: int, name: str, data: Path, out: Path) -> subprocess.CompletedProcess[str]:
     """`prb evaluate` in a process of its own, whose model sends it a signal at its `last` call."""
     conditions = ["--condition", "none", "--condition", "profile", "--condition", "shuffled"]
-    words = ["--dataset", str(data), "--out", str(out), "--ranker", "recency", "--k", "5", "--batch", "2"]
+    words = ["--dataset", str(data), "--out", str(out), "--history", "both?ranker=recency", "--k", "5", "--batch", "2"]
     command = [sys.executable, "-c", CHILD, str(last), name, *words, *conditions]
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=env)

@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 
 import prb as package
 from tests.golden.author import endpoint
-from tests.golden.running import make_row, make_rows, make_twins
+from tests.golden.running import RECENT, make_row, make_rows, make_twins
 from tests.golden.shell import ROOT, Json, Shell, without_clock
 
 TOPICS = ("balcony tomatoes", "sourdough bread", "winter tires", "chess openings", "choir practice", "old maps")
@@ -95,7 +95,7 @@ def train(prb: Shell) -> Json:
 def bon(prb: Shell) -> Json:
     """Best-of-N of a drawn policy, graded two ways, and what a run of it says together with a benchmark run."""
     data = prb.write_rows("rows.jsonl", [*make_twins(1), *make_twins(2), make_row(5), make_row(7)])
-    usual = ("--dataset", data, "--policy", "openai/judge", "--n", 4, "--ranker", "recency", "--seed", 2, "--quiet")
+    usual = ("--dataset", data, "--policy", "openai/judge", "--n", 4, *RECENT, "--seed", 2, "--quiet")
     models = [word for name in ("length", "random", "lexical", "embedding") for word in ("--model", name)]
     with endpoint() as server:
         prb.ok("bon", *usual, *models, "--out", "embedded")

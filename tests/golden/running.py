@@ -9,6 +9,7 @@ from tests.golden.author import endpoint
 from tests.golden.shell import Json, Shell, without_clock
 
 CATEGORIES = ("Lifestyle_and_Personal_Development", "Art_and_Entertainment")
+RECENT = ("--history", "both?ranker=recency")
 RUN = ("config.json", "summary.json", "users.json")
 NOUNS = [f"{a}{b}" for a in ("river", "stone", "paper", "engine", "garden") for b in ("work", "house", "light", "song")]
 
@@ -64,7 +65,8 @@ def evaluate_mirror(prb: Shell) -> Json:
 def evaluate_simulate(prb: Shell) -> Json:
     """Enough people for intervals and tests to be drawn."""
     models = ("--model", "random?seed=3", "--model", "length", "--model", "noisy?model=embedding&sd=0.1")
-    words = ("--dataset", "simulate?persons=48&pairs=4&mirror=true", "--ranker", "bm25", "--seed", 5, "--quiet")
+    data = "simulate?persons=48&pairs=4&mirror=true"
+    words = ("--dataset", data, "--history", "both?ranker=bm25", "--seed", 5, "--quiet")
     reply = prb.ok("evaluate", *models, *words, "--json", "--out", "run")
     return {"stdout": reply.json, **prb.files("run", "config.json", "users.json")}
 
@@ -74,7 +76,7 @@ def evaluate_file(prb: Shell) -> Json:
     data = prb.write_rows("rows.jsonl", make_rows())
     models = ("scripted-judge", "scripted?fail=busy", "lexical")
     named = [word for model in models for word in ("--model", model)]
-    words = ("--orders", "one", "--ranker", "recency", "--k", 2, "--budget", 40, "--seed", 3, "--mask-pii", "on")
+    words = ("--orders", "one", "--history", "both?ranker=recency&budget=40", "--k", 2, "--seed", 3, "--mask-pii", "on")
     conditions = ("--condition", "none", "--condition", "shuffled", "--condition", "oracle")
     prb.ok(
         "evaluate",
@@ -165,7 +167,7 @@ def report(prb: Shell) -> Json:
     """Names of all files, and the data that the pages read."""
     data = prb.write_rows("rows.jsonl", make_rows())
     models = ("--model", "lexical", "--model", "scripted-judge", "--condition", "none", "--condition", "profile")
-    prb.ok("evaluate", "--dataset", data, *models, "--ranker", "recency", "--quiet", "--out", "run")
+    prb.ok("evaluate", "--dataset", data, *models, *RECENT, "--quiet", "--out", "run")
     prb.ok("report", "run", "--quiet")
     prb.ok("report", "run", "--no-texts", "--quiet", "--out", "bare")
     return {
@@ -194,7 +196,7 @@ def audit(prb: Shell) -> Json:
 def correlate(prb: Shell) -> Json:
     lines = ["model,bench,bon,bon_se", *(f"m{n},{n},{(n * 7) % 12},0.{n + 1}" for n in range(12)), "noisy-x,3.5,2,0.4"]
     (prb.folder / "table.csv").write_text("\n".join(lines), "utf-8")
-    words = ("--bench", "bench", "--downstream", "bon", "--draws", 500, "--seed", 4, "--quiet", "--out", "out")
+    words = ("--bench", "bench", "--downstream", "bon", "--quiet", "--out", "out")
     prb.ok("correlate", "table.csv", *words)
     table = (prb.folder / "out/table.md").read_text("utf-8").splitlines()
     return {**prb.files("out", "correlation.json"), "table.md": table}

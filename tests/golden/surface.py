@@ -66,7 +66,7 @@ def flags(prb: Shell) -> Json:
         subs = re.search(r"\{(\w+(?:,\w+)+)\} …", prb.ok(verb, "--help").out.splitlines()[0])
         named = ["light", "reward-model"] if verb == "train" else subs[1].split(",") if subs else [""]
         commands += [f"{verb} {sub}".strip() for sub in named]
-    return {command: read_help(prb.ok(*command.split(), "--help").out) for command in commands}
+    return {command: read_help(prb.ok(*command.split(), "--help-all").out) for command in commands}
 
 
 def read_help(text: str) -> Json:

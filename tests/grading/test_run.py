@@ -331,11 +331,9 @@ def test_a_wrong_key_from_the_start_leaves_no_folder(data: str, tmp_path: Path) 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("kind", "retry_failed", "again"), [("transient", False, 2), ("row", False, 0), ("row", True, 2)]
-)
+@pytest.mark.parametrize(("kind", "fresh", "again"), [("transient", False, 2), ("row", False, 0), ("row", True, 10)])
 def test_answers_that_failed_are_graded_again(
-    data: str, tmp_path: Path, kind: FailureKind, retry_failed: bool, again: int
+    data: str, tmp_path: Path, kind: FailureKind, fresh: bool, again: int
 ) -> None:
     config = GradeConfig(grader="mine", dataset=data, validate=True, out=tmp_path / "run", batch=4)
     whole = grade(config, grader=Recording(), out=tmp_path / "whole").summary
@@ -343,7 +341,7 @@ def test_answers_that_failed_are_graded_again(
     with pytest.raises(TooManyFailures, match=r"mine: 1 of 5 failed \(2 × lost\)"):
         check_failures(first, 0.1)
     grader = Recording()
-    mended = grade(config, grader=grader, retry_failed=retry_failed).summary
+    mended = grade(config, grader=grader, fresh=fresh).summary
     assert len(grader.asked) == again
     assert (mended == whole) == bool(again)
     assert len(lines(tmp_path / "run")) == 10

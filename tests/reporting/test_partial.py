@@ -15,7 +15,7 @@ from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
 from prb.reporting.gather import is_under_way, read_partial
-from prb.reporting.site import ReportConfig, report, report_summaries
+from prb.reporting.site import POLL, ReportConfig, report, report_summaries
 from tests.conftest import make_twins
 from tests.reporting.sites import data_of
 from tests.runs import by_length, names, settings
@@ -46,16 +46,16 @@ def half_done(data: Path, folder: Path, rows: int) -> Path:
     return folder
 
 
-def test_without_the_flag_a_run_under_way_is_refused(data: Path, tmp_path: Path) -> None:
+def test_numbers_alone_of_a_run_under_way_are_refused(data: Path, tmp_path: Path) -> None:
     run = half_done(data, tmp_path / "run", 4)
     with pytest.raises(BadInput, match="is not finished"):
-        report(ReportConfig(runs=(run,)))
+        report_summaries(ReportConfig(runs=(run,)))
     assert is_under_way(run)
 
 
 def test_the_first_model_is_shown_on_the_rows_it_has_done(data: Path, tmp_path: Path) -> None:
     run = half_done(data, tmp_path / "run", 4)
-    index = report(ReportConfig(runs=(run,), partial=True, out=tmp_path / "site"))
+    index = report(ReportConfig(runs=(run,), out=tmp_path / "site"))
     (dataset,) = data_of(tmp_path / "site", "site")["datasets"]
     assert [model["name"] for model in dataset["models"]] == ["first"]
     page = index.read_text("utf-8")
@@ -67,7 +67,7 @@ def test_the_first_model_is_shown_on_the_rows_it_has_done(data: Path, tmp_path: 
 
 def test_the_table_of_progress_fits_a_phone(data: Path, tmp_path: Path, visit: Any) -> None:
     run = half_done(data, tmp_path / "run", 4)
-    report(ReportConfig(runs=(run,), partial=True, out=tmp_path / "site"))
+    report(ReportConfig(runs=(run,), out=tmp_path / "site"))
     window = visit(tmp_path / "site", width=390)
     window.assert_quiet()
     window.assert_fits()
@@ -81,8 +81,6 @@ def test_numbers_so_far_are_those_of_a_run_on_these_rows(data: Path, write_jsonl
     whole = evaluate(settings(short, tmp_path / "short", model=("first",)), models=MODELS).summary
     assert part.summary.as_json()["results"] == whole["results"]
     assert part.summary.as_json()["contrasts"] == whole["contrasts"]
-    (summary,) = report_summaries(ReportConfig(runs=(tmp_path / "run",), partial=True))
-    assert summary == part.summary.as_json()
 
 
 def test_finished_models_are_shown_in_full_and_the_next_one_as_progress(data: Path, tmp_path: Path) -> None:
@@ -96,10 +94,8 @@ def test_finished_models_are_shown_in_full_and_the_next_one_as_progress(data: Pa
 def test_a_site_can_wait_for_the_first_rows(data: Path, tmp_path: Path) -> None:
     run = half_done(data, tmp_path / "run", 2)
     (run / "outcomes.jsonl").write_bytes(b"")
-    index = report(ReportConfig(runs=(run,), partial=True, out=tmp_path / "site"))
+    index = report(ReportConfig(runs=(run,), out=tmp_path / "site"))
     assert "Nothing can be shown yet." in index.read_text("utf-8")
-    with pytest.raises(BadInput, match="has finished no rows yet"):
-        report_summaries(ReportConfig(runs=(run,), partial=True))
 
 
 def test_a_line_that_is_just_being_written_is_not_counted(data: Path, tmp_path: Path) -> None:
@@ -134,8 +130,8 @@ def test_watching_rebuilds_as_lines_arrive_and_ends_with_the_run(
         evaluate(settings(data, run, model=tuple(MODELS), batch=2), models=MODELS)
 
     monkeypatch.setattr("prb.reporting.gather.time.sleep", resume)
-    index = report(ReportConfig(runs=(run,), watch=True, every=0.5, out=site))
-    assert seen == [(0.5, True)]
+    index = report(ReportConfig(runs=(run,), watch=True, out=site))
+    assert seen == [(POLL, True)]
     assert "Under way" not in index.read_text("utf-8")
     (dataset,) = data_of(site, "site")["datasets"]
     assert [model["name"] for model in dataset["models"]] == ["first", "second"]

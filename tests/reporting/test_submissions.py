@@ -40,10 +40,20 @@ def board(made: Path, tmp_path: Path) -> Callable[..., Leaderboard]:
     shutil.copytree(made / "runs", tmp_path / "runs")
 
     def call(**changes: Any) -> Leaderboard:
-        config = {"dataset": str(made / "rows.jsonl"), "ranker": "recency", "k": 5, **changes}
-        return leaderboard(LeaderboardConfig(submissions=tmp_path / "runs", out=tmp_path / "site", **config))
+        own = {name: changes.pop(name) for name in ("publish", "strict") if name in changes}
+        reference = reference_run(tmp_path, **{"dataset": str(made / "rows.jsonl"), **changes})
+        config = LeaderboardConfig(submissions=tmp_path / "runs", config=reference, out=tmp_path / "site", **own)
+        return leaderboard(config)
 
     return call
+
+
+def reference_run(folder: Path, **settings: Any) -> Path:
+    """A config.json with settings that all submissions must have."""
+    usual = {"history": "both?ranker=recency", "k": 5, "condition": ["none", "profile", "shuffled"]}
+    path = folder / "reference.json"
+    path.write_bytes(orjson.dumps({"evaluate": {**usual, **settings}}))
+    return path
 
 
 def forge(folder: Path, name: str, change: Callable[[Any], Any]) -> None:
@@ -136,7 +146,7 @@ def test_a_forged_submission_is_refused(
         ({"k": 7}, "it was run with other settings: k is 5, not 7"),
         (
             {"seed": 1, "history": "posts"},
-            "it was run with other settings: history is both, not posts; seed is 0, not 1",
+            "it was run with other settings: history is both?ranker=recency, not posts; seed is 0, not 1",
         ),
         ({"limit": 4}, "it has 7 rows, the leaderboard has 4"),
         ({"condition": ("oracle",)}, "it lacks the condition oracle"),
@@ -265,11 +275,9 @@ def test_a_model_that_fails_on_the_hard_rows_is_refused(made: Path, tmp_path: Pa
     data = made / "rows.jsonl"
     shy = ScriptedScorer(lambda ask: Failure("busy") if "number 2" in ask.query.question else by_length(ask))
     evaluate(settings(data, tmp_path / "runs" / "shy"), models={"mine": shy})
-    config = LeaderboardConfig(
-        submissions=tmp_path / "runs", out=tmp_path / "site", dataset=str(data), ranker="recency", k=5
-    )
+    reference = reference_run(tmp_path, dataset=str(data))
     with pytest.raises(NotAccepted) as failed:
-        leaderboard(config)
+        leaderboard(LeaderboardConfig(submissions=tmp_path / "runs", config=reference, out=tmp_path / "site"))
     assert "mine under none" in failed.value.result.refused["shy"]
 
 

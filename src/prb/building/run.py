@@ -47,7 +47,7 @@ from prb.building.stages import (
 from prb.data.convert import convert
 from prb.data.publish import HUB, CardText, write_folder
 from prb.data.source import MemorySource
-from prb.failures import breaking, refuse_failures, share_problem, unanswered
+from prb.failures import refuse_failures, share_problem, unanswered
 from prb.llm import LLM, check_llm
 from prb.progress import SILENT, Progress
 from prb.prompts import load
@@ -83,11 +83,10 @@ def build(
     # a folder belongs to one input; all else may change, since replies are looked up by content
     identity = {"build": {"input": config.input}}
     with (
-        RunFolder(config.out, identity),
-        open_replies(config.out, progress, cache=config.cache, retry_failed=config.retry_failed) as replies,
-        breaking(config.max_fatal) as breaker,
+        RunFolder(config.out, identity, fresh=config.fresh),
+        open_replies(config.out, progress, cache=config.cache) as replies,
     ):
-        ledger = Ledger(config=config, llms=llms, replies=replies, given=given, breaker=breaker, progress=progress)
+        ledger = Ledger(config=config, llms=llms, replies=replies, given=given, progress=progress)
         return Finished(config.out, asdict(Pipeline(BuildContext(ledger), records, rejects).run()))
 
 

@@ -88,7 +88,9 @@ def run(args: list[str]) -> int:
 
 
 def _dispatch(args: list[str]) -> None:
-    if not args or args[0] in ("-h", "--help"):
+    if "--quiet" in args:  # also before the verb
+        args = [*(word for word in args if word != "--quiet"), "--quiet"]
+    if not args or args[0] in ("-h", "--help", "--quiet"):
         print(usage())
     elif args[0] == "--version":
         from prb import __version__

@@ -14,9 +14,6 @@ from prb.config import Settings, config
 class CacheStatsConfig(Settings):
     """Show what the cache of model outputs holds, by model."""
 
-    json: bool = False
-    """Print as JSON."""
-
 
 @config
 class CacheClearConfig(Settings):

@@ -29,8 +29,6 @@ class CheckConfig(Settings):
     """What the rows are."""
     strict: bool = False
     """Warnings count as errors."""
-    json: bool = False
-    """Print the problems as JSON."""
 
 
 @config
@@ -39,8 +37,6 @@ class StatsConfig(Settings):
 
     dataset: Dataset = "mirror"
     """A name, a file, a folder, or hub:owner/name."""
-    json: bool = False
-    """Print as JSON."""
 
 
 @config
@@ -53,8 +49,6 @@ class ShowConfig(Settings):
     """Id of the row."""
     condition: Condition | None = None
     """Print the prompt a model reads under this condition instead."""
-    json: bool = False
-    """Print the row, or the prompt, as JSON."""
 
 
 @config
@@ -81,8 +75,6 @@ class PushConfig(Settings):
     """Markdown file for the card: a heading, what the rows are, how they were made. Default: the dataset's own card."""
     private: bool = True
     """A new repository on the hub can be seen by its owner only; --no-private publishes it."""
-    quiet: bool = False
-    """Show no progress."""
 
 
 def command(args: Sequence[str]) -> None:

@@ -14,9 +14,6 @@ from prb.config import Positional, Settings, config
 class ListConfig(Settings):
     """Every reward model by name with its options, the weights that can be pulled, and known checkpoints."""
 
-    json: bool = False
-    """Print as JSON."""
-
 
 @config
 class PullConfig(Settings):

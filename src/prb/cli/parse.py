@@ -35,24 +35,32 @@ Argument = tuple[list[str], dict[str, Any]]
 
 def parse(config: type[C], args: Sequence[str], command: str) -> C:
     """The config that a command line describes; `--config FILE` supplies what no flag does."""
+    everything = "--help-all" in args
     parser = Parser(f"prb {command}", config.__doc__ or "")
     fields: dict[str, FieldInfo] = config.__pydantic_fields__  # type: ignore[attr-defined]
     groups: dict[type, tuple[str, list[Argument]]] = {}
+    hidden = 0
     for name, field in fields.items():
         home = next(cls for cls in config.__mro__ if name in vars(cls).get("__annotations__", {}))
         title = "options" if home is config else (home.__doc__ or "").rstrip(".").lower()
         described = home.__pydantic_fields__[name].description or ""  # type: ignore[attr-defined]
-        groups.setdefault(home, (title, []))[1].append(_argument(name, field, described))
+        words, options = _argument(name, field, described)
+        if home is Settings or (_flag(field).rare and not everything):
+            hidden += home is not Settings
+            options["help"] = argparse.SUPPRESS
+        groups.setdefault(home, (title, []))[1].append((words, options))
     for title, arguments in sorted(groups.values(), key=lambda group: group[0] != "options"):
         parser.add_group(title, arguments)
-    source = {"type": Path, "metavar": "PATH", "help": "Take settings from a config.json or a run folder."}
-    parser.add_group(
-        "more", [(["--config"], source), (["-h", "--help"], {"action": "help", "help": "Show this help."})]
-    )
+    if config.from_file:
+        source = {"type": Path, "metavar": "PATH", "help": "Take settings from a config.json or a run folder."}
+        source["help"] = source["help"] if everything else argparse.SUPPRESS
+        hidden += not everything
+        parser.add_group("settings", [(["--config"], source)])
+    parser.end(hidden)
     either = [name for name, field in fields.items() if _flag(field).either]
     values = vars(parser.parse_intermixed_args(_positional_first(args, either)))
     given = {name: None if value is NOTHING else value for name, value in values.items() if value is not None}
-    path = given.pop("config", None)
+    path = given.pop("config", None) if config.from_file else None
     saved = read_config(path, config) if path else {}
     for name, value in saved.items():
         for text in value if isinstance(value, (list, tuple)) else (value,):
@@ -75,7 +83,9 @@ def _positional_first(args: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _flag(field: FieldInfo) -> Flag:
-    return next((item for item in field.metadata if isinstance(item, Flag)), Flag())
+    """What the marks of a field say together: `Rare[Repeated[str]]` is both."""
+    marks = [item for item in field.metadata if isinstance(item, Flag)]
+    return Flag(**{name: any(getattr(mark, name) for mark in marks) for name in Flag.__dataclass_fields__})
 
 
 def _argument(name: str, field: FieldInfo, description: str) -> Argument:
@@ -86,7 +96,8 @@ def _argument(name: str, field: FieldInfo, description: str) -> Argument:
     metavar = "{" + ",".join(values) + "}" if values else METAVARS.get(kinds[0], "TEXT")
     options: dict[str, Any] = {"help": _help(field, flag, description), "default": None, "metavar": metavar}
     if kinds[0] is bool:
-        options = {"help": options["help"], "default": None, "action": argparse.BooleanOptionalAction}
+        switch = argparse.BooleanOptionalAction if field.default is True else Switch
+        options = {"help": options["help"], "default": None, "action": switch}
     if flag.once:
         options["action"] = Once
     if NoneType in _members(field.annotation):
@@ -145,12 +156,19 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+class Switch(argparse.BooleanOptionalAction):
+    """Off unless given: `--no-…` is understood, to overrule a file, but not shown."""
+
+
 class HelpFormatter(argparse.HelpFormatter):
     """As wide as the terminal; what is piped is not wrapped."""
 
     def __init__(self, prog: str) -> None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
         super().__init__(prog, max_help_position=FLAG_COLUMN, width=width)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        return action.option_strings[0] if isinstance(action, Switch) else super()._format_action_invocation(action)
 
 
 class Parser(argparse.ArgumentParser):
@@ -176,6 +194,12 @@ class Parser(argparse.ArgumentParser):
                 shown = {"?": "[{}]", "+": "{}…", "*": "[{}…]"}.get(options["nargs"], "{}")
                 self._positionals_shown.append(shown.format(options["metavar"]))
             group.add_argument(*words, **options)
+
+    def end(self, hidden: int) -> None:
+        """`--help`; `--help-all` if it has more to say."""
+        more = f"`{self.prog} --help-all` lists {hidden} more settings. " if hidden else ""
+        self.add_argument("-h", "--help", "--help-all", action="help", help=argparse.SUPPRESS)
+        self.epilog = f"{more}Every command takes --json (the result as JSON) and --quiet (no progress)."
 
     def format_help(self) -> str:
         return f"usage: {' '.join([self.prog, *self._positionals_shown])} [options]\n\n{super().format_help().lstrip()}"

@@ -58,7 +58,7 @@ from prb.engine.executors import Executor, given, open_executor
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS, Planner
-from prb.failures import Breaker, FailureConfig, breaking, refuse_failures, share_problem
+from prb.failures import Breaker, FailureConfig, refuse_failures, share_problem
 from prb.grading import (
     GRADERS,
     Grader,
@@ -196,15 +196,14 @@ def best_of_n(
     folder = config.folder(f"bon-{pool.fingerprint[:8] + '-' if pool else ''}{Path(config.dataset).name}")
     with (
         open_executor(config.engine) as executor,
-        RunFolder(folder, identity) as run,
-        open_replies(folder, progress, cache=config.cache, retry_failed=config.retry_failed) as replies,
-        breaking(config.max_fatal) as breaker,
+        RunFolder(folder, identity, fresh=config.fresh) as run,
+        open_replies(folder, progress, cache=config.cache) as replies,
     ):
         progress.begin(f"loading {config.grader}")
         make = partial(given, grader) if grader else partial(make_grader, config.grader)
         grader = executor.load(make, config.grader)
         run.confirm_model(GRADER + config.grader, grader.fingerprint)
-        job = BestOfN(config, dataset, pairs, planner, run, executor, replies, breaker, progress)
+        job = BestOfN(config, dataset, pairs, planner, run, executor, replies, Breaker(), progress)
         samples = job.take(pool) if pool else job.sample(policy)
         scores = {spec: job.score(spec, models or {}, samples) for spec in job.models(models or {})}
         # Ray holds one model at a time

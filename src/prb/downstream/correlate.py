@@ -16,14 +16,13 @@ from fnmatch import fnmatchcase
 from itertools import combinations
 from math import comb
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 import numpy as np
-from pydantic import Field, model_validator
 
 from prb import __version__
-from prb.config import Condition, Count, Name, OutputConfig, Place, Positional, Seed, Words, config
+from prb.config import Condition, Count, Name, OutputConfig, Place, Positional, Rare, Words, config
 from prb.downstream.bon import trust
 from prb.downstream.candidates import GRADES, SAMPLES, SCORES, STAGES, read_stage
 from prb.downstream.ppo import ANSWERS, read_answers
@@ -42,7 +41,10 @@ Measure = Literal["spearman", "kendall", "weighted_kendall", "pearson", "ndcg", 
 MIN_TO_RESAMPLE = 10
 """Fewer models than this are too few to resample models."""
 MIN_FOR_WILLIAMS = 20
-TARGET_POWER = 0.8
+TARGET_POWER, TRUE_RHO = 0.8, 0.5
+"""How often a study should detect which true rank correlation."""
+DRAWS, SEED = 20_000, 0
+"""Random orders where there are too many to enumerate (more than 9 models), and what fixes them."""
 
 
 @config
@@ -50,6 +52,7 @@ class CorrelateConfig(OutputConfig):
     """Does a benchmark's ranking of reward models predict downstream? From a table, or from run folders."""
 
     verb: ClassVar[str] = "correlate"
+    from_file: ClassVar[bool] = False
     presentation: ClassVar[frozenset[str]] = frozenset({"format"})
 
     table: Positional[Place | None] = None
@@ -58,34 +61,22 @@ class CorrelateConfig(OutputConfig):
     """Columns with benchmark scores (default: all others), or run folders of `prb evaluate`."""
     downstream: Words[Name] = ()
     """Columns with downstream scores, or run folders of `prb bon` and `prb ppo`."""
-    name: str | None = None
+    name: Rare[str | None] = None
     """The column of model names; default: `model`, else the first column of text."""
-    condition: Condition | None = None
+    condition: Rare[Condition | None] = None
     """Which condition of the benchmark runs; default: profile, else their first."""
     best_of: Count | None = None
     """Which k of best-of-k; default: N."""
     measure: Words[Measure] = ()
     """spearman, kendall, weighted_kendall, pearson, ndcg, rbo, regret; sentences are about the first. Default: all."""
-    constructed: Words[Name] = ("noisy*",)
+    constructed: Rare[Words[Name]] = ("noisy*",)
     """Names (with *) of models constructed to be good or bad; all results are given with and without them."""
-    missing: Literal["error", "drop"] = "error"
+    missing: Rare[Literal["error", "drop"]] = "error"
     """What to do with models that lack a score."""
-    rho: Annotated[float, Field(gt=-1, lt=1)] = 0.5
-    """The true rank correlation that power is computed for."""
-    draws: Annotated[int, Field(ge=100)] = 20_000
-    """Random orders where there are too many to enumerate (more than 9 models)."""
-    seed: Seed = 0
-    """Fixes all draws."""
     out: Place | None = None
     """Folder for correlation.json, table.md, table.tex and scatter.svg."""
     format: Literal["table", "markdown", "latex"] = "table"
     """How to print."""
-
-    @model_validator(mode="after")
-    def check_rho(self) -> Self:
-        if self.rho == 0:
-            raise BadInput("rho must not be 0: there is no power to detect it")
-        return self
 
 
 @dataclass
@@ -170,9 +161,7 @@ def read_scores(config: CorrelateConfig) -> Scores:
     files = [name for name in (*config.bench, *config.downstream) if Path(name).is_file()]
     if files:
         raise BadInput(f"{files[0]} is not a run folder; a table comes first: prb correlate {files[0]} …")
-    return read_runs(
-        config.bench, config.downstream, condition=config.condition, best_of=config.best_of, seed=config.seed
-    )
+    return read_runs(config.bench, config.downstream, condition=config.condition, best_of=config.best_of, seed=SEED)
 
 
 def _as_dict(column: ScoreColumn) -> dict[str, Any]:
@@ -189,26 +178,26 @@ def _one_set(name: str, scores: Scores, config: CorrelateConfig, progress: Progr
         cell
         for target in scores.downstream
         for bench in scores.bench
-        for cell in _correlations(bench, target, measures, config, progress)
+        for cell in _correlations(bench, target, measures, progress)
     ]
     comparisons = [
-        row for target in scores.downstream for row in _comparisons(scores.bench, target, measures, config, progress)
+        row for target in scores.downstream for row in _comparisons(scores.bench, target, measures, progress)
     ]
     _correct(correlations)
     _correct(comparisons)
-    reached = power(config.rho, n, seed=config.seed)
-    needed = models_needed(config.rho, target=TARGET_POWER, seed=config.seed)
-    return ModelSet(name, n, None, correlations, comparisons, Power(config.rho, reached, TARGET_POWER, needed))
+    reached = power(TRUE_RHO, n, seed=SEED)
+    needed = models_needed(TRUE_RHO, target=TARGET_POWER, seed=SEED)
+    return ModelSet(name, n, None, correlations, comparisons, Power(TRUE_RHO, reached, TARGET_POWER, needed))
 
 
 def _correlations(
-    bench: ScoreColumn, target: ScoreColumn, measures: Sequence[str], config: CorrelateConfig, progress: Progress
+    bench: ScoreColumn, target: ScoreColumn, measures: Sequence[str], progress: Progress
 ) -> Iterator[Agreement]:
     x, y = bench.values, target.values
-    models = resampled(x, y, seed=config.seed) if len(x) >= MIN_TO_RESAMPLE else None
-    noise = _remeasured(bench, target, config.seed)
+    models = resampled(x, y, seed=SEED) if len(x) >= MIN_TO_RESAMPLE else None
+    noise = _remeasured(bench, target, SEED)
     for name in measures:
-        test = permutation_p(name, x, y, seed=config.seed, draws=config.draws)
+        test = permutation_p(name, x, y, seed=SEED, draws=DRAWS)
         yield Agreement(
             bench=bench.name,
             downstream=target.name,
@@ -243,7 +232,6 @@ def _comparisons(
     bench: Sequence[ScoreColumn],
     target: ScoreColumn,
     measures: Sequence[str],
-    config: CorrelateConfig,
     progress: Progress,
 ) -> Iterator[Comparison]:
     """Two benchmarks against the same target. The swap test works on ranks; for Pearson's correlation there is
@@ -252,7 +240,7 @@ def _comparisons(
     for first, second in combinations(bench, 2):
         for name in measures:
             if name != "pearson":
-                swap = swap_p(name, first.values, second.values, y, seed=config.seed, draws=config.draws)
+                swap = swap_p(name, first.values, second.values, y, seed=SEED, draws=DRAWS)
                 test, p, exact = "swap", swap.p, swap.exact
             elif len(y) >= MIN_FOR_WILLIAMS:
                 test, p, exact = "williams", williams(first.values, second.values, y), False

@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeVar
 from prb import __version__
 from prb.config import Count, NonNegative, Positive, Size
 from prb.errors import BadInput, PrbError, Unreachable, explain_import, first_line
-from prb.failures import MAX_FATAL, RESUME, ask_model, breaking
+from prb.failures import RESUME, ask_model
 from prb.registry import Registry
 from prb.types import Failure
 
@@ -122,8 +122,7 @@ class WorkerError:
 class Replica:
     """What a Ray actor holds. A restarted actor makes the model again."""
 
-    def __init__(self, packed: bytes, folder: str, environment: Mapping[str, str], max_fatal: int) -> None:
-        self._max_fatal = max_fatal
+    def __init__(self, packed: bytes, folder: str, environment: Mapping[str, str]) -> None:
         self._reseeded: dict[int | None, Any] = {}
         self._info: ModelInfo | WorkerError
         try:
@@ -151,12 +150,11 @@ class Replica:
         if isinstance(self._info, WorkerError):
             return self._info, None
         try:
-            with breaking(self._max_fatal):
-                if seed not in self._reseeded:
-                    self._reseeded[seed] = self._reseeded[None].reseeded(seed)
-                model = self._reseeded[seed]
-                texts = method == "texts"  # one matrix, not a list
-                return self._info, model.texts(batch) if texts else ask_model(model, method, batch)
+            if seed not in self._reseeded:
+                self._reseeded[seed] = self._reseeded[None].reseeded(seed)
+            model = self._reseeded[seed]
+            texts = method == "texts"  # one matrix, not a list
+            return self._info, model.texts(batch) if texts else ask_model(model, method, batch)
         except Exception as error:
             return self._info, WorkerError.of(error)
 
@@ -287,7 +285,7 @@ class RayExecutor:
             scheduling_strategy="SPREAD",
         )
         here = str(Path.cwd())
-        self._actors = [remote.remote(packed, here, environment, MAX_FATAL) for _ in range(count)]
+        self._actors = [remote.remote(packed, here, environment) for _ in range(count)]
         replicas = Replicas(self._ray, self._actors, name)
         return StandIn.of(replicas) if replicas.info.methods else make()  # type: ignore[return-value]
 

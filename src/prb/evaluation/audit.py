@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import msgspec
 import numpy as np
-from pydantic import Field
 
 from prb import __version__
-from prb.config import DataConfig, Donors, MaskingConfig, Name, OutputConfig, PositionalOrFlag, Seed, Size, config
+from prb.config import DataConfig, Donors, MaskingConfig, Name, OutputConfig, PositionalOrFlag, Rare, Seed, Size, config
 from prb.data.load import Dataset, Users, load
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.config import EvaluateConfig
@@ -148,6 +147,8 @@ def between_splits(here: Sequence[Pair], there: Sequence[Pair], encoder: Encoder
 FLOORS = ("length", "lexical", "embedding")
 STRENGTH = 1e-3
 """Of the learner's fit: its features are many and its pairs few."""
+ENCODER, FOLDS = "static", 5
+"""Of the learner, and the parts of its cross-validation."""
 SHOWN = 20
 LEVEL = 0.05
 MUCH = 0.6
@@ -159,18 +160,15 @@ class AuditConfig(OutputConfig, FailureConfig, MaskingConfig, DataConfig):
     """How much of a benchmark needs the user: for any set of chosen/rejected pairs."""
 
     verb: ClassVar[str] = "audit"
+    from_file: ClassVar[bool] = False
 
     dataset: PositionalOrFlag[Name] = "mirror"
     """A name, a file, a folder, or hub:owner/name."""
     ceiling: Name = "aspect-match"
     """The model that reads the rubric (condition oracle): `aspect-match?encoder=minilm`, or an LLM judge."""
-    encoder: Name = "static"
-    """Encoder of the user-blind learner."""
-    k: Size = 10
+    k: Rare[Size] = 10
     """How many posts the floors are shown."""
-    folds: Annotated[int, Field(ge=2)] = 5
-    """Parts of the learner's cross-validation."""
-    seed: Seed = 0
+    seed: Rare[Seed] = 0
     """Fixes folds and resampling."""
 
 
@@ -180,7 +178,7 @@ def audit(
     """Run or resume; `models` may hold a reader of your own under the name `config.ceiling`."""
     if config.ceiling not in (models or {}):
         MODELS.check(Spec.parse(config.ceiling))
-    encoder = ENCODERS.make(config.encoder)
+    encoder = ENCODERS.make(ENCODER)
     default = _evaluation(config, (*FLOORS, config.ceiling), "profile").folder(Path(config.dataset).name)
     folder = config.out or default.with_name(f"audit-{default.name}")
     progress.begin(f"checking {config.dataset}")
@@ -200,7 +198,7 @@ def audit(
         if blind:
             gap = difference(reader.credit, blind_credits, rows.clusters, seed=config.seed)
             learner = rows.estimate(blind_credits, blind_credits - 0.5)
-            headroom = room_above(gap, learner, config.folds).as_dict()
+            headroom = room_above(gap, learner, FOLDS).as_dict()
     scores = {name: rows.share(column) for name, column in floors.items()}
     result = {
         "prb": __version__,
@@ -234,7 +232,7 @@ def check_failures(result: Mapping[str, Any], max_failed: float) -> None:
 
 
 def _evaluation(config: AuditConfig, models: Sequence[str], condition: Literal["profile", "oracle"]) -> EvaluateConfig:
-    names = ("dataset", "split", "limit", "k", "seed", "skip_bad", "mask_pii", "max_fatal", "retry_failed")
+    names = ("dataset", "split", "limit", "k", "seed", "skip_bad", "mask_pii", "cache", "fresh")
     same = {name: getattr(config, name) for name in names}
     return EvaluateConfig(model=tuple(models), condition=(condition,), **same)
 
@@ -284,7 +282,7 @@ def _learn_blind(
     asked = {pair.question: n for n, pair in enumerate(pairs)}
     names = list(asked)
     near = [(names[i], names[j]) for i, j in near_duplicates(features.questions[list(asked.values())])]
-    folds = fold_groups(clusters, [pair.question for pair in pairs], near, least=2 * config.folds)
+    folds = fold_groups(clusters, [pair.question for pair in pairs], near, least=2 * FOLDS)
     if folds is None:
         return None, np.array([])
     groups, grouped_by = folds
@@ -295,13 +293,13 @@ def _learn_blind(
     }
     credits: dict[str, Floats] = {}
     for name, sides in views.items():
-        margins = blind_margins(*sides, groups, folds=config.folds, strength=STRENGTH, seed=config.seed)
+        margins = blind_margins(*sides, groups, folds=FOLDS, strength=STRENGTH, seed=config.seed)
         assert margins is not None
         credits[name] = np.array(credits_of(margins))
         progress.advance()
     # credits stand in for margins, whose last digits depend on the order of a matrix product
     estimates = {name: rows.estimate(values, values - 0.5) for name, values in credits.items()}
-    shares = {name: widened(estimate, config.folds).as_dict() for name, estimate in estimates.items()}
+    shares = {name: widened(estimate, FOLDS).as_dict() for name, estimate in estimates.items()}
     about = {"groups": len(set(groups)), "grouped_by": grouped_by, "features": f"{encoder.fingerprint}, words, style"}
     return {**shares, **about}, credits["question_and_answer"]
 

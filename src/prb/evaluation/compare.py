@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from prb.config import Place, Positional, Seed, Settings, config
+from prb.config import Place, Positional, Settings, config
 from prb.errors import BadInput
 from prb.evaluation.outcomes import Outcomes, read_outcomes
 from prb.runs import SUMMARY, read_result
@@ -17,6 +17,8 @@ from prb.stats.paired import correct, difference, flip_rate
 
 Cell = tuple[str, str]
 """Model and condition."""
+SEED = 0
+"""Fixes the draws where there are too many clusters to enumerate."""
 
 
 @config
@@ -33,10 +35,6 @@ class CompareConfig(Settings):
     """Which model of the first run."""
     model_b: str | None = None
     """Which model of the second run."""
-    seed: Seed = 0
-    """Fixes the draws where there are too many clusters to enumerate."""
-    json: bool = False
-    """Print the comparison as JSON."""
 
 
 def compare(config: CompareConfig) -> dict[str, Any]:
@@ -50,8 +48,7 @@ def compare(config: CompareConfig) -> dict[str, Any]:
     summaries = [read_result(folder, SUMMARY) for folder in (config.run_a, config.run_b)]
     exact_a, exact_b = ({_cell(row) for row in s["results"] if is_exact(row["accuracy"])} for s in summaries)
     rows = [
-        _compare_cells(left, right, a, b, config.seed, exact=left in exact_a and right in exact_b)
-        for left, right in matches
+        _compare_cells(left, right, a, b, SEED, exact=left in exact_a and right in exact_b) for left, right in matches
     ]
     if not any(row["n"] for row in rows):
         raise BadInput(f"nothing to compare: no row was answered in both {config.run_a} and {config.run_b}")

@@ -77,18 +77,19 @@ class QueryBuilder:
         count_trained: bool = False,
     ) -> Self:
         """The builder of a run for one `reader`: a model, a policy or a grader."""
+        shown = config.shown
         return cls(
             trained_on=trained_on,
             count_trained=count_trained,
-            rank=ranker(config.ranker),
+            rank=ranker(shown.ranker),
             planner=planner,
             users=dataset.users,
             k=config.k,
-            k_choices=config.k_choices,
-            history=config.history,
-            budget=config.budget,
+            k_choices=shown.choices,
+            history=shown.kind,
+            budget=shown.budget,
             seed=seed,
-            donors=config.donors,
+            donors=shown.donors,
             mask=config.masks(reader),
             mask_for_planner=config.masks(planner),
         )

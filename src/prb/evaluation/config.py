@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from prb.config import (
     Condition,
@@ -13,17 +15,18 @@ from prb.config import (
     EngineConfig,
     Name,
     OutputConfig,
-    Place,
+    PositionalOrFlag,
+    Rare,
     Repeated,
     Seed,
     UserConfig,
     config,
 )
 from prb.data.load import Shard
-from prb.errors import BadInput
+from prb.errors import BadInput, unknown
 from prb.failures import FailureConfig
 from prb.hooks import HookConfig
-from prb.registry import split_alias
+from prb.registry import Spec, split_alias, typed_options
 
 DEFAULT_CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled", "oracle")
 DEFAULT_MODELS = ("random", "length", "constant", "lexical", "embedding", "aspect-match")
@@ -33,6 +36,27 @@ RECORDED_MODELS = {"test": (PERSONAL, READER), "hard": (READER,)}
 Added to the defaults, so that a first table shows what is possible."""
 
 
+@dataclass(frozen=True)
+class Paper:
+    """`--protocol 'paper?prompt=PATH'`."""
+
+    prompt: Path | None = None
+
+
+def _protocol(text: str) -> Paper | None:
+    spec = Spec.parse(text)
+    if spec.name == "paper":
+        return Paper(**typed_options(Paper, spec, "protocol"))
+    if text != "prb":
+        raise unknown("protocol", text, ("prb", "paper"))
+    return None
+
+
+def _known_protocol(text: str) -> str:
+    _protocol(text)
+    return text
+
+
 @config
 class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, UserConfig, DataConfig):
     """Score reward models on a personalized benchmark. Without arguments: the embedded benchmark and models."""
@@ -40,30 +64,28 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     verb: ClassVar[str] = "evaluate"
     presentation: ClassVar[frozenset[str]] = frozenset({"require", "full"})
 
+    dataset: PositionalOrFlag[Name] = "mirror"
+    """A name, a file, a folder, or hub:owner/name."""
     model: Repeated[Name] = ()
     """Model spec such as `embedding` or `embedding?encoder=minilm`, or `mine.py:Class`. Default: all embedded models.
     `short:=spec` names it `short` in tables."""
     condition: Repeated[Condition] = ()
     """What the model is shown of the user. Default: none, profile, shuffled and oracle."""
-    task: Literal["pairs", "ratings"] = "pairs"
+    task: Rare[Literal["pairs", "ratings"]] = "pairs"
     """Chosen/rejected pairs, or answers with each user's own rating in 0..1."""
-    orders: Literal["both", "one"] = "both"
+    orders: Rare[Literal["both", "one"]] = "both"
     """Ask comparers in both answer orders, or in one drawn by a hash of the pair."""
-    protocol: Literal["prb", "paper"] = "prb"
-    """paper: the procedure of the paper's released scripts, faults included, to compare with published numbers."""
-    judge_prompt: Place | None = None
-    """With --protocol paper: its prompts/ folder, or a file with the slots {question}, {answer_a} and {answer_b} (or
+    protocol: Rare[Annotated[str, AfterValidator(_known_protocol)]] = "prb"
+    """`paper`: the procedure of the paper's released scripts, faults included, to compare with published numbers.
+    `paper?prompt=PATH`: with its prompts/ folder, or a file with the slots {question}, {answer_a} and {answer_b} (or
     {Response_A} and {Response_B})."""
-    on_overflow: Literal["cut", "error"] = "cut"
-    """When a query does not fit a model: cut the oldest posts, then choices, turns and the middle of the question, and
-    count the cuts; or stop the run."""
-    trained: Literal["leave-out", "count"] = "leave-out"
+    trained: Rare[Literal["leave-out", "count"]] = "leave-out"
     """Rows on which a model was trained, as the card of its folder says: not measured, or counted like all others."""
-    batch: Count = 64
+    batch: Rare[Count] = 64
     """Rows per batch; a crash loses at most the batches under way."""
-    seed: Seed = 0
+    seed: Rare[Seed] = 0
     """Fixes donors, answer orders and resampling."""
-    shard: str | None = None
+    shard: Rare[str | None] = None
     """`i/n`: evaluate only part i of n (from 1). Clusters stay whole, and parts are about equally large; `prb merge`
     combines them."""
     require: str | None = None
@@ -76,9 +98,9 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     def check_protocol(self) -> Self:
         if self.shard is not None:
             Shard.parse(self.shard)
-            if self.protocol == "paper":
+            if self.paper:
                 raise BadInput("--shard cannot be used with --protocol paper, whose answer orders depend on all rows")
-        if self.protocol == "paper" and self.engine != "local":
+        if self.paper and self.engine != "local":
             raise BadInput("--engine cannot be used with --protocol paper: the released scripts run in one process")
         return self
 
@@ -90,9 +112,14 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
         return saved
 
     @property
+    def paper(self) -> Paper | None:
+        """The paper's own procedure, if it is followed."""
+        return _protocol(self.protocol)
+
+    @property
     def models(self) -> tuple[str, ...]:
         """The models, or the embedded ones that suit the data."""
-        fits = self.dataset == "mirror" and self.task == "pairs" and self.protocol == "prb"
+        fits = self.dataset == "mirror" and self.task == "pairs" and not self.paper
         recorded = RECORDED_MODELS.get(self.split or "test", ()) if fits else ()
         return tuple(dict.fromkeys(self.model)) or (*DEFAULT_MODELS, *recorded)
 

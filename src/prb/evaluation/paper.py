@@ -21,7 +21,7 @@ from prb.config import Condition
 from prb.data.schema import read_posts
 from prb.errors import BadInput, PrbError, Unreachable
 from prb.evaluation.conditions import Built
-from prb.evaluation.config import EvaluateConfig
+from prb.evaluation.config import EvaluateConfig, Paper
 from prb.evaluation.outcomes import Column
 from prb.evaluation.scoring import RowUnder
 from prb.hashing import settings_digest
@@ -36,7 +36,7 @@ from prb.work import Asked, Call, Replies, call_key
 
 BATCH, MAX_LENGTH, SEED, JUDGE_TOKENS = 8, 8192, 42, 512
 ROWS = BATCH // 2
-FIXED = ("k", "budget", "ranker", "planner", "donors", "orders", "on_overflow", "seed")
+FIXED = ("k", "history", "planner", "orders", "seed")
 """Settings that the scripts leave no choice about."""
 OPTIONS = {"classifier": {"path", "revision", "device", "device_map", "adapter", "trust_remote_code"}, "judge": {"llm"}}
 """Models that the scripts know, and the options that leave their procedure as it is."""
@@ -44,7 +44,7 @@ SLOTS = {"Response_A": "answer_a", "Response_B": "answer_b"}
 """Names that the scripts' own prompts use, and ours."""
 
 
-def paper_config(config: EvaluateConfig) -> EvaluateConfig:
+def paper_config(config: EvaluateConfig, paper: Paper) -> EvaluateConfig:
     """The config with what the paper fixes; whatever cannot be honored is refused before anything is read."""
     if config.condition not in ((), ("none",)) or config.task != "pairs":
         raise BadInput("--protocol paper shows no profile and scores pairs only: omit --condition and --task")
@@ -61,9 +61,9 @@ def paper_config(config: EvaluateConfig) -> EvaluateConfig:
     for spec in specs:
         for option in sorted(spec.options.keys() - OPTIONS[spec.name]):
             raise BadInput(f"--protocol paper leaves no choice of {option}: omit it from {str(spec)!r}")
-    if config.judge_prompt and not any(spec.name == "judge" for spec in specs):
-        raise BadInput("--judge-prompt is for a judge, and no --model is one")
-    judge_prompt(config.judge_prompt)
+    if paper.prompt and not any(spec.name == "judge" for spec in specs):
+        raise BadInput("--protocol paper?prompt=… is for a judge, and no --model is one")
+    judge_prompt(paper.prompt)
     return replace(config, condition=("none",))
 
 
@@ -185,7 +185,7 @@ def paper_scoring(
     spec = Spec.parse(text)
     if spec.name == "classifier":
         return PaperScoring(name, Classifier(spec))
-    llm, prompt = make_llm(spec.options["llm"]), judge_prompt(config.judge_prompt)
+    llm, prompt = make_llm(spec.options["llm"]), judge_prompt(config.paper.prompt if config.paper else None)
     orders = dict(zip(ids, paper_orders(subsets), strict=True))
     return PaperJudging(name, llm, prompt, orders, config.masks(llm))
 

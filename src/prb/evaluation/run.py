@@ -27,7 +27,7 @@ from prb.evaluation.paper import PaperJudging, PaperScoring, paper_config, paper
 from prb.evaluation.planners import PLANNERS, Plan, Planner
 from prb.evaluation.scoring import ComparerOutcomes, RecordedOutcomes, RowUnder, ScorerOutcomes, Scoring
 from prb.evaluation.summary import check_requirements, summarize
-from prb.failures import Breaker, breaking
+from prb.failures import Breaker
 from prb.hashing import short_digest
 from prb.hooks import Batch, Hooks, RunResult, RunStart
 from prb.models import MODELS, PREFIXES_SHARED, execution_of, make_model, trained_on
@@ -95,10 +95,8 @@ def load_rows(config: EvaluateConfig) -> Dataset:
 def complete(config: EvaluateConfig) -> EvaluateConfig:
     """Defaults filled in, and what fields require of each other checked, before anything expensive happens."""
     check_requirements(config.require or "", config.condition or DEFAULT_CONDITIONS, config.names)
-    if config.protocol == "paper":
-        config = paper_config(config)
-    elif config.judge_prompt:
-        raise BadInput("--judge-prompt can only be used with --protocol paper")
+    if config.paper:
+        config = paper_config(config, config.paper)
     if len(set(config.names)) < len(set(config.model)):
         raise BadInput("two models have the same short name")
     return replace(config, model=config.models, condition=tuple(dict.fromkeys(config.condition)) or DEFAULT_CONDITIONS)
@@ -124,7 +122,7 @@ class Job:
     ) -> None:
         self.config, self.dataset, self.planner = config, dataset, planner
         self.models, self.hooks, self.progress = models, hooks, progress
-        self._subsets = list(dataset.subsets()) if config.protocol == "paper" else []
+        self._subsets = list(dataset.subsets()) if config.paper else []
         self._calls_per_row = 0.0
 
     def run(self, folder: Path) -> Finished:
@@ -133,10 +131,10 @@ class Job:
         outcomes = Outcomes(dataset.index.ids, [(m, c) for m in config.names for c in config.condition])
         with (
             open_executor(config.engine) as executor,
-            RunFolder(folder, about) as run,
-            open_replies(folder, self.progress, cache=config.cache, retry_failed=config.retry_failed) as replies,
-            breaking(config.max_fatal) as breaker,
+            RunFolder(folder, about, fresh=config.fresh) as run,
+            open_replies(folder, self.progress, cache=config.cache) as replies,
         ):
+            breaker = Breaker()
             start = RunStart(verb=config.verb, folder=folder, settings=about["evaluate"], dataset=about["dataset"])
             self.hooks.tell("on_run_start", start)
             with writing_outcomes(folder) as write:
@@ -150,7 +148,7 @@ class Job:
     def _evaluator(self, run: RunFolder, executor: Executor, name: str, spec: str) -> Evaluator:
         config, models = self.config, self.models
         self.progress.begin(f"loading {name}")
-        if config.protocol == "paper":
+        if config.paper:
             paper = paper_scoring(config, name, spec, self.dataset.index.ids, self._subsets)
             run.confirm_model(name, paper.asked.identity)
             return paper
@@ -173,13 +171,12 @@ class Job:
             trained_on=trained_on(model, spec),
             count_trained=config.trained == "count",
         )
-        about: dict[str, Any] = {"given": name in models, "refuse_cuts": config.on_overflow == "error"}
         if isinstance(model, Scorer):
-            return ScorerOutcomes(name, model, builder, **about)
+            return ScorerOutcomes(name, model, builder, given=name in models)
         if config.task == "ratings":
             raise BadInput(f"{name!r} only compares answers; ratings need a model that scores them")
         both = config.orders == "both"
-        return ComparerOutcomes(name, model, builder, both_orders=both, seed=config.seed, **about)
+        return ComparerOutcomes(name, model, builder, both_orders=both, seed=config.seed, given=name in models)
 
     def _evaluate_model(
         self,

@@ -16,7 +16,6 @@ from itertools import product
 from typing import ClassVar
 
 from prb.config import Condition
-from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import Plan
 from prb.failures import Breaker, gravest
@@ -66,10 +65,9 @@ class Scoring(ABC):
         builder: QueryBuilder,
         *,
         given: bool = False,
-        refuse_cuts: bool = False,
     ) -> None:
         self.name, self.asked = name, Asked.of(name, model, self.method, given=given)
-        self._builder, self._refuse_cuts = builder, refuse_cuts
+        self._builder = builder
         self._start = self.asked.key_start()
 
     def plan(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, Plan | Failure]) -> RowUnder:
@@ -84,8 +82,6 @@ class Scoring(ABC):
     def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
         item, built = row.item, row.built if isinstance(row.built, Built) else Built(Query(question=""))
         answers = [replies.take(call.key) for call in row.calls]
-        if self._refuse_cuts and (cut := max([answer.cut for answer in answers], default=0)):
-            raise BadInput(f"a query does not fit the model: {cut} posts or parts would be cut (--on-overflow error)")
         credit, margin, scores, verdicts = self._earned(item, answers)
         failed = [failure for answer in answers if (failure := answer.answer_failed)]
         failure = row.built if isinstance(row.built, Failure) else gravest(failed) if failed else None
@@ -151,9 +147,8 @@ class ComparerOutcomes(Scoring):
         both_orders: bool,
         seed: int,
         given: bool = False,
-        refuse_cuts: bool = False,
     ) -> None:
-        super().__init__(name, model, builder, given=given, refuse_cuts=refuse_cuts)
+        super().__init__(name, model, builder, given=given)
         self._both, self._seed = both_orders, seed
 
     def _asks(self, item: Item, query: Query) -> Sequence[Duel]:

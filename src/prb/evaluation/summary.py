@@ -65,7 +65,7 @@ def summary_of(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> 
     rows = {cell: Rows(column, facts, config.seed) for cell, column in outcomes.of.items()}
     describe = _rating_result if config.task == "ratings" else _pair_result
     results: list[Any] = [describe(model, condition, cell) for (model, condition), cell in rows.items()]
-    if config.protocol == "paper":
+    if config.paper:
         for result in results:
             result.paper = PaperCounts(**lost_and_unparsed(outcomes.of[result.model, result.condition]))
     _correct_results(results)
@@ -77,7 +77,7 @@ def summary_of(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> 
     summary = Summary(
         prb=__version__,
         task=config.task,
-        protocol=config.protocol,
+        protocol="paper" if config.paper else "prb",
         dataset=about,
         results=results,
         contrasts=_contrasts(config, rows),

@@ -16,7 +16,7 @@ from prb.data.load import Dataset, load
 from prb.data.schema import read_items
 from prb.engine.executors import given, open_executor
 from prb.errors import BadInput
-from prb.failures import Breaker, breaking, refuse_failures, share_problem
+from prb.failures import Breaker, refuse_failures, share_problem
 from prb.grading import (
     GRADERS,
     TOP,
@@ -75,15 +75,14 @@ def grade(
     out = config.folder(f"grade-{Path(config.dataset).name}")
     with (
         open_executor(config.engine) as executor,
-        RunFolder(out, job.identity()) as run,
-        open_replies(out, progress, cache=config.cache, retry_failed=config.retry_failed) as replies,
-        breaking(config.max_fatal) as breaker,
+        RunFolder(out, job.identity(), fresh=config.fresh) as run,
+        open_replies(out, progress, cache=config.cache) as replies,
     ):
         progress.begin(f"loading {config.grader}")
         make = partial(make_grader, config.grader) if grader is None else partial(given, grader)
         grader = executor.load(make, config.grader)
         run.confirm_model(config.grader, grader.fingerprint)
-        graded = job.grade_missing(grader, replies, breaker, progress, given=is_given)
+        graded = job.grade_missing(grader, replies, Breaker(), progress, given=is_given)
         progress.begin("summarizing")
         write_lines(out / GRADES, job.lines(graded))
         summary = job.summary(graded, grader)

@@ -231,8 +231,7 @@ def read_run(folder: Path) -> EvaluationRun:
 
 
 def read_settings(config: Mapping[str, Any]) -> EvaluateConfig:
-    """Before there was a choice of donors, any user was one."""
-    return EvaluateConfig(**{"donors": "any", **EvaluateConfig.restore(config)})
+    return EvaluateConfig(**EvaluateConfig.restore(config))
 
 
 def check_table(*tables: Table) -> None:

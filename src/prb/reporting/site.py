@@ -20,7 +20,7 @@ from msgspec import to_builtins
 from threadpoolctl import threadpool_limits
 
 from prb import __version__
-from prb.config import Name, OutputConfig, Place, PositionalWords, Positive, config
+from prb.config import Name, OutputConfig, Place, PositionalWords, Rare, config
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.reporting.downstream import best_of_n, ppo_figure, scatter
@@ -69,36 +69,36 @@ HOW: dict[Host, str] = {
 }
 
 
+POLL = 2.0
+"""Seconds between looks at runs that are watched."""
+
+
 @config
 class ReportConfig(OutputConfig):
     """A static site from finished runs: leaderboard, models, pairs, comparison, downstream results; or a table."""
 
     verb: ClassVar[str] = "report"
+    from_file: ClassVar[bool] = False
 
     runs: PositionalWords[Place]
-    """Run folders of any verb; correlation.json, audit.json and agreement JSON, or their folders."""
+    """Run folders of any verb; correlation.json, audit.json and agreement JSON, or their folders. Of an evaluation
+    under way, what it has done so far."""
     out: Place | None = None
     """Folder of the site. Default: RUN/report. Only an earlier report is overwritten."""
     texts: bool = True
     """Include questions, answers, posts and replies of judges; without them the site holds ids and numbers only."""
-    figures: bool = False
+    figures: Rare[bool] = False
     """Also write figures for papers, as SVG and PDF in figures/."""
-    published: Name | None = None
+    published: Rare[Name | None] = None
     """Also show published results about the dataset, marked as such: a YAML file, or `default` for those we ship."""
-    models: Place | None = None
+    models: Rare[Place | None] = None
     """YAML file with size, license, date, kind and link of models. Default: models.yaml beside the runs, if any."""
     publish: Host | None = None
     """Also write what a host needs: `pages` for GitHub Pages, `space` for a static Hugging Face Space."""
-    partial: bool = False
-    """Also take evaluations that are under way: what they have done so far, and what is missing."""
     watch: bool = False
-    """Write the site again as lines arrive, until all runs are finished; implies --partial."""
-    every: Positive = 2.0
-    """With --watch: seconds between looks at the runs."""
+    """Write the site again as lines arrive, until all runs are finished."""
     format: Literal["site", "markdown", "csv"] = "site"
     """`site` writes files; the others print to stdout: the tables of the commands, or (only evaluate runs) numbers."""
-    json: bool = False
-    """Print the summaries as JSON instead."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,7 @@ def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
     out = settings.out or inside(first if first.is_dir() else first.parent, "report")
 
     def build() -> Path:
-        allowed = settings.partial or settings.watch
-        under_way = [run for run in settings.runs if allowed and is_under_way(run)]
+        under_way = [run for run in settings.runs if is_under_way(run)]
         parts = [read_partial(run) for run in under_way]
         for _, table in parts:
             progress.note(f"under way: {'; '.join(f'{model} {done}' for _, model, done, *_ in table.rows)} rows")
@@ -162,7 +161,7 @@ def report(settings: ReportConfig, *, progress: Progress = SILENT) -> Path:
         )
         return write_inputs(inputs, out, figures=settings.figures, publish=settings.publish, progress=progress)
 
-    return rebuild_while_growing(settings.runs, build, every=settings.every) if settings.watch else build()
+    return rebuild_while_growing(settings.runs, build, every=POLL) if settings.watch else build()
 
 
 def report_tables(settings: ReportConfig) -> str:
@@ -192,13 +191,7 @@ def _results(settings: ReportConfig) -> list[tuple[str, dict[str, Any]]]:
             raise BadInput(f"--{name} is for the site; tables and summaries hold results of runs only")
     results = []
     for place in settings.runs:
-        if settings.partial and is_under_way(place):
-            run, _ = read_partial(place)
-            if run is None:
-                raise BadInput(f"{place} has finished no rows yet")
-            results.append(("evaluate", run.summary.as_json()))
-        else:
-            results.append(read_any(place))
+        results.append(read_any(place))
     return results
 
 

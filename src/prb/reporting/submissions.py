@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
@@ -21,31 +21,29 @@ from typing import Any, BinaryIO, ClassVar
 import orjson
 
 from prb.config import (
-    Condition,
-    DataConfig,
     Name,
     OutputConfig,
     Place,
     Positional,
-    Repeated,
-    Seed,
+    Rare,
     Share,
-    UserConfig,
     config,
+    read_config,
 )
-from prb.data.load import Dataset, load
+from prb.data.load import Dataset
 from prb.errors import BadInput, NotAccepted, PrbError
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Outcomes
+from prb.evaluation.run import load_rows
 from prb.evaluation.summary import check_failures, summary_of
 from prb.progress import SILENT, Progress
+from prb.registry import names_code
 from prb.reporting.format import Table
 from prb.reporting.gather import EvaluationRun, gather
 from prb.reporting.published import METADATA, ModelMetadata, parse_rows
 from prb.reporting.site import Host, check_target, write_inputs
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, USERS
 from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
-from prb.summary import needs_donors
 from prb.types import NO_EVIDENCE, visible
 
 MB = 1 << 20
@@ -60,38 +58,38 @@ FITTED_NAMES = frozenset({"low", "high", "p", "p_holm", "accuracy_at_equal_lengt
 FREE = ("prb", "dataset.name", "calibration")
 """What may differ in a summary: the version of prb, where the submitter had the rows, and bins of fitted confidences,
 into which a row may or may not fall. The site shows our own numbers."""
-FIXED: Mapping[str, Any] = {"task": "pairs", "protocol": "prb", "orders": "both"}
+REQUIRED = ("history", "k", "planner", "mask_pii", "limit", "seed", "task", "protocol", "orders")
+"""Settings that every submission must have as the leaderboard does."""
+CONDITIONS = ("none", "profile", "shuffled")
 """What every submission must have been run with, beside the settings of the leaderboard."""
 
 
 @config
-class LeaderboardConfig(OutputConfig, UserConfig, DataConfig):
+class LeaderboardConfig(OutputConfig):
     """A site from many submissions, each checked and refused with the reason. Exit 1 if all are refused."""
 
     verb: ClassVar[str] = "leaderboard"
+    from_file: ClassVar[bool] = False
 
     submissions: Positional[Place]
     """Folder whose subfolders are run folders of `prb evaluate`."""
+    config: Place | None = None
+    """A run of `prb evaluate`, or its config.json: all submissions must have its data, settings and conditions.
+    Default: those of `prb evaluate` on the embedded benchmark, under none, profile and shuffled."""
     out: Place = Path("site")
     """Folder of the site. Only an earlier report is overwritten."""
-    condition: Repeated[Condition] = ("none", "profile", "shuffled")
-    """Conditions that every submission must have."""
-    seed: Seed = 0
-    """That of the runs."""
-    max_failed: Share = 0.1
+    max_failed: Rare[Share] = 0.1
     """Refuse a submission in which more than this share of a model's rows failed."""
     strict: bool = False
     """Exit 1 if any submission is refused; the site is written all the same."""
     texts: bool = True
     """Include the texts of the dataset and the replies of judges."""
-    published: Name | None = None
+    published: Rare[Name | None] = None
     """Also show published results about the dataset: a YAML file, or `default` for those we ship."""
     publish: Host | None = None
     """Also write what a host needs: `pages` for GitHub Pages, `space` for a static Hugging Face Space."""
-    title: Name = "Leaderboard"
+    title: Rare[Name] = "Leaderboard"
     """Of the README that --publish writes."""
-    json: bool = False
-    """Print the accepted and the refused submissions as JSON."""
 
 
 @dataclass(frozen=True)
@@ -111,21 +109,16 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
     if not folders:
         raise BadInput(f"{place} holds no submissions: each is a run folder of its own")
     check_target(settings.out)
-    progress.begin(f"checking {settings.dataset}")
-    dataset = load(
-        settings.dataset,
-        split=settings.split,
-        limit=settings.limit,
-        skip_bad=settings.skip_bad,
-        donors=needs_donors(settings.condition),
-    )
+    required = required_settings(settings.config)
+    progress.begin(f"checking {required.dataset}")
+    dataset = load_rows(required)
     accepted: list[EvaluationRun] = []
     refused: dict[str, str] = {}
     for folder in folders:
         name = visible(os.fsencode(folder.name).decode(errors="replace"))
         progress.begin(f"checking {name}")
         try:
-            accepted.append(check_submission(folder, settings, dataset))
+            accepted.append(check_submission(folder, required, dataset, settings.max_failed))
         except PrbError as error:
             refused[name] = " ".join(str(error).replace(f"{folder}", name).split())
         except Exception as error:  # whatever else a stranger's files raise refuses them alone
@@ -152,7 +145,20 @@ def leaderboard(settings: LeaderboardConfig, *, progress: Progress = SILENT) -> 
     return result
 
 
-def check_submission(folder: Path, settings: LeaderboardConfig, dataset: Dataset) -> EvaluationRun:
+def required_settings(reference: Path | None) -> EvaluateConfig:
+    """What submissions must have been run with: as a reference run was, or by default."""
+    if reference is None:
+        return EvaluateConfig(condition=CONDITIONS)
+    given = read_config(reference, EvaluateConfig)
+    for name in ("dataset", "planner"):
+        if names_code(str(given.get(name, ""))):
+            raise BadInput(f"{reference} names code, {given[name]!r}; the {name} of a leaderboard may not")
+    known = EvaluateConfig(**given)
+    same = {name: getattr(known, name) for name in ("dataset", "split", "skip_bad", *REQUIRED)}
+    return EvaluateConfig(condition=known.condition or CONDITIONS, **same)
+
+
+def check_submission(folder: Path, required: EvaluateConfig, dataset: Dataset, max_failed: float) -> EvaluationRun:
     """The run with our summary of its outcomes, if all of it is as it must be; else `BadInput` with the reason."""
     if folder.is_symlink():
         raise BadInput("it is a link")
@@ -164,14 +170,14 @@ def check_submission(folder: Path, settings: LeaderboardConfig, dataset: Dataset
     run = EvaluateConfig(**EvaluateConfig.restore(config))
     for about in (config.get("dataset"), stored.get("dataset")):
         _check_data(about if isinstance(about, dict) else {}, dataset)
-    _check_settings(run, settings)
+    _check_settings(run, required)
     outcomes = _read_outcomes(folder / OUTCOMES, run, dataset)
     summary, users = summary_of(run, dataset, outcomes)
     same_version = stored.get("prb") == summary.prb
     for name, theirs, ours in ((SUMMARY, stored, summary), (USERS, stored_users, users)):
         if path := next(_differences(theirs, orjson.loads(orjson.dumps(ours.as_json())), same_version), None):
             raise BadInput(f"{name} does not follow from the outcomes: {path}")
-    check_failures(summary, settings.max_failed)
+    check_failures(summary, max_failed)
     return EvaluationRun(folder, run, summary, outcomes=outcomes, dataset=dataset, metadata=_read_metadata(folder))
 
 
@@ -225,17 +231,15 @@ def _check_data(about: Mapping[str, Any], dataset: Dataset) -> None:
         raise BadInput(f"it is about split {about['split']!r}, the leaderboard about {dataset.split!r}")
 
 
-def _check_settings(run: EvaluateConfig, settings: LeaderboardConfig) -> None:
-    names = [field.name for field in fields(UserConfig)] + ["limit", "seed"]
-    required = {**{name: getattr(settings, name) for name in names}, **FIXED}
+def _check_settings(run: EvaluateConfig, required: EvaluateConfig) -> None:
     differing = [
-        f"{name} is {getattr(run, name)}, not {value}"
-        for name, value in required.items()
-        if getattr(run, name) != value
+        f"{name} is {getattr(run, name)}, not {getattr(required, name)}"
+        for name in REQUIRED
+        if getattr(run, name) != getattr(required, name)
     ]
     if differing:
         raise BadInput(f"it was run with other settings: {'; '.join(differing)}")
-    if missing := [condition for condition in settings.condition if condition not in run.condition]:
+    if missing := [condition for condition in required.condition if condition not in run.condition]:
         raise BadInput(f"it lacks the condition {', '.join(missing)}")
 
 

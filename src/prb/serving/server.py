@@ -64,10 +64,6 @@ class ServeConfig(MaskingConfig):
     """File with the bearer token that clients must send. Default: the environment variable PRB_SERVE_TOKEN."""
     batch: Count = 256
     """Maximum answers per call of the model."""
-    json: bool = False
-    """Print one line of JSON with the URL when ready."""
-    quiet: bool = False
-    """Print nothing to stderr except errors."""
 
 
 @dataclass(frozen=True, kw_only=True)

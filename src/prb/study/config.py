@@ -68,8 +68,6 @@ class NewConfig(Settings):
     """Address of the study; invitation links begin with it."""
     seed: Seed = 0
     """Determines assignments and orders."""
-    json: bool = False
-    """Print JSON."""
 
     @model_validator(mode="after")
     def check_task(self) -> Self:
@@ -97,8 +95,6 @@ class ServeConfig(Settings):
     proxy shares one limit of sign-ins."""
     new_password: bool = False
     """Replace the administrator's password and print the new one."""
-    quiet: bool = False
-    """Print nothing except errors and a new password."""
 
 
 @config
@@ -111,8 +107,6 @@ class ExportConfig(Settings):
     """SQLite file or PostgreSQL URL."""
     out: Place = Path("study-export")
     """Folder to write to."""
-    json: bool = False
-    """Print the row counts as JSON."""
 
 
 @config
@@ -135,8 +129,6 @@ class AgreeConfig(Settings):
     """Also write the result to this JSON file."""
     seed: Seed = 0
     """Seed of the bootstrap."""
-    json: bool = False
-    """Print JSON."""
 
 
 @config
@@ -151,5 +143,3 @@ class DemoConfig(Settings):
     """Where to keep it. Default: a temporary file that is deleted at the end."""
     port: Port = DEFAULT_PORT
     """Port to listen on; 0 picks a free one."""
-    quiet: bool = False
-    """Print nothing except the links."""

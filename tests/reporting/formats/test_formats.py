@@ -56,8 +56,7 @@ def exported(run: Path, out: Path, to: Any, **changes: Any) -> list[Path]:
 
 def test_the_hub_reads_the_results_of_each_model(run: Path, tmp_path: Path) -> None:
     hub = pytest.importorskip("huggingface_hub", reason="needs the hub extra")
-    told = {"source_url": "https://example.org/site", "date": "2025-10-15"}
-    files = exported(run, tmp_path, "hf", dataset_id="owner/mirror", **told)
+    files = exported(run, tmp_path, "hf?dataset=owner/mirror&url=https://example.org/site&date=2025-10-15")
     assert [str(path.relative_to(tmp_path)) for path in files] == [
         "models/long-er/.eval_results/personalized-rewardbench.yaml",
         "models/judge/.eval_results/personalized-rewardbench.yaml",
@@ -77,16 +76,16 @@ def test_the_hub_reads_the_results_of_each_model(run: Path, tmp_path: Path) -> N
 
 
 def test_the_id_of_the_benchmark_comes_from_the_run_or_must_be_told(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="--dataset-id owner/name"):
+    with pytest.raises(BadInput, match=r"hf\?dataset=owner/name"):
         exported(run, tmp_path / "out", "hf")
     with pytest.raises(BadInput, match="'mirror' is not owner/name"):
-        exported(run, tmp_path / "out", "hf", dataset_id="mirror")
+        exported(run, tmp_path / "out", "hf?dataset=mirror")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("texts", [True, False])
 def test_every_eval_ever_takes_record_and_samples(run: Path, tmp_path: Path, texts: bool) -> None:
-    files = exported(run, tmp_path, "every-eval-ever", organization="Example Lab", texts=texts)
+    files = exported(run, tmp_path, "every-eval-ever?organization=Example Lab", texts=texts)
     samples = [orjson.loads(line) for line in files[0].read_bytes().splitlines()]
     record = orjson.loads(files[1].read_bytes())
     assert record["detailed_evaluation_results"]["file_path"] == files[0].relative_to(tmp_path).as_posix()
@@ -108,7 +107,7 @@ def test_every_eval_ever_takes_record_and_samples(run: Path, tmp_path: Path, tex
 @pytest.mark.parametrize("texts", [True, False])
 def test_the_validator_of_every_eval_ever_has_nothing_to_say(run: Path, tmp_path: Path, texts: bool) -> None:
     validator = pytest.importorskip("every_eval_ever.validator.validate", reason="`make test-extras` has it")
-    for path in exported(run, tmp_path, "every-eval-ever", organization="Example Lab", texts=texts):
+    for path in exported(run, tmp_path, "every-eval-ever?organization=Example Lab", texts=texts):
         report = validator.validate_file(path)
         assert (report.valid, report.errors, report.warnings) == (True, [], [])
 
@@ -197,10 +196,9 @@ def test_the_same_run_gives_the_same_bytes_and_leaves_other_files_alone(run: Pat
     (tmp_path / "note.txt").write_text("mine")
     copy = Path(shutil.copytree(run, tmp_path / "copy" / "run"))
     os.utime(copy / "summary.json", (1_760_492_095, 1_760_492_095))
-    for to in ("csv", "parquet", "every-eval-ever", "hf"):
-        told = {"date": "2026-01-31", "dataset_id": "owner/mirror"}
-        first = [path.read_bytes() for path in exported(run, tmp_path, to, **told)]
-        assert [path.read_bytes() for path in exported(copy, tmp_path, to, **told)] == first
+    for to in ("csv", "parquet", "every-eval-ever?date=2026-01-31", "hf?date=2026-01-31&dataset=owner/mirror"):
+        first = [path.read_bytes() for path in exported(run, tmp_path, to)]
+        assert [path.read_bytes() for path in exported(copy, tmp_path, to)] == first
     assert (tmp_path / "note.txt").read_text() == "mine"
 
 

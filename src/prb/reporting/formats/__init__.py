@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator
 
 from prb.config import Name, OutputConfig, Place, Positional, config
 from prb.data.load import Dataset
-from prb.errors import BadInput
+from prb.errors import BadInput, unknown
 from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress
-from prb.registry import Spec, split_alias
+from prb.registry import Spec, split_alias, typed_options
 from prb.reporting.gather import EvaluationRun, dataset_of, inside, kind_of, read_run
 from prb.reporting.results import explain_damage
 from prb.runs import OUTCOMES, read_lines, write_bytes
@@ -40,32 +42,60 @@ BENCHMARK = "personalized-rewardbench"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-@config
-class ExportConfig(OutputConfig):
-    """A finished evaluation in the format of the Hugging Face hub, every_eval_ever, inspect, CSV or Parquet."""
+@dataclass(frozen=True)
+class ExportOptions:
+    """What a format may be told."""
 
-    verb: ClassVar[str] = "export"
-
-    run: Positional[Place]
-    """Folder of a finished `prb evaluate`."""
-    to: Format
-    """Format to write; docs/report.md says what each one holds."""
-    out: Place | None = None
-    """Folder to write to. Default: RUN/export/FORMAT. Files of the same name are replaced, others stay."""
-    texts: bool = True
-    """Include questions, answers and replies of judges in every-eval-ever and inspect; without: ids and numbers."""
-    dataset_id: Name | None = None
+    dataset: Name | None = None
     """owner/name of the benchmark on the hub; hf needs it unless the run used hub:owner/name."""
-    source_url: Name | None = None
+    url: Name | None = None
     """Where the run can be seen, such as its published report; part of hf."""
     organization: Name = "unknown"
     """Who ran the evaluation; part of every-eval-ever."""
     relationship: Literal["first_party", "third_party", "collaborative", "other"] = "other"
     """How that organization is related to the models; part of every-eval-ever."""
     date: datetime.date | None = None
-    """Day of the evaluation, YYYY-MM-DD; part of all but csv and parquet. Default: today where needed."""
-    json: bool = False
-    """Print the paths of the files as JSON."""
+    """Day of the evaluation; part of all but csv and parquet. Default: today where needed."""
+
+
+def _parse_format(text: str) -> tuple[Format, ExportOptions]:
+    spec = Spec.parse(text)
+    if spec.name not in MODULES:
+        raise unknown("format", spec.name, MODULES)
+    return spec.name, ExportOptions(**typed_options(ExportOptions, spec, "format"))
+
+
+def _known_format(text: str) -> str:
+    _parse_format(text)
+    return text
+
+
+@config
+class ExportConfig(OutputConfig):
+    """A finished evaluation in the format of the Hugging Face hub, every_eval_ever, inspect, CSV or Parquet."""
+
+    verb: ClassVar[str] = "export"
+    from_file: ClassVar[bool] = False
+
+    run: Positional[Place]
+    """Folder of a finished `prb evaluate`."""
+    to: Annotated[str, AfterValidator(_known_format)]
+    """Format to write: `hf?dataset=OWNER/NAME` (owner/name of the benchmark on the hub, unless the run used it from
+    there; `url=…` where the run can be seen), `every-eval-ever?organization=…` (who ran it;
+    `relationship=first_party`), `inspect`, `csv` or `parquet`; all but the last two take `date=YYYY-MM-DD`, the day of
+    the evaluation."""
+    out: Place | None = None
+    """Folder to write to. Default: RUN/export/FORMAT. Files of the same name are replaced, others stay."""
+    texts: bool = True
+    """Include questions, answers and replies of judges in every-eval-ever and inspect; without: ids and numbers."""
+
+    @property
+    def format(self) -> Format:
+        return _parse_format(self.to)[0]
+
+    @property
+    def options(self) -> ExportOptions:
+        return _parse_format(self.to)[1]
 
 
 @dataclass(frozen=True)
@@ -98,7 +128,7 @@ class ExportedRun:
     @property
     def day(self) -> datetime.datetime:
         """Midnight (UTC) of the day that was told, else of today."""
-        day = self.settings.date or datetime.datetime.now(datetime.UTC).date()
+        day = self.settings.options.date or datetime.datetime.now(datetime.UTC).date()
         return datetime.datetime(day.year, day.month, day.day, tzinfo=datetime.UTC)
 
     @cached_property
@@ -113,12 +143,11 @@ class ExportedRun:
 
     @property
     def hub(self) -> tuple[str, Mapping[str, str]] | None:
-        """Id and options (revision, subset) of the dataset on the hub, from the run or from `dataset_id`."""
+        """Id and options (revision, subset) of the dataset on the hub, from the run or from the options."""
         name = self.about.name
         spec = Spec.parse(name.removeprefix("hub:")) if name.startswith("hub:") else None
-        if self.settings.dataset_id:
-            same = spec is not None and spec.name == self.settings.dataset_id
-            return self.settings.dataset_id, spec.options if spec and same else {}
+        if given := self.settings.options.dataset:
+            return given, spec.options if spec and spec.name == given else {}
         return (spec.name, spec.options) if spec else None
 
     def lines(self) -> Iterator[dict[str, Any]]:
@@ -141,16 +170,16 @@ def export(settings: ExportConfig, *, progress: Progress = SILENT) -> list[Path]
     if kind_of(settings.run) != "evaluate":
         raise BadInput(f"{settings.run} is not a run of `prb evaluate`; only those can be exported")
     evaluation = read_run(settings.run)
-    write: Callable[[ExportedRun, Path], list[Path]] = import_module(f"{__name__}.{MODULES[settings.to]}").write
+    write: Callable[[ExportedRun, Path], list[Path]] = import_module(f"{__name__}.{MODULES[settings.format]}").write
     progress.begin(f"reading {settings.run}")
     outcomes = read_outcomes(settings.run)  # every line is checked before anything is made from it
     dataset = None
-    if settings.texts and settings.to in ("every-eval-ever", "inspect"):
+    if settings.texts and settings.format in ("every-eval-ever", "inspect"):
         dataset, missing = dataset_of([evaluation], outcomes.pairs, progress)
         if missing:
             progress.note(f"exported without texts: {missing}")
-    progress.begin(f"writing {settings.to}")
-    out = settings.out or inside(settings.run, "export", settings.to)
+    progress.begin(f"writing {settings.format}")
+    out = settings.out or inside(settings.run, "export", settings.format)
     with explain_damage(settings.run):
         return write(ExportedRun(settings, evaluation, dataset), out)
 

@@ -56,13 +56,13 @@ def _record(run: ExportedRun, name: str, model: str, evaluation: str) -> dict[st
     return {
         "schema_version": SCHEMA,
         "evaluation_id": evaluation,
-        **({"evaluation_timestamp": time} if run.settings.date else {}),
+        **({"evaluation_timestamp": time} if run.settings.options.date else {}),
         "retrieved_timestamp": time,
         "source_metadata": {
             "source_name": "Personalized RewardBench",
             "source_type": "evaluation_run",
-            "source_organization_name": run.settings.organization,
-            "evaluator_relationship": run.settings.relationship,
+            "source_organization_name": run.settings.options.organization,
+            "evaluator_relationship": run.settings.options.relationship,
         },
         "eval_library": {
             "name": "prb",

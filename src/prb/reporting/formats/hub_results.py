@@ -16,10 +16,10 @@ from prb.reporting.formats import BENCHMARK, HUB_ID, Estimated, ExportedRun, fil
 
 def write(run: ExportedRun, out: Path) -> list[Path]:
     if run.hub is None:
-        raise BadInput(f"{run.about.name!r} is not on the hub; give the benchmark's --dataset-id owner/name")
+        raise BadInput(f"{run.about.name!r} is not on the hub; name the benchmark there: --to 'hf?dataset=owner/name'")
     dataset, options = run.hub
     if not HUB_ID.fullmatch(dataset):
-        raise BadInput(f"--dataset-id {dataset!r} is not owner/name")
+        raise BadInput(f"dataset={dataset!r} is not owner/name")
     files = []
     for model, name in file_names(list(run.models)).items():
         entries = [_entry(run, dataset, options.get("revision"), estimate) for estimate in run.estimates(model)]
@@ -36,7 +36,7 @@ def _yaml(content: Any) -> bytes:
 
 
 def _entry(run: ExportedRun, dataset: str, revision: str | None, estimate: Estimated) -> dict[str, Any]:
-    value, url = estimate.value, run.settings.source_url
+    value, url = estimate.value, run.settings.options.url
     assert value.value is not None
     interval = ""
     if value.low is not None and value.high is not None:
@@ -46,7 +46,7 @@ def _entry(run: ExportedRun, dataset: str, revision: str | None, estimate: Estim
     return {
         "dataset": {"id": dataset, "task_id": task_id(estimate), **({"revision": revision} if revision else {})},
         "value": round(100 * value.value, 4),
-        **({"date": f"{run.settings.date}"} if run.settings.date else {}),
+        **({"date": f"{run.settings.options.date}"} if run.settings.options.date else {}),
         **({"source": {"url": url, "name": "prb report"}} if url else {}),
         "notes": f"{interval}n = {value.n}{failed}; {about}; {run.models[estimate.model]}; prb {__version__}",
     }

@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 def write(run: ExportedRun, out: Path) -> list[Path]:
-    ending = run.settings.to
+    ending = run.settings.format
     about = {"run": run.evaluation.folder.name, "dataset": run.about.name, "split": run.about.split}
     tables = {"estimates": _estimates(run, about), "outcomes": _outcomes(run), "users": _users(run)}
     return [write_file(out / f"{name}.{ending}", _encoded(list(rows), ending)) for name, rows in tables.items()]

@@ -108,8 +108,8 @@ def _about(group: Group, entry: Entry, found: Verdict) -> ModelAbout:
         blind=entry.kind in BLIND,
         reference=("user-blind" if standing.rubric is None else "shown the rubric") if standing else None,
         k=entry.run.settings.k,
-        ranker=entry.run.settings.ranker,
-        protocol=entry.run.settings.protocol,
+        ranker=entry.run.settings.shown.ranker,
+        protocol=entry.run.summary.protocol,
         warnings=list(entry.run.summary.warnings(entry.model)),
         card=card_of(entry.metadata),
     )

@@ -192,7 +192,7 @@ def _bearing_posts(group: Group) -> list[frozenset[str]] | None:
 
 def _view(entry: Entry, picked: Sequence[Sequence[str]], bearing: Sequence[frozenset[str]] | None) -> dict[str, Any]:
     settings = entry.run.settings
-    view = {"models": [], "ranker": settings.ranker, "k": settings.k, "picked": [len(ids) for ids in picked]}
+    view = {"models": [], "ranker": settings.shown.ranker, "k": settings.k, "picked": [len(ids) for ids in picked]}
     if bearing is None:
         return view
     found = [len(posts & set(ids)) for posts, ids in zip(bearing, picked, strict=True)]

@@ -104,7 +104,7 @@ class Chunk:
                     margins[group.entries[n].name, condition],
                     column.details,
                     settings.seed,
-                    settings.donors,
+                    settings.shown.donors,
                 )
                 self._models.setdefault(condition, []).append(model)
 
