@@ -154,11 +154,13 @@ class LengthBias(Struct, kw_only=True):
     slope: float | None
 
 
-class PositionBias(Struct, kw_only=True):
+class PositionBias(Struct, kw_only=True, omit_defaults=True):
     n: int
     consistency: float | None
     """How often the same answer wins in both orders; `None` if only one order was asked."""
     first_share: float | None
+    cancels: bool = False
+    """Whether the log-odds of both orders are averaged, so that the winner does not depend on it."""
 
     LOPSIDED = 0.1
     INCONSISTENT = 0.5
@@ -171,7 +173,7 @@ class PositionBias(Struct, kw_only=True):
         It is said if the share of first answers is `LOPSIDED` away from a half, and fewer than `INCONSISTENT` of the
         pairs have the same winner in both orders; or if `FEW` or more verdicts in one order are all the same.
         """
-        if self.first_share is None or abs(self.first_share - 0.5) < self.LOPSIDED:
+        if self.cancels or self.first_share is None or abs(self.first_share - 0.5) < self.LOPSIDED:
             return None
         if self.consistency is None:
             explained = self.first_share in (0.0, 1.0) and self.n >= self.FEW

@@ -220,6 +220,8 @@ class Verdict:
     """Which of two answers a comparer prefers."""
 
     choice: Winner
+    log_odds: float | None = None
+    """Of the first answer against the second, where a model reports probabilities."""
     tokens: int = 0
     cut: int = 0
     cost: float = 0.0
@@ -266,6 +268,7 @@ class Record:
 
     scores: tuple[float | None, ...] = ()
     verdicts: tuple[Winner | None, ...] = ()
+    log_odds: tuple[float | None, ...] = ()
     tokens: int = 0
     cost: float = 0.0
     text: tuple[str, ...] = ()
@@ -339,6 +342,8 @@ class Outcome:
     """From a scorer: one number per answer, right ones first; `None` where it failed."""
     verdicts: tuple[str | None, ...] | None = None
     """From a comparer: two verdicts per right-wrong pair, with the right answer shown first, then second."""
+    log_odds: tuple[float | None, ...] | None = None
+    """From a comparer that reports probabilities: of the answer shown first, one per verdict."""
     credit: float | None = None
     """1 won, 0.5 tied, 0 lost; `None` is a failure, not a loss, or a row without a right answer (`NO_EVIDENCE`)."""
     margin: float | None = None

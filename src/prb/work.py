@@ -62,6 +62,8 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: FailureKind | None = None
     text: list[str] = []
     """What an LLM wrote on the way to the value, one entry per call."""
+    log_odds: float | None = None
+    """Of a verdict: of the first answer against the second."""
     tokens: int = 0
     """Prompt and completion together."""
     spoken: int = 0
@@ -83,7 +85,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def readable(self) -> bool:
         """Whether it is what this module writes: either a usable value or a failure."""
-        numbers = [self.value] if isinstance(self.value, float) else []
+        numbers = [number for number in (self.value, self.log_odds) if isinstance(number, float)]
         amounts = (self.tokens, self.spoken, self.cut, self.cost, self.seconds)
         return (
             (self.value is None) == (self.failure is not None)
@@ -104,7 +106,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
             case Verdict():
                 text = [answer.text] if answer.text else []
                 used = {"tokens": answer.tokens, "cut": answer.cut, "cost": answer.cost}
-                return cls(value=answer.choice, text=text, **used, seconds=seconds)
+                return cls(value=answer.choice, log_odds=answer.log_odds, text=text, **used, seconds=seconds)
             case Reward():
                 text = [answer.text] if answer.text else []
                 used = {"tokens": answer.tokens, "spoken": answer.spoken, "cut": answer.cut, "cost": answer.cost}

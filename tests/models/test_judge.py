@@ -298,6 +298,30 @@ def test_both_orders_are_asked_and_a_judge_of_positions_gets_half(
     assert result(done.summary, "profile")["accuracy"]["value"] == credit
 
 
+def test_a_judge_that_always_says_a_is_right_by_its_log_odds(write_jsonl: Write, tmp_path: Path) -> None:
+    """Its bias for A, 5, is larger than its preference, 1, so all its verdicts are A; but 6 and -4 have a mean of 1."""
+
+    def reply(request: Request) -> Completion:
+        a_is_shorter = len(shown(request, "answer A")) < len(shown(request, "answer B"))
+        wants_short = "So it is." not in prompt_of(request)  # which only the second of the twins says
+        log_odds = 5.0 + (1.0 if a_is_shorter == wants_short else -1.0)
+        return Completion(text="A", first={"A": -0.25, "B": -0.25 - log_odds})
+
+    data = write_jsonl([row for n in range(6) for row in make_twins(n, chosen="Tea.", rejected="A longer answer.")])
+    judge = PairwiseJudge(ScriptedLLM(reply), STYLES["pairwise-direct"], logprobs=True)
+    done = evaluate(settings(data, tmp_path / "run", condition=("profile",)), models={"mine": judge})
+    for line in outcomes(tmp_path / "run"):
+        assert (line["verdicts"], line["log_odds"]) == (["first", "first"], [6.0, 4.0])
+        assert (line["credit"], line["margin"]) == (1.0, 1.0)
+    found = result(done.summary, "profile")
+    assert (found["accuracy"]["value"], found["accuracy"]["ties"], found["person_effect"]["value"]) == (1.0, 0, 1.0)
+    assert found["biases"]["position"] == {"n": 12, "consistency": 0.0, "first_share": 1.0, "cancels": True}
+    recorded = f"scores?path={tmp_path / 'run' / 'outcomes.jsonl'}"
+    again = evaluate(settings(data, tmp_path / "again", model=(recorded,), condition=("profile",)))
+    (result_again,) = again.summary["results"]
+    assert {**result_again, "model": "mine"} == found
+
+
 def test_the_posts_reach_the_judge_and_the_rubric_does_not(write_jsonl: Write, tmp_path: Path) -> None:
     hidden = {"aspect": "XASPECT", "evidence": "XEVIDENCE", "reason": "XREASON"}
     rows = [make_row(n, rubric_aspects=[hidden], narrative="XNARRATIVE") for n in (1, 2)]

@@ -307,3 +307,5 @@ def test_credit_is_what_scores_or_verdicts_earn() -> None:
     duel = {**line, "scores": None, "verdicts": ["first", "first"], "credit": 0.5, "margin": 0.0}
     assert credit_problem(duel, 1, 2, None) is None
     assert "do not fit" in str(credit_problem({**duel, "verdicts": [None, None]}, 1, 2, None))
+    assert credit_problem({**duel, "log_odds": [3.0, 1.0], "credit": 1.0, "margin": 1.0}, 1, 2, None) is None
+    assert "not what the answers" in str(credit_problem({**duel, "log_odds": [3.0, 1.0]}, 1, 2, None))

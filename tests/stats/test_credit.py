@@ -14,6 +14,7 @@ from prb.stats.credit import (
     ScoredRow,
     credit_of_duels,
     credit_of_scores,
+    credit_of_verdicts,
     duel_shares,
     final_score,
     pairwise_credit,
@@ -63,6 +64,40 @@ def test_credit_is_the_chance_that_a_random_top_answer_is_right(scores: list[flo
 )
 def test_shares_of_duels_by_hand(verdicts: list[str | None], shares: list[float | None]) -> None:
     assert duel_shares(verdicts) == shares
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "log_odds", "n_best", "credit", "margin"),
+    [
+        (["first", "first"], [3.0, 1.0], 1, 1.0, 1.0),  # always the first, but the right answer by more: (3 - 1) / 2
+        (["first", "first"], [1.0, 3.0], 1, 0.0, -1.0),
+        (["first", "first"], [2.0, 2.0], 1, 0.5, 0.0),  # position alone
+        (["first", "second"], [0.5, -2.5], 1, 1.0, 1.5),
+        (["first", None], [0.7, None], 1, 1.0, 0.7),  # one order only
+        (["first", "first"], None, 1, 0.5, 0.0),  # as without log-odds
+        (["first", "first"], [3.0, None], 1, 0.5, 0.0),  # not all have them
+        # two wrong answers: beaten by (3 - 1) / 2 = 1, then (1 - 2) / 2 = -0.5
+        (["first"] * 4, [3.0, 1.0, 1.0, 2.0], 1, 0.0, 0.25),
+        (["first"] * 4, [3.0, 1.0, 2.0, 2.0], 1, 0.5, 0.5),  # tied for the top with the second one
+    ],
+)
+def test_log_odds_of_both_orders_decide_by_hand(
+    verdicts: list[str | None], log_odds: list[float | None] | None, n_best: int, credit: float, margin: float
+) -> None:
+    assert credit_of_verdicts(verdicts, log_odds, n_best) == pytest.approx((credit, margin))
+
+
+def test_a_missing_verdict_earns_nothing() -> None:
+    assert credit_of_verdicts(["first", "second", None, None], None, 1) is None
+    assert credit_of_verdicts([], None, 1) is None
+
+
+@given(st.lists(st.integers(-9, 9).map(float), min_size=2, max_size=2), st.integers(-9, 9))
+def test_a_bias_for_a_position_cancels_in_log_odds(log_odds: list[float], bias: int) -> None:
+    """A judge that adds the same to whatever comes first earns what it would without."""
+    shifted = [odds + bias for odds in log_odds]
+    verdicts = ["first", "second"]  # whatever they are
+    assert credit_of_verdicts(verdicts, shifted, 1) == pytest.approx(credit_of_verdicts(verdicts, log_odds, 1))
 
 
 @pytest.mark.parametrize(

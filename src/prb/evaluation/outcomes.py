@@ -15,13 +15,14 @@ import numpy as np
 
 from prb.errors import BadInput
 from prb.runs import OUTCOMES, read_lines
+from prb.stats.credit import decided
 from prb.stats.estimate import Bools, Floats
 from prb.types import UNMEASURED, FailureKind, Outcome
 
 NAN = float("nan")
 FIELDS = frozenset(Outcome.__dataclass_fields__)
-REQUIRED = FIELDS - {"failure_kind", "choices", "leaks", "seen"}
-"""Lines of earlier versions have no kind of failure and no past choices."""
+REQUIRED = FIELDS - {"failure_kind", "choices", "leaks", "seen", "log_odds"}
+"""Lines of earlier versions have no kind of failure, no past choices and no log-odds."""
 KINDS = (None, *get_args(FailureKind))
 VERDICTS = (None, "first", "second", "tie")
 TEXT, TEXT_OR_NONE = frozenset({str}), frozenset({str, NoneType})
@@ -30,7 +31,7 @@ SCORE: frozenset[type] = NUMBER | {NoneType}
 NAMES = itemgetter("pair", "user", "cluster", "model", "condition")
 READ = (
     *("model", "condition", "pair", "user", "cluster", "credit", "margin", "scores", "verdicts", "leaks", "failure"),
-    *("failure_kind", "seen", "cut", "tokens", "seconds", "cost", "post_ids", "plan", "text"),
+    *("log_odds", "failure_kind", "seen", "cut", "tokens", "seconds", "cost", "post_ids", "plan", "text"),
 )
 """The fields of an outcome that columns use."""
 _TAKEN = attrgetter(*READ)
@@ -61,6 +62,8 @@ class Column:
     _single_scores: array[float] = field(default_factory=lambda: array("d"))
     verdicts: list[Sequence[str | None]] = field(default_factory=list)
     """Of each duel, in both orders."""
+    biases_cancel: bool = False
+    """Whether verdicts have log-odds that were averaged over both orders."""
     several: dict[int, Sequence[Any]] = field(default_factory=dict)
     """Of answered rows with more than two answers: all scores, or all verdicts."""
     leaks: int = 0
@@ -109,7 +112,10 @@ class Column:
         self._single_scores.append(NAN if rating is None else rating)
         if verdicts is not None:
             self.verdicts += zip(verdicts[::2], verdicts[1::2], strict=True)
-        answered = scores if verdicts is None else verdicts
+        log_odds = line.get("log_odds")
+        if log_odds is not None and None not in log_odds:
+            self.biases_cancel = True
+        answered = scores if verdicts is None else decided(verdicts, log_odds)
         if answered is not None and len(answered) > 2 and credit is not None:
             self.several[len(self) - 1] = tuple(answered)
         self.leaks += line.get("leaks", 0)
@@ -231,9 +237,8 @@ def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule
     scores, verdicts = line["scores"], line["verdicts"]
     if not (scores is None or (type(scores) is list and _are(SCORE, scores))):
         return f"scores {scores!r} are not as prb evaluate writes them"
-    in_two_orders = type(verdicts) is list and len(verdicts) % 2 == 0 and TEXT_OR_NONE.issuperset(map(type, verdicts))
-    if not (verdicts is None or (in_two_orders and all(map(VERDICTS.__contains__, verdicts)))):
-        return f"verdicts {verdicts!r} are not as prb evaluate writes them"
+    if not (verdicts is None or _in_two_orders(verdicts, line.get("log_odds"))):
+        return f"verdicts {verdicts!r} or their log-odds are not as prb evaluate writes them"
     for name in ("post_ids", "plan", "text"):
         if not (type(line[name]) is list and TEXT.issuperset(map(type, line[name]))):
             return f"{name} must be a list of texts"
@@ -243,6 +248,13 @@ def _problem(line: Mapping[str, Any]) -> str | None:  # noqa: PLR0911 - one rule
     if not (_are(NUMBER, amounts) and min(amounts) >= 0):
         return "cut, tokens, seconds, cost, leaks and choices must be numbers that are not negative"
     return None
+
+
+def _in_two_orders(verdicts: Any, log_odds: Any) -> bool:
+    if not (type(verdicts) is list and len(verdicts) % 2 == 0 and TEXT_OR_NONE.issuperset(map(type, verdicts))):
+        return False
+    fits = log_odds is None or (type(log_odds) is list and len(log_odds) == len(verdicts) and _are(SCORE, log_odds))
+    return fits and all(map(VERDICTS.__contains__, verdicts))
 
 
 def _are(kinds: frozenset[type], values: Sequence[Any]) -> bool:

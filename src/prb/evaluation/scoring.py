@@ -13,14 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from prb.config import Condition
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import Plan
 from prb.failures import Breaker, gravest
 from prb.hashing import draw
-from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
+from prb.stats.credit import Credit, credit_of_scores, credit_of_verdicts, duel_shares
 from prb.summary import TRAINED
 from prb.types import (
     NO_EVIDENCE,
@@ -38,8 +38,20 @@ from prb.types import (
 )
 from prb.work import Asked, Call, Replies, Reply, calls_of, checked_reward
 
-Earned = tuple[float | None, float | None, tuple[float | None, ...] | None, tuple[str | None, ...] | None]
-"""Credit and margin, unless something failed; scores; verdicts."""
+
+class Said(NamedTuple):
+    """What a model said of the answers of a row, in the form an `Outcome` has it."""
+
+    scores: tuple[float | None, ...] | None = None
+    verdicts: tuple[str | None, ...] | None = None
+    log_odds: tuple[float | None, ...] | None = None
+
+    def earned(self, item: Item) -> Credit | None:
+        if isinstance(item, Pair) and self.scores and None not in self.scores:
+            return credit_of_scores(self.scores, item.n_best)  # type: ignore[arg-type]
+        if isinstance(item, Pair) and self.verdicts:
+            return credit_of_verdicts(self.verdicts, self.log_odds, item.n_best)
+        return None
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,8 @@ class Scoring(ABC):
     def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
         item, built = row.item, row.built if isinstance(row.built, Built) else Built(Query(question=""))
         answers = [replies.take(call.key) for call in row.calls]
-        credit, margin, scores, verdicts = self._earned(item, answers)
+        said = self._said(item, answers)
+        earned = said.earned(item)
         failed = [failure for answer in answers if (failure := answer.answer_failed)]
         failure = row.built if isinstance(row.built, Failure) else gravest(failed) if failed else None
         unscored = failure or (isinstance(item, Pair) and item.tier == NO_EVIDENCE)
@@ -92,10 +105,9 @@ class Scoring(ABC):
             cluster=row.cluster,
             model=self.name,
             condition=row.condition,
-            scores=scores,
-            verdicts=verdicts,
-            credit=None if unscored else credit,
-            margin=None if failure else margin,
+            **said._asdict(),
+            credit=earned.credit if earned and not unscored else None,
+            margin=earned.margin if earned and not failure else None,
             failure=str(failure) if failure else None,
             failure_kind=failure.kind if failure else None,
             post_ids=tuple([post.id for post in built.query.posts]),
@@ -114,7 +126,7 @@ class Scoring(ABC):
     def _asks(self, item: Item, query: Query) -> Sequence[Ask | Duel]: ...
 
     @abstractmethod
-    def _earned(self, item: Item, answers: Sequence[Reply]) -> Earned: ...
+    def _said(self, item: Item, answers: Sequence[Reply]) -> Said: ...
 
 
 class ScorerOutcomes(Scoring):
@@ -125,12 +137,9 @@ class ScorerOutcomes(Scoring):
     def _asks(self, item: Item, query: Query) -> Sequence[Ask]:
         return [Ask(query, answer) for answer in item.answers]
 
-    def _earned(self, item: Item, answers: Sequence[Reply]) -> Earned:
+    def _said(self, item: Item, answers: Sequence[Reply]) -> Said:  # noqa: ARG002
         scores = tuple([answer.value if isinstance(answer.value, float) else None for answer in answers])
-        credit = margin = None
-        if isinstance(item, Pair) and scores and None not in scores:
-            credit, margin = credit_of_scores(scores, item.n_best)  # type: ignore[arg-type]
-        return credit, margin, scores or None, None
+        return Said(scores=scores or None)
 
 
 class ComparerOutcomes(Scoring):
@@ -163,16 +172,15 @@ class ComparerOutcomes(Scoring):
         """If only one order is asked: which, fixed by the pair and the number of the duel."""
         return chosen_first(f"{item.id}#{duel}" if duel else item.id, self._seed)
 
-    def _earned(self, item: Item, answers: Sequence[Reply]) -> Earned:
-        choices = [answer.value if isinstance(answer.value, str) else None for answer in answers]
+    def _said(self, item: Item, answers: Sequence[Reply]) -> Said:
+        orders: list[Reply | None] = list(answers)
         if not self._both:
-            orders = [(c, None) if self._right_first(item, n) else (None, c) for n, c in enumerate(choices)]
-            choices = [choice for order in orders for choice in order]
-        shares = duel_shares(choices)
-        credit = margin = None
-        if isinstance(item, Pair) and shares and None not in shares:
-            credit, margin = credit_of_duels(shares, item.n_best)  # type: ignore[arg-type]
-        return credit, margin, None, tuple(choices)
+            pairs = [(a, None) if self._right_first(item, n) else (None, a) for n, a in enumerate(answers)]
+            orders = [answer for pair in pairs for answer in pair]
+        choices = [answer.value if answer and isinstance(answer.value, str) else None for answer in orders]
+        log_odds = [answer.log_odds if answer else None for answer in orders]
+        weighed = any(odds is not None for odds in log_odds)
+        return Said(verdicts=tuple(choices), log_odds=tuple(log_odds) if weighed else None)
 
 
 class RecordedOutcomes:
@@ -191,10 +199,8 @@ class RecordedOutcomes:
         recalled = self._model.recall(item.id, row.condition)
         failure = recalled if isinstance(recalled, Failure) else _misfit(recalled, item)
         record = Record() if isinstance(recalled, Failure) else recalled
-        credit = margin = None
-        if failure is None and isinstance(item, Pair):
-            earned = credit_of_scores if record.scores else credit_of_duels
-            credit, margin = earned(record.scores or duel_shares(record.verdicts), item.n_best)  # type: ignore[arg-type]
+        said = Said(record.scores or None, record.verdicts or None, record.log_odds or None)
+        earned = said.earned(item) if failure is None else None
         checked = [None if score is None else checked_reward(score) for score in record.scores]
         scores = [None if s is None or isinstance(s, Failure) else float(s) for s in checked]
         return Outcome(
@@ -203,10 +209,9 @@ class RecordedOutcomes:
             cluster=row.cluster,
             model=self.name,
             condition=row.condition,
-            scores=tuple(scores) or None,
-            verdicts=record.verdicts or None,
-            credit=None if isinstance(item, Pair) and item.tier == NO_EVIDENCE else credit,
-            margin=margin,
+            **said._replace(scores=tuple(scores) or None)._asdict(),
+            credit=None if earned is None or (isinstance(item, Pair) and item.tier == NO_EVIDENCE) else earned.credit,
+            margin=earned.margin if earned else None,
             failure=str(failure) if failure else None,
             failure_kind=failure.kind if failure else None,
             tokens=record.tokens,

@@ -127,6 +127,8 @@ def _pair_result(model: str, condition: str, rows: Rows) -> PairResult:
     )
     groups = by_group(credit, facts.clusters, _where(index.groups, measured, {}), margin, facts.twins)
     position = position_bias(column.verdicts) or _one_order(column.verdicts)
+    if position and column.biases_cancel:
+        position["cancels"] = True
     biases = {
         "length": length_bias(credit, facts.clusters, *facts.lengths),
         "position": position,

@@ -196,6 +196,7 @@ class Parsed(NamedTuple, Generic[V]):
 
     value: V
     weights: str = ""
+    log_odds: float | None = None
 
 
 def winner(first: float, second: float) -> Winner:
@@ -275,9 +276,8 @@ def weigh_choice(reply: Completion, style: Style) -> Parsed[Winner] | Failure:
     logprobs = _label_logprobs(reply.first, list(style.labels), all_needed=True)
     if isinstance(logprobs, Failure):
         return logprobs
-    best = max(logprobs.values())
-    leading = [label for label in style.labels if logprobs[label] == best]
-    return Parsed(style.labels[leading[0]] if len(leading) == 1 else "tie", _shown(logprobs))
+    log_odds = logprobs["A"] - logprobs["B"]
+    return Parsed(winner(log_odds, 0), _shown(logprobs), log_odds if math.isfinite(log_odds) else None)
 
 
 def weigh_rating(reply: Completion, style: Style) -> Parsed[float] | Failure:
@@ -338,7 +338,10 @@ class Judge:
         self._sampling = sampling
         self.remote = llm.remote
         self.at_once: int | None = getattr(llm, "at_once", None)
-        newer = [setting for setting in (votes, style.keys) if setting not in (1, None)]  # old judges keep their names
+        weighed = "log-odds" if logprobs and style.kind == "pairwise" else None
+        newer = [
+            setting for setting in (votes, style.keys, weighed) if setting not in (1, None)
+        ]  # others keep their names
         settings = (style, self._template, load("material"), self._sampling, *newer)
         self.fingerprint = f"{style.prompt}-{settings_digest(settings)}-{llm.fingerprint}"
 
@@ -394,7 +397,9 @@ class ChecklistJudge(Judge):
 def _verdict(reply: Reply[Parsed[Winner]] | Failure) -> Verdict | Failure:
     if isinstance(reply, Failure):
         return reply
-    return Verdict(choice=reply.value.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
+    parsed = reply.value
+    used: dict[str, Any] = {"tokens": reply.tokens, "cost": reply.cost, "text": _text(reply)}
+    return Verdict(choice=parsed.value, log_odds=parsed.log_odds, **used)
 
 
 def _reward(reply: Reply[Parsed[float]] | Failure) -> Reward | Failure:

@@ -145,6 +145,8 @@ class ScoreRow(BaseModel):
     """`first` is the answer that the dataset lists first, the chosen one."""
     verdicts: Annotated[list[Winner | None], BeforeValidator(_parsed)] | None = None
     """As in outcomes.jsonl: of every right and every wrong answer, shown with the right one first, then second."""
+    log_odds: Annotated[list[float | None], BeforeValidator(_parsed)] | None = None
+    """As in outcomes.jsonl, one per verdict."""
     failure: str | None = None
     failure_kind: FailureKind | None = None
     text: Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = Field(
@@ -163,6 +165,8 @@ class ScoreRow(BaseModel):
             raise ValueError("there must be a score, scores, a verdict or a failure")
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} cannot be combined")
+        if self.log_odds is not None and len(self.log_odds) != len(self.verdicts or ()):
+            raise ValueError("log_odds must have one entry per verdict")
         return self
 
     def record(self) -> Record | Failure:
@@ -176,7 +180,7 @@ class ScoreRow(BaseModel):
         if self.verdict is not None:
             return Record(verdicts=(WINNERS.get(self.verdict, "tie"), None), **spent)
         if self.verdicts is not None:
-            return Record(verdicts=tuple(self.verdicts), **spent)
+            return Record(verdicts=tuple(self.verdicts), log_odds=tuple(self.log_odds or ()), **spent)
         both = [*(self.scores_chosen or ()), *(self.scores_rejected or ())]
         return Record(scores=tuple(self.scores or both), **spent)
 

@@ -43,7 +43,7 @@ from prb.reporting.gather import EvaluationRun, gather
 from prb.reporting.published import METADATA, ModelMetadata, parse_rows
 from prb.reporting.site import Host, check_target, write_inputs
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, USERS
-from prb.stats.credit import credit_of_duels, credit_of_scores, duel_shares
+from prb.stats.credit import credit_of_scores, credit_of_verdicts
 from prb.types import NO_EVIDENCE, visible
 
 MB = 1 << 20
@@ -280,10 +280,10 @@ def credit_problem(line: Mapping[str, Any], n_best: int, n_answers: int, tier: s
             return f"{n_answers} scores expected, not {scores}"
         earned = credit_of_scores(scores, n_best)
     else:
-        shares = duel_shares(verdicts or ())
-        if len(shares) != n_best * (n_answers - n_best) or None in shares:
+        of_verdicts = credit_of_verdicts(verdicts or (), line.get("log_odds"), n_best)
+        if of_verdicts is None or len(verdicts) != 2 * n_best * (n_answers - n_best):
             return f"the verdicts do not fit {n_answers} answers"
-        earned = credit_of_duels(shares, n_best)  # type: ignore[arg-type]
+        earned = of_verdicts
     credit = None if tier == NO_EVIDENCE else earned.credit
     if not _same(line["credit"], credit) or not _same(line["margin"], earned.margin):
         return f"credit {line['credit']} and margin {line['margin']} are not what the answers of the model earn"

@@ -53,6 +53,40 @@ def duel_shares(verdicts: Sequence[str | None]) -> list[float | None]:
     return shares
 
 
+def duel_margins(log_odds: Sequence[float | None]) -> list[float | None]:
+    """The right answer's log-odds in each right-wrong pair: the mean over both orders, in which a bias for a position
+    cancels, or that of the one order that was asked."""
+    margins: list[float | None] = []
+    for right_first, wrong_first in zip(log_odds[::2], log_odds[1::2], strict=True):
+        odds = [right_first] if right_first is not None else []
+        odds += [-wrong_first] if wrong_first is not None else []
+        margins.append(_mean(odds) if odds else None)
+    return margins
+
+
+def decided(verdicts: Sequence[str | None], log_odds: Sequence[float | None] | None) -> Sequence[str | None]:
+    """The verdicts; where all have log-odds, the sign of their mean over both orders decides instead."""
+    if not log_odds or [v is None for v in verdicts] != [odds is None for odds in log_odds]:
+        return verdicts
+    by_sign = {1: ("first", "second"), 0: ("tie", "tie"), -1: ("second", "first")}
+    signs = [None if margin is None else by_sign[(margin > 0) - (margin < 0)] for margin in duel_margins(log_odds)]
+    return [verdict for sign in signs for verdict in sign or (None, None)]
+
+
+def credit_of_verdicts(
+    verdicts: Sequence[str | None], log_odds: Sequence[float | None] | None, n_best: int
+) -> Credit | None:
+    """With log-odds the margin is their mean; `None` unless every right-wrong pair has a verdict."""
+    decisions = decided(verdicts, log_odds)
+    shares = [share for share in duel_shares(decisions) if share is not None]
+    if not shares or 2 * len(shares) < len(verdicts):
+        return None
+    earned = credit_of_duels(shares, n_best)
+    if decisions is verdicts or log_odds is None:
+        return earned
+    return earned._replace(margin=_mean([margin for margin in duel_margins(log_odds) if margin is not None]))
+
+
 def credit_of_duels(shares: Sequence[float], n_best: int) -> Credit:
     """From the shares of all right-wrong pairs, by right answer.
 
