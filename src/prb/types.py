@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -45,6 +45,25 @@ class Aspect(NamedTuple):
     aspect: str
     evidence: str = ""
     reason: str = ""
+    weight: float = 1.0
+    """How much it counts in the score of an answer."""
+    negative: bool = False
+    """It counts against an answer in which it is present."""
+    required: bool = False
+    """An answer that misses it altogether scores 0."""
+
+    def mapped(self, change: Callable[[str], str]) -> Self:
+        """With its texts changed."""
+        aspect, evidence, reason = map(change, (self.aspect, self.evidence, self.reason))
+        return self._replace(aspect=aspect, evidence=evidence, reason=reason)
+
+    @property
+    def label(self) -> str:
+        """The aspect with how it counts, where that is not as usual."""
+        counts = [f"×{self.weight:g}"] if self.weight != 1 else []
+        counts += ["required"] if self.required else []
+        name = f"avoid {self.aspect}" if self.negative else self.aspect
+        return f"{name} ({', '.join(counts)})" if counts else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

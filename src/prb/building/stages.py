@@ -65,7 +65,7 @@ class UserRecord:
             question=mask(self.question),
             narrative=mask(self.narrative),
             posts=tuple(post._replace(text=mask(post.text)) for post in self.posts),
-            rubric=tuple(Aspect(*map(mask, aspect)) for aspect in self.rubric),
+            rubric=tuple(aspect.mapped(mask) for aspect in self.rubric),
         )
 
 

@@ -43,6 +43,9 @@ class AspectRow(TypedDict):
     aspect: Text
     evidence: NotRequired[str]
     reason: NotRequired[str]
+    weight: NotRequired[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+    polarity: NotRequired[Literal["positive", "negative"]]
+    required: NotRequired[bool]
 
 
 class ChoiceRow(TypedDict):
@@ -417,7 +420,15 @@ def to_choices(row: Mapping[str, Any]) -> tuple[Choice, ...]:
 
 def _rubric(row: Mapping[str, Any]) -> tuple[Aspect, ...]:
     aspects = row.get("rubric_aspects", ())
-    return tuple([Aspect(a["aspect"], a.get("evidence", ""), a.get("reason", "")) for a in aspects])
+    return tuple([_aspect(a) for a in aspects])
+
+
+def _aspect(row: Mapping[str, Any]) -> Aspect:
+    aspect = Aspect(row["aspect"], row.get("evidence", ""), row.get("reason", ""))
+    if row.keys() <= {"aspect", "evidence", "reason"}:  # as nearly all are
+        return aspect
+    counts = {"weight": float(row.get("weight", 1)), "required": row.get("required", False)}
+    return aspect._replace(negative=row.get("polarity") == "negative", **counts)
 
 
 BUILD: dict[Task, Callable[[Mapping[str, Any]], Item]] = {"pairs": to_pair, "ratings": to_rating}

@@ -216,7 +216,7 @@ def _with_plan(item: Item, plan: Plan | Failure) -> Built | Failure:
 
 
 def true_plan(item: Item) -> Plan:
-    return tuple(f"{a.aspect}: {a.reason}" if a.reason else a.aspect for a in item.rubric)
+    return tuple(f"{a.label}: {a.reason}" if a.reason else a.label for a in item.rubric)
 
 
 def pick_donor(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from pydantic import model_validator
@@ -18,6 +18,9 @@ from prb.work import Asked, Call, Reply, call_key
 
 TOP = 2
 """An aspect is graded 0 (not met), 1 (partly met) or 2 (met)."""
+NEGATIVE = "This must not be in the answer: grade 2 if it is there, 0 if it is not."
+PLAIN = Aspect("")[3:]
+"""Weight, polarity and whether it is required, of an aspect that names none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,8 @@ class Grades:
     """One grade per aspect, 0 to 2, in the rubric's order."""
 
     aspects: tuple[float, ...]
+    rubric: tuple[Aspect, ...] = field(default=(), compare=False, repr=False)
+    """What was graded; without it every aspect counts the same."""
     tokens: int = 0
     cost: float = 0.0
     text: tuple[str, ...] = ()
@@ -48,8 +53,18 @@ class Grades:
 
     @property
     def score(self) -> float:
-        """Σ / 2n, 0 to 1, as LaMP-QA defines it; twice this is the mean grade."""
-        return sum(self.aspects) / (TOP * len(self.aspects))
+        """Σ / 2n, 0 to 1, as LaMP-QA defines it; twice this is the mean grade.
+
+        With weights it is their mean; a negative aspect counts as far as it is absent; a required one that is missed
+        altogether makes it 0.
+        """
+        if not any(aspect[3:] != PLAIN for aspect in self.rubric):
+            return sum(self.aspects) / (TOP * len(self.aspects))
+        met = [TOP - g if a.negative else g for g, a in zip(self.aspects, self.rubric, strict=True)]
+        if any(a.required and not m for m, a in zip(met, self.rubric, strict=True)):
+            return 0.0
+        total = sum(a.weight for a in self.rubric)
+        return sum(a.weight * m for m, a in zip(met, self.rubric, strict=True)) / (TOP * total)
 
 
 class Grader(Protocol):
@@ -67,6 +82,11 @@ class Reseedable(Protocol):
     def reseeded(self, seed: int) -> Grader: ...
 
 
+def shown(aspect: Aspect) -> tuple[str, ...]:
+    """What a grader reads of an aspect; how much it counts is not its business."""
+    return (*aspect[:3], NEGATIVE) if aspect.negative else aspect[:3]
+
+
 def ungradable(answered: Answered) -> Failure | None:
     """Why no grader can grade this, if so."""
     if not answered.rubric:
@@ -79,11 +99,11 @@ def grade_all(grader: Grader, answers: Sequence[Answered]) -> list[Grades | Fail
 
 
 def checked_grades(results: Sequence[Grades | Failure], answers: Sequence[Answered]) -> list[Grades | Failure]:
-    """A grader may come from another package: anything off the scale is a failure."""
+    """Grades with their rubric. A grader may come from another package: anything off the scale is a failure."""
     if len(results) != len(answers):
         raise RuntimeError(f"the grader gave {len(results)} results for {len(answers)} answers")
     return [
-        graded
+        (graded if isinstance(graded, Failure) else replace(graded, rubric=answered.rubric))
         if isinstance(graded, Failure) or fits_rubric(graded.aspects, len(answered.rubric))
         else Failure("no grades", f"the grader returned {graded.aspects!r:.100} for {len(answered.rubric)} aspects")
         for graded, answered in zip(results, answers, strict=True)
@@ -100,7 +120,7 @@ def grading_calls(asked: Asked, grader: Grader, answers: Sequence[Answered]) -> 
     start, by_row = asked.key_start(), getattr(grader, "by_row", False)
 
     def key(a: Answered) -> bytes:
-        rubric = (part for aspect in a.rubric for part in aspect)
+        rubric = (part for aspect in a.rubric for part in shown(aspect))
         return call_key(start, a.question, a.answer, a.narrative, a.pair if by_row else "", *rubric)
 
     return [Call(key(a), a) for a in answers]
@@ -134,7 +154,7 @@ def about_grader(spec: str | None, grader: Grader) -> dict[str, str | None]:
 def answered(pair: Pair, answer: str, *, masked: bool = False) -> Answered:
     """What a grader sees of a row. Masking applies to the user's words; the answer is not theirs."""
     clean = mask if masked else str
-    rubric = tuple([Aspect(*map(clean, aspect)) for aspect in pair.rubric])
+    rubric = tuple([aspect.mapped(mask) for aspect in pair.rubric]) if masked else pair.rubric
     question, narrative = clean(pair.question), clean(pair.narrative)
     return Answered(question=question, answer=answer, rubric=rubric, narrative=narrative, pair=pair.id)
 

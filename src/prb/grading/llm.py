@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 from prb.errors import BadSpec
 from prb.failures import gravest
-from prb.grading import GRADERS, TOP, Answered, Grader, Grades, ungradable
+from prb.grading import GRADERS, TOP, Answered, Grader, Grades, shown, ungradable
 from prb.hashing import settings_digest
 from prb.llm import LLM, Completion, Sampling, make_llm
 from prb.llm.asking import Reply, ask, without_thinking
@@ -78,7 +78,8 @@ class LLMGrader:
 
 def _one_call(answered: Answered) -> list[Call]:
     aspects = [
-        quote(f"aspect {n}", _join_lines(aspect.aspect, aspect.reason)) for n, aspect in enumerate(answered.rubric, 1)
+        quote(f"aspect {n}", _join_lines(aspect.aspect, aspect.reason, *shown(aspect)[3:]))
+        for n, aspect in enumerate(answered.rubric, 1)
     ]
     prompt = with_material(
         load("grade_all"),
@@ -102,7 +103,7 @@ def _one_call_per_aspect(answered: Answered) -> list[Call]:
     calls = []
     for aspect in answered.rubric:
         evidence = aspect.evidence and f"In their own words: {aspect.evidence}"
-        text = quote("aspect", _join_lines(aspect.aspect, aspect.reason, evidence))
+        text = quote("aspect", _join_lines(aspect.aspect, aspect.reason, evidence, *shown(aspect)[3:]))
         calls.append(Call(with_material(template, **material, aspect=text), (aspect.aspect,)))
     return calls
 

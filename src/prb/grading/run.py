@@ -139,7 +139,7 @@ class GradableRows:
             raise ValueError(f"`grades` must be a list of {aspects}, one per aspect of row {key.pair!r}")
         if not all(isinstance(g, int) and not isinstance(g, bool) and 0 <= g <= TOP for g in grades):
             raise ValueError(f"`grades` holds {grades!r}; a grade is 0, 1 or 2")
-        return HumanGrades(key, Grades(aspects=tuple(map(float, grades))))
+        return HumanGrades(key, Grades(aspects=tuple(map(float, grades)), rubric=self.pairs[key.pair].rubric))
 
 
 class GradingJob:

@@ -297,7 +297,7 @@ def pair_text(pair: Pair) -> str:
         f"{pair.user}: {len(pair.profile)} posts, oldest first": [f"{post.id}  {post.text}" for post in pair.profile],
         "hidden from reward models": [
             pair.narrative,
-            *(f"- {aspect.aspect}  “{aspect.evidence}”  {aspect.reason}" for aspect in pair.rubric),
+            *(f"- {aspect.label}  “{aspect.evidence}”  {aspect.reason}" for aspect in pair.rubric),
         ],
     }
     parts = ["\n".join([f"== {name} ==", *texts]) for name, texts in sections.items()]

@@ -168,7 +168,7 @@ def validate_items(config: NewConfig) -> list[Row]:
             "question": pair.question,
             "posts": [p.text for p in top_posts(pair.question, pair.profile, rank, k=config.posts).posts],
             "answers": [pair.chosen, pair.rejected],
-            "rubric": [aspect._asdict() for aspect in pair.rubric],
+            "rubric": [{**aspect._asdict(), "aspect": aspect.label} for aspect in pair.rubric],
             "narrative": pair.narrative,
             "twin": index.ids[twin] if twin >= 0 else None,
             "group": groups[n],

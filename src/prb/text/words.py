@@ -96,7 +96,7 @@ def word_runs(text: str, n: int) -> frozenset[str]:
 
 def hidden_texts(narrative: str, rubric: Iterable[Aspect]) -> list[str]:
     """What no reward model may read."""
-    return [narrative, *(text for aspect in rubric for text in aspect)]
+    return [narrative, *(text for aspect in rubric for text in (aspect.aspect, aspect.evidence, aspect.reason))]
 
 
 class SharedWording:

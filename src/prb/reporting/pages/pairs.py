@@ -123,7 +123,7 @@ class Chunk:
             "question": item.question,
             "chosen": item.chosen,
             "rejected": item.rejected,
-            "rubric": [tuple(aspect) for aspect in item.rubric],
+            "rubric": [(aspect.label, aspect.evidence, aspect.reason) for aspect in item.rubric],
             "narrative": item.narrative,
             "profile": [self._number(post) for post in item.profile],
             "topic": item.topic,
