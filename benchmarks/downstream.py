@@ -17,10 +17,12 @@ from record import write_between
 
 from prb.data.load import load_pairs
 from prb.data.retrieve import ranker, top_posts
-from prb.downstream.candidates import Candidates, Sample, sample_answers, score_candidates
-from prb.llm import LLM, Sampling, make_llm
+from prb.downstream.answers import Candidates, sample_seed
+from prb.failures import ask_model
+from prb.llm import LLM, Completion, Request, Sampling, make_llm
 from prb.models import MODELS
-from prb.types import Query
+from prb.prompts import policy_chat
+from prb.types import Query, Scorer
 
 MEASURED = (
     "random",
@@ -52,7 +54,7 @@ def main(args: Args) -> None:
         start = time.process_time()
         drawn = sample(llm, name, query, args)
         sampling += time.process_time() - start
-        batches.append(Candidates(name, query, [line.text or "" for line in drawn]))
+        batches.append(Candidates(name, query, drawn))
     lines = ["| reward model | scoring | of sampling | target |", "| --- | ---: | ---: | ---: |"]
     for spec in MEASURED:
         seconds = scoring(spec, batches)
@@ -74,18 +76,21 @@ def make_queries(args: Args) -> dict[str, Query]:
     return made
 
 
-def sample(llm: LLM, name: str, query: Query, args: Args) -> list[Sample]:
-    places = [(name, n) for n in range(args.n)]
-    return sample_answers(llm, places, {name: query}, Sampling(temperature=1.0, top_p=0.9, max_tokens=args.max_tokens))
+def sample(llm: LLM, name: str, query: Query, args: Args) -> list[str]:
+    limits = {"temperature": 1.0, "top_p": 0.9, "max_tokens": args.max_tokens}
+    seeds = (sample_seed(0, name, n) for n in range(args.n))
+    replies = llm.complete([Request(policy_chat(query), Sampling(**limits, seed=seed)) for seed in seeds])
+    return [reply.text if isinstance(reply, Completion) else "" for reply in replies]
 
 
 def scoring(spec: str, batches: Sequence[Candidates]) -> float:
     """One call per query, as `prb bon` does; loading the model is not included."""
     model = MODELS.make(spec)
-    score_candidates(spec, model, [Candidates("warm-up", Query(question="Hello?"), ["Hello."])])
+    method = "score" if isinstance(model, Scorer) else "prefer"
+    ask_model(model, method, Candidates("warm-up", Query(question="Hello?"), ["Hello.", "Hi."]).asks(method))
     start = time.process_time()
     for batch in batches:
-        score_candidates(spec, model, [batch])
+        ask_model(model, method, batch.asks(method))
     return time.process_time() - start
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import msgspec
 import orjson
 import tyro
 from record import ROOT, write_between
@@ -89,14 +90,13 @@ def main(args: Args) -> None:
             )
         ]
         config = CorrelateConfig(bench=tuple(map(str, runs)), downstream=tuple(map(str, best)), constructed=CONSTRUCTED)
-        result = correlate(config, progress=progress)
+        result = msgspec.to_builtins(correlate(config, progress=progress))
     write_json(args.out / "correlation.json", {**result, "sentences": correlation_sentences(result)})
     scatter(result, args.out / "scatter.svg")
     models_csv, families_csv = args.out / "models.csv", args.out / "families.csv"
     write_scores(result, models_csv, families_csv)
-    by_family = correlate(
-        CorrelateConfig(table=families_csv, bench=BENCH, downstream=DOWNSTREAM, constructed=CONSTRUCTED)
-    )
+    config = CorrelateConfig(table=families_csv, bench=BENCH, downstream=DOWNSTREAM, constructed=CONSTRUCTED)
+    by_family = msgspec.to_builtins(correlate(config))
     text = "\n".join(
         line
         for title, content in (("", result), ("Over means of families (method × features):", by_family))
@@ -149,9 +149,7 @@ def downstream(
     args: Args, models: dict[str, Scorer], name: str, candidates: str, grader: str, progress: Progress
 ) -> Path:
     out, limit = args.out / name, args.limit
-    config = BonConfig(
-        candidates=candidates, model=tuple(models), grader=grader, n=N, limit=limit, k=K, at_once=64, out=out
-    )
+    config = BonConfig(candidates=candidates, model=tuple(models), grader=grader, n=N, limit=limit, k=K, out=out)
     return best_of_n(config, models=models, progress=progress).folder
 
 

@@ -20,7 +20,7 @@ from prb.cli import VERBS, run
 from prb.data.check import describe
 from prb.data.load import load
 from prb.data.source import MemorySource
-from prb.downstream.candidates import read_pool
+from prb.downstream.answers import read_pool
 from prb.downstream.correlate import CorrelateConfig, correlate
 from prb.errors import BadInput
 from prb.evaluation.config import PERSONAL, READER, EvaluateConfig
@@ -217,12 +217,11 @@ def test_what_the_study_says_of_families_follows_from_its_table(tmp_path: Path) 
     ):
         table = family_means(tmp_path / "families.csv", without=without)
         settings = {"bench": ("mirror",), "downstream": ("best_of_8", "right_user"), "measure": ("spearman",)}
-        result = correlate(CorrelateConfig(table=table, **settings))
-        (part,) = result["sets"]
-        assert part["n"] == families
-        for cell, rho, p in zip(part["correlations"], rhos, ps, strict=True):
-            assert cell["value"] == pytest.approx(rho, abs=0.006)
-            assert cell["p"] == pytest.approx(p, abs=0.004)
+        (part,) = correlate(CorrelateConfig(table=table, **settings)).sets
+        assert part.n == families
+        for cell, rho, p in zip(part.correlations, rhos, ps, strict=True):
+            assert cell.value == pytest.approx(rho, abs=0.006)
+            assert cell.p == pytest.approx(p, abs=0.004)
             assert f"{rho:.2f} (p = {p:.3f})" in " ".join(page.split())
 
 

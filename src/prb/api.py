@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from prb.building.config import BuildConfig
 from prb.config import Settings
 from prb.downstream.bon import BonConfig
@@ -259,7 +261,7 @@ def ppo(
     checked = PpoConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
         finished = run(checked, reward=reward, grader=grader, progress=shown)
-        if finished.main_process and checked.engine == "local":
+        if finished.main_process and not checked.verl:
             write_ppo(finished.summary, finished.folder, shown)
     return Ppo(finished.folder, finished.summary, finished.message, finished.main_process)
 
@@ -274,7 +276,7 @@ def correlate(
 
     checked = CorrelateConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
-        result = run(checked, progress=shown)
+        result: dict[str, Any] = msgspec.to_builtins(run(checked, progress=shown))
         summary = {**result, "sentences": correlation_sentences(result)}
         if checked.out is not None:
             write_correlation(summary, checked.out, shown)

@@ -308,7 +308,6 @@ class EngineConfig(Settings):
 class PresetConfig(Settings):
     """Published settings."""
 
-    presentation: ClassVar[frozenset[str]] = frozenset({"preset"})
     paper: ClassVar[Mapping[str, Any]] = {}
     """What the paper's scripts fix; any other value contradicts the preset."""
     paper_choices: ClassVar[Mapping[str, Any]] = {}
@@ -316,6 +315,11 @@ class PresetConfig(Settings):
 
     preset: Literal["none", "paper"] = "none"
     """paper: the settings of the paper's released scripts where you give none; docs/downstream.md lists them."""
+
+    @property
+    def policy_prompt(self) -> Literal["prb", "paper"]:
+        """What the policy reads: the query as reward models read it, or the paper's instructions with the query."""
+        return "paper" if self.preset == "paper" else "prb"
 
     @model_validator(mode="before")
     @classmethod

@@ -103,6 +103,24 @@ Counts = dict[str, int]
 """By reason."""
 
 
+class DatasetAbout(Struct, frozen=True):
+    """What every result says of the rows it is about."""
+
+    name: str
+    split: str | None
+    fingerprint: str = ""
+    left_out: int = 0
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.name}, split {self.split}" if self.split else self.name
+
+    @property
+    def label(self) -> str:
+        """Without the folders its file is in."""
+        return Path(self.name).name + (f", split {self.split}" if self.split else "")
+
+
 class Retest(Struct, kw_only=True):
     """How often users repeat their own vote."""
 

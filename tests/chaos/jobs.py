@@ -70,7 +70,7 @@ def graded(data: Path, folder: Path, engine: str = "local") -> Any:
 
 
 def sampled(data: Path, folder: Path, engine: str = "local") -> Any:
-    config = fakes.settings(some_rows(data), folder, at_once=4, engine=engine)
+    config = fakes.settings(some_rows(data), folder, engine=engine)
     return best_of_n(config, models=fakes.models(), policy=fakes.policy(), grader=fakes.Marks()).summary
 
 
@@ -110,7 +110,7 @@ def optimized(data: Path, folder: Path) -> Any:
     if not policy.exists():
         ppo_runs.writer(policy)
         ppo_runs.people(rows, 12, ppo_runs.BRIEF)
-    config = ppo_runs.config(policy, rows, folder, steps=2, epochs=1, checkpoint_every=1, grader="short")
+    config = ppo_runs.config(policy, rows, folder, steps=2, epochs=1, grader="short")
     return ppo(config, reward=ppo_runs.scorer(), grader=ppo_runs.ShortIsGood()).summary
 
 

@@ -121,7 +121,6 @@ def test_without_out_the_folder_is_the_same_for_further_models(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--best-of", "5"], "best_of must be at most n = 4, not 5"),
         (["--model", "lenght"], "no model named 'lenght'; did you mean 'length'?"),
         (["--policy", "smollm2"], "'smollm2' is not an llm spec"),
         (["--policy", "lamacpp/x"], "no llm named 'lamacpp'; did you mean 'llamacpp'?"),
@@ -188,7 +187,7 @@ def test_a_policy_or_candidates_are_needed_and_a_config_must_be_one(prb: Prb, po
 
 
 def child(last: int, name: str, data: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    words = list(map(str, flags(data, out, "--model", "length", "--at-once", "3", "--quiet")))
+    words = list(map(str, flags(data, out, "--model", "length", "--quiet")))
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", CHILD, str(last), name, *words]
     source = os.pathsep.join(map(str, (Path(package.__file__).parents[1], root)))  # the same package as in this process
@@ -201,12 +200,12 @@ def child(last: int, name: str, data: Path, out: Path) -> subprocess.CompletedPr
 def test_killed_or_interrupted_a_run_goes_on_where_it_was(
     name: str, code: int, prb: Prb, data: Path, tmp_path: Path
 ) -> None:
-    stopped = child(8, name, data, tmp_path / "run")
+    stopped = child(12, name, data, tmp_path / "run")
     assert stopped.returncode == code
-    assert len(lines(tmp_path / "run", "replies")) == 6
+    assert len(lines(tmp_path / "run", "replies")) == 8
     if name == "SIGINT":
         assert stopped.stderr == "prb: interrupted; run the same command again to resume\n"
-    words = ["--model", "length", "--at-once", "3", "--quiet", "--json", "--no-cache"]
+    words = ["--model", "length", "--quiet", "--json", "--no-cache"]
     resumed = prb("bon", *flags(data, tmp_path / "run", *words))
     whole = prb("bon", *flags(data, tmp_path / "whole", *words))
     assert resumed.json == whole.json

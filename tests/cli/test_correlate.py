@@ -41,6 +41,7 @@ def test_files_are_written_where_asked_for(prb: Prb, six: Path, tmp_path: Path) 
     assert (said.code, said.err) == (0, "")
     assert names(tmp_path / "out") == ["correlation.json", "scatter.svg", "table.md", "table.tex"]
     assert "NDCG 0.92" in (tmp_path / "out" / "table.md").read_text("utf-8")
+    assert "bench & bon &" in (tmp_path / "out" / "table.tex").read_text("utf-8")
     again = orjson.loads((tmp_path / "out" / "correlation.json").read_bytes())
     assert [c["measure"] for c in again["sets"][0]["correlations"]] == ["ndcg", "spearman"]
 
@@ -52,13 +53,6 @@ def test_without_matplotlib_the_rest_is_written(
     said = prb("correlate", six, "--out", tmp_path / "out", "--measure", "rbo")
     assert (said.code, "no scatter.svg" in said.err) == (0, True)
     assert names(tmp_path / "out") == ["correlation.json", "table.md", "table.tex"]
-
-
-@pytest.mark.parametrize(("format_", "text"), [("markdown", "| bench | bon |"), ("latex", r"bench & bon &")])
-def test_tables_to_paste_elsewhere(prb: Prb, six: Path, format_: str, text: str) -> None:
-    said = prb("correlate", six, "--format", format_, "--quiet", "--measure", "spearman")
-    assert text in said.out
-    assert "written" not in said.out
 
 
 def test_bad_input_ends_with_one_line_and_writes_nothing(prb: Prb, tmp_path: Path) -> None:

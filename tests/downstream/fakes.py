@@ -6,12 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from prb.downstream.answers import Asking
 from prb.downstream.bon import BonConfig
+from prb.failures import Breaker
 from prb.grading import Answered, Grades
 from prb.llm import Completion, Request, ScriptedLLM
 from prb.models.scripted import ScriptedScorer
+from prb.progress import SILENT
 from prb.runs import read_lines
 from prb.types import Ask, Failure
+from prb.work import Replies
 
 WORDS = ("once", "daily", "rarely", "never", "weekly", "often", "soon")
 
@@ -70,9 +74,13 @@ def models() -> dict[str, Any]:
 
 
 def settings(data: Path | str, out: Path, **changes: Any) -> BonConfig:
-    base = {"policy": "mine", "model": ("knows", "errs"), "grader": "marks", "n": 4, "at_once": 3}
-    base["history"] = "both?ranker=recency"
+    base = {"policy": "mine", "model": ("knows", "errs"), "grader": "marks", "n": 4, "history": "both?ranker=recency"}
     return BonConfig(**{**base, "dataset": str(data), "out": out, **changes})
+
+
+def asking(folder: Path) -> Asking:
+    """Asks models of a test, without a cache."""
+    return Asking(Replies(folder / "replies.jsonl"), Breaker(), SILENT)
 
 
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:

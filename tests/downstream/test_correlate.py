@@ -6,15 +6,27 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import orjson
 import pytest
 
-from prb.downstream.correlate import CorrelateConfig, correlate
+from prb.downstream import correlate as module
+from prb.downstream.correlate import CorrelateConfig
 from prb.errors import BadInput
 from prb.stats.estimate import share
 from tests.runs import Notes
 from tests.stats.test_ranking import BON, PPO
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DRAWS", 200)
+
+
+def correlate(config: CorrelateConfig, **more: Any) -> dict[str, Any]:
+    result: dict[str, Any] = msgspec.to_builtins(module.correlate(config, **more))
+    return result
 
 
 @pytest.fixture
@@ -142,7 +154,7 @@ def test_bad_settings_are_refused(changes: dict[str, Any], says: str) -> None:
 
 
 def spearman_of(path: Path, x: str, y: str, **changes: Any) -> tuple[float, int]:
-    config = CorrelateConfig(table=path, bench=(x,), downstream=(y,), measure=("spearman",), missing="drop", **changes)
+    config = CorrelateConfig(table=path, bench=(x,), downstream=(y,), measure=("spearman",), **changes)
     result = correlate(config)
     return result["sets"][0]["correlations"][0]["value"], result["sets"][0]["n"]
 

@@ -15,10 +15,11 @@ from prb.downstream.correlate import RunColumn, Scores, read_runs, resampled_col
 from prb.errors import BadInput
 from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedScorer
-from prb.runs import FORMAT, json_line, read_lines, write_json
+from prb.runs import FORMAT, json_line, read_json, read_lines, write_json
 from prb.types import Ask, Failure
 from tests.conftest import make_row, make_twins
 from tests.downstream import fakes
+from tests.reporting.results import ends, ppo_run
 from tests.runs import result, settings
 
 Write = Callable[..., Path]
@@ -55,13 +56,11 @@ def best(data: Path, tmp_path: Path) -> Path:
 
 def ppo(folder: Path, model: str, grades: dict[str, float | None], lr: float = 1e-5, **changes: Any) -> Path:
     """What a finished PPO run leaves behind, as far as it is read here."""
-    folder.mkdir()
-    summary = {
+    summary = read_json(ppo_run(folder) / "summary.json") | {
         "dataset": {"name": "set", "split": None, "fingerprint": "f"},
-        "condition": "profile",
         "policy": {"spec": "mine"},
         "model": {"spec": model},
-        "held_out": {"prompts": len(grades), "grade": {}},
+        "held_out": {"prompts": len(grades), "grade": ends(0.1, 0.9)},
         "grader": {"spec": "marks", "validity": None},
         **changes,
     }
@@ -86,7 +85,7 @@ def ppo(folder: Path, model: str, grades: dict[str, float | None], lr: float = 1
 
 
 def read(bench: object, downstream: object, **changes: Any) -> Scores:
-    how = {"condition": None, "best_of": None, "seed": 0, **changes}
+    how = {"condition": None, "best_of": None, **changes}
     sides = [[str(f) for f in (side if isinstance(side, list) else [side])] for side in (bench, downstream)]
     return read_runs(*sides, **how)
 
@@ -255,11 +254,9 @@ def items(name: str, data: str, **cells: dict[str, list[float]]) -> RunColumn:
 def test_draws_spread_as_wide_as_the_clustered_standard_error() -> None:
     rng = np.random.default_rng(0)
     means = rng.normal(size=40)
-    (column,) = resampled_columns(
-        [items("x", "d", m={f"c{n}": [float(v)] for n, v in enumerate(means)})], ["m"], draws=4000
-    )
+    (column,) = resampled_columns([items("x", "d", m={f"c{n}": [float(v)] for n, v in enumerate(means)})], ["m"])
     assert column.draws is not None
-    assert column.draws.shape == (4000, 1)
+    assert column.draws.shape == (2000, 1)
     # the bootstrap's variance is that of the mean with n instead of n - 1
     assert column.draws.std() == pytest.approx(means.std() / np.sqrt(40), rel=0.05)
 
@@ -267,7 +264,7 @@ def test_draws_spread_as_wide_as_the_clustered_standard_error() -> None:
 def test_models_that_answer_alike_on_every_item_never_change_places() -> None:
     cells = {f"c{n}": [float(n % 3)] for n in range(12)}
     lower = {name: [value[0] - 1] for name, value in cells.items()}
-    (column,) = resampled_columns([items("x", "d", a=cells, b=lower)], ["a", "b"], draws=200)
+    (column,) = resampled_columns([items("x", "d", a=cells, b=lower)], ["a", "b"])
     assert column.draws is not None
     assert np.ptp(column.draws[:, 0] - column.draws[:, 1]) == pytest.approx(0)
 
@@ -277,7 +274,6 @@ def test_one_draw_serves_all_columns_on_the_same_data_and_no_other() -> None:
     same, again, other = resampled_columns(
         [items("x", "d", m=cells), items("y", "d", m=cells), items("z", "e", m=cells)],
         ["m"],
-        draws=50,
     )
     assert same.draws is not None
     assert again.draws is not None
@@ -288,10 +284,10 @@ def test_one_draw_serves_all_columns_on_the_same_data_and_no_other() -> None:
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     table = [items("x", "d", m={f"c{n}": [float(n)] for n in range(12)})]
-    whole = resampled_columns(table, ["m"], draws=50)[0].draws
+    whole = resampled_columns(table, ["m"])[0].draws
     monkeypatch.setattr("prb.downstream.correlate.MAX_CELLS", 12 * 7)
     assert whole is not None
-    assert (resampled_columns(table, ["m"], draws=50)[0].draws == whole).all()
+    assert (resampled_columns(table, ["m"])[0].draws == whole).all()
 
 
 def test_a_single_cluster_says_nothing_about_the_next() -> None:

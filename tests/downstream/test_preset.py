@@ -9,20 +9,14 @@ from typing import Any
 import pytest
 
 from prb.cli.parse import parse
-from prb.downstream.bon import BonConfig
-from prb.downstream.candidates import sample_answers
-from prb.downstream.ppo import PpoConfig
+from prb.downstream.bon import TOP_P, BonConfig
+from prb.downstream.ppo import CLIP, CRITIC_RATE, MAX_GRAD_NORM, PpoConfig, Recipe
 from prb.errors import BadInput
-from prb.llm import Sampling
-from prb.types import Post, Query
-from tests.downstream.fakes import policy
-
-QUERY = Query(user="u", question="Tea or coffee?", posts=(Post(id="1", category="Drinks", text="I like {question}."),))
 
 
 def test_best_of_n_has_the_papers_settings_where_none_are_given() -> None:
     config = BonConfig(preset="paper")
-    assert (config.n, config.k, config.temperature, config.top_p, config.max_tokens) == (16, 10, 1.0, 0.9, 512)
+    assert (config.n, config.k, config.temperature, TOP_P, config.max_tokens) == (16, 10, 1.0, 0.9, 512)
     assert (config.policy, config.policy_prompt) == ("transformers/Qwen/Qwen2.5-0.5B-Instruct", "paper")
     assert BonConfig(preset="paper", policy="llamacpp/smollm2").policy == "llamacpp/smollm2"
 
@@ -30,8 +24,10 @@ def test_best_of_n_has_the_papers_settings_where_none_are_given() -> None:
 def test_ppo_has_the_papers_settings_where_none_are_given() -> None:
     config = PpoConfig(preset="paper", model="length")
     assert (config.batch, config.minibatch, config.epochs, config.steps) == (128, 16, 1, None)
-    assert (config.lr, config.critic_rate, config.kl, config.stop_kl) == (5e-7, 5e-6, 0.0, None)
-    assert config.critic == "separate"
+    assert (config.lr, config.kl, config.policy_prompt) == (5e-7, 0.0, "paper")
+    assert (CRITIC_RATE * config.lr, CLIP, MAX_GRAD_NORM) == (pytest.approx(5e-6), 0.2, 1.0)
+    # what verl does by default
+    assert config.recipe == Recipe(lam=1.0, value_clip=0.5, separate_critic=True, whiten_rewards=False, stop_kl=None)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +48,9 @@ def test_a_flag_that_says_the_same_is_fine() -> None:
     assert parse(BonConfig, ["--preset", "paper", "--n", "16"], "bon").n == 16
 
 
-def test_a_preset_is_the_same_run_as_its_settings_by_hand() -> None:
+def test_a_preset_is_part_of_what_a_run_is() -> None:
     preset = BonConfig(preset="paper", policy="llamacpp/smollm2")
-    by_hand = BonConfig(policy="llamacpp/smollm2", policy_prompt="paper")
-    assert preset.saved() == by_hand.saved()
+    assert preset.saved()["preset"] == "paper"
     assert replace(preset, out=Path("x")).policy_prompt == "paper"
 
 
@@ -63,17 +58,3 @@ def test_without_the_preset_nothing_changes() -> None:
     assert (BonConfig(policy="p").policy_prompt, PpoConfig(policy="p", model="m").kl) == ("prb", 0.05)
     with pytest.raises(BadInput, match="needs either --policy"):
         BonConfig()
-
-
-def test_the_papers_prompt_has_a_system_message_the_question_and_the_posts_with_categories() -> None:
-    llm = policy()
-    sampling = Sampling(temperature=1.0, max_tokens=8)
-    sample_answers(llm, [("p", 0)], {"p": QUERY}, sampling, "paper")
-    sample_answers(llm, [("p", 0)], {"p": QUERY}, sampling)
-    (system, user), (alone,) = (request.chat for request in llm.requests)
-    assert (system.role, user.role, alone.role) == ("system", "user", "user")
-    question, posts = user.text.index("Tea or coffee?"), user.text.index("Post 1 (Category: Drinks):")
-    assert question < posts
-    assert "I like {question}." in user.text  # a slot inside a post is text
-    assert "100 words" in user.text
-    assert "100 words" not in alone.text

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 
 from prb.downstream.bon import best_of_n
@@ -85,7 +86,7 @@ def correlation(folder: Path, models: int = 6) -> Path:
     config = CorrelateConfig(
         table=folder / "scores.csv", downstream=("bon",), measure=("spearman", "ndcg"), constructed=("model-1",)
     )
-    write_json(folder / "correlation.json", correlate(config))
+    write_json(folder / "correlation.json", msgspec.to_builtins(correlate(config)))
     return folder
 
 

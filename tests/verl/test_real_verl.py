@@ -47,9 +47,14 @@ def server() -> Iterator[str]:
 
 
 def settings(work: Path, name: str, **changes: Any) -> PpoConfig:
-    told: dict[str, Any] = {"policy": f"transformers/{work / 'tiny'}", "model": "length", "engine": "verl"}
-    told |= {"dataset": str(work / "set.jsonl"), "batch": 8, "minibatch": 4, "gpus": 2, "max_prompt": 200, "holdout": 4}
-    return PpoConfig(**{**told, "out": work / name, "launch": False, **changes})
+    told: dict[str, Any] = {
+        "policy": f"transformers/{work / 'tiny'}",
+        "model": "length",
+        "holdout": 4,
+        "out": work / name,
+    }
+    told |= {"dataset": str(work / "set.jsonl"), "batch": 8, "minibatch": 4, "max_prompt": 200}
+    return PpoConfig(**{**told, "engine": "verl?gpus=2&launch=false", **changes})
 
 
 def composed(out: Path) -> Any:
@@ -72,8 +77,8 @@ def test_verls_own_command_composes_the_config(work: Path) -> None:
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "short": {"steps": 7, "epochs": 3, "lr": 2e-6, "empty_reward": -1.0},
-    "no KL penalty, no clipping of values": {"kl": 0.0, "value_clip": None, "holdout": 0},
-    "lora": {"lora": 8, "rollout": "sglang"},
+    "no KL penalty": {"kl": 0.0, "holdout": 0},
+    "lora": {"lora": 8, "engine": "verl?gpus=2&rollout=sglang&launch=false"},
 }
 
 
@@ -150,13 +155,13 @@ def _objects(columns: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def test_verl_gets_its_rewards_from_a_running_server(work: Path, server: str) -> None:
-    ppo(settings(work, "reward", reward_url=server))
+    ppo(settings(work, "reward", engine=f"verl?gpus=2&url={server}&launch=false"))
     config = composed(work / "reward")
     assert rewarded(config, ANSWER)["reward_score"] == len(ANSWER)
 
 
 def test_without_a_server_verl_gets_an_error_and_no_number(work: Path) -> None:
-    ppo(settings(work, "nobody", reward_url="http://127.0.0.1:9"))
+    ppo(settings(work, "nobody", engine="verl?gpus=2&url=http://127.0.0.1:9&launch=false"))
     config = composed(work / "nobody")
     config.reward.custom_reward_function.reward_kwargs = {"url": "http://127.0.0.1:9", "patience": 0.1}
     with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:9"):
@@ -165,12 +170,12 @@ def test_without_a_server_verl_gets_an_error_and_no_number(work: Path) -> None:
 
 def test_a_launch_asks_the_server_first(work: Path, server: str) -> None:
     with pytest.raises(BadInput, match="serves 'length', not model 'random'"):
-        ppo(settings(work, "other", reward_url=server, model="random", launch=True))
+        ppo(settings(work, "other", engine=f"verl?gpus=2&url={server}", model="random"))
 
 
 def test_a_launch_reaches_verl_and_tells_that_it_failed(
     work: Path, server: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(PrbError, match="verl ended with code 1"):
-        ppo(settings(work, "launched", reward_url=server, launch=True, override=("trainer.nonsense=1",)))
+        ppo(settings(work, "launched", engine=f"verl?gpus=2&url={server}", override=("trainer.nonsense=1",)))
     assert "nonsense" in capfd.readouterr().err

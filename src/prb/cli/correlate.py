@@ -14,17 +14,13 @@ def command(args: Sequence[str]) -> None:
 
     config = parse(CorrelateConfig, args, "correlate")
     from prb.api import correlate
-    from prb.reporting.format import latex, markdown, say, show
+    from prb.reporting.format import say, show
 
     result = correlate(config)
-    sentences = result.summary["sentences"]
     if config.json:
         print_json(result.summary)
-    elif config.format == "table":
-        show(*result.tables())
-        say(*sentences)
-        if config.out is not None:
-            print(f"written: {config.out}")
-    else:
-        text, marker = (latex, "% ") if config.format == "latex" else (markdown, "")
-        print("\n".join([*map(text, result.tables()), *(marker + sentence for sentence in sentences)]))
+        return
+    show(*result.tables())
+    say(*result.summary["sentences"])
+    if config.out is not None:
+        print(f"written: {config.out}")

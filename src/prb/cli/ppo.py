@@ -20,7 +20,7 @@ def command(args: Sequence[str]) -> None:
     result, _ = finished(lambda: ppo(config))
     if not result.main_process:  # one of several that accelerate started
         return
-    if config.engine == "verl":
+    if config.verl:
         print(result.message)
     elif config.json:
         print_json(result.summary)

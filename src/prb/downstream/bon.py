@@ -2,24 +2,26 @@
 
 `samples.jsonl`, `scores.jsonl`, `grades.jsonl` and the summary are derived from the replies of policy, reward models
 and grader. So a killed run resumes, and a later command with further models on the same folder samples and grades
-nothing again.
+nothing again. A scorer gives each answer a reward; a comparer ranks the answers to a query by their win rates in a
+round robin.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
+import msgspec
 import numpy as np
-from pydantic import Field, model_validator
+from msgspec import Struct
+from pydantic import model_validator
 
 from prb import __version__
-from prb.batches import chunks
 from prb.config import (
     Condition,
     Count,
@@ -37,52 +39,52 @@ from prb.config import (
     config,
 )
 from prb.data.load import Dataset, load
-from prb.downstream.candidates import (
+from prb.downstream.answers import (
     GRADES,
-    MAX_COMPARED,
     SAMPLES,
     SCORES,
-    Candidates,
+    Asking,
+    GraderAbout,
+    ModelAbout,
     Place,
     Pool,
+    Queries,
     Sample,
     Score,
-    asks_about,
-    check_reward_model,
+    all_texts,
     read_pool,
-    sample_of,
-    sample_requests,
-    scores_of,
 )
 from prb.engine.executors import Executor, given, open_executor
 from prb.errors import BadInput
 from prb.evaluation.conditions import Built, QueryBuilder
-from prb.evaluation.planners import PLANNERS, Planner
+from prb.evaluation.planners import PLANNERS
 from prb.failures import Breaker, FailureConfig, refuse_failures, share_problem
 from prb.grading import (
     GRADERS,
     Grader,
     Grades,
-    about_grader,
     answered,
     as_line,
-    checked_grades,
-    grades_of,
-    grading_calls,
     make_grader,
 )
-from prb.llm import LLM, Completion, Sampling, check_llm, make_llm, request_key
-from prb.models import MODELS, RECORDED, execution_of, make_model
-from prb.progress import SILENT, Progress, Tally
-from prb.prompts import PolicyPrompt
+from prb.llm import LLM, Sampling, check_llm, make_llm
+from prb.models import MODELS, RECORDED, execution_of, make_model, refuse_recorded
+from prb.progress import SILENT, Progress
 from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder, write_lines
 from prb.stats.best_of import curves, headroom, kl_bound, overoptimization, powers
-from prb.stats.estimate import Floats, Ints, average, codes
+from prb.stats.estimate import Floats, average, codes
 from prb.stats.paired import correct, difference
-from prb.summary import needs_donors
-from prb.types import Failure, Pair, Query, Reward, RewardModel, Scorer, Verdict
-from prb.work import Asked, Call, Replies, Reply, ask_missing, calls_of, open_replies
+from prb.summary import DatasetAbout, needs_donors
+from prb.types import (
+    Comparer,
+    Failure,
+    Pair,
+    Query,
+    RewardModel,
+    Scorer,
+)
+from prb.work import Asked, open_replies
 
 POLICY, GRADER = "policy: ", "grader: "
 """Prefixes that tell policy and grader from the reward models in the folder's list of weights."""
@@ -90,8 +92,10 @@ CANDIDATES = f"{POLICY}candidates"
 """Stands for the policy in that list if answers were given in a file."""
 DEFAULT_MODELS = ("random", "length", "lexical", "embedding")
 DEFAULT_N = 16
-Samples = dict[Place, Sample]
-Scores = dict[Place, Score]
+TOP_P = 0.9
+"""Nucleus sampling threshold of the policy, as in the paper."""
+MAX_COMPARED = 16
+"""A round robin of 16 takes 240 verdicts per query; a comparer is refused for more."""
 
 
 @config
@@ -99,15 +103,13 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
     """What a reward model picks from N answers of a policy, graded against the user's rubric."""
 
     verb: ClassVar[str] = "bon"
-    presentation: ClassVar[frozenset[str]] = frozenset({"model", "candidates", "best_of", "at_once"})
+    presentation: ClassVar[frozenset[str]] = frozenset({"model", "candidates"})
     paper: ClassVar[Mapping[str, Any]] = {
         "n": 16,
         "k": 10,
         "condition": "profile",
         "temperature": 1.0,
-        "top_p": 0.9,
         "max_tokens": 512,
-        "policy_prompt": "paper",
     }
     paper_choices: ClassVar[Mapping[str, Any]] = {"policy": "transformers/Qwen/Qwen2.5-0.5B-Instruct"}
 
@@ -131,22 +133,12 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
     """Grader spec: `embedded`, `llm?llm=SPEC`, or `recorded` for grades that were given elsewhere."""
     n: Size = 0
     """Answers for each query. Default: 16; with --candidates as many as every row has, up to 16."""
-    best_of: Repeated[Count] = ()
-    """Report best-of-k for this k; repeat for several. Default: 1, 2, 4, … N."""
-    per_user: Count | None = None
-    """At most this many rows per user; more users are more informative than more questions of the same users."""
     condition: Single[Condition] = "profile"
     """What policy and reward models are shown of the user."""
-    policy_prompt: PolicyPrompt = "prb"
-    """What the policy reads: the query as reward models read it, or instructions with the query, as in the paper."""
     temperature: NonNegative = 1.0
     """Sampling temperature of the policy."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Nucleus sampling threshold of the policy."""
     max_tokens: Count = 512
     """Longest answer of the policy in tokens; longer ones are truncated and counted."""
-    at_once: Count = 8
-    """Answers requested in one call; a crash costs at most these. Use more for endpoints that batch requests."""
     seed: Seed = 0
     """Fixes samples, donors and resampling."""
 
@@ -161,9 +153,10 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
             raise BadInput("prb bon needs either --policy, which is sampled from, or --candidates, answers in a file")
         if self.policy is not None and not self.n:
             object.__setattr__(self, "n", DEFAULT_N)
-        if self.n and (largest := max((k for k in self.best_of if k > self.n), default=None)):
-            raise BadInput(f"best_of must be at most n = {self.n}, not {largest}")
         return self
+
+
+# --- the job ---
 
 
 def best_of_n(
@@ -175,7 +168,6 @@ def best_of_n(
     progress: Progress = SILENT,
 ) -> Finished:
     """Run, resume or extend. Objects given here take the place of what the specs of `config` name."""
-    is_given = grader is not None
     check_specs(config, models or {}, policy, grader)
     pool = read_pool(config.candidates) if config.candidates else None
     planner = PLANNERS.make(config.planner)
@@ -186,7 +178,7 @@ def best_of_n(
         progress.note(note)
     pairs = gradable_pairs(dataset, config, pool, progress)
     if pool and not config.n:
-        config = replace(config, n=min(DEFAULT_N, *(len(pool.of(pair)) for pair in pairs)))
+        config = replace(config, n=min(DEFAULT_N, *(len(pool.of(pair)) for pair in pairs.values())))
     identity = {
         "prb": __version__,
         "bon": config.saved(),
@@ -199,218 +191,121 @@ def best_of_n(
         RunFolder(folder, identity, fresh=config.fresh) as run,
         open_replies(folder, progress, cache=config.cache) as replies,
     ):
+        breaker = Breaker()
+
+        def queries_of(reader: object) -> Queries:
+            builder = QueryBuilder.of(config, dataset, planner, reader=reader, seed=config.seed)
+
+            def queries(ids: Sequence[str]) -> dict[str, Query | Failure]:
+                shown = [pairs[id_] for id_ in ids]
+                plans = builder.plans(shown, replies, breaker) if config.condition == "plan" else {}
+                built = {pair.id: builder.build(pair, config.condition, plans.get(pair.id)) for pair in shown}
+                return {id_: made.query if isinstance(made, Built) else made for id_, made in built.items()}
+
+            return queries
+
         progress.begin(f"loading {config.grader}")
-        make = partial(given, grader) if grader else partial(make_grader, config.grader)
-        grader = executor.load(make, config.grader)
-        run.confirm_model(GRADER + config.grader, grader.fingerprint)
-        job = BestOfN(config, dataset, pairs, planner, run, executor, replies, Breaker(), progress)
+        load_grader = partial(given, grader) if grader else partial(make_grader, config.grader)
+        loaded = executor.load(load_grader, config.grader)
+        run.confirm_model(GRADER + config.grader, loaded.fingerprint)
+        job = BestOfN(config, pairs, run, executor, Asking(replies, breaker, progress), queries_of)
         samples = job.take(pool) if pool else job.sample(policy)
-        scores = {spec: job.score(spec, models or {}, samples) for spec in job.models(models or {})}
+        texts = {pair: all_texts([samples[pair, n] for n in range(config.n)]) for pair in pairs}
+        scores = {spec: job.score(spec, models or {}, texts) for spec in job.models(models or {})}
         # Ray holds one model at a time
-        grades = job.grade(executor.load(make, config.grader), samples, given=is_given)
-        write_lines(folder / SAMPLES, map(asdict, samples.values()))
-        write_lines(folder / SCORES, (asdict(score) for of_model in scores.values() for score in of_model.values()))
+        grades = job.grade(executor.load(load_grader, config.grader), texts, given=grader is not None)
+        write_lines(folder / SAMPLES, map(msgspec.to_builtins, samples.values()))
+        write_lines(folder / SCORES, (msgspec.to_builtins(s) for lines in scores.values() for s in lines.values()))
         write_lines(folder / GRADES, ({"pair": p, "n": n, **as_line(graded)} for (p, n), graded in grades.items()))
-        fingerprint = next((known for name, known in run.models.items() if name.startswith(POLICY)), None)
-        about = {
-            "prb": __version__,
-            "dataset": {
-                "name": dataset.name,
-                "split": dataset.split,
-                "fingerprint": dataset.fingerprint,
-                "left_out": dataset.left_out,
+        cluster = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
+        numbers = range(config.n)
+        results = Results(
+            clusters={pair: cluster[pair] for pair in pairs},
+            samples=[[samples[pair, n] for n in numbers] for pair in pairs],
+            grades=[[grades[p, found.index(text)] for text in found] or None for p, found in texts.items()],
+            scores={
+                spec: [[of_model[p, n] for n in numbers] if found else None for p, found in texts.items()]
+                for spec, of_model in scores.items()
             },
-            "condition": config.condition,
-            "policy": {"spec": config.source, "fingerprint": fingerprint},
-            "grader": about_grader(config.grader, grader),
-            "n": config.n,
-            "seed": config.seed,
-        }
-        ks = tuple(sorted(set(config.best_of))) or powers(config.n)
-        summary = {**summarize(job.results(samples, scores, grades), about, ks=ks), "clusters": job.clusters}
+        )
+        fingerprint = next((known for name, known in run.models.items() if name.startswith(POLICY)), None)
+        summary: dict[str, Any] = msgspec.to_builtins(
+            summarize(
+                results,
+                dataset=DatasetAbout(dataset.name, dataset.split, dataset.fingerprint, dataset.left_out),
+                condition=config.condition,
+                policy=ModelAbout(config.source, fingerprint),
+                grader=GraderAbout.of(config.grader, loaded),
+                n=config.n,
+                seed=config.seed,
+            )
+        )
         run.finish({SUMMARY: summary})
     return Finished(folder, summary)
 
 
 @dataclass(frozen=True)
-class Results:
-    """A run as tables: one row per query, in dataset order, one entry per sample; `None` where a sample failed, so
-    that there was nothing to score or grade."""
-
-    clusters: list[str]
-    samples: list[list[Sample]]
-    grades: list[Sequence[Grades | Failure] | None]
-    scores: dict[str, list[Sequence[Score] | None]]
-
-
 class BestOfN:
     """Samples, scores and grades of a run, each derived from the replies after asking for what is missing."""
 
-    def __init__(
-        self,
-        config: BonConfig,
-        dataset: Dataset,
-        pairs: list[Pair],
-        planner: Planner,
-        run: RunFolder,
-        executor: Executor,
-        replies: Replies,
-        breaker: Breaker,
-        progress: Progress,
-    ) -> None:
-        self.config, self.dataset, self.pairs, self.planner = config, dataset, pairs, planner
-        self.run, self.executor, self.replies, self.breaker, self.progress = run, executor, replies, breaker, progress
-        cluster = dict(zip(dataset.index.ids, dataset.index.clusters, strict=True))
-        self.clusters = {pair.id: cluster[pair.id] for pair in pairs}
-        """Cluster of each pair; kept in the summary so that the folder can be read without the dataset."""
+    config: BonConfig
+    pairs: Mapping[str, Pair]
+    run: RunFolder
+    executor: Executor
+    asking: Asking
+    queries_of: Callable[[object], Queries]
 
     def models(self, given_models: Mapping[str, RewardModel]) -> list[str]:
         """The reward models of the folder, then those of this call; without objects that an earlier call was given."""
         stored = reward_models(self.run.models)
         known = [spec for spec in stored if spec in given_models or Spec.parse(spec).name in MODELS]
         for spec in set(stored) - set(known):
-            self.progress.note(f"{spec} is not given in this call and left out")
+            self.asking.progress.note(f"{spec} is not given in this call and left out")
         return list(dict.fromkeys([*known, *(self.config.model or (() if known else DEFAULT_MODELS))]))
 
-    def take(self, pool: Pool) -> Samples:
+    def take(self, pool: Pool) -> dict[Place, Sample]:
         """Candidates as samples. Their file may move between runs; its content may not change."""
         self.run.confirm_model(CANDIDATES, pool.fingerprint, str(self.config.candidates))
         return {
             (pair.id, n): Sample(pair=pair.id, n=n, text=text, tokens=0, seed=0)
-            for pair in self.pairs
+            for pair in self.pairs.values()
             for n, text in enumerate(pool.of(pair)[: self.config.n])
         }
 
-    def sample(self, policy: LLM | None) -> Samples:
+    def sample(self, policy: LLM | None) -> dict[Place, Sample]:
         config = self.config
         assert config.policy
-        self.progress.begin(f"loading {config.policy}")
-        llm = self.executor.load(partial(given, policy) if policy else partial(make_llm, config.policy), config.policy)
+        self.asking.progress.begin(f"loading {config.policy}")
+        make = partial(given, policy) if policy else partial(make_llm, config.policy)
+        llm = self.executor.load(make, config.policy)
         self.run.confirm_model(POLICY + config.policy, llm.fingerprint)
         asked = Asked.of(config.policy, llm, "complete", given=policy is not None)
-        builder, start = self._builder(llm), asked.key_start()
-        sampling = Sampling(
-            temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_tokens, seed=config.seed
-        )
         places = [(pair, n) for pair in self.pairs for n in range(config.n)]
+        limits = {"top_p": TOP_P, "max_tokens": config.max_tokens}
+        sampling = Sampling(temperature=config.temperature, **limits, seed=config.seed)  # type: ignore[arg-type]
+        return self.asking.sample(asked, places, sampling, config.policy_prompt, self.queries_of(llm))
 
-        def plan() -> Iterator[tuple[dict[Place, Call | Failure], list[Call]]]:
-            for batch in chunks(places, config.at_once):
-                queries = self._queries(builder, [pair for pair, _ in batch])
-                at = [(pair.id, n) for pair, n in batch]
-                requests = sample_requests(at, queries, sampling, config.policy_prompt)
-                calls = {place: Call(request_key(start, request), request) for place, request in requests.items()}
-                failed = {place: q for place in at if isinstance(q := queries[place[0]], Failure)}
-                yield {**failed, **calls}, list(calls.values())
-
-        samples: Samples = {}
-        self.progress.begin(f"sampling {config.policy}", total=len(places))
-        tally = Tally(self.progress)
-        for batch in ask_missing(plan(), self.replies, asked, self.breaker):
-            for place, call in batch.items():
-                reply = call if isinstance(call, Failure) else Completion.of(self.replies[call.key])
-                samples[place] = sample_of(place, config.seed, reply)
-                tally.add([samples[place].failure], [samples[place].cost])
-            self.progress.advance(len(batch))
-        return {(pair.id, n): samples[pair.id, n] for pair, n in places}
-
-    def score(self, spec: str, given_models: Mapping[str, RewardModel], samples: Samples) -> Scores:
-        config = self.config
-        self.progress.begin(f"loading {spec}")
+    def score(
+        self, spec: str, given_models: Mapping[str, RewardModel], texts: Mapping[str, list[str]]
+    ) -> dict[Place, Score]:
+        self.asking.progress.begin(f"loading {spec}")
         make = partial(given, given_models[spec]) if spec in given_models else partial(make_model, spec)
-        model = check_reward_model(spec, self.executor.load(make, spec), config.n)
+        model = check_reward_model(spec, self.executor.load(make, spec), self.config.n)
         self.run.confirm_model(spec, model.fingerprint, execution_of(model))
         method = "score" if isinstance(model, Scorer) else "prefer"
         asked = Asked.of(spec, model, method, given=spec in given_models)
-        builder, start = self._builder(model), asked.key_start()
-        sampled = [pair for pair in self.pairs if self._texts(pair, samples)]
+        return self.asking.score(asked, {pair: found for pair, found in texts.items() if found}, self.queries_of(model))
 
-        def plan() -> Iterator[tuple[list[tuple[Candidates, list[Call]]], list[Call]]]:
-            for batch in chunks(sampled, max(1, config.at_once // config.n)):
-                queries = self._queries(builder, batch)
-                candidates = [Candidates(p.id, queries[p.id], self._texts(p, samples)) for p in batch]
-                planned = [(one, calls_of(start, asks_about(model, one))) for one in candidates]
-                yield planned, [call for _, calls in planned for call in calls]
-
-        scores: Scores = {}
-        self.progress.begin(f"scoring by {spec}", total=len(sampled))
-        tally = Tally(self.progress)
-        for batch in ask_missing(plan(), self.replies, asked, self.breaker):
-            for candidates, calls in batch:
-                answers = [_answer(self.replies[call.key]) for call in calls]
-                for line in scores_of(spec, candidates, answers):
-                    scores[line.pair, line.n] = line
-                    tally.add([line.failure], [line.cost])
-            self.progress.advance(len(batch))
-        return scores
-
-    def grade(self, grader: Grader, samples: Samples, *, given: bool) -> dict[Place, Grades | Failure]:
+    def grade(self, grader: Grader, texts: Mapping[str, list[str]], *, given: bool) -> dict[Place, Grades | Failure]:
         """Each distinct answer of a pair once; the first sample with a text stands for all."""
         masked = self.config.masks(grader)
+        answers = {
+            (pair, found.index(text)): answered(self.pairs[pair], text, masked=masked)
+            for pair, found in texts.items()
+            for text in dict.fromkeys(found)
+        }
         asked = Asked.of(self.config.grader, grader, "grade", given=given)
-        distinct = [(pair, n, text) for pair in self.pairs for text, n in self._first_numbers(pair, samples).items()]
-
-        def plan() -> Iterator[tuple[dict[Place, Call], list[Call]]]:
-            for batch in chunks(distinct, self.config.at_once):
-                calls = grading_calls(asked, grader, [answered(pair, text, masked=masked) for pair, _, text in batch])
-                yield {(pair.id, n): call for (pair, n, _), call in zip(batch, calls, strict=True)}, calls
-
-        grades: dict[Place, Grades | Failure] = {}
-        self.progress.begin(f"grading by {self.config.grader}", total=len(distinct))
-        tally = Tally(self.progress)
-        for batch in ask_missing(plan(), self.replies, asked, self.breaker):
-            for place, call in batch.items():
-                (grades[place],) = checked_grades([grades_of(self.replies[call.key])], [call.ask])
-                failed = isinstance(grades[place], Failure)
-                tally.add(["failed" if failed else None], [grades[place].cost])
-            self.progress.advance(len(batch))
-        return grades
-
-    def results(
-        self, samples: Samples, scores: Mapping[str, Scores], grades: Mapping[Place, Grades | Failure]
-    ) -> Results:
-        numbers = range(self.config.n)
-        texts = {pair.id: self._texts(pair, samples) for pair in self.pairs}
-        first = {pair.id: self._first_numbers(pair, samples) for pair in self.pairs}
-        return Results(
-            clusters=list(self.clusters.values()),
-            samples=[[samples[pair.id, n] for n in numbers] for pair in self.pairs],
-            grades=[[grades[p.id, first[p.id][text]] for text in texts[p.id]] or None for p in self.pairs],
-            scores={
-                spec: [[of_model[p.id, n] for n in numbers] if texts[p.id] else None for p in self.pairs]
-                for spec, of_model in scores.items()
-            },
-        )
-
-    def _texts(self, pair: Pair, samples: Samples) -> list[str]:
-        """All N answers, or none: a query with a failed sample is left out."""
-        texts = [samples[pair.id, n].text for n in range(self.config.n)]
-        return [] if None in texts else texts  # type: ignore[return-value]
-
-    def _first_numbers(self, pair: Pair, samples: Samples) -> dict[str, int]:
-        """The distinct answers and the number of the first sample of each."""
-        texts = self._texts(pair, samples)
-        return {text: texts.index(text) for text in dict.fromkeys(texts)}
-
-    def _builder(self, reader: object) -> QueryBuilder:
-        return QueryBuilder.of(self.config, self.dataset, self.planner, reader=reader, seed=self.config.seed)
-
-    def _queries(self, builder: QueryBuilder, pairs: Sequence[Pair]) -> dict[str, Query | Failure]:
-        condition = self.config.condition
-        distinct = {pair.id: pair for pair in pairs}
-        plans = builder.plans(list(distinct.values()), self.replies, self.breaker) if condition == "plan" else {}
-        built = {id_: builder.build(pair, condition, plans.get(id_)) for id_, pair in distinct.items()}
-        return {id_: made.query if isinstance(made, Built) else made for id_, made in built.items()}
-
-
-def _answer(reply: Reply) -> float | Verdict | Failure:
-    """A reply as the reward or the verdict that a model returned."""
-    if failure := reply.answer_failed:
-        return failure
-    used: dict[str, Any] = {"tokens": reply.tokens, "cut": reply.cut, "cost": reply.cost}
-    if isinstance(reply.value, str):
-        return Verdict(choice=reply.value, **used)  # type: ignore[arg-type]
-    return Reward(reply.value, **used)  # type: ignore[arg-type]
+        return self.asking.grade(asked, grader, answers)
 
 
 def reward_models(models: Mapping[str, str]) -> list[str]:
@@ -433,99 +328,218 @@ def check_specs(
         GRADERS.check(Spec.parse(config.grader))
 
 
-def gradable_pairs(dataset: Dataset, config: BonConfig, pool: Pool | None, progress: Progress) -> list[Pair]:
-    """The rows in use: those with a rubric to grade by and candidates if some are given, up to `per_user`, and of these
-    what `limit` takes."""
-    rows_of: Counter[str] = Counter()
+def check_reward_model(name: str, model: RewardModel, n: int) -> Scorer | Comparer:
+    """Refuse what cannot score new answers, and a comparer if n of them take too many verdicts."""
+    if isinstance(model, Scorer):
+        return model
+    refuse_recorded(name, model, "best-of-N needs")
+    if not isinstance(model, Comparer):
+        raise BadInput(f"{name!r} is not a reward model: it has neither score() nor prefer()")
+    if n > MAX_COMPARED:
+        raise BadInput(
+            f"{name!r} only compares answers: --n {n} would take {n * (n - 1)} verdicts per query; "
+            f"use --n {MAX_COMPARED} or less"
+        )
+    return model
+
+
+def gradable_pairs(dataset: Dataset, config: BonConfig, pool: Pool | None, progress: Progress) -> dict[str, Pair]:
+    """The rows in use by id: those with a rubric to grade by, and candidates if some are given; of these what `limit`
+    takes."""
     gradable: list[int] = []
     without_candidates = 0
     for n, item in enumerate(dataset):
-        if not isinstance(item, Pair) or not item.rubric:
-            continue
-        if pool and not pool.of(item):
-            without_candidates += 1
-            continue
-        rows_of[item.user] += 1
-        if config.per_user is None or rows_of[item.user] <= config.per_user:
-            gradable.append(n)
+        if isinstance(item, Pair) and item.rubric:
+            if pool and not pool.of(item):
+                without_candidates += 1
+            else:
+                gradable.append(n)
     if not gradable:
         what = "a rubric and a candidate" if pool else "a rubric"
         raise BadInput(f"{dataset.name} has no row with {what}, so there is no answer that can be graded")
     if without_candidates:
         progress.note(f"left out {without_candidates} rows without candidates")
     sample = frozenset(dataset.index.sample(config.limit, gradable))
-    pairs = [item for n, item in enumerate(dataset) if n in sample and isinstance(item, Pair)]
+    pairs = {item.id: item for n, item in enumerate(dataset) if n in sample and isinstance(item, Pair)}
     if pool:
-        fewest = min(pairs, key=lambda pair: len(pool.of(pair)))
+        fewest = min(pairs.values(), key=lambda pair: len(pool.of(pair)))
         if (count := len(pool.of(fewest))) < config.n:
             raise BadInput(f"row {fewest.id!r} has {count} candidates, fewer than --n {config.n}; use --n {count}")
     return pairs
 
 
-def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:
-    """Raise `TooManyFailures` if more than this share of the queries failed: in sampling, in grading or of a model."""
-    queries = summary["queries"]
-    rows, unsampled = queries["rows"], queries["sampling_failed"]
-    sampled, reasons = rows - unsampled, queries["failures"]
-    problems = [
-        share_problem(f"sampling from {summary['policy']['spec']}", unsampled, rows, reasons, max_failed),
-        share_problem(
-            f"grading by {summary['grader']['spec']}", queries["grading_failed"], sampled, reasons, max_failed
-        ),
-    ]
-    for result in summary["results"]:
-        failures = result["failures"]
-        problems.append(share_problem(result["model"], sum(failures.values()), sampled, failures, max_failed))
-    refuse_failures(problems, max_failed)
+# --- the summary ---
 
 
-def summarize(results: Results, about: Mapping[str, Any], *, ks: Sequence[int]) -> dict[str, Any]:
+class CurvePoint(Struct, frozen=True, kw_only=True):
+    """Of best-of-k: an expected grade, or a share of the headroom."""
+
+    k: int
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    failed: int = 0
+
+
+class Bend(Struct, frozen=True):
+    """Whether more choice makes the grade worse."""
+
+    peak: int
+    drop: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    down: bool
+
+
+class ModelResult(Struct, frozen=True, kw_only=True):
+    model: str
+    curve: list[CurvePoint]
+    headroom: list[CurvePoint]
+    bend: Bend | None
+    failures: dict[str, int]
+    cut_posts: int = 0
+
+
+class BonContrast(Struct, frozen=True, kw_only=True):
+    """Two models at the largest k, paired by query."""
+
+    model_a: str
+    model_b: str
+    k: int
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    n: int
+    dropped: int
+    test: str
+    smallest_detectable: float | None = None
+
+
+class QueryCounts(Struct, frozen=True, kw_only=True):
+    rows: int
+    clusters: int
+    sampling_failed: int
+    grading_failed: int
+    used: int
+    failures: dict[str, int]
+
+
+class SampleCounts(Struct, frozen=True, kw_only=True):
+    drawn: int
+    failed: int
+    truncated: int
+    distinct_of_n: float | None
+    tokens: int = 0
+    cost: float = 0.0
+
+
+class BonSummary(Struct, frozen=True, kw_only=True):
     """The content of `summary.json`. Nothing in it depends on the clock."""
-    n, seed = about["n"], about["seed"]
-    clusters, grades = codes(results.clusters), _table(results.grades, n)
+
+    prb: str = __version__
+    dataset: DatasetAbout
+    condition: str
+    policy: ModelAbout
+    grader: GraderAbout
+    n: int
+    seed: int = 0
+    queries: QueryCounts
+    samples: SampleCounts
+    ks: list[int]
+    kl_bound: list[float]
+    random: list[CurvePoint]
+    oracle: list[CurvePoint]
+    results: list[ModelResult]
+    contrasts: list[BonContrast]
+    clusters: dict[str, str]
+    """Of each pair, so that the folder can be read without the dataset."""
+
+    def __post_init__(self) -> None:
+        curves = [self.random, self.oracle, *(curve for r in self.results for curve in (r.curve, r.headroom))]
+        if not self.ks or not self.results or any([p.k for p in curve] != self.ks for curve in curves):
+            raise ValueError("its curves do not have a point for every k")
+        if len(self.kl_bound) != len(self.ks) or any(r.bend and r.bend.peak not in self.ks for r in self.results):
+            raise ValueError("kl_bound or a peak does not belong to its ks")
+
+
+@dataclass(frozen=True)
+class Results:
+    """A run as tables: one row per query, in dataset order, one entry per sample; `None` where a sample failed, so
+    that there was nothing to score or grade."""
+
+    clusters: dict[str, str]
+    samples: list[list[Sample]]
+    grades: list[Sequence[Grades | Failure] | None]
+    scores: dict[str, list[Sequence[Score] | None]]
+
+
+def summarize(results: Results, *, n: int, seed: int, **about: Any) -> BonSummary:
+    ks = powers(n)
+    clusters, grades = codes(list(results.clusters.values())), _table(results.grades, n)
     usable = ~np.isnan(grades).any(axis=1)
+    samples = [sample for row in results.samples for sample in row]
     sampled = [all(line.text is not None for line in row) for row in results.samples]
+    distinct = [len({line.text for line in results.samples[row]}) for row in np.flatnonzero(usable)]
     random, oracle = curves(np.zeros_like(grades), grades, ks), curves(grades, grades, ks)
     picked = {model: curves(_table(rows, n), grades, ks) for model, rows in results.scores.items()}
 
-    def points(curve: Floats) -> list[dict[str, Any]]:
-        estimates = [average(column, clusters[usable]) for column in curve[usable].T]
-        return [
-            {"k": k, "value": e.value, "low": e.low, "high": e.high, "n": e.n, "failed": e.failed}
-            for k, e in zip(ks, estimates, strict=True)
-        ]
+    def points(curve: Floats) -> list[CurvePoint]:
+        estimates = zip(ks, (average(column, clusters[usable]) for column in curve[usable].T), strict=True)
+        return [CurvePoint(k=k, value=e.value, low=e.low, high=e.high, n=e.n, failed=e.failed) for k, e in estimates]
 
-    return {
+    def result(model: str, curve: Floats) -> ModelResult:
+        bend = overoptimization(curve, ks, clusters, seed=seed)
+        shares = (
+            headroom(got, low, high, clusters, seed=seed)
+            for got, low, high in zip(curve.T, random.T, oracle.T, strict=True)
+        )
+        return ModelResult(
+            model=model,
+            curve=points(curve),
+            headroom=[CurvePoint(k=k, **share) for k, share in zip(ks, shares, strict=True)],
+            bend=Bend(**bend) if bend else None,
+            failures=dict(_failures(results.scores[model])),
+            cut_posts=sum(max(line.cut for line in row) for row in results.scores[model] if row),
+        )
+
+    ends = {model: curve[:, -1] for model, curve in picked.items()}
+    contrasts: list[dict[str, Any]] = [
+        {"model_a": a, "model_b": b, "k": ks[-1], **difference(ends[a], ends[b], clusters, seed=seed).as_dict()}
+        for a, b in combinations(ends, 2)
+    ]
+    correct(contrasts)  # Holm's correction over all of them
+    return BonSummary(
+        n=n,
+        seed=seed,
         **about,
-        "queries": {
-            "rows": len(sampled),
-            "clusters": len(np.unique(clusters)),
-            "sampling_failed": sampled.count(False),
-            "grading_failed": sum(sampled) - int(usable.sum()),
-            "used": int(usable.sum()),
-            "failures": dict(sorted((_failures(results.samples) + _failures(results.grades)).items())),
-        },
-        "samples": _count_samples(results.samples, usable),
-        "ks": list(ks),
-        "kl_bound": [kl_bound(k) for k in ks],
-        "random": points(random),
-        "oracle": points(oracle),
-        "results": [
-            {
-                "model": model,
-                "curve": points(curve),
-                "headroom": [
-                    {"k": k, **headroom(got, low, high, clusters, seed=seed)}
-                    for k, got, low, high in zip(ks, curve.T, random.T, oracle.T, strict=True)
-                ],
-                "bend": overoptimization(curve, ks, clusters, seed=seed),
-                "failures": dict(_failures(results.scores[model])),
-                "cut_posts": sum(max(line.cut for line in row) for row in results.scores[model] if row),
-            }
-            for model, curve in picked.items()
-        ],
-        "contrasts": _contrasts({model: curve[:, -1] for model, curve in picked.items()}, ks[-1], clusters, seed),
-    }
+        queries=QueryCounts(
+            rows=len(sampled),
+            clusters=len(np.unique(clusters)),
+            sampling_failed=sampled.count(False),
+            grading_failed=sum(sampled) - int(usable.sum()),
+            used=int(usable.sum()),
+            failures=dict(sorted((_failures(results.samples) + _failures(results.grades)).items())),
+        ),
+        samples=SampleCounts(
+            drawn=len(samples),
+            failed=sum(sample.text is None for sample in samples),
+            truncated=sum(sample.truncated for sample in samples),
+            distinct_of_n=float(np.mean(distinct)) if distinct else None,
+            tokens=sum(sample.tokens for sample in samples),
+            cost=sum(sample.cost for sample in samples),
+        ),
+        ks=list(ks),
+        kl_bound=[kl_bound(k) for k in ks],
+        random=points(random),
+        oracle=points(oracle),
+        results=[result(model, curve) for model, curve in picked.items()],
+        contrasts=[BonContrast(**row) for row in contrasts],
+        clusters=results.clusters,
+    )
 
 
 def _table(rows: Sequence[Sequence[Score | Grades | Failure] | None], n: int) -> Floats:
@@ -535,19 +549,6 @@ def _table(rows: Sequence[Sequence[Score | Grades | Failure] | None], n: int) ->
             values = [None if isinstance(cell, Failure) else cell.score for cell in row]
             table[at] = [np.nan if value is None else value for value in values]
     return table
-
-
-def _count_samples(rows: Sequence[Sequence[Sample]], usable: Any) -> dict[str, Any]:
-    samples = [sample for row in rows for sample in row]
-    distinct = [len({sample.text for sample in row}) for row, use in zip(rows, usable, strict=True) if use]
-    return {
-        "drawn": len(samples),
-        "failed": sum(sample.text is None for sample in samples),
-        "truncated": sum(sample.truncated for sample in samples),
-        "distinct_of_n": float(np.mean(distinct)) if distinct else None,
-        "tokens": sum(sample.tokens for sample in samples),
-        "cost": sum(sample.cost for sample in samples),
-    }
 
 
 def _failures(rows: Sequence[Sequence[Sample | Score | Grades | Failure] | None]) -> Counter[str]:
@@ -561,17 +562,13 @@ def _failures(rows: Sequence[Sequence[Sample | Score | Grades | Failure] | None]
     return Counter(filter(None, firsts))
 
 
-def _contrasts(ends: Mapping[str, Floats], k: int, clusters: Ints, seed: int) -> list[dict[str, Any]]:
-    """All model pairs at the largest k, paired by query, with Holm's correction over all of them."""
-    contrasts: list[dict[str, Any]] = [
-        {"model_a": a, "model_b": b, "k": k, **difference(ends[a], ends[b], clusters, seed=seed).as_dict()}
-        for a, b in combinations(ends, 2)
+def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:
+    """Raise `TooManyFailures` if more than this share of the queries failed: in sampling, in grading or of a model."""
+    bon = msgspec.convert(summary, BonSummary)
+    sampled = bon.queries.rows - bon.queries.sampling_failed
+    stages = [
+        (f"sampling from {bon.policy.spec}", bon.queries.sampling_failed, bon.queries.rows, bon.queries.failures),
+        (f"grading by {bon.grader.spec}", bon.queries.grading_failed, sampled, bon.queries.failures),
+        *((r.model, sum(r.failures.values()), sampled, r.failures) for r in bon.results),
     ]
-    correct(contrasts)
-    return [{"p_holm": None, **row} for row in contrasts]
-
-
-def trust(summary: Mapping[str, Any]) -> str:
-    """Whose grades these are and how far they can be trusted; printed wherever they are shown."""
-    grader = summary["grader"]
-    return f"Graded by {grader['spec']}. {grader['validity'] or 'Its validity has not been measured.'}"
+    refuse_failures([share_problem(*stage, max_failed) for stage in stages], max_failed)

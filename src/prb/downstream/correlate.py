@@ -20,12 +20,13 @@ from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from prb import __version__
 from prb.config import Condition, Count, Name, OutputConfig, Place, Positional, Rare, Words, config
-from prb.downstream.bon import trust
-from prb.downstream.candidates import GRADES, SAMPLES, SCORES, STAGES, read_stage
-from prb.downstream.ppo import ANSWERS, read_answers
+from prb.downstream.answers import GRADES, SAMPLES, SCORES, Sample, SampleGrade, Score, read_stage
+from prb.downstream.bon import BonSummary
+from prb.downstream.ppo import ANSWERS, PpoSummary, read_answers
 from prb.errors import BadInput, unknown
 from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress
@@ -41,10 +42,12 @@ Measure = Literal["spearman", "kendall", "weighted_kendall", "pearson", "ndcg", 
 MIN_TO_RESAMPLE = 10
 """Fewer models than this are too few to resample models."""
 MIN_FOR_WILLIAMS = 20
-TARGET_POWER, TRUE_RHO = 0.8, 0.5
-"""How often a study should detect which true rank correlation."""
-DRAWS, SEED = 20_000, 0
-"""Random orders where there are too many to enumerate (more than 9 models), and what fixes them."""
+TRUE_RHO, TARGET_POWER = 0.5, 0.8
+"""The true rank correlation that power is computed for, and the power that a study should have."""
+DRAWS = 20_000
+"""Random orders where there are too many to enumerate (more than 9 models)."""
+SEED = 0
+"""Of all draws."""
 
 
 @config
@@ -53,7 +56,6 @@ class CorrelateConfig(OutputConfig):
 
     verb: ClassVar[str] = "correlate"
     from_file: ClassVar[bool] = False
-    presentation: ClassVar[frozenset[str]] = frozenset({"format"})
 
     table: Positional[Place | None] = None
     """CSV, Parquet or JSON, one row per model; a column X_se holds standard errors of X. Without it: run folders."""
@@ -61,8 +63,6 @@ class CorrelateConfig(OutputConfig):
     """Columns with benchmark scores (default: all others), or run folders of `prb evaluate`."""
     downstream: Words[Name] = ()
     """Columns with downstream scores, or run folders of `prb bon` and `prb ppo`."""
-    name: Rare[str | None] = None
-    """The column of model names; default: `model`, else the first column of text."""
     condition: Rare[Condition | None] = None
     """Which condition of the benchmark runs; default: profile, else their first."""
     best_of: Count | None = None
@@ -71,109 +71,124 @@ class CorrelateConfig(OutputConfig):
     """spearman, kendall, weighted_kendall, pearson, ndcg, rbo, regret; sentences are about the first. Default: all."""
     constructed: Rare[Words[Name]] = ("noisy*",)
     """Names (with *) of models constructed to be good or bad; all results are given with and without them."""
-    missing: Rare[Literal["error", "drop"]] = "error"
-    """What to do with models that lack a score."""
     out: Place | None = None
     """Folder for correlation.json, table.md, table.tex and scatter.svg."""
-    format: Literal["table", "markdown", "latex"] = "table"
-    """How to print."""
 
 
-@dataclass
-class Agreement:
+class Agreement(Struct):
     """How far a benchmark ranks models as a downstream score does."""
 
     bench: str
     downstream: str
-    measure: str
-    value: float
+    measure: Measure
+    value: float | None
     p: float
-    p_holm: float | None
+    p_holm: float
     exact: bool
-    orders: int
-    interval: tuple[float, float] | None
+    orders: int = 0
+    interval: tuple[float, float] | None = None
     """Over models drawn anew; `None` with few of them."""
-    noise: tuple[float, float] | None
+    noise: tuple[float, float] | None = None
     """Over items drawn anew, with the same models; `None` where nothing is known about items."""
 
 
-@dataclass
-class Comparison:
+class Comparison(Struct):
     """Two benchmarks against the same downstream score."""
 
     downstream: str
     first: str
     second: str
-    measure: str
+    measure: Measure
     difference: float
     test: str
     p: float
-    exact: bool
-    p_holm: float | None
+    p_holm: float
+    exact: bool = False
 
 
-@dataclass(frozen=True)
-class Power:
+class Power(Struct):
     rho: float
     power: float
     wanted: float
     needed: int | None
 
 
-@dataclass(frozen=True)
-class ModelSet:
+class ModelSet(Struct):
     """All models, or those that were not constructed."""
 
     set: str
     n: int
     problem: str | None = None
     """Why nothing was computed."""
-    correlations: list[Agreement] = field(default_factory=list)
-    comparisons: list[Comparison] = field(default_factory=list)
+    correlations: list[Agreement] = []
+    comparisons: list[Comparison] = []
     power: Power | None = None
 
+    def __post_init__(self) -> None:
+        if not self.problem and not (self.correlations and self.power):
+            raise ValueError("a set has neither correlations nor a problem")
 
-def correlate(config: CorrelateConfig, *, progress: Progress = SILENT) -> dict[str, Any]:
-    """The content of `correlation.json` but for its sentences; nothing is written."""
-    scores, left_out = checked(read_scores(config), drop_missing=config.missing == "drop")
+
+class ColumnSummary(Struct):
+    name: str
+    values: list[float]
+    errors: list[float] | None
+    note: str = ""
+
+
+class CorrelationSummary(Struct, kw_only=True):
+    """The content of `correlation.json` but for its sentences."""
+
+    prb: str = __version__
+    models: list[str]
+    constructed: list[str]
+    left_out: list[str]
+    """Models that lack a score."""
+    bench: list[ColumnSummary]
+    downstream: list[ColumnSummary]
+    sets: list[ModelSet]
+
+    def __post_init__(self) -> None:
+        for column in (*self.bench, *self.downstream):
+            if not len(self.models) == len(column.values) == len(column.errors or column.values):
+                raise ValueError(f"{column.name} does not have one value per model")
+
+
+def correlate(config: CorrelateConfig, *, progress: Progress = SILENT) -> CorrelationSummary:
+    """Nothing is written."""
+    scores, left_out = checked(read_scores(config))
     constructed = [model for model in scores.models if any(fnmatchcase(model, glob) for glob in config.constructed)]
     sets = {"all models": scores}
     if constructed:
         sets["without constructed models"] = scores.of([m for m in scores.models if m not in constructed])
     columns = len(scores.bench)
     progress.begin("testing", total=len(sets) * len(scores.downstream) * (columns + comb(columns, 2)))
-    return {
-        "prb": __version__,
-        "models": list(scores.models),
-        "constructed": constructed,
-        "left_out": left_out,
-        "bench": [_as_dict(column) for column in scores.bench],
-        "downstream": [_as_dict(column) for column in scores.downstream],
-        "sets": msgspec.to_builtins([_one_set(name, part, config, progress) for name, part in sets.items()]),
-    }
+    measures: tuple[Measure, ...] = tuple(dict.fromkeys(config.measure)) or get_args(Measure)
+    return CorrelationSummary(
+        models=list(scores.models),
+        constructed=constructed,
+        left_out=left_out,
+        bench=[column.summary for column in scores.bench],
+        downstream=[column.summary for column in scores.downstream],
+        sets=[_one_set(name, part, measures, progress) for name, part in sets.items()],
+    )
 
 
 def read_scores(config: CorrelateConfig) -> Scores:
     if config.table is not None:
-        return read_table(config.table, config.name, config.bench, config.downstream)
+        return read_table(config.table, config.bench, config.downstream)
     if not config.bench or not config.downstream:
         raise BadInput("give a table, or run folders with --bench RUN and --downstream RUN")
     files = [name for name in (*config.bench, *config.downstream) if Path(name).is_file()]
     if files:
         raise BadInput(f"{files[0]} is not a run folder; a table comes first: prb correlate {files[0]} …")
-    return read_runs(config.bench, config.downstream, condition=config.condition, best_of=config.best_of, seed=SEED)
+    return read_runs(config.bench, config.downstream, condition=config.condition, best_of=config.best_of)
 
 
-def _as_dict(column: ScoreColumn) -> dict[str, Any]:
-    errors = None if column.errors is None else column.errors.tolist()
-    return {"name": column.name, "values": column.values.tolist(), "errors": errors, "note": column.note}
-
-
-def _one_set(name: str, scores: Scores, config: CorrelateConfig, progress: Progress) -> ModelSet:
+def _one_set(name: str, scores: Scores, measures: Sequence[Measure], progress: Progress) -> ModelSet:
     n = len(scores.models)
     if problem := unfit(scores):
         return ModelSet(name, n, problem)
-    measures = tuple(dict.fromkeys(config.measure)) or get_args(Measure)
     correlations = [
         cell
         for target in scores.downstream
@@ -185,17 +200,17 @@ def _one_set(name: str, scores: Scores, config: CorrelateConfig, progress: Progr
     ]
     _correct(correlations)
     _correct(comparisons)
-    reached = power(TRUE_RHO, n, seed=SEED)
     needed = models_needed(TRUE_RHO, target=TARGET_POWER, seed=SEED)
-    return ModelSet(name, n, None, correlations, comparisons, Power(TRUE_RHO, reached, TARGET_POWER, needed))
+    reached = Power(TRUE_RHO, power(TRUE_RHO, n, seed=SEED), TARGET_POWER, needed)
+    return ModelSet(name, n, None, correlations, comparisons, reached)
 
 
 def _correlations(
-    bench: ScoreColumn, target: ScoreColumn, measures: Sequence[str], progress: Progress
+    bench: ScoreColumn, target: ScoreColumn, measures: Sequence[Measure], progress: Progress
 ) -> Iterator[Agreement]:
     x, y = bench.values, target.values
     models = resampled(x, y, seed=SEED) if len(x) >= MIN_TO_RESAMPLE else None
-    noise = _remeasured(bench, target, SEED)
+    noise = _remeasured(bench, target)
     for name in measures:
         test = permutation_p(name, x, y, seed=SEED, draws=DRAWS)
         yield Agreement(
@@ -204,7 +219,7 @@ def _correlations(
             measure=name,
             value=float(MEASURES[name](x, y)[0]),
             p=test.p,
-            p_holm=None,
+            p_holm=test.p,
             exact=test.exact,
             orders=test.orders,
             interval=models and percentiles(name, *models),
@@ -213,9 +228,9 @@ def _correlations(
     progress.advance()
 
 
-def _remeasured(bench: ScoreColumn, target: ScoreColumn, seed: int) -> tuple[Floats, Floats] | None:
+def _remeasured(bench: ScoreColumn, target: ScoreColumn) -> tuple[Floats, Floats] | None:
     """Both columns redrawn within their own uncertainty, with the same models; nothing if neither has any."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
 
     def redrawn(column: ScoreColumn) -> Floats:
         if column.draws is not None:
@@ -229,10 +244,7 @@ def _remeasured(bench: ScoreColumn, target: ScoreColumn, seed: int) -> tuple[Flo
 
 
 def _comparisons(
-    bench: Sequence[ScoreColumn],
-    target: ScoreColumn,
-    measures: Sequence[str],
-    progress: Progress,
+    bench: Sequence[ScoreColumn], target: ScoreColumn, measures: Sequence[Measure], progress: Progress
 ) -> Iterator[Comparison]:
     """Two benchmarks against the same target. The swap test works on ranks; for Pearson's correlation there is
     Williams' test, if there are enough models."""
@@ -247,7 +259,7 @@ def _comparisons(
             else:
                 continue
             a, b = (float(MEASURES[name](side.values, y)[0]) for side in (first, second))
-            yield Comparison(target.name, first.name, second.name, name, a - b, test, p, exact, None)
+            yield Comparison(target.name, first.name, second.name, name, a - b, test, p, p, exact)
         progress.advance()
 
 
@@ -285,6 +297,11 @@ class ScoreColumn:
     note: str = ""
     """How far its numbers can be trusted."""
 
+    @property
+    def summary(self) -> ColumnSummary:
+        errors = None if self.errors is None else self.errors.tolist()
+        return ColumnSummary(self.name, self.values.tolist(), errors, self.note)
+
     def of(self, rows: Sequence[int]) -> ScoreColumn:
         """The same column for some of the models."""
         at = list(rows)
@@ -309,20 +326,16 @@ class Scores:
         return Scores(tuple(models), bench, downstream)
 
 
-def checked(scores: Scores, *, drop_missing: bool) -> tuple[Scores, list[str]]:
+def checked(scores: Scores) -> tuple[Scores, list[str]]:
     """Scores that can be correlated, and the models left out because they lack a score."""
     repeated = sorted({model for model in scores.models if scores.models.count(model) > 1})
     if repeated:
         raise BadInput(f"{_quoted(repeated)}: more than one row; each model needs a unique name")
-    gaps = [(m, c.name) for c in scores.columns for m, v in zip(scores.models, c.values, strict=True) if np.isnan(v)]
-    left_out = [model for model in scores.models if any(model == lacking for lacking, _ in gaps)]
-    if left_out and not drop_missing:
-        first = f"{gaps[0][0]!r} has none in column {gaps[0][1]!r}"
-        raise BadInput(f"{_count(len(left_out))} with missing scores, {first}; `--missing drop` leaves such models out")
+    lacking = np.asarray(np.isnan([column.values for column in scores.columns]).any(axis=0)).tolist()
+    left_out = [model for model, lacks in zip(scores.models, lacking, strict=True) if lacks]
     kept = scores.of([model for model in scores.models if model not in left_out])
-    problem = unfit(kept)
-    if problem:
-        raise BadInput(problem + (f" ({_count(len(left_out))} left out)" if left_out else ""))
+    if problem := unfit(kept):
+        raise BadInput(problem + (f" ({_count(len(left_out))} left out for a missing score)" if left_out else ""))
     return kept, left_out
 
 
@@ -346,13 +359,16 @@ def _quoted(names: Sequence[str], shown: int = 5) -> str:
     return ", ".join(map(repr, names[:shown])) + more
 
 
-def read_table(path: Path, name: str | None, bench: Sequence[str], downstream: Sequence[str]) -> Scores:
+def read_table(path: Path, bench: Sequence[str], downstream: Sequence[str]) -> Scores:
     """CSV, Parquet, JSON (a list of objects) or JSONL; one row per model."""
     rows = [{_header(key): value for key, value in row.items()} for row in _rows(path)]
     if not rows:
         raise BadInput(f"{path} holds no rows")
     headers = list(dict.fromkeys(key for row in rows for key in row))
-    key = _name_column(path, headers, rows, name)
+    texts = [h for h in headers if any(isinstance(row.get(h), str) and not _is_number(row[h]) for row in rows)]
+    key = next(iter([h for h in headers if h.lower() in NAMES] or texts), None)
+    if key is None:
+        raise BadInput(f"{path} has no column of model names; name it 'model'")
     # mostly numbers: a single `inf` or `12*` is an error to report, not a reason to take the column for text
     cells = {h: [_is_number(row[h]) for row in rows if not _is_missing(row.get(h))] for h in headers if h != key}
     numeric = [h for h, numbers in cells.items() if sum(numbers) > len(numbers) / 2]
@@ -381,16 +397,6 @@ def read_table(path: Path, name: str | None, bench: Sequence[str], downstream: S
 def _header(text: str) -> str:
     """A header may be broken over lines."""
     return " ".join(str(text).split())
-
-
-def _name_column(path: Path, headers: list[str], rows: list[dict[str, Any]], name: str | None) -> str:
-    if name is not None:
-        return _known(name, headers)
-    usual = [h for h in headers if h.lower() in NAMES]
-    texts = [h for h in headers if any(isinstance(row.get(h), str) and not _is_number(row[h]) for row in rows)]
-    if not usual and not texts:
-        raise BadInput(f"{path} has no column of model names; name it with --name")
-    return (usual or texts)[0]
 
 
 def _sides(
@@ -499,13 +505,11 @@ class RunColumn:
     note: str = ""
 
 
-def read_runs(
-    bench: Sequence[str], downstream: Sequence[str], *, condition: str | None, best_of: int | None, seed: int
-) -> Scores:
+def read_runs(bench: Sequence[str], downstream: Sequence[str], *, condition: str | None, best_of: int | None) -> Scores:
     predictors = _merged(_benchmark(Path(folder), condition) for folder in bench)
     targets = _merged(_downstream(Path(folder), best_of) for folder in downstream)
     models = tuple(dict.fromkeys(model for column in [*predictors, *targets] for model in column.cells))
-    columns = resampled_columns([*predictors, *targets], models, seed)
+    columns = resampled_columns([*predictors, *targets], models)
     return Scores(models, tuple(columns[: len(predictors)]), tuple(columns[len(predictors) :]))
 
 
@@ -579,66 +583,63 @@ def _downstream(folder: Path, best_of: int | None) -> RunColumn:
     verb, settings, summary = _finished(folder)
     if verb not in ("bon", "ppo"):
         raise BadInput(f"{folder}: --downstream must be a run of `prb bon` or `prb ppo`")
-    data, where = summary["dataset"], f"({summary['policy']['spec']}, {summary['condition']})"
     comparable = _comparable(settings)
-    if verb == "ppo":
-        name, cells = f"PPO on {short_name(data['name'])} {where}", _ppo_cells(folder, summary)
+    try:
+        result = msgspec.convert(summary, BonSummary) if verb == "bon" else msgspec.convert(summary, PpoSummary)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{folder} was summarized by another version of prb: {error}; run its command again") from None
+    if isinstance(result, PpoSummary):
+        what, cells = "PPO", _ppo_cells(folder, result)
     else:
-        k = best_of or summary["n"]
-        name, cells = f"best of {k} on {short_name(data['name'])} {where}", _best_of_cells(folder, summary, k)
+        k = best_of or result.n
+        what, cells = f"best of {k}", _best_of_cells(folder, result, k)
         if settings["policy"] is None:  # answers of a file, whose name does not say what it holds
-            comparable["candidates"] = summary["policy"]["fingerprint"]
-    return RunColumn(name, data["fingerprint"], cells, comparable, trust(summary))
+            comparable["candidates"] = result.policy.fingerprint
+    name = f"{what} on {short_name(result.dataset.name)} ({result.policy.spec}, {result.condition})"
+    trust = result.grader.trust if result.grader else ""
+    return RunColumn(name, result.dataset.fingerprint, cells, comparable, trust)
 
 
-def _best_of_cells(folder: Path, summary: Mapping[str, Any], k: int) -> Cells:
+def _best_of_cells(folder: Path, bon: BonSummary, k: int) -> Cells:
     """The expected grade of the best of k, for each query that was sampled, graded and scored completely."""
-    if "clusters" not in summary:
-        raise BadInput(f"{folder} was summarized by an older prb: run its command again, nothing is sampled again")
-    for name in STAGES:
-        _require(folder, name)
-    samples, scores, grades = (read_stage(folder / name, STAGES[name]) for name in (SAMPLES, SCORES, GRADES))
-    n = summary["n"]
-    text = {place: line["text"] for place, line in samples.items()}
-    if lost := [pair for pair in summary["clusters"] if any((pair, i) not in text for i in range(n))]:
-        raise _incomplete(folder, SAMPLES, lost)
-    grade_of = {(pair, text.get((pair, number))): line["score"] for (pair, number), line in grades.items()}
-    usable = [pair for pair in summary["clusters"] if all(text[pair, i] is not None for i in range(n))]
-    if lost := [pair for pair in usable if any((pair, text[pair, i]) not in grade_of for i in range(n))]:
-        raise _incomplete(folder, GRADES, lost)
-    models = [result["model"] for result in summary["results"]]
-    if lost := [pair for pair in usable if any((m, pair, i) not in scores for m in models for i in range(n))]:
-        raise _incomplete(folder, SCORES, lost)
-    rows: dict[tuple[str, str], Floats] = {}
-    for (model, pair, number), line in scores.items():
-        rows.setdefault((model, pair), np.full(n, np.nan))[number] = line["score"]
+    samples, grades, scores = (_require(folder, name) for name in (SAMPLES, GRADES, SCORES))
+    text = {(line.pair, line.n): line.text for line in read_stage(samples, Sample)}
+    grade_of = {(g.pair, text.get((g.pair, g.n))): g.score for g in read_stage(grades, SampleGrade)}
+    score_of = {(line.model, line.pair, line.n): line.score for line in read_stage(scores, Score)}
+    models, numbers = [result.model for result in bon.results], range(bon.n)
+    if lost := [pair for pair in bon.clusters if any((pair, i) not in text for i in numbers)]:
+        raise _incomplete(samples, lost)
+    usable = [pair for pair in bon.clusters if all(text[pair, i] is not None for i in numbers)]
+    if lost := [pair for pair in usable if any((pair, text[pair, i]) not in grade_of for i in numbers)]:
+        raise _incomplete(grades, lost)
+    if lost := [pair for pair in usable if any((m, pair, i) not in score_of for m in models for i in numbers)]:
+        raise _incomplete(scores, lost)
     cells: Cells = {model: {} for model in models}
-    for (model, pair), row in rows.items():
-        if model not in cells:  # added after the summary, so perhaps not scored completely
-            continue
-        graded = np.array([grade_of.get((pair, text.get((pair, i)))) for i in range(n)], dtype=np.float64)
-        value = float(curves(row[None], graded[None], [k])[0, 0])
-        if not np.isnan(value):
-            cells[model].setdefault(summary["clusters"][pair], []).append(value)
+    for pair in usable:
+        graded = np.array([grade_of[pair, text[pair, i]] for i in numbers], dtype=np.float64)
+        for model in models:
+            scored = np.array([score_of[model, pair, i] for i in numbers], dtype=np.float64)
+            value = float(curves(scored[None], graded[None], [k])[0, 0])
+            if not np.isnan(value):
+                cells[model].setdefault(bon.clusters[pair], []).append(value)
     return cells
 
 
-def _ppo_cells(folder: Path, summary: Mapping[str, Any]) -> Cells:
-    held_out = summary["held_out"]
-    if not held_out["prompts"] or "grade" not in held_out:
+def _ppo_cells(folder: Path, ppo: PpoSummary) -> Cells:
+    if not ppo.held_out.prompts or ppo.held_out.grade is None:
         raise BadInput(f"{folder} has no graded held-out answers")
-    cells: dict[str, list[float]] = {}
-    answers = [a for (stage, _), a in read_answers(_require(folder, ANSWERS)).items() if stage == "after"]
-    if len(answers) < held_out["prompts"]:
+    answers = [a for a in read_answers(_require(folder, ANSWERS)) if a.stage == "after"]
+    if len(answers) < ppo.held_out.prompts:
         raise BadInput(f"{folder / ANSWERS} lacks answers to held-out prompts; run its command again")
+    cells: dict[str, list[float]] = {}
     for answer in answers:
         if answer.grade is not None and answer.grade.score is not None:
             cells.setdefault(answer.cluster, []).append(answer.grade.score)
-    return {summary["model"]["spec"]: cells}
+    return {ppo.model.spec: cells}
 
 
-def _incomplete(folder: Path, name: str, pairs: Sequence[str]) -> BadInput:
-    return BadInput(f"{folder / name} lacks lines of {len(pairs)} rows, such as {pairs[0]!r}; run its command again")
+def _incomplete(path: Path, pairs: Sequence[str]) -> BadInput:
+    return BadInput(f"{path} lacks lines of {len(pairs)} rows, such as {pairs[0]!r}; run its command again")
 
 
 def _require(folder: Path, name: str) -> Path:
@@ -647,17 +648,15 @@ def _require(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def resampled_columns(
-    columns: Sequence[RunColumn], models: Sequence[str], seed: int = 0, draws: int = RESAMPLES
-) -> list[ScoreColumn]:
+def resampled_columns(columns: Sequence[RunColumn], models: Sequence[str]) -> list[ScoreColumn]:
     """The columns with their resamples; the clusters of a dataset are drawn once for all columns on it."""
     clusters: dict[str, set[str]] = {}
     for column in columns:
         clusters.setdefault(column.data, set()).update(c for by_cluster in column.cells.values() for c in by_cluster)
-    return [_resampled(column, models, sorted(clusters[column.data]), seed, draws) for column in columns]
+    return [_resampled(column, models, sorted(clusters[column.data])) for column in columns]
 
 
-def _resampled(column: RunColumn, models: Sequence[str], clusters: Sequence[str], seed: int, draws: int) -> ScoreColumn:
+def _resampled(column: RunColumn, models: Sequence[str], clusters: Sequence[str]) -> ScoreColumn:
     """Means over clusters drawn with replacement; a draw without any item of a model repeats its value."""
     cells = [[column.cells.get(model, {}).get(cluster, []) for model in models] for cluster in clusters]
     sums = np.array([[sum(cell) for cell in row] for row in cells])
@@ -667,11 +666,12 @@ def _resampled(column: RunColumn, models: Sequence[str], clusters: Sequence[str]
     count = len(clusters)
     if count < 2:
         return ScoreColumn(column.name, values, note=column.note)
-    rng = np.random.default_rng([seed, zlib.crc32(column.data.encode())])  # other data, other draws
+    rng = np.random.default_rng([SEED, zlib.crc32(column.data.encode())])  # other data, other draws
     rows, step = [], max(1, MAX_CELLS // count)
-    for start in range(0, draws, step):
-        weights = rng.multinomial(count, np.full(count, 1 / count), size=min(step, draws - start)).astype(np.float64)
+    for start in range(0, RESAMPLES, step):
+        drawn = rng.multinomial(count, np.full(count, 1 / count), size=min(step, RESAMPLES - start))
+        weights = drawn.astype(np.float64)
         total, size = weights @ sums, weights @ sizes
         rows.append(np.where(size > 0, total / np.where(size > 0, size, 1), values))
-    drawn = np.concatenate(rows)
-    return ScoreColumn(column.name, values, drawn.std(axis=0, ddof=1), drawn, column.note)
+    means = np.concatenate(rows)
+    return ScoreColumn(column.name, values, means.std(axis=0, ddof=1), means, column.note)

@@ -25,7 +25,7 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from prb import __version__
-from prb.downstream.ppo import FinishedPpo, PpoConfig
+from prb.downstream.ppo import CHECKPOINT_EVERY, CLIP, CRITIC_RATE, MAX_GRAD_NORM, FinishedPpo, PpoConfig, Verl
 from prb.downstream.ppo.policy import Prompt, Prompts, load_prompts
 from prb.engine.chat import fit, one_bos, write_prompt
 from prb.errors import BadInput, MissingExtra, PrbError, first_line
@@ -44,23 +44,13 @@ from prb.serving.clients import compute_score
 
 __all__ = ["compute_score"]
 '''
-NOT_CLIPPED = 1e9
-"""verl always clips values; this range never does."""
 SERVER_TIMEOUT = 60.0
 
 
-def run_verl(config: PpoConfig, *, progress: Progress) -> FinishedPpo:
+def run_verl(config: PpoConfig, verl: Verl, *, progress: Progress) -> FinishedPpo:
     """Write verl's files and, if `launch` is set, run it."""
-    gpus = config.nodes * config.gpus
-    if config.minibatch % (gpus * config.accumulate):
-        raise BadInput(
-            f"minibatch {config.minibatch} cannot be split into {gpus} GPUs × accumulate {config.accumulate}"
-        )
-    if config.kl_target is not None:
-        raise BadInput(
-            "kl_target is per answer here and per token in verl, so it cannot be passed on; set verl's own with "
-            "--override algorithm.kl_ctrl.type=adaptive --override algorithm.kl_ctrl.target_kl=…"
-        )
+    if config.minibatch % (verl.nodes * verl.gpus):
+        raise BadInput(f"minibatch {config.minibatch} cannot be split into {verl.nodes * verl.gpus} GPUs")
     if "adapter" in parse_llm(config.policy).options:
         raise BadInput(f"policy {config.policy}: verl starts from whole weights; merge the adapter first")
     for line in config.override:
@@ -73,20 +63,20 @@ def run_verl(config: PpoConfig, *, progress: Progress) -> FinishedPpo:
     tokenizer = _tokenizer(config)
     out = config.folder("ppo")
     data = {"name": prompts.dataset.name, "fingerprint": prompts.dataset.fingerprint}
-    with RunFolder(out, {"prb": __version__, "ppo": config.saved(), "dataset": data}):
+    with RunFolder(out, {"prb": __version__, "engine": "verl", "ppo": config.saved(), "dataset": data}):
         for name, selected in ((TRAIN, prompts.train), (HELD_OUT, prompts.held_out)):
             if not (out / name).exists():
                 progress.begin(f"writing {name}", total=len(selected))
                 write_parquet(out / name, list(_rows(config, prompts, selected, tokenizer, progress)))
         write_bytes(out / REWARD, REWARD_FUNCTION)
         # what follows a key is JSON, which YAML reads
-        branches = verl_settings(config, len(prompts.train), out.resolve()).items()
+        branches = verl_settings(config, verl, len(prompts.train), out.resolve()).items()
         lines = [f"{name}: {json.dumps(branch, indent=2)}\n" for name, branch in branches]
         head = "# Written by `prb ppo --engine verl`.\ndefaults:\n  - ppo_trainer\n  - _self_\n"
         write_bytes(out / f"{NAME}.yaml", (head + "".join(lines)).encode())
-        if not config.launch:
+        if not verl.launch:
             return FinishedPpo(out, {}, f"files: {out}\nlaunch: {shlex.join(launch_command(config, out))}")
-        _launch(config, out)
+        _launch(config, verl, out)
         return FinishedPpo(out, {}, f"checkpoints: {out / 'checkpoints'}")
 
 
@@ -154,7 +144,7 @@ def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         pq.write_table(pa.Table.from_pylist(list(rows), schema), part)
 
 
-def verl_settings(config: PpoConfig, prompts: int, out: Path) -> dict[str, Any]:
+def verl_settings(config: PpoConfig, verl: Verl, prompts: int, out: Path) -> dict[str, Any]:
     """Our settings under verl's names."""
     options = parse_llm(config.policy).options
     weights = resolve_weights(options["model"])
@@ -165,7 +155,7 @@ def verl_settings(config: PpoConfig, prompts: int, out: Path) -> dict[str, Any]:
         "lora_alpha": 2 * config.lora or 16,
         "target_modules": "all-linear",
     }
-    per_pass = config.minibatch // (config.nodes * config.gpus * config.accumulate)
+    per_pass = math.gcd(config.minibatch // (verl.nodes * verl.gpus), config.per_pass)
     epochs = 1 if config.steps is None else math.ceil(config.steps * config.batch / prompts) + 1
     return {
         "data": {
@@ -173,7 +163,7 @@ def verl_settings(config: PpoConfig, prompts: int, out: Path) -> dict[str, Any]:
             "val_files": str(out / (HELD_OUT if config.holdout else TRAIN)),
             "train_batch_size": config.batch,
             "max_prompt_length": config.max_prompt,
-            "max_response_length": config.max_new_tokens,
+            "max_response_length": config.max_tokens,
             "seed": config.seed,
         },
         "actor_rollout_ref": {
@@ -183,53 +173,53 @@ def verl_settings(config: PpoConfig, prompts: int, out: Path) -> dict[str, Any]:
                 "ppo_mini_batch_size": config.minibatch,
                 "ppo_micro_batch_size_per_gpu": per_pass,
                 "ppo_epochs": config.epochs,
-                **dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), config.clip),
-                "grad_clip": config.max_grad_norm,
+                **dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), CLIP),
+                "grad_clip": MAX_GRAD_NORM,
                 "data_loader_seed": config.seed,
             },
             "ref": {"log_prob_micro_batch_size_per_gpu": per_pass},
             "rollout": {
-                "name": config.rollout,
-                "temperature": config.temperature,
+                "name": verl.rollout,
+                "temperature": 1.0,
                 "seed": config.seed,
                 "tensor_model_parallel_size": 1,
                 "log_prob_micro_batch_size_per_gpu": per_pass,
                 "load_format": "safetensors" if config.lora else "dummy",
-                "val_kwargs": {"do_sample": True, "temperature": config.temperature},
+                "val_kwargs": {"do_sample": True, "temperature": 1.0},
             },
         },
         "critic": {
             "model": model,
-            "optim": {"lr": config.critic_rate, "weight_decay": 0.0},
+            "optim": {"lr": CRITIC_RATE * config.lr, "weight_decay": 0.0},
             "ppo_micro_batch_size_per_gpu": per_pass,
-            "cliprange_value": NOT_CLIPPED if config.value_clip is None else config.value_clip,
-            "grad_clip": config.max_grad_norm,
+            "cliprange_value": config.recipe.value_clip,
+            "grad_clip": MAX_GRAD_NORM,
             "data_loader_seed": config.seed,
         },
         "algorithm": {
             "adv_estimator": "gae",
-            "gamma": config.gamma,
-            "lam": config.lam,
+            "gamma": 1.0,
+            "lam": config.recipe.lam,
             "use_kl_in_reward": config.kl > 0,
-            "kl_ctrl": {"type": "fixed", "kl_coef": config.kl, "horizon": config.kl_horizon},
+            "kl_ctrl": {"type": "fixed", "kl_coef": config.kl},
         },
         "reward": {
             "custom_reward_function": {
                 "path": str(out / REWARD),
                 "name": "compute_score",
-                "reward_kwargs": {"url": config.reward_url, "empty": config.empty_reward},
+                "reward_kwargs": {"url": verl.url, "empty": config.empty_reward},
             }
         },
         "trainer": {
             "project_name": "prb-ppo",
             "experiment_name": out.name,
             "logger": ["console"],
-            "nnodes": config.nodes,
-            "n_gpus_per_node": config.gpus,
+            "nnodes": verl.nodes,
+            "n_gpus_per_node": verl.gpus,
             "total_epochs": epochs,
             "total_training_steps": config.steps,
-            "save_freq": config.checkpoint_every,
-            "test_freq": config.checkpoint_every,
+            "save_freq": CHECKPOINT_EVERY,
+            "test_freq": CHECKPOINT_EVERY,
             "val_before_train": config.holdout > 0,
             "default_local_dir": str(out / "checkpoints"),
             "resume_mode": "auto",
@@ -242,18 +232,18 @@ def launch_command(config: PpoConfig, out: Path) -> list[str]:
     return [sys.executable, "-m", "verl.trainer.main_ppo", *where, *config.override]
 
 
-def _launch(config: PpoConfig, out: Path) -> None:
+def _launch(config: PpoConfig, verl: Verl, out: Path) -> None:
     words = launch_command(config, out)
     if find_spec("verl") is None:
         elsewhere = shlex.join(["python", *words[1:]])
         raise BadInput(f"verl is not installed here (tested with {TESTED}); where it is, run: {elsewhere}")
-    _check_server(config, out)
+    _check_server(config, verl.url, out)
     code = subprocess.run(words, check=False).returncode  # noqa: S603 - our own words
     if code:
         raise PrbError(f"verl ended with code {code}; run the same command again to resume from its last checkpoint")
 
 
-def _check_server(config: PpoConfig, out: Path) -> None:
+def _check_server(config: PpoConfig, url: str, out: Path) -> None:
     """Ask for one reward before hours of training: is there a server, and does it serve this model?"""
     import pyarrow.parquet as pq
 
@@ -263,11 +253,11 @@ def _check_server(config: PpoConfig, out: Path) -> None:
     if token := os.environ.get("PRB_SERVE_TOKEN", "").strip():
         headers["Authorization"] = f"Bearer {token}"
     try:
-        request = Request(config.reward_url.rstrip("/") + "/v1/score", body.encode(), headers)  # noqa: S310 - a setting
+        request = Request(url.rstrip("/") + "/v1/score", body.encode(), headers)  # noqa: S310 - a setting
         with build_opener(ProxyHandler({})).open(request, timeout=SERVER_TIMEOUT) as reply:
             served = json.load(reply)["model"]
     except (OSError, ValueError, KeyError) as error:
         detail = error.read().decode("utf-8", "replace") if isinstance(error, HTTPError) else ""
         raise BadInput(f"no reward from `prb serve --model {config.model}`: {error} {detail}".rstrip()) from None
     if served != config.model:
-        raise BadInput(f"{config.reward_url} serves {served!r}, not model {config.model!r}")
+        raise BadInput(f"{url} serves {served!r}, not model {config.model!r}")

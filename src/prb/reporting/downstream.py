@@ -12,16 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, convert
+from msgspec import convert
 
-from prb.downstream.ppo import CURVES, HeldOutSummary, TrainingSummary, read_curves
+from prb.downstream.bon import BonSummary, ModelResult
+from prb.downstream.correlate import Agreement, ColumnSummary, Comparison, CorrelationSummary, ModelSet
+from prb.downstream.ppo import CURVES, PpoSummary, read_curves
 from prb.errors import BadInput
 from prb.failures import count_reasons
 from prb.progress import SILENT, Progress
 from prb.reporting.figures import INK, PAPER, SERIES, SOFT, drawing, series, whiskers, write_or_note
 from prb.reporting.format import (
     MISSING,
-    Number,
     Table,
     bounds,
     interval,
@@ -35,7 +36,7 @@ from prb.reporting.format import (
     shortened,
     stars,
 )
-from prb.reporting.results import DatasetAbout, Result, Run
+from prb.reporting.results import Result, Run
 from prb.runs import write_bytes, write_json
 from prb.stats.paired import LEVEL
 
@@ -65,83 +66,7 @@ COLORS = {False: SERIES[0], True: SERIES[1]}
 """Of models, and of constructed ones."""
 
 
-class Spec(Struct, frozen=True):
-    spec: str
-
-
-class Grader(Spec, frozen=True):
-    validity: str | None = None
-
-    @property
-    def trust(self) -> str:
-        """Whose grades these are and how far they can be trusted; shown wherever they are."""
-        return f"Graded by {self.spec}. {self.validity or 'Its validity has not been measured.'}"
-
-
 # --- bon ---
-class CurvePoint(Number, frozen=True, kw_only=True):
-    k: int
-
-
-class Bend(Struct, frozen=True):
-    peak: int
-    drop: float | None
-    p: float | None
-    down: bool
-
-
-class BonResult(Struct, frozen=True):
-    model: str
-    curve: list[CurvePoint]
-    headroom: list[CurvePoint]
-    bend: Bend | None
-    failures: dict[str, int]
-
-
-class BonContrast(Number, frozen=True, kw_only=True):
-    model_a: str
-    model_b: str
-
-
-class Queries(Struct, frozen=True):
-    rows: int
-    clusters: int
-    sampling_failed: int
-    grading_failed: int
-    used: int
-    failures: dict[str, int]
-
-
-class Samples(Struct, frozen=True):
-    drawn: int
-    failed: int
-    truncated: int
-    distinct_of_n: float | None
-
-
-class BonSummary(Struct, frozen=True):
-    dataset: DatasetAbout
-    condition: str
-    policy: Spec
-    grader: Grader
-    n: int
-    queries: Queries
-    samples: Samples
-    ks: list[int]
-    kl_bound: list[float]
-    random: list[CurvePoint]
-    oracle: list[CurvePoint]
-    results: list[BonResult]
-    contrasts: list[BonContrast]
-
-    def __post_init__(self) -> None:
-        curves = [self.random, self.oracle, *(curve for r in self.results for curve in (r.curve, r.headroom))]
-        if not self.ks or not self.results or any([p.k for p in curve] != self.ks for curve in curves):
-            raise ValueError("its curves do not have a point for every k")
-        if len(self.kl_bound) != len(self.ks) or any(r.bend and r.bend.peak not in self.ks for r in self.results):
-            raise ValueError("kl_bound or a peak does not belong to its ks")
-
-
 class BestOfN(Run):
     """The result of `prb bon`."""
 
@@ -227,7 +152,7 @@ def best_of_n(summary: Result, *paths: Path) -> None:
         figure.supxlabel(bon.grader.trust, fontsize=7, color=SOFT, wrap=True)
 
 
-def _best_of_n_line(axes: Any, result: BonResult, position: int, lines: int) -> None:
+def _best_of_n_line(axes: Any, result: ModelResult, position: int, lines: int) -> None:
     """A curve, with a ring around its peak if it then goes down significantly."""
     known = [point for point in result.curve if point.value is not None]
     beside = 2 ** (0.03 * (position - (lines - 1) / 2))  # or the error bars would hide each other
@@ -241,18 +166,6 @@ def _best_of_n_line(axes: Any, result: BonResult, position: int, lines: int) -> 
 
 
 # --- ppo ---
-class PpoResult(Struct, frozen=True):
-    """The content of `summary.json`, as far as it is shown."""
-
-    dataset: DatasetAbout
-    condition: str
-    policy: Spec
-    model: Spec
-    grader: Grader | None
-    train: TrainingSummary
-    held_out: HeldOutSummary
-
-
 @dataclass(frozen=True, repr=False)
 class Ppo(Run):
     """The result of `prb ppo`."""
@@ -268,7 +181,7 @@ class Ppo(Run):
 
 def ppo_tables(summary: Result) -> Iterator[Table]:
     """Held-out prompts before and after training; nothing if none were held out."""
-    ppo = convert(summary, PpoResult)
+    ppo = convert(summary, PpoSummary)
     held = ppo.held_out
     if not held.prompts:
         return
@@ -284,7 +197,7 @@ def ppo_tables(summary: Result) -> Iterator[Table]:
 
 
 def ppo_lines(summary: Result) -> Iterator[str]:
-    ppo = convert(summary, PpoResult)
+    ppo = convert(summary, PpoSummary)
     if ppo.grader:
         yield ppo.grader.trust
     if ppo.train.stopped:
@@ -298,7 +211,7 @@ def write_ppo(summary: Result, folder: Path, progress: Progress = SILENT) -> Non
 
 def ppo_figure(summary: Result, *paths: Path) -> None:
     """Reward, KL to the reference, length and entropy over the steps, from the summary with its `curves`."""
-    ppo, rows = convert(summary, PpoResult), summary["curves"]
+    ppo, rows = convert(summary, PpoSummary), summary["curves"]
     title = shortened(f"{ppo.policy.spec} against {ppo.model.spec}", 100)
     alt = f"PPO, {len(rows)} steps: reward, KL, length and entropy. {title}"
     with drawing(*paths, width=7.5, height=4.4, alt=alt) as figure:
@@ -311,78 +224,6 @@ def ppo_figure(summary: Result, *paths: Path) -> None:
 
 
 # --- correlate ---
-class ScoreColumn(Struct, frozen=True):
-    name: str
-    values: list[float]
-    errors: list[float] | None
-    note: str = ""
-
-
-class Cell(Struct, frozen=True):
-    bench: str
-    downstream: str
-    measure: str
-    value: float | None
-    p: float
-    p_holm: float
-    exact: bool
-    interval: tuple[float, float] | None
-    noise: tuple[float, float] | None
-
-    def __post_init__(self) -> None:
-        if self.measure not in MEASURES:
-            raise ValueError(f"unknown measure {self.measure!r}")
-
-
-class BenchContrast(Struct, frozen=True):
-    first: str
-    second: str
-    downstream: str
-    measure: str
-    difference: float
-    test: str
-    p: float
-    p_holm: float
-
-    def __post_init__(self) -> None:
-        if self.measure not in MEASURES:
-            raise ValueError(f"unknown measure {self.measure!r}")
-
-
-class Power(Struct, frozen=True):
-    rho: float
-    power: float
-    wanted: float
-    needed: int | None
-
-
-class ModelSet(Struct, frozen=True):
-    set: str
-    n: int
-    problem: str | None
-    correlations: list[Cell]
-    comparisons: list[BenchContrast]
-    power: Power | None
-
-    def __post_init__(self) -> None:
-        if not self.problem and not (self.correlations and self.power):
-            raise ValueError("a set has neither correlations nor a problem")
-
-
-class CorrelationResult(Struct, frozen=True):
-    models: list[str]
-    constructed: list[str]
-    left_out: list[str]
-    bench: list[ScoreColumn]
-    downstream: list[ScoreColumn]
-    sets: list[ModelSet]
-
-    def __post_init__(self) -> None:
-        for column in (*self.bench, *self.downstream):
-            if not len(self.models) == len(column.values) == len(column.errors or column.values):
-                raise ValueError(f"{column.name} does not have one value per model")
-
-
 class Correlation(Run):
     """The result of `prb correlate`."""
 
@@ -391,7 +232,7 @@ class Correlation(Run):
 
 
 def correlation_tables(summary: Result) -> Iterator[Table]:
-    result = convert(summary, CorrelationResult)
+    result = convert(summary, CorrelationSummary)
     left_out = f" ({len(result.left_out)} with missing scores left out)" if result.left_out else ""
     notes = (
         "p: permutation test (≈: sampled), two-sided for correlations, one-sided for NDCG, RBO and regret. Holm over "
@@ -414,7 +255,7 @@ def correlation_tables(summary: Result) -> Iterator[Table]:
             yield _benchmark_contrasts(part.comparisons)
 
 
-def _benchmark_contrasts(contrasts: Sequence[BenchContrast]) -> Table:
+def _benchmark_contrasts(contrasts: Sequence[Comparison]) -> Table:
     rows = []
     for row in contrasts:
         value = number(row.difference, 3, sign=True) + stars(row.p_holm)
@@ -441,7 +282,7 @@ def write_correlation(summary: Result, folder: Path, progress: Progress = SILENT
 
 def correlation_sentences(summary: Result) -> list[str]:
     """What the numbers allow to be said, set by set, and how far the grades behind them can be trusted."""
-    result = convert(summary, CorrelationResult)
+    result = convert(summary, CorrelationSummary)
     sentences = [sentence for part in result.sets for sentence in set_sentences(part, len(result.sets) > 1)]
     return sentences + [f"{column.name}: {column.note}" for column in result.downstream if column.note]
 
@@ -468,7 +309,7 @@ def set_sentences(part: ModelSet, several: bool = False) -> Iterator[str]:
     )
 
 
-def _claim(cell: Cell, n: int, columns: int) -> str:
+def _claim(cell: Agreement, n: int, columns: int) -> str:
     corrected = f" corrected for {columns} tests" if columns > 1 else ""
     evidence = f"{MEASURES[cell.measure]} {number(cell.value, 2)}, {p_equals(cell.p_holm)}{corrected}"
     names = f"With {n} models, {cell.bench}"
@@ -479,7 +320,7 @@ def _claim(cell: Cell, n: int, columns: int) -> str:
     return f"{names} predicts {cell.downstream} better than chance ({evidence})."
 
 
-def _contrast(row: BenchContrast, n: int) -> str:
+def _contrast(row: Comparison, n: int) -> str:
     evidence = f"{MEASURES[row.measure]} differs by {number(abs(row.difference), 2)}, {p_equals(row.p_holm)}"
     first_better = (row.difference > 0) != (row.measure == "regret")  # a lower regret is better
     better, worse = (row.first, row.second) if first_better else (row.second, row.first)
@@ -490,7 +331,7 @@ def _contrast(row: BenchContrast, n: int) -> str:
 
 def scatter(summary: Result, *paths: Path) -> None:
     """One panel for each benchmark (across) and downstream (down)."""
-    result = convert(summary, CorrelationResult)
+    result = convert(summary, CorrelationSummary)
     models = labels = result.models
     key: list[str] = []
     if len(models) > DIRECT or max(map(len, models)) > SHORT:
@@ -507,7 +348,7 @@ def scatter(summary: Result, *paths: Path) -> None:
         _legend(figure, key, bool(result.constructed))
 
 
-def _panel(axes: Any, x: ScoreColumn, y: ScoreColumn, labels: Sequence[str], constructed: Sequence[bool]) -> None:
+def _panel(axes: Any, x: ColumnSummary, y: ColumnSummary, labels: Sequence[str], constructed: Sequence[bool]) -> None:
     for kind, color in COLORS.items():
         at = [n for n, flag in enumerate(constructed) if flag == kind]
         axes.errorbar(
@@ -530,7 +371,7 @@ def _panel(axes: Any, x: ScoreColumn, y: ScoreColumn, labels: Sequence[str], con
     axes.margins(0.12)
 
 
-def _label_offsets(x: ScoreColumn, y: ScoreColumn, labels: Sequence[str]) -> list[tuple[float, float]]:
+def _label_offsets(x: ColumnSummary, y: ColumnSummary, labels: Sequence[str]) -> list[tuple[float, float]]:
     """For each label the first place around its point that covers no point and no earlier label, else the emptiest."""
     in_points = []  # about where values come to stand in a panel
     for values, size in ((x.values, PANEL[0]), (y.values, PANEL[1])):
@@ -553,7 +394,7 @@ def _label_offsets(x: ScoreColumn, y: ScoreColumn, labels: Sequence[str]) -> lis
     return offsets
 
 
-def _bars(column: ScoreColumn, at: Sequence[int]) -> list[float] | None:
+def _bars(column: ColumnSummary, at: Sequence[int]) -> list[float] | None:
     return None if column.errors is None else [1.96 * column.errors[n] for n in at]
 
 

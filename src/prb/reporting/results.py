@@ -17,6 +17,7 @@ from prb.grading.license import License
 from prb.registry import Spec
 from prb.reporting.format import MISSING, Table, dataset_name, dollars, html_table, interval, layout, number, percent
 from prb.runs import Finished
+from prb.summary import DatasetAbout
 from prb.types import Estimate, Pair
 from prb.weights import here
 
@@ -26,22 +27,6 @@ if TYPE_CHECKING:
 Result = Mapping[str, Any]
 DAMAGED = (KeyError, TypeError, IndexError, AttributeError, ValueError, msgspec.ValidationError)
 """What reading a result of an unexpected shape raises."""
-
-
-class DatasetAbout(msgspec.Struct, frozen=True):
-    """What every result says of the rows it is about."""
-
-    name: str
-    split: str | None
-
-    @property
-    def full_name(self) -> str:
-        return f"{self.name}, split {self.split}" if self.split else self.name
-
-    @property
-    def label(self) -> str:
-        """Without the folders its file is in."""
-        return Path(self.name).name + (f", split {self.split}" if self.split else "")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -16,13 +17,12 @@ from prb.config import (
     Positional,
     Positive,
     Seed,
-    Settings,
     Size,
     UserConfig,
     config,
 )
 from prb.errors import BadInput
-from prb.registry import Spec, names_code
+from prb.registry import Spec, names_code, typed_options
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 WHOLE_MODELS = ("reward-model", "dpo")
@@ -72,8 +72,8 @@ class TrainConfig(OutputConfig, EngineConfig, DataConfig):
         return self.folder(f"train-{self.method}")
 
 
-@config
-class Base(Settings):
+@dataclass(frozen=True)
+class Base:
     """The options of a base model: `Qwen/Qwen3-0.6B?dtype=bf16&max_length=4096`."""
 
     max_length: Annotated[int, Field(ge=8)] | None = None
@@ -85,8 +85,8 @@ class Base(Settings):
     trust_remote_code: bool = False
 
 
-@config
-class Dpo(Settings):
+@dataclass(frozen=True)
+class Dpo:
     """The options of method `dpo`."""
 
     beta: Positive = 0.1
@@ -127,9 +127,10 @@ class FullConfig(OutputConfig, UserConfig, DataConfig):
     def check_specs(self) -> Self:
         if self.kind not in WHOLE_MODELS:
             raise BadInput(f"method must be {' or '.join(WHOLE_MODELS)}, not {self.kind!r}")
-        if self.kind == "reward-model" and Spec.parse(self.method).options:
-            raise BadInput(f"method 'reward-model' has no options, but {self.method!r} gives some")
-        _ = self.dpo, self.options  # what is wrong with them is said before anything is loaded
+        _ = (
+            self.options,
+            self.dpo if self.kind == "dpo" else typed_options(lambda: None, Spec.parse(self.method), "method"),
+        )
         return self
 
     @property
@@ -138,7 +139,7 @@ class FullConfig(OutputConfig, UserConfig, DataConfig):
 
     @property
     def dpo(self) -> Dpo:
-        return Dpo(**Spec.parse(self.method).options)  # type: ignore[arg-type]
+        return Dpo(**typed_options(Dpo, Spec.parse(self.method), "method"))
 
     @property
     def source(self) -> str:
@@ -147,7 +148,7 @@ class FullConfig(OutputConfig, UserConfig, DataConfig):
 
     @property
     def options(self) -> Base:
-        return Base(**Spec.parse(self.base).options)  # type: ignore[arg-type]
+        return Base(**typed_options(Base, Spec.parse(self.base), "base"))
 
     @property
     def target(self) -> Path:

@@ -86,11 +86,10 @@ def config(weights: Path, data: Path, out: Path, /, **changes: Any) -> PpoConfig
         "minibatch": 4,
         "epochs": 2,
         "lr": 1e-3,
-        "max_new_tokens": 6,
+        "max_tokens": 6,
         "max_prompt": 128,
         "holdout": 4,
         "grader": None,
-        "checkpoint_every": 2,
         "out": out,
     }
     return PpoConfig(**{**settings, **changes})

@@ -32,7 +32,7 @@ def words(policy: Path, tmp_path: Path) -> list[str]:
     asked = (
         f"--policy transformers/{policy} --model length --dataset {data} --steps 6 --batch 8 --minibatch 4 --lr 1e-3"
     )
-    less = "--max-new-tokens 6 --max-prompt 128 --holdout 4 --grader None --checkpoint-every 2 --quiet"
+    less = "--max-tokens 6 --max-prompt 128 --holdout 4 --grader None --quiet"
     return ["ppo", *asked.split(), *less.split()]
 
 
@@ -131,7 +131,7 @@ def test_help_loads_no_torch() -> None:
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--kl-target" in done.stdout
+    assert "--minibatch" in done.stdout
     assert done.stdout.splitlines()[-1] == "False"
 
 

@@ -14,7 +14,6 @@ from prb.downstream.ppo.loop import (  # noqa: E402
     advantages,
     clipped,
     moments,
-    next_kl,
     policy_loss,
     token_rewards,
     update_kl,
@@ -34,32 +33,34 @@ def random_answers(rows: int, tokens: int, seed: int) -> tuple[Any, ...]:
     return rewards * mask, values, mask
 
 
-def advantages_by_definition(rewards: Any, values: Any, mask: Any, gamma: float, lam: float) -> Any:
-    """Σ_l (γλ)^l δ_{t+l}, written out."""
+def advantages_by_definition(rewards: Any, values: Any, mask: Any, lam: float) -> Any:
+    """Σ_l λ^l δ_{t+l}, written out."""
     found = torch.zeros_like(rewards)
     for row in range(len(rewards)):
         length = int(mask[row].sum())
         after = [*values[row, :length].tolist(), 0.0]
-        delta = [float(rewards[row, t]) + gamma * after[t + 1] - after[t] for t in range(length)]
+        delta = [float(rewards[row, t]) + after[t + 1] - after[t] for t in range(length)]
         for t in range(length):
-            found[row, t] = sum((gamma * lam) ** (s - t) * delta[s] for s in range(t, length))
+            found[row, t] = sum(lam ** (s - t) * delta[s] for s in range(t, length))
     return found
 
 
 @settings(max_examples=60, deadline=None)
-@given(SHAPES, st.floats(0, 1), st.floats(0, 1))
-def test_advantages_are_what_their_definition_says(shape: tuple[int, int, int], gamma: float, lam: float) -> None:
+@given(SHAPES, st.floats(0, 1))
+def test_advantages_are_what_their_definition_says(shape: tuple[int, int, int], lam: float) -> None:
     rewards, values, mask = random_answers(*shape)
-    found = advantages(rewards, values, mask, gamma=gamma, lam=lam)
-    torch.testing.assert_close(found, advantages_by_definition(rewards, values, mask, gamma, lam))
+    found = advantages(rewards, values, mask, lam=lam)
+    torch.testing.assert_close(found, advantages_by_definition(rewards, values, mask, lam))
 
 
 @settings(max_examples=30, deadline=None)
 @given(SHAPES)
-def test_undiscounted_advantages_are_what_is_still_to_come_minus_what_was_expected(shape: tuple[int, int, int]) -> None:
+def test_with_a_lambda_of_one_an_advantage_is_what_is_to_come_minus_what_was_expected(
+    shape: tuple[int, int, int],
+) -> None:
     rewards, values, mask = random_answers(*shape)
     to_come = rewards.flip(1).cumsum(1).flip(1)
-    found = advantages(rewards, values, mask, gamma=1, lam=1)
+    found = advantages(rewards, values, mask, lam=1)
     torch.testing.assert_close(found, (to_come - values) * mask)
 
 
@@ -69,8 +70,8 @@ def test_padding_changes_no_advantage(shape: tuple[int, int, int], more: int) ->
     rewards, values, mask = random_answers(*shape)
     rubbish = torch.full((len(mask), more), 7.0, dtype=torch.float64)
     padded = [torch.cat([a, b], 1) for a, b in ((rewards, 0 * rubbish), (values, rubbish), (mask, 0 * rubbish))]
-    wide = advantages(*padded, gamma=0.9, lam=0.8)
-    torch.testing.assert_close(wide[:, : mask.shape[1]], advantages(rewards, values, mask, gamma=0.9, lam=0.8))
+    wide = advantages(*padded, lam=0.8)
+    torch.testing.assert_close(wide[:, : mask.shape[1]], advantages(rewards, values, mask, lam=0.8))
     assert not wide[:, mask.shape[1] :].any()
 
 
@@ -101,7 +102,6 @@ def test_a_value_may_move_only_so_far_at_once() -> None:
     assert loss.tolist() == pytest.approx([0.5 * 3.5**2, 0.5])
     loss.sum().backward()
     assert value.grad.tolist() == pytest.approx([0, -1])
-    assert value_loss(value, value, torch.tensor([4.0, 4.0]), clip=None).tolist() == pytest.approx([0.5, 0.5])
 
 
 @given(st.floats(-5, 5), st.floats(-5, 5))
@@ -133,19 +133,11 @@ def test_equal_rewards_whiten_to_nothing_instead_of_a_division_by_zero() -> None
     assert whiten(same, torch.ones(3), moments(same, torch.ones(3))).tolist() == [0, 0, 0]
 
 
-def test_the_kl_penalty_coefficient_follows_the_published_controller() -> None:
-    told = {"target": 6.0, "samples": 100, "horizon": 1000}
-    assert next_kl(0.2, 6.0, **told) == 0.2
-    assert next_kl(0.2, 6.6, **told) == pytest.approx(0.2 * (1 + 0.1 * 0.1))
-    assert next_kl(0.2, 600.0, **told) == pytest.approx(0.2 * (1 + 0.2 * 0.1))  # an error counts up to 20 %
-    assert next_kl(0.2, 0.0, **told) == pytest.approx(0.2 * (1 - 0.2 * 0.1))
-
-
 # against torchrl, which was written by other people
 
 
-@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 0.95), (0.97, 0.9), (0.9, 1.0), (0.99, 0.0)])
-def test_advantages_equal_torchrls(gamma: float, lam: float) -> None:
+@pytest.mark.parametrize("lam", [0.95, 1.0, 0.0])
+def test_advantages_equal_torchrls(lam: float) -> None:
     functional = pytest.importorskip("torchrl.objectives.value.functional", reason="needs torchrl")
     rewards, values, mask = random_answers(6, 11, 3)
     last = mask.sum(1).long() - 1
@@ -153,10 +145,10 @@ def test_advantages_equal_torchrls(gamma: float, lam: float) -> None:
     done[torch.arange(len(mask)), last] = True
     following = torch.cat([values[:, 1:], torch.zeros(len(mask), 1).double()], 1)
     theirs, target = functional.generalized_advantage_estimate(
-        gamma, lam, values[..., None], following[..., None], rewards[..., None], done=done, terminated=done
+        1.0, lam, values[..., None], following[..., None], rewards[..., None], done=done, terminated=done
     )
-    ours = advantages(rewards, values, mask, gamma=gamma, lam=lam)
-    close = {"rtol": 1e-5, "atol": 1e-6}  # theirs keeps γ and λ in 32 bits
+    ours = advantages(rewards, values, mask, lam=lam)
+    close = {"rtol": 1e-5, "atol": 1e-6}  # theirs keeps λ in 32 bits
     torch.testing.assert_close(ours, theirs[..., 0] * mask, **close)
     torch.testing.assert_close((ours + values) * mask, target[..., 0] * mask, **close)
 

@@ -17,22 +17,20 @@ from tests.llm.tiny import llama
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")
 
-from prb.downstream.ppo.policy import (  # noqa: E402
-    Answer,
-    Learner,
-    load_learner,
-    pad_batch,
-    run,
-)
+from prb.downstream.ppo import OURS, PpoConfig  # noqa: E402
+from prb.downstream.ppo.policy import Answer, Learner, Views, load_learner, pad_batch, run  # noqa: E402
 from prb.prompts import policy_chat  # noqa: E402
 
 QUERY = Query(question="name a colour", user="u", posts=tuple(Post(str(n), "", f"the lazy dog {n}") for n in range(4)))
 PROMPTS, ANSWERS = [[5, 6, 7, 8, 9], [11, 12], [13]], [[21, 22], [23, 24, 25, 26], [27]]
 
 
-def learner(folder: Path, **changes: Any) -> Learner:
-    settings: dict[str, Any] = {"lora": 0, "separate": False, "temperature": 1.0, "seed": 0, **changes}
-    return load_learner(f"transformers/{folder}", **settings)
+def settings(folder: Path | str, **changes: Any) -> PpoConfig:
+    return PpoConfig(policy=f"transformers/{folder}", model="length", **changes)
+
+
+def learner(folder: Path | str, **changes: Any) -> Learner:
+    return load_learner(settings(folder, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +70,8 @@ def test_padding_changes_no_log_probability_and_no_value(tmp_path: Path, archite
 
 
 def test_log_probabilities_are_those_of_the_model_itself(folder: Path) -> None:
-    own = learner(folder, temperature=0.7)
-    logits = own.net.lm(torch.tensor([PROMPTS[0] + ANSWERS[0]])).logits[0].detach() / 0.7
+    own = learner(folder)
+    logits = own.net.lm(torch.tensor([PROMPTS[0] + ANSWERS[0]])).logits[0].detach()
     at = len(PROMPTS[0])
     logits[at - 1, 2] = -float("inf")  # an answer that is learnt from does not end before it began
     steps = torch.log_softmax(logits, -1)
@@ -131,15 +129,18 @@ def test_an_answer_without_words_is_empty(folder: Path) -> None:
 
 def test_a_long_prompt_loses_its_oldest_posts_and_leaves_room_for_the_answer(folder: Path) -> None:
     policy = learner(folder).policy
-    whole = policy.fitted(QUERY, prompt=200, answer=8)
-    assert whole == (QUERY, 0)
-    fitted = policy.fitted(QUERY, prompt=80, answer=8)
+
+    def fit(prompt: int, answer: int) -> tuple[Query, int] | Failure:
+        return policy.fitted(Views(QUERY, QUERY), settings(folder, max_prompt=prompt, max_tokens=answer))
+
+    assert fit(200, 8) == (QUERY, 0)
+    fitted = fit(80, 8)
     assert not isinstance(fitted, Failure)
     query, cut = fitted
     assert cut == 2
     assert query.posts == QUERY.posts[cut:]
-    assert policy.fitted(QUERY, prompt=10**6, answer=176) == fitted  # of 256 positions
-    assert isinstance(policy.fitted(QUERY, prompt=3, answer=8), Failure)
+    assert fit(10**6, 176) == fitted  # of 256 positions
+    assert isinstance(fit(8, 8), Failure)
 
 
 @pytest.mark.parametrize("lora", [0, 2])
@@ -172,10 +173,11 @@ def test_adapters_are_all_that_lora_trains_and_they_depend_on_the_seed_alone(fol
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_critic_of_its_own_leaves_the_policy_alone(folder: Path) -> None:
+def test_a_critic_of_its_own_leaves_the_policy_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = pad_batch(PROMPTS, ANSWERS)
     for separate in (False, True):
-        net = learner(folder, separate=separate).net
+        monkeypatch.setattr("prb.downstream.ppo.OURS", OURS._replace(separate_critic=separate))
+        net = learner(folder).net
         torch.nn.init.normal_(net.head.weight)
         net(texts).value.sum().backward()
         reached = any(p.grad is not None and p.grad.any() for p in net.lm.parameters())
@@ -225,12 +227,12 @@ def test_saved_adapters_can_be_put_on_the_base_again(folder: Path, tmp_path: Pat
 @pytest.mark.parametrize(("option", "why"), [("dtype=bf16", "32 bits"), ("device=cuda:1", "accelerate places")])
 def test_what_training_cannot_take_is_refused(folder: Path, option: str, why: str) -> None:
     with pytest.raises(BadInput, match=why):
-        load_learner(f"transformers/{folder};{option}", lora=0, separate=False, temperature=1, seed=0)
+        learner(f"{folder};{option}")
 
 
 def test_adapters_on_top_of_an_adapter_are_refused(folder: Path) -> None:
     with pytest.raises(BadInput, match="merge that one first"):
-        load_learner(f"transformers/{folder};adapter=x", lora=2, separate=False, temperature=1, seed=0)
+        learner(f"{folder};adapter=x", lora=2)
 
 
 def test_values_stay_in_32_bits_where_the_model_computes_in_16(folder: Path) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 from prb.data.load import Dataset, training_split
 from prb.data.load import load as load_data
 from prb.data.source import open_source
-from prb.downstream.candidates import clean
+from prb.downstream.answers import clean
 from prb.downstream.ppo import PpoConfig
 from prb.engine.chat import fit
 from prb.engine.load import Checkpoint, Loading, load
@@ -31,7 +31,7 @@ from prb.evaluation.planners import PLANNERS
 from prb.hashing import draw
 from prb.llm import Request, parse_llm
 from prb.llm.transformers import NEVER, Row, Tokens, Transformers, generation
-from prb.prompts import PolicyPrompt, policy_chat
+from prb.prompts import policy_chat
 from prb.summary import needs_donors
 from prb.types import Failure, Item, Query
 from prb.weights import make_readable
@@ -93,7 +93,7 @@ def load_prompts(config: PpoConfig, model: object) -> Prompts:
     split = config.split or (training_split(source) if splits & {"train", "dev"} else None)
     dataset = load_data(config.dataset, split=split, limit=config.limit, donors=needs_donors([config.condition]))
     test = load_data(config.dataset, split="test") if "test" in splits and dataset.split != "test" else None
-    train, held_out = _hold_out(config, _prompts(dataset), None if test is None else _prompts(test))
+    train, held_out = _hold_out(config, *(_prompts(data) for data in (dataset, test or dataset)))
     if not train:
         raise BadInput(f"holdout {config.holdout} leaves no prompt of {dataset.name} to train on")
     planner = PLANNERS.make(config.planner)
@@ -105,13 +105,12 @@ def _prompts(dataset: Dataset) -> list[Prompt]:
     return [Prompt(item, cluster) for item, cluster in zip(dataset, dataset.index.clusters, strict=True)]
 
 
-def _hold_out(config: PpoConfig, rows: list[Prompt], test: list[Prompt] | None) -> tuple[list[Prompt], list[Prompt]]:
-    """Prompts to train on and held-out ones, drawn by hash; no cluster is in both.
+def _hold_out(config: PpoConfig, rows: list[Prompt], pool: list[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
+    """Prompts to train on and held-out ones of a pool, drawn by hash; no cluster is in both.
 
     First one prompt of each cluster that is not trained on, then a second one: more clusters are more informative. What
     is missing then comes from the other clusters, all prompts of one before the next, so that training loses few.
     """
-    pool = rows if test is None else test
     trained = {prompt.cluster for prompt in rows}
     taken: Counter[str] = Counter()
     order: list[tuple[bool, int, int]] = []
@@ -159,36 +158,33 @@ class Policy(Transformers):
                 self._generate([waiting[n] for n in group])
         finally:
             self._forbid_empty = False
-        return [row if isinstance(row, Failure) else self._answer(row) for row in rows]
+        return [
+            Answer(row.prompt, row.written, clean(self._cut(row)[0]), row.ended == "length")
+            if isinstance(row, Row)
+            else row
+            for row in rows
+        ]
 
     def _write(self, row: Row, logits: Tensor) -> None:
         if self._forbid_empty and not row.written:
             logits = logits.index_fill(0, torch.tensor(sorted(self._ends), device=logits.device), NEVER)
         super()._write(row, logits)
 
-    def _answer(self, row: Row) -> Answer:
-        return Answer(row.prompt, row.written, clean(self._cut(row)[0]), row.ended == "length")
-
-    def fitted(
-        self, query: Query, *, prompt: int, answer: int, style: PolicyPrompt = "prb"
-    ) -> tuple[Query, int] | Failure:
-        """The query cut to `prompt` tokens and to the room this model's context leaves beside the answer, and how many
-        posts were cut."""
-        first = self._prompt(policy_chat(query, style))
+    def fitted(self, view: Views | Failure, config: PpoConfig) -> tuple[Query, int] | Failure:
+        """The policy's query, cut to `max_prompt` and to the room this model's context leaves beside the answer; and
+        how many posts were cut."""
+        if isinstance(view, Failure):
+            return view
+        first = self._prompt(policy_chat(view.policy, config.policy_prompt))
         if isinstance(first, Failure):
             return first
-        limit = min(prompt, self._context - answer)
+        limit = min(config.max_prompt, self._context - config.max_tokens)
 
         def tokens(shorter: Query, _: str) -> Tokens:
-            made = self._prompt(policy_chat(shorter, style))
+            made = self._prompt(policy_chat(shorter, config.policy_prompt))
             return [0] * (limit + 1) if isinstance(made, Failure) else made
 
-        return (query, 0) if len(first) <= limit else fit(query, [""], tokens, limit)
-
-    def fit_views(self, views: Sequence[Views | Failure], config: PpoConfig) -> list[tuple[Query, int] | Failure]:
-        """`fitted` for the policy's side of each prompt, with the limits of a run."""
-        limits: Any = {"prompt": config.max_prompt, "answer": config.max_new_tokens, "style": config.policy_prompt}
-        return [view if isinstance(view, Failure) else self.fitted(view.policy, **limits) for view in views]
+        return (view.policy, 0) if len(first) <= limit else fit(view.policy, [""], tokens, limit)
 
 
 class TokenBatch(NamedTuple):
@@ -234,9 +230,9 @@ class TokenStats(NamedTuple):
 class ActorCritic(torch.nn.Module):
     """The LLM, and a value head on its last layer or on a trunk of its own."""
 
-    def __init__(self, lm: Any, trunk: Any, *, temperature: float, ends: frozenset[int]) -> None:
+    def __init__(self, lm: Any, trunk: Any, ends: frozenset[int]) -> None:
         super().__init__()
-        self.lm, self.trunk, self.temperature, self.ends = lm, trunk, temperature, sorted(ends)
+        self.lm, self.trunk, self.ends = lm, trunk, sorted(ends)
         self.head = torch.nn.Linear(lm.config.get_text_config().hidden_size, 1)
         torch.nn.init.zeros_(self.head.weight)  # all values start at 0
         torch.nn.init.zeros_(self.head.bias)
@@ -252,7 +248,7 @@ class ActorCritic(torch.nn.Module):
 
     def answer_logp(self, logits: Tensor, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of each answer token, under the distribution it was sampled from."""
-        logits = logits.float() / self.temperature
+        logits = logits.float().clone()
         logits[:, 0, self.ends] = FORBIDDEN
         logp = torch.log_softmax(logits, dim=-1)
         with torch.no_grad():
@@ -302,8 +298,8 @@ class Learner:
         make_readable(Path(folder))
 
 
-def load_learner(spec: str, *, lora: int, separate: bool, temperature: float, seed: int) -> Learner:
-    options = dict(parse_llm(spec).options)
+def load_learner(config: PpoConfig) -> Learner:
+    spec, lora, options = config.policy, config.lora, parse_llm(config.policy).options
     if lora and "adapter" in options:
         raise BadInput(f"policy {spec}: lora would put adapters on top of an adapter; merge that one first")
     if options.get("dtype", "auto") not in ("auto", "fp32"):
@@ -320,12 +316,12 @@ def load_learner(spec: str, *, lora: int, separate: bool, temperature: float, se
     # not the shared copy: a reward model of the same run may use these weights, and training changes ours
     checkpoint = load(options["model"], "causal", loading)
     lm = checkpoint.model
-    policy = Policy(checkpoint, batch=int(options.get("batch", 8)))
-    trunk = copy.deepcopy(lm.base_model) if separate else None
-    reference = with_lora(lm, lora, seed) if lora else copy.deepcopy(lm).requires_grad_(False)
+    trunk = copy.deepcopy(lm.base_model) if config.recipe.separate_critic else None
+    reference = with_lora(lm, lora, config.seed) if lora else copy.deepcopy(lm).requires_grad_(False)
     if lora and trunk is not None:
-        with_lora(trunk, lora, seed)
-    return Learner(checkpoint, policy, ActorCritic(lm, trunk, temperature=temperature, ends=checkpoint.ends), reference)
+        with_lora(trunk, lora, config.seed)
+    policy = Policy(checkpoint, batch=config.per_pass)
+    return Learner(checkpoint, policy, ActorCritic(lm, trunk, checkpoint.ends), reference)
 
 
 def with_lora(model: Any, rank: int, seed: int) -> Any:

@@ -9,14 +9,10 @@ from typing import Any
 from msgspec import convert
 
 from prb.batches import chunks
-from prb.reporting.downstream import (
-    PPO_PANELS,
-    BonSummary,
-    CorrelationResult,
-    PpoResult,
-    correlation_tables,
-    set_sentences,
-)
+from prb.downstream.bon import BonSummary
+from prb.downstream.correlate import CorrelationSummary
+from prb.downstream.ppo import PpoSummary
+from prb.reporting.downstream import PPO_PANELS, correlation_tables, set_sentences
 from prb.reporting.evaluation_results import audit_estimates, audit_tables
 from prb.reporting.gather import DataFile, Inputs, prepared, tables_of
 from prb.reporting.results import dataset_label
@@ -44,7 +40,7 @@ def _bon(summary: Result) -> Result:
 
 
 def _ppo(summary: Result) -> Result:
-    ppo, rows = convert(summary, PpoResult), thinned(summary["curves"])
+    ppo, rows = convert(summary, PpoSummary), thinned(summary["curves"])
     return {
         "policy": ppo.policy.spec,
         "model": ppo.model.spec,
@@ -66,7 +62,7 @@ def thinned(rows: Sequence[Mapping[str, float]], most: int = MAX_STEPS) -> list[
 
 
 def _correlation(summary: Result) -> Result:
-    result = convert(summary, CorrelationResult)
+    result = convert(summary, CorrelationSummary)
     sentences = [{"set": s.set, "n": s.n, "sentences": list(set_sentences(s))} for s in result.sets]
     tables = [table._asdict() for table in correlation_tables(summary)]
     keys = ("models", "constructed", "left_out", "bench", "downstream", "sets")

@@ -1,0 +1,249 @@
+"""Candidate answers: seeds, prompts, what is not an answer, answers from a file; what is asked and booked, what a round
+robin is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from prb.downstream.answers import Asking, Candidates, Sample, Score, read_pool, sample_of, sample_seed, scores_of
+from prb.downstream.bon import check_reward_model
+from prb.errors import BadInput, PrbError
+from prb.llm import Completion, Sampling, ScriptedLLM
+from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.prompts import PolicyPrompt, render
+from prb.types import Ask, Failure, Pair, Post, Query, Reward, Scorer, Verdict
+from prb.work import Asked
+from tests.downstream.fakes import asking, policy
+from tests.runs import prefers, recording
+
+Write = Callable[..., Path]
+QUERY = Query(question="How often?", user="ann", posts=(Post("1", "Plants", "I forget {question}."),))
+DRAWN = Sampling(temperature=0.8, top_p=0.9, max_tokens=64, seed=5)
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Asking:
+    return asking(tmp_path)
+
+
+def drawn(
+    ask: Asking, llm: ScriptedLLM, places: Sequence[tuple[str, int]], style: PolicyPrompt = "prb", **more: Any
+) -> list[Sample]:
+    queries = {**{pair: QUERY for pair, _ in places}, **more}
+    return list(ask.sample(Asked.of("p", llm, "complete"), places, DRAWN, style, lambda _: queries).values())
+
+
+def test_a_seed_is_fixed_by_its_place_and_fits_every_back_end() -> None:
+    places = [(seed, f"p{pair}", n) for seed in range(3) for pair in range(20) for n in range(16)]
+    seeds = {sample_seed(*place) for place in places}
+    assert len(seeds) == len(places)
+    assert 0 <= min(seeds) < max(seeds) < 2**31
+    assert sample_seed(0, "1:2", 3) != sample_seed(0, "2", 31)
+
+
+def test_the_policy_reads_the_query_as_reward_models_do_and_samples_as_told(ask: Asking) -> None:
+    llm = policy()
+    together = drawn(ask, llm, [("p", 0), ("p", 1)])
+    for n, request in enumerate(llm.requests):
+        ((role, text),) = request.chat
+        assert (role, text) == ("user", render(QUERY))
+        assert request.sampling == Sampling(temperature=0.8, top_p=0.9, max_tokens=64, seed=sample_seed(5, "p", n))
+    assert [(s.pair, s.n, s.seed) for s in together] == [("p", n, sample_seed(5, "p", n)) for n in (0, 1)]
+
+
+def test_the_papers_prompt_has_a_system_message_the_question_and_the_posts_with_categories(ask: Asking) -> None:
+    llm = policy()
+    drawn(ask, llm, [("p", 0)], "paper")
+    drawn(ask, llm, [("p", 0)])
+    (system, user), (alone,) = (request.chat for request in llm.requests)
+    assert (system.role, user.role, alone.role) == ("system", "user", "user")
+    assert user.text.index("How often?") < user.text.index("Post 1 (Category: Plants):")
+    assert "I forget {question}." in user.text  # a slot inside a post is text
+    assert ["100 words" in text for text in (user.text, alone.text)] == [True, False]
+
+
+def test_without_a_query_nothing_is_asked(ask: Asking) -> None:
+    llm = policy()
+    samples = drawn(ask, llm, [("p", 0), ("q", 0)], p=Failure("no plan"))
+    assert [sample.failure for sample in samples] == ["no plan", None]
+    assert len(llm.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "failure"),
+    [
+        (Completion(text="", completion_tokens=4, cost=0.25), None, "empty answer"),
+        (Completion(text=" \n\t", completion_tokens=4, cost=0.25), None, "empty answer"),
+        (Completion(text="<think>for ever", completion_tokens=4, cost=0.25), None, "empty answer"),
+        (Failure("too long", "9 tokens", completion_tokens=4, cost=0.25), None, "too long: 9 tokens"),
+        (Completion(text=" yes \n", completion_tokens=4, truncated=True, cost=0.25), "yes", None),
+        (Completion(text="<think>hm</think>Weekly.", completion_tokens=4, cost=0.25), "Weekly.", None),
+        (Completion(text="caf\ud83d", completion_tokens=4, cost=0.25), "caf?", None),  # a lone surrogate
+    ],
+)
+def test_a_sample_is_a_text_without_reasoning_or_a_failure_and_what_it_cost_is_booked(
+    reply: Completion | Failure, text: str | None, failure: str | None
+) -> None:
+    sample = sample_of(("p", 7), 5, reply)
+    assert (sample.text, sample.failure, sample.tokens, sample.cost) == (text, failure, 4, 0.25)
+    assert sample.truncated == getattr(reply, "truncated", False)
+
+
+# answers from a file
+
+
+def pair_of(id_: str, question: str = "How often?") -> Pair:
+    return Pair(id=id_, user="ann", question=question, profile=(), answers=("a", "b"))
+
+
+def test_candidates_are_found_by_pair_and_by_question(write_jsonl: Write) -> None:
+    pool = read_pool(
+        str(write_jsonl([{"pair": "p", "answers": ["one", "two"]}, {"question": "Why?", "answers": ["so"]}]))
+    )
+    assert pool.of(pair_of("p")) == ("one", "two")
+    assert pool.of(pair_of("q", "Why?")) == ("so",)
+    assert pool.of(pair_of("p", "Why?")) == ("one", "two")  # those of the pair itself come first
+    assert pool.of(pair_of("q")) == ()
+
+
+def test_lines_of_a_row_add_up_in_the_order_of_the_file(write_jsonl: Write) -> None:
+    lines = [{"pair": "p", "answer": " one\n"}, {"pair": "q", "text": "x"}, {"pair": "p", "answers": ["two", "one"]}]
+    pool = read_pool(str(write_jsonl(lines)))
+    assert pool.of(pair_of("p")) == ("one", "two", "one")
+
+
+def test_a_row_may_have_a_number_as_its_id(write_jsonl: Write) -> None:
+    assert read_pool(str(write_jsonl([{"pair": 7, "answer": "one"}]))).of(pair_of("7")) == ("one",)
+
+
+def test_what_a_model_thinks_is_no_part_of_a_candidate(write_jsonl: Write) -> None:
+    pool = read_pool(str(write_jsonl([{"pair": "p", "answer": "<think>hm</think>Weekly."}])))
+    assert pool.of(pair_of("p")) == ("Weekly.",)
+
+
+def test_samples_of_a_run_are_candidates_and_its_failures_are_none(write_jsonl: Write) -> None:
+    replies = {("p", 0): Completion(text="one"), ("p", 1): Failure("timeout"), ("q", 0): Completion(text="two")}
+    samples = [msgspec.to_builtins(sample_of(place, 5, reply)) for place, reply in replies.items()]
+    pool = read_pool(str(write_jsonl(samples)))
+    assert (pool.of(pair_of("p")), pool.of(pair_of("q"))) == (("one",), ("two",))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ({"answers": ["one"]}, "`pair` (the id of a row) or `question` is missing"),
+        ({"pair": None, "answers": ["one"]}, "`pair` (the id of a row) or `question` is missing"),
+        ({"pair": "p"}, "`answers` must be a list of texts"),
+        ({"pair": "p", "answers": []}, "`answers` must be a list of texts"),
+        ({"pair": "p", "answers": ["one", 2]}, "`answers` must be a list of texts"),
+        ({"pair": "p", "answers": ["one", " "]}, "`answers` must be a list of texts"),
+        ({"pair": "p", "answer": "<think>for ever"}, "`answers` must be a list of texts"),
+    ],
+)
+def test_a_line_that_holds_no_candidates_is_refused_with_its_number(
+    line: dict[str, Any], says: str, write_jsonl: Write
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        read_pool(str(write_jsonl([{"pair": "p", "answers": ["one"]}, line])))
+    assert says in str(refused.value)
+    assert "2" in str(refused.value).splitlines()[1]
+
+
+def test_a_pool_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"none\.jsonl does not exist"):
+        read_pool(str(tmp_path / "none.jsonl"))
+
+
+def test_the_fingerprint_of_a_pool_is_that_of_its_content(write_jsonl: Write) -> None:
+    lines = [{"pair": "p", "answers": ["one", "two"]}, {"pair": "q", "answers": ["x"]}]
+    one = read_pool(str(write_jsonl(lines)))
+    assert read_pool(str(write_jsonl(lines[::-1], name="moved.jsonl"))).fingerprint == one.fingerprint
+    other = [{"pair": "p", "answers": ["two", "one"]}, lines[1]]
+    assert read_pool(str(write_jsonl(other, name="other.jsonl"))).fingerprint != one.fingerprint
+
+
+# scoring
+
+
+def scored(ask: Asking, model: Any, *batch: Candidates) -> list[Score]:
+    texts, queries = ({one.pair: one[part] for one in batch} for part in (2, 1))
+    method = "score" if isinstance(model, Scorer) else "prefer"
+    return list(ask.score(Asked.of("m", model, method), texts, lambda _: queries).values())  # type: ignore[arg-type]
+
+
+def test_scores_come_in_the_order_of_the_samples_and_equal_texts_are_asked_once(ask: Asking) -> None:
+    model, asked = recording()
+    other = Query(question="Why?")
+    found = scored(ask, model, Candidates("p", QUERY, ["bb", "a", "bb", "ccc"]), Candidates("q", other, ["a"]))
+    assert [(line.pair, line.n, line.score) for line in found] == [
+        ("p", 0, 2), ("p", 1, 1), ("p", 2, 2), ("p", 3, 3), ("q", 0, 1),
+    ]  # fmt: skip
+    assert asked == [*(Ask(QUERY, text) for text in ("bb", "a", "ccc")), Ask(other, "a")]
+
+
+def booked(lines: Sequence[Score]) -> tuple[float, float]:
+    return sum(line.tokens for line in lines), sum(line.cost for line in lines)
+
+
+def test_what_an_answer_a_failure_and_a_round_robin_cost_is_booked_once() -> None:
+    three = Candidates("p", QUERY, ["a", "a", "b"])
+    rewarded = scores_of("m", three, [Reward(1.0, tokens=7, cost=0.25, cut=2)] * 2)
+    assert [(line.tokens, line.cost, line.cut) for line in rewarded] == [(7, 0.25, 2), (0, 0, 0), (7, 0.25, 2)]
+    charged = Failure("no verdict", prompt_tokens=3, completion_tokens=2, cost=0.5)
+    failed = scores_of("m", three, [charged] * 2)
+    assert [(line.failure, line.tokens, line.cost) for line in failed] == [
+        ("no verdict", 5, 0.5), ("no verdict", 0, 0.0), ("no verdict", 5, 0.5),
+    ]  # fmt: skip
+    four = Candidates("p", QUERY, ["a", "b", "c", "a"])
+    ties = scores_of("m", four, [Verdict(choice="tie", tokens=5, cost=0.5, cut=1)] * 6)
+    assert [line.score for line in ties] == [0.5] * 4
+    assert (booked(ties), max(line.cut for line in ties)) == ((3 * 2 * 5, 3 * 2 * 0.5), 1)
+    mixed = scores_of("m", four, [charged] * 2 + [Verdict(choice="tie", tokens=7, cost=1.0)] * 4)
+    assert [line.failure for line in mixed] == ["no verdict"] * 4
+    assert booked(mixed) == (2 * 5 + 4 * 7, 2 * 0.5 + 4 * 1.0)
+
+
+def test_a_single_distinct_answer_needs_no_judge(ask: Asking) -> None:
+    def never(_: object) -> Verdict:
+        raise AssertionError("asked to compare an answer with itself")
+
+    found = scored(ask, ScriptedComparer(never), Candidates("p", QUERY, ["a", "a"]))
+    assert [line.score for line in found] == [0.5, 0.5]
+
+
+def test_a_query_that_cannot_be_asked_fails_all_its_answers_and_no_others(ask: Asking) -> None:
+    batch = [Candidates("p", Failure("no plan", "silence"), ["a", "b"]), Candidates("q", QUERY, ["a"])]
+    for model in (recording()[0], prefers(lambda _: None)):
+        found = scored(ask, model, *batch)
+        assert [line.failure for line in found] == ["no plan: silence", "no plan: silence", None]
+        assert [line.score is None for line in found] == [True, True, False]
+
+
+def test_a_failure_is_told_for_the_answer_it_is_about(ask: Asking) -> None:
+    model = ScriptedScorer(lambda ask: Failure("too long") if len(ask.answer) > 1 else 1.0)
+    found = scored(ask, model, Candidates("p", QUERY, ["a", "bb", "a"]))
+    assert [(line.score, line.failure) for line in found] == [(1, None), (None, "too long"), (1, None)]
+
+
+def test_a_model_that_says_too_little_is_an_error_of_its_own(ask: Asking) -> None:
+    class Mute:
+        fingerprint = "mute"
+
+        def score(self, asks: Sequence[Ask]) -> list[float]:
+            return [0.0]
+
+    with pytest.raises(PrbError, match=r"Mute\.score returned 1 results for 2 inputs"):
+        scored(ask, Mute(), Candidates("p", QUERY, ["a", "b"]))
+
+
+def test_sixteen_answers_are_not_too_many_to_compare() -> None:
+    judge = prefers(lambda _: None)
+    check_reward_model("j", judge, 16)
+    with pytest.raises(BadInput, match="--n 17 would take 272 verdicts"):
+        check_reward_model("j", judge, 17)
+    check_reward_model("m", recording()[0], 1000)
