@@ -30,7 +30,7 @@ MEASURED = (
     "lexical",
     "embedding",
     "embedding?encoder=minilm",
-    "likelihood?lm=smollm2&cache=false",
+    "likelihood?lm=smollm2",
 )
 TARGET = 0.25
 

@@ -77,7 +77,7 @@ def reward_head(folder: Path) -> str:
     made = AutoModelForSequenceClassification.from_pretrained(where, num_labels=1, pad_token_id=tokenizer.pad_token_id)
     made.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return f"classifier?path={folder}&cache=false"
+    return f"classifier?path={folder}"
 
 
 def compare(args: Args, model: str, bodies: list[list[Body]]) -> None:

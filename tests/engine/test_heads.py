@@ -95,7 +95,7 @@ def test_a_classifier_without_an_output_layer_has_no_likelihoods(tmp_path: Path)
 
 
 def test_an_output_layer_that_is_the_embedding_is_not_missing(tmp_path: Path) -> None:
-    assert MODELS.make(f"likelihood?lm={tiny.save(tmp_path / 'lm', 'gemma')}&cache=false").score(ASKS)
+    assert MODELS.make(f"likelihood?lm={tiny.save(tmp_path / 'lm', 'gemma')}").score(ASKS)
 
 
 def test_a_damaged_body_is_refused_by_the_name_of_what_is_missing(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def own_code(folder: Path, logits: str, *, labels: int = 1, extra: str = "", out
 
 def test_a_models_own_forward_pass_counts_not_its_bare_head(tmp_path: Path) -> None:
     folder = own_code(tmp_path / "gated", "out.logits * (1 + input_ids.float().mean(dim=1, keepdim=True))")
-    model: Any = MODELS.make(f"classifier?path={folder}&trust_remote_code=true&cache=false")
+    model: Any = MODELS.make(f"classifier?path={folder}&trust_remote_code=true")
     assert "its forward pass is not a head on its last state" in model.execution
     checkpoint = load(str(folder), "classifier", Loading(trust_remote_code=True))
     for ask, score in zip(ASKS, model.score(ASKS), strict=True):
@@ -176,7 +176,7 @@ def test_known_checkpoints_with_their_own_code_are_read_where_their_reward_is(
 ) -> None:
     extra = "from types import SimpleNamespace as Scored"
     folder = own_code(tmp_path / name, "", labels=4, extra=extra, output=output)
-    scores = MODELS.make(f"classifier?path={folder}&trust_remote_code=true&cache=false").score(ASKS)
+    scores = MODELS.make(f"classifier?path={folder}&trust_remote_code=true").score(ASKS)
     plain = transformers.LlamaForSequenceClassification.from_pretrained(folder).eval()
     chat = Chat(transformers.AutoTokenizer.from_pretrained(folder))
     for ask, score in zip(ASKS, scores, strict=True):
@@ -189,7 +189,7 @@ def test_several_numbers_of_a_models_own_code_need_a_choice(tmp_path: Path) -> N
     spec = f"classifier?path={own_code(tmp_path / 'many', 'out.logits.tanh() * 3', labels=4)}&trust_remote_code=true"
     with pytest.raises(BadInput, match=r"gives 4 numbers for a text.*choose one with logit=N"):
         MODELS.make(spec)
-    assert MODELS.make(f"{spec}&logit=2&cache=false").score(ASKS)
+    assert MODELS.make(f"{spec}&logit=2").score(ASKS)
 
 
 def test_a_forward_pass_without_one_row_per_text_is_refused(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_model_may_be_spread_over_devices_and_its_attention_chosen(tmp_path: P
     assert eager.fingerprint == f"{plain.fingerprint}-eager"
     asks = [Ask(Query(question="a book"), "be early")]
     scores = [
-        MODELS.make(f"classifier?path={folder}&cache=false{options}").score(asks)
+        MODELS.make(f"classifier?path={folder}{options}").score(asks)
         for options in ("", "&device_map=auto", "&attn_implementation=eager")
     ]
     assert scores[1:] == [pytest.approx(scores[0], abs=1e-5)] * 2

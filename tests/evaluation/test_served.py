@@ -39,7 +39,7 @@ def test_a_run_whose_server_died_is_resumed_and_equals_an_undisturbed_one(
     rows.write_bytes(b"".join(orjson.dumps(make_row(n)) + b"\n" for n in range(24)))
 
     def run(out: str) -> Any:
-        spec = f"rm:=classifier?url={server.url}&cache=false&retries=1&key_env=RM_KEY&concurrency=2"
+        spec = f"rm:=classifier?url={server.url}&retries=1&key_env=RM_KEY&concurrency=2"
         return evaluate(dataset=str(rows), model=(spec,), batch=4, out=tmp_path / out, quiet=True, cache=False)
 
     def dies(one: RewardServer, _: Any) -> None:

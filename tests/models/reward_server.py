@@ -98,23 +98,17 @@ class RewardServer:
             if len(ids) > LIMIT:
                 message = f"This model's maximum context length is {LIMIT} tokens. However, your prompt contains more"
                 return error(400, message, "BadRequestError")
-        switch = "activation" if self.version.startswith("0.10") else "use_activation"
-        scores = self._scores(body["input"], soft=body.get(switch, True))
+        scores = self._scores(body["input"], soft=body.get("use_activation", True))
         if any(map(math.isnan, scores)):
             return error(400, "Out of range float values are not JSON compliant", "BadRequestError")
         rows: list[Json] = [
             {"index": n, "label": "LABEL_0", "probs": [x], "num_classes": 1} for n, x in enumerate(scores)
         ]
-        if path == "/pooling":
-            rows = [{"index": n, "object": "pooling", "data": [x]} for n, x in enumerate(scores)]
         return 200, {"id": "x", "object": "list", "created": 0, "model": self.model, "data": rows, "usage": USAGE}
 
     def _sglang(self, path: str, body: Json) -> Reply:
         scores = [None if math.isnan(x) else x for x in self._scores(inputs(body))]
-        if path == "/classify":
-            return 200, [{"embedding": [x], "meta_info": {"id": "x", "prompt_tokens": 5}} for x in scores]
-        rows = [{"object": "embedding", "index": n, "embedding": [x]} for n, x in enumerate(scores)]
-        return 200, {"object": "list", "model": body["model"], "data": rows, "usage": USAGE}
+        return 200, [{"embedding": [x], "meta_info": {"id": "x", "prompt_tokens": 5}} for x in scores]
 
     def _tei(self, path: str, body: Json) -> Reply:
         if len(body["inputs"]) > 32:

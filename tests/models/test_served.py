@@ -42,7 +42,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make(url: str, **options: Any) -> Scorer:
-    more = "".join(f"&{key}={value}" for key, value in {"cache": "false", **options}.items())
+    more = "".join(f"&{key}={value}" for key, value in options.items())
     model = MODELS.make(f"classifier?url={url}{more}")
     assert isinstance(model, Scorer)
     return model
@@ -60,7 +60,7 @@ def expected(words: Any, asks: list[Ask] = ASKS) -> list[float]:
     return [worth(Chat(words).text(ask.query, ask.answer).ids) for ask in asks]
 
 
-@pytest.mark.parametrize("api", ["vllm", "vllm-pooling", "sglang", "sglang-embeddings", "tei"])
+@pytest.mark.parametrize("api", ["vllm", "sglang", "tei"])
 def test_every_server_gives_the_raw_logits_of_our_own_tokens(api: str, server: Any, words: Any, folder: str) -> None:
     one = server(api)
     with serve_rewards(one) as url:
@@ -288,32 +288,23 @@ def test_a_wrong_spec_is_one_line(options: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "api", "path", "switch"),
+    ("version", "api", "path"),
     [
-        ("0.32.0", "auto", "/classify", "use_activation"),
-        ("0.32.0", "vllm-pooling", "/pooling", "use_activation"),
-        ("0.15.1", "vllm", "/classify", "use_activation"),
-        ("0.14.0", "auto", "/pooling", "use_activation"),
-        ("0.10.2", "auto", "/pooling", "activation"),
-        ("0.1.dev1+gabc", "auto", "/classify", "use_activation"),
+        ("0.32.0", "auto", "/classify"),
+        ("0.32.0", "vllm-tokens", "/pooling"),
+        ("0.15.1", "vllm", "/classify"),
+        ("0.1.dev1+gabc", "auto", "/classify"),  # from a checkout
     ],
 )
-def test_releases_of_vllm_are_asked_under_the_names_they_know(version: str, api: Any, path: str, switch: str) -> None:
+def test_vllm_is_asked_for_raw_logits(version: str, api: Any, path: str) -> None:
     dialect = dialect_of(About(kind="vllm", model="rm", version=version), api)
-    assert (dialect.path, dialect.write([[1]], True)[switch]) == (path, False)
+    assert (dialect.path, dialect.write([[1]])["use_activation"]) == (path, False)
 
 
-@pytest.mark.parametrize(("version", "api"), [("0.9.2", "auto"), ("0.14.0", "vllm")])
-def test_releases_that_cannot_do_it_are_refused(version: str, api: Any) -> None:
+@pytest.mark.parametrize("version", ["0.9.2", "0.14.0"])
+def test_releases_that_cannot_do_it_are_refused(version: str) -> None:
     with pytest.raises(BadInput, match=version):
-        dialect_of(About(kind="vllm", model="rm", version=version), api)
-
-
-def test_a_server_that_ignores_the_request_for_logits_is_refused(server: Any) -> None:
-    soft = server(version="0.1.dev1+gabc", reward=lambda ids: 1 / (1 + math.exp(-worth(ids))))
-    soft.fault = lambda one, body: one._vllm("/classify", body | {"use_activation": False})
-    with serve_rewards(soft) as url, pytest.raises(BadInput, match="probabilities"):
-        make(url)
+        dialect_of(About(kind="vllm", model="rm", version=version), "auto")
 
 
 def test_labels_of_tei_are_put_in_the_order_of_the_head() -> None:
@@ -335,16 +326,3 @@ def test_a_text_for_a_server_that_tokenizes_is_exactly_what_we_tokenized() -> No
     assert parts is not None
     assert len(parts) == 2
     assert encoder(*parts)["input_ids"] == list(text.ids)
-
-
-def test_cached_scores_are_not_used_for_other_weights_under_the_same_name(server: Any, words: Any, folder: str) -> None:
-    one = server("sglang")
-    with serve_rewards(one) as url:
-        assert make(url, tokenizer=folder, cache="true").score(ASKS) == expected(words)
-        asked = len(one.bodies)
-        model = make(url, tokenizer=folder, cache="true")
-        assert model.score(ASKS) == expected(words)
-        assert len(one.bodies) == asked + 3
-        one.reward = lambda ids: -worth(ids)
-        with pytest.raises(BadInput, match="another model that was served under this name"):
-            make(url, tokenizer=folder, cache="true")

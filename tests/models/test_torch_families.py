@@ -157,14 +157,6 @@ def test_what_is_too_long_loses_old_posts_and_says_so_and_the_answer_stays_whole
     assert isinstance(failure, Failure)
 
 
-def test_a_score_is_computed_once_and_then_read_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tiny.save(tmp_path / "m", "llama", labels=1)
-    first = MODELS.make(f"classifier?path={folder}").score(ASKS)
-    again = MODELS.make(f"classifier?path={folder}")
-    monkeypatch.setattr("prb.engine.heads.LastToken.logits", lambda *_: pytest.fail("computed again"))
-    assert again.score(ASKS) == first
-
-
 def test_the_fingerprint_follows_the_weights(tmp_path: Path) -> None:
     a, b = (
         tiny.save(tmp_path / "a" / "m", "llama", labels=1),
@@ -243,7 +235,7 @@ def test_a_text_that_does_not_fit_on_the_device_is_a_failure_and_the_others_are_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tiny.save(tmp_path / "m", "llama", labels=1)
-    expected = MODELS.make(f"classifier?path={folder}&cache=false").score(ASKS)
+    expected = MODELS.make(f"classifier?path={folder}").score(ASKS)
     read, sizes = States.run, []
 
     def small(self: States, bundles: list[Bundle], reduce: Any) -> Any:
@@ -252,7 +244,7 @@ def test_a_text_that_does_not_fit_on_the_device_is_a_failure_and_the_others_are_
             raise torch.OutOfMemoryError("CUDA out of memory")
         return read(self, bundles, reduce)
 
-    model = MODELS.make(f"classifier?path={folder}&cache=false")
+    model = MODELS.make(f"classifier?path={folder}")
     monkeypatch.setattr(States, "run", small)
     scores = model.score([*ASKS, Ask(QUERY, "late " * 60)])
     assert scores[:3] == pytest.approx(expected, abs=1e-4)

@@ -116,7 +116,7 @@ def scorer(spec: str) -> Scorer:
 
 
 def engine(folder: Path, n: int) -> list[float]:
-    scores = scorer(f"classifier?path={folder}&dtype=fp32&device=cpu&cache=false").score(asks(n))
+    scores = scorer(f"classifier?path={folder}&dtype=fp32&device=cpu").score(asks(n))
     return [float(score) for score in scores if not isinstance(score, Failure)]
 
 
@@ -131,11 +131,10 @@ def test_logits_of_vllm_are_those_of_our_engine(
 ) -> None:
     expected = engine(heads(name), 8)
     with vllm(heads(name)) as (url, _):
-        for api in ("vllm", "vllm-pooling"):
-            off = difference(scorer(f"classifier?url={url}&api={api}&cache=false").score(asks(8)), expected)
-            print(f"{name} {api}: max |Δ| {off:.2e} of {max(map(abs, expected)):.2f}")
-            record_property(f"{name}-{api}", off)
-            assert off <= CLOSE
+        off = difference(scorer(f"classifier?url={url}").score(asks(8)), expected)
+        print(f"{name}: max |Δ| {off:.2e} of {max(map(abs, expected)):.2f}")
+        record_property(name, off)
+        assert off <= CLOSE
         if name == "llama":
             check_fake(url, heads(name))
 
@@ -171,7 +170,7 @@ def test_a_run_whose_server_was_killed_is_resumed(heads: Callable[[str], Path], 
     folder, port = heads("llama"), free_port()
     rows = tmp_path / "rows.jsonl"
     rows.write_bytes(b"".join(orjson.dumps(make_row(n)) + b"\n" for n in range(400)))
-    spec = f"rm:=classifier?url=http://127.0.0.1:{port}&cache=false&retries=1"
+    spec = f"rm:=classifier?url=http://127.0.0.1:{port}&retries=1"
 
     def run(out: str, model: str = spec) -> Any:
         return evaluate(dataset=str(rows), model=(model,), batch=8, out=tmp_path / out, quiet=True)
@@ -190,7 +189,7 @@ def test_a_run_whose_server_was_killed_is_resumed(heads: Callable[[str], Path], 
     kept = written.read_bytes().count(b"\n")
     with vllm(folder, port):
         run("served")
-    run("local", f"rm:=classifier?path={folder}&dtype=fp32&device=cpu&cache=false")
+    run("local", f"rm:=classifier?path={folder}&dtype=fp32&device=cpu")
     served, local = (
         [orjson.loads(line) for line in (tmp_path / out / "outcomes.jsonl").read_bytes().splitlines()]
         for out in ("served", "local")

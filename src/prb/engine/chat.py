@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import count, groupby
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from prb.cache import Cache, Memo
+from prb.cache import Memo
 from prb.failures import halve_if_out_of_memory
-from prb.hashing import digest
 from prb.prompts import chat, flat
 from prb.types import Ask, Failure, Query, Reward, Turn
 
@@ -114,7 +113,6 @@ class Chat:
 
     def __init__(self, tokenizer: Any, *, system: str | None = None) -> None:
         self._tokenizer = tokenizer
-        self._encoder = Encoder(tokenizer)
         self._system = system
         self._framed: tuple[Query, tuple[str, str]] | None = None
 
@@ -125,7 +123,6 @@ class Chat:
         return self.texts(query, [answer])[0]
 
     def texts(self, query: Query, answers: Sequence[str]) -> list[Text]:
-        """What the answers share is tokenized once; each text is as if it were tokenized alone."""
         templated = bool(getattr(self._tokenizer, "chat_template", None))
         if templated:
             turns = self._turns(query)
@@ -134,13 +131,14 @@ class Chat:
         else:
             before, after = f"{flat(query)}{SEPARATOR}", ""
             wholes = [f"{before}{answer}" for answer in answers]
+        encoded = self._tokenizer(wholes, add_special_tokens=not templated, return_offsets_mapping=True)
         texts = []
-        for whole, encoded in zip(wholes, self._encoder.alike(wholes, add_special_tokens=not templated), strict=True):
-            start, end = _token_span(answer_span(whole, before, after), encoded.offsets)
+        for whole, tokens, offsets in zip(wholes, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            start, end = _token_span(answer_span(whole, before, after), offsets)
             # a template writes its own special tokens; a BOS that it leaves out though the tokenizer adds one is put
             # back
-            ids = one_bos(self._tokenizer, encoded.ids) if templated else encoded.ids
-            shift = len(ids) - len(encoded.ids)
+            ids = one_bos(self._tokenizer, tokens) if templated else tokens
+            shift = len(ids) - len(tokens)
             texts.append(Text(ids, start + shift, end + shift))
         return texts
 
@@ -238,56 +236,6 @@ def _largest(fits: Callable[[Query], bool], candidate: Callable[[int], Query], m
     return low
 
 
-class Encoded(NamedTuple):
-    ids: list[int]
-    offsets: list[tuple[int, int]]
-    """First character of each token and the one after its last."""
-
-
-class Encoder:
-    """Exactly what the tokenizer makes of each text alone."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        added = getattr(tokenizer, "added_tokens_decoder", {})
-        matched_first = {number: token for number, token in added.items() if not token.normalized}
-        self._reach = max((len(token.content) for token in matched_first.values()), default=0)
-        depends_on_neighbors = any(token.single_word for token in matched_first.values())
-        whole = depends_on_neighbors or getattr(tokenizer, "split_special_tokens", False)
-        self._cuts = {} if whole else {n: token.content for n, token in matched_first.items()}
-
-    def one(self, text: str, *, add_special_tokens: bool = False) -> Encoded:
-        made = self._tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True)
-        return Encoded(list(made["input_ids"]), list(made["offset_mapping"]))
-
-    def alike(self, texts: Sequence[str], *, add_special_tokens: bool = False) -> list[Encoded]:
-        first = self.one(texts[0], add_special_tokens=add_special_tokens)
-        # special tokens that the tokenizer adds belong to the whole text
-        cut = 0 if add_special_tokens or len(texts) == 1 else self._cut(texts, first)
-        if not cut:
-            return [first, *(self.one(text, add_special_tokens=add_special_tokens) for text in texts[1:])]
-        start = first.offsets[cut][0]
-        made = [first]
-        for text in texts[1:]:
-            tail = self.one(text[start:])
-            offsets = [*first.offsets[:cut], *((a + start, b + start) for a, b in tail.offsets)]
-            made.append(Encoded([*first.ids[:cut], *tail.ids], offsets))
-        return made
-
-    def _cut(self, texts: Sequence[str], first: Encoded) -> int:
-        """Index of the last token in the first text before which every text can be cut, or 0.
-
-        A token that has taken the space before it does not start with its content, so it is passed over.
-        """
-        decided = common_prefix(texts) - self._reach
-        for position in range(len(first.ids) - 1, 0, -1):
-            start = first.offsets[position][0]
-            content = self._cuts.get(first.ids[position])
-            if content and start <= decided and texts[0].startswith(content, start):
-                return position
-        return 0
-
-
 def common_prefix(sequences: Sequence[Sequence[Any]]) -> int:
     """How many tokens, or characters, all of them begin with; they are of one type."""
     first = sequences[0]
@@ -348,7 +296,6 @@ def group_by_query(asks: Sequence[Ask], reader: Reader, limit: int) -> Iterator[
 def _cut_group(query: Query, positions: list[int], answers: list[str], reader: Reader, limit: int) -> Group:
     @lru_cache(maxsize=1)
     def texts(shorter: Query) -> dict[str, Text]:
-        """All answers at once, so that what they share is tokenized once."""
         return dict(zip(answers, reader.texts(shorter, answers), strict=True))
 
     fitted = fit(query, answers, lambda shorter, answer: texts(shorter)[answer].ids, limit)
@@ -359,7 +306,7 @@ def _cut_group(query: Query, positions: list[int], answers: list[str], reader: R
 
 
 class AnswerScorer:
-    """A scorer made from a reader and a function of grouped texts; known scores come from the cache."""
+    """A scorer made from a reader and a function of grouped texts; equal texts of a batch are scored once."""
 
     remote = False
     """Whether texts leave the machine."""
@@ -371,12 +318,10 @@ class AnswerScorer:
         *,
         fingerprint: str,
         limit: int,
-        cache: Cache | None = None,
         execution: str = "",
     ) -> None:
         self.fingerprint, self.execution = fingerprint, execution
         self._reader, self._compute, self._limit = reader, compute, limit
-        self._memo = Memo[float](capacity=0, cache=cache, model=fingerprint)
 
     def score(self, asks: Sequence[Ask]) -> list[float | Failure]:
         results = dict(self._score_groups(list(group_by_query(asks, self._reader, self._limit))))
@@ -385,9 +330,9 @@ class AnswerScorer:
     def _score_groups(self, groups: Sequence[Group]) -> Iterator[tuple[int, float | Failure]]:
         """Rewards with the positions of their asks."""
         texts = [(n, text) for n, group in enumerate(groups) for text in group.texts]
-        keys = [digest(self.fingerprint, [text.start, text.end, *text.ids]) for _, text in texts]
+        keys = [(text.start, text.end, *text.ids) for _, text in texts]
         compute = partial(halve_if_out_of_memory, self._compute_texts)
-        values = iter(self._memo.map(compute, texts, keys))
+        values = iter(Memo[float](capacity=0).map(compute, texts, keys))
         for group in groups:
             if group.failure:
                 yield from ((position, group.failure) for position in group.positions)

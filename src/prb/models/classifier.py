@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from prb.cache import Cache
 from prb.engine.chat import AnswerScorer
 from prb.engine.load import DEFAULT_LOADING, Loading, load_shared
 from prb.errors import BadInput, BadSpec
@@ -121,7 +120,6 @@ def classifier(
     logit: Logit = "auto",
     input: Input = "auto",
     system: str | None = None,
-    cache: bool = True,
     loading: Loading = DEFAULT_LOADING,
     serving: Serving = NOT_SERVED,
 ) -> Scorer:
@@ -135,7 +133,7 @@ def classifier(
     if (path is None) == (serving.url is None):
         raise BadSpec("model 'classifier' needs path=… (weights) or url=… (a server)" + (", not both" if path else ""))
     if path is None:
-        return _served(logit, input, system, cache, loading, serving)
+        return _served(logit, input, system, loading, serving)
     quirk = quirk_of(path)
     if quirk.unsupported:
         raise BadInput(f"{path}: {quirk.unsupported}; {quirk.instead(path)}")
@@ -157,12 +155,11 @@ def classifier(
         lambda groups: [[reward_of(row.tolist(), chosen) for row in rows] for rows in head.logits(groups)],
         fingerprint=f"classifier-{checkpoint.fingerprint}-{layout}-{chosen}-{system or ''}",
         limit=checkpoint.max_length,
-        cache=Cache() if cache else None,
         execution=str(head.sharing),
     )
 
 
-def _served(logit: Logit, input: Input, system: str | None, cache: bool, loading: Loading, serving: Serving) -> Scorer:
+def _served(logit: Logit, input: Input, system: str | None, loading: Loading, serving: Serving) -> Scorer:
     server = Server(serving, loading)
     if server.about.kind == "prb":
         return PrbServer(server)
@@ -179,7 +176,6 @@ def _served(logit: Logit, input: Input, system: str | None, cache: bool, loading
         reward=lambda logits: reward_of(logits, chosen),
         name=str(chosen),
         system=system,
-        cache=Cache() if cache else None,
     )
 
 

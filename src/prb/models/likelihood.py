@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from prb.cache import Cache
 from prb.config import Positive
 from prb.engine.load import DEFAULT_LOADING, Loading
 from prb.models import MODELS, execution_of
@@ -20,7 +19,7 @@ from prb.types import Ask, Failure, Reward, Scorer
 Norm = Literal["sum", "mean", "length"]
 
 
-def log_probability(lm: str, system: str | None, cache: bool, loading: Loading) -> Scorer:
+def log_probability(lm: str, system: str | None, loading: Loading) -> Scorer:
     """A scorer whose rewards are summed log-probabilities of the answer; `Reward.spoken` counts its tokens."""
     from prb.engine.chat import AnswerScorer, Chat
     from prb.engine.heads import AnswerLogp
@@ -33,7 +32,6 @@ def log_probability(lm: str, system: str | None, cache: bool, loading: Loading) 
         lambda groups: [[spoken.logp for spoken in row] for row in head.spoken(groups)],
         fingerprint=f"logp-{checkpoint.fingerprint}-{system or ''}",
         limit=checkpoint.max_length,
-        cache=Cache() if cache else None,
         execution=str(head.sharing),
     )
 
@@ -43,14 +41,13 @@ def likelihood(
     lm: str,
     norm: Literal["sum", "mean", "pmi"] = "pmi",
     system: str | None = None,
-    cache: bool = True,
     loading: Loading = DEFAULT_LOADING,
 ) -> Scorer:
     """log p(answer | user, question) of an LLM (lm=folder, hub id or pulled name such as smollm2).
 
     norm: `sum` over tokens, `mean` per token, or `pmi`: minus log p(answer | question), what the user adds.
     """
-    logp = log_probability(lm, system, cache, loading)
+    logp = log_probability(lm, system, loading)
     name = f"likelihood-{norm}-{logp.fingerprint}"
     if norm == "pmi":
         return LogRatio(name, logp, logp, baseline_sees_user=False)
@@ -64,7 +61,6 @@ def implicit(
     beta: Positive = 0.1,
     norm: Norm = "sum",
     system: str | None = None,
-    cache: bool = True,
     loading: Loading = DEFAULT_LOADING,
 ) -> Scorer:
     """Reward of a DPO-style policy: β(log π − log π_ref) with reference=…, or reference-free without.
@@ -72,8 +68,8 @@ def implicit(
     norm: `sum` over the answer's tokens (DPO), `mean` per token (SimPO), `length` divides by √tokens. An adapter is put
     on the policy only, so `policy=base&adapter=…&reference=base` scores a LoRA-trained policy against its base.
     """
-    ours = log_probability(policy, system, cache, loading)
-    theirs = log_probability(reference, system, cache, replace(loading, adapter=None)) if reference else None
+    ours = log_probability(policy, system, loading)
+    theirs = log_probability(reference, system, replace(loading, adapter=None)) if reference else None
     name = f"implicit-{beta}-{norm}-{ours.fingerprint}-{theirs.fingerprint if theirs else 'none'}"
     return LogRatio(name, ours, theirs, norm=norm, scale=beta)
 

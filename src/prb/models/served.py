@@ -1,14 +1,12 @@
 """Reward heads behind a server: `classifier?url=…`. Chats are rendered and tokenized here, logits come from there.
 
 vLLM, SGLang, text-embeddings-inference and `prb serve` are known. When a model is made, the server says what it is and
-scores a few short texts; a tokenizer that is not the server's is refused, and so is a server that answers with
-probabilities although logits were asked for. Replies are read strictly: a list of another length, a missing index, a
-label nobody knows or another number of logits than before is no reply at all.
+scores a few short texts; a tokenizer that is not the server's is refused. Replies are read strictly: a list of another
+length, a missing index, a label nobody knows or another number of logits than before is no reply at all.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
@@ -16,18 +14,17 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from prb.batches import chunks
-from prb.cache import Cache
 from prb.config import Positive, Size
 from prb.engine.chat import AnswerScorer, Chat, Text, TwoTexts
 from prb.engine.load import UNSTATED_LENGTH, Loading, fingerprint
 from prb.errors import BadInput, BadSpec, Unreachable, first_line
-from prb.hashing import digest, short_digest
+from prb.hashing import short_digest
 from prb.llm.endpoint import Client, Concurrency, Response, Retry, clean, parse, refusal
 from prb.types import Ask, Failure, Query, Reward, Scorer
 from prb.weights import resolve_weights
 
 Kind = Literal["vllm", "sglang", "tei", "prb"]
-Api = Literal["auto", "vllm", "vllm-pooling", "vllm-tokens", "sglang", "sglang-embeddings", "tei", "prb"]
+Api = Literal["auto", "vllm", "vllm-tokens", "sglang", "tei", "prb"]
 Get = Callable[[str], Awaitable[Any]]
 """GET a path: its JSON, or `None` where the server has no such route."""
 Input = Sequence[int] | Sequence[str]
@@ -39,9 +36,8 @@ Layout = Literal["chat", "pair"]
 BATCH = 64
 """Texts per request, unless the server allows fewer."""
 TEI_BATCH = 32
-OLDEST_SWITCH, NEW_SWITCH, TOKEN_IDS = (0, 10, 2), (0, 11, 1), (0, 15, 0)
-"""vLLM versions: raw logits can be asked for; under today's name; `/classify` takes token ids."""
-UNKNOWN = (999, 0, 0)
+OLDEST_VLLM = (0, 15)
+"""The first release whose `/classify` takes token ids and gives raw logits."""
 MAX_VERSION = 64
 """Characters of a version that are read; builds from a checkout have long ones."""
 PROBES = (
@@ -50,8 +46,6 @@ PROBES = (
     ("Which is better, tea or coffee?", "!!!! no no no no"),
 )
 """Short texts that a server scores first."""
-ROUNDING = 0.02
-"""Logits of the same weights agree within this share of their size, in 16 bits and on different hardware, too."""
 EXPECTED = "one list of logits per text"
 
 
@@ -152,21 +146,18 @@ def served_classifier(
     reward: Callable[[Logits], float],
     name: str,
     system: str | None,
-    cache: Cache | None,
 ) -> Scorer:
     """`reward` makes one number of a head's logits, and `name` says how."""
     about = server.about
     tokenizer = load_tokenizer(serving.tokenizer or about.tokenizer or about.source, loading)
     reader = reader_of(tokenizer, layout, system)
     head = ServedHead(server, dialect_of(about, serving.api), tokenizer, reward)
-    probes = head.check([reader.text(Query(question=question), answer) for question, answer in PROBES])
+    head.check([reader.text(Query(question=question), answer) for question, answer in PROBES])
     tokens = short_digest([tokenizer.chat_template, len(tokenizer)])
     model = f"{identity(about)}-{tokens}-{layout}-{name}-{system or ''}"
-    if cache:
-        check_cache(cache, model, probes)
     limits = [about.max_length, loading.max_length, stated_length(tokenizer)]
     limit = min([n for n in limits if n], default=UNSTATED_LENGTH)
-    scorer = AnswerScorer(reader, head.rewards, fingerprint=model, limit=limit, cache=cache)
+    scorer = AnswerScorer(reader, head.rewards, fingerprint=model, limit=limit)
     scorer.remote = server.client.remote
     return scorer
 
@@ -273,21 +264,17 @@ def _another_model(model: str, served: Sequence[str] | dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a server is asked for the logits of several texts, and how its reply is read."""
+    """How a server is asked for the raw logits of several texts, and how its reply is read."""
 
     path: str
-    write: Callable[[Sequence[Input], bool], dict[str, Any]]
-    """Inputs, and whether logits should be raw → body."""
+    write: Callable[[Sequence[Input]], dict[str, Any]]
+    """Inputs → body."""
     read: Callable[[Any], list[Any] | None]
     """Reply → what it says of each input, in order."""
     model: str
     labels: tuple[str, ...] = ()
     takes_text: bool = False
     """Whether the server tokenizes by itself."""
-    has_switch: bool = True
-    """Whether a sigmoid or softmax can be asked for."""
-    trusted: bool = True
-    """Whether this release is known to honor that it was not."""
 
     def logits(self, reply: Any, n: int) -> list[Logits] | None:
         """The logits of each of `n` texts; `None` if the reply is not about these texts or from another model."""
@@ -301,64 +288,34 @@ class Dialect:
 
 
 def dialect_of(about: About, api: Api) -> Dialect:
-    name = about.kind if api == "auto" else api
-    if about.kind == "vllm":
-        return _vllm_dialect(about, api)
-    if name == "sglang-embeddings":
+    model = about.model
+    if about.kind == "tei":
         return Dialect(
-            "/v1/embeddings",
-            lambda inputs, _: {"model": about.model, "input": list(inputs)},
-            lambda reply: _indexed(reply, "embedding"),
-            about.model,
-            has_switch=False,
+            "/predict",
+            lambda inputs: {"inputs": [list(parts) for parts in inputs], "raw_scores": True, "truncate": False},
+            lambda reply: reply if isinstance(reply, list) else None,
+            model,
+            about.labels,
+            takes_text=True,
         )
-    if name == "sglang":
+    if about.kind == "sglang":
+        return Dialect("/classify", lambda inputs: {"input_ids": list(inputs)}, _embeddings, model)
+    release = re.match(r"(\d{1,9})\.(\d{1,9})", about.version)
+    # a build from a checkout has no release number, or 0.1: taken for the newest
+    if release and (0, 1) < (int(release[1]), int(release[2])) < OLDEST_VLLM:
+        raise BadInput(f"/classify of vLLM {about.version} takes no token ids; 0.15 and later do")
+    raw = {"model": model, "use_activation": False}
+    if api == "vllm-tokens":
         return Dialect(
-            "/classify", lambda inputs, _: {"input_ids": list(inputs)}, _embeddings, about.model, has_switch=False
+            "/pooling",
+            lambda inputs: {**raw, "input": list(inputs), "task": "token_classify"},
+            # the last token has read all others
+            lambda reply: [row[-1] for row in rows] if (rows := _indexed(reply, "data")) else None,
+            model,
         )
     return Dialect(
-        "/predict",
-        lambda inputs, raw: {"inputs": [list(parts) for parts in inputs], "raw_scores": raw, "truncate": False},
-        lambda reply: reply if isinstance(reply, list) else None,
-        about.model,
-        about.labels,
-        takes_text=True,
+        "/classify", lambda inputs: {**raw, "input": list(inputs)}, lambda reply: _indexed(reply, "probs"), model
     )
-
-
-def _vllm_dialect(about: About, api: Api) -> Dialect:
-    version, by_token = _release(about.version), api == "vllm-tokens"
-    pooling = by_token or api == "vllm-pooling"
-    if version < OLDEST_SWITCH:
-        raise BadInput(f"vLLM {about.version} gives no raw logits; the first release that does is 0.10.2")
-    if version < TOKEN_IDS and not pooling:
-        if api == "vllm":
-            raise BadInput(f"/classify of vLLM {about.version} takes no token ids (0.15 does); use api=vllm-pooling")
-        pooling = True
-    switch = "use_activation" if version >= NEW_SWITCH else "activation"
-
-    def write(inputs: Sequence[Input], raw: bool) -> dict[str, Any]:
-        task = {"task": "token_classify" if by_token else "classify"} if pooling and version >= TOKEN_IDS else {}
-        return {"model": about.model, "input": list(inputs), switch: not raw, **task}
-
-    def read(reply: Any) -> list[Any] | None:
-        rows = _indexed(reply, "data" if pooling else "probs")
-        return [row[-1] for row in rows] if rows and by_token else rows  # the last token has read all others
-
-    return Dialect(
-        "/pooling" if pooling else "/classify",
-        write,
-        read,
-        about.model,
-        trusted=NEW_SWITCH <= version < UNKNOWN,
-    )
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """Of a build without a release number, as from a checkout, the newest is assumed; the logits are checked anyway."""
-    numbers = re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", version)
-    release = tuple(int(n or 0) for n in numbers.groups()) if numbers else (0, 0, 0)
-    return release if release > (0, 1, 9) else UNKNOWN
 
 
 def _indexed(reply: Any, field: str) -> list[Any] | None:
@@ -426,17 +383,8 @@ def stated_length(tokenizer: Any) -> int | None:
     return int(length) if length and length < 10**9 else None
 
 
-@dataclass(frozen=True)
-class Part:
-    """Answers to one query that go into one request."""
-
-    places: Sequence[tuple[int, int]]
-    """Number of the group and of the text in it."""
-    inputs: Sequence[Input]
-
-    def split(self, size: int) -> list[Part]:
-        starts = range(0, len(self.places), size)
-        return [Part(self.places[at : at + size], self.inputs[at : at + size]) for at in starts]
+Place = tuple[int, int]
+"""Number of a group, and of a text in it."""
 
 
 class ServedHead:
@@ -452,63 +400,52 @@ class ServedHead:
         results: list[list[float | Failure]] = [
             [Failure("the server would read other tokens")] * len(g) for g in groups
         ]
-        parts: list[Part] = []
+        parts: list[list[tuple[Place, Input]]] = []
         for n, group in sorted(enumerate(groups), key=lambda entry: list(entry[1][0].ids)):
-            inputs = {(n, i): sent for i, text in enumerate(group) if (sent := self._input(text)) is not None}
-            parts += Part(list(inputs), list(inputs.values())).split(self._server.about.batch)
+            inputs = [((n, i), sent) for i, text in enumerate(group) if (sent := self._input(text)) is not None]
+            parts += chunks(inputs, self._server.about.batch)
         while parts:
-            replies = self._server.ask([self._call(part) for part in parts])
-            again: list[Part] = []
+            replies = self._server.ask([self._call([sent for _, sent in part]) for part in parts])
+            again: list[list[tuple[Place, Input]]] = []
             for part, reply in zip(parts, replies, strict=True):
                 if not isinstance(reply, Failure):
                     rewards: list[float | Failure] = [self._reward(logits) for logits in reply]
-                elif len(part.places) > 1 and (reply.kind == "row" or "HTTP 500" in reply.detail):
-                    again += part.split(1)  # to find the text to blame; some answer 500 if a score is not a number
+                elif len(part) > 1 and (reply.kind == "row" or "HTTP 500" in reply.detail):
+                    again += chunks(part, 1)  # to find the text to blame; some answer 500 if a score is not a number
                     continue
                 else:
-                    rewards = [reply] * len(part.places)
-                for (n, i), reward in zip(part.places, rewards, strict=True):
+                    rewards = [reply] * len(part)
+                for ((n, i), _), reward in zip(part, rewards, strict=True):
                     results[n][i] = reward
             parts = again
         return results
 
-    def _call(self, part: Part, *, raw: bool = True) -> Call:
+    def _call(self, inputs: Sequence[Input]) -> Call:
         def read(reply: Any) -> list[Logits] | Failure | None:
-            logits = self._dialect.logits(reply, len(part.inputs))
+            logits = self._dialect.logits(reply, len(inputs))
             widths = {len(row) for row in logits or ()}
             if logits is None or widths == {self._width or len(logits[0])}:
                 return logits
             why = f"{max(widths)} logits per text, {self._width} before: it serves another model now"
             return Failure("the server has changed", why, kind="fatal")
 
-        return Call(self._dialect.path, self._dialect.write(part.inputs, raw), read)
+        return Call(self._dialect.path, self._dialect.write(inputs), read)
 
     def _input(self, text: Text) -> Input | None:
         return as_texts(self._tokenizer, text) if self._dialect.takes_text else list(text.ids)
 
-    def check(self, texts: Sequence[Text]) -> list[Logits]:
-        """The logits of a few texts, which must be logits, of the same tokens as ours."""
+    def check(self, texts: Sequence[Text]) -> None:
+        """Whether the server gives logits for a few texts, of the same tokens as ours."""
         inputs = [sent for text in texts if (sent := self._input(text)) is not None]
         if len(inputs) < len(texts):
             raise BadInput(
                 "this server tokenizes by itself, and its tokenizer cannot write what the chat template does"
             )
-        parts = [Part([(0, 0)], [one]) for one in inputs]
-        logits = self._probe([self._call(part) for part in parts])
-        self._width = len(logits[0])
-        self._check_tokenizer()
-        if self._dialect.has_switch and not self._dialect.trusted:
-            soft = self._probe([self._call(part, raw=False) for part in parts])
-            if soft == logits and all(0 <= x <= 1 for row in logits for x in row):
-                raise BadInput("the server answers with probabilities although it was asked for logits; use vLLM 0.16+")
-        return logits
-
-    def _probe(self, calls: Sequence[Call]) -> list[Logits]:
-        replies = self._server.ask(calls)
-        for reply in replies:
+        for reply in self._server.ask([self._call([one]) for one in inputs]):
             if isinstance(reply, Failure):
                 raise BadInput(f"{self._server.client.address} cannot be used: {reply}")
-        return [row for reply in replies if not isinstance(reply, Failure) for row in reply]
+            self._width = len(reply[0])
+        self._check_tokenizer()
 
     def _check_tokenizer(self) -> None:
         """vLLM says how it tokenizes; others are trusted."""
@@ -523,30 +460,6 @@ class ServedHead:
         (reply,) = self._server.ask([Call("/tokenize", body, read, "token ids")])
         if isinstance(reply, list) and reply and reply != self._tokenizer(text, add_special_tokens=False)["input_ids"]:
             raise BadInput("the tokenizer is not the server's; tokenizer=… names the right one")
-
-
-def agree(logits: Sequence[Logits], others: Sequence[Logits]) -> bool:
-    """Equal up to rounding; what is not a number agrees with the same."""
-    pairs = [pair for row, other in zip(logits, others, strict=True) for pair in zip(row, other, strict=False)]
-    largest = max([abs(x) for pair in pairs for x in pair if math.isfinite(x)], default=0.0)
-    same_shape = [len(row) for row in logits] == [len(row) for row in others]
-    return same_shape and all(
-        abs(x - y) <= ROUNDING * max(largest, 0.1) if math.isfinite(x) and math.isfinite(y) else repr(x) == repr(y)
-        for x, y in pairs
-    )
-
-
-def check_cache(cache: Cache, model: str, probes: Sequence[Logits]) -> None:
-    """A server may give any weights any name. Cached scores are used only if it still scores the probes as then."""
-    if not all(math.isfinite(x) for row in probes for x in row):
-        return
-    key = digest(model, "probes")
-    known = cache.get([key]).get(key)
-    if known is None:
-        cache.put(model, {key: probes})
-    elif not agree(probes, known):
-        clear = f"`prb cache clear --model '{model}'` forgets them, cache=false ignores them"
-        raise BadInput(f"the cache has scores of another model that was served under this name; {clear}")
 
 
 def as_texts(tokenizer: Any, text: Text) -> Sequence[str] | None:
