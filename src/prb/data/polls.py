@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from heapq import heapify, heappop, heappush
 from itertools import product
 from typing import Annotated, Literal, NamedTuple
@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from prb.data.source import RawRow, Row
+from prb.data.source import RawRow, Row, dict_row
 from prb.data.votes import Vote, Voting, vote_row
-from prb.errors import BadInput
+from prb.errors import BadInput, BadSpec
 from prb.hashing import draw
 from prb.stats.estimate import Ints
 
-AGREED, DISAGREED = "Agreed: ", "Disagreed: "
+KINDS = {1: ("agreed", "Agreed: "), -1: ("disagreed", "Disagreed: ")}
+"""Category and first words of a post about a vote."""
 ASKED = "Which of these two statements do you agree with?"
 """The question of past choices. It is not the poll's own: choices about the question at hand are never shown."""
 SPLIT_SHARES = {"train": 0.6, "dev": 0.2, "test": 0.2}
@@ -44,6 +45,8 @@ class PollVoting(Voting):
     """Couples per user, at most; rows without mirror."""
     least: Annotated[int, Field(ge=2)] = 7
     """Users who agreed or disagreed with fewer items are left out, as Polis does."""
+    rows: Literal["pairs", "ratings"] = "pairs"
+    """`ratings`: a row per vote for `--task ratings`, on a scale from 0 to 1; the history is other ratings."""
     order: Literal["any", "time"] = "any"
     """`time`: the history is what the user voted before; the earlier half of their votes is history only."""
 
@@ -64,6 +67,8 @@ class Poll:
     """Where one table has several polls; part of the ids of rows."""
     middle: float = 0.0
     """Above is agreed, below is disagreed."""
+    scale: tuple[float, float] | None = None
+    """The lowest and the highest possible value; those given where it is unknown."""
     times: NDArray[np.float64] | None = None
     splits: Sequence[str | None] = ()
     """Of each user; none where there are no splits."""
@@ -72,6 +77,13 @@ class Poll:
     repeats: Sequence[tuple[float, float]] = ()
     """Two votes of one user on the same item."""
     place: str = ""
+
+    @cached_property
+    def ratings(self) -> NDArray[np.float32]:
+        """Values from 0 to 1, NaN where there are none."""
+        low, high = self.scale or (np.nanmin(self.values), np.nanmax(self.values))
+        scaled: NDArray[np.float32] = np.clip((self.values - low) / ((high - low) or 1), 0, 1)
+        return scaled
 
     @cached_property
     def signs(self) -> Signs:
@@ -99,7 +111,13 @@ def user_split(user: str) -> str:
     return "train" if at < SPLIT_SHARES["train"] else "dev" if at < 1 - SPLIT_SHARES["test"] else "test"
 
 
-def collect(ballots: Iterable[Ballot], *, middle: float = 0.0, place: str = "") -> Iterator[Poll]:
+def collect(
+    ballots: Iterable[Ballot],
+    *,
+    middle: float = 0.0,
+    scale: tuple[float, float] | None = None,
+    place: str = "",
+) -> Iterator[Poll]:
     """A poll per question. Of several votes on one item the last counts, unless they contradict each other."""
     by_topic: dict[tuple[str, str], list[Ballot]] = {}
     for ballot in ballots:
@@ -134,6 +152,7 @@ def collect(ballots: Iterable[Ballot], *, middle: float = 0.0, place: str = "") 
             users=list(users),
             values=values,
             middle=middle,
+            scale=scale,
             times=None if np.isnan(times).all() else times,
             splits=[ballot.split for ballot in known] if any(ballot.split for ballot in known) else (),
             profiles=[ballot.profile for ballot in known],
@@ -163,67 +182,126 @@ class PollSource:
         signs = [np.sign(np.array(poll.repeats) - poll.middle) for poll in self.polls if poll.repeats]
         return [1 - abs(before - after) / 2 for poll in signs for before, after in poll.tolist()]
 
+    def __post_init__(self) -> None:
+        if self.settings.mirror and self.settings.rows == "ratings":
+            raise BadSpec(f"{self.name}: ratings have no mirror pairs; give rows=pairs or mirror=false")
+
     def rows(self) -> Iterator[RawRow]:
-        for poll in self._read:
-            if isinstance(poll, RawRow):
-                yield poll
-            elif self.settings.order == "time" and poll.times is None:
-                raise BadInput(f"{self.name}: order=time needs the times of votes, and {poll.name} has none")
-            else:
-                yield from PollRows(poll, self.settings).rows()
+        if self.settings.order == "time":
+            for poll in self.polls:
+                if poll.times is None:
+                    raise BadInput(f"{self.name}: order=time needs the times of votes, and {poll.name} has none")
+        yield from (row for row in self._read if isinstance(row, RawRow))
+        history = Histories(self.polls, self.settings)
+        for number, poll in enumerate(self.polls):
+            yield from PollRows(number, poll, history, self.settings).rows()
 
 
+class Past(NamedTuple):
+    """A vote of a user for or against an item of some poll."""
+
+    when: float
+    """Its time, or a drawn number that stands for it."""
+    poll: int
+    item: int
+    sign: int
+    rating: float
+
+
+class Histories:
+    """All votes of each user, in all polls, oldest first."""
+
+    def __init__(self, polls: Sequence[Poll], settings: PollVoting) -> None:
+        self._settings, self._polls = settings, polls
+        self._of: dict[str, list[Past]] = {}
+        for number, poll in enumerate(polls):
+            users, items = np.nonzero(self._counted(poll))
+            rng = np.random.default_rng(draw(settings.seed, poll.name, poll.question))
+            when = rng.random(len(users))
+            if settings.order == "time" and poll.times is not None:
+                when = poll.times[users, items]
+            known = (column[users, items].tolist() for column in (poll.signs, poll.ratings))
+            for user, at, item, sign, rating in zip(users.tolist(), when.tolist(), items.tolist(), *known, strict=True):
+                self._of.setdefault(poll.users[user], []).append(Past(at, number, item, sign, rating))
+        for votes in self._of.values():
+            votes.sort()
+
+    def _counted(self, poll: Poll) -> Signs:
+        """Votes for or against; with rows=ratings all."""
+        return poll.signs if self._settings.rows == "pairs" else (~np.isnan(poll.values)).astype(np.int8)
+
+    def usable(self, number: int, poll: Poll) -> Signs:
+        """Votes that may become rows: of users with enough of them; by time only those of the later half."""
+        signs = self._counted(poll).copy()
+        for user, name in enumerate(poll.users):
+            votes = self._of.get(name, [])
+            if len(votes) < self._settings.least:
+                signs[user] = 0
+            elif self._settings.order == "time":
+                early = [past.item for past in votes[: len(votes) // 2] if past.poll == number]
+                signs[user, early] = 0
+        return signs
+
+    def other_votes(self, user: str, number: int, pair: tuple[int, ...]) -> tuple[list[Row], list[Row]]:
+        """Posts and past choices: what the user voted on besides the two items, with order=time what came before."""
+        votes = self._of[user]
+        if self._settings.order == "time":
+            first = min(past.when for past in votes if past.poll == number and past.item in pair)
+            votes = [past for past in votes if past.when < first]
+        shown = [past for past in votes if past.poll != number or past.item not in pair]
+        shown = shown[max(0, len(shown) - self._settings.history) :]
+        sides: dict[int, list[str]] = {1: [], 0: [], -1: []}
+        for past in shown:
+            sides[past.sign].append(self._polls[past.poll].items[past.item])
+        pairs = zip(sides[1], sides[-1], strict=False)
+        choices: list[Row] = [{"question": ASKED, "chosen": like, "rejected": dislike} for like, dislike in pairs]
+        return [self._post(past.poll, past.item, past.sign, past.rating) for past in shown], choices
+
+    @cache  # noqa: B019 - lives as long as its rows
+    def _post(self, poll: int, item: int, sign: int, rating: float) -> Row:
+        kind, said = (
+            KINDS.get(sign, ("", ""))
+            if self._settings.rows == "pairs"
+            else ("rated", f"Rated {100 * rating:.0f} of 100: ")
+        )
+        return {"id": f"{poll + 1}-{item}", "category": kind, "text": said + self._polls[poll].items[item]}
+
+
+@dataclass(frozen=True)
 class PollRows:
     """The rows of one poll."""
 
-    def __init__(self, poll: Poll, settings: PollVoting) -> None:
-        self.poll, self.settings = poll, settings
-        votes = poll.signs != 0
-        rng = np.random.default_rng(draw(settings.seed, poll.name))
-        when = poll.times if settings.order == "time" and poll.times is not None else rng.random(votes.shape)
-        self.when = np.where(votes, when, np.inf)
-        """The order in which a user's votes are shown; drawn, unless by time."""
-        order = np.argsort(self.when, axis=1, kind="stable")
-        counts = votes.sum(axis=1)
-        self.history = [row[:n] for row, n in zip(order, counts, strict=True)]
-        """Items that each user agreed or disagreed with, in that order."""
-        usable = votes & (counts >= settings.least)[:, None]
-        if settings.order == "time":
-            usable &= np.argsort(order, axis=1) >= (counts // 2)[:, None]
-        self.usable: Signs = np.where(usable, poll.signs, 0).astype(np.int8)
-        named = [(str(n), text) for n, text in enumerate(poll.items)]
-        self.agreed = [{"id": n, "category": "agreed", "text": AGREED + text} for n, text in named]
-        self.disagreed = [{"id": n, "category": "disagreed", "text": DISAGREED + text} for n, text in named]
+    number: int
+    poll: Poll
+    history: Histories
+    settings: PollVoting
 
     def rows(self) -> Iterator[RawRow]:
         poll, settings = self.poll, self.settings
         prefix = "" if poll.number is None else f"{poll.number}-"
         splits = np.array([split or "" for split in poll.splits] or [""] * len(poll.users), dtype=object)
+        usable = self.history.usable(self.number, poll)
         for split in sorted(set(splits)):
             members = np.flatnonzero(splits == split)
-            rng = np.random.default_rng(draw(settings.seed, poll.name, split, "pairs"))
-            signs = self.usable[members]
-            if settings.mirror:
-                for i, j, a, b in draw_twins(signs, settings.per_pair, settings.per_user, rng):
+            rng = np.random.default_rng(draw(settings.seed, poll.name, poll.question, split, "pairs"))
+            if settings.rows == "ratings":
+                for u, i in draw_ratings(usable[members], settings.per_user, rng):
+                    yield self._rating(int(members[u]), i, split, f"{prefix}{poll.users[members[u]]}-{i}")
+            elif settings.mirror:
+                for i, j, a, b in draw_twins(usable[members], settings.per_pair, settings.per_user, rng):
                     one, other = int(members[a]), int(members[b])
                     names = [f"{poll.users[u]}~{poll.users[v]}" for u, v in ((one, other), (other, one))]
                     ids = f"{prefix}{names[0]}-{i}-{j}", f"{prefix}{names[1]}-{j}-{i}"
                     yield self._row(one, i, j, split, id=ids[0], mirror=ids[1])
                     yield self._row(other, j, i, split, id=ids[1], mirror=ids[0])
             else:
-                for u, i, j in draw_pairs(signs, settings.per_pair, settings.per_user, rng):
+                for u, i, j in draw_pairs(usable[members], settings.per_pair, settings.per_user, rng):
                     user = int(members[u])
                     yield self._row(user, i, j, split, id=f"{prefix}{poll.users[user]}-{i}-{j}")
 
     def _row(self, user: int, chosen: int, rejected: int, split: str, **names: str) -> RawRow:
-        poll, most, signs = self.poll, self.settings.history, self.poll.signs[user]
-        shown = [item for item in self.history[user].tolist() if item not in (chosen, rejected)]
-        if self.settings.order == "time":
-            first = min(self.when[user, chosen], self.when[user, rejected])
-            shown = [item for item in shown if self.when[user, item] < first]
-        shown = shown[len(shown) - most :] if len(shown) > most else shown
-        posts = [self.agreed[item] if signs[item] > 0 else self.disagreed[item] for item in shown]
-        likes, dislikes = ([poll.items[item] for item in shown if signs[item] == sign] for sign in (1, -1))
+        poll = self.poll
+        posts, choices = self.history.other_votes(poll.users[user], self.number, (chosen, rejected))
         vote = Vote(
             at=RawRow(poll.place, user + 2, b""),
             id=names["id"],
@@ -236,9 +314,31 @@ class PollRows:
             split=split or None,
             groups=poll.groups[user] if poll.groups else {},
         )
-        pairs = zip(likes, dislikes, strict=False)
-        choices: list[Row] = [{"question": ASKED, "chosen": like, "rejected": dislike} for like, dislike in pairs]
         return vote_row(vote, choices, chosen=vote.answers[0], rejected=vote.answers[1], **names)
+
+    def _rating(self, user: int, item: int, split: str, row_id: str) -> RawRow:
+        poll, name = self.poll, self.poll.users[user]
+        posts, choices = self.history.other_votes(name, self.number, (item,))
+        row: Row = {
+            "id": row_id,
+            "user": name,
+            "question": poll.question,
+            "answer": poll.items[item],
+            "rating": float(poll.ratings[user, item]),
+            "profile": [*(poll.profiles[user] if poll.profiles else ()), *posts],
+            "category": poll.name,
+        }
+        optional = {"split": split, "groups": dict(poll.groups[user]) if poll.groups else {}, "choices": choices}
+        return dict_row(poll.place, user + 2, row | {key: value for key, value in optional.items() if value})
+
+
+def draw_ratings(rated: Signs, per_user: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+    """A user, and an item that they rated."""
+    item_rows = np.zeros(rated.shape[1], dtype=int)
+    for user in rng.permutation(len(rated)).tolist():
+        items = _least_used(np.flatnonzero(rated[user]), item_rows, rng)[:per_user]
+        item_rows[items] += 1
+        yield from ((user, int(item)) for item in items)
 
 
 def draw_twins(
@@ -293,4 +393,4 @@ def _least_used(members: Ints, rows: Ints, rng: np.random.Generator) -> Ints:
 
 def quoted_votes(answers: Sequence[str]) -> set[str]:
     """Posts that tell how a user voted on one of these items."""
-    return {word + answer for answer in answers for word in (AGREED, DISAGREED)}
+    return {word + answer for answer in answers for _, word in KINDS.values()}

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from prb.data.source import HubSource, RawRow, Row, Source, dict_row
+from prb.data.source import HubSource, RawRow, Row, Source, dict_row, file_source
 from prb.errors import BadInput
 from prb.registry import Spec
 
@@ -197,6 +197,21 @@ def main_file(path: str, dataset: str, name: str) -> Path:
     if not file.is_file():
         raise BadInput(f"dataset {dataset!r}: {file} does not exist")
     return file
+
+
+def table(path: Path, *columns: str) -> Iterator[Row]:
+    """The rows of a CSV file that a dataset needs whole, with these columns; an empty cell is `None`."""
+    if not path.is_file():
+        raise BadInput(f"{path} does not exist")
+    for row in file_source(path).rows():
+        try:
+            if row.problem or not isinstance(row.data, dict):
+                raise BadRow(row.problem or "a row must be an object")
+            if missing := [name for name in columns if name not in row.data]:
+                raise BadRow(f"there is no column {', '.join(missing)}")
+        except BadRow as error:
+            raise BadInput(f"{path}, line {row.line}: {error}") from None
+        yield row.data
 
 
 def spec_name(name: str, path: str, *settings: Any) -> str:

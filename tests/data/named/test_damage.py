@@ -24,7 +24,7 @@ from tests.data.named import test_lampqa as lampqa
 from tests.data.named import test_personalllm as personalllm
 from tests.data.named import test_personalrewardbench as personalrewardbench
 from tests.data.named import test_personamem as personamem
-from tests.data.named import test_polis as polis
+from tests.data.named import test_polls as polls
 from tests.data.named import test_prefeval as prefeval
 from tests.data.named import test_prism as prism
 from tests.data.named import test_rewardbench as rewardbench
@@ -67,8 +67,8 @@ def prism_sample(folder: Path, change: Change) -> str:
 
 
 def items_sample(folder: Path, change: Change) -> str:
-    other = {**polis.VOTE, "item": "Milk.", "vote": "disagree"}
-    return f"votes?path={lines(folder, other, changed(polis.VOTE, change))}&item=item&least=2"
+    other = {**polls.VOTE, "item": "Milk.", "vote": "disagree"}
+    return f"votes?path={lines(folder, other, changed(polls.VOTE, change))}&item=item&least=2"
 
 
 def one_file(name: str, first: Any, second: Any) -> Callable[[Path, Change], str]:
@@ -80,12 +80,14 @@ SAMPLES: dict[str, Callable[[Path, Change], str]] = {
     "bespoke": bespoke_sample,
     "community-alignment": one_file("community-alignment", community.BOB, community.ANN),
     "coval": one_file("coval", coval.ROWS[1], coval.ROWS[0]),
+    "global-dialogues": lambda folder, change: f"global-dialogues?path={polls.dialogue(folder)}&mirror=true",
     "lampqa": lampqa_sample,
     "personalllm": one_file("personalllm", personalllm.table_row(1), personalllm.table_row(2)),
     "personalrewardbench": one_file("personalrewardbench", personalrewardbench.ROWS[1], personalrewardbench.ROWS[4]),
     "personamem": lambda folder, change: f"personamem?path={personamem.first(folder, **change)}",
     "personamem 2": lambda folder, change: f"personamem?path={personamem.second(folder, **change)}",
-    "polis": lambda folder, change: f"polis?path={polis.conversation(folder / 'tea', polis.two_camps(8))}&mirror=true",
+    "pluriharms": lambda folder, change: f"pluriharms?path={polls.harms(folder)}",
+    "polis": lambda folder, change: f"polis?path={polls.conversation(folder / 'tea', polls.two_camps(8))}&mirror=true",
     "prefeval": lambda folder, change: f"prefeval?path={prefeval.publish(folder, **change)}",
     "prism": prism_sample,
     "rewardbench": one_file("rewardbench", rewardbench.SECOND, rewardbench.FIRST),

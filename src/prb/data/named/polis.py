@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from prb.data.polls import Ballot, Poll, PollSource, PollVoting, collect, user_split
-from prb.data.rows import folder_of, spec_name
-from prb.data.source import DATASETS, MAX_LINE, RawRow, Source
+from prb.data.rows import folder_of, number, spec_name, table
+from prb.data.source import DATASETS, RawRow, Source
 from prb.errors import BadInput, unknown
 
 COMMENTS, SUMMARY, MATRIX, VOTES = "comments.csv", "summary.csv", "participants-votes.csv", "votes.csv"
@@ -60,51 +60,31 @@ def conversations(folder: Path, wanted: str) -> list[Path]:
 
 
 def _ballots(folder: Path, *, timed: bool) -> Iterator[Ballot]:
-    summary = {row[0]: row[1] for row in _lines(folder / SUMMARY) if len(row) > 1}
-    topic = summary.get("topic", "").strip() or folder.name
+    topic = _topic(folder / SUMMARY) or folder.name
     texts = {
-        comment: body.strip()
-        for comment, body, moderated in _columns(folder / COMMENTS, "comment-id", "comment-body", "moderated")
-        if moderated != REJECTED and body.strip()
+        row["comment-id"]: row["comment-body"].strip()
+        for row in table(folder / COMMENTS, "comment-id", "comment-body", "moderated")
+        if row["moderated"] != REJECTED and row["comment-body"] and row["comment-body"].strip()
     }
-    cast = (
-        _columns(folder / VOTES, "voter-id", "comment-id", "timestamp") if timed and (folder / VOTES).is_file() else ()
-    )
-    times = {(voter, comment): float(time) for voter, comment, time in cast if time.isdecimal()}
-    header = next(iter(_lines(folder / MATRIX)), [])
-    comments = [name for name in header if name in texts]
-    known = ["group-id"] if "group-id" in header else []
-    for participant, *cells in _columns(folder / MATRIX, "participant", *known, *comments):
-        user, group = f"{folder.name}-{participant}", cells.pop(0) if known else ""
+    times: dict[tuple[str, str], float] = {}
+    if timed and (folder / VOTES).is_file():
+        for row in table(folder / VOTES, "voter-id", "comment-id", "timestamp"):
+            times[row["voter-id"], row["comment-id"]] = number(row, "timestamp")
+    for row in table(folder / MATRIX, "participant"):
+        user, group = f"{folder.name}-{row['participant']}", row.get("group-id")
         split, groups = user_split(user), {"group": group} if group else {}
-        for comment, vote in zip(comments, cells, strict=True):
-            if vote:
+        for comment, vote in row.items():
+            if vote is not None and comment in texts:
                 if vote not in ("1", "0", "-1"):
-                    raise BadInput(
-                        f"{folder / MATRIX}: participant {participant} has vote {vote!r}; 1, 0, -1 are known"
-                    )
-                time = times.get((participant, comment), float("nan"))
+                    raise BadInput(f"{folder / MATRIX}: {user} has vote {vote!r}; 1, 0 and -1 are known")
+                time = times.get((row["participant"], comment), float("nan"))
                 yield Ballot(folder.name, topic, user, texts[comment], float(vote), time, split, (), groups)
 
 
-def _columns(path: Path, *names: str) -> Iterator[list[str]]:
-    """The cells of these columns, row by row."""
-    header, *rows = _lines(path) or [[]]
-    if missing := [name for name in names if name not in header]:
-        raise BadInput(f"{path} has no column {', '.join(missing)}")
-    at = [header.index(name) for name in names]
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise BadInput(f"{path}: row {number} has {len(row)} cells, the header {len(header)}")
-        yield [row[n] for n in at]
-
-
-def _lines(path: Path) -> list[list[str]]:
-    csv.field_size_limit(MAX_LINE)
-    if not path.is_file():
-        raise BadInput(f"dataset 'polis': {path} does not exist")
+def _topic(path: Path) -> str:
+    """The cell after `topic`: the file has a row per fact and no header."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return [row for row in csv.reader(file) if row]
-    except (csv.Error, UnicodeDecodeError) as error:
+            return next((row[1].strip() for row in csv.reader(file) if row[:1] == ["topic"] and len(row) > 1), "")
+    except (csv.Error, UnicodeDecodeError, OSError) as error:
         raise BadInput(f"{path} cannot be read as CSV: {error}") from None

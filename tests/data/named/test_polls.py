@@ -65,7 +65,7 @@ def test_an_item_agreed_with_is_chosen_over_one_disagreed_with(
         ("cat", "Item 0.", "Item 1."),
     }
     first = next(row for row in rows if (row["user"], row["chosen"]) == ("ann", "Item 0."))
-    assert first["profile"] == [{"id": "2", "category": "agreed", "text": "Agreed: Item 2."}]
+    assert first["profile"] == [{"id": "1-2", "category": "agreed", "text": "Agreed: Item 2."}]
     assert "choices" not in first  # nothing is left that ann disagreed with
 
 
@@ -90,12 +90,12 @@ def test_the_history_is_the_users_other_votes_as_posts_and_as_choices(write_json
     assert {len(row["profile"]) for row in short} == {1}
 
 
-def test_items_of_different_topics_are_never_paired(write_jsonl: Write) -> None:
+def test_items_of_different_topics_are_never_paired_but_are_each_others_history(write_jsonl: Write) -> None:
     table = [*long_table({"ann": "+-"}, WORDS, prompt="Tea?"), *long_table({"ann": "-+"}, WORDS, prompt="Milk?")]
     rows = read(f"votes?path={write_jsonl(table)}&item=item&{FEW}")
     assert sorted((row["question"], row["chosen"]) for row in rows) == [("Milk?", "Item 1."), ("Tea?", "Item 0.")]
     assert len({row["id"] for row in rows}) == 2
-    assert not any(row["profile"] for row in rows)
+    assert {len(row["profile"]) for row in rows} == {2}
 
 
 def test_with_order_time_the_history_is_what_was_voted_before(write_jsonl: Write) -> None:
@@ -107,7 +107,7 @@ def test_with_order_time_the_history_is_what_was_voted_before(write_jsonl: Write
     assert {row["chosen"] for row in rows} | {row["rejected"] for row in rows} == {f"Item {n}." for n in range(4)}
     for row in rows:
         earlier = max(int(row[side][5]) for side in ("chosen", "rejected"))
-        assert [post["id"] for post in row["profile"]] == [str(n) for n in range(7, earlier, -1)]
+        assert [post["id"] for post in row["profile"]] == [f"1-{n}" for n in range(7, earlier, -1)]
     with pytest.raises(BadInput, match="order=time needs the times of votes"):
         list(open_source(f"votes?path={write_jsonl(table)}&item=item&order=time").rows())
 
@@ -255,9 +255,10 @@ def test_the_times_of_a_conversation_come_from_its_list_of_votes(tmp_path: Path)
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [
-        ("participants-votes.csv", "participant,0,1\n0,1,7\n", "participant 0 has vote '7'"),
-        ("comments.csv", "comment-id,comment-body\n0,Tea.\n", "has no column moderated"),
-        ("comments.csv", b"\xff\xfe\x00", "cannot be read as CSV"),
+        ("participants-votes.csv", "participant,0,1\n0,1,7\n", "tea-0 has vote '7'"),
+        ("summary.csv", b"\xff\xfe\x00", "cannot be read as CSV"),
+        ("comments.csv", "comment-id,comment-body\n0,Tea.\n", "there is no column moderated"),
+        ("comments.csv", b"\xff\xfe\x00", "must be UTF-8"),
     ],
 )
 def test_a_damaged_conversation_is_refused(tmp_path: Path, file: str, content: str | bytes, says: str) -> None:
@@ -265,6 +266,86 @@ def test_a_damaged_conversation_is_refused(tmp_path: Path, file: str, content: s
     (folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(BadInput, match=says):
         list(open_source(f"polis?path={folder}").rows())
+
+
+# PluriHarms and Global Dialogues, in their shape
+
+
+def harms(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    prompts = [f"{n},Request {n}.,0.5" for n in range(1, 13)]
+    (folder / "prompts.csv").write_text("\n".join(["Question_Index,Question_Content,Harm_Level", *prompts]))
+    columns = [f"Rating_{n}" for n in range(1, 13)] + [f"Trial_{n}" for n in range(1, 13)]
+    lines = [",".join(["Participant_ID", "Gender", "Age", *columns])]
+    for user in range(10):
+        ratings = [str((37 * user + 29 * n) % 101) if n != user else "" for n in range(12)]
+        lines.append(",".join([str(user), "Woman", f"{user}0", *ratings, *map(str, range(12))]))
+    (folder / "annotations.csv").write_text("\n".join(lines))
+    return folder
+
+
+def test_ratings_of_harm_become_pairs_or_ratings(tmp_path: Path) -> None:
+    rows = read(f"pluriharms?path={harms(tmp_path)}")
+    assert {row["question"] for row in rows} == {"Which of these requests to an AI assistant is harmful?"}
+    row = next(row for row in rows if row["user"] == "pluriharms-0")
+    assert row["groups"] == {"gender": "Woman", "age": "00"}
+    assert [post["text"] for post in row["profile"][:2]] == ["gender: Woman", "age: 00"]
+    value = {f"Request {n + 1}.": 29 * n % 101 for n in range(12)}
+    assert value[row["chosen"]] > 50 > value[row["rejected"]]
+    ratings = read(f"pluriharms?path={tmp_path}&rows=ratings&per_user=3&order=time")
+    assert set(Counter(row["user"] for row in ratings).values()) == {3}
+    first = next(row for row in ratings if row["user"] == "pluriharms-0")
+    number = int(first["answer"].split()[1][:-1])
+    assert first["rating"] == pytest.approx(value[first["answer"]] / 100)
+    shown = [f"Rated {value[f'Request {n}.']} of 100: Request {n}." for n in range(2, number)]
+    assert [post["text"] for post in first["profile"][2:]] == shown
+    assert len(load(f"pluriharms?path={tmp_path}&rows=ratings", task="ratings", split="all")) > 60
+    with pytest.raises(BadSpec, match="ratings have no mirror pairs"):
+        open_source(f"pluriharms?path={tmp_path}&rows=ratings&mirror=true")
+
+
+def dialogue(folder: Path, name: str = "GD9") -> Path:
+    """Twelve people vote on the answers of three others to each of four questions."""
+    folder.mkdir(exist_ok=True)
+    verbatim, votes = ["Question ID,Question Text,Participant ID,Thought ID,Thought Text"], []
+    for question in range(4):
+        verbatim += [f"q{question},What about {question}?,p{n},t{question}{n},Answer {question}{n}." for n in range(3)]
+    for user in range(12):
+        for question in range(4):
+            for n in range(3):
+                vote = "neutral" if (user + n) % 5 == 0 else ("agree", "disagree")[(user + question + n) % 2]
+                votes.append(f"q{question},p{user},t{question}{n},{vote},2026-01-0{question + 1}T10:0{n}:00")
+    votes.append("q0,p1,gone,agree,2026-01-01T11:00:00")
+    (folder / f"{name}_verbatim_map.csv").write_text("\n".join(verbatim))
+    (folder / f"{name}_binary.csv").write_text(
+        "\n".join(["Question ID,Participant ID,Thought ID,Vote,Timestamp", *votes])
+    )
+    people = [f"p{user},x{user},English,{20 + user}" for user in range(12)]
+    (folder / f"{name}_participants.csv").write_text(
+        "\n".join(["Participant Id,Sample Provider Id,Language,Age", *people])
+    )
+    return folder
+
+
+def test_a_dialogue_has_a_poll_per_question_and_a_history_over_all(tmp_path: Path) -> None:
+    rows = read(f"global-dialogues?path={dialogue(tmp_path)}&mirror=true")
+    assert_twins(rows)
+    assert {row["question"] for row in rows} == {f"What about {n}?" for n in range(4)}
+    assert {row["category"] for row in rows} == {"GD9"}
+    assert all(f"Age: {20 + int(row['user'][5:])}" in [post["text"] for post in row["profile"]] for row in rows)
+    assert all(row["user"].startswith("GD9-p") for row in rows)
+    elsewhere = [{post["text"].split()[-1][0] for post in row["profile"][2:]} for row in rows]
+    assert all(len(questions) >= 3 for questions in elsewhere)
+    timed = read(f"global-dialogues?path={tmp_path}&order=time")
+    assert {row["question"][-2] for row in timed} <= {"1", "2", "3"}
+    with pytest.raises(BadInput, match="holds no file GD<N>_binary"):
+        open_source(f"global-dialogues?path={harms(tmp_path / 'other')}")
+
+
+def test_real_ratings_of_harm_have_a_hundred_people(shared_data: Path) -> None:
+    rows = read(f"pluriharms?path={shared_data / 'pluriharms'}&mirror=true")
+    assert_twins(rows)
+    assert len({row["user"] for row in rows}) == 100
 
 
 def test_real_conversations_give_twins_and_nobody_dominates(shared_data: Path) -> None:
