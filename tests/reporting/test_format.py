@@ -29,6 +29,7 @@ from prb.reporting.format import (
     say,
     show,
     stars,
+    without_folders,
 )
 
 WIDTHS = (40, 60, 80, 100, 120, 200)
@@ -235,3 +236,19 @@ def test_cells_that_look_like_markup_or_escapes_are_text(capsys: pytest.CaptureF
 )
 def test_ties_are_rounded_away_from_zero_as_on_the_site(value: float, text: str) -> None:
     assert number(value, scale=100, sign=True) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "public"),
+    [
+        ("scores?path=/home/ada/runs/x.jsonl&model=m", "scores?path=x.jsonl&model=m"),
+        ("/tmp/runs/set.jsonl cannot be read", "set.jsonl cannot be read"),
+        ("~/data/set.jsonl has changed", "set.jsonl has changed"),
+        ("../data/set.jsonl", "set.jsonl"),
+        ("hub:owner/name", "hub:owner/name"),
+        ("judge?llm=openai/gpt-5", "judge?llm=openai/gpt-5"),
+        ("classifier?url=http://localhost:8000/v1/score", "classifier?url=http://localhost:8000/v1/score"),
+    ],
+)
+def test_places_of_this_machine_become_file_names(text: str, public: str) -> None:
+    assert without_folders(text) == public

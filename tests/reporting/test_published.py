@@ -104,11 +104,14 @@ def test_tables_hold_results_of_runs_only(run: Path) -> None:
 def test_recorded_scores_are_marked(write_jsonl: Write, tmp_path: Path) -> None:
     content = rows()
     scores = write_jsonl([{"pair": row["id"], "verdict": "chosen"} for row in content], "scores.jsonl")
-    models: Any = (f"reader:=scores?path={scores}", "length")
+    models: Any = (f"reader:=scores?path={scores}", f"scores?path={scores}&condition=none", "length")
     evaluate(settings(write_jsonl(content), tmp_path / "run", model=models, condition=("none",)))
     site = write_site([tmp_path / "run"], tmp_path / "site").parent
     about = data_of(site, "site")["datasets"][0]["models"]
     assert [(model["name"], model["source"], model["seen"]) for model in about] == [
         ("reader", "recorded", "history not stated"),
+        ("scores?path=scores.jsonl&condition=none", "recorded", "history not stated"),
         ("length", "live", "never sees the user"),
     ]
+    written = [path for path in site.rglob("*") if path.is_file()]
+    assert not [path for path in written if str(tmp_path).encode() in path.read_bytes()]  # names, not places

@@ -229,7 +229,9 @@ def test_a_dataset_that_is_gone_or_changed_costs_only_what_it_held(change: str, 
     site = write_site([run], tmp_path / "site").parent
     index = data_of(site, "d0/pairs")
     assert (index["heads"], index["texts"]) == (None, False)
-    assert index["note"].startswith("The dataset cannot be read anymore" if change == "gone" else f"{data} has changed")
+    assert index["note"].startswith(
+        "The dataset cannot be read anymore" if change == "gone" else f"{data.name} has changed"
+    )
     pair = data_of(site, "d0/pairs-0")["pairs"][0]
     assert "question" not in pair
     assert pair["said"]["profile"]["models"]["1"]["t"]

@@ -102,6 +102,7 @@ def test_the_table_of_all_numbers_sorts_by_any_column_and_says_so(visit: Open, s
     assert window.page.locator("th[aria-sort=descending]").inner_text().startswith("control")
     assert models(window) == ["knows", EVIL, LONG, "failing"]
     window.page.click("th button[data-sort=model]")
+    window.page.wait_for_selector("th[aria-sort=ascending] button[data-sort=model]")
     assert models(window) == [EVIL, LONG, "failing", "knows"]
     assert window.page.locator("th[aria-sort=ascending]").inner_text() == "model"
     window.page.keyboard.press("Enter")  # the head that was clicked has the focus still
@@ -241,7 +242,7 @@ def test_a_pair_can_be_read_to_the_ground(visit: Open, site: Path) -> None:
     assert [cells[n] for n in (1, 5)] == ["✓ +31", "−30, −61"]
     judged = page.locator("tr.picked td").all_inner_texts()
     assert judged[5] == "chosen first: chosen, rejected first: rejected"
-    page.uncheck("#marked")
+    page.click("[data-way=raw]")
     page.locator(".answer mark").first.wait_for(state="detached")
     page.select_option("#condition", "shuffled")
     page.locator(".detail", has_text="posts of another user").wait_for()
@@ -250,7 +251,7 @@ def test_a_pair_can_be_read_to_the_ground(visit: Open, site: Path) -> None:
 
 
 def test_the_list_is_walked_by_keys_and_a_twin_is_a_click_away(visit: Open, site: Path) -> None:
-    window = visit(site, "pairs.html")
+    window = visit(site, "pairs.html#order=dataset")
     chosen = lambda: window.page.locator(".row[aria-current]").get_attribute("href").split("pair=")[1]  # noqa: E731
     assert chosen() == "t1a"
     window.page.keyboard.press("j")
@@ -303,6 +304,8 @@ def test_two_models_are_compared(visit: Open, site: Path) -> None:
     window.page.locator("#changed section:first-child h3", has_text=": 0").wait_for()
     assert "knows is ahead of" in window.texts("#verdict")[0]
     assert "−50.0" in window.page.locator("main table").nth(1).inner_text()
+    assert window.texts("table.matrix tbody th") == ["1 knows", f"2 {EVIL}", f"3 {LONG}", "4 failing"]
+    assert window.texts("table.matrix tbody tr:first-child td")[:2] == ["", "+50.0"]
     window.page.locator("#changed a", has_text="all 5").click()
     window.page.wait_for_selector(".detail h2")
     assert window.texts("[role=status]") == ["5 of 7 pairs"]
@@ -438,3 +441,27 @@ def test_a_pair_shows_its_conversation_all_its_answers_and_past_choices(visit: O
         assert text in shown
     page.locator("#choices summary").click()
     assert f"Yes. {EVIL}" in page.locator("#choices").inner_text()
+
+
+def test_markdown_is_rendered_without_html_or_links_and_long_texts_show_their_beginning(
+    visit: Open, tmp_path: Path
+) -> None:
+    answer = "# Steps\n\n1. **Water** it\n2. See [this](javascript:alert(1))\n\n```\n<b>x = 1</b>\n```\n"
+    unruled = make_row(1, chosen=answer + "word " * 400, rubric_aspects=[], narrative="", question="كيف حالك؟")
+    data = tmp_path / "set.jsonl"
+    data.write_bytes(b"".join(orjson.dumps(r) + b"\n" for r in (unruled, make_row(2))))
+    evaluate(settings(data, tmp_path / "run", model=("length",)))
+    window = visit(write_site([tmp_path / "run"], tmp_path / "report").parent, "pairs.html#pair=r1")
+    chosen = window.page.locator(".answer.chosen")
+    assert (window.texts(".chosen .heading"), window.texts(".chosen pre")) == (["Steps"], ["<b>x = 1</b>"])
+    assert window.texts(".chosen li") == ["Water it", "See this (javascript:alert(1))"]
+    assert chosen.locator("a, h1").count() == 0
+    assert window.texts(".answer .badge") == ["this user prefers it", "this user does not"]
+    assert window.page.locator("#question").evaluate("node => getComputedStyle(node).direction") == "rtl"
+    short = chosen.bounding_box()["height"]
+    chosen.get_by_role("button", name="show all").click()
+    assert chosen.bounding_box()["height"] > short
+    window.page.click("[data-way=raw]")
+    window.page.locator(".chosen .text", has_text="# Steps").wait_for()
+    assert "1 of 1 right" in window.texts(".standing")[0]
+    window.assert_quiet()

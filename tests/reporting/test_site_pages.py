@@ -208,10 +208,9 @@ def test_cost_marks_the_front_and_lists_models_without_that_cost(visit: Open, si
 
 def test_the_slider_works_by_keyboard_and_its_view_has_an_address(visit: Open, site: Path) -> None:
     window = visit(site, "stability.html")
-    assert window.texts("#verdict") == ["With all 12 users, good is first."]
+    assert window.texts("#k-shown") == ["2"]  # a tenth of them
     window.page.focus("#k")
-    for _ in range(3):
-        window.page.keyboard.press("ArrowRight")
+    window.page.keyboard.press("ArrowRight")
     assert window.texts("#k-shown") == ["3"]
     assert window.texts("#verdict")[0].startswith("Without 3 of 12 users, drawn at random, good is first in 100.0 %")
     assert window.page.evaluate("[document.activeElement.id, location.hash]") == ["k", "#k=3"]

@@ -105,6 +105,14 @@ def dataset_name(data: Mapping[str, Any]) -> str:
     return f"{data['name']}, split {data['split']}" if data["split"] else str(data["name"])
 
 
+FOLDERS = re.compile(r"""(?<![\w./:~-])(?:~|\.{1,2})?/(?:[^\s/?&#"'<>|,;()]+/)+(?=[^\s/?&#])""")
+
+
+def without_folders(text: str) -> str:
+    """Paths of this machine in a name, spec or message become file names; addresses of servers and the hub stay."""
+    return FOLDERS.sub("", text)
+
+
 def shortened(name: str, most: int = 40) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 

@@ -22,7 +22,7 @@ from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.downstream import bon_tables, correlation_tables, ppo_tables
 from prb.reporting.evaluation_results import audit_tables, evaluation_table
-from prb.reporting.format import Table, percent
+from prb.reporting.format import Table, percent, without_folders
 from prb.reporting.published import (
     ModelMetadata,
     PublishedResult,
@@ -297,8 +297,17 @@ def prepared(inputs: Inputs, kind: str, prepare: Callable[[dict[str, Any]], dict
     results = []
     for place in inputs.others.get(kind, ()):
         with explain_damage(place):
-            results.append({"name": result_name(place), **prepare(read_any(place)[1])})
+            results.append({"name": result_name(place), **public_texts(prepare(read_any(place)[1]))})
     return results
+
+
+def public_texts(value: Any) -> Any:
+    """The same without places on this machine."""
+    if isinstance(value, str):
+        return without_folders(value)
+    if isinstance(value, Mapping):
+        return {key: public_texts(item) for key, item in value.items()}
+    return [public_texts(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _group(name: str, runs: Sequence[EvaluationRun], told: Sequence[ModelMetadata] | None, progress: Progress) -> Group:
@@ -346,11 +355,11 @@ def _metadata(entry: Entry, told: Sequence[ModelMetadata] | None) -> ModelMetada
 def _entries(runs: Sequence[EvaluationRun]) -> tuple[Entry, ...]:
     """A model that is in several runs has the run's name in brackets, and a number where that is not enough."""
     models = [(*split_alias(model), run) for run in runs for model in run.settings.models]
-    names = [name for name, _, _ in models]
+    names = [without_folders(name) for name, _, _ in models]
     counts: dict[str, int] = {}
     entries = []
-    for model, spec, run in models:
-        entry = Entry(model if names.count(model) == 1 else f"{model} ({run.folder.name})", model, spec, run)
+    for name, (model, spec, run) in zip(names, models, strict=True):
+        entry = Entry(name if names.count(name) == 1 else f"{name} ({run.folder.name})", model, spec, run)
         counts[entry.name] = n = counts.get(entry.name, 0) + 1
         entries.append(entry if n == 1 else replace(entry, name=f"{entry.name} {n}"))
     return tuple(entries)
@@ -366,9 +375,9 @@ def dataset_of(runs: Sequence[EvaluationRun], pairs: Sequence[str], progress: Pr
         conditions = dict.fromkeys(condition for run in runs for condition in run.settings.condition)
         dataset = load_rows(replace(settings, condition=tuple(conditions)))
     except (PrbError, OSError) as error:
-        return None, f"The dataset cannot be read anymore: {first_line(error)}"
+        return None, f"The dataset cannot be read anymore: {without_folders(first_line(error))}"
     if dataset.fingerprint != about.fingerprint or tuple(dataset.index.ids) != tuple(pairs):
-        return None, f"{settings.dataset} has changed since these runs."
+        return None, f"{short_name(settings.dataset)} has changed since these runs."
     return dataset, ""
 
 

@@ -17,16 +17,18 @@ from typing import Any, ClassVar, Literal
 import orjson
 from filelock import FileLock
 from msgspec import to_builtins
+from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from prb import __version__
 from prb.config import Name, OutputConfig, Place, PositionalWords, Rare, config
+from prb.downstream.correlate import short_name
 from prb.errors import BadInput
 from prb.progress import SILENT, Progress
 from prb.reporting.downstream import best_of_n, ppo_figure, scatter
 from prb.reporting.evaluation_results import evaluation_table, numbers_table
 from prb.reporting.figures import Draw, audit, load_matplotlib, of_summary
-from prb.reporting.format import Table, as_csv, markdown
+from prb.reporting.format import Table, as_csv, markdown, without_folders
 from prb.reporting.gather import (
     FLOORS,
     DataFile,
@@ -47,7 +49,7 @@ from prb.reporting.pages.pairs import pairs_data
 from prb.reporting.pages.verbs import audit_data, downstream_data, other_data, study_data
 from prb.runs import draft
 from prb.stats.paired import correct
-from prb.summary import CONDITIONS
+from prb.summary import CONDITIONS, Summary
 
 Host = Literal["pages", "space"]
 SHIPPED = files("prb.reporting") / "site"
@@ -105,6 +107,8 @@ class ReportConfig(OutputConfig):
 class Page:
     name: str
     """Of the file, the template and the script."""
+    group: Literal["Results", "Inspect", "Evidence"]
+    """Of tabs in the top bar."""
     short: str
     """In the top bar."""
     title: str
@@ -120,18 +124,18 @@ def _with_pairs(build: Callable[[Inputs], Iterable[DataFile]]) -> Callable[[Inpu
 
 
 PAGES = (
-    Page("index", "Leaderboard", "Leaderboard", board_data, ("results",)),
-    Page("cost", "Cost", "Cost and quality", _with_pairs(cost_data), ("results",)),
-    Page("stability", "Stability", "Stability of the ranking", _with_pairs(stability_data), ("results",)),
-    Page("model", "Models", "One model", _with_pairs(model_data), ("results",)),
-    Page("users", "Users", "Users", _with_pairs(users_data), ("results",)),
-    Page("pairs", "Pairs", "Pair explorer", _with_pairs(pairs_data), ("diff", "explore")),
-    Page("histories", "Histories", "Histories", _with_pairs(histories_data), ("explore",)),
-    Page("compare", "Compare", "Two models", _with_pairs(lambda _: ())),
-    Page("downstream", "Downstream", "Downstream", downstream_data, ("results",)),
-    Page("study", "Study", "Human study", study_data, ("results",)),
-    Page("audit", "Audit", "Audit", audit_data, ("results",)),
-    Page("other", "Other", "Other results", other_data, ("results",)),
+    Page("index", "Results", "Leaderboard", "Leaderboard", board_data, ("results",)),
+    Page("compare", "Results", "Compare", "Two models", _with_pairs(lambda _: ())),
+    Page("cost", "Results", "Cost", "Cost and quality", _with_pairs(cost_data), ("results",)),
+    Page("stability", "Results", "Stability", "Stability of the ranking", _with_pairs(stability_data), ("results",)),
+    Page("model", "Inspect", "Models", "One model", _with_pairs(model_data), ("results",)),
+    Page("users", "Inspect", "Users", "Users", _with_pairs(users_data), ("results",)),
+    Page("pairs", "Inspect", "Pairs", "Pair explorer", _with_pairs(pairs_data), ("texts", "explore")),
+    Page("histories", "Inspect", "Histories", "Histories", _with_pairs(histories_data), ("explore",)),
+    Page("downstream", "Evidence", "Downstream", "Downstream", downstream_data, ("results",)),
+    Page("study", "Evidence", "Study", "Human study", study_data, ("results",)),
+    Page("audit", "Evidence", "Audit", "Audit", audit_data, ("results",)),
+    Page("other", "Evidence", "Other", "Other results", other_data, ("results",)),
 )
 ENTRIES = {"assets", "data", "figures", "table.md", "table.csv", README, NO_JEKYLL}
 ENTRIES |= {f"{page.name}.html" for page in PAGES}
@@ -275,9 +279,9 @@ def _fill(folder: Path, inputs: Inputs, progress: Progress) -> None:
     _write_data(folder, "site", {"title": title(inputs), "version": __version__, "datasets": datasets})
     for page in shown:
         (folder / f"{page.name}.html").write_text(render(page, shown, inputs), "utf-8")
-    tables = [markdown(evaluation_table(run.summary)) for run in inputs.evaluations]
-    (folder / "table.md").write_text("\n".join(tables), "utf-8")
-    numbers = numbers_table({run.folder.name: run.summary for run in inputs.evaluations})
+    summaries = {run.folder.name: public(run.summary) for run in inputs.evaluations}
+    (folder / "table.md").write_text("\n".join(markdown(evaluation_table(s)) for s in summaries.values()), "utf-8")
+    numbers = numbers_table(summaries)
     (folder / "table.csv").write_text(as_csv(numbers), "utf-8")
 
 
@@ -307,14 +311,23 @@ def render(page: Page, pages: Sequence[Page], inputs: Inputs) -> str:
     )
     return environment.get_template(f"{page.name}.html").render(
         page=page,
-        pages=pages,
+        groups={
+            name: [other for other in pages if other.group == name] for name in dict.fromkeys(p.group for p in pages)
+        },
         title=title(inputs),
         version=__version__,
         scripts=[f"assets/{name}.js" for name in (*page.helpers, page.name)],
         notices=inputs.notices,
         appendix=inputs.appendix,
-        ratings=[evaluation_table(run.summary) for run in inputs.ratings],
+        ratings=[evaluation_table(public(run.summary)) for run in inputs.ratings],
     )
+
+
+def public(summary: Summary) -> Summary:
+    """With the names of files instead of their places on this machine."""
+    named = {"results": [replace(r, model=without_folders(r.model)) for r in summary.results]}
+    named["contrasts"] = [replace(c, model=without_folders(c.model)) for c in summary.contrasts]
+    return replace(summary, dataset=replace(summary.dataset, name=short_name(summary.dataset.name)), **named)
 
 
 def title(inputs: Inputs) -> str:

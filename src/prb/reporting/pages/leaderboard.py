@@ -20,6 +20,7 @@ from prb.evaluation.metrics import Facts, Rows
 from prb.evaluation.summary import compute
 from prb.models import RECORDED
 from prb.reporting.evaluation_results import REFERENCES, Verdict, verdict
+from prb.reporting.format import without_folders
 from prb.reporting.gather import BLIND, DataFile, Entry, Group, Inputs
 from prb.reporting.published import card_of, published_about
 from prb.stats.bias import length_controlled
@@ -100,7 +101,7 @@ def _about(group: Group, entry: Entry, found: Verdict) -> ModelAbout:
     standing = next((s for s in found.references if s.model == entry.name), None)
     return ModelAbout(
         name=entry.name,
-        spec=entry.spec,
+        spec=without_folders(entry.spec),
         run=entry.run.folder.name,
         source="recorded" if entry.kind in RECORDED else "live",
         seen=_seen(group, entry),

@@ -11,16 +11,16 @@ const charts = (() => {
   }
 
   // --- strips: one or more values with intervals on a common scale; percent coordinates, so any width fits ---
-  // lanes [{value, low, high, kind, strong}], lines [{at, kind}], scale {from, to}; kind is a CSS class
+  // lanes [{value, low, high, kind}], lines [{at, kind}], scale {from, to}; kind is a CSS class
   function strip(lanes, { lines = [], scale = { from: 0, to: 1 }, lane = 10, title, alt } = {}) {
     const at = place(scale), height = Math.max(lane * lanes.length, lane) + 6;
     const drawn = lanes.map((e, n) => {
       const y = 3 + lane * (n + 0.5), known = e.value !== null && e.value !== undefined;
       if (!known) return null;
       const wide = e.low !== null && e.low !== undefined;
-      return h("g", { class: `${e.kind || ""} ${e.strong === false ? "faint" : "strong"}` },
+      return h("g", { class: e.kind || "" },
         wide ? h("rect", { class: "range", x: pct(at(e.low)), width: pct(Math.max(0.003, at(e.high) - at(e.low))), y: y - 3, height: 6, rx: 3 }) : null,
-        h("circle", { class: "dot", cx: pct(at(e.value)), cy: y, r: e.strong === false ? 3 : 4.2 }));
+        h("circle", { class: "dot", cx: pct(at(e.value)), cy: y, r: 4.2 }));
     });
     return image({ class: "strip", width: "100%", height }, title, alt, rules(lines, at), drawn);
   }

@@ -3,7 +3,7 @@
 
 (() => {
   const { h, put, options, table, go, link, percent, points, stars, interval, count, pValue, words } = prb;
-  const LEVEL = 0.05, SHOWN = 25;
+  const LEVEL = 0.05, SHOWN = 12, MOST = 16;
 
   // the test of two models is stored once; seen from the other side its signs are reversed
   function duel(tests, a, b) {
@@ -56,7 +56,23 @@
         h("ul", { class: "plain" }, found.slice(0, SHOWN).map((i) => h("li", {}, h("a", { href: link({ ...view, pair: pairs.ids[i] }, "pairs.html") }, pairs.heads ? pairs.heads[i] : pairs.ids[i]), h("span", { class: "soft" }, ` ${users.names[pairs.users[i]]}`)))),
         found.length ? h("p", {}, h("a", { href: link(view, "pairs.html") }, `all ${count(found.length)} in the pair explorer`)) : null);
     };
-    return h("div", { class: "two", id: "changed" }, side(names[0], x, y, names[0], names[1]), side(names[1], y, x, names[1], names[0]));
+    return h("div", { class: "two loose", id: "changed" }, side(names[0], x, y, names[0], names[1]), side(names[1], y, x, names[1], names[0]));
+  }
+
+  // every two models: row minus column; a dot where the corrected test shows a difference
+  function matrix(data, tests, ranked, condition, chosen) {
+    const shown = [...new Set([...chosen, ...ranked])].sort((a, b) => ranked.indexOf(a) - ranked.indexOf(b)).filter((n, at) => at < MOST || chosen.includes(n));
+    const heads = [{ label: "row − column, points", left: true }, ...shown.map((n, at) => ({ label: String(at + 1), title: data.models[n].name }))];
+    const rows = shown.map((a, at) => [`${at + 1} ${data.models[a].name}`, ...shown.map((b) => {
+      const t = a === b ? null : duel(tests, a, b);
+      if (!t || t.value === null) return "";
+      const sure = t.p_holm !== null && t.p_holm < LEVEL;
+      return h("a", { href: link({ a: data.models[a].name, b: data.models[b].name }), class: sure ? (t.value > 0 ? "ahead" : "after") : "level", title: `p ${pValue(t.p_holm)}, corrected` }, `${sure ? "●" : ""}${points(t.value)}`);
+    })]);
+    const drawn = table(heads, rows);
+    drawn.className = "matrix";
+    return h("section", { class: "card" }, h("h2", {}, `Every two models, ${condition}`), h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Every two models" }, drawn),
+      h("p", { class: "soft" }, `● the difference is significant (Holm over all pairs of models, 5 %).${shown.length < data.models.length ? ` The ${shown.length} best of ${data.models.length} models.` : ""}`));
   }
 
   prb.run(async (site, state) => {
@@ -64,7 +80,8 @@
     if (data.models.length < 2) { put("compare", h("h1", {}, "Two models"), h("p", {}, "There is only one model. Evaluate another one on the same rows and pass both runs to prb report.")); return; }
     const [board, tests, pairs, users] = await Promise.all(["board", "tests", "pairs", "people"].map((name) => prb.load(`${data.id}/${name}`)));
     const condition = data.conditions.includes(state.condition) ? state.condition : data.shown;
-    const ranked = data.models.map((_, n) => n).sort((m, n) => (board.slices.all[n].accuracy[condition]?.value ?? -1) - (board.slices.all[m].accuracy[condition]?.value ?? -1) || m - n);
+    const worth = (n) => (data.ranked ? board.slices.all[n][data.ranked] : board.slices.all[n].accuracy[condition])?.value ?? -2;
+    const ranked = data.models.map((_, n) => n).sort((m, n) => Boolean(data.models[m].reference) - Boolean(data.models[n].reference) || worth(n) - worth(m) || m - n);
     const find = (name, fallback) => { const n = data.models.findIndex((m) => m.name === name); return n >= 0 ? n : fallback; };
     const a = find(state.a, ranked.find((n) => n !== find(state.b, -1))), b = find(state.b, ranked.find((n) => n !== a));
     const list = await prb.load(`${data.id}/list-${condition}`), t = duel(tests[condition], a, b), names = [data.models[a].name, data.models[b].name];
@@ -77,7 +94,7 @@
       a === b ? h("p", {}, "Choose two different models.") : [
         h("p", { class: "lead", id: "verdict" }, sentence(t, ...names, condition)),
         h("div", { class: "cards" }, t && t.value !== null ? crosstab(t, ...names) : null, parts(data, board, a, b, condition)),
-        everywhere(data, tests, a, b),
+        everywhere(data, tests, a, b), data.models.length > 2 ? matrix(data, tests[condition], ranked, condition, [a, b]) : null,
         list.credit[a] && list.credit[b] ? [h("h2", {}, `Pairs on which the verdicts differ, ${condition}`), changed(data, pairs, users, list, a, b, condition)] : null]);
   });
 })();

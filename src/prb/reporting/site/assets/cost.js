@@ -31,7 +31,7 @@
   prb.run(async (site, state) => {
     const data = prb.dataset(site), [board, costs] = await Promise.all([prb.load(`${data.id}/board`), prb.load(`${data.id}/cost`)]), numbers = board.slices.all;
     const qualities = Object.keys(QUALITIES).filter((q) => q === "accuracy" || numbers.some((r) => r.control && r.control.value !== null));
-    const quality = qualities.includes(state.quality) ? state.quality : "accuracy";
+    const quality = qualities.includes(state.quality) ? state.quality : qualities.at(-1);
     const condition = quality === "control" ? "profile" : data.conditions.includes(state.condition) ? state.condition : data.shown;
     const units = Object.keys(UNITS).filter((u) => costs.some((c) => c[condition] && c[condition][u])), unit = units.includes(state.unit) ? state.unit : units[0];
     const found = data.models.map((m, n) => { const e = quality === "control" ? numbers[n].control : numbers[n].accuracy[condition]; return { label: m.name, asked: Boolean(e), y: e ? e.value : null, low: e ? e.low : null, high: e ? e.high : null, x: costs[n][condition] && costs[n][condition][unit] }; });

@@ -65,6 +65,11 @@ const explore = (() => {
       const keyed = found.map((i) => [right(i), i]);
       return keyed.sort((a, b) => a[0] - b[0] || a[1] - b[1]).map(([, i]) => i);
     }
+    if (!state.order && models.length > 1) {  // where they are split most evenly there is most to see
+      const columns = models.map((n) => credit[n]).filter(Boolean), times = (i, letter) => columns.filter((column) => column[i] === letter).length;
+      const split = new Map(found.map((i) => [i, Math.min(times(i, "1"), times(i, "0"))]));
+      return [...found].sort((a, b) => split.get(b) - split.get(a) || a - b);
+    }
     if (state.order === "margin" && models.length === 1 && margin[models[0]]) {
       const own = margin[models[0]];
       return [...found].sort((a, b) => (own[a] ?? Infinity) - (own[b] ?? Infinity) || a - b);

@@ -17,7 +17,7 @@
   function row(page, i, chosen) {
     const { pairs, names, d, view } = page;
     const says = !view ? "" : d.bearing && d.bearing[i].length ? `${view.found[i]} of ${d.bearing[i].length} bearing posts` : `${view.picked[i]} posts picked`;
-    return h("a", { href: link({ pair: pairs.ids[i] }), "aria-current": chosen ? "true" : null, class: "row" }, h("span", { class: "head" }, pairs.heads ? pairs.heads[i] : pairs.ids[i]),
+    return h("a", { href: link({ pair: pairs.ids[i] }), "aria-current": chosen ? "true" : null, class: "row" }, h("span", { class: "head", dir: "auto" }, pairs.heads ? pairs.heads[i] : pairs.ids[i]),
       h("span", { class: "sub" }, h("span", {}, names.names[pairs.users[i]]), h("span", { class: d.bearing && view && view.found[i] < d.bearing[i].length ? "missing" : null }, says)));
   }
 
@@ -26,7 +26,7 @@
 
   function post(p, kind) {
     const [badge, style] = KINDS[kind];
-    return h("li", { class: style }, badge ? h("span", { class: "badge" }, badge) : null, h("span", { class: "quiet" }, ` ${words(p[1])} `), h("span", { class: "text" }, p[2]));
+    return h("li", { class: style }, badge ? h("span", { class: "badge" }, badge) : null, h("span", { class: "quiet" }, ` ${words(p[1])} `), h("span", { class: "text", dir: "auto" }, p[2]));
   }
 
   function posts(page, pair, chunk, i) {
@@ -48,7 +48,7 @@
     const q = (page.state.text || "").toLowerCase(), all = pair.choices || [], shown = all.filter((c) => !q || c.some((text) => text.toLowerCase().includes(q)));
     if (!all.length) return null;
     return h("section", { class: "card", id: "choices" }, h("h3", {}, `Past choices, oldest first: ${count(shown.length)}${q ? ` of ${count(all.length)}` : ""}`),
-      h("ol", { class: "posts" }, shown.map(([question, chosen, rejected]) => h("li", { class: "post" }, h("b", {}, question), h("p", {}, h("span", { class: "badge" }, "preferred"), " ", h("span", { class: "text" }, chosen)), h("p", { class: "soft" }, h("span", { class: "badge" }, "rejected"), " ", h("span", { class: "text" }, rejected))))));
+      h("ol", { class: "posts" }, shown.map(([question, chosen, rejected]) => h("li", { class: "post" }, h("b", {}, question), h("p", {}, h("span", { class: "badge" }, "preferred"), " ", h("span", { class: "text", dir: "auto" }, chosen)), h("p", { class: "soft" }, h("span", { class: "badge" }, "rejected"), " ", h("span", { class: "text", dir: "auto" }, rejected))))));
   }
 
   function detail(page, i, chunk) {
@@ -57,7 +57,7 @@
     const search = h("input", { type: "search", id: "text", placeholder: "words in posts and choices", "aria-label": "Search this history", oninput: () => go({ text: search.value, pair: pairs.ids[i] }, { replace: true }) });
     search.value = state.text || "";
     return [h("p", { class: "crumbs" }, h("a", { href: link({ pair: null }), class: "back" }, "← list"), step(at - 1, "k previous"), step(at + 1, "j next"), h("span", { class: "soft" }, at >= 0 ? `${at + 1} of ${count(found.length)}` : "not in this list")),
-      h("h2", { id: "question" }, pair.question || pairs.ids[i]),
+      h("h2", { id: "question", dir: "auto" }, pair.question || pairs.ids[i]),
       h("p", { class: "soft" }, `${pairs.ids[i]} · `, h("a", { href: link({ data: data.id, user, model: data.models[reader]?.name }, "users.html") }, user), " · ", h("a", { href: link({ data: data.id, pair: pairs.ids[i], model: data.models[reader]?.name, condition: "profile" }, "pairs.html") }, "answers and scores")),
       pairs.note ? h("p", { class: "note" }, pairs.note) : null,
       pair.profile ? h("p", {}, search) : null, posts(page, pair, chunk, i), choices(page, pair)];
@@ -96,7 +96,8 @@
     page = { data, state, d, pairs, names, reader, view };
     page.found = select(page);
     const wanted = state.pair === undefined ? -1 : pairs.ids.indexOf(state.pair), wide = matchMedia("(min-width: 60rem)").matches;
-    const i = (page.i = wanted >= 0 ? wanted : wide && state.pair === undefined ? (page.found[0] ?? -1) : -1);
+    const missed = d.bearing && view ? page.found.find((n) => view.found[n] < d.bearing[n].length) : undefined;
+    const i = (page.i = wanted >= 0 ? wanted : wide && state.pair === undefined ? (missed ?? page.found[0] ?? -1) : -1);
     frame = frame || build();
     const { made } = frame;
     options(made.model, readers.length ? readers.map((n) => [data.models[n].name, `${data.models[n].name} (${d.views.find((v) => v.models.includes(n)).ranker}, k ${d.views.find((v) => v.models.includes(n)).k})`]) : [["", "no model was shown posts"]], reader === undefined ? "" : data.models[reader].name);

@@ -43,10 +43,10 @@
     return card("By condition", charts.bars(rows, { lines: LINES }), soft("Accuracy in %, on a scale from 0 to 100; the gray line is 50 %."));
   }
 
-  function groups(d, condition, explore) {
+  function groups(d, condition, explore, data) {
     const r = d.conditions[condition], found = [];
     if (Object.keys(r.by_category).length) found.push(card("By category", estimates(r.by_category, condition, (name) => explore({ category: name }))));
-    if (Object.keys(r.by_tier).length) found.push(card("By tier", estimates(r.by_tier, condition, (name) => explore({ tier: name })), soft("How directly the posts state what the rubric asks for.")));
+    if (Object.keys(r.by_tier).length) found.push(card("By tier", estimates(r.by_tier, condition, (name) => explore({ tier: name })), data.conditions.includes("oracle") ? soft("How directly the posts state what the rubric asks for.") : null));
     for (const [name, group] of Object.entries(r.by_group)) {
       found.push(card(`By ${words(name)}`, estimates(group.groups, condition), group.gap === null ? null : soft(`Best to worst: ${percent(group.gap)} points; worst: ${group.worst}.`)));
     }
@@ -154,11 +154,12 @@
       soft("Sums over outcomes: a text that was scored once and reused counts once. – where nothing was recorded."));
   }
 
-  function contrasts(d) {
-    if (!d.contrasts.length) return null;
-    const rows = d.contrasts.map((c) => [c.kind, points(c.value) + stars(c.p_holm), c.low === null ? "–" : `${points(c.low)} to ${points(c.high)}`, pValue(c.p), pValue(c.p_holm), c.smallest_detectable === null ? "–" : percent(c.smallest_detectable), count(c.n) + (c.dropped ? `, ${count(c.dropped)} dropped` : "")]);
+  function contrasts(d, data) {
+    const found = d.contrasts.filter((c) => data.metrics.some((m) => m.key === c.kind));
+    if (!found.length) return null;
+    const rows = found.map((c) => [data.metrics.find((m) => m.key === c.kind).label, points(c.value) + stars(c.p_holm), c.low === null ? "–" : `${points(c.low)} to ${points(c.high)}`, pValue(c.p), pValue(c.p_holm), c.smallest_detectable === null ? "–" : percent(c.smallest_detectable), count(c.n) + (c.dropped ? `, ${count(c.dropped)} dropped` : "")]);
     return card("Effect of the user's history", h("div", { class: "wide" }, table([{ label: "contrast", left: true }, { label: "points" }, { label: "95 %" }, { label: "p" }, { label: "p (Holm)" }, { label: "detectable" }, { label: "pairs" }], rows)),
-      soft("Gain: profile − none. Control: profile − shuffled. Detectable: the smallest difference, in points, that this many pairs detect with 80 % power. Holm over the models of the run."));
+      soft(`${data.metrics.filter((m) => found.some((c) => c.kind === m.key)).map((m) => `${m.label}: ${m.says}.`).join(" ")} Detectable: the smallest difference, in points, that this many pairs detect with 80 % power. Holm over the models of the run.`));
   }
 
   prb.run(async (site, state) => {
@@ -172,12 +173,11 @@
     options(under, Object.keys(d.conditions).map((c) => [c, c]), condition);
     document.title = `${model.name} · ${site.title}`;
     put("model", h("h1", {}, model.name),
-      h("p", { class: "soft" }, `${data.label}. Run ${model.run}, up to ${model.k} posts picked by ${model.ranker}${model.protocol === "paper" ? "; procedure of the paper's scripts" : ""}. `,
-        model.blind ? h("span", { class: "badge" }, "user-blind: never sees the user") : null),
+      h("p", { class: "soft" }, `${data.label}. Run ${model.run}; ${[model.source, model.seen].filter(Boolean).join(", ")}${model.source === "live" && !model.blind ? `, up to ${model.k} picked by ${model.ranker}` : ""}${model.protocol === "paper" ? "; procedure of the paper's scripts" : ""}. `,),
       about(model), h("div", { class: "controls" }, h("label", {}, "Model", choose), h("label", {}, "Condition", under),
         h("span", { class: "end" }, h("a", { href: explore({ show: "wrong" }) }, "pairs it gets wrong"), h("a", { href: link({ data: data.id, a: model.name, condition }, "compare.html") }, "compare with another model"))),
       head(model, d, condition),
-      h("div", { class: "cards" }, conditions(d), contrasts(d), groups(d, condition, explore), history(d, condition, data.missing), users(d, names, condition, explore),
-        margins(d, condition), calibration(d, condition), length(d, condition), position(d, condition), effectOfK(d, model, condition), failures(d, condition, explore, pairs.ids), cost(d)));
+      h("div", { class: "cards" }, conditions(d), contrasts(d, data), groups(d, condition, explore, data), history(d, condition, data.missing), users(d, names, condition, explore),
+        margins(d, condition), calibration(d, condition), length(d, condition), position(d, condition), model.source === "live" && !model.blind ? effectOfK(d, model, condition) : null, failures(d, condition, explore, pairs.ids), cost(d)));
   });
 })();

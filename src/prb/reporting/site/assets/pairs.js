@@ -11,40 +11,53 @@
     const { data, pairs, users, condition, models, lists } = page;
     const columns = models.map((n) => lists[condition].credit[n]).filter(Boolean), right = columns.filter((c) => c[i] === "1").length;
     return h("a", { href: link({ pair: pairs.ids[i] }), "aria-current": chosen ? "true" : null, class: "row" },
-      h("span", { class: "head" }, pairs.heads ? pairs.heads[i] : pairs.ids[i]),
+      h("span", { class: "head", dir: "auto" }, pairs.heads ? pairs.heads[i] : pairs.ids[i]),
       h("span", { class: "sub" }, h("span", {}, pairs.heads ? `${pairs.ids[i]} · ` : "", users.names[pairs.users[i]], pairs.tier[i] >= 0 ? ` · ${words(pairs.tiers[pairs.tier[i]])}` : ""),
         h("span", { class: "squares", role: "img", "aria-label": `${right} of ${columns.length} models right` }, columns.map((c) => h("i", { class: `m${c[i] === "-" ? "x" : c[i]}` })))));
   }
 
   // --- one pair ---
-  function answers(pair, marked) {
-    const found = marked ? diff.words(pair.chosen, pair.rejected) : null;
-    const text = (side, plain) => (found ? found[side].map(([piece, differs]) => (differs ? h("mark", {}, piece) : piece)) : plain);
+  const WAYS = { rendered: "Markdown", differences: "differences", raw: "raw" };
+
+  function answers(pair, state) {
+    const both = pair.chosen + pair.rejected, way = WAYS[state.text] ? state.text : texts.isMarkdown(both) ? "rendered" : "differences";
+    const found = way === "differences" ? texts.words(pair.chosen, pair.rejected) : null;
+    const body = (side, plain) => texts.clamped(plain.length, { class: way === "rendered" ? "rendered" : "text" },
+      found ? found[side].map(([piece, differs]) => (differs ? h("mark", {}, piece) : piece)) : way === "rendered" ? texts.markdown(plain) : plain);
     const how = !found ? "" : found.how === "order" ? `${Math.round(100 * found.shared)} % of the words are the same and in the same order; the others are marked.`
       : "The texts have little in common: words that are only in one answer are underlined.";
+    const [right, wrong] = pair.rubric.length ? ["follows this user's rubric", "breaks it"] : ["this user prefers it", "this user does not"];
     return [h("div", { class: found && found.how === "words" ? "two thin" : "two" },
-      h("section", { class: "answer chosen" }, h("h3", {}, "Chosen ", h("span", { class: "badge" }, "follows this user's rubric")), h("div", { class: "text" }, text("left", pair.chosen))),
-      h("section", { class: "answer rejected" }, h("h3", {}, "Rejected ", h("span", { class: "badge" }, "breaks it")), h("div", { class: "text" }, text("right", pair.rejected)))),
-    h("p", { class: "soft" }, h("label", {}, h("input", { type: "checkbox", id: "marked", checked: marked, onchange: (e) => go({ plain: e.target.checked ? null : "1" }, { replace: true }) }), " mark differences. "), how)];
+      h("section", { class: "answer chosen" }, h("h3", {}, "Chosen ", h("span", { class: "badge" }, right)), body("left", pair.chosen)),
+      h("section", { class: "answer rejected" }, h("h3", {}, "Rejected ", h("span", { class: "badge" }, wrong)), body("right", pair.rejected))),
+    h("p", { class: "ways soft", role: "group", "aria-label": "How answers are shown" }, Object.entries(WAYS).map(([key, label]) => h("button", { type: "button", "data-way": key, "aria-pressed": String(key === way), onclick: () => go({ text: key }, { replace: true }) }, label)), how)];
+  }
+
+  // what the models say of this pair, in sight however long the answers are
+  function standing(page, i) {
+    const { data, condition, lists, models } = page, credit = lists[condition].credit, asked = models.filter((n) => credit[n]);
+    const right = asked.filter((n) => credit[n][i] === "1").length;
+    const shown = asked.length > 8 ? null : asked.map((n) => h("span", {}, mark(credit[n][i]), ` ${data.models[n].name}`));
+    return h("p", { class: "standing" }, h("b", {}, `${right} of ${asked.length} right, ${condition}`), shown);
   }
 
   // earlier turns, further answers and past choices: only where the dataset has them
   function turns(pair) {
-    return (pair.context || []).map(([role, text]) => h("p", { class: "soft turn" }, h("b", {}, `${role}: `), h("span", { class: "text" }, text)));
+    return (pair.context || []).map(([role, text]) => h("p", { class: "soft turn" }, h("b", {}, `${role}: `), h("span", { class: "text", dir: "auto" }, text)));
   }
 
   function others(pair) {
     if (!pair.others) return null;
     return h("div", { class: "two" }, pair.others.map(([right, text]) => h("section", { class: right ? "answer chosen" : "answer rejected" },
-      h("h3", {}, right ? "Also right" : "Also wrong"), h("div", { class: "text" }, text))));
+      h("h3", {}, right ? "Also right" : "Also wrong"), texts.clamped(text.length, { class: "text" }, text))));
   }
 
   function choices(pair) {
     if (!pair.choices) return null;
     return h("details", { class: "card", id: "choices" }, h("summary", {}, `Past choices of the user, oldest first: ${pair.choices.length}`),
       h("ol", { class: "posts" }, pair.choices.map(([question, chosen, rejected]) => h("li", { class: "post" }, h("b", {}, question),
-        h("p", {}, h("span", { class: "badge" }, "preferred"), " ", h("span", { class: "text" }, chosen)),
-        h("p", { class: "soft" }, h("span", { class: "badge" }, "rejected"), " ", h("span", { class: "text" }, rejected))))));
+        h("p", {}, h("span", { class: "badge" }, "preferred"), " ", h("span", { class: "text", dir: "auto" }, chosen)),
+        h("p", { class: "soft" }, h("span", { class: "badge" }, "rejected"), " ", h("span", { class: "text", dir: "auto" }, rejected))))));
   }
 
   function rubric(pair) {
@@ -55,7 +68,7 @@
   }
 
   function post(p, seen) {
-    return h("li", { class: seen ? "post seen" : "post" }, seen ? h("span", { class: "badge" }, "shown") : null, h("span", { class: "quiet" }, ` ${words(p[1])} `), h("span", { class: "text" }, p[2]));
+    return h("li", { class: seen ? "post seen" : "post" }, seen ? h("span", { class: "badge" }, "shown") : null, h("span", { class: "quiet" }, ` ${words(p[1])} `), h("span", { class: "text", dir: "auto" }, p[2]));
   }
 
   function posts(page, pair, chunk, reader) {
@@ -83,7 +96,7 @@
         const own = pair.said[c] && pair.said[c].models[n];
         if (!own) return "";
         const letter = lists[c] ? lists[c].credit[n][i] : own.f ? "-" : own.m > 0 ? "1" : own.m < 0 ? "0" : "h";
-        return h("span", {}, mark(letter), " ", own.f ? h("span", { class: "quiet why" }, own.f.split(": ")[0]) : signed(own.m || 0));
+        return h("span", {}, mark(letter), " ", own.f ? h("span", { class: "offstage" }, own.f.split(": ")[0]) : signed(own.m || 0));
       });
       const own = (pair.said[condition] && pair.said[condition].models[n]) || {};
       const tail = own.v ? verdicts(own.v) : [0, 1].map((n) => number((own.s || [])[n], 4));
@@ -91,8 +104,10 @@
       if (model.name === page.state.model) made.attributes = { class: "picked" };
       return made;
     });
+    const reasons = new Map();  // why a cell is empty, and for whom
+    for (const c of data.conditions) data.models.forEach((model, n) => { const f = pair.said[c]?.models[n]?.f; if (f) { const key = `${c}: ${f.split(": ")[0]}`; reasons.set(key, [...(reasons.get(key) || []), model.name]); } });
     return h("section", { class: "card" }, h("h3", {}, "Scores of the models"),
-      h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Scores" }, table(heads, rows)), h("p", { class: "soft" }, "Margin: score of the chosen answer minus score of the rejected one, on each model's own scale; for comparers credit − ½. ✓ right, ✗ wrong, ½ tie, – failed."));
+      h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Scores" }, table(heads, rows)), h("p", { class: "soft" }, "Margin: score of the chosen answer minus score of the rejected one, on each model's own scale; for comparers credit − ½. ✓ right, ✗ wrong, ½ tie, – without an outcome."), [...reasons].map(([why, who]) => h("p", { class: "soft" }, `– ${why} (${who.join(", ")}).`)));
   }
 
   const signed = (m) => (m > 0 ? `+${number(m)}` : number(m));
@@ -106,7 +121,7 @@
     if (!found.length) return null;
     return h("section", { class: "card" }, h("h3", {}, `Replies of the models, ${condition}`), found.map(({ model, own }) => h("details", { open: model.name === state.model },
       h("summary", {}, model.name, own.f ? h("span", { class: "soft" }, ` failed: ${own.f}`) : null),
-      (own.t || []).map((text, n) => h("blockquote", { class: "text" }, (own.t.length > 1 ? `${n + 1}. ` : "") + text)))));
+      (own.t || []).map((text, n) => h("blockquote", {}, texts.clamped(text.length, { class: "text" }, (own.t.length > 1 ? `${n + 1}. ` : "") + text))))));
   }
 
   function detail(page, i, chunk) {
@@ -117,12 +132,12 @@
       h("p", { class: "crumbs" }, h("a", { href: link({ pair: null }), class: "back" }, "← list"), step(at - 1, "k previous"), step(at + 1, "j next"),
         h("span", { class: "soft" }, at >= 0 ? `${at + 1} of ${count(found.length)}` : "not in this list")),
       turns(pair),
-      h("h2", { id: "question", tabindex: -1 }, pair.question || pairs.ids[i]),
+      h("h2", { id: "question", tabindex: -1, dir: "auto" }, pair.question || pairs.ids[i]),
       h("p", { class: "soft" }, `${pairs.ids[i]} · `, h("a", { href: link({ user: users.names[pairs.users[i]], pair: pairs.ids[i] }) }, users.names[pairs.users[i]]),
         pairs.category[i] >= 0 ? ` · ${words(pairs.categories[pairs.category[i]])}` : "", pairs.tier[i] >= 0 ? ` · ${words(pairs.tiers[pairs.tier[i]])}` : "",
         twin >= 0 ? [" · ", h("a", { href: link({ pair: pairs.ids[twin] }) }, "same question, other user")] : null),
       pairs.note ? h("p", { class: "note" }, pairs.note) : null,
-      pair.question ? [answers(pair, state.plain !== "1"), others(pair)] : null,
+      standing(page, i), pair.question ? [answers(pair, state), others(pair)] : null,
       scores(page, pair, i), spoken(page, pair), pair.question ? rubric(pair) : null, choices(pair), posts(page, pair, chunk, reader)];
   }
 
@@ -136,7 +151,7 @@
     const label = (text, input, id) => h("label", { id }, text, input);
     made.node = h("div", { class: "controls" }, label("Show", select("show")), label("Condition", select("condition", { stay: true })), label("Model", select("model", { stay: true })),
       label("Other", select("other"), "other-label"), label("Category", select("category"), "category-label"), label("Tier", select("tier"), "tier-label"), label("User", select("user"), "user-label"), label("Order", select("order")), label("Search", search),
-      h("label", { class: "tick", title: "random, length and constant never see the user" }, blind, "count user-blind models"));
+      h("label", { class: "tick", title: "models that never see the user, or are shown the rubric" }, blind, "count models for comparison"));
     return made;
   }
 
@@ -149,13 +164,14 @@
     options(c.category, [["", "all"], ...pairs.categories.map((x) => [x, words(x)])], state.category || "");
     options(c.tier, [["", "all"], ...pairs.tiers.map((x) => [x, words(x)])], state.tier || "");
     options(c.user, state.user ? [[state.user, state.user], ["", "all users"]] : [["", "all users"]], state.user || "");
-    options(c.order, [["", "dataset order"], ["hard", "fewest models right first"], ...(state.model ? [["margin", "smallest margin first"]] : [])], state.order || "");
+    options(c.order, [["", state.model ? "dataset order" : "models disagree first"], ...(state.model ? [] : [["dataset", "dataset order"]]), ["hard", "fewest models right first"], ...(state.model ? [["margin", "smallest margin first"]] : [])], state.order || "");
     hide("other", !state.model); hide("category", !pairs.categories.length); hide("tier", !pairs.tiers.length); hide("user", !state.user);
     c.blind.checked = state.blind === "1";
-    c.blind.parentNode.hidden = Boolean(state.model) || !data.models.some((m) => m.blind);
+    c.blind.parentNode.hidden = Boolean(state.model) || !data.models.some(apart);
     if (c.q.value !== (state.q || "")) c.q.value = state.q || "";
   }
 
+  const apart = (m) => m.blind || m.reference;
   let frame = null, page = null, last = { key: "", found: [] };
 
   function build() {
@@ -180,13 +196,13 @@
     const [pairs, users] = await Promise.all([prb.load(`${data.id}/pairs`), prb.load(`${data.id}/people`)]);
     const lists = Object.fromEntries(await Promise.all(explore.needed(state, condition).map(async (c) => [c, await prb.load(`${data.id}/list-${c}`)])));
     const focus = data.models.findIndex((m) => m.name === state.model), other = data.models.findIndex((m) => m.name === state.other);
-    const models = focus >= 0 ? [focus] : data.models.map((m, n) => (m.blind && state.blind !== "1" && !data.models.every((o) => o.blind) ? -1 : n)).filter((n) => n >= 0);
+    const models = focus >= 0 ? [focus] : data.models.map((m, n) => (apart(m) && state.blind !== "1" && !data.models.every(apart) ? -1 : n)).filter((n) => n >= 0);
     const asked = data.models.map((m, n) => (m.conditions.includes(condition) ? n : -1)).filter((n) => n >= 0);
-    const { pair, plain, posts: _, ...filters } = state, key = JSON.stringify([data.id, filters]);
+    const { pair, text, posts: _, ...filters } = state, key = JSON.stringify([data.id, filters]);
     if (last.key !== key) last = { key, found: explore.select(state, condition, pairs, users, lists, models, other) };
     const wanted = pair === undefined ? -1 : pairs.ids.indexOf(pair);
     const wide = matchMedia("(min-width: 60rem)").matches, i = wanted >= 0 ? wanted : wide && pair === undefined ? (last.found[0] ?? -1) : -1;
-    page = { data, state, condition, pairs, users, lists, models, found: last.found, i, reader: focus >= 0 ? focus : asked.find((n) => !data.models[n].blind) ?? asked[0] };
+    page = { data, state, condition, pairs, users, lists, models, found: last.found, i, reader: focus >= 0 ? focus : asked.find((n) => !apart(data.models[n]) && data.models[n].source === "live") ?? asked[0] };
     frame = frame || build();
     fill(frame.c, page);
     put(frame.status, `${count(last.found.length)} of ${count(pairs.ids.length)} pairs`, pairs.note ? ` · ${pairs.note}` : "");

@@ -62,14 +62,15 @@
     const unit = alone ? "users" : "clusters";
     const condition = h("select", { id: "condition", onchange: () => go({ condition: condition.value }) });
     const mode = h("select", { id: "mode", onchange: () => go({ mode: mode.value }) });
-    const slider = h("input", { type: "range", id: "k", min: 0, max: d.steps.length - 1, step: 1, oninput: () => go({ k: d.steps[slider.value] || null }, { replace: true }) });
+    const slider = h("input", { type: "range", id: "k", min: 0, max: d.steps.length - 1, step: 1, oninput: () => go({ k: String(d.steps[slider.value]) }, { replace: true }) });
+    const usual = Math.max(0, d.steps.findIndex((k) => k >= d.clusters / 10));  // a tenth: with all of them there is nothing to see
     const shown = h("output", { for: "k", id: "k-shown" }), lead = h("p", { class: "lead", id: "verdict", "aria-live": "polite" }), body = h("div", {});
     const parts = [h("p", { class: "soft" }, data.label, alone ? "" : `, ${count(d.clusters)} clusters (linked users, such as twins, count as one).`),
       h("div", { class: "controls" }, h("label", {}, "Condition", condition), h("label", {}, "Left out", mode), h("label", { class: "slider" }, h("span", {}, `Without k ${unit}: `, shown), slider)), lead, body];
 
     function update(state) {
       const under = d.conditions[state.condition] ? state.condition : d.conditions[data.shown] ? data.shown : data.conditions.find((c) => d.conditions[c]);
-      const how = MODES[state.mode] ? state.mode : "random", step = Math.max(0, d.steps.indexOf(Number(state.k || 0)));
+      const how = MODES[state.mode] ? state.mode : "random", step = state.k === undefined ? usual : Math.max(0, d.steps.indexOf(Number(state.k)));
       options(condition, data.conditions.filter((c) => d.conditions[c]).map((c) => [c, c]), under || "");
       options(mode, Object.entries(MODES).map(([key, label]) => [key, `${unit} ${label}`]), how);
       slider.value = step;

@@ -58,7 +58,8 @@
   prb.run(async (site, state) => {
     const data = prb.dataset(site), condition = data.conditions.includes(state.condition) ? state.condition : data.shown;
     const [d, names, pairs, list] = await Promise.all([`users-${condition}`, "people", "pairs", `list-${condition}`].map((name) => prb.load(`${data.id}/${name}`)));
-    const asked = data.models.map((m, n) => n).filter((n) => d.models[n]), best = [...asked].sort((a, b) => (d.models[b].mean ?? -1) - (d.models[a].mean ?? -1) || a - b)[0];
+    const asked = data.models.map((m, n) => n).filter((n) => d.models[n]), ranked = [...asked].sort((a, b) => (b === data.leader) - (a === data.leader) || Boolean(data.models[a].reference) - Boolean(data.models[b].reference) || (d.models[b].mean ?? -1) - (d.models[a].mean ?? -1));
+    const best = ranked.find((n) => d.models[n].spread > 0) ?? ranked[0];  // where all users are served alike there is nothing to see
     const picked = asked.find((n) => data.models[n].name === state.model), model = picked ?? best, found = d.models[model], q = (state.q || "").toLowerCase();
     const select = (id, choices, value) => { const s = h("select", { id, onchange: () => go({ [id]: s.value }) }); options(s, choices, value); return s; };
     const search = h("input", { type: "search", id: "q", placeholder: "user", oninput: () => go({ q: search.value }, { replace: true }) });
