@@ -325,9 +325,10 @@ def render(page: Page, pages: Sequence[Page], inputs: Inputs) -> str:
 
 def public(summary: Summary) -> Summary:
     """With the names of files instead of their places on this machine."""
-    named = {"results": [replace(r, model=without_folders(r.model)) for r in summary.results]}
-    named["contrasts"] = [replace(c, model=without_folders(c.model)) for c in summary.contrasts]
-    return replace(summary, dataset=replace(summary.dataset, name=short_name(summary.dataset.name)), **named)
+    results = [replace(result, model=without_folders(result.model)) for result in summary.results]
+    contrasts = [replace(contrast, model=without_folders(contrast.model)) for contrast in summary.contrasts]
+    dataset = replace(summary.dataset, name=short_name(summary.dataset.name))
+    return replace(summary, dataset=dataset, results=results, contrasts=contrasts)
 
 
 def title(inputs: Inputs) -> str:

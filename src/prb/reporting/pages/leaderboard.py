@@ -125,7 +125,7 @@ def _seen(group: Group, entry: Entry) -> str:
     column = group.columns.get((entry.name, MAIN))
     shown = [len(detail.post_ids) for detail in column.details] if column else []
     if not any(shown):
-        choices = entry.run.settings.history == "choices"
+        choices = entry.run.settings.shown.kind == "choices"
         return "" if not column else "past choices" if choices else "no posts"
     whole = group.history is not None and list(group.history) == shown
     available = f" of {_span(group.history)}" if group.history and not whole else ""
