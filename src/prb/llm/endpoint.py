@@ -179,23 +179,15 @@ class Limiter:
     """How many requests may be in flight: one more after each success, half as many on overload, from 1 to `most`.
 
     It is halved at most once per round: requests sent before the halving, and the first ones after it, say nothing
-    about the new limit. Where overload keeps coming back, growth is slower, so that a busy server is not hammered.
+    about the new limit.
     """
 
     def __init__(self, most: int, start: int = 16) -> None:
-        self.active = 0
-        self._most = most
-        self._limit = float(min(start, most))
-        self._overloads = 0.0
-        """Share of overload among the last 64 or so requests."""
-        self._sent = 0
+        self.limit, self.active = min(start, most), 0
+        self._most, self._sent = most, 0
         self._cut = 0
         """The last request that says nothing about the limit since it was halved: one round after the halving."""
         self._waiting: deque[asyncio.Future[None]] = deque()
-
-    @property
-    def limit(self) -> int:
-        return int(self._limit)
 
     async def enter(self) -> int:
         """Wait for a slot, first come first served; the ticket is for `leave`."""
@@ -212,13 +204,11 @@ class Limiter:
         return self._sent
 
     def leave(self, ticket: int, *, ok: bool = False, overloaded: bool = False) -> None:
-        if ok or overloaded:
-            self._overloads += (overloaded - self._overloads) / 64
         if overloaded and ticket > self._cut:
-            self._limit = max(1.0, self._limit / 2)
+            self.limit = max(1, self.limit // 2)
             self._cut = self._sent + self.limit
         elif ok:
-            self._limit = min(self._most, self._limit + max(0.1, 1 - 4 * self._overloads))
+            self.limit = min(self._most, self.limit + 1)
         self._free()
 
     def _free(self) -> None:
@@ -269,8 +259,8 @@ class Client:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def ask(self, asks: Sequence[A], attempt: Callable[[A, int], Awaitable[T | Failure | Retry]]) -> list[T | Failure]:
-        """One result per ask, sent in this order; `attempt` gets an ask and the tries so far.
+    def ask(self, asks: Sequence[A], attempt: Callable[[A], Awaitable[T | Failure | Retry]]) -> list[T | Failure]:
+        """One result per ask, sent in this order.
 
         After a few fatal failures in a row the remaining asks share the last one.
         """
@@ -305,7 +295,7 @@ class Client:
         weakref.finalize(self, _stop_loop, self._loop)
 
     async def _ask_all(
-        self, asks: Sequence[A], attempt: Callable[[A, int], Awaitable[T | Failure | Retry]], breaker: Breaker
+        self, asks: Sequence[A], attempt: Callable[[A], Awaitable[T | Failure | Retry]], breaker: Breaker
     ) -> list[T | Failure]:
         """Twice as many workers as slots, since one that waits to retry leaves its slot to another."""
         results: dict[int, T | Failure] = {}
@@ -323,7 +313,7 @@ class Client:
         return [results[n] for n in range(len(asks))]
 
     async def _persist(
-        self, ask: A, attempt: Callable[[A, int], Awaitable[T | Failure | Retry]], breaker: Breaker
+        self, ask: A, attempt: Callable[[A], Awaitable[T | Failure | Retry]], breaker: Breaker
     ) -> T | Failure:
         """Try until there is an answer, a refusal, or no point in trying again; the reply moves the limit."""
         tries = 0
@@ -331,7 +321,7 @@ class Client:
             ticket = await self._limiter.enter()
             reply: T | Failure | Retry | None = None
             try:
-                reply = breaker.tripped or await attempt(ask, tries)
+                reply = breaker.tripped or await attempt(ask)
             finally:
                 overloaded = isinstance(reply, Retry) and reply.overloaded
                 self._limiter.leave(ticket, ok=not isinstance(reply, Retry | Failure | None), overloaded=overloaded)
@@ -388,22 +378,6 @@ def _stop_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spent:
-    """Requests sent to an endpoint and what they cost."""
-
-    requests: int = 0
-    """Sent at least once."""
-    retries: int = 0
-    """Sent again, for whatever reason."""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    estimated: int = 0
-    """Replies without token counts, counted as one token per four characters."""
-    cost: float = 0.0
-    """US dollars."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Prices:
     """US dollars per million tokens."""
 
@@ -415,40 +389,32 @@ class Prices:
 
 
 class Budget:
-    """Counts spending against limits. Cost is computed from total tokens, so that no rounding adds up."""
+    """Counts tokens and their cost against limits."""
 
     def __init__(
         self, prices: Prices | None = None, max_usd: float | None = None, max_tokens: int | None = None
     ) -> None:
-        self.spent = Spent()
-        self._prices = prices or Prices()
-        self._max_usd = max_usd
-        self._max_tokens = max_tokens
+        self.prompt_tokens = self.completion_tokens = 0
+        self._prices, self._max_usd, self._max_tokens = prices or Prices(), max_usd, max_tokens
+
+    @property
+    def cost(self) -> float:
+        """US dollars, of all tokens together, so that no rounding adds up."""
+        return self._prices.cost(self.prompt_tokens, self.completion_tokens)
 
     def used_up(self) -> str:
         """Which limit has been reached, in words; empty while none has."""
-        tokens = self.spent.prompt_tokens + self.spent.completion_tokens
+        tokens = self.prompt_tokens + self.completion_tokens
         if self._max_tokens is not None and tokens >= self._max_tokens:
             return f"{tokens:,} of {self._max_tokens:,} tokens"
-        if self._max_usd is not None and self.spent.cost >= self._max_usd:
-            return f"${self.spent.cost:.4f} of ${self._max_usd:.4f}"
+        if self._max_usd is not None and self.cost >= self._max_usd:
+            return f"${self.cost:.4f} of ${self._max_usd:.4f}"
         return ""
 
-    def sent(self, *, again: bool) -> None:
-        now = self.spent
-        self.spent = replace(now, retries=now.retries + 1) if again else replace(now, requests=now.requests + 1)
-
-    def charge(self, prompt_tokens: int, completion_tokens: int, *, estimated: bool = False) -> float:
+    def charge(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Count one reply; returns what it cost."""
-        now = self.spent
-        prompt, completion = now.prompt_tokens + prompt_tokens, now.completion_tokens + completion_tokens
-        self.spent = replace(
-            now,
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            estimated=now.estimated + estimated,
-            cost=self._prices.cost(prompt, completion),
-        )
+        self.prompt_tokens += prompt_tokens
+        self.completion_tokens += completion_tokens
         return self._prices.cost(prompt_tokens, completion_tokens)
 
 
@@ -534,20 +500,15 @@ class Endpoint:
     def __repr__(self) -> str:
         return f"<{self.fingerprint}>"
 
-    @property
-    def spent(self) -> Spent:
-        return self._budget.spent
-
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
         return self._client.ask(requests, self._attempt)
 
-    async def _attempt(self, request: Request, tries: int) -> Completion | Failure | Retry:
+    async def _attempt(self, request: Request) -> Completion | Failure | Retry:
         """Send; where the model rejects a parameter, send without it, and remember that if it helps."""
-        rejected, again = self._rejected, tries > 0
+        rejected = self._rejected
         while True:
             if limit := self._budget.used_up():
                 return Failure("budget used up", limit, kind="budget")
-            self._budget.sent(again=again)
             body = request_body(self._model, request, rejected, self._extra)
             response = await self._client.exchange("POST", "/chat/completions", body)
             if not isinstance(response, Response):
@@ -557,7 +518,7 @@ class Endpoint:
             parameter = rejected_parameter(response, body)
             if parameter is None or parameter in rejected:
                 return refusal(response)
-            rejected, again = rejected | {parameter}, True
+            rejected |= {parameter}
         self._rejected |= rejected
         return self._read(request, response.content)
 
@@ -570,7 +531,7 @@ class Endpoint:
             return Retry(f"no completion in the reply, expected choices[0].message.content: {message_of(content)}")
         text, why_empty = text_of(choice)
         prompt, completion = usage or (tokens_of(*(m.text for m in request.chat)), tokens_of(text))
-        cost = self._budget.charge(prompt, completion, estimated=usage is None)
+        cost = self._budget.charge(prompt, completion)
         first = first_token(choice)
         if why_empty and not (first and why_empty.reason == "empty reply"):
             return Failure(why_empty.reason, clean(why_empty.detail), prompt, completion, cost)

@@ -123,7 +123,7 @@ class Server:
         """One result per call, in order; they are sent in this order, too."""
         return self.client.ask(calls, self._attempt)
 
-    async def _attempt(self, call: Call, _: int) -> list[Any] | Failure | Retry:
+    async def _attempt(self, call: Call) -> list[Any] | Failure | Retry:
         response = await self.client.exchange("POST", call.path, call.body)
         if not isinstance(response, Response):
             return response
