@@ -365,7 +365,10 @@ MESSAGES = {
 
 
 def _explain(error: Any) -> str:
-    name, given = str(error["loc"][0]) if error["loc"] else "", error["input"]
+    name = str(error["loc"][0]) if error["loc"] else ""
+    given = error["input"]
+    if not isinstance(given, str | int | float):  # perhaps a table of somebody's data
+        given = f"a {type(given).__name__}"
     message = MESSAGES.get(error["type"])
     if message is None:
         return f"{name}: {error['msg'].removeprefix('Input ')}, not {given!r}"

@@ -337,7 +337,7 @@ class TrainedOn:
         return {"rows": sorted(self.rows), "users": sorted(self.users)}
 
     def seen(self, item: Item) -> Literal["row", "user"] | None:
-        if not self.rows:
+        if not self.rows and not self.users:
             return None
         row, user = _training_digests(item)
         return "row" if row in self.rows else "user" if user in self.users else None

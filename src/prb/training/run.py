@@ -27,8 +27,9 @@ from prb.errors import BadInput, MissingExtra, PrbError
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
 from prb.hashing import draw
+from prb.models.personal.collaborative import Collaborative, fit, ratings_of, save_factors, votes_of
 from prb.models.personal.features import FEATURES, Features, features_of
-from prb.models.personal.head import CARD, Head, Personal, infer_codes, read, save
+from prb.models.personal.head import CARD, Head, Personal, infer_codes, read_card, save
 from prb.models.personal.methods import METHODS, Floats, Matcher
 from prb.progress import SILENT, Progress
 from prb.registry import Spec
@@ -54,7 +55,7 @@ from prb.training.learning import (
     split_off,
     support_and_scored,
 )
-from prb.types import Ask, Choice, Estimate, Failure, Pair, TrainedOn
+from prb.types import Ask, Choice, Estimate, Failure, Pair, Query, TrainedOn
 from prb.weights import make_readable
 
 CHECKPOINT, SWEEP, ADAPTER = "checkpoint.safetensors", "sweep.json", "adapter"
@@ -145,7 +146,7 @@ def train(config: TrainConfig | FullConfig, *, progress: Progress = SILENT) -> F
     with RunFolder(folder, {"train": config.saved(), "data": dataset.fingerprint}):
         if (folder / CARD).exists():
             progress.note(f"{folder} is finished")
-            card: dict[str, Any] = read(folder)[1]
+            card = read_card(folder)
         else:
             with open_executor(config.engine) as executor:
                 card = _train(config, dataset, executor, progress)
@@ -160,6 +161,8 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
             f"--sweep: {config.method} learns axes, and held-out users share them; compare settings on "
             "'mirror?split=validation', whose axes are others"
         )
+    if isinstance(method, Collaborative):
+        return _from_votes(config, method, dataset, features_of({"features": config.features}, config.target, executor))
     about = {"features": config.features}
     tuned: dict[str, Any] = {}
     if isinstance(method, Matcher):
@@ -208,6 +211,50 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
         sweep=tried,
     )
     return save(learned.head, config.target, msgspec.to_builtins(card))
+
+
+def _from_votes(config: TrainConfig, method: Collaborative, dataset: Dataset, features: Features) -> dict[str, Any]:
+    """Every vote that the rows show: histories, past choices, and the rows' own labels."""
+    if config.sweep:
+        raise BadInput(f"--sweep: {config.method} has no grid; compare settings on split `dev`")
+    votes: dict[str, dict[str, float]] = {}
+    pairs = [item for item in dataset if isinstance(item, Pair)]
+    for pair in pairs:
+        shown = votes_of(Query(question=pair.question, posts=tuple(pair.profile), choices=tuple(pair.choices)))
+        chosen, rejected = pair.contrast
+        votes.setdefault(pair.user, {}).update({**shown, chosen: 1.0, rejected: -1.0})
+    ratings = ratings_of(votes.values())
+    if len(ratings.sign) == 2 * len(pairs):  # nothing but the labels
+        raise BadInput(
+            f"{config.dataset} has no votes on single items in its histories; collaborative learns from data such as "
+            "'polis?path=FOLDER&mirror=true'"
+        )
+    factors = fit(ratings, method, features, seed=config.seed)
+    users = TrainedOn.of(pairs).as_card()["users"]
+    card = {
+        "method": config.method,
+        "prb": __version__,
+        "features": config.features,
+        "features_fingerprint": features.fingerprint,
+        "data": {
+            "name": dataset.name,
+            "fingerprint": dataset.fingerprint,
+            "split": dataset.split,
+            "rows": len(dataset),
+        },
+        "fitted_on": {"rows": len(pairs), "users": len(votes)},
+        "validation": None,
+        "sweep": None,
+        "train": config.saved(),
+        "seed": config.seed,
+        "trained_on": {"rows": [], "users": users},
+        "report": {
+            "items": len(ratings.items),
+            "votes": len(ratings.sign),
+            "unknown items": f"factors predicted from {config.features} (leave-one-out R² {factors.explained:.3f})",
+        },
+    }
+    return save_factors(factors, ratings.items, config.target, card)
 
 
 def validate(

@@ -150,8 +150,8 @@ def save(head: Head, folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
     return whole_card
 
 
-def read(folder: Path) -> tuple[Head, dict[str, Any]]:
-    """A head and its card."""
+def read_card(folder: Path) -> dict[str, Any]:
+    """What a folder says of the model in it; it may come from anybody."""
     if not (folder / CARD).exists():
         raise BadInput(f"{folder} holds no trained head: it has no {CARD}; `prb train` writes one")
     card = read_json(folder / CARD)
@@ -159,6 +159,12 @@ def read(folder: Path) -> tuple[Head, dict[str, Any]]:
         version = card.get("format") if isinstance(card, dict) else "unknown"
         raise BadInput(f"{folder / CARD} has format {version}; this version of prb reads format {FORMAT}")
     _check_card(card, folder)
+    return card
+
+
+def read(folder: Path) -> tuple[Head, dict[str, Any]]:
+    """A head and its card."""
+    card = read_card(folder)
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -225,10 +231,10 @@ def _check_arrays(head: Head, codes: Floats) -> None:
         raise ValueError("its weights are not all finite")
 
 
-def fingerprint(folder: Path) -> str:
-    """A hash of everything a score can depend on: weights, card, and which code belongs to which user."""
+def fingerprint_of(folder: Path, *names: str) -> str:
+    """A hash of the files that a score can depend on: weights, card, and which code belongs to which user."""
     whole = hashlib.sha256()
-    for name in (WEIGHTS, CARD, USERS):
+    for name in names:
         whole.update(hashlib.sha256((folder / name).read_bytes()).digest())
     return whole.hexdigest()[:16]
 
@@ -314,7 +320,7 @@ def load_personal(folder: Path) -> Personal:
             f"{features.fingerprint!r} here: use the weights it was trained on, or train it again with `prb train "
             f"{card['method']} --features '{card['features']}'`"
         )
-    return Personal(head, features, fingerprint(folder))
+    return Personal(head, features, fingerprint_of(folder, WEIGHTS, CARD, USERS))
 
 
 def infer_codes(head: Head, features: Features, histories: Sequence[Sequence[Choice]]) -> Floats:
