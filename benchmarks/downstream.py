@@ -37,7 +37,7 @@ TARGET = 0.25
 
 @dataclass(frozen=True)
 class Args:
-    policy: str = "llamacpp/smollm2;threads=1"
+    policy: str = "llamacpp/smollm2?threads=1"
     n: int = 16
     queries: int = 2
     posts: int = 10

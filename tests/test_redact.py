@@ -17,8 +17,8 @@ from prb.redact import redact, redact_options, remember_secret
             "postgresql://host/x?password=[redacted]&sslmode=require",
         ),
         (
-            'loading judge?llm=openai/m;extra_body={"api_key": "geheim"}',
-            'loading judge?llm=openai/m;extra_body={"api_key": "[redacted]"}',
+            'loading judge?llm=(openai/m?extra_body={"api_key": "geheim"})',
+            'loading judge?llm=(openai/m?extra_body={"api_key": "[redacted]"})',
         ),
         ("classifier?url=http://h&hf_token=geheim", "classifier?url=http://h&hf_token=[redacted]"),
         ("no verdict: the first token: A", "no verdict: the first token: A"),

@@ -59,7 +59,8 @@ def tools() -> Registry[Tool]:
         ("a?x=", "a", {"x": ""}),
         ("a?x=b=c", "a", {"x": "b=c"}),
         ("judge?llm=openai/gpt-5&style=pairwise", "judge", {"llm": "openai/gpt-5", "style": "pairwise"}),
-        ("a?x=one%20two%26three", "a", {"x": "one two&three"}),
+        ("a?x=(one two&three)", "a", {"x": "one two&three"}),
+        ("a?x=(b?y=(c?z=1&w=2))&v=(my) (file)", "a", {"x": "b?y=(c?z=1&w=2)", "v": "(my) (file)"}),
         ("a?x=what?", "a", {"x": "what?"}),
         ("a?&x=1&", "a", {"x": "1"}),
     ],
@@ -68,18 +69,25 @@ def test_a_spec_is_a_name_with_options(text: str, name: str, options: dict[str, 
     assert Spec.parse(text) == Spec(name, options)
 
 
-KEYS = st.text(min_size=1).filter(lambda key: not set(key) & set("=&"))
+KEYS = st.text(min_size=1).filter(lambda key: not set(key) & set("=&()"))
 
 
-@given(st.text(min_size=1).filter(lambda name: "?" not in name), st.dictionaries(KEYS, st.text()))
+VALUES = st.recursive(
+    st.text().map(lambda text: text.replace("(", "").replace(")", "")),
+    lambda inner: st.tuples(inner, inner, inner).map(lambda parts: f"{parts[0]}({parts[1]}){parts[2]}"),
+    max_leaves=6,
+)
+
+
+@given(st.text(min_size=1).filter(lambda name: "?" not in name), st.dictionaries(KEYS, VALUES))
 def test_a_spec_survives_the_way_through_text(name: str, options: dict[str, str]) -> None:
     assert Spec.parse(str(Spec(name, options))) == Spec(name, options)
 
 
 def test_a_spec_is_written_with_as_little_quoting_as_it_takes() -> None:
-    inner = str(Spec("judge", {"llm": "openai/gpt-5;base_url=http://x/v1", "style": "rating"}))
-    assert inner == "judge?llm=openai/gpt-5;base_url=http://x/v1&style=rating"
-    assert str(Spec("noisy", {"model": inner, "sd": "5%"})) == f"noisy?model={inner.replace('&', '%26')}&sd=5%25"
+    inner = str(Spec("judge", {"llm": "openai/gpt-5?base_url=http://x/v1", "style": "rating"}))
+    assert inner == "judge?llm=(openai/gpt-5?base_url=http://x/v1)&style=rating"
+    assert str(Spec("noisy", {"model": inner, "sd": "5%"})) == f"noisy?model=({inner})&sd=5%"
     assert str(Spec("rope", {})) == "rope"
 
 
@@ -91,6 +99,8 @@ def test_a_spec_is_written_with_as_little_quoting_as_it_takes() -> None:
         ("a?x", "'x' in 'a?x' is not key=value"),
         ("a?=1", "'=1' in 'a?=1' is not key=value"),
         ("a?x=1&x=2", "'x' is given twice in 'a?x=1&x=2'"),
+        ("a?x=(b?y=1", "'x=(b?y=1' has a parenthesis without its other half"),
+        ("a?x=b)", "'x=b)' has a parenthesis without its other half"),
     ],
 )
 def test_a_spec_that_cannot_be_read_says_why(text: str, what: str) -> None:

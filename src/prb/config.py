@@ -288,10 +288,11 @@ class OutputConfig(Settings):
     out: Place | None = None
     """Folder of the run; the same command resumes it. Default: a folder in runs/ named after these settings."""
 
-    def folder(self, name: str) -> Path:
-        """`out`, or a folder named after the job and a digest of all that can change its result."""
+    def folder(self, name: str, *data: str) -> Path:
+        """`out`, or a folder named after the job and a digest of all that can change its result: the settings, and the
+        fingerprints of the data, so that the same command on edited data is another run."""
         readable = "".join(c if c.isalnum() else "-" for c in name)[:LONGEST_NAME].strip("-")
-        return self.out or Path("runs") / f"{readable}-{short_digest(self.saved())}"
+        return self.out or Path("runs") / f"{readable}-{short_digest([self.saved(), *data])}"
 
 
 @config

@@ -9,7 +9,7 @@ SHORTEST = 8
 """Shorter keys are placeholders such as `none`, and words of ordinary texts."""
 _URL = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
 _OPTION = re.compile(
-    r"""([?&;,{\s"'](?:\w*password|passwd|pwd|\w*token|\w*api_?key|\w*secret)(?:=|["']\s*:\s*)["']?)[^\s&;,"'}]+""",
+    r"""([?&;,{\s"'](?:\w*password|passwd|pwd|\w*token|\w*api_?key|\w*secret)(?:=|["']\s*:\s*)["']?)[^\s&;,"'})]+""",
     re.I,
 )
 _known: dict[str, re.Pattern[str]] = {}

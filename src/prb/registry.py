@@ -12,7 +12,7 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
@@ -20,7 +20,6 @@ from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
-from urllib.parse import unquote
 
 from prb.errors import BadSpec, explain_import, unknown
 
@@ -34,7 +33,10 @@ _CODE = re.compile(r"\.py:\w|trust_remote_code=(?!false\b)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Spec:
-    """A parsed `name?key=value&key=value`; `str(spec)` is the text again."""
+    """A parsed `name?key=value&key=value`; `str(spec)` is the text again.
+
+    A value that has options of its own stands in parentheses: `noisy?model=(embedding?encoder=minilm)&sd=0.3`.
+    """
 
     name: str
     options: Mapping[str, str]
@@ -44,37 +46,60 @@ class Spec:
         name, _, query = text.partition("?")
         if not name:
             raise BadSpec(f"{text!r} has no name; a spec is `name` or `name?key=value&key=value`")
-        options = parse_options(query.split("&"), text)
-        return cls(name, {key: unquote(value) for key, value in options.items()})
+        options: dict[str, str] = {}
+        for part in filter(None, split_outside(query, "&")):
+            key, equals, value = part.partition("=")
+            if not key or not equals:
+                raise BadSpec(f"{part!r} in {text!r} is not key=value")
+            if key in options:
+                raise BadSpec(f"{key!r} is given twice in {text!r}")
+            options[key] = without_parentheses(value)
+        return cls(name, options)
 
     def __str__(self) -> str:
-        values = {key: value.replace("%", "%25").replace("&", "%26") for key, value in self.options.items()}
-        return f"{self.name}?{'&'.join(f'{key}={value}' for key, value in values.items())}" if values else self.name
+        def written(value: str) -> str:
+            plain = "?" not in value and len(split_outside(value, "&")) == 1 and without_parentheses(value) == value
+            return value if plain else f"({value})"
+
+        query = "&".join(f"{key}={written(value)}" for key, value in self.options.items())
+        return f"{self.name}?{query}" if query else self.name
+
+
+def split_outside(text: str, mark: str) -> list[str]:
+    """The parts between marks that are not inside parentheses."""
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            break
+        if character == mark and not depth:
+            parts.append(text[start:position])
+            start = position + 1
+    if depth:
+        raise BadSpec(f"{text!r} has a parenthesis without its other half")
+    return [*parts, text[start:]]
+
+
+def without_parentheses(text: str) -> str:
+    """What is inside, if one pair of parentheses holds all of it."""
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if not depth:
+            return text[1:-1] if position and position == len(text) - 1 else text
+    return text
 
 
 def names_code(text: str) -> bool:
     """Whether a spec, or one inside it, runs the code of a file or of a checkpoint. What others hand over (heads,
     shards, configs) must not; on the command line and in Python one may."""
-    return bool(_CODE.search(unquote(unquote(text))))
+    return bool(_CODE.search(text))
 
 
 def split_alias(text: str) -> tuple[str, str]:
     """`short:=judge?llm=…` gives a model a short name in tables; a spec alone is its own name."""
     alias, mark, spec = text.partition(":=")
     return (alias, spec) if mark and alias and "?" not in alias else (text, text)
-
-
-def parse_options(parts: Iterable[str], text: str) -> dict[str, str]:
-    """`key=value` parts of a spec `text`; empty ones are skipped."""
-    options: dict[str, str] = {}
-    for part in filter(None, parts):
-        key, equals, value = part.partition("=")
-        if not key or not equals:
-            raise BadSpec(f"{part!r} in {text!r} is not key=value")
-        if key in options:
-            raise BadSpec(f"{key!r} is given twice in {text!r}")
-        options[key] = value
-    return options
 
 
 class Registry(Generic[T]):
@@ -138,6 +163,10 @@ class Registry(Generic[T]):
         if name in self._broken:
             return self._broken[name]
         return (inspect.getdoc(self[name]) or "").split("\n", 1)[0]
+
+    def about(self, name: str) -> str:
+        """All that its documentation says, as one paragraph."""
+        return " ".join((inspect.getdoc(self[name]) or "").split())
 
     def options(self, name: str) -> list[str]:
         """The options a spec may carry, as `key=default`."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import orjson
@@ -160,7 +160,8 @@ class RunFolder:
 
     `identity` is everything that must be the same for a run to be resumed. `growing` names the file that holds what was
     done so far; `scratch` files that are worthless without it. `fresh` forgets an earlier run
-    in the folder; `None` in verbs that cannot.
+    in the folder; `None` in verbs that cannot. `extendable` says of parts of the identity, such as `evaluate.limit`,
+    which new value includes an old one: replies stay what they are, and results are derived again.
     """
 
     def __init__(
@@ -171,10 +172,13 @@ class RunFolder:
         growing: str = REPLIES,
         scratch: Sequence[str] = (),
         fresh: bool | None = None,
+        extendable: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType({}),
     ) -> None:
         self.folder = folder
         self.identity = identity
-        self._growing, self._scratch, self._fresh = growing, scratch, fresh
+        self.extended = ""
+        """What this process adds to the run that it found, for people."""
+        self._growing, self._scratch, self._fresh, self._extendable = growing, scratch, fresh, extendable
         self._lock = FileLock(folder / LOCK)
 
     def __enter__(self) -> Self:
@@ -251,14 +255,37 @@ class RunFolder:
         else:
             self._compare(read_identity(self.folder))
 
-    def _compare(self, stored: Mapping[str, Any]) -> None:
-        stored = {key: value for key, value in stored.items() if key not in ("format", "models", "execution")}
-        if differing := differences(stored, orjson.loads(orjson.dumps(self.identity))):
+    def _compare(self, content: dict[str, Any]) -> None:
+        stored = {key: value for key, value in content.items() if key not in ("format", "models", "execution")}
+        identity = orjson.loads(orjson.dumps(self.identity))
+        finished, extended = (self.folder / SUMMARY).exists(), []
+        for path, includes in self._extendable.items():
+            section, _, key = path.partition(".")
+            if key not in stored.get(section, {}):  # a run of another verb
+                continue
+            old, new = stored[section][key], identity[section][key]
+            # what was being added when a run failed may be left out again
+            if old != new and (includes(new, old) or (not finished and includes(old, new))):
+                stored = {**stored, section: {**stored[section], key: new}}
+                extended.append(_added(key, old, new))
+        if differing := differences(stored, identity):
             over = "" if self._fresh is None else ", start over with --fresh,"
             raise RunConflict(
                 f"{self.folder} was made with other settings; choose another --out{over} or change these back:\n  "
                 + "\n  ".join(differing)
             )
+        if extended:
+            for name in (SUMMARY, USERS):
+                (self.folder / name).unlink(missing_ok=True)
+            write_json(self.folder / CONFIG, {**content, **self.identity})
+            self.extended = "; ".join(filter(None, extended))
+
+
+def _added(key: str, old: Any, new: Any) -> str:
+    if isinstance(old, list) and isinstance(new, list):
+        added, gone = ([item for item in a if item not in b] for a, b in ((new, old), (old, new)))
+        return f"{key} {', '.join([*added, *(f'without {item}' for item in gone)])}" if added or gone else ""
+    return f"{key} {old} → {'all' if new is None else new}"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def ask(text: str) -> Request:
 
 def logged(tmp_path, llm, **settings) -> StageLLM:
     """At a dollar per token."""
-    spec = "scripted/x;usd_in=1000000;usd_out=1000000"
+    spec = "scripted/x?usd_in=1000000&usd_out=1000000"
     config = BuildConfig(input="x", llm=spec, out=tmp_path, **settings)
     replies = Replies(tmp_path / "replies.jsonl")
     return Ledger(config=config, llms={"write": llm}, replies=replies, given=True).llm("rubric")

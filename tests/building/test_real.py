@@ -22,7 +22,7 @@ def test_a_model_that_is_too_small_leaves_rejects_with_reasons_and_no_crash(writ
     source = write_jsonl([make_record(1), make_record(2, rubric_aspects=given)], "records.jsonl")
     config = BuildConfig(
         input=str(source),
-        llm="llamacpp/smollm2;threads=1;context=2048",
+        llm="llamacpp/smollm2?threads=1&context=2048",
         out=tmp_path / "out",
         words=15,
     )

@@ -125,7 +125,7 @@ def test_a_torn_last_line_of_the_log_is_asked_for_again(records, tmp_path) -> No
 
 def test_a_budget_stops_before_it_is_passed_and_a_larger_one_goes_on(records, tmp_path) -> None:
     source = records(*map(make_record, range(1, 4)))
-    priced = "scripted/author;usd_in=10;usd_out=10"
+    priced = "scripted/author?usd_in=10&usd_out=10"
 
     def limited(usd: float) -> Finished:
         config = BuildConfig(input=source, llm=priced, out=tmp_path / "out", mirror=False, max_usd=usd)
@@ -143,7 +143,7 @@ def test_a_budget_stops_before_it_is_passed_and_a_larger_one_goes_on(records, tm
 def test_a_dollar_limit_without_prices_is_refused(records, tmp_path, monkeypatch) -> None:
     pytest.importorskip("httpx2", reason="needs the api extra")
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    llm = "openai/x;base_url=http://example.org/v1"
+    llm = "openai/x?base_url=http://example.org/v1"
     with pytest.raises(BadInput, match="usd_in"):
         build(BuildConfig(input=records(make_record(1)), llm=llm, out=tmp_path / "out", max_usd=1.0))
     assert not (tmp_path / "out").exists()
@@ -539,7 +539,7 @@ def test_roles_may_use_different_models(records, tmp_path) -> None:
 def test_a_dry_run_estimates_and_neither_asks_nor_writes(records, tmp_path) -> None:
     source = records(*map(make_record, range(1, 11)))
     llm = Author()
-    settings = {"llm": "openai/gpt-5;usd_in=1;usd_out=10", "out": tmp_path / "out", "mirror": False}
+    settings = {"llm": "openai/gpt-5?usd_in=1&usd_out=10", "out": tmp_path / "out", "mirror": False}
     result = build(input=source, dry_run=True, llms=dict.fromkeys(ROLES.values(), llm), **settings)
     calls = {stage: cost["calls"] for stage, cost in result.summary["stages"].items()}
     assert calls == {"rubric": 10, "negative": 10, "couple": 0, "answer": 40, "grade": 40, "quality": 20, "blind": 20}

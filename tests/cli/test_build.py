@@ -13,7 +13,7 @@ def source(write_jsonl) -> str:
 
 
 def test_a_dry_run_prints_calls_and_dollars_and_writes_nothing(source, tmp_path, capsys) -> None:
-    llm = "openai/gpt-5;usd_in=1;usd_out=10"
+    llm = "openai/gpt-5?usd_in=1&usd_out=10"
     assert run(["build", "--input", source, "--llm", llm, "--out", str(tmp_path / "out"), "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "2 records" in said
@@ -39,7 +39,7 @@ BAD = {
     "no such file": (["--input", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
     "no such gate": (["--gate", "lenght=off"], "did you mean 'length'?"),
     "no such back end": (["--llm", "opnai/x"], "did you mean 'openai'?"),
-    "prices that are none": (["--llm", "openai/x;usd_in=nan", "--dry-run"], "usd_in='nan'"),
+    "prices that are none": (["--llm", "openai/x?usd_in=nan", "--dry-run"], "usd_in='nan'"),
     "no such back end in a dry run": (["--llm", "opnai/x", "--dry-run"], "did you mean 'openai'?"),
     "a lampqa folder that is none": (["--input", "lampqa:nowhere"], "nowhere does not exist"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from prb import __version__
-from prb.cli import VERBS, main
+from prb.cli import SETTINGS, VERBS, commands_of, main
 from tests.cli.conftest import Prb
 
-FLAGS = 267
+FLAGS = 240
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
@@ -63,15 +64,27 @@ def test_every_verb_explains_itself(words: list[str], prb: Prb) -> None:
 
 def test_there_are_not_more_flags_than_anybody_can_learn(prb: Prb) -> None:
     """A bound on all commands together: what is added must replace something, or go into a spec."""
-    commands = [[verb] for verb in VERBS if verb not in ("data", "models", "cache", "study", "train")]
-    commands += [["data", name] for name in ("check", "show", "stats", "convert", "push")]
-    commands += [["models", "list"], ["models", "pull"], ["cache", "stats"], ["cache", "clear"]]
-    commands += [["study", name] for name in ("new", "serve", "export", "agree", "demo")]
-    commands += [["train", "light"], ["train", "dpo"]]
-    flags = {" ".join(words): re.findall(r"^  --[a-z]", prb(*words, "--help-all").out, re.M) for words in commands}
-    assert sum(map(len, flags.values())) <= FLAGS
-    few = {" ".join(words): re.findall(r"^  --[a-z]", prb(*words, "--help").out, re.M) for words in commands}
-    assert len(few["evaluate"]) <= 12
+    commands = [name for name in SETTINGS if name != "train"] + ["train light", "train dpo"]
+    flags = {name: len(re.findall(r"^  --[a-z]", prb(*name.split(), "--help-all").out, re.M)) for name in commands}
+    assert sum(flags.values()) <= FLAGS, flags
+    assert len(re.findall(r"^  --[a-z]", prb("evaluate", "--help").out, re.M)) <= 12
+
+
+def test_every_command_is_listed_with_one_sentence(prb: Prb) -> None:
+    for verb in ("data", "models", "cache", "study"):
+        listed = prb(verb, "--help").out
+        assert all(re.search(rf"^  {command} +[A-Z]", listed, re.M) for command in commands_of(verb))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_every_command_and_flag(shell: str, prb: Prb) -> None:
+    script = prb("completion", shell).out
+    assert all(name in script for name in ("evaluate", "leaderboard", "convert", "condition", "shuffled"))
+    if shell == "bash" and shutil.which("bash"):
+        ask = f"{script}\nCOMP_WORDS=(prb evaluate --sp) COMP_CWORD=2; _prb; echo ${{COMPREPLY[@]}}"
+        ask += "\nCOMP_WORDS=(prb data '') COMP_CWORD=2; _prb; echo ${COMPREPLY[@]}"
+        said = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True).stdout.splitlines()
+        assert said == ["--split", " ".join(commands_of("data"))]
 
 
 def test_quiet_is_understood_before_and_after_any_verb(prb: Prb, tmp_path: Path) -> None:
@@ -158,17 +171,17 @@ def test_a_file_that_cannot_be_used_is_named(prb: Prb, monkeypatch: pytest.Monke
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "there.json")
 
-    monkeypatch.setattr("prb.cli.compare.command", refuse)
+    monkeypatch.setattr("prb.cli.verbs.compare", refuse)
     said = prb("compare", "a", "b")
     assert (said.code, said.err) == (1, "prb: there.json: Permission denied\n")
 
 
 IMPATIENT = """
 import os, signal, time
-import prb.cli.compare
+import prb.cli.verbs
 from prb.cli import main
 
-def command(args):
+def compare(config):
     try:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(60)
@@ -176,8 +189,8 @@ def command(args):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(60)
 
-prb.cli.compare.command = command
-main(["compare"])
+prb.cli.verbs.compare = compare
+main(["compare", "a", "b"])
 """
 
 

@@ -85,10 +85,10 @@ def test_scalars_of_other_libraries_are_numbers() -> None:
     [
         ("mine.py:X", True),
         ("hidden?lm=x&trust_remote_code=true", True),
-        ("panel?models=a|evil.py%3AX", True),
-        ("noisy?model=classifier%3Fpath=x%26trust_remote_code=1", True),
+        ("panel?models=a|(evil.py:X?y=1)", True),
+        ("noisy?model=(classifier?path=x&trust_remote_code=1)", True),
         ("hidden?lm=x&trust_remote_code=false", False),
-        ("judge?llm=openai/gpt-5;concurrency=32", False),
+        ("judge?llm=(openai/gpt-5?concurrency=32)", False),
         ("length", False),
     ],
 )

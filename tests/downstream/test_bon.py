@@ -663,7 +663,7 @@ def test_an_endpoint_is_a_policy(data: Path, tmp_path: Path, monkeypatch: pytest
         return http.says(f"by seed {seen.body['seed']}")
 
     with http.serve(script) as server:
-        spec = f"openai/m;base_url={server.url}"
+        spec = f"openai/m?base_url={server.url}"
         done = alike(settings(data, tmp_path, policy=spec, model=("length",), n=3, limit=2), tmp_path, monkeypatch)
     drawn = lines(done.folder, "samples")
     assert [line["text"] for line in drawn] == [f"by seed {line['seed']}" for line in drawn]

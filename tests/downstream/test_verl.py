@@ -163,7 +163,7 @@ def test_where_verl_is_not_installed_the_command_for_where_it_is_is_told(
         ({"override": ("nonsense",)}, "is not key=value"),
         ({"dataset": "nowhere"}, "nowhere"),
         ({"policy": "transformers/base"}, "needs a chat template"),
-        ({"policy": "transformers/tiny;adapter=x"}, "merge the adapter first"),
+        ({"policy": "transformers/tiny?adapter=x"}, "merge the adapter first"),
     ],
 )
 def test_what_verl_could_not_do_is_told_before_anything_is_written(

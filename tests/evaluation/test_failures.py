@@ -179,7 +179,7 @@ def test_a_wrong_key_costs_a_handful_of_requests(rows: Path, monkeypatch: pytest
     pytest.importorskip("httpx2", reason="needs the api extra")
     with serve(lambda _: error(401, "no such key")) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        config = EvaluateConfig(dataset=rows, model="judge?llm=openai/m;concurrency=1", out=rows.parent / "run")
+        config = EvaluateConfig(dataset=rows, model="judge?llm=(openai/m?concurrency=1)", out=rows.parent / "run")
         with pytest.raises(Unreachable, match="HTTP 401: no such key"):
             evaluate(config)
         assert len(server.seen) == MAX_FATAL

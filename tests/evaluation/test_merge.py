@@ -31,7 +31,7 @@ def data(write_jsonl: Write) -> Path:
 
 
 def run(data: Path, out: Path, shard: str | None = None, **changes: Any) -> Path:
-    evaluate(settings(data, out, model=MODELS, batch=4, shard=shard, **changes))
+    evaluate(settings(data, out, model=MODELS, shard=shard, **changes))
     return out
 
 

@@ -20,7 +20,7 @@ from prb.evaluation.run import evaluate
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
 from prb.types import Ask, Duel, Failure, Reward, RewardModel, Verdict
 from tests.conftest import Row, make_row, make_twins
-from tests.runs import by_length, names, outcomes, same_files, settings
+from tests.runs import Notes, by_length, names, outcomes, same_files, settings
 
 Write = Callable[..., Path]
 ROWS = [*make_twins(1), make_row(5), *make_twins(2), make_row(6, profile=[])]
@@ -88,6 +88,48 @@ def test_what_only_changes_the_presentation_may_differ(whole: tuple[EvaluateConf
     evaluate(replace(config, json=True, quiet=True, require="accuracy>0"), models=models())
 
 
+def test_a_run_in_out_is_extended_by_rows_models_and_conditions(write_jsonl: Write, tmp_path: Path) -> None:
+    """What was asked is not asked again, and the result is that of a run with these settings from the beginning."""
+    data = write_jsonl(ROWS)
+    asked: list[str] = []
+
+    def count(ask: Ask) -> float:
+        asked.append(ask.answer)
+        return float(len(ask.answer))
+
+    def run(folder: str, **changes: Any) -> tuple[dict[str, Any], list[str]]:
+        notes, scorer = Notes(), ScriptedScorer(count)
+        config = settings(data, tmp_path / folder, **{"condition": ("none",), "limit": 2, **changes})
+        return evaluate(config, models={"mine": scorer, "other": scorer}, progress=notes).summary, notes.notes
+
+    more = {"limit": None, "model": ("mine", "other"), "condition": ("none", "profile")}
+    whole, _ = run("whole", **more)
+    everything = len(asked)
+    asked.clear()
+    run("run")
+    run("run", batch=1)
+    first = len(asked)
+    summary, notes = run("run", **more)
+    assert summary == whole
+    assert len(asked) == everything
+    assert first == 2  # twins under `none` ask the same
+    assert any("model other; condition profile; limit 2 → all" in note for note in notes)
+    with pytest.raises(RunConflict, match="was made with other settings"):
+        run("run")
+
+
+def test_the_same_command_on_edited_data_is_another_run_in_the_default_folder(
+    write_jsonl: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_jsonl(ROWS)
+    monkeypatch.chdir(tmp_path)
+    config = replace(settings(data, tmp_path), out=None)
+    first = evaluate(config, models={"mine": ScriptedScorer(by_length)}).folder
+    assert evaluate(config, models={"mine": ScriptedScorer(by_length)}).folder == first
+    data.write_bytes(data.read_bytes().replace(b"Once a week", b"Once a year"))
+    assert evaluate(config, models={"mine": ScriptedScorer(by_length)}).folder != first
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -95,7 +137,7 @@ def test_what_only_changes_the_presentation_may_differ(whole: tuple[EvaluateConf
         ({"seed": 7, "history": "both"}, ["evaluate.seed: 0 → 7", 'evaluate.history: "both?ranker=recency" → "both"']),
         ({"model": ("judge",)}, ['evaluate.model: ["mine","judge"] → ["judge"]']),
         ({"condition": ("none",)}, ['evaluate.condition: ["none","profile","shuffled"] → ["none"]']),
-        ({"limit": 3}, ["evaluate.limit: null → 3", "dataset.rows: 6 → 3"]),
+        ({"limit": 3}, ["evaluate.limit: null → 3"]),
         ({"planner": "extractive?aspects=2"}, ['evaluate.planner: "extractive" → "extractive?aspects=2"']),
     ],
 )

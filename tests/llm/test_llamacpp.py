@@ -34,12 +34,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(path: Path) -> LLM:
-    return make_llm(f"llamacpp/{path};threads=1;context=256")
+    return make_llm(f"llamacpp/{path}?threads=1&context=256")
 
 
 @pytest.fixture(scope="module")
 def smollm2() -> LLM:
-    return make_llm("llamacpp/smollm2;threads=1;context=512")
+    return make_llm("llamacpp/smollm2?threads=1&context=512")
 
 
 def ask(text: str, **sampling: Any) -> Request:
@@ -57,7 +57,7 @@ def test_the_chat_template_of_the_file_is_used_once_with_one_first_token(llm: LL
 
 
 def test_a_file_without_a_chat_template_gets_the_plain_one(tmp_path: Path) -> None:
-    base = make_llm(f"llamacpp/{tiny.gguf(tmp_path / 'base.gguf')};threads=1;context=256")
+    base = make_llm(f"llamacpp/{tiny.gguf(tmp_path / 'base.gguf')}?threads=1&context=256")
     chat = (Turn("system", "brief"), Turn("user", "hi"))
     prompt = "System: brief\n\nUser: hi\n\nAssistant:"
     assert said(base, Request(chat, Sampling(max_tokens=1))).prompt_tokens == len(prompt) + 1
@@ -199,11 +199,11 @@ def test_the_fingerprint_is_the_hash_of_the_file_wherever_it_is(path: Path, llm:
     assert llm.fingerprint == f"llamacpp-{file_sha256(path)[:16]}-256"
     assert llm.remote is False
     copy = shutil.copy(path, tmp_path / "another-name.gguf")
-    assert make_llm(f"llamacpp/{copy};threads=1;context=256").fingerprint == llm.fingerprint
+    assert make_llm(f"llamacpp/{copy}?threads=1&context=256").fingerprint == llm.fingerprint
 
 
 def test_the_same_weights_are_loaded_once(path: Path, llm: LLM) -> None:
-    assert make_llm(f"llamacpp/{path};threads=1;context=256") is llm
+    assert make_llm(f"llamacpp/{path}?threads=1&context=256") is llm
 
 
 def test_one_core_is_left_to_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,13 +212,13 @@ def test_one_core_is_left_to_others(path: Path, monkeypatch: pytest.MonkeyPatch)
     for cores in (1, 2, 8):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)), raising=False)
         make_llm(f"llamacpp/{path}")
-    make_llm(f"llamacpp/{path};threads=5")
+    make_llm(f"llamacpp/{path}?threads=5")
     assert asked == [1, 1, 7, 5]
 
 
 def test_bad_settings_and_files_are_told(tmp_path: Path, path: Path) -> None:
     with pytest.raises(BadSpec, match="threads='0': Input should be greater than or equal to 1"):
-        make_llm(f"llamacpp/{path};threads=0")
+        make_llm(f"llamacpp/{path}?threads=0")
     with pytest.raises(BadInput, match=r"no GGUF file named 'gone\.gguf'.*smollm2"):
         make_llm("llamacpp/gone.gguf")
     (tmp_path / "text.gguf").write_text("not a model")
@@ -235,4 +235,4 @@ def test_weights_that_are_not_here_come_with_the_command(tmp_path: Path, monkeyp
 def test_without_the_extra_it_says_which(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(MissingExtra, match=r"\[llamacpp\]"):
-        make_llm(f"llamacpp/{path};context=64")
+        make_llm(f"llamacpp/{path}?context=64")

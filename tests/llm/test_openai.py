@@ -347,7 +347,7 @@ def test_nothing_is_sent_once_the_budget_is_used_up() -> None:
 
 def test_only_requests_under_way_go_beyond_the_budget() -> None:
     with serve(lambda seen: says(seen.text, delay=0.01)) as server:
-        llm = make_llm(f"openai/m;base_url={server.url};concurrency=8;max_usd=0.0001;usd_in=1;usd_out=2")
+        llm = make_llm(f"openai/m?base_url={server.url}&concurrency=8&max_usd=0.0001&usd_in=1&usd_out=2")
         assert isinstance(llm, Endpoint)
         results = llm.complete(ask(*map(str, range(100))))
         assert 8 <= len(server.seen) <= 8 + 7  # 14 millionths each
@@ -512,7 +512,7 @@ def test_a_local_server_needs_no_key_and_another_one_does(monkeypatch: pytest.Mo
     with pytest.raises(BadInput, match="OPENAI_API_KEY"):
         make_llm("openai/gpt-5")
     with pytest.raises(BadInput, match="OTHER_KEY"):
-        make_llm("openai/m;base_url=https://llm.example/v1;key_env=OTHER_KEY")
+        make_llm("openai/m?base_url=https://llm.example/v1&key_env=OTHER_KEY")
     monkeypatch.setenv("OPENAI_API_KEY", f"  {KEY}\n")
     llm = make_llm("openai/gpt-5")
     assert (llm.fingerprint, llm.remote) == ("openai-gpt-5@https://api.openai.com/v1", True)
@@ -544,7 +544,7 @@ def test_texts_stay_on_the_machine_only_with_a_loopback_address(
 ) -> None:
     """The fingerprint names the whole address: another port or path may be another model."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    llm = make_llm(f"openai/m;base_url={url}")
+    llm = make_llm(f"openai/m?base_url={url}")
     assert (llm.fingerprint, llm.remote) == (f"openai-m@{address}", remote)
 
 
@@ -579,25 +579,25 @@ def test_a_proxy_does_not_see_what_is_said_to_a_local_server(monkeypatch: pytest
         "timeout=0",
         "retries=-1",
         "max_usd=1",
-        "timeout=9;timeout=8",
+        "timeout=9&timeout=8",
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: str) -> None:
     with pytest.raises(BadSpec) as caught:
-        make_llm(f"openai/m;{options}" if "base_url" in options else f"openai/m;base_url=http://localhost/v1;{options}")
+        make_llm(f"openai/m?{options}" if "base_url" in options else f"openai/m?base_url=http://localhost/v1&{options}")
     assert "hunter2" not in str(caught.value)
 
 
 def test_a_spec_is_checked_without_a_key() -> None:
-    check_llm("openai/org/model-7b;base_url=http://localhost:8000/v1;concurrency=32")
+    check_llm("openai/org/model-7b?base_url=http://localhost:8000/v1&concurrency=32")
     with pytest.raises(BadSpec, match="concurrency"):
-        check_llm("openai/gpt-5;concurrency=many")
+        check_llm("openai/gpt-5?concurrency=many")
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx2", None)
     with pytest.raises(MissingExtra, match=r"\[api\]"):
-        make_llm("openai/m;base_url=http://localhost/v1")
+        make_llm("openai/m?base_url=http://localhost/v1")
 
 
 def picky(**refusals: str) -> Any:

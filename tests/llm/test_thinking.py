@@ -77,10 +77,10 @@ def test_settings_of_the_chat_template_and_of_the_server_reach_the_endpoint() ->
 
 
 def test_they_are_options_of_the_spec_and_cannot_replace_what_was_asked() -> None:
-    local = "openai/m;base_url=http://127.0.0.1:9/v1"
-    made = make_llm(local + ';chat_template_kwargs={"enable_thinking": false};extra_body={"top_k": 5}')
+    local = "openai/m?base_url=http://127.0.0.1:9/v1"
+    made = make_llm(local + '&chat_template_kwargs={"enable_thinking": false}&extra_body={"top_k": 5}')
     assert made.fingerprint.startswith("openai-m@")
     with pytest.raises(BadSpec, match="must not contain messages, which prb sets itself"):
-        make_llm(local + ';extra_body={"messages": []}')
+        make_llm(local + '&extra_body={"messages": []}')
     with pytest.raises(BadSpec, match="extra_body"):
-        make_llm(local + ";extra_body=nonsense")
+        make_llm(local + "&extra_body=nonsense")

@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> LLM:
-    return make_llm(f"transformers/{folder};device=cpu")
+    return make_llm(f"transformers/{folder}?device=cpu")
 
 
 def ask(text: str, **sampling: Any) -> Request:
@@ -68,12 +68,12 @@ def test_a_reply_depends_on_its_own_request_alone(folder: Path, llm: LLM) -> Non
     assert llm.complete(mixed()) == alone
     assert llm.complete(mixed()[::-1]) == alone[::-1]
     for batch in (1, 3):
-        assert make_llm(f"transformers/{folder};device=cpu;batch={batch}").complete(mixed()) == alone
+        assert make_llm(f"transformers/{folder}?device=cpu&batch={batch}").complete(mixed()) == alone
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_in_16_bits_requests_share_a_pass_too(folder: Path, dtype: str) -> None:
-    llm: Any = make_llm(f"transformers/{folder};device=cpu;dtype={dtype}")
+    llm: Any = make_llm(f"transformers/{folder}?device=cpu&dtype={dtype}")
     assert llm._batch == 8
     assert llm.fingerprint.endswith(f"-{dtype}")
     assert llm.complete(mixed()) == llm.complete(mixed())
@@ -87,7 +87,7 @@ def test_a_model_that_padding_changes_gets_one_request_at_a_time(folder: Path, m
     monkeypatch.setattr(
         LlamaModel, "forward", lambda self, *args, **kwargs: forward(self, *args, **{**kwargs, "attention_mask": None})
     )
-    llm: Any = make_llm(f"transformers/{folder};device=cpu;revision=blind-to-padding")
+    llm: Any = make_llm(f"transformers/{folder}?device=cpu&revision=blind-to-padding")
     assert llm._batch == 1
 
 
@@ -99,19 +99,19 @@ THINKS = (
 
 def test_a_template_that_opens_the_thinking_is_seen_and_its_settings_reach_it(tmp_path: Path) -> None:
     folder = tiny.llama(tmp_path, template=THINKS)
-    thinking = said(make_llm(f"transformers/{folder};device=cpu"), ask("Hi", top_logprobs=4))
+    thinking = said(make_llm(f"transformers/{folder}?device=cpu"), ask("Hi", top_logprobs=4))
     assert thinking.text.startswith("<think>")
     assert thinking.first == {}, "it never got to an answer"
-    quiet = make_llm(f'transformers/{folder};device=cpu;chat_template_kwargs={{"enable_thinking": false}}')
+    quiet = make_llm(f'transformers/{folder}?device=cpu&chat_template_kwargs={{"enable_thinking": false}}')
     answer = said(quiet, ask("Hi", top_logprobs=4))
     assert answer.first
     assert "<think>" not in answer.text
-    assert quiet.fingerprint != make_llm(f"transformers/{folder};device=cpu").fingerprint
+    assert quiet.fingerprint != make_llm(f"transformers/{folder}?device=cpu").fingerprint
 
 
 def test_log_probabilities_are_those_after_the_thinking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model is made to write a thought, a blank line and a letter; what was likely at the letter counts."""
-    llm: Any = make_llm(f"transformers/{folder};device=cpu")
+    llm: Any = make_llm(f"transformers/{folder}?device=cpu")
     script = llm._tokenizer("<think>A or B?</think>\n\nB", add_special_tokens=False)["input_ids"]
     seen: list[int] = []
     monkeypatch.setattr(llm, "_top_logprobs", lambda _, __: seen.append(1) or {"B": -float(len(seen))})
@@ -187,7 +187,7 @@ def test_every_end_token_of_the_repository_ends_a_reply(tmp_path: Path, folder: 
     ending = make_llm(f"transformers/{tiny.llama(tmp_path, eos_token_id=[2, likeliest])}")
     for _ in range(2):
         assert said(ending, ask("Hi")) == Completion(text="", prompt_tokens=ids.shape[1], completion_tokens=1)
-        ending = make_llm(f"transformers/{tmp_path};batch=2")  # the same weights again, loaded once
+        ending = make_llm(f"transformers/{tmp_path}?batch=2")  # the same weights again, loaded once
 
 
 def test_what_a_repository_suggests_about_sampling_is_not_used(tmp_path: Path, llm: LLM) -> None:
@@ -271,12 +271,12 @@ def test_an_adapter_changes_what_is_said_and_who_says_it(tmp_path: Path, folder:
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "o_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
     torch.manual_seed(1)
     peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config).save_pretrained(tmp_path)
-    adapted = make_llm(f"transformers/{folder};adapter={tmp_path}")
+    adapted = make_llm(f"transformers/{folder}?adapter={tmp_path}")
     assert adapted.fingerprint != llm.fingerprint
     assert said(adapted, ask("Hi", top_logprobs=5)).first != said(llm, ask("Hi", top_logprobs=5)).first
     (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
     with pytest.raises(BadInput, match=r"has no adapter_model\.safetensors"):
-        make_llm(f"transformers/{folder};adapter={tmp_path};dtype=fp32")
+        make_llm(f"transformers/{folder}?adapter={tmp_path}&dtype=fp32")
 
 
 def test_weights_that_could_run_code_are_refused(tmp_path: Path, folder: Path) -> None:
@@ -291,20 +291,20 @@ def test_weights_that_could_run_code_are_refused(tmp_path: Path, folder: Path) -
 
 def test_bad_settings_are_told_before_anything_is_loaded(folder: Path) -> None:
     with pytest.raises(BadSpec, match="batch='0': Input should be greater than or equal to 1"):
-        make_llm(f"transformers/{folder};batch=0")
+        make_llm(f"transformers/{folder}?batch=0")
     with pytest.raises(BadSpec, match="fp32"):
-        make_llm(f"transformers/{folder};dtype=float8")
+        make_llm(f"transformers/{folder}?dtype=float8")
     with pytest.raises(BadInput, match="cannot load"):
         make_llm("transformers//no/such/folder")
     if not torch.cuda.is_available():
         with pytest.raises(BadInput, match="there is no GPU here"):
-            make_llm(f"transformers/{folder};device=cuda")
+            make_llm(f"transformers/{folder}?device=cuda")
 
 
 def test_without_the_extra_it_says_which(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtra, match=r"\[torch\]"):
-        make_llm(f"transformers/{folder};revision=other")
+        make_llm(f"transformers/{folder}?revision=other")
 
 
 def test_a_converted_gguf_says_the_same_in_both_back_ends(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_a_converted_gguf_says_the_same_in_both_back_ends(tmp_path: Path) -> Non
     convert(path, tmp_path / "converted")
     request = ask("hi there", top_logprobs=5, max_tokens=1)
     ours = said(make_llm(f"transformers/{tmp_path / 'converted'}"), request)
-    theirs = said(make_llm(f"llamacpp/{path};threads=1;context=256"), request)
+    theirs = said(make_llm(f"llamacpp/{path}?threads=1&context=256"), request)
     assert ours.prompt_tokens == theirs.prompt_tokens
     assert list(ours.first.values()) == pytest.approx(list(theirs.first.values()), abs=0.02)
 
@@ -322,8 +322,8 @@ def test_a_converted_gguf_says_the_same_in_both_back_ends(tmp_path: Path) -> Non
 @pytest.mark.skipif(here("smollm2") != "yes", reason="needs SmolLM2: prb models pull smollm2")
 def test_smollm2_reads_the_same_tokens_in_both_back_ends() -> None:
     pytest.importorskip("xllamacpp", reason="needs the llamacpp extra")
-    ours = make_llm("transformers/smollm2;device=cpu")
-    theirs = make_llm("llamacpp/smollm2;threads=1;context=512")
+    ours = make_llm("transformers/smollm2?device=cpu")
+    theirs = make_llm("llamacpp/smollm2?threads=1&context=512")
     texts = ["a  1\n\n 2   3\t4 x", "It's 12½ ٣ café 你好 😀", "x=1;\r\n\r\n  y = 22"]
     for text in texts:
         request = ask(text, top_logprobs=5, max_tokens=1)

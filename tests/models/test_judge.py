@@ -451,7 +451,7 @@ def test_asking_nothing_asks_nothing() -> None:
 def smollm2() -> LLM:
     """A real language model for the plumbing alone: with 135 million parameters it is no judge."""
     try:
-        return make_llm("llamacpp/smollm2;threads=1")
+        return make_llm("llamacpp/smollm2?threads=1")
     except (PrbError, ImportError, OSError) as error:
         pytest.skip(f"llamacpp/smollm2 cannot be had here: {error}")
 

@@ -143,7 +143,7 @@ def test_a_file_that_is_not_there_or_of_no_known_format_is_refused(tmp_path: Pat
 def test_noise_needs_a_model_that_can_score_new_answers(write_jsonl: Write) -> None:
     path = write_jsonl([{"pair": "r1", "verdict": "tie"}])
     with pytest.raises(BadInput, match="holds recorded scores; noise needs a model that can score new answers"):
-        MODELS.make(f"noisy?model=scores%3Fpath={path}")
+        MODELS.make(f"noisy?model=(scores?path={path})")
 
 
 def test_the_embedded_reader_knows_the_rows_of_mirror_and_says_where_it_has_none() -> None:

@@ -35,7 +35,7 @@ def test_any_function_is_a_comparer() -> None:
 
 
 def test_the_scripted_model_says_one_reward_or_one_failure() -> None:
-    fixed, failing = MODELS.make("scripted?reward=1.5"), MODELS.make("scripted?fail=out%20of%20order")
+    fixed, failing = MODELS.make("scripted?reward=1.5"), MODELS.make("scripted?fail=out of order")
     assert isinstance(fixed, Scorer)
     assert isinstance(failing, Scorer)
     assert fixed.score([Ask(QUERY, "a")]) == [1.5]
@@ -134,7 +134,7 @@ def test_failures_stay_failures_and_no_noise_changes_nothing() -> None:
 
 
 def test_a_spec_holds_another_spec_with_its_own_options() -> None:
-    model = MODELS.make("noisy?model=random%3Fseed%3D7&sd=0.5&seed=3")
+    model = MODELS.make("noisy?model=(random?seed=7)&sd=0.5&seed=3")
     assert isinstance(model, Scorer)
     assert model.fingerprint == "noisy-0.5-3-random-7"
 

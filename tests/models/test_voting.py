@@ -79,7 +79,7 @@ def test_scorers_and_judges_sit_on_one_panel() -> None:
 
 
 def test_a_panel_is_named_by_a_spec() -> None:
-    panel = MODELS.make("panel?models=length|noisy%3Fmodel=length%26sd=0.1|scripted-judge%3Fsays=tie")
+    panel = MODELS.make("panel?models=length|(noisy?model=length&sd=0.1)|(scripted-judge?says=tie)")
     assert panel.fingerprint.count("+") == 2
     for refused in ("length", "length|reader"):
         with pytest.raises(BadSpec, match="two or more models that can judge new answers"):

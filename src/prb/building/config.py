@@ -141,7 +141,7 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     input: Name
     """Records: a .jsonl or .parquet file, a folder of them, or lampqa:FOLDER with LaMP-QA files as published."""
     llm: Name
-    """LLM for every role, e.g. `openai/gpt-5;usd_in=1.25;usd_out=10`."""
+    """LLM for every role, e.g. `openai/gpt-5?usd_in=1.25&usd_out=10`."""
     out: Place = field()
     """Folder of the build; the same command resumes it."""
     write_llm: Name | None = None

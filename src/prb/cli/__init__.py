@@ -10,29 +10,83 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prb.config import Settings
 
 INTERRUPTED = 130
 RESUME = "interrupted; run the same command again to resume"
-VERBS = {
-    "evaluate": "score reward models on a personalized benchmark (the main job)",
-    "merge": "merge the shards of `prb evaluate --shard` into one run",
-    "compare": "compare two runs, paired",
-    "report": "write a static site from runs: leaderboard, models, pairs, downstream",
-    "leaderboard": "check many submissions and write one site from them",
-    "export": "write a run for the hub, every_eval_ever, inspect, CSV or Parquet",
-    "build": "build a benchmark from users' records",
-    "data": "check | show | stats | convert | push a dataset",
-    "train": "train a personalization-aware reward model",
-    "models": "list | pull reward models and weights",
-    "bon": "best-of-N: what a reward model picks, graded against the rubric",
-    "ppo": "train a policy against a reward model and grade its answers",
-    "correlate": "does a benchmark predict downstream results?",
-    "serve": "serve a reward model over HTTP",
-    "study": "human evaluation: new | serve | export | agree | demo",
-    "audit": "measure how much of a benchmark needs the user",
-    "grade": "grade answers against the rubric, validate a grader",
-    "cache": "stats | clear cached model outputs",
+GROUPS = {
+    "measure": {
+        "evaluate": "score reward models on a personalized benchmark (the main job); --require is a gate for CI",
+        "compare": "is one model better than another for these users? two runs, pair by pair",
+        "audit": "can a benchmark be solved without knowing the user?",
+        "grade": "grade answers against users' rubrics; how good is a grader?",
+        "merge": "one run from the shards of `prb evaluate --shard`",
+    },
+    "understand": {
+        "report": "a static site from runs: leaderboard, models, users served badly, pairs, downstream",
+        "bon": "does best-of-N gain? what a reward model picks, graded against the rubric",
+        "correlate": "does a benchmark predict what happens downstream?",
+    },
+    "build": {
+        "build": "build a benchmark from users' records",
+        "data": "list, check, show, convert and publish datasets",
+        "study": "let people confirm pairs, or give preferences of their own, in the browser",
+    },
+    "train": {
+        "train": "train a reward model that knows whose preference it judges",
+        "ppo": "train a policy against a reward model and grade its answers",
+    },
+    "use": {
+        "serve": "serve a reward model over HTTP",
+        "models": "list reward models and their options; pull weights",
+        "cache": "what models replied before: how much, and how to forget it",
+        "completion": "complete commands and flags in bash, zsh or fish",
+    },
+    "share": {
+        "leaderboard": "check many submissions and write one site from them",
+        "export": "write a run for the hub, every_eval_ever, inspect, CSV or Parquet",
+    },
 }
+"""Verbs by what one wants."""
+VERBS = {verb: what for verbs in GROUPS.values() for verb, what in verbs.items()}
+SETTINGS = {
+    "evaluate": "prb.evaluation.config.EvaluateConfig",
+    "compare": "prb.evaluation.compare.CompareConfig",
+    "audit": "prb.evaluation.audit.AuditConfig",
+    "grade": "prb.grading.GradeConfig",
+    "merge": "prb.evaluation.merge.MergeConfig",
+    "report": "prb.reporting.site.ReportConfig",
+    "bon": "prb.downstream.bon.BonConfig",
+    "correlate": "prb.downstream.correlate.CorrelateConfig",
+    "build": "prb.building.config.BuildConfig",
+    "data list": "prb.cli.data.ListConfig",
+    "data check": "prb.cli.data.CheckConfig",
+    "data show": "prb.cli.data.ShowConfig",
+    "data stats": "prb.cli.data.StatsConfig",
+    "data convert": "prb.cli.data.ConvertConfig",
+    "data push": "prb.cli.data.PushConfig",
+    "study new": "prb.study.config.NewConfig",
+    "study serve": "prb.study.config.ServeConfig",
+    "study export": "prb.study.config.ExportConfig",
+    "study agree": "prb.study.config.AgreeConfig",
+    "study demo": "prb.study.config.DemoConfig",
+    "train": "prb.training.config.TrainConfig",
+    "ppo": "prb.downstream.ppo.PpoConfig",
+    "serve": "prb.serving.server.ServeConfig",
+    "models list": "prb.cli.models.ListConfig",
+    "models pull": "prb.cli.models.PullConfig",
+    "cache stats": "prb.cli.models.StatsConfig",
+    "cache clear": "prb.cli.models.ClearConfig",
+    "completion": "prb.cli.completion.CompletionConfig",
+    "leaderboard": "prb.reporting.submissions.LeaderboardConfig",
+    "export": "prb.reporting.formats.ExportConfig",
+}
+"""The settings of every command. What it does with them is the function of its name, such as `data_check`, in the file
+of its verb or in `verbs.py`."""
+FILES = {"data": "data", "study": "study", "models": "models", "cache": "models", "completion": "completion"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -90,7 +144,7 @@ def run(args: list[str]) -> int:
 def _dispatch(args: list[str]) -> None:
     if "--quiet" in args:  # also before the verb
         args = [*(word for word in args if word != "--quiet"), "--quiet"]
-    if not args or args[0] in ("-h", "--help", "--quiet"):
+    if not args or args[0] in ("-h", "--help", "--help-all", "--quiet"):
         print(usage())
     elif args[0] == "--version":
         from prb import __version__
@@ -101,14 +155,82 @@ def _dispatch(args: list[str]) -> None:
 
         raise unknown("verb", args[0], VERBS, hint="`prb --help` lists them")
     else:
-        import_module(f"prb.cli.{args[0]}").command(args[1:])
+        _command(args[0], args[1:])
+
+
+def _command(name: str, args: list[str]) -> None:
+    verb, asks_help = name, not args or args[0] in ("-h", "--help", "--help-all")
+    if commands := commands_of(verb):
+        from prb.errors import BadInput, unknown
+
+        if not args:
+            raise BadInput(f"prb {verb} needs one of: {', '.join(commands)}")
+        if asks_help:
+            print(usage_of(verb))
+            return
+        if args[0] not in commands:
+            raise unknown(f"command of prb {verb}", args[0], commands)
+        name, args = f"{verb} {args[0]}", args[1:]
+    elif name == "train" and asks_help:
+        from prb.cli.verbs import train_usage
+
+        print(train_usage())
+        return
+    from prb.cli.parse import parse
+
+    config = parse(settings_of(name, args), args, name)
+    module = import_module(f"prb.cli.{FILES.get(verb, 'verbs')}")
+    getattr(module, name.replace(" ", "_"))(config)
+
+
+def commands_of(verb: str) -> list[str]:
+    """The second words of a verb that has some."""
+    return [name.partition(" ")[2] for name in SETTINGS if name.startswith(f"{verb} ")]
+
+
+def settings_of(name: str, args: Sequence[str] = ()) -> type[Settings]:
+    """The settings of a command; two verbs have more than one kind."""
+    module, _, cls = SETTINGS[name].rpartition(".")
+    words = {word.partition("=")[0] for word in args}
+    if name == "train" and args:
+        from prb.training.config import config_of
+
+        return config_of(args[0])
+    if name == "grade" and "--license" in words and not words & {"--answers", "--validate"}:
+        from prb.grading.license import LicenseConfig
+
+        return LicenseConfig
+    found: type[Settings] = getattr(import_module(module), cls)
+    return found
 
 
 def usage() -> str:
-    width = max(map(len, VERBS))
-    verbs = "\n".join(f"  {verb:<{width}}  {what}" for verb, what in VERBS.items())
+    groups = "\n\n".join(f"{group}\n{_listed(verbs, max(map(len, VERBS)))}" for group, verbs in GROUPS.items())
     return (
         "prb: does a reward model know whose preference it judges?\n\n"
-        f"usage: prb VERB [options]\n\n{verbs}\n\n"
-        "`prb VERB --help` explains one; `prb evaluate` without options runs the embedded benchmark."
+        f"usage: prb VERB [options]\n\n{groups}\n\n"
+        "`prb VERB --help` explains one, --help-all with all its settings; every command takes --json and --quiet.\n"
+        "`prb evaluate` without options runs the embedded benchmark."
+    )
+
+
+def usage_of(verb: str) -> str:
+    """Every command of a verb with one sentence."""
+    commands = commands_of(verb)
+    about = {name: (settings_of(f"{verb} {name}").__doc__ or "").split(". ")[0].rstrip(".") for name in commands}
+    return (
+        f"usage: prb {verb} {{{','.join(commands)}}} …\n\n{VERBS[verb]}\n\n"
+        f"{_listed(about, max(map(len, commands)))}\n\n`prb {verb} COMMAND --help` explains one."
+    )
+
+
+def _listed(rows: dict[str, str], width: int) -> str:
+    """Names and what they do, fitted to a terminal."""
+    import shutil
+    import textwrap
+
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    return "\n".join(
+        textwrap.fill(what, max(room, 40), initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4))
+        for name, what in rows.items()
     )

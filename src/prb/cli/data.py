@@ -1,14 +1,13 @@
-"""`prb data check | show | stats | convert | push`."""
+"""`prb data list | check | show | stats | convert | push`."""
 
 # ruff: noqa: T201
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from prb.cli.parse import choose, parse, print_json
+from prb.cli.parse import print_json
 from prb.config import Condition, Name, Place, Positional, PositionalOrFlag, Settings, config
 from prb.summary import needs_donors
 from prb.types import visible
@@ -17,6 +16,11 @@ if TYPE_CHECKING:
     from prb.types import Pair
 
 Dataset = PositionalOrFlag[Name]
+
+
+@config
+class ListConfig(Settings):
+    """Every dataset that has a name, with its options."""
 
 
 @config
@@ -77,13 +81,16 @@ class PushConfig(Settings):
     """A new repository on the hub can be seen by its owner only; --no-private publishes it."""
 
 
-def command(args: Sequence[str]) -> None:
-    commands = {"check": check_data, "show": show_row, "stats": show_stats, "convert": convert_data, "push": push_data}
-    choose("data", args, commands)
+def data_list(config: ListConfig) -> None:
+    from prb.data.source import DATASETS
+    from prb.reporting.format import show
+    from prb.reporting.results import datasets_table
+
+    rows = [{"name": n, "options": DATASETS.options(n), "what": DATASETS.summary(n)} for n in DATASETS]
+    print_json(rows) if config.json else show(datasets_table(rows))
 
 
-def check_data(args: Sequence[str]) -> None:
-    config = parse(CheckConfig, args, "data check")
+def data_check(config: CheckConfig) -> None:
     from prb.data.check import check
     from prb.data.source import open_source
     from prb.errors import BadData, by_kind
@@ -103,8 +110,7 @@ def check_data(args: Sequence[str]) -> None:
         raise BadData(config.dataset, counted, shown=0)
 
 
-def show_stats(args: Sequence[str]) -> None:
-    config = parse(StatsConfig, args, "data stats")
+def data_stats(config: StatsConfig) -> None:
     from prb.data.check import describe
     from prb.reporting.format import show
     from prb.reporting.results import stats_table
@@ -113,8 +119,7 @@ def show_stats(args: Sequence[str]) -> None:
     print_json(figures) if config.json else show(stats_table(figures, config.dataset))
 
 
-def show_row(args: Sequence[str]) -> None:
-    config = parse(ShowConfig, args, "data show")
+def data_show(config: ShowConfig) -> None:
     from prb.data.schema import prepared, row_problems, to_pair
     from prb.data.source import find_row
     from prb.errors import BadInput
@@ -159,17 +164,18 @@ def _prompt(spec: str, pair: Pair, condition: Condition) -> str:
     return render(built.query)
 
 
-def convert_data(args: Sequence[str]) -> None:
-    config = parse(ConvertConfig, args, "data convert")
+def data_convert(config: ConvertConfig) -> None:
     from prb.data.convert import convert
     from prb.data.source import open_source
 
     count = convert(open_source(config.dataset), config.target)
-    print(f"{count} rows written to {config.target}")
+    if config.json:
+        print_json({"rows": count, "path": str(config.target)})
+    else:
+        print(f"{count} rows written to {config.target}")
 
 
-def push_data(args: Sequence[str]) -> None:
-    config = parse(PushConfig, args, "data push")
+def data_push(config: PushConfig) -> None:
     from prb.data.publish import push
     from prb.progress import watch
 
@@ -182,4 +188,4 @@ def push_data(args: Sequence[str]) -> None:
             private=config.private,
             progress=progress,
         )
-    print(f"dataset: {place}")
+    print_json({"dataset": str(place)}) if config.json else print(f"dataset: {place}")

@@ -1,18 +1,19 @@
-"""`prb models list | pull`."""
+"""`prb models list | pull` and `prb cache stats | clear`."""
 
 # ruff: noqa: T201
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from prb.cli.parse import choose, parse, print_json
+from prb.cli.parse import print_json
 from prb.config import Positional, Settings, config
 
 
 @config
 class ListConfig(Settings):
-    """Every reward model by name with its options, the weights that can be pulled, and known checkpoints."""
+    """Every reward model by name, weights that can be pulled and known checkpoints; of one model all its options."""
+
+    name: Positional[str | None] = None
+    """A model such as `judge`: its options with their defaults, styles and backends."""
 
 
 @config
@@ -23,18 +24,29 @@ class PullConfig(Settings):
     """Which weights, e.g. minilm or smollm2."""
 
 
-def command(args: Sequence[str]) -> None:
-    choose("models", args, {"list": list_models, "pull": pull_weights})
+@config
+class StatsConfig(Settings):
+    """Show what the cache of model outputs holds, by model."""
 
 
-def list_models(args: Sequence[str]) -> None:
-    config = parse(ListConfig, args, "models list")
+@config
+class ClearConfig(Settings):
+    """Delete cached model outputs."""
+
+    model: str | None = None
+    """Only of this model, as `prb cache stats` names it."""
+
+
+def models_list(config: ListConfig) -> None:
     from prb.models import MODELS
     from prb.models.classifier import CATALOGUE
     from prb.reporting.format import show
     from prb.reporting.results import models_tables
     from prb.weights import WEIGHTS, here
 
+    if config.name is not None:
+        model_details(config.name, json=config.json)
+        return
     models = [{"name": n, "options": MODELS.options(n), "what": MODELS.summary(n)} for n in MODELS]
     weights = [
         {"name": n, "what": w.what, "size_mb": w.size_mb, "licence": w.license, "present": here(n) != "no"}
@@ -49,11 +61,58 @@ def list_models(args: Sequence[str]) -> None:
         show(*models_tables(models, weights, checkpoints))
 
 
-def pull_weights(args: Sequence[str]) -> None:
-    config = parse(PullConfig, args, "models pull")
+def model_details(name: str, *, json: bool) -> None:
+    """The options of one model; of a judge also its styles and the LLMs that it can ask."""
+    from prb.llm import LLMS
+    from prb.models import MODELS
+    from prb.models.judge import STYLES
+    from prb.reporting.format import Table, show
+
+    options = dict(option.partition("=")[::2] for option in MODELS.options(name))
+    required = [option for option in MODELS.options(name) if "=" not in option]
+    about = {"name": name, "what": MODELS.about(name), "options": options, "required": required}
+    if "style" in options:
+        about["styles"] = {style: declared.kind for style, declared in STYLES.items()}
+    if "llm" in options:
+        about["llms"] = {llm: {"options": LLMS.options(llm), "what": LLMS.summary(llm)} for llm in LLMS}
+    if json:
+        print_json(about)
+        return
+    rows = [(key, "required" if key in required else value or "–") for key, value in options.items()]
+    tables = [Table(f"{name}?option=value&…", ("option", "default"), tuple(rows), (MODELS.about(name),))]
+    if "style" in options:
+        styles = tuple((style, declared.kind, declared.reminder) for style, declared in STYLES.items())
+        tables.append(Table("style=…", ("style", "kind", "what it asks for"), styles))
+    if "llm" in options:
+        llms = tuple((f"{llm}/NAME", " ".join(LLMS.options(llm)[1:]) or "–", LLMS.summary(llm)) for llm in LLMS)
+        tables.append(Table("llm=BACKEND/NAME", ("backend", "options", "description"), llms))
+    show(*tables)
+
+
+def models_pull(config: PullConfig) -> None:
     from prb.progress import watch
     from prb.weights import pull
 
-    with watch() as progress:
+    with watch(config.quiet) as progress:
         folder = pull(config.name, progress)
-    print(folder)
+    print_json({"path": str(folder)}) if config.json else print(folder)
+
+
+def cache_stats(config: StatsConfig) -> None:
+    from prb.cache import Cache
+    from prb.reporting.format import show
+    from prb.reporting.results import cache_table
+
+    cache = Cache()
+    entries, size = cache.stats(), cache.path.stat().st_size
+    if config.json:
+        print_json({"path": str(cache.path), "bytes": size, "entries": entries})
+    else:
+        show(cache_table(cache.path, size, entries))
+
+
+def cache_clear(config: ClearConfig) -> None:
+    from prb.cache import Cache
+
+    removed = Cache().clear(config.model)
+    print_json({"removed": removed}) if config.json else print(f"{removed:,} entries removed")

@@ -3,16 +3,13 @@
 Values stay text here; the config class converts and checks them, as it does for Python and for files.
 """
 
-# ruff: noqa: T201
-
 from __future__ import annotations
 
 import argparse
 import difflib
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
@@ -20,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Un
 from pydantic.fields import FieldInfo
 
 from prb.config import Flag, OneOf, Settings, read_config
-from prb.errors import BadInput, ResultFailed, unknown
+from prb.errors import BadInput
 from prb.registry import names_code
 
 if TYPE_CHECKING:
-    from prb.reporting.results import Run
+    pass
 
 C = TypeVar("C", bound=Settings)
 R = TypeVar("R")
@@ -35,12 +32,31 @@ Argument = tuple[list[str], dict[str, Any]]
 
 def parse(config: type[C], args: Sequence[str], command: str) -> C:
     """The config that a command line describes; `--config FILE` supplies what no flag does."""
-    everything = "--help-all" in args
-    parser = Parser(f"prb {command}", config.__doc__ or "")
+    parser = parser_of(config, command, everything="--help-all" in args)
+    either = [name for name, field in fields_of(config).items() if _flag(field).either]
+    values = vars(parser.parse_intermixed_args(_positional_first(args, either)))
+    given = {name: None if value is NOTHING else value for name, value in values.items() if value is not None}
+    path = given.pop("config", None) if config.from_file else None
+    saved = read_config(path, config) if path else {}
+    for name, value in saved.items():
+        for text in value if isinstance(value, (list, tuple)) else (value,):
+            if name not in given and isinstance(text, str) and names_code(text):
+                flag = f"--{name.replace('_', '-')}"
+                raise BadInput(f"{path} names code, {text!r}; if you trust it, give it yourself: {flag} {text!r}")
+    return config(**{**saved, **given})
+
+
+def fields_of(config: type[Settings]) -> dict[str, FieldInfo]:
     fields: dict[str, FieldInfo] = config.__pydantic_fields__  # type: ignore[attr-defined]
+    return fields
+
+
+def parser_of(config: type[Settings], command: str, *, everything: bool) -> Parser:
+    """One flag per field, grouped by the class that declares it; `everything` shows those that few people need."""
+    parser = Parser(f"prb {command}", config.__doc__ or "")
     groups: dict[type, tuple[str, list[Argument]]] = {}
     hidden = 0
-    for name, field in fields.items():
+    for name, field in fields_of(config).items():
         home = next(cls for cls in config.__mro__ if name in vars(cls).get("__annotations__", {}))
         title = "options" if home is config else (home.__doc__ or "").rstrip(".").lower()
         described = home.__pydantic_fields__[name].description or ""  # type: ignore[attr-defined]
@@ -57,17 +73,7 @@ def parse(config: type[C], args: Sequence[str], command: str) -> C:
         hidden += not everything
         parser.add_group("settings", [(["--config"], source)])
     parser.end(hidden)
-    either = [name for name, field in fields.items() if _flag(field).either]
-    values = vars(parser.parse_intermixed_args(_positional_first(args, either)))
-    given = {name: None if value is NOTHING else value for name, value in values.items() if value is not None}
-    path = given.pop("config", None) if config.from_file else None
-    saved = read_config(path, config) if path else {}
-    for name, value in saved.items():
-        for text in value if isinstance(value, (list, tuple)) else (value,):
-            if name not in given and isinstance(text, str) and names_code(text):
-                flag = f"--{name.replace('_', '-')}"
-                raise BadInput(f"{path} names code, {text!r}; if you trust it, give it yourself: {flag} {text!r}")
-    return config(**{**saved, **given})
+    return parser
 
 
 def _positional_first(args: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -201,6 +207,10 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", "--help-all", action="help", help=argparse.SUPPRESS)
         self.epilog = f"{more}Every command takes --json (the result as JSON) and --quiet (no progress)."
 
+    @property
+    def actions(self) -> list[argparse.Action]:
+        return [action for action in self._actions if action.help != argparse.SUPPRESS]
+
     def format_help(self) -> str:
         return f"usage: {' '.join([self.prog, *self._positionals_shown])} [options]\n\n{super().format_help().lstrip()}"
 
@@ -211,44 +221,6 @@ class Parser(argparse.ArgumentParser):
             hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists them"
             raise BadInput(f"there is no flag {words[0]}; {hint}")
         raise BadInput(f"{message}; see `{self.prog} --help`")
-
-
-def choose(verb: str, args: Sequence[str], commands: Mapping[str, Callable[[Sequence[str]], None]]) -> None:
-    """`prb VERB COMMAND …`."""
-    if not args:
-        raise BadInput(f"prb {verb} needs one of: {', '.join(commands)}")
-    if args[0] in ("-h", "--help"):
-        print(f"usage: prb {verb} {{{','.join(commands)}}} …   (each has its own --help)")
-        return
-    if args[0] not in commands:
-        raise unknown(f"command of prb {verb}", args[0], commands)
-    commands[args[0]](args[1:])
-
-
-def finished(verb: Callable[[], R]) -> tuple[R, ResultFailed | None]:
-    """The result of a verb, and why it does not pass: a finished result is shown before the command fails.
-
-    What models and other plug-ins print goes to stderr: stdout is for the result.
-    """
-    try:
-        with redirect_stdout(sys.stderr):
-            return verb(), None
-    except ResultFailed as failed:
-        return failed.result, failed
-
-
-def print_run(verb: Callable[[], Run], footer: Callable[[Run], str], *, json: bool) -> None:
-    """Run a verb and print the summary as JSON, or tables and a footer."""
-    from prb.reporting.format import show
-
-    result, failed = finished(verb)
-    if json:
-        print_json(result.summary)
-    else:
-        show(*result.tables())
-        print(footer(result))
-    if failed:
-        raise failed
 
 
 def print_json(value: Any) -> None:

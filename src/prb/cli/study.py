@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import wraps
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from prb.cli.parse import choose, parse, print_json
+from prb.cli.parse import print_json
+from prb.errors import MissingExtra
 from prb.study.config import DEFAULT_PORT, AgreeConfig, DemoConfig, ExportConfig, NewConfig, ServeConfig
 
 if TYPE_CHECKING:
@@ -17,28 +19,24 @@ if TYPE_CHECKING:
 
 NEEDED = ("sqlalchemy", "alembic", "fastapi", "uvicorn", "argon2", "itsdangerous")
 """What the extra `study` installs."""
+C = TypeVar("C")
 
 
-def command(args: Sequence[str]) -> None:
-    from prb.errors import MissingExtra
+def needs_extra(command: Callable[[C], None]) -> Callable[[C], None]:
+    @wraps(command)
+    def run(config: C) -> None:
+        try:
+            command(config)
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] not in NEEDED:
+                raise
+            raise MissingExtra("prb study", "study") from None
 
-    try:
-        choose("study", args, {"new": new, "serve": serve, "export": export, "agree": agree, "demo": demo})
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in (
-            "sqlalchemy",
-            "alembic",
-            "fastapi",
-            "uvicorn",
-            "argon2",
-            "itsdangerous",
-        ):
-            raise
-        raise MissingExtra("prb study", "study") from None
+    return run
 
 
-def new(args: Sequence[str]) -> None:
-    config = parse(NewConfig, args, "study new")
+@needs_extra
+def study_new(config: NewConfig) -> None:
     from prb.study.design import PASSWORD_VARIABLE, new_study
 
     study = new_study(config)
@@ -62,8 +60,8 @@ def serve_options(url: str) -> str:
     return f" --url {url}"
 
 
-def serve(args: Sequence[str]) -> None:
-    config = parse(ServeConfig, args, "study serve")
+@needs_extra
+def study_serve(config: ServeConfig) -> None:
     from prb.study.app import serve as run
 
     def ready(server: Ready) -> None:
@@ -78,8 +76,8 @@ def serve(args: Sequence[str]) -> None:
         print("stopped; everything that was saved is kept")
 
 
-def export(args: Sequence[str]) -> None:
-    config = parse(ExportConfig, args, "study export")
+@needs_extra
+def study_export(config: ExportConfig) -> None:
     from prb.study.judgments import export as write
 
     counts = write(config)
@@ -89,8 +87,8 @@ def export(args: Sequence[str]) -> None:
         print(f"{config.out}: " + ", ".join(f"{n} rows in {name}" for name, n in counts.items()))
 
 
-def agree(args: Sequence[str]) -> None:
-    config = parse(AgreeConfig, args, "study agree")
+@needs_extra
+def study_agree(config: AgreeConfig) -> None:
     from prb.study.agreement import agree as run
     from prb.study.agreement import verdict
 
@@ -103,8 +101,8 @@ def agree(args: Sequence[str]) -> None:
     run(config, show=show)
 
 
-def demo(args: Sequence[str]) -> None:
-    config = parse(DemoConfig, args, "study demo")
+@needs_extra
+def study_demo(config: DemoConfig) -> None:
     from prb.study.app import run_demo
 
     def ready(server: DemoReady) -> None:

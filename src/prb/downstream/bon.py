@@ -124,7 +124,7 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
         }
 
     policy: Name | None = None
-    """LLM that answers: `llamacpp/smollm2`, `transformers/FOLDER`, `openai/NAME;base_url=…`."""
+    """LLM that answers: `llamacpp/smollm2`, `transformers/FOLDER`, `openai/NAME?base_url=…`."""
     candidates: Name | None = None
     """Instead of a policy: answers made elsewhere, JSONL with `pair` or `question`, and `answers`; or `mirror`."""
     model: Repeated[Name] = ()
@@ -185,7 +185,8 @@ def best_of_n(
         "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
         "planner": planner.fingerprint,
     }
-    folder = config.folder(f"bon-{pool.fingerprint[:8] + '-' if pool else ''}{Path(config.dataset).name}")
+    answers = pool.fingerprint if pool else ""
+    folder = config.folder(f"bon-{Path(config.dataset).name}", dataset.fingerprint, answers)
     with (
         open_executor(config.engine) as executor,
         RunFolder(folder, identity, fresh=config.fresh) as run,

@@ -179,10 +179,9 @@ def audit(
     if config.ceiling not in (models or {}):
         MODELS.check(Spec.parse(config.ceiling))
     encoder = ENCODERS.make(ENCODER)
-    default = _evaluation(config, (*FLOORS, config.ceiling), "profile").folder(Path(config.dataset).name)
-    folder = config.out or default.with_name(f"audit-{default.name}")
     progress.begin(f"checking {config.dataset}")
     dataset = load(config.dataset, split=config.split, limit=config.limit, skip_bad=config.skip_bad, donors=True)
+    folder = config.folder(f"audit-{Path(config.dataset).name}", dataset.fingerprint)
     pairs = [item for item in dataset if isinstance(item, Pair)]
     rows = RowGroups(codes(dataset.index.clusters), np.array(dataset.index.twins, dtype=np.int64))
     floors = _columns(config, folder / "floors", FLOORS, "profile", models, progress)

@@ -62,7 +62,7 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     """Score reward models on a personalized benchmark. Without arguments: the embedded benchmark and models."""
 
     verb: ClassVar[str] = "evaluate"
-    presentation: ClassVar[frozenset[str]] = frozenset({"require", "full"})
+    presentation: ClassVar[frozenset[str]] = frozenset({"require", "full", "batch"})
 
     dataset: PositionalOrFlag[Name] = "mirror"
     """A name, a file, a folder, or hub:owner/name."""

@@ -68,7 +68,7 @@ def merge(config: MergeConfig, progress: Progress = SILENT) -> Finished:
     if stored["prb"] != __version__:
         raise RunConflict(f"{parts[0].folder} was made by prb {stored['prb']}, and this is prb {__version__}")
     about = identity(settings, dataset, stored["planner"])
-    folder = config.out or settings.folder(Path(settings.dataset).name)
+    folder = config.out or settings.folder(Path(settings.dataset).name, dataset.fingerprint)
     if folder.resolve() in [part.folder.resolve() for part in parts]:
         raise BadInput(f"{folder} is one of the shards; choose another --out")
     with RunFolder(folder, about) as run:

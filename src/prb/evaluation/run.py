@@ -68,7 +68,7 @@ def evaluate(
     for note in dataset.notes:
         progress.note(note)
     job = Job(config, dataset, planner, models, listeners, progress)
-    folder = config.folder(Path(config.dataset).name)
+    folder = config.folder(Path(config.dataset).name, dataset.fingerprint)
     while True:
         try:
             return job.run(folder)
@@ -108,6 +108,23 @@ def identity(config: EvaluateConfig, dataset: Dataset, planner: str) -> dict[str
     return {"prb": __version__, "evaluate": config.saved(), "dataset": about, "planner": planner}
 
 
+def _all(new: Sequence[str], old: Sequence[str]) -> bool:
+    return set(new) >= set(old)
+
+
+def _longer(new: int | None, old: int | None) -> bool:
+    return new is None or (old is not None and new >= old)
+
+
+EXTENDABLE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "evaluate.model": _all,
+    "evaluate.condition": _all,
+    "evaluate.limit": _longer,
+    "dataset.rows": lambda *_: True,  # follows from the settings, of the same data
+}
+"""What a command may add to a run in `--out`: none of it changes a reply."""
+
+
 class Job:
     """One evaluation, in whichever folder."""
 
@@ -131,9 +148,11 @@ class Job:
         outcomes = Outcomes(dataset.index.ids, [(m, c) for m in config.names for c in config.condition])
         with (
             open_executor(config.engine) as executor,
-            RunFolder(folder, about, fresh=config.fresh) as run,
+            RunFolder(folder, about, fresh=config.fresh, extendable=EXTENDABLE) as run,
             open_replies(folder, self.progress, cache=config.cache) as replies,
         ):
+            if run.extended:
+                self.progress.note(f"extending {folder}: {run.extended}")
             breaker = Breaker()
             start = RunStart(verb=config.verb, folder=folder, settings=about["evaluate"], dataset=about["dataset"])
             self.hooks.tell("on_run_start", start)

@@ -72,10 +72,11 @@ def grade(
     for note in dataset.notes:
         progress.note(note)
     job = GradingJob(config, dataset)
-    out = config.folder(f"grade-{Path(config.dataset).name}")
+    identity = job.identity()
+    out = config.folder(f"grade-{Path(config.dataset).name}", dataset.fingerprint, *identity["files"].values())
     with (
         open_executor(config.engine) as executor,
-        RunFolder(out, job.identity(), fresh=config.fresh) as run,
+        RunFolder(out, identity, fresh=config.fresh) as run,
         open_replies(out, progress, cache=config.cache) as replies,
     ):
         progress.begin(f"loading {config.grader}")

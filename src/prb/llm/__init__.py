@@ -1,14 +1,15 @@
 """LLMs that write text: an API endpoint, llama.cpp, transformers, a scripted fake.
 
-A spec is `backend/model;key=value;key=value`, e.g. `openai/gpt-5`, `openai/qwen3;base_url=http://localhost:8000/v1`,
-`llamacpp/smollm2`, `scripted/Result: A`. Without `?` and `&` it fits inside a model spec:
-`judge?llm=openai/gpt-5;concurrency=32&style=pairwise`.
+A spec is `backend/model?key=value&key=value`, e.g. `openai/gpt-5`, `openai/qwen3?base_url=http://localhost:8000/v1`,
+`llamacpp/smollm2`, `scripted/Result: A`. Inside a model spec, one with options stands in parentheses:
+`judge?llm=(openai/gpt-5?concurrency=32)&style=pairwise`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import Json
 
 from prb.errors import BadSpec
-from prb.registry import Registry, Spec, parse_options
+from prb.registry import Registry, Spec
 from prb.types import Failure, Turn, writable
 from prb.work import Reply, call_key
 
@@ -103,11 +104,14 @@ def check_llm(text: str) -> None:
 
 
 def parse_llm(text: str) -> Spec:
-    head, *options = text.split(";")
-    backend, slash, model = head.partition("/")
+    spec = Spec.parse(text)
+    backend, slash, model = spec.name.partition("/")
     if not backend or not slash or not model:
-        raise BadSpec(f"{text!r} is not an llm spec such as openai/gpt-5 or llamacpp/smollm2;threads=1")
-    return Spec(backend, parse_options([f"model={model}", *options], head))
+        raise BadSpec(f"{text!r} is not an llm spec such as openai/gpt-5 or llamacpp/smollm2?threads=1")
+    if re.search(r";\w+=", text):
+        right = text.replace(";", "&") if spec.options else text.replace(";", "?", 1).replace(";", "&")
+        raise BadSpec(f"{text!r}: options of an llm are written ?key=value&key=value: {right!r}")
+    return Spec(backend, {"model": model, **spec.options})
 
 
 def options_suffix(options: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ Several requests share a forward pass, each with its own noise: a token is the l
 noise, which is a draw from the softmax at that temperature (at temperature 0, the likeliest token). So a reply depends
 on its own seed, and on its neighbors by no more than the rounding of a padded batch. A model whose logits padding
 changes by more than rounding gets one request at a time. For throughput on GPUs serve the model with vLLM and name it
-`openai/…;base_url=…`.
+`openai/…?base_url=…`.
 
 Top-p is the usual one: after temperature, the likeliest tokens until they hold this much probability together.
 """

@@ -25,6 +25,7 @@ from prb.llm import LLM, Chat, Completion, Sampling, make_llm
 from prb.llm.asking import Reader, Reply, T, ask, without_thinking
 from prb.models import MODELS
 from prb.prompts import flat, load, quote, quoted_history, quoted_question, slots, with_material
+from prb.registry import split_outside, without_parentheses
 from prb.types import (
     Ask,
     Comparer,
@@ -563,8 +564,8 @@ class Panel:
 
 @MODELS.register("panel")
 def panel(models: str) -> Comparer:
-    """Majority vote of several models: models=SPEC|SPEC|… (their ? and & written %3F and %26)."""
-    made = [MODELS.make(spec) for spec in models.split("|")]
+    """Majority vote of several models: models=SPEC|SPEC|…, each in parentheses if it has options."""
+    made = [MODELS.make(without_parentheses(spec)) for spec in split_outside(models, "|")]
     members = [member for member in made if not isinstance(member, Recorded)]
     if len(members) < 2 or len(members) < len(made):
         raise BadSpec("a panel needs two or more models that can judge new answers: models=SPEC|SPEC")

@@ -52,7 +52,7 @@ def scripted_judge(says: str = "first") -> Comparer:
 
 @MODELS.register("noisy")
 def noisy(model: str, sd: NonNegative = 0.3, seed: int = 0) -> Scorer:
-    """Constructed, for studies: another scorer (model=SPEC, its ? and & written %3F and %26) plus Gaussian noise."""
+    """Constructed, for studies: another scorer (model=SPEC, in parentheses if it has options) plus Gaussian noise."""
     return Noisy(check_scorer(model, MODELS.make(model), "noise needs"), sd, seed)
 
 

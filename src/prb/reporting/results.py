@@ -298,6 +298,11 @@ def models_tables(models: Sequence[Result], weights: Sequence[Result], known: Se
     yield Table("Checkpoints: classifier?path=NAME", ("name", "runs in", "tested on a tiny"), known_rows)
 
 
+def datasets_table(datasets: Sequence[Result]) -> Table:
+    rows = tuple((d["name"], " ".join(d["options"]) or MISSING, d["what"]) for d in datasets)
+    return Table("Datasets: name?option=value&…", ("name", "options", "description"), rows)
+
+
 def cache_table(path: Path, size: int, entries: Mapping[str, int]) -> Table:
     title = f"{path}: {sum(entries.values()):,} entries, {number(size, scale=1e-6)} MB"
     return Table(title, ("model", "entries"), tuple((model, f"{n:,}") for model, n in entries.items()))

@@ -78,7 +78,7 @@ class ShortIsGood:
 
 def config(weights: Path, data: Path, out: Path, /, **changes: Any) -> PpoConfig:
     settings: dict[str, Any] = {
-        "policy": f"transformers/{weights};batch=16",
+        "policy": f"transformers/{weights}?batch=16",
         "model": "mine",
         "dataset": str(data),
         "steps": 3,

@@ -188,7 +188,7 @@ def test_training_does_not_touch_the_copy_that_others_use(folder: Path) -> None:
     from prb.llm import make_llm
 
     request = [Request(policy_chat(QUERY), Sampling(max_tokens=8))]
-    judge = make_llm(f"transformers/{folder};device=cpu;dtype=fp32")
+    judge = make_llm(f"transformers/{folder}?device=cpu&dtype=fp32")
     before = judge.complete(request)
     own = learner(folder)
     with torch.no_grad():
@@ -220,19 +220,19 @@ def test_saved_adapters_can_be_put_on_the_base_again(folder: Path, tmp_path: Pat
                 parameter.add_(0.05)
     own.save(tmp_path / "policy")
     request = [Request(policy_chat(QUERY), Sampling(max_tokens=10))]
-    again = make_llm(f"transformers/{folder};adapter={tmp_path / 'policy'}")
+    again = make_llm(f"transformers/{folder}?adapter={tmp_path / 'policy'}")
     assert again.complete(request) == own.policy.complete(request)
 
 
 @pytest.mark.parametrize(("option", "why"), [("dtype=bf16", "32 bits"), ("device=cuda:1", "accelerate places")])
 def test_what_training_cannot_take_is_refused(folder: Path, option: str, why: str) -> None:
     with pytest.raises(BadInput, match=why):
-        learner(f"{folder};{option}")
+        learner(f"{folder}?{option}")
 
 
 def test_adapters_on_top_of_an_adapter_are_refused(folder: Path) -> None:
     with pytest.raises(BadInput, match="merge that one first"):
-        learner(f"{folder};adapter=x", lora=2)
+        learner(f"{folder}?adapter=x", lora=2)
 
 
 def test_values_stay_in_32_bits_where_the_model_computes_in_16(folder: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(
     if lora:
         pytest.importorskip("peft", reason="needs the train extra")
     follow(monkeypatch, separate_critic=not lora)  # as much state as there can be
-    changes: dict[str, Any] = {"steps": 4, "lora": lora, "policy": f"transformers/{policy};batch=2"}
+    changes: dict[str, Any] = {"steps": 4, "lora": lora, "policy": f"transformers/{policy}?batch=2"}
     whole = config(policy, data, tmp_path / "whole", **changes)
     ppo(whole, reward=scorer())
     broken = config(policy, data, tmp_path / "broken", **changes)
@@ -204,7 +204,7 @@ def test_pieces_of_a_minibatch_add_up_to_its_gradient(policy: Path, data: Path, 
         out = tmp_path / f"in{pieces}"
         # one update: later ones would see weights that already differ by rounding
         settings = {"steps": 1, "epochs": 1, "batch": 8, "minibatch": 8, "holdout": 0}
-        spec = f"transformers/{policy};batch={8 // pieces}"
+        spec = f"transformers/{policy}?batch={8 // pieces}"
         ppo(config(policy, data, out, **settings, policy=spec), reward=scorer())
         weights.append(curves(out)[0])
     assert weights[0].keys() == weights[1].keys()
@@ -319,7 +319,7 @@ def test_a_policy_far_from_its_reference_stops_the_run_early(
         ({"policy": "smollm2"}, "is not an llm spec"),
         ({"holdout": 40}, "leaves no prompt"),
         ({"split": "train"}, "has no `split` field"),
-        ({"policy": "transformers/smollm2;nonsense=1"}, "no option of llm 'transformers' named 'nonsense'"),
+        ({"policy": "transformers/smollm2?nonsense=1"}, "no option of llm 'transformers' named 'nonsense'"),
     ],
 )
 def test_a_wrong_setting_ends_before_anything_is_written(

@@ -246,5 +246,5 @@ def test_names_of_files_are_safe_and_distinct() -> None:
         "../..": "model",
         "A-b": "A-b-3",
     }
-    assert model_id("mine", "judge?llm=openai/gpt-5;base_url=http://x") == "openai/gpt-5"
+    assert model_id("mine", "judge?llm=(openai/gpt-5?base_url=http://x)") == "openai/gpt-5"
     assert model_id("short", "embedding?encoder=minilm") == "prb/short"

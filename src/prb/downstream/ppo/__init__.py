@@ -108,7 +108,7 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     paper_choices: ClassVar[Mapping[str, Any]] = {"policy": "transformers/Qwen/Qwen2.5-0.5B-Instruct"}
 
     policy: Name
-    """What is trained: `transformers/smollm2`, `transformers/FOLDER` or a hub id after the slash; `;batch=N` answers
+    """What is trained: `transformers/smollm2`, `transformers/FOLDER` or a hub id after the slash; `?batch=N` answers
     share a forward pass."""
     model: Name
     """Reward model spec, as in `prb evaluate`; it must score answers, not only compare them."""

@@ -66,7 +66,7 @@ from prb.errors import BadInput, MissingExtra, PrbError
 from prb.failures import Breaker, ask_model
 from prb.grading import GRADERS, Grader, Grades, answered, as_line
 from prb.hashing import draw
-from prb.llm import Request, Sampling
+from prb.llm import Request, Sampling, parse_llm
 from prb.models import MODELS, check_scorer, execution_of
 from prb.progress import SILENT, Progress
 from prb.prompts import policy_chat
@@ -599,7 +599,7 @@ def make_accelerator(config: PpoConfig) -> Any:
         from accelerate import Accelerator, InitProcessGroupKwargs
     except ImportError:
         raise MissingExtra("PPO", "torch") from None
-    cpu = "device=cpu" in config.policy.split(";") or not torch.cuda.is_available()
+    cpu = parse_llm(config.policy).options.get("device") == "cpu" or not torch.cuda.is_available()
     timeout = InitProcessGroupKwargs(timeout=timedelta(days=1))  # others wait while one process answers and grades
     accelerator = Accelerator(cpu=cpu, mixed_precision="no" if cpu else "bf16", kwargs_handlers=[timeout])
     if config.minibatch % accelerator.num_processes:

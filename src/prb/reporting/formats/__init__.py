@@ -208,7 +208,7 @@ def file_names(models: Sequence[str]) -> dict[str, str]:
 def model_id(name: str, spec: str) -> str:
     """`owner/name` where the spec has one, such as `classifier?path=owner/name` or `judge?llm=openai/gpt-5`."""
     for value in Spec.parse(spec).options.values():
-        text = value.partition(";")[0]
+        text = value.partition("?")[0]
         if HUB_ID.fullmatch(text) and not Path(text).exists():
             return text
     return f"prb/{file_names([name])[name]}"
