@@ -24,7 +24,7 @@ from prb.data.polls import KINDS
 from prb.errors import BadInput
 from prb.hashing import text_digest
 from prb.models.personal.features import Features, features_of
-from prb.models.personal.head import CARD, FORMAT, WEIGHTS, fingerprint_of, read_card
+from prb.models.personal.head import CARD, FORMAT, WEIGHTS, fingerprint, read_card
 from prb.models.personal.methods import METHODS, Floats, Method
 from prb.registry import Spec
 from prb.runs import draft, write_json
@@ -233,4 +233,4 @@ def load_collaborative(folder: Path) -> CollaborativeScorer:
         raise BadInput(f"{folder} cannot be read as a trained head: {error}") from None
     if not count:  # an empty table could not be indexed
         raise BadInput(f"{folder} knows no item")
-    return CollaborativeScorer(factors, items, features, method.prior, fingerprint_of(folder, WEIGHTS, CARD))
+    return CollaborativeScorer(factors, items, features, method.prior, fingerprint(folder, (WEIGHTS, CARD)))

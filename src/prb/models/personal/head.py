@@ -231,7 +231,7 @@ def _check_arrays(head: Head, codes: Floats) -> None:
         raise ValueError("its weights are not all finite")
 
 
-def fingerprint_of(folder: Path, *names: str) -> str:
+def fingerprint(folder: Path, names: Sequence[str] = (WEIGHTS, CARD, USERS)) -> str:
     """A hash of the files that a score can depend on: weights, card, and which code belongs to which user."""
     whole = hashlib.sha256()
     for name in names:
@@ -320,7 +320,7 @@ def load_personal(folder: Path) -> Personal:
             f"{features.fingerprint!r} here: use the weights it was trained on, or train it again with `prb train "
             f"{card['method']} --features '{card['features']}'`"
         )
-    return Personal(head, features, fingerprint_of(folder, WEIGHTS, CARD, USERS))
+    return Personal(head, features, fingerprint(folder))
 
 
 def infer_codes(head: Head, features: Features, histories: Sequence[Sequence[Choice]]) -> Floats:
