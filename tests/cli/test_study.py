@@ -74,8 +74,6 @@ def test_a_password_can_come_from_the_environment(
     ("words", "error"),
     [
         (("new", "--overlap", "9"), "--overlap 9 needs at least 9 annotators"),
-        (("new", "--quota", "1"), "use --limit"),
-        (("new", "--kind", "validate", "--task", "ratings"), "--kind validate needs pairs"),
         (("serve", "absent.db"), "absent.db does not exist"),
         (("export", "absent.db"), "absent.db does not exist"),
         (("agree", "absent.db", "--require", "quality"), "no requirement named 'quality'"),

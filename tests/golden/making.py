@@ -171,7 +171,7 @@ def study(prb: Shell) -> Json:
         made["collect"][f"fields of {name}"] = sorted({key for row in prb.read(f"collect/{name}") for key in row})
     # away from its export, whose digest does not fit the new names
     (prb.folder / "validate" / "judgements.jsonl").rename(prb.folder / "judgements.jsonl")
-    made["agree"] = prb.ok("study", "agree", "judgements.jsonl", "--draws", 200, "--json").json
+    made["agree"] = prb.ok("study", "agree", "judgements.jsonl", "--json").json
     return made
 
 

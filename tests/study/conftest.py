@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from prb.study.app import make_app
 from prb.study.config import NewConfig
 from prb.study.database import Database, open_study
-from prb.study.design import NewStudy, new_study
+from prb.study.design import PRACTICE, NewStudy, new_study
 from prb.study.site import Site
 from tests.conftest import make_row, make_twins
 
@@ -108,6 +108,10 @@ class Person:
         self.text, self.status = reply.text, reply.status_code
         return self.text
 
+    def undo(self) -> str:
+        place = re.search(r'name="from" value="([^"]+)"', self.text)
+        return self.follow("/undo", {"from": place[1] if place else ""})
+
     def judge(self, before: dict[str, str] = BEFORE, after: dict[str, str] = AFTER) -> str:
         self.open("/task")
         self.follow(self.action, before)
@@ -131,8 +135,9 @@ def make(
     monkeypatch.setenv("PRB_STUDY_PASSWORD", PASSWORD)
     monkeypatch.setattr("argon2.PasswordHasher", CheapHasher)
 
-    def make(data: list[Row] | None = None, **settings: Any) -> Study:
-        given = {"annotators": 3, "overlap": 2, "checks": 1, "practice": False, **settings}
+    def make(data: list[Row] | None = None, *, practice: bool = False, **settings: Any) -> Study:
+        monkeypatch.setattr("prb.study.design.PRACTICE", PRACTICE if practice else {})
+        given = {"annotators": 3, "overlap": 2, "checks": 1, **settings}
         where = given.pop("out", str(tmp_path / f"s{len(made)}.db"))
         dataset = write_jsonl(rows if data is None else data, name=f"d{len(made)}.jsonl")
         made.append(Study(where, new_study(NewConfig(dataset=str(dataset), out=where, **given))))

@@ -156,10 +156,9 @@ def make_study(folder: Path, where: str, *, annotators: int, judgements: int) ->
     items = max(1, judgements // min(annotators, 20))
     data = folder / "load.jsonl"
     data.write_bytes(b"".join(orjson.dumps(make_row(n), option=orjson.OPT_APPEND_NEWLINE) for n in range(items)))
-    config = NewConfig(
-        dataset=str(data), out=where, annotators=annotators, overlap=judgements // items, checks=0, practice=False
+    made = new_study(
+        NewConfig(dataset=str(data), out=where, annotators=annotators, overlap=judgements // items, checks=0)
     )
-    made = new_study(config)
     assert made.judgements == judgements, made.judgements
     return [link.rpartition("/")[2] for link in made.links.values()]
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from io import BytesIO
 from typing import Any
+from zipfile import ZipFile
+
+import orjson
 
 from prb.study.admin import flags
 from prb.study.app import fill
+from tests.conftest import make_row
 from tests.study.conftest import AFTER, BEFORE, Make
 from tests.study.test_agreement import rated, row
 
@@ -61,6 +66,32 @@ def test_the_demo_is_filled_and_leaves_the_last_place_free(make: Make) -> None:
     collect = make(kind="collect", annotators=6)
     fill(collect.database, "collect")
     assert "Participant 6" in collect.admin().open("/admin")
+
+
+def test_items_are_shown_with_their_texts_and_votes(make: Make) -> None:
+    study = make([make_row(1), make_row(2)], annotators=2, checks=1)
+    for n in range(2):
+        study.person(n).judge()
+    assert study.person().client.get("/admin/items").status_code == 401
+    text = study.admin().open("/admin/items")
+    assert text.count("How do I water plant number") == 2  # no check, no practice
+    assert text.count("Labeled answer") == text.count("Other answer") == 2
+    assert "judgment" in text
+    assert "mean rating 4.0" in text
+    collect = make(kind="collect")
+    assert "0 takers" in collect.admin().open("/admin/items")
+
+
+def test_the_export_can_be_downloaded(make: Make) -> None:
+    study = make(checks=0)
+    study.person().judge()
+    assert study.person().client.get("/admin/export").status_code == 401
+    with ZipFile(BytesIO(study.admin().client.get("/admin/export").content)) as archive:
+        assert set(archive.namelist()) == {"study.json", "judgements.jsonl"}
+        (row,) = map(orjson.loads, archive.read("judgements.jsonl").splitlines())
+        about = orjson.loads(archive.read("study.json"))
+    assert row["ratings"]["chosen"]["relevance"] == 4
+    assert not {"admin_hash", "secret"} & {*about, *about["settings"]}
 
 
 def test_the_administrator_learns_nothing_that_unblinds_by_accident(make: Make) -> None:

@@ -129,7 +129,6 @@ def test_whoever_misses_the_checks_is_left_out_and_named() -> None:
     assert result["counts"]["left_out"] == ["p-2"]
     assert result["counts"]["annotators"] == 2
     assert "left out for failed attention checks: p-2" in verdict(result)[0]
-    assert summarize(rows, draws=0, min_checks=0.0)["counts"]["annotators"] == 3
 
 
 def test_preferring_the_stray_answer_fails_the_check_whatever_its_rating() -> None:
@@ -193,11 +192,11 @@ def test_a_study_and_its_export_give_the_same_verdict(make: Make, tmp_path: Path
         for _ in range(3):
             person.judge()
     export(ExportConfig(study=made.where, out=tmp_path / "out"))
-    exported = agree(AgreeConfig(study=str(tmp_path / "out" / "judgements.jsonl"), draws=50))
-    assert exported == agree(AgreeConfig(study=made.where, draws=50))
+    exported = agree(AgreeConfig(study=str(tmp_path / "out" / "judgements.jsonl")))
+    assert exported == agree(AgreeConfig(study=made.where))
     assert exported["counts"]["judgements"] == 9
     seen: list[Row] = []
-    config = AgreeConfig(study=made.where, draws=0, require="agreement, parity", out=tmp_path / "agree.json")
+    config = AgreeConfig(study=made.where, require="agreement, parity", out=tmp_path / "agree.json")
     with pytest.raises(GateFailed, match="agreement does not hold"):
         agree(config, show=seen.append)
     assert orjson.loads((tmp_path / "agree.json").read_bytes())["counts"] == seen[0]["counts"]

@@ -54,14 +54,9 @@ def test_nothing_can_be_given_before_consent(make: Make) -> None:
         assert connection.scalar(sa.select(sa.func.count()).select_from(POST)) == 0
 
 
-def test_the_studys_own_consent_text_is_shown(make: Make, tmp_path: Path) -> None:
-    (tmp_path / "consent.txt").write_text("We keep it <b>until</b> 2030.", "utf-8")
-    person = make(kind="collect", consent=tmp_path / "consent.txt").person()
-    assert "We keep it &lt;b&gt;until&lt;/b&gt; 2030." in person.open("/task")
-
-
-def test_posts_are_wanted_first_and_a_second_click_adds_none(make: Make) -> None:
-    study = make(kind="collect", min_posts=2, posts=3)
+def test_posts_are_wanted_first_and_a_second_click_adds_none(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prb.study.site.MAX_POSTS", 3)
+    study = make(kind="collect")
     person = study.person()
     person.open("/task")
     assert "2 more to go" in person.follow("/consent", {"agree": "yes"})
@@ -117,7 +112,7 @@ def test_with_more_than_two_answers_best_and_worst_make_pairs(make: Make, tmp_pa
         {"user": "u", "question": "Tea or coffee?", "profile": [], "answer": text, "rating": 0.5}
         for text in ("tea", "coffee", "water", "mate")
     ]
-    study = make(rows, kind="collect", task="ratings")
+    study = make(rows, kind="collect")
     person = take_part(study, picks=1)
     person.follow(person.action, {"narrative": WISH})
     shown = re.findall(r'<div class="text " dir="auto">(\w+)</div>', person.text)
@@ -152,11 +147,14 @@ def test_the_order_of_answers_differs_between_people_and_stays_for_one(make: Mak
     assert {first for order in orders for first in order.values()} == {"Once", "It"}
 
 
-def test_a_quota_holds_and_questions_with_few_takers_come_first(make: Make) -> None:
-    study = make([make_row(n) for n in range(1, 9)], kind="collect", annotators=3, quota=3)
+def test_questions_with_few_takers_come_first_and_a_program_cannot_take_any_number(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = make([make_row(n) for n in range(1, 9)], kind="collect", annotators=3)
     person = take_part(study, 0, picks=3)
     with study.database.read() as connection:
         taken = set(connection.scalars(sa.select(ASSIGNMENT.c.item)))
+    monkeypatch.setattr("prb.study.site.MOST_QUESTIONS", 3)
     person.open("/questions")
     assert "You can take 0 more" in person.follow("/questions", {"own": "one more?"})
     other = study.person(1)
@@ -178,7 +176,7 @@ def test_an_undo_starts_from_the_letters_that_were_chosen(make: Make) -> None:
     study = make(kind="collect")
     person = take_part(study)
     answer(person, best="B")
-    text = person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
+    text = person.undo()
     checked = re.findall(r'name="([^"]+)" value="([^"]+)"[^>]* checked', text)
     assert checked == [("A-rating", "5"), ("B-rating", "2"), ("best", "B")]
 
@@ -192,7 +190,7 @@ def test_answers_have_names_however_many_there_are() -> None:
 def test_more_answers_than_letters_can_be_rated_taken_back_and_exported(make: Make, tmp_path: Path) -> None:
     texts = [f"answer{n}" for n in range(30)]
     rows = [{"user": "u", "question": "Which?", "profile": [], "answer": text, "rating": 0.5} for text in texts]
-    study = make(rows, kind="collect", task="ratings")
+    study = make(rows, kind="collect")
     person = take_part(study, picks=1)
     person.follow(person.action, {"narrative": WISH})
     shown = re.findall(r'<div class="text " dir="auto">(\w+)</div>', person.text)
@@ -212,12 +210,14 @@ def test_more_answers_than_letters_can_be_rated_taken_back_and_exported(make: Ma
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_delete_my_data_leaves_nothing_anywhere(make: Make, request: pytest.FixtureRequest, kind: str) -> None:
+def test_delete_my_data_leaves_nothing_anywhere(
+    make: Make, request: pytest.FixtureRequest, kind: str, tmp_path: Path
+) -> None:
     where = {} if kind == "sqlite" else {"out": request.getfixturevalue("postgres")()}
     study = make(kind="collect", **where)
     person = take_part(study, own=f"Why is it that {SECRET}?")
     answer(person)
-    person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
+    person.undo()
     other = take_part(study, 1, posts=("mine stays", "mine too"))
     with study.database.read() as connection:
         pseudonym = connection.scalar(sa.select(ANNOTATOR.c.pseudonym).where(ANNOTATOR.c.id == 1))
@@ -237,13 +237,4 @@ def test_delete_my_data_leaves_nothing_anywhere(make: Make, request: pytest.Fixt
     assert person.client.get("/task").status_code == 401
     assert study.person(0, join=False).client.get(f"/join/{study.tokens[0]}").status_code == 404
     assert "mine stays" in other.open("/data")
-
-
-def test_after_a_deletion_the_export_knows_nothing_of_it(make: Make, tmp_path: Path) -> None:
-    study = make(kind="collect")
-    person = take_part(study)
-    answer(person)
-    person.open("/data")
-    person.follow("/data/delete", {"sure": "yes"})
-    counts = export(ExportConfig(study=study.where, out=tmp_path / "out"))
-    assert set(counts.values()) == {0}
+    assert set(export(ExportConfig(study=study.where, out=tmp_path / "out")).values()) == {0}

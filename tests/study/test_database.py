@@ -174,7 +174,6 @@ def test_bad_input_leaves_no_file(tmp_path: Path, write_jsonl: Callable[..., Pat
         {"checks": -1},
         {"dataset": str(tmp_path / "none.jsonl")},
         {"consent": tmp_path / "none.txt"},
-        {"task": "ratings"},
         {"limit": 0},
     ):
         with pytest.raises(BadInput):

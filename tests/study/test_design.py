@@ -20,7 +20,7 @@ SIZES = st.tuples(st.integers(1, 30), st.integers(1, 8), st.integers(1, 8), st.i
 @given(SIZES)
 def test_every_item_has_its_annotators_and_loads_differ_by_at_most_one(size: tuple[int, int, int, int]) -> None:
     items, annotators, overlap, seed = size
-    edges = balance_loads([str(n) for n in range(items)], annotators=annotators, overlap=overlap, quota=None, seed=seed)
+    edges = balance_loads([str(n) for n in range(items)], annotators=annotators, overlap=overlap, seed=seed)
     assert len(set(edges)) == len(edges) == items * overlap
     assert set(Counter(item for _, item in edges).values()) == {overlap}
     load = Counter(dict.fromkeys(range(annotators), 0))
@@ -49,28 +49,26 @@ def test_orders_look_like_coins_and_differ_with_the_seed() -> None:
 
 def test_twins_go_to_different_annotators_while_there_are_enough() -> None:
     groups = [str(n // 2) for n in range(40)]
-    edges = balance_loads(groups, annotators=6, overlap=2, quota=None, seed=0)
+    edges = balance_loads(groups, annotators=6, overlap=2, seed=0)
     seen = Counter((a, groups[i]) for a, i in edges)
     assert sum(n > 1 for n in seen.values()) <= 4  # balance of loads comes first
 
 
 def test_annotator_pairs_share_about_equally_many_items() -> None:
-    edges = balance_loads([str(n) for n in range(100)], annotators=5, overlap=2, quota=None, seed=0)
+    edges = balance_loads([str(n) for n in range(100)], annotators=5, overlap=2, seed=0)
     who = [sorted(a for a, i in edges if i == item) for item in range(100)]
     met = Counter(map(tuple, who))
     assert len(met) == 10
     assert max(met.values()) - min(met.values()) <= 3  # a hundred items, ten annotator pairs
 
 
-def test_a_quota_that_cannot_hold_the_items_says_what_would_fit() -> None:
-    with pytest.raises(BadInput, match=r"10 items × 3 are 30 judgments, 5 annotators × 4 give 20; use --limit 6"):
-        balance_loads(["x"] * 10, annotators=5, overlap=3, quota=4, seed=0)
+def test_an_overlap_needs_as_many_annotators() -> None:
     with pytest.raises(BadInput, match="--overlap 3 needs at least 3 annotators"):
-        balance_loads(["x"], annotators=2, overlap=3, quota=None, seed=0)
+        balance_loads(["x"], annotators=2, overlap=3, seed=0)
 
 
 def test_everybody_meets_every_check_in_the_middle_of_the_work() -> None:
-    tasks = assign([str(n) for n in range(30)], annotators=5, overlap=2, quota=12, checks=2, seed=3)
+    tasks = assign([str(n) for n in range(30)], annotators=5, overlap=2, checks=2, seed=3)
     for annotator in range(5):
         own = sorted((t for t in tasks if t.annotator == annotator), key=lambda t: t.position)
         assert [t.position for t in own] == list(range(14))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -81,7 +82,7 @@ def test_one_comes_back_to_where_one_left_off(make: Make) -> None:
     again = study.person()  # another device, the same link
     text = again.open("/task")
     assert again.action == half[:-1] + "2"
-    assert "1 of 4" in text
+    assert "Item 2 of 4, step 2 of 2" in text
 
 
 def test_missing_replies_are_asked_for_and_nothing_is_stored(make: Make) -> None:
@@ -94,6 +95,7 @@ def test_missing_replies_are_asked_for_and_nothing_is_stored(make: Make) -> None
     assert text.count("Please choose") == 2
     assert text.count(" checked") == 5  # what was given stands
     assert person.follow(person.action, {**BEFORE, "A-relevance": "9"}).count("Please choose one of these") == 1
+    person.follow(person.action[:-1] + "2", AFTER)  # the second step before the first
     assert answers(study) == 0
 
 
@@ -121,20 +123,12 @@ def test_of_two_tabs_the_first_answer_stands_and_the_second_is_told(make: Make) 
         assert [said["prefer"] for said in connection.scalars(sa.select(REPLY.c.fields))] == ["A"]
 
 
-def test_the_second_step_cannot_come_before_the_first(make: Make) -> None:
-    study = make()
-    person = study.person()
-    person.open("/task")
-    person.follow(person.action[:-1] + "2", AFTER)
-    assert answers(study) == 0
-
-
 def test_undo_takes_one_step_back_and_starts_from_what_was_said(make: Make) -> None:
     study = make(checks=0)
     person = study.person()
     person.judge()
     item = re.search(r"plant number \d", person.text)
-    text = person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
+    text = person.undo()
     assert "Taken back" in text
     assert re.search(r'value="B" data-key="b" required checked', text)
     assert "What this user wants" in text
@@ -152,23 +146,18 @@ def test_ratings_changed_after_the_wishes_were_seen_are_marked(make: Make) -> No
     person = study.person()
     person.open("/task")
     person.follow(person.action, BEFORE)
-    person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
+    at = {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]}  # type: ignore[index]
+    person.follow("/undo", at)
     assert person.action.endswith("/1")
     person.follow(person.action, {**BEFORE, "prefer": "neither"})
     with study.database.read() as connection:
         row = judgments(connection)[0]
     assert (row["before"], row["revised"]) == ("neither", True)
-
-
-def test_a_second_click_on_undo_does_not_undo_twice(make: Make) -> None:
-    study = make(checks=0)
-    person = study.person()
-    person.judge()
     person.judge()
     at = {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]}  # type: ignore[index]
     person.send("/undo", at)
-    person.send("/undo", at)
-    assert answers(study) == 3
+    person.send("/undo", at)  # a second click does not undo twice
+    assert answers(study) == 1
 
 
 def test_skipping_needs_a_reason_and_can_be_undone(make: Make) -> None:
@@ -181,16 +170,10 @@ def test_skipping_needs_a_reason_and_can_be_undone(make: Make) -> None:
     with study.database.read() as connection:
         row = judgments(connection)[0]
     assert (row["skipped"], row["skipped_words"], row["before"]) == ("unknown", "never kept plants", None)
-    person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
+    person.undo()
     assert answers(study) == 0
     with study.database.read() as connection:  # nothing had been seen, so nothing is spoilt
         assert not connection.scalar(sa.select(sa.func.max(sa.cast(ASSIGNMENT.c.revised, sa.Integer))))
-
-
-def test_after_the_last_item_there_are_thanks_and_a_way_back(make: Make) -> None:
-    person = make([make_row(1)], annotators=1, overlap=1, checks=0).person()
-    assert "That was the last item" in person.judge()
-    assert "Taken back" in person.follow("/undo", {"from": "end"})
 
 
 def test_time_in_view_is_never_more_than_there_was(make: Make) -> None:
@@ -225,7 +208,7 @@ def test_undo_takes_back_the_last_step_whatever_the_clock_says(make: Make, monke
     monkeypatch.setattr(time, "time", lambda: an_hour_ago)  # the clock is set back
     person = study.person()
     person.judge()
-    person.follow("/undo", {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]})  # type: ignore[index]
+    person.undo()
     replies = sa.select(ASSIGNMENT.c.position, REPLY.c.step).join(REPLY, REPLY.c.assignment == ASSIGNMENT.c.id)
     with study.database.read() as connection:
         assert sorted(map(tuple, connection.execute(replies))) == [(0, 1), (0, 2), (1, 1)]
@@ -241,7 +224,7 @@ def test_without_a_rubric_one_step_asks_everything(make: Make) -> None:
     assert "How sure are you?" in text
     assert not re.search("Now that you know|What this user wants|asked again|step 1", text)
     person.follow(person.action, {**BEFORE, **AFTER})
-    assert "1 of 2" in person.text
+    assert "Item 2 of 2" in person.text
     with study.database.read() as connection:
         (row,) = judgments(connection)
     assert row["before"] == row["after"]
@@ -293,8 +276,8 @@ def test_one_public_link_gives_each_newcomer_a_place_and_brings_them_back(make: 
 
     first, second = come("ann"), come("bob")
     first.judge()
-    assert "1 of 3" in come("ann").open("/task")
-    assert "0 of 3" in second.open("/task")
+    assert "Item 2 of 3" in come("ann").open("/task")
+    assert "Item 1 of 3" in second.open("/task")
     assert "This study is full" in come("eve").text
     assert "participant id is missing" in first.open(f"/take/{token}")
     assert "This link is not known" in first.open("/take/guess?PROLIFIC_PID=ann")
@@ -314,6 +297,17 @@ def test_only_a_web_address_becomes_a_link_at_the_end(make: Make, completion: st
     text = person.judge()
     assert (f'href="{completion}"' in text) == link
     assert "<b>1" not in text
+
+
+def test_consent_and_contact_are_there_if_the_study_has_them(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "consent.txt").write_text("We keep it <b>until</b> 2030.", "utf-8")
+    study = make(consent=tmp_path / "consent.txt", contact="lead@example.org")
+    person = study.person()
+    assert "We keep it &lt;b&gt;until&lt;/b&gt; 2030." in person.open("/task")
+    assert person.send("/task/1/1", BEFORE).status_code == 403
+    assert "Which answer would this user prefer?" in person.follow("/consent", {"agree": "yes"})
+    assert '<a href="mailto:lead@example.org">' in person.text
+    assert "What you agreed to" in person.open("/data")
 
 
 def test_a_study_can_be_paused_closed_and_opened_again(make: Make) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from prb.config import Count, MaskingConfig, Name, NonNegative, OutputConfig, Place, Repeated, Seed, config
+from prb.config import Count, MaskingConfig, Name, NonNegative, OutputConfig, Place, Rare, Repeated, Seed, config
 from prb.errors import BadInput, unknown
 from prb.failures import FailureConfig
 from prb.registry import Spec
@@ -161,17 +161,17 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     gate: Repeated[str] = ()
     """Change a gate, as in `quality?floor=3&margin=1`, or switch it off: `length=off`; repeatable. docs/build.md lists
     them."""
-    skip_bad: bool = False
+    skip_bad: Rare[bool] = False
     """Use the good records of a file with errors; the others become rejects."""
     max_usd: NonNegative | None = None
     """Stop before this is exceeded; needs prices (usd_in, usd_out) in the LLM specs."""
-    batch: Count = 64
+    batch: Rare[Count] = 64
     """Requests per batch; a crash costs at most one batch."""
-    seed: Seed = 0
+    seed: Rare[Seed] = 0
     """Fixes the sampling of answers."""
-    until: Stage | None = None
+    until: Rare[Stage | None] = None
     """Stop after this stage."""
-    redo: Repeated[Stage] = ()
+    redo: Rare[Repeated[Stage]] = ()
     """Ask this stage again under another seed, with what depends on it; the rest comes from the log. Repeatable."""
     dry_run: bool = False
     """Only estimate calls, tokens and dollars."""

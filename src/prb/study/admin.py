@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import BoundedSemaphore, Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Request
@@ -18,6 +18,7 @@ from prb.study.database import (
     ANNOTATOR,
     ASSIGNMENT,
     AUDIT,
+    ITEM,
     POST,
     REPLY,
     STUDY,
@@ -29,7 +30,7 @@ from prb.study.database import (
     sha256,
     study_row,
 )
-from prb.study.judgments import judgments
+from prb.study.judgments import export_archive, judgments
 from prb.study.site import Posted, Refused, ServedSite, Site, Visitor, redirect
 
 CHECKING_PASSWORDS = BoundedSemaphore(2)
@@ -120,6 +121,30 @@ def add(request: Request, site: ServedSite, form: Posted) -> Response:
     return overview_page(request, site, visitor, link=(row["name"], f"{site.address(request)}/join/{token}"))
 
 
+@ADMIN.get("/items")
+def items(request: Request, site: ServedSite) -> Response:
+    """Every item with its texts and votes, those to look at first."""
+    visitor = site.administrator(request)
+    with site.database.read() as connection:
+        if site.kind == "validate":
+            table = judged_items(connection, request.app.state.agreement.summary() or {})
+        else:
+            table = taken_questions(connection)
+    return site.page("items.html", visitor, items=table)
+
+
+@ADMIN.get("/export")
+def download(request: Request, site: ServedSite) -> Response:
+    """What `prb study export` writes, as a ZIP archive."""
+    site.administrator(request)
+    with site.database.read() as connection:
+        content = export_archive(connection)
+    with site.database.write() as connection:
+        log(connection, "exported")
+    headers = {"content-disposition": 'attachment; filename="study-export.zip"'}
+    return Response(content, media_type="application/zip", headers=headers)
+
+
 def overview_page(request: Request, site: Site, visitor: Visitor, *, link: tuple[str, str] | None = None) -> Response:
     """Progress and agreement; `link` is a new invitation, shown once: annotator and URL."""
     with site.database.read() as connection:
@@ -140,6 +165,50 @@ def overview_page(request: Request, site: Site, visitor: Visitor, *, link: tuple
         link=link,
         state=state,
     )
+
+
+class ItemRow(NamedTuple):
+    """An item as the administrator sees it."""
+
+    key: str
+    question: str
+    answers: dict[str, str]
+    """By what they are called."""
+    votes: Mapping[str, Any] | None = None
+    """Its entry in the summary, once it is judged."""
+    reasons: Sequence[str] = ()
+    """Why it should be looked at."""
+    takers: int = 0
+
+
+def judged_items(connection: Connection, agreement: Mapping[str, Any]) -> list[ItemRow]:
+    """Texts beside votes. The labeled answer comes first, as in the dataset."""
+    votes = {entry["item"]: entry for entry in agreement["items"]}
+    reasons = {entry["item"]: entry["reasons"] for entry in agreement["drop"]}
+    rows = connection.execute(sa.select(ITEM.c.key, ITEM.c.content).where(~ITEM.c.is_check).order_by(ITEM.c.id)).all()
+    items = [
+        ItemRow(
+            row.key,
+            row.content["question"],
+            dict(zip(("labeled", "other"), row.content["answers"], strict=True)),
+            votes=votes.get(row.key),
+            reasons=reasons.get(row.key, ()),
+        )
+        for row in rows
+        if not row.content.get("practice")
+    ]
+    return sorted(items, key=lambda item: -len(item.reasons))
+
+
+def taken_questions(connection: Connection) -> list[ItemRow]:
+    """Questions of a collection, those with the most takers first; participants' own questions are theirs alone."""
+    takers = sa.select(sa.func.count()).where(ASSIGNMENT.c.item == ITEM.c.id).scalar_subquery().label("takers")
+    rows = connection.execute(sa.select(ITEM.c.key, ITEM.c.content, takers).where(ITEM.c.owner.is_(None)))
+    items = []
+    for row in rows:
+        answers = {str(n): text for n, text in enumerate(row.content["answers"], 1)}
+        items.append(ItemRow(row.key, row.content["question"], answers, takers=row.takers))
+    return sorted(items, key=lambda item: -item.takers)
 
 
 def is_password(site: Site, password: str) -> bool:

@@ -42,6 +42,8 @@ POOR = 2.5
 """An answer with a lower mean rating is poor."""
 GOOD_ALPHA = 0.667
 """Below this, Krippendorff (2004, Content Analysis) draws no conclusions at all."""
+MIN_CHECKS = 0.5
+"""Annotators who pass a smaller share of their attention checks are left out."""
 NAMED_ITEMS = 8
 HALF_WIDTH = 0.05
 """Precision of the preference share that a next study is planned for."""
@@ -56,7 +58,7 @@ def agree(config: AgreeConfig, *, show: Callable[[Row], None] = lambda _: None) 
         if name not in SENTENCES:
             raise unknown("requirement", name, SENTENCES)
     rows = read_judgments(config.study)
-    summary = summarize(rows, margin=config.margin, min_checks=config.min_checks, draws=config.draws, seed=config.seed)
+    summary = summarize(rows, margin=config.margin)
     if config.out:
         write_json(config.out, summary)
     show(summary)
@@ -88,12 +90,10 @@ def read_judgments(where: str) -> list[Row]:
         return judgments(connection)
 
 
-def summarize(
-    rows: Sequence[Row], *, margin: float = 0.5, min_checks: float = 0.5, draws: int = 1000, seed: int = 0
-) -> Row:
+def summarize(rows: Sequence[Row], *, margin: float = 0.5, draws: int = 1000) -> Row:
     """Everything `prb study agree` reports, as data."""
     checks = attention(rows)
-    inattentive = sorted(a for a, (passed, asked) in checks.items() if passed < min_checks * asked)
+    inattentive = sorted(a for a, (passed, asked) in checks.items() if passed < MIN_CHECKS * asked)
     kept = [r for r in rows if not r["check"] and not r["skipped"] and r["annotator"] not in inattentive]
     unrevised = [r for r in kept if not r["revised"]]
     summary: Row = {
@@ -107,9 +107,9 @@ def summarize(
             "rubric": not kept or any(r.get("rubric", True) for r in kept),
             "left_out": inattentive,
         },
-        "agreement": _agreement(kept, unrevised, draws, seed),
+        "agreement": _agreement(kept, unrevised, draws),
         "preference": {"before": _labeled_share(unrevised, "before"), "after": _labeled_share(kept, "after")},
-        "quality": _quality(unrevised, margin, seed),
+        "quality": _quality(unrevised, margin),
         "personal": _personal(kept),
         "annotators": _reliability(kept, checks),
         "drop": items_to_drop(kept),
@@ -146,8 +146,8 @@ class Votes:
         for unit, annotator, _, vote in votes:
             self.matrix[line[unit], column[annotator]] = vote
 
-    def estimate(self, statistic: Callable[[Ints], float | None], draws: int, seed: int) -> Row:
-        return with_interval(statistic, self.matrix, self.groups, draws=draws, seed=seed).as_dict()
+    def estimate(self, statistic: Callable[[Ints], float | None], draws: int) -> Row:
+        return with_interval(statistic, self.matrix, self.groups, draws=draws, seed=0).as_dict()
 
     def annotator_pairs(self) -> list[Row]:
         pairs = []
@@ -167,7 +167,7 @@ def _preference_code(row: Row, field: str) -> int | None:
     return 2 if row[field] == "neither" else (draw(0, "label", row["item"]) % 2 + (row[field] == "rejected")) % 2
 
 
-def _agreement(kept: Sequence[Row], unrevised: Sequence[Row], draws: int, seed: int) -> Row:
+def _agreement(kept: Sequence[Row], unrevised: Sequence[Row], draws: int) -> Row:
     fields: dict[str, tuple[Sequence[Row], Callable[[Row], int | None]]] = {
         "before": (unrevised, lambda r: _preference_code(r, "before")),
         "after": (kept, lambda r: _preference_code(r, "after")),
@@ -178,10 +178,10 @@ def _agreement(kept: Sequence[Row], unrevised: Sequence[Row], draws: int, seed: 
         votes = Votes(rows, value)
         many = len(votes.annotators) > MANY_ANNOTATORS
         agreement[name] = {
-            "alpha": votes.estimate(partial(krippendorff_alpha, values=3), draws, seed),
-            "fleiss": votes.estimate(partial(fleiss_kappa, values=3), draws, seed),
-            "ac1": votes.estimate(partial(gwet_ac1, values=3), draws, seed),
-            "cohen": votes.estimate(partial(mean_cohen, values=3), 0 if many else draws, seed),
+            "alpha": votes.estimate(partial(krippendorff_alpha, values=3), draws),
+            "fleiss": votes.estimate(partial(fleiss_kappa, values=3), draws),
+            "ac1": votes.estimate(partial(gwet_ac1, values=3), draws),
+            "cohen": votes.estimate(partial(mean_cohen, values=3), 0 if many else draws),
             "cohen_pairs": [] if many else votes.annotator_pairs(),
         }
     for criterion in CRITERIA:
@@ -191,7 +191,7 @@ def _agreement(kept: Sequence[Row], unrevised: Sequence[Row], draws: int, seed: 
             for a in r["ratings"]
         ]
         alpha = partial(krippendorff_alpha, values=5, ordinal=True)
-        agreement[criterion] = {"alpha": Votes(answers, lambda r: r["score"] - 1).estimate(alpha, draws, seed)}
+        agreement[criterion] = {"alpha": Votes(answers, lambda r: r["score"] - 1).estimate(alpha, draws)}
     return agreement
 
 
@@ -202,13 +202,13 @@ def _labeled_share(rows: Sequence[Row], field: str) -> Row:
     return share(credit, codes([r["cluster"] for r in voted])).as_dict()
 
 
-def _quality(rows: Sequence[Row], margin: float, seed: int) -> Row:
+def _quality(rows: Sequence[Row], margin: float) -> Row:
     rated = [r for r in rows if r["ratings"]]
     single, mirrored = [r for r in rated if not r["mirror"]], [r for r in rated if r["mirror"]]
     quality: Row = {"margin": margin}
     for criterion in CRITERIA:
         signed = _differences(single, criterion, by="item")
-        size = mean_size(_differences(mirrored, criterion, by="group"), seed=seed)
+        size = mean_size(_differences(mirrored, criterion, by="group"), seed=0)
         quality[criterion] = {
             "parity": equivalence(signed, margin).as_dict() if len(signed) else None,
             "mirror_size": size.as_dict() if size.n else None,

@@ -183,12 +183,12 @@ def run_demo(config: DemoConfig, ready: Callable[[DemoReady], None]) -> None:
     """Create, fill, serve; a temporary file is deleted when the server stops."""
     with tempfile.TemporaryDirectory() as folder:
         where = config.out or str(Path(folder) / "demo.db")
-        study = new_study(NewConfig(kind=config.kind, out=where, limit=24, annotators=6, posts=6))
+        study = new_study(NewConfig(kind=config.kind, out=where, limit=24, annotators=6))
         with closing(open_study(where)) as database:
             fill(database, config.kind)
         token = list(study.links.values())[-1].rpartition("/")[2]
         serve(
-            ServeConfig(study=where, port=config.port, quiet=config.quiet),
+            ServeConfig(study=where, port=config.port),
             lambda server: ready(DemoReady(f"{server.url}/join/{token}", f"{server.url}/admin", study.password)),
         )
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import model_validator
-
-from prb.config import Count, Name, Place, Positional, Positive, Repeated, Seed, Settings, Share, Size, config
-from prb.errors import BadInput
+from prb.config import Count, Name, Place, Positional, Positive, Repeated, Settings, Size, config
 from prb.serving.server import Port
 
 Kind = Literal["validate", "collect"]
@@ -37,43 +34,25 @@ class NewConfig(Settings):
     """Number of invitation links, or of places behind the public link."""
     overlap: Count = 3
     """validate: annotators per item."""
-    quota: Count | None = None
-    """Maximum items per annotator."""
     checks: Size = 2
-    """Attention checks per annotator: one of the two answers belongs to another question."""
-    posts: Count = 10
-    """validate: posts shown per item, those closest to the question. collect: maximum per participant."""
-    min_posts: Size = 2
-    """collect: posts each participant must give."""
-    practice: bool = True
-    """validate: begin with a practice item that is not counted."""
+    """validate: attention checks per annotator; in each, one of the two answers belongs to another question."""
+    limit: Count | None = None
+    """At most N rows, drawn at random; mirror twins stay together."""
     public: bool = False
     """One link for everybody instead of one per annotator, as recruiting platforms use: each new PROLIFIC_PID (or id)
     in it takes the next free place."""
     completion: str = ""
     """Completion code, or https:// address, that is shown at the end."""
-    out: Name = "study.db"
-    """SQLite file to create, or postgresql://user@host/name."""
     title: str = ""
     """Title at the top of every page."""
+    contact: str = ""
+    """Whom to write to with questions; shown at the foot of every page."""
     consent: Place | None = None
-    """collect: text file that participants must agree to. Default: a short text that comes with prb."""
-    task: Literal["pairs", "ratings"] = "pairs"
-    """Kind of rows in the dataset (ratings: only for collect; rows with the same question are its answers)."""
-    split: str | None = None
-    """Which split; `test` where rows carry one, else all rows."""
-    limit: Count | None = None
-    """At most N rows, drawn at random; mirror twins stay together."""
+    """Text file that annotators must agree to first. Default for collect: a short text that comes with prb."""
+    out: Name = "study.db"
+    """SQLite file to create, or postgresql://user@host/name."""
     url: str = f"http://127.0.0.1:{DEFAULT_PORT}"
     """Address of the study; invitation links begin with it."""
-    seed: Seed = 0
-    """Determines assignments and orders."""
-
-    @model_validator(mode="after")
-    def check_task(self) -> Self:
-        if self.kind == "validate" and self.task == "ratings":
-            raise BadInput("--kind validate needs pairs; --task ratings is for --kind collect")
-        return self
 
 
 @config
@@ -119,16 +98,10 @@ class AgreeConfig(Settings):
     """A study (file or URL), or the judgements.jsonl of an export."""
     margin: Positive = 0.5
     """Two answers count as equally good if their ratings (1 to 5) differ by less than this."""
-    min_checks: Share = 0.5
-    """Annotators who pass a smaller share of their attention checks are left out."""
-    draws: Size = 1000
-    """Bootstrap samples of questions."""
     require: str = ""
     """Exit with 1 unless these hold; any of parity, preference, personal, agreement, separated by commas."""
     out: Place | None = None
     """Also write the result to this JSON file."""
-    seed: Seed = 0
-    """Seed of the bootstrap."""
 
 
 @config

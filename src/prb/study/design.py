@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from prb.data.load import load, sample_rows
 from prb.data.retrieve import ranker, top_posts
+from prb.data.source import open_source
 from prb.errors import BadInput, RunConflict
 from prb.hashing import draw
 from prb.redact import redact_options
@@ -46,32 +47,31 @@ CONSENT = (
     "and delete everything you gave, on the page “My data”."
 )
 Row = dict[str, Any]
+SEED = 0
+"""Of samples, assignments and orders."""
+SHOWN_POSTS = 10
+"""Of a user's posts, those closest to the question."""
 PRACTICE: Row = {
-    "key": "practice",
-    "cluster": "practice",
-    "is_check": False,
-    "content": {
-        "practice": True,
-        "user": "practice",
-        "question": "How do I get better at cooking?",
-        "posts": [
-            "Got home at eight again. Dinner was toast. There has to be a way that fits into twenty minutes.",
-            "I do not need to know why it works. Tell me what to do and I will do it.",
-        ],
-        "answers": [
-            "Pick three dishes that take twenty minutes, such as fried rice, an omelet and pasta with garlic and oil. "
-            "Cook each of them twice a week until you no longer need the recipe. Then swap one for a new dish.",
-            "Cooking rests on a few principles. Heat changes proteins, starches and water in different ways, and salt, "
-            "acid and fat decide how a dish tastes. Read about one of them each week and notice it in what you cook.",
-        ],
-        "rubric": [
-            {"aspect": "Steps that fit into a short evening", "evidence": "", "reason": "They come home late."},
-            {"aspect": "Instructions instead of theory", "evidence": "", "reason": "They said so."},
-        ],
-        "narrative": "",
-        "twin": None,
-        "group": "practice",
-    },
+    "practice": True,
+    "user": "practice",
+    "question": "How do I get better at cooking?",
+    "posts": [
+        "Got home at eight again. Dinner was toast. There has to be a way that fits into twenty minutes.",
+        "I do not need to know why it works. Tell me what to do and I will do it.",
+    ],
+    "answers": [
+        "Pick three dishes that take twenty minutes, such as fried rice, an omelet and pasta with garlic and oil. "
+        "Cook each of them twice a week until you no longer need the recipe. Then swap one for a new dish.",
+        "Cooking rests on a few principles. Heat changes proteins, starches and water in different ways, and salt, "
+        "acid and fat decide how a dish tastes. Read about one of them each week and notice it in what you cook.",
+    ],
+    "rubric": [
+        {"aspect": "Steps that fit into a short evening", "evidence": "", "reason": "They come home late."},
+        {"aspect": "Instructions instead of theory", "evidence": "", "reason": "They said so."},
+    ],
+    "narrative": "",
+    "twin": None,
+    "group": "practice",
 }
 """Shown first and never counted, so that annotators learn the form before it matters."""
 Edge = tuple[int, int]
@@ -98,27 +98,22 @@ class NewStudy(NamedTuple):
 
 def new_study(config: NewConfig) -> NewStudy:
     try:
-        consent = config.consent.read_text("utf-8") if config.consent else CONSENT
+        default = CONSENT if config.kind == "collect" else ""
+        consent = config.consent.read_text("utf-8") if config.consent else default
     except OSError as error:
         raise BadInput(f"--consent {config.consent}: {error.strerror}") from None
     items = collect_items(config) if config.kind == "collect" else validate_items(config)
     if not items:
         raise BadInput(f"{config.dataset} has no question with at least two answers, or --limit leaves none")
-    assignments = []
+    assignments, practice = list[Assignment](), list[Row]()
     rubric = config.kind == "validate" and any(has_rubric(item["content"]) for item in items)
-    hidden: Row = {} if rubric else {"rubric": [], "narrative": ""}
-    practice = [{**PRACTICE, "content": PRACTICE["content"] | hidden}]
-    practice = practice if config.kind == "validate" and config.practice else []
     if config.kind == "validate":
+        hidden: Row = {} if rubric else {"rubric": [], "narrative": ""}
+        row = {"key": "practice", "cluster": "practice", "is_check": False, "content": PRACTICE | hidden}
+        practice = [row] if PRACTICE else []
         groups = [item["content"]["group"] for item in items if not item["is_check"]]
-        assignments = assign(
-            groups,
-            annotators=config.annotators,
-            overlap=config.overlap,
-            quota=config.quota,
-            checks=len(items) - len(groups),
-            seed=config.seed,
-        )
+        checks = len(items) - len(groups)
+        assignments = assign(groups, annotators=config.annotators, overlap=config.overlap, checks=checks)
         assignments += [Assignment(a, len(items), -1, a % 2 == 1) for a in range(config.annotators) if practice]
     given_password = os.environ.get(PASSWORD_VARIABLE) or None
     password = given_password or new_password()
@@ -128,7 +123,7 @@ def new_study(config: NewConfig) -> NewStudy:
     study = {
         "kind": config.kind,
         "title": config.title or TITLES[config.kind],
-        "settings": {**config.saved(), "consent": consent, "rubric": rubric},
+        "settings": {**config.saved(), "consent": consent, "rubric": rubric, "practice": bool(practice)},
         "admin_hash": hash_password(password),
         "created": now,
         "secret": new_token(),
@@ -154,10 +149,10 @@ def new_study(config: NewConfig) -> NewStudy:
 
 def validate_items(config: NewConfig) -> list[Row]:
     """One item per pair, and attention checks at the end."""
-    dataset = load(config.dataset, split=config.split)
+    dataset = load(config.dataset)
     rank, index = ranker("embedding"), dataset.index
     groups, items = index.together(), []
-    sample = frozenset(sample_rows(groups, index.clusters, config.limit or len(groups), config.seed))
+    sample = frozenset(sample_rows(groups, index.clusters, config.limit or len(groups), SEED))
     for n, pair in enumerate(dataset):
         assert isinstance(pair, Pair)
         if n not in sample:
@@ -166,7 +161,7 @@ def validate_items(config: NewConfig) -> list[Row]:
         content = {
             "user": pair.user,
             "question": pair.question,
-            "posts": [p.text for p in top_posts(pair.question, pair.profile, rank, k=config.posts).posts],
+            "posts": [p.text for p in top_posts(pair.question, pair.profile, rank, k=SHOWN_POSTS).posts],
             "answers": [pair.chosen, pair.rejected],
             "rubric": [{**aspect._asdict(), "aspect": aspect.label} for aspect in pair.rubric],
             "narrative": pair.narrative,
@@ -174,13 +169,13 @@ def validate_items(config: NewConfig) -> list[Row]:
             "group": groups[n],
         }
         items.append({"key": pair.id, "cluster": index.clusters[n], "is_check": False, "content": content})
-    return items + attention_checks(items, config.checks, config.seed)
+    return items + attention_checks(items, config.checks)
 
 
-def attention_checks(items: Sequence[Row], count: int, seed: int) -> list[Row]:
+def attention_checks(items: Sequence[Row], count: int) -> list[Row]:
     """Real questions, each with its own answer and one to the question it shares the fewest words with."""
     checks: list[Row] = []
-    for item in sorted(items, key=lambda item: draw(seed, "check", item["key"])):
+    for item in sorted(items, key=lambda item: draw(SEED, "check", item["key"])):
         others = [o["content"] for o in items if o["content"]["group"] != item["content"]["group"]]
         if len(checks) == count or not others:
             break
@@ -194,10 +189,12 @@ def attention_checks(items: Sequence[Row], count: int, seed: int) -> list[Row]:
 
 
 def collect_items(config: NewConfig) -> list[Row]:
-    """One item per question, with all its distinct answers in the dataset."""
-    dataset = load(config.dataset, task=config.task, split=config.split)
+    """One item per question, with all its distinct answers in the dataset, which holds pairs or rated answers."""
+    first_row = next(iter(open_source(config.dataset).rows()), None)
+    rated = first_row is not None and isinstance(first_row.data, dict) and "rating" in first_row.data
+    dataset = load(config.dataset, task="ratings" if rated else "pairs")
     questions = [item.question for item in dataset]
-    sample = frozenset(sample_rows(questions, questions, config.limit or len(questions), config.seed))
+    sample = frozenset(sample_rows(questions, questions, config.limit or len(questions), SEED))
     answers: dict[str, dict[str, None]] = {}
     first: dict[str, Item] = {}
     for n, item in enumerate(dataset):
@@ -246,11 +243,9 @@ def store(where: str, study: Row, items: list[Row], annotators: list[Row], assig
             path.unlink(missing_ok=True)
 
 
-def assign(
-    groups: Sequence[str], *, annotators: int, overlap: int, quota: int | None, checks: int, seed: int
-) -> list[Assignment]:
+def assign(groups: Sequence[str], *, annotators: int, overlap: int, checks: int, seed: int = SEED) -> list[Assignment]:
     """Items 0 to n−1 go to `overlap` annotators each; items n, n+1, … are the checks and go to everybody."""
-    edges = balance_loads(groups, annotators=annotators, overlap=overlap, quota=quota, seed=seed)
+    edges = balance_loads(groups, annotators=annotators, overlap=overlap, seed=seed)
     edges += [(a, len(groups) + c) for a in range(annotators) for c in range(checks)]
     flipped = balance_orders(edges, seed=seed)
     assignments = []
@@ -261,16 +256,10 @@ def assign(
     return assignments
 
 
-def balance_loads(groups: Sequence[str], *, annotators: int, overlap: int, quota: int | None, seed: int) -> list[Edge]:
+def balance_loads(groups: Sequence[str], *, annotators: int, overlap: int, seed: int) -> list[Edge]:
     """Loads differ by at most one; then twins are kept apart; then all annotator pairs share equally many items."""
     if overlap > annotators:
         raise BadInput(f"--overlap {overlap} needs at least {overlap} annotators; there are {annotators}")
-    needed = len(groups) * overlap
-    if quota is not None and needed > quota * annotators:
-        raise BadInput(
-            f"{len(groups)} items × {overlap} are {needed} judgments, {annotators} annotators × {quota} give "
-            f"{quota * annotators}; use --limit {quota * annotators // overlap}, more annotators or a higher --quota"
-        )
     load, shared = [0] * annotators, [[0] * annotators for _ in range(annotators)]
     seen: set[tuple[int, str]] = set()
     edges: list[Edge] = []

@@ -8,15 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from io import BytesIO
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from prb.errors import BadInput
 from prb.hashing import draw
-from prb.runs import is_draft, read_json, write_json, write_lines, writing
+from prb.runs import is_draft, json_line, read_json, write_json, write_lines, writing
 from prb.study.config import CRITERIA, ExportConfig
 from prb.study.database import ANNOTATOR, ASSIGNMENT, AUDIT, ITEM, POST, REPLY, log, open_study, study_row
 
@@ -327,15 +329,19 @@ def undone_reply(connection: Connection, annotator: int, now: CurrentStep) -> di
 
 
 # --- export: one snapshot, even while annotators work ---
+def study_tables(connection: Connection) -> tuple[Row, dict[str, list[Row]]]:
+    """What a study is, and what it holds so far: the rows of each file of an export."""
+    study = study_row(connection)
+    about = {key: study[key] for key in ("kind", "title", "created", "settings")}
+    if study["kind"] == "validate":
+        return about, {JUDGMENTS_FILE: judgments(connection)}
+    return about, collected_tables(connection)
+
+
 def export(config: ExportConfig) -> dict[str, int]:
     """Write the files; returns the number of rows in each."""
     with closing(open_study(config.study)) as database, database.read() as connection:
-        study = study_row(connection)
-        if study["kind"] == "validate":
-            tables = {JUDGMENTS_FILE: judgments(connection)}
-        else:
-            tables = collected_tables(connection)
-    about = {key: study[key] for key in ("kind", "title", "created", "settings")}
+        about, tables = study_tables(connection)
     folder = config.out
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -349,6 +355,18 @@ def export(config: ExportConfig) -> dict[str, int]:
     counts = {name: len(rows) for name, rows in tables.items()}
     write_json(folder / STUDY_FILE, {**about, "exported": time.time(), "rows": counts})
     return counts
+
+
+def export_archive(connection: Connection) -> bytes:
+    """The files of an export as a ZIP archive, for the browser."""
+    about, tables = study_tables(connection)
+    counts = {name: len(rows) for name, rows in tables.items()}
+    content = BytesIO()
+    with ZipFile(content, "w", ZIP_DEFLATED) as archive:
+        archive.writestr(STUDY_FILE, json_line({**about, "exported": time.time(), "rows": counts}))
+        for name, rows in tables.items():
+            archive.writestr(name, b"".join(map(json_line, rows)))
+    return content.getvalue()
 
 
 def _replies(connection: Connection) -> Iterable[list[Any]]:

@@ -77,8 +77,10 @@ MAX_SKIP_WORDS = 1000
 MAX_EXTERNAL_ID = 200
 OFFERED = 12
 """Questions shown to choose from, those with the fewest takers first."""
-NO_QUOTA = 1000
-"""Most questions per participant in a study without a quota: no person answers more, but a program might try."""
+MOST_QUESTIONS = 1000
+"""Per participant: no person answers more, but a program might try."""
+MIN_POSTS, MAX_POSTS = 2, 10
+"""That a participant gives."""
 ACCOUNT, STEPS, COLLECT = APIRouter(), APIRouter(), APIRouter()
 """Joining and one's own data; the steps of an item; what only participants of a collection do."""
 Form = dict[str, str]
@@ -133,7 +135,7 @@ class Site:
         rubric = self.settings.get("rubric", True)
         practice = self.settings.get("practice", False)
         common = {"title": self.title, "kind": self.kind, "rubric": rubric, "practice": practice}
-        common |= {"token": token, "notice": ""}
+        common |= {"token": token, "notice": "", "contact": self.settings.get("contact", "")}
         return HTMLResponse(self.templates.get_template(name).render(**{**common, **fields}), status)
 
     def administrator(self, request: Request, form: Form | None = None) -> Visitor:
@@ -338,11 +340,16 @@ def leave(request: Request, site: ServedSite, form: Posted) -> Response:
     return redirect("/")
 
 
+def data_page(site: Site, connection: Connection, visitor: Visitor, annotator: int, wrong: str = "") -> Response:
+    stored, consent = stored_data(connection, annotator), site.settings["consent"]
+    return site.page("data.html", visitor, 422 if wrong else 200, stored=stored, consent=consent, wrong=wrong)
+
+
 @ACCOUNT.get("/data")
 def data(request: Request, site: ServedSite) -> Response:
     visitor, annotator = site.annotator(request)
     with site.database.read() as connection:
-        return site.page("data.html", visitor, stored=stored_data(connection, annotator), wrong="")
+        return data_page(site, connection, visitor, annotator)
 
 
 @ACCOUNT.post("/data/delete")
@@ -350,8 +357,7 @@ def delete(request: Request, site: ServedSite, form: Posted) -> Response:
     visitor, annotator = site.annotator(request, form)
     if form.get("sure") != "yes":
         with site.database.read() as connection:
-            wrong = "Tick the box first: this cannot be undone."
-            return site.page("data.html", visitor, 422, stored=stored_data(connection, annotator), wrong=wrong)
+            return data_page(site, connection, visitor, annotator, "Tick the box first: this cannot be undone.")
     with site.database.write() as connection:
         delete_data(connection, annotator)
     site.database.scrub()
@@ -360,13 +366,25 @@ def delete(request: Request, site: ServedSite, form: Posted) -> Response:
     return site.page("message.html", heading="Your data is deleted", text=text)
 
 
+@ACCOUNT.post("/consent")
+def consent(request: Request, site: ServedSite, form: Posted) -> Response:
+    visitor, annotator = site.annotator(request, form)
+    if form.get("agree") != "yes":
+        wrong = "To take part, tick the box. If you prefer not to, close this page: nothing is stored."
+        return site.page("consent.html", visitor, 422, text=site.settings["consent"], wrong=wrong)
+    with site.database.write() as connection:
+        connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(consented=time.time()))
+        log(connection, "consented", annotator=annotator)
+    return redirect("/task")
+
+
 # --- the steps of an item ---
 def working(site: Site, request: Request, form: Form | None = None) -> tuple[Visitor, int]:
     """The annotator, if the study is open and they have given their consent."""
     visitor, annotator = site.annotator(request, form)
     with site.database.read() as connection:
         site.check_open(connection)
-    if site.kind == "collect" and not visitor.consented:
+    if site.settings["consent"] and not visitor.consented:
         raise Refused(403, "Please give your consent first")
     return visitor, annotator
 
@@ -376,11 +394,10 @@ def task(request: Request, site: ServedSite, notice: str = "") -> Response:
     visitor, annotator = site.annotator(request)
     with site.database.read() as connection:
         site.check_open(connection)
-        if site.kind == "collect":
-            if not visitor.consented:
-                return site.page("consent.html", visitor, text=site.settings["consent"], wrong="")
-            if len(posts_of(connection, annotator)) < site.settings["min_posts"]:
-                return redirect("/posts")
+        if site.settings["consent"] and not visitor.consented:
+            return site.page("consent.html", visitor, text=site.settings["consent"], wrong="")
+        if site.kind == "collect" and len(posts_of(connection, annotator)) < MIN_POSTS:
+            return redirect("/posts")
         now = current_step(connection, annotator, site.kind)
         done, total = progress(connection, annotator)
         if now is None and site.kind == "collect" and not total:
@@ -440,7 +457,7 @@ def reply(request: Request, site: ServedSite, assignment: Id, step: Id, form: Po
         saved = numbered_reply(given, visitor.pseudonym, content) if site.kind == "collect" else given
         return save(site, visitor, (assignment, step), saved, form, last=step >= step_count(site.kind, content))
     if now is None or (now.assignment, now.step) != (assignment, step):
-        return redirect("/task")
+        return redirect("/task?notice=kept")
     return item_page(site, visitor, now, form, wrong=wrong)
 
 
@@ -483,23 +500,11 @@ def undo(request: Request, site: ServedSite, form: Posted) -> Response:
     return redirect(f"/task?notice={'undone' if undone else 'nothing'}")
 
 
-# --- collecting: consent, posts, questions ---
-@COLLECT.post("/consent")
-def consent(request: Request, site: ServedSite, form: Posted) -> Response:
-    visitor, annotator = site.annotator(request, form)
-    if form.get("agree") != "yes":
-        wrong = "To take part, tick the box. If you prefer not to, close this page: nothing is stored."
-        return site.page("consent.html", visitor, 422, text=site.settings["consent"], wrong=wrong)
-    with site.database.write() as connection:
-        connection.execute(sa.update(ANNOTATOR).where(ANNOTATOR.c.id == annotator).values(consented=time.time()))
-        log(connection, "consented", annotator=annotator)
-    return redirect("/task")
-
-
+# --- collecting: posts and questions ---
 def posts_page(site: Site, visitor: Visitor, annotator: int, *, draft: str = "", wrong: str = "") -> Response:
     with site.database.read() as connection:
         posts = posts_of(connection, annotator)
-    limits = {"least": site.settings["min_posts"], "most": site.settings["posts"]}
+    limits = {"least": MIN_POSTS, "most": MAX_POSTS}
     return site.page("posts.html", visitor, 422 if wrong else 200, posts=posts, draft=draft, wrong=wrong, **limits)
 
 
@@ -511,7 +516,7 @@ def posts(request: Request, site: ServedSite) -> Response:
 @COLLECT.post("/posts")
 def add_post(request: Request, site: ServedSite, form: Posted) -> Response:
     visitor, annotator = working(site, request, form)
-    text, most = form.get("text", "").strip(), site.settings["posts"]
+    text = form.get("text", "").strip()
     with site.database.write() as connection:
         lock_annotator(connection, annotator)
         posts = posts_of(connection, annotator)
@@ -520,8 +525,8 @@ def add_post(request: Request, site: ServedSite, form: Posted) -> Response:
             wrong = "Please write or paste something first."
         elif len(text) > MAX_TEXT:
             wrong = too_long(text)
-        elif len(posts) >= most:
-            wrong = f"{most} posts are enough; remove one to add another."
+        elif len(posts) >= MAX_POSTS:
+            wrong = f"{MAX_POSTS} posts are enough; remove one to add another."
         elif all(post.text != text for post in posts):  # a second click adds nothing
             row = {"annotator": annotator, "digest": sha256(text), "text": text, "at": time.time()}
             connection.execute(sa.insert(POST).values(**row))
@@ -541,10 +546,8 @@ def remove_post(request: Request, site: ServedSite, post: Id, form: Posted) -> R
 def questions_page(site: Site, visitor: Visitor, annotator: int, *, own: str = "", wrong: str = "") -> Response:
     with site.database.read() as connection:
         offered, (_, taken) = offered_questions(connection, annotator), progress(connection, annotator)
-    quota = site.settings.get("quota")
     fields = {"offered": offered[:OFFERED], "taken": taken, "own": own, "wrong": wrong}
-    room = None if quota is None else max(0, quota - taken)
-    return site.page("questions.html", visitor, 422 if wrong else 200, room=room, **fields)
+    return site.page("questions.html", visitor, 422 if wrong else 200, **fields)
 
 
 @COLLECT.get("/questions")
@@ -560,14 +563,13 @@ def take_questions(request: Request, site: ServedSite, form: Posted) -> Response
         lock_annotator(connection, annotator)
         items = [row.id for row in offered_questions(connection, annotator) if f"pick-{row.id}" in form]
         _, taken = progress(connection, annotator)
-        room = max(0, (site.settings.get("quota") or NO_QUOTA) - taken)
         wrong = ""
         if len(own) > MAX_TEXT:
             wrong = too_long(own)
         elif not items and not own:
             wrong = "Pick at least one question, or ask one of your own."
-        elif len(items) + bool(own) > room:
-            wrong = f"You can take {room} more in this study."
+        elif taken + len(items) + bool(own) > MOST_QUESTIONS:
+            wrong = f"You can take {MOST_QUESTIONS - taken} more in this study."
         else:
             if own:
                 items.append(ask_question(connection, annotator, own))

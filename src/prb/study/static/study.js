@@ -1,10 +1,26 @@
 // Everything works without this file. It adds keys, drafts that survive a reload, time in view, one click instead of two.
 "use strict";
 const work = document.getElementById("work");
-const rows = work ? [...work.querySelectorAll("fieldset.ask, .ask.written")] : [];
+const rows = work ? [...work.querySelectorAll("fieldset.ask, .ask.written, .line:has([required])")] : [];
 const boxes = (row) => [...row.querySelectorAll("input[type=radio]")];
-const answered = (row) => boxes(row).some((box) => box.checked) || Boolean(row.querySelector("textarea")?.value.trim());
+const answered = (row) => Boolean(row.querySelector("input:checked") || row.querySelector("textarea")?.value.trim());
+const open = () => rows.filter((row) => !answered(row) && row.querySelector("[required]"));
 let at = -1;
+
+// a mark and its message go as soon as there is an answer
+function settle(row) {
+  row.classList.remove("missing");
+  row.querySelector(".wrong")?.remove();
+  if (!rows.some((other) => other.classList.contains("missing"))) document.querySelector(".notice.alert")?.remove();
+}
+
+function mark(row) {
+  row.classList.add("missing");
+  if (row.querySelector(".wrong")) return;
+  const message = Object.assign(document.createElement("p"), { className: "wrong", textContent: row.querySelector("textarea") ? "Please write something here" : row.matches(".line") ? "Please tick this first" : "Please choose" });
+  message.setAttribute("role", "alert");
+  row.append(message);
+}
 
 function move(to, focus = true) {
   if (!rows.length) return;
@@ -16,8 +32,8 @@ function move(to, focus = true) {
 }
 
 function next() {
-  const open = rows.findIndex((row, n) => n > at && !answered(row));
-  const any = open >= 0 ? open : rows.findIndex((row) => !answered(row));
+  const later = rows.findIndex((row, n) => n > at && !answered(row));
+  const any = later >= 0 ? later : rows.findIndex((row) => !answered(row));
   if (any >= 0) move(any);
   else work.querySelector("button.main").focus();
 }
@@ -29,6 +45,7 @@ function pick(key) {
     if (!box) continue;
     box.checked = true;
     at = rows.indexOf(row);
+    settle(row);
     keep();
     next();
     return true;
@@ -36,12 +53,6 @@ function pick(key) {
   const tick = work?.querySelector(`input[type=checkbox][data-key="${key}"]`);
   if (tick) tick.checked = !tick.checked;
   return Boolean(tick);
-}
-
-function send() {
-  const missing = rows.findIndex((row) => !answered(row) && row.querySelector("[required]"));
-  if (missing >= 0) { move(missing); rows[missing].classList.add("missing"); }
-  else work.requestSubmit();
 }
 
 function toggle(id) {
@@ -66,7 +77,7 @@ document.addEventListener("keydown", (event) => {
     const onward = document.querySelector("[data-go]");
     if (inside) inside.querySelector("form").requestSubmit();
     else if (onward) onward.click();
-    else if (work) send();
+    else work?.requestSubmit();
   } else if (inside) return;
   else if (key === "arrowdown" || key === "j") { event.preventDefault(); move(at + 1); }
   else if (key === "arrowup" || key === "k") { event.preventDefault(); move(at - 1); }
@@ -90,10 +101,15 @@ if (draft) {
     if (field?.type === "checkbox") field.checked = true;
     else if (field && !field.value) field.value = value;
   }
+}
+if (work) {
+  work.noValidate = true;  // every missing answer is marked at once, in the same way by key and by click
   work.addEventListener("input", (event) => {
     keep();
-    const row = event.target.closest(".ask");
-    if (row) { row.classList.remove("missing"); if (event.target.type === "radio") { at = rows.indexOf(row); rows.forEach((r) => r.classList.toggle("now", r === row)); } }
+    const row = rows.find((each) => each.contains(event.target));
+    if (!row) return;
+    if (answered(row)) settle(row);
+    if (event.target.type === "radio") { at = rows.indexOf(row); rows.forEach((each) => each.classList.toggle("now", each === row)); }
   });
 }
 
@@ -104,6 +120,12 @@ document.addEventListener("visibilitychange", () => {
   since = document.hidden ? null : performance.now();
 });
 document.addEventListener("submit", (event) => {
+  if (event.target === work && open().length) {
+    event.preventDefault();
+    open().forEach(mark);
+    move(rows.indexOf(open()[0]));
+    return;
+  }
   const button = event.target.querySelector("button");
   if (button.getAttribute("aria-busy") === "true") { event.preventDefault(); return; }
   button.setAttribute("aria-busy", "true");
@@ -115,4 +137,6 @@ addEventListener("pageshow", () => document.querySelectorAll("[aria-busy]").forE
 
 const missing = rows.findIndex((row) => row.classList.contains("missing"));
 if (missing >= 0) move(missing);
-else if (rows.length) { const open = rows.findIndex((row) => !answered(row)); at = Math.max(0, open); rows[at].classList.add("now"); rows[at].querySelector("textarea[required]")?.focus(); }
+else if (rows.length) { at = Math.max(0, rows.findIndex((row) => !answered(row))); rows[at].classList.add("now"); rows[at].querySelector("textarea[required]")?.focus(); }
+// a link to one item of a long list opens it
+if (location.hash) document.getElementById(decodeURIComponent(location.hash.slice(1)))?.setAttribute("open", "");
