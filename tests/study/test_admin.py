@@ -11,9 +11,10 @@ import orjson
 
 from prb.study.admin import flags
 from prb.study.app import fill
+from prb.study.config import Judgment
 from tests.conftest import make_row
 from tests.study.conftest import AFTER, BEFORE, Make
-from tests.study.test_agreement import rated, row
+from tests.study.test_agreement import judged, rated, row
 
 
 def test_progress_and_agreement_are_live(make: Make) -> None:
@@ -29,18 +30,16 @@ def test_progress_and_agreement_are_live(make: Make) -> None:
 
 
 def test_people_who_need_a_look_are_flagged() -> None:
-    def said(first: str, before: str, **changes: Any) -> dict[str, Any]:
-        return row(1, 1, first=first, before=before, **changes)
+    def said(first: str, before: str | None, **changes: Any) -> Judgment:
+        return judged([row(1, 1, first=first, before=before, **changes)])[0]
 
     sides = [said(f, f) for f in ("chosen", "rejected") * 4]
-    assert flags(sides, [30.0] * 8, 30.0, (2, 2)) == [
-        "nearly always picks the same side",
-        "always gives the same rating",
-    ]
+    one_sided = ["nearly always picks the same side", "always gives the same rating"]
+    assert flags(sides, [30.0] * 8, 30.0, (2, 2)) == one_sided
     fair = [said(f, "chosen", ratings=rated(4, 3)) for f in ("chosen", "rejected") * 4]
     assert flags(fair, [30.0] * 8, 30.0, (2, 2)) == []
     assert flags(fair, [5.0] * 8, 30.0, (0, 2)) == ["missed 2 of 2 checks", "much faster than the others"]
-    assert flags([row(1, 1, skipped="other", before=None)] * 6, [], 30.0, None) == ["skips many items"]
+    assert flags([said("chosen", None, skipped="other")] * 6, [], 30.0, None) == ["skips many items"]
     assert flags(sides[:3], [1.0] * 3, 30.0, None) == []  # too little to say anything
 
 

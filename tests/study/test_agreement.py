@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
 from prb.errors import BadInput, GateFailed, UnknownName
 from prb.study.agreement import agree, attention, items_to_drop, majority, read_judgments, require, summarize, verdict
-from prb.study.config import AgreeConfig, ExportConfig
+from prb.study.config import AgreeConfig, ExportConfig, Judgment
 from prb.study.judgments import export
 from tests.study.conftest import Make
 
@@ -43,6 +44,10 @@ def row(item: int, annotator: int, **changes: Any) -> Row:
     return {**made, **changes}
 
 
+def judged(rows: list[Row]) -> list[Judgment]:
+    return msgspec.convert(rows, list[Judgment])
+
+
 def rated(chosen: int, rejected: int) -> dict[str, dict[str, int]]:
     names = ("correctness", "relevance", "helpfulness")
     return {"chosen": dict.fromkeys(names, chosen), "rejected": dict.fromkeys(names, rejected)}
@@ -56,7 +61,7 @@ def test_a_good_study_passes_every_gate() -> None:
     rows = study(ratings=rated(4, 4))
     for n, r in enumerate(rows):  # a little honest noise, the same for both answers
         r["ratings"] = rated(4 + n % 2, 4 + (n // 2) % 2)
-    result = summarize(rows, draws=100)
+    result = summarize(judged(rows), draws=100)
     assert result["verdicts"] == {"parity": True, "preference": True, "personal": True, "agreement": True}
     require(["parity", "preference", "personal", "agreement"], result)
     text = "\n".join(verdict(result))
@@ -68,7 +73,7 @@ def test_a_good_study_passes_every_gate() -> None:
 
 
 def test_answers_of_different_quality_fail_parity_with_the_figures() -> None:
-    result = summarize(study(ratings=rated(5, 4)), draws=0)
+    result = summarize(judged(study(ratings=rated(5, 4))), draws=0)
     assert result["quality"]["correctness"]["parity"]["mean"] == 1.0
     assert result["verdicts"]["parity"] is False
     with pytest.raises(GateFailed, match=r"parity does not hold: The answers are not shown to be equally good"):
@@ -81,7 +86,7 @@ def test_of_mirror_rows_the_size_of_the_difference_counts_not_its_sign() -> None
         twins = {"group": f"i{i}", "cluster": f"c{i}"}
         rows += [row(i, a, ratings=rated(5, 3), mirror=f"t{i}", **twins) for a in range(2)]
         rows += [row(i, a, ratings=rated(3, 5), mirror=f"i{i}", **twins) | {"item": f"t{i}"} for a in range(2, 4)]
-    result = summarize(rows, draws=0)
+    result = summarize(judged(rows), draws=0)
     quality = result["quality"]["correctness"]
     assert quality["parity"] is None
     assert quality["mirror_size"]["value"] == 2.0
@@ -94,7 +99,7 @@ def test_preference_counts_neither_as_half_and_knows_before_from_after() -> None
     rows = study(items=4, annotators=2)
     rows[0]["before"] = rows[1]["before"] = "neither"
     rows[2]["before"] = rows[2]["after"] = "rejected"
-    result = summarize(rows, draws=0)
+    result = summarize(judged(rows), draws=0)
     assert result["preference"]["before"]["value"] == pytest.approx((2 * 0.5 + 5) / 8)
     assert result["preference"]["after"]["value"] == pytest.approx(7 / 8)
     assert result["preference"]["before"]["ties"] == 2
@@ -105,7 +110,7 @@ def test_checks_skips_and_revised_ratings_stay_out_of_the_figures() -> None:
     rows.append(row(90, 0, check=True, before="chosen", ratings=rated(5, 1)))
     rows.append(row(91, 0, skipped="unclear", before=None, after=None, ratings={}, difference=None))
     rows[0] |= {"revised": True, "before": "rejected", "ratings": rated(1, 5)}
-    result = summarize(rows, draws=0)
+    result = summarize(judged(rows), draws=0)
     counts = result["counts"]
     assert (counts["items"], counts["judgements"], counts["skipped"], counts["revised"]) == (5, 10, 1, 1)
     assert result["preference"]["before"] | {"low": 0, "high": 0} == {
@@ -124,16 +129,16 @@ def test_whoever_misses_the_checks_is_left_out_and_named() -> None:
     rows = study(items=5, annotators=3)
     for a, good in ((0, True), (1, True), (2, False)):
         rows += [row(90 + n, a, check=True, ratings=rated(5, 1 if good else 5)) for n in range(2)]
-    assert attention(rows) == {"p-0": (2, 2), "p-1": (2, 2), "p-2": (0, 2)}
-    result = summarize(rows, draws=0)
+    assert attention(judged(rows)) == {"p-0": (2, 2), "p-1": (2, 2), "p-2": (0, 2)}
+    result = summarize(judged(rows), draws=0)
     assert result["counts"]["left_out"] == ["p-2"]
     assert result["counts"]["annotators"] == 2
     assert "left out for failed attention checks: p-2" in verdict(result)[0]
 
 
 def test_preferring_the_stray_answer_fails_the_check_whatever_its_rating() -> None:
-    assert attention([row(1, 0, check=True, before="rejected", ratings=rated(5, 1))]) == {"p-0": (0, 1)}
-    assert attention([row(1, 0, check=True, before="neither", ratings=rated(5, 2))]) == {"p-0": (1, 1)}
+    assert attention(judged([row(1, 0, check=True, before="rejected", ratings=rated(5, 1))])) == {"p-0": (0, 1)}
+    assert attention(judged([row(1, 0, check=True, before="neither", ratings=rated(5, 2))])) == {"p-0": (1, 1)}
 
 
 def test_items_are_dropped_for_reasons() -> None:
@@ -145,14 +150,14 @@ def test_items_are_dropped_for_reasons() -> None:
         rows[n]["difference"] = "quality"
     for n in (9, 10, 11):
         rows[n]["ratings"] = rated(4, 2)
-    found = {d["item"]: d["reasons"] for d in items_to_drop(rows)}
+    found = {d["item"]: d["reasons"] for d in items_to_drop(judged(rows))}
     assert found == {
         "i0": ["most prefer the other answer"],
         "i1": ["no majority for either answer"],
         "i2": ["most say the answers differ in quality"],
         "i3": [f"{c} of the rejected answer is poor" for c in ("correctness", "relevance", "helpfulness")],
     }
-    assert "4 items should be dropped or repaired: i0, i1, i2, i3." in verdict(summarize(rows, draws=0))
+    assert "4 items should be dropped or repaired: i0, i1, i2, i3." in verdict(summarize(judged(rows), draws=0))
 
 
 def test_a_majority_is_more_than_half() -> None:
@@ -166,7 +171,7 @@ def test_unreliable_annotators_stand_out() -> None:
     for r in rows:
         if r["annotator"] == "p-3" and int(r["item"][1:]) % 2:
             r["after"] = "rejected"
-    people = {p["annotator"]: p for p in summarize(rows, draws=0)["annotators"]}
+    people = {p["annotator"]: p for p in summarize(judged(rows), draws=0)["annotators"]}
     assert people["p-3"]["reliability"] < 0.7
     assert people["p-0"]["reliability"] > 0.95
     assert (people["p-3"]["with_label"], people["p-0"]["with_label"]) == (0.5, 1.0)
@@ -252,7 +257,7 @@ def test_an_export_goes_only_into_its_own_folder(make: Make, tmp_path: Path) -> 
 
 
 def test_without_a_rubric_no_sentence_speaks_of_one() -> None:
-    lines = " ".join(verdict(summarize(study(rubric=False), draws=0)))
+    lines = " ".join(verdict(summarize(judged(study(rubric=False)), draws=0)))
     assert "Annotators prefer the labeled answer 100.0 %" in lines
     assert "rubric" not in lines
-    assert "before the rubric was shown" in " ".join(verdict(summarize(study(rubric=True), draws=0)))
+    assert "before the rubric was shown" in " ".join(verdict(summarize(judged(study(rubric=True)), draws=0)))

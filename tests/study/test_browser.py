@@ -126,18 +126,18 @@ def test_a_person_validates_by_keyboard_alone(browser: Any, make: Make, window: 
         visit.enter("text=That was the last item")
         assert visit.troubles == []
     with study.database.read() as connection:
-        done = {row["skipped"]: row for row in judgments(connection)}
+        done = {row.skipped: row for row in judgments(connection)}
     first = done[None]
-    second = "rejected" if first["first"] == "chosen" else "chosen"
-    assert list(first["ratings"][first["first"]].values()) == [5, 4, 3]
-    assert list(first["ratings"][second].values()) == [2, 1, 5]
-    assert (first["before"], first["after"], first["sure"], first["difference"]) == (
+    second = "rejected" if first.first == "chosen" else "chosen"
+    assert list(first.ratings[first.first].values()) == [5, 4, 3]
+    assert list(first.ratings[second].values()) == [2, 1, 5]
+    assert (first.before, first.after, first.sure, first.difference) == (
         second,
-        first["first"],
+        first.first,
         3,
         "preference",
     )
-    assert 0 < first["active"][0] <= first["seconds"][0]
+    assert 0 < first.active[0] <= first.seconds[0]
     assert "upsetting" in done
 
 

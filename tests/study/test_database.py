@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from prb.errors import BadInput, RunConflict
 from prb.redact import redact_options
 from prb.study.config import NewConfig
-from prb.study.database import ANNOTATOR, METADATA, REPLY, STUDY, Database, open_study
+from prb.study.database import METADATA, REPLY, STUDY, Database, open_study
 from prb.study.design import new_study
 from tests.conftest import make_row
 from tests.study.conftest import BEFORE, Make
@@ -22,17 +22,6 @@ from tests.study.conftest import BEFORE, Make
 @pytest.fixture(params=["sqlite", "postgres"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "s.db") if request.param == "sqlite" else request.getfixturevalue("postgres")()
-
-
-def upgrade_to(database: Database, revision: str) -> None:
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", "prb.study:migrations")
-    with database.write() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
 
 
 def test_migrations_make_exactly_the_tables_that_queries_use(where: str) -> None:
@@ -46,22 +35,12 @@ def test_migrations_make_exactly_the_tables_that_queries_use(where: str) -> None
     database.close()
 
 
-def test_a_study_of_the_first_version_keeps_its_data_when_it_is_opened(where: str) -> None:
-    database = Database(where)
-    upgrade_to(database, "0001")
-    with database.write() as connection:
-        connection.execute(
-            sa.insert(STUDY).values(id=1, kind="validate", title="old", settings={}, admin_hash="x", created=1.0)
-        )
-        old = "insert into annotator (name, pseudonym, token_hash, created) values ('Ann', 'p-1', 'h', 1.0)"
-        connection.exec_driver_sql(old)
-    database.close()
-    opened = open_study(where)
-    with opened.read() as connection:
-        row = connection.execute(sa.select(ANNOTATOR)).one()
-        version = connection.exec_driver_sql("select version_num from alembic_version").scalar()
-    opened.close()
-    assert (row.name, row.consented, row.withdrawn, version) == ("Ann", None, None, "0003")
+def test_a_study_of_another_version_is_refused_in_one_line(make: Make, where: str) -> None:
+    study = make(out=where)
+    with study.database.write() as connection:
+        connection.exec_driver_sql("update alembic_version set version_num = '0099'")
+    with pytest.raises(BadInput, match="was made by another version of prb"):
+        open_study(where)
 
 
 def test_a_reader_sees_one_moment_while_others_write(make: Make, where: str) -> None:

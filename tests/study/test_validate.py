@@ -54,11 +54,11 @@ def test_a_judgement_is_kept_in_all_its_parts(make: Make) -> None:
         row = judgments(connection)[0]
         flipped = connection.scalar(sa.select(ASSIGNMENT.c.flipped))
     first, second = ("rejected", "chosen") if flipped else ("chosen", "rejected")
-    assert row["ratings"][first] == {"correctness": 2, "relevance": 4, "helpfulness": 4}
-    assert row["ratings"][second] == {"correctness": 4, "relevance": 4, "helpfulness": 5}
-    assert (row["before"], row["after"], row["sure"], row["difference"]) == ("neither", first, 3, "quality")
-    assert (row["first"], row["item"], row["skipped"], row["revised"]) == (first, "r1", None, False)
-    assert len(row["seconds"]) == 2
+    assert row.ratings[first] == {"correctness": 2, "relevance": 4, "helpfulness": 4}
+    assert row.ratings[second] == {"correctness": 4, "relevance": 4, "helpfulness": 5}
+    assert (row.before, row.after, row.sure, row.difference) == ("neither", first, 3, "quality")
+    assert (row.first, row.item, row.skipped, row.revised) == (first, "r1", None, False)
+    assert len(row.seconds) == 2
 
 
 def test_unblinding_turns_letters_back_into_labels() -> None:
@@ -137,7 +137,7 @@ def test_undo_takes_one_step_back_and_starts_from_what_was_said(make: Make) -> N
     with study.database.read() as connection:
         row = judgments(connection)[0]
         undone = connection.scalars(sa.select(AUDIT.c.detail).where(AUDIT.c.what == "undone")).all()
-    assert row["revised"] is False
+    assert row.revised is False
     assert undone[0]["reply"] == AFTER
 
 
@@ -152,7 +152,7 @@ def test_ratings_changed_after_the_wishes_were_seen_are_marked(make: Make) -> No
     person.follow(person.action, {**BEFORE, "prefer": "neither"})
     with study.database.read() as connection:
         row = judgments(connection)[0]
-    assert (row["before"], row["revised"]) == ("neither", True)
+    assert (row.before, row.revised) == ("neither", True)
     person.judge()
     at = {"from": re.search(r'name="from" value="([^"]+)"', person.text)[1]}  # type: ignore[index]
     person.send("/undo", at)
@@ -169,7 +169,7 @@ def test_skipping_needs_a_reason_and_can_be_undone(make: Make) -> None:
     person.follow(skip, {"reason": "unknown", "words": "never kept plants"})
     with study.database.read() as connection:
         row = judgments(connection)[0]
-    assert (row["skipped"], row["skipped_words"], row["before"]) == ("unknown", "never kept plants", None)
+    assert (row.skipped, row.skipped_words, row.before) == ("unknown", "never kept plants", None)
     person.undo()
     assert answers(study) == 0
     with study.database.read() as connection:  # nothing had been seen, so nothing is spoilt
@@ -227,8 +227,8 @@ def test_without_a_rubric_one_step_asks_everything(make: Make) -> None:
     assert "Item 2 of 2" in person.text
     with study.database.read() as connection:
         (row,) = judgments(connection)
-    assert row["before"] == row["after"]
-    assert (row["sure"], row["difference"], row["rubric"]) == (2, "preference", False)
+    assert row.before == row.after
+    assert (row.sure, row.difference, row.rubric) == (2, "preference", False)
     assert "rubric" not in study.admin().open("/admin")
 
 
@@ -246,7 +246,7 @@ def test_a_new_question_is_one_field(make: Make, monkeypatch: pytest.MonkeyPatch
     assert "1 field is missing" in person.follow(person.action, AFTER)
     person.follow(person.action, {**AFTER, "topic": "3"})
     with study.database.read() as connection:
-        assert judgments(connection)[0]["topic"] == "3"
+        assert judgments(connection)[0].row()["topic"] == "3"
 
 
 def test_the_practice_item_comes_first_and_is_not_counted(make: Make) -> None:

@@ -14,6 +14,7 @@ from fastapi.responses import Response
 from sqlalchemy import Connection
 
 from prb.study.agreement import attention, summarize
+from prb.study.config import Judgment
 from prb.study.database import (
     ANNOTATOR,
     ASSIGNMENT,
@@ -270,7 +271,7 @@ def annotator_table(connection: Connection, kind: str) -> list[dict[str, Any]]:
                 "posts": posts.get(a.id, 0),
                 "seconds": statistics.median(seconds) if seconds else None,
                 "checks": passed,
-                "flags": flags([r for r in rows if r["annotator"] == a.pseudonym], seconds, typical, passed),
+                "flags": flags([r for r in rows if r.annotator == a.pseudonym], seconds, typical, passed),
             }
         )
     return table
@@ -291,7 +292,7 @@ def item_seconds(connection: Connection) -> dict[int, list[float]]:
 
 
 def flags(
-    rows: Sequence[dict[str, Any]], seconds: Sequence[float], typical: float, checks: tuple[int, int] | None
+    rows: Sequence[Judgment], seconds: Sequence[float], typical: float, checks: tuple[int, int] | None
 ) -> list[str]:
     """Reasons to look closer; nobody is dropped because of them."""
     reasons = []
@@ -299,13 +300,13 @@ def flags(
         reasons.append(f"missed {checks[1] - checks[0]} of {checks[1]} checks")
     if len(seconds) >= MIN_ITEMS and statistics.median(seconds) < FAST * typical:
         reasons.append("much faster than the others")
-    judged = [r for r in rows if r["before"]]
+    judged = [r for r in rows if r.before]
     if len(judged) >= MIN_ITEMS:
-        picked_first = [r["before"] == r["first"] for r in judged if r["before"] != "neither"]
+        picked_first = [r.before == r.first for r in judged if r.before != "neither"]
         if picked_first and not 1 - ONE_SIDED <= sum(picked_first) / len(picked_first) <= ONE_SIDED:
             reasons.append("nearly always picks the same side")
-        if len({v for r in judged for ratings in r["ratings"].values() for v in ratings.values()}) == 1:
+        if len({v for r in judged for ratings in r.ratings.values() for v in ratings.values()}) == 1:
             reasons.append("always gives the same rating")
-    if len(rows) >= MIN_ITEMS and sum(bool(r["skipped"]) for r in rows) > MANY_SKIPS * len(rows):
+    if len(rows) >= MIN_ITEMS and sum(bool(r.skipped) for r in rows) > MANY_SKIPS * len(rows):
         reasons.append("skips many items")
     return reasons

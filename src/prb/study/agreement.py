@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from prb.errors import BadInput, GateFailed, unknown
@@ -30,9 +31,12 @@ from prb.stats.agreement import (
     with_interval,
 )
 from prb.stats.estimate import Floats, Ints, codes, share
-from prb.study.config import CRITERIA, AgreeConfig
+from prb.study.config import CRITERIA, AgreeConfig, Judgment
 
-Row = dict[str, Any]
+Summary = dict[str, Any]
+"""As JSON holds it."""
+Vote = tuple[str, str, str, int]
+"""Unit, annotator, group of units that share a question, value."""
 DIFFERENCES = ("preference", "quality", "unclear")
 ANSWERS = ("chosen", "rejected")
 PREFERENCES = (*ANSWERS, "neither")
@@ -51,7 +55,7 @@ MANY_ANNOTATORS = 12
 """Annotator pairs grow with the square; above this, mean Cohen's κ has no interval and single pairs are left out."""
 
 
-def agree(config: AgreeConfig, *, show: Callable[[Row], None] = lambda _: None) -> Row:
+def agree(config: AgreeConfig, *, show: Callable[[Summary], None] = lambda _: None) -> Summary:
     """The summary of a study; raises `GateFailed` if a requirement does not hold, after `show` got the summary."""
     required = [name.strip() for name in config.require.split(",") if name.strip()]
     for name in required:
@@ -66,21 +70,22 @@ def agree(config: AgreeConfig, *, show: Callable[[Row], None] = lambda _: None) 
     return summary
 
 
-def require(required: Sequence[str], summary: Row) -> None:
+def require(required: Sequence[str], summary: Summary) -> None:
     failed = [name for name in required if not summary["verdicts"][name]]
     if failed:
         raise GateFailed("; ".join(f"{name} does not hold: {SENTENCES[name](summary)}" for name in failed))
 
 
-def read_judgments(where: str) -> list[Row]:
+def read_judgments(where: str) -> list[Judgment]:
     """From a study, or from the file that an export wrote."""
     if where.endswith(".jsonl"):
         if not Path(where).is_file():
             raise BadInput(f"{where} does not exist")
-        rows = list(read_lines(Path(where)))
-        if any("annotator" not in row or "before" not in row for row in rows):
-            raise BadInput(f"{where} does not hold judgments; `prb study export` writes them to judgements.jsonl")
-        return rows
+        try:
+            return msgspec.convert(list(read_lines(Path(where))), list[Judgment])
+        except msgspec.ValidationError:
+            text = "does not hold judgments; `prb study export` writes them to judgements.jsonl"
+            raise BadInput(f"{where} {text}") from None
     from prb.study.database import open_study, study_row
     from prb.study.judgments import judgments
 
@@ -90,21 +95,21 @@ def read_judgments(where: str) -> list[Row]:
         return judgments(connection)
 
 
-def summarize(rows: Sequence[Row], *, margin: float = 0.5, draws: int = 1000) -> Row:
+def summarize(rows: Sequence[Judgment], *, margin: float = 0.5, draws: int = 1000) -> Summary:
     """Everything `prb study agree` reports, as data."""
     checks = attention(rows)
     inattentive = sorted(a for a, (passed, asked) in checks.items() if passed < MIN_CHECKS * asked)
-    kept = [r for r in rows if not r["check"] and not r["skipped"] and r["annotator"] not in inattentive]
-    unrevised = [r for r in kept if not r["revised"]]
-    summary: Row = {
+    kept = [r for r in rows if not r.check and not r.skipped and r.annotator not in inattentive]
+    unrevised = [r for r in kept if not r.revised]
+    summary: Summary = {
         "counts": {
-            "items": len({r["item"] for r in kept}),
-            "annotators": len({r["annotator"] for r in kept}),
+            "items": len({r.item for r in kept}),
+            "annotators": len({r.annotator for r in kept}),
             "judgements": len(kept),
-            "finished": sum(r["after"] is not None for r in kept),
-            "skipped": sum(bool(r["skipped"]) for r in rows if not r["check"]),
+            "finished": sum(r.after is not None for r in kept),
+            "skipped": sum(bool(r.skipped) for r in rows if not r.check),
             "revised": len(kept) - len(unrevised),
-            "rubric": not kept or any(r.get("rubric", True) for r in kept),
+            "rubric": not kept or any(r.rubric for r in kept),
             "left_out": inattentive,
         },
         "agreement": _agreement(kept, unrevised, draws),
@@ -121,22 +126,21 @@ def summarize(rows: Sequence[Row], *, margin: float = 0.5, draws: int = 1000) ->
     return summary
 
 
-def attention(rows: Sequence[Row]) -> dict[str, tuple[int, int]]:
+def attention(rows: Sequence[Judgment]) -> dict[str, tuple[int, int]]:
     """Per annotator: checks passed, checks answered. Passed: the stray answer is not preferred and rated 1 or 2."""
     counts: dict[str, tuple[int, int]] = {}
     for row in rows:
-        if row["check"] and row["before"] and not row["skipped"]:
-            passed, asked = counts.get(row["annotator"], (0, 0))
-            good = row["before"] != "rejected" and row["ratings"]["rejected"]["relevance"] <= 2
-            counts[row["annotator"]] = passed + good, asked + 1
+        if row.check and row.before and not row.skipped:
+            passed, asked = counts.get(row.annotator, (0, 0))
+            good = row.before != "rejected" and row.ratings["rejected"]["relevance"] <= 2
+            counts[row.annotator] = passed + good, asked + 1
     return counts
 
 
 class Votes:
     """A matrix of units × annotators for one field; −1 where there is no vote."""
 
-    def __init__(self, rows: Sequence[Row], value: Callable[[Row], int | None]) -> None:
-        votes = [(r["item"], r["annotator"], r["group"], v) for r in rows if (v := value(r)) is not None]
+    def __init__(self, votes: Sequence[Vote]) -> None:
         self.units = list(dict.fromkeys(unit for unit, *_ in votes))
         self.annotators = sorted({annotator for _, annotator, *_ in votes})
         group = {unit: g for unit, _, g, _ in votes}
@@ -146,10 +150,10 @@ class Votes:
         for unit, annotator, _, vote in votes:
             self.matrix[line[unit], column[annotator]] = vote
 
-    def estimate(self, statistic: Callable[[Ints], float | None], draws: int) -> Row:
+    def estimate(self, statistic: Callable[[Ints], float | None], draws: int) -> Summary:
         return with_interval(statistic, self.matrix, self.groups, draws=draws, seed=0).as_dict()
 
-    def annotator_pairs(self) -> list[Row]:
+    def annotator_pairs(self) -> list[Summary]:
         pairs = []
         for i, a in enumerate(self.annotators):
             for j, b in enumerate(self.annotators[:i]):
@@ -159,23 +163,30 @@ class Votes:
         return pairs
 
 
-def _preference_code(row: Row, field: str) -> int | None:
+def _preference_code(row: Judgment, field: str) -> int | None:
     """0, 1 or 2 (neither). A hash of the item decides which answer is 0: if it were always the labeled one,
     everybody choosing the labeled answer would count as agreement by chance."""
-    if row[field] is None:
+    if getattr(row, field) is None:
         return None
-    return 2 if row[field] == "neither" else (draw(0, "label", row["item"]) % 2 + (row[field] == "rejected")) % 2
+    return (
+        2
+        if getattr(row, field) == "neither"
+        else (draw(0, "label", row.item) % 2 + (getattr(row, field) == "rejected")) % 2
+    )
 
 
-def _agreement(kept: Sequence[Row], unrevised: Sequence[Row], draws: int) -> Row:
-    fields: dict[str, tuple[Sequence[Row], Callable[[Row], int | None]]] = {
-        "before": (unrevised, lambda r: _preference_code(r, "before")),
-        "after": (kept, lambda r: _preference_code(r, "after")),
-        "difference": (kept, lambda r: DIFFERENCES.index(r["difference"]) if r["difference"] else None),
+def _votes(rows: Sequence[Judgment], value: Callable[[Judgment], int | None]) -> Votes:
+    return Votes([(r.item, r.annotator, r.group, v) for r in rows if (v := value(r)) is not None])
+
+
+def _agreement(kept: Sequence[Judgment], unrevised: Sequence[Judgment], draws: int) -> Summary:
+    fields = {
+        "before": _votes(unrevised, lambda r: _preference_code(r, "before")),
+        "after": _votes(kept, lambda r: _preference_code(r, "after")),
+        "difference": _votes(kept, lambda r: DIFFERENCES.index(r.difference) if r.difference else None),
     }
-    agreement: Row = {}
-    for name, (rows, value) in fields.items():
-        votes = Votes(rows, value)
+    agreement: Summary = {}
+    for name, votes in fields.items():
         many = len(votes.annotators) > MANY_ANNOTATORS
         agreement[name] = {
             "alpha": votes.estimate(partial(krippendorff_alpha, values=3), draws),
@@ -184,46 +195,46 @@ def _agreement(kept: Sequence[Row], unrevised: Sequence[Row], draws: int) -> Row
             "cohen": votes.estimate(partial(mean_cohen, values=3), 0 if many else draws),
             "cohen_pairs": [] if many else votes.annotator_pairs(),
         }
+    alpha = partial(krippendorff_alpha, values=5, ordinal=True)
     for criterion in CRITERIA:
-        answers = [
-            {**r, "item": f"{r['item']} {a}", "score": r["ratings"][a][criterion]}
+        ratings = [
+            (f"{r.item} {answer}", r.annotator, r.group, rating[criterion] - 1)
             for r in unrevised
-            for a in r["ratings"]
+            for answer, rating in r.ratings.items()
         ]
-        alpha = partial(krippendorff_alpha, values=5, ordinal=True)
-        agreement[criterion] = {"alpha": Votes(answers, lambda r: r["score"] - 1).estimate(alpha, draws)}
+        agreement[criterion] = {"alpha": Votes(ratings).estimate(alpha, draws)}
     return agreement
 
 
-def _labeled_share(rows: Sequence[Row], field: str) -> Row:
+def _labeled_share(rows: Sequence[Judgment], field: str) -> Summary:
     """How often the labeled answer is preferred; neither counts half."""
-    voted = [r for r in rows if r[field] is not None]
-    credit: Floats = np.array([CREDIT[r[field]] for r in voted], dtype=np.float64)
-    return share(credit, codes([r["cluster"] for r in voted])).as_dict()
+    voted = [r for r in rows if getattr(r, field) is not None]
+    credit: Floats = np.array([CREDIT[getattr(r, field)] for r in voted], dtype=np.float64)
+    return share(credit, codes([r.cluster for r in voted])).as_dict()
 
 
-def _quality(rows: Sequence[Row], margin: float) -> Row:
-    rated = [r for r in rows if r["ratings"]]
-    single, mirrored = [r for r in rated if not r["mirror"]], [r for r in rated if r["mirror"]]
-    quality: Row = {"margin": margin}
+def _quality(rows: Sequence[Judgment], margin: float) -> Summary:
+    rated = [r for r in rows if r.ratings]
+    single, mirrored = [r for r in rated if not r.mirror], [r for r in rated if r.mirror]
+    quality: Summary = {"margin": margin}
     for criterion in CRITERIA:
         signed = _differences(single, criterion, by="item")
         size = mean_size(_differences(mirrored, criterion, by="group"), seed=0)
         quality[criterion] = {
             "parity": equivalence(signed, margin).as_dict() if len(signed) else None,
             "mirror_size": size.as_dict() if size.n else None,
-            "means": {a: _mean([r["ratings"][a][criterion] for r in rated]) for a in ANSWERS},
+            "means": {a: _mean([r.ratings[a][criterion] for r in rated]) for a in ANSWERS},
         }
     return quality
 
 
-def _differences(rows: Sequence[Row], criterion: str, *, by: str) -> Floats:
+def _differences(rows: Sequence[Judgment], criterion: str, *, by: str) -> Floats:
     """Mean rating difference of the two answers per item; for twins, of one answer text against the other."""
     differences: dict[str, list[float]] = {}
     for r in rows:
-        sign = 1 if r["item"] == r[by] else -1  # a group is named after one of its twins
-        difference = r["ratings"]["chosen"][criterion] - r["ratings"]["rejected"][criterion]
-        differences.setdefault(r[by], []).append(sign * difference)
+        sign = 1 if r.item == getattr(r, by) else -1  # a group is named after one of its twins
+        difference = r.ratings["chosen"][criterion] - r.ratings["rejected"][criterion]
+        differences.setdefault(getattr(r, by), []).append(sign * difference)
     return np.array([np.mean(d) for d in differences.values()], dtype=np.float64)
 
 
@@ -237,29 +248,29 @@ def majority(values: Sequence[str]) -> str | None:
     return top[0][0] if top and 2 * top[0][1] > len(values) else None
 
 
-def _by_item(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    groups: dict[str, list[Row]] = {}
+def _by_item(rows: Sequence[Judgment]) -> dict[str, list[Judgment]]:
+    groups: dict[str, list[Judgment]] = {}
     for r in rows:
-        groups.setdefault(r["item"], []).append(r)
+        groups.setdefault(r.item, []).append(r)
     return groups
 
 
-def _personal(rows: Sequence[Row]) -> Row:
+def _personal(rows: Sequence[Judgment]) -> Summary:
     """Share of items whose difference a majority calls personal preference."""
-    items = _by_item([r for r in rows if r["difference"]]).values()
-    is_personal = [majority([r["difference"] for r in votes]) == "preference" for votes in items]
-    clusters = codes([votes[0]["cluster"] for votes in items])
-    counts = Counter(r["difference"] for votes in items for r in votes)
+    items = _by_item([r for r in rows if r.difference]).values()
+    is_personal = [majority([r.difference or "" for r in votes]) == "preference" for votes in items]
+    clusters = codes([votes[0].cluster for votes in items])
+    counts = Counter(r.difference for votes in items for r in votes)
     estimate = share(np.array(is_personal, dtype=np.float64), clusters)
     return {"items": estimate.as_dict(), "judgements": {d: counts[d] for d in DIFFERENCES}}
 
 
-def _reliability(rows: Sequence[Row], checks: dict[str, tuple[int, int]]) -> list[Row]:
-    votes = Votes(rows, lambda r: _preference_code(r, "after"))
+def _reliability(rows: Sequence[Judgment], checks: dict[str, tuple[int, int]]) -> list[Summary]:
+    votes = _votes(rows, lambda r: _preference_code(r, "after"))
     accuracy = dawid_skene(votes.matrix, 3).accuracy if len(votes.units) else np.zeros(0)
     annotators = []
     for name, reliability in zip(votes.annotators, accuracy, strict=True):
-        finished = [r["after"] for r in rows if r["annotator"] == name and r["after"]]
+        finished = [r.after for r in rows if r.annotator == name and r.after]
         annotators.append(
             {
                 "annotator": name,
@@ -272,11 +283,11 @@ def _reliability(rows: Sequence[Row], checks: dict[str, tuple[int, int]]) -> lis
     return annotators
 
 
-def items_to_drop(rows: Sequence[Row]) -> list[Row]:
+def items_to_drop(rows: Sequence[Judgment]) -> list[Summary]:
     """Items that annotators do not confirm, with every reason; an item needs two votes."""
     drop = []
     for item, votes in _by_item(rows).items():
-        after = [r["after"] for r in votes if r["after"]]
+        after = [r.after for r in votes if r.after]
         if len(after) < 2:
             continue
         reasons = []
@@ -285,10 +296,10 @@ def items_to_drop(rows: Sequence[Row]) -> list[Row]:
             reasons.append(f"most prefer {'the other answer' if preferred == 'rejected' else 'neither'}")
         if preferred is None:
             reasons.append("no majority for either answer")
-        if majority([r["difference"] for r in votes if r["difference"]]) == "quality":
+        if majority([r.difference for r in votes if r.difference]) == "quality":
             reasons.append("most say the answers differ in quality")
         for answer in ANSWERS:
-            means = {c: _mean([r["ratings"][answer][c] for r in votes if r["ratings"]]) for c in CRITERIA}
+            means = {c: _mean([r.ratings[answer][c] for r in votes if r.ratings]) for c in CRITERIA}
             poor = [c for c, mean in means.items() if mean and mean < POOR]
             reasons += [f"{c} of the {answer} answer is poor" for c in poor]
         if reasons:
@@ -296,36 +307,39 @@ def items_to_drop(rows: Sequence[Row]) -> list[Row]:
     return drop
 
 
-def rating_counts(rows: Sequence[Row]) -> dict[str, dict[str, list[int]]]:
+def rating_counts(rows: Sequence[Judgment]) -> dict[str, dict[str, list[int]]]:
     """Per criterion and answer, how often each rating from 1 to 5 was given."""
-    criteria = dict.fromkeys(c for r in rows for ratings in r["ratings"].values() for c in ratings)
-    counts = Counter((c, a, score) for r in rows for a, ratings in r["ratings"].items() for c, score in ratings.items())
+    criteria = dict.fromkeys(c for r in rows for ratings in r.ratings.values() for c in ratings)
+    counts = Counter((c, a, score) for r in rows for a, ratings in r.ratings.items() for c, score in ratings.items())
     return {c: {a: [counts[c, a, rating] for rating in RATINGS] for a in ANSWERS} for c in criteria}
 
 
-def item_summaries(rows: Sequence[Row]) -> list[Row]:
+def item_summaries(rows: Sequence[Judgment]) -> list[Summary]:
     """Per item: preferences before and after the rubric was shown, kinds of difference, mean ratings."""
     return [
         {
             "item": item,
             "n": len(votes),
-            **{when: {p: sum(r[when] == p for r in votes) for p in PREFERENCES} for when in ("before", "after")},
-            "difference": dict(sorted(Counter(r["difference"] for r in votes if r["difference"]).items())),
-            "means": {a: _mean([s for r in votes for s in r["ratings"].get(a, {}).values()]) for a in ANSWERS},
+            **{
+                when: {p: sum(getattr(r, when) == p for r in votes) for p in PREFERENCES}
+                for when in ("before", "after")
+            },
+            "difference": dict(sorted(Counter(r.difference for r in votes if r.difference).items())),
+            "means": {a: _mean([s for r in votes for s in r.ratings.get(a, {}).values()]) for a in ANSWERS},
         }
         for item, votes in _by_item(rows).items()
     ]
 
 
-def _planning(summary: Row, rows: Sequence[Row], margin: float) -> Row:
+def _planning(summary: Summary, rows: Sequence[Judgment], margin: float) -> Summary:
     """How many items the two main claims would need, given the spread seen here."""
     deviations = [q["parity"]["deviation"] for c in CRITERIA if (q := summary["quality"][c])["parity"]]
     spreads = [d for d in deviations if d]
-    voted = [r for r in rows if r["after"]]
+    voted = [(r.item, CREDIT[r.after]) for r in rows if r.after]
     value = summary["preference"]["after"]["value"]
-    overlap = len(voted) / max(1, len({r["item"] for r in voted}))
-    credit = np.array([CREDIT[r["after"]] for r in voted], dtype=np.float64)
-    correlation = vote_correlation(credit, codes([r["item"] for r in voted])) if voted else None
+    overlap = len(voted) / max(1, len({item for item, _ in voted}))
+    credit = np.array([credit for _, credit in voted], dtype=np.float64)
+    correlation = vote_correlation(credit, codes([item for item, _ in voted])) if voted else None
     needed = None
     if value is not None and correlation is not None:
         bounded = min(max(value, 0.05), 0.95)
@@ -338,7 +352,7 @@ def _planning(summary: Row, rows: Sequence[Row], margin: float) -> Row:
     }
 
 
-def _verdicts(summary: Row) -> dict[str, bool]:
+def _verdicts(summary: Summary) -> dict[str, bool]:
     quality = [q for c in CRITERIA if (q := summary["quality"][c])["parity"] or q["mirror_size"]]
     equivalent = all(q["parity"]["equivalent"] for q in quality if q["parity"])
     bounds = [q["mirror_size"]["high"] for q in quality if q["mirror_size"]]
@@ -353,7 +367,7 @@ def _verdicts(summary: Row) -> dict[str, bool]:
 
 
 # --- the verdict in sentences ---
-def verdict(summary: Row) -> list[str]:
+def verdict(summary: Summary) -> list[str]:
     """Basis, claims, reliability, items to drop, and the size of a next study."""
     claims = [f"{'✓' if summary['verdicts'][name] else '✗'} {say(summary)}" for name, say in SENTENCES.items()]
     if summary["counts"].get("rubric", True):
@@ -362,7 +376,7 @@ def verdict(summary: Row) -> list[str]:
     return [_basis(summary), *claims, _reliability_line(summary), _drop(summary), _next_study(summary)]
 
 
-def _basis(summary: Row) -> str:
+def _basis(summary: Summary) -> str:
     counts = summary["counts"]
     parts = [f"{counts['judgements']} judgments of {counts['items']} items by {counts['annotators']} annotators"]
     if counts["skipped"]:
@@ -374,18 +388,18 @@ def _basis(summary: Row) -> str:
     return "; ".join(parts) + "."
 
 
-def _preference(summary: Row) -> str:
+def _preference(summary: Summary) -> str:
     share = _percent(summary["preference"]["after"])
     who = "With the rubric shown, annotators" if summary["counts"].get("rubric", True) else "Annotators"
     return f"{who} prefer the labeled answer {share} of the time."
 
 
-def _personal_line(summary: Row) -> str:
+def _personal_line(summary: Summary) -> str:
     share = _percent(summary["personal"]["items"])
     return f"A majority calls the difference personal preference on {share} of the items."
 
 
-def _parity(summary: Row) -> str:
+def _parity(summary: Summary) -> str:
     quality, margin = summary["quality"], summary["quality"]["margin"]
     signed = {c: quality[c]["parity"] for c in CRITERIA if quality[c]["parity"]}
     sizes = {c: quality[c]["mirror_size"] for c in CRITERIA if quality[c]["mirror_size"]}
@@ -404,7 +418,7 @@ def _parity(summary: Row) -> str:
     return " ".join(parts)
 
 
-def _agreement_line(summary: Row) -> str:
+def _agreement_line(summary: Summary) -> str:
     after = summary["agreement"]["after"]
     alpha = after["alpha"]
     if alpha["value"] is None:
@@ -417,7 +431,7 @@ def _agreement_line(summary: Row) -> str:
     )
 
 
-SENTENCES: dict[str, Callable[[Row], str]] = {
+SENTENCES: dict[str, Callable[[Summary], str]] = {
     "preference": _preference,
     "parity": _parity,
     "personal": _personal_line,
@@ -426,7 +440,7 @@ SENTENCES: dict[str, Callable[[Row], str]] = {
 """What `--require` can name."""
 
 
-def _reliability_line(summary: Row) -> str:
+def _reliability_line(summary: Summary) -> str:
     annotators = sorted(summary["annotators"], key=lambda a: float(a["reliability"]))
     if not annotators:
         return "No annotator has finished an item."
@@ -437,7 +451,7 @@ def _reliability_line(summary: Row) -> str:
     )
 
 
-def _drop(summary: Row) -> str:
+def _drop(summary: Summary) -> str:
     drop = summary["drop"]
     if not drop:
         return "No item has to be dropped."
@@ -445,7 +459,7 @@ def _drop(summary: Row) -> str:
     return f"{len(drop)} {'item' if len(drop) == 1 else 'items'} should be dropped or repaired: {names}."
 
 
-def _next_study(summary: Row) -> str:
+def _next_study(summary: Summary) -> str:
     plan = summary["planning"]
     needs = []
     if plan["items_for_parity"]:

@@ -1,9 +1,11 @@
-"""Settings of `prb study …`: one class per verb."""
+"""Settings of `prb study …`, one class per verb; what annotators are asked to rate, and what a judgment is."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
+
+import msgspec
 
 from prb.config import Count, Name, Place, Positional, Positive, Repeated, Settings, Size, config
 from prb.serving.server import Port
@@ -17,6 +19,40 @@ CRITERIA = {
     "helpfulness": "Can one act on it?",
 }
 """What answers are rated for, and how annotators are asked."""
+
+
+class Judgment(msgspec.Struct, frozen=True, kw_only=True):
+    """What one annotator said of one item, unblinded: A and B are chosen and rejected again."""
+
+    item: str
+    user: str
+    cluster: str
+    group: str
+    """The item, or the first of two mirror twins."""
+    mirror: str | None
+    check: bool
+    rubric: bool = True
+    annotator: str
+    first: str
+    """Which answer was shown as A."""
+    ratings: dict[str, dict[str, int]]
+    """By answer and criterion."""
+    before: str | None
+    after: str | None
+    """The preference before and after the rubric was shown."""
+    sure: int | None
+    difference: str | None
+    skipped: str | None
+    skipped_words: str | None
+    revised: bool
+    seconds: list[float]
+    active: list[float | None]
+    at: float
+    more: dict[str, str] = {}
+    """Replies to all other questions."""
+
+    def row(self) -> dict[str, Any]:
+        return {**{name: value for name, value in msgspec.structs.asdict(self).items() if name != "more"}, **self.more}
 
 
 @config

@@ -102,12 +102,16 @@ class Database:
         logging.getLogger("alembic").setLevel(logging.WARNING)  # some libraries enable info messages globally
         from alembic import command
         from alembic.config import Config
+        from alembic.util import CommandError
 
         settings = Config()
         settings.set_main_option("script_location", "prb.study:migrations")
         with self.write() as connection:
             settings.attributes["connection"] = connection
-            command.upgrade(settings, "head")
+            try:
+                command.upgrade(settings, "head")
+            except CommandError:  # a revision that this version does not know
+                raise BadInput(f"{redact_options(self.where)} was made by another version of prb") from None
 
     def scrub(self) -> None:
         """After a deletion: empty the write-ahead log (SQLite overwrites freed pages by itself)."""

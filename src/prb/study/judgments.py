@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from prb.errors import BadInput
 from prb.hashing import draw
 from prb.runs import is_draft, json_line, read_json, write_json, write_lines, writing
-from prb.study.config import CRITERIA, ExportConfig
+from prb.study.config import CRITERIA, ExportConfig, Judgment
 from prb.study.database import ANNOTATOR, ASSIGNMENT, AUDIT, ITEM, POST, REPLY, log, open_study, study_row
 
 STUDY_FILE, JUDGMENTS_FILE = "study.json", "judgements.jsonl"
@@ -193,7 +193,7 @@ def letter_reply(reply: Mapping[str, Any], pseudonym: str, content: Mapping[str,
     letter = dict(zip(order, letters(len(order)), strict=True))
     values = {key: str(value) for key, value in reply.items() if key not in ("best", "worst", "ratings")}
     values |= {key: letter.get(reply[key], "neither") for key in ("best", "worst") if key in reply}
-    values |= {f"{letter[n]}-rating": str(value) for n, value in enumerate(reply.get("ratings", ())) if value}
+    values |= {f"{letter[n]}-rating": str(value) for n, value in enumerate(reply.get("ratings", ()))}
     return values
 
 
@@ -325,7 +325,7 @@ def undone_reply(connection: Connection, annotator: int, now: CurrentStep) -> di
     )
     if detail is None or (detail["assignment"], detail["step"]) != (now.assignment, now.step):
         return {}
-    return dict(detail.get("reply") or detail["said"])
+    return dict(detail["reply"])
 
 
 # --- export: one snapshot, even while annotators work ---
@@ -334,7 +334,7 @@ def study_tables(connection: Connection) -> tuple[Row, dict[str, list[Row]]]:
     study = study_row(connection)
     about = {key: study[key] for key in ("kind", "title", "created", "settings")}
     if study["kind"] == "validate":
-        return about, {JUDGMENTS_FILE: judgments(connection)}
+        return about, {JUDGMENTS_FILE: [judgment.row() for judgment in judgments(connection)]}
     return about, collected_tables(connection)
 
 
@@ -398,9 +398,9 @@ def _items(connection: Connection) -> dict[int, Any]:
     return {row.id: row for row in connection.execute(sa.select(ITEM))}
 
 
-def judgments(connection: Connection) -> list[Row]:
-    """One row per annotator × item, unblinded: A and B are chosen and rejected again. Practice is left out."""
-    items, rows = _items(connection), list[Row]()
+def judgments(connection: Connection) -> list[Judgment]:
+    """One per annotator × item. Practice is left out."""
+    items, found = _items(connection), list[Judgment]()
     for steps in _replies(connection):
         item, first = items[steps[0].item], steps[0]
         if item.content.get("practice"):
@@ -408,32 +408,32 @@ def judgments(connection: Connection) -> list[Row]:
         rubric = has_rubric(item.content)
         replies = {step.step: unblind(step.fields, first.flipped) for step in steps}
         before, after = replies.get(1, {}), replies.get(2 if rubric else 1, {})
-        rows.append(
-            {
-                "item": item.key,
-                "user": item.content["user"],
-                "cluster": item.cluster,
-                "group": item.content["group"],
-                "mirror": item.content["twin"],
-                "check": item.is_check,
-                "rubric": rubric,
-                "annotator": first.pseudonym,
-                "first": "rejected" if first.flipped else "chosen",
-                "ratings": before.get("ratings", {}),
-                "before": before.get("prefer"),
-                "after": after.get("prefer"),
-                "sure": int(after["sure"]) if "sure" in after else None,
-                "difference": after.get("difference"),
-                **{name: value for name, value in (before | after).items() if name not in EXPORTED_ELSEWHERE},
-                "skipped": before.get("skip") or after.get("skip"),
-                "skipped_words": before.get("words") or after.get("words") or None,
-                "revised": first.revised,
-                "seconds": [step.seconds for step in steps],
-                "active": [step.active for step in steps],
-                "at": steps[-1].at,
-            }
+        found.append(
+            Judgment(
+                item=item.key,
+                user=item.content["user"],
+                cluster=item.cluster,
+                group=item.content["group"],
+                mirror=item.content["twin"],
+                check=item.is_check,
+                rubric=rubric,
+                annotator=first.pseudonym,
+                first="rejected" if first.flipped else "chosen",
+                ratings=before.get("ratings", {}),
+                before=before.get("prefer"),
+                after=after.get("prefer"),
+                sure=int(after["sure"]) if "sure" in after else None,
+                difference=after.get("difference"),
+                skipped=before.get("skip") or after.get("skip"),
+                skipped_words=before.get("words") or after.get("words") or None,
+                revised=first.revised,
+                seconds=[step.seconds for step in steps],
+                active=[step.active for step in steps],
+                at=steps[-1].at,
+                more={name: value for name, value in (before | after).items() if name not in EXPORTED_ELSEWHERE},
+            )
         )
-    return rows
+    return found
 
 
 def collected_tables(connection: Connection) -> dict[str, list[Row]]:
@@ -471,7 +471,6 @@ def collected_tables(connection: Connection) -> dict[str, list[Row]]:
             ratings += [
                 {"id": f"{key}-{n}", **common, "answer": answers[n], "rating": (rating - 1) / 4}  # 1..5 as 0..1
                 for n, rating in enumerate(reply["ratings"])
-                if rating is not None  # older versions could not ask about answers after the 26th
             ]
     return {"pairs.jsonl": pairs, "ratings.jsonl": ratings, "records.jsonl": records}
 

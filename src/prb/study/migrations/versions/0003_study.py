@@ -1,11 +1,11 @@
-"""Studies in which annotators check pairs."""
+"""A study: who judges which items, what they replied, and what participants bring themselves."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0003"
 down_revision = None
 
 
@@ -18,6 +18,9 @@ def upgrade() -> None:
         sa.Column("settings", sa.JSON, nullable=False),
         sa.Column("admin_hash", sa.Text, nullable=False),
         sa.Column("created", sa.Float, nullable=False),
+        sa.Column("secret", sa.Text),
+        sa.Column("state", sa.String(16), nullable=False, server_default="open"),
+        sa.Column("public_hash", sa.String(64)),
     )
     op.create_table(
         "annotator",
@@ -26,6 +29,9 @@ def upgrade() -> None:
         sa.Column("pseudonym", sa.String(32), nullable=False, unique=True),
         sa.Column("token_hash", sa.String(64), unique=True),
         sa.Column("created", sa.Float, nullable=False),
+        sa.Column("consented", sa.Float),
+        sa.Column("withdrawn", sa.Float),
+        sa.Column("external_id", sa.Text, unique=True),
     )
     op.create_table(
         "item",
@@ -33,6 +39,7 @@ def upgrade() -> None:
         sa.Column("key", sa.Text, nullable=False, unique=True),
         sa.Column("cluster", sa.Text, nullable=False),
         sa.Column("is_check", sa.Boolean, nullable=False),
+        sa.Column("owner", sa.Integer),
         sa.Column("content", sa.JSON, nullable=False),
     )
     op.create_table(
@@ -48,19 +55,22 @@ def upgrade() -> None:
     )
     op.create_index("assignment_next", "assignment", ["annotator", "done", "position"])
     op.create_table(
-        "answer",
+        "reply",
         sa.Column("assignment", sa.Integer, sa.ForeignKey("assignment.id"), primary_key=True, autoincrement=False),
         sa.Column("step", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("said", sa.JSON, nullable=False),
+        sa.Column("fields", sa.JSON, nullable=False),
         sa.Column("seconds", sa.Float, nullable=False),
         sa.Column("active", sa.Float),
         sa.Column("at", sa.Float, nullable=False),
     )
     op.create_table(
-        "session",
-        sa.Column("hash", sa.String(64), primary_key=True),
-        sa.Column("annotator", sa.Integer, sa.ForeignKey("annotator.id")),
-        sa.Column("expires", sa.Float, nullable=False),
+        "post",
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("annotator", sa.Integer, sa.ForeignKey("annotator.id"), nullable=False),
+        sa.Column("digest", sa.String(64), nullable=False),
+        sa.Column("text", sa.Text, nullable=False),
+        sa.Column("at", sa.Float, nullable=False),
+        sa.UniqueConstraint("annotator", "digest"),
     )
     op.create_table(
         "audit",
