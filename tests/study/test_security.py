@@ -56,17 +56,20 @@ def harmless(text: str) -> None:
 
 
 def test_nothing_an_answer_a_post_or_a_rubric_says_is_markup(make: Make) -> None:
-    study = make([evil_row(n) for n in range(len(EVIL))], annotators=1, overlap=1, checks=2, title=EVIL[0])
+    rows, shown = [evil_row(n) for n in range(len(EVIL))], {"title": EVIL[0], "contact": EVIL[1]}
+    study = make(rows, annotators=1, overlap=1, checks=2, **shown)
     person = study.person()
     for _ in range(len(EVIL) + 2):
         harmless(person.open("/task"))
         harmless(person.follow(person.action, BEFORE))
         harmless(person.follow(person.action, AFTER))
-    harmless(study.admin().open("/admin"))
+    for path in ("/admin", "/admin/items"):
+        harmless(study.admin().open(path))
 
 
-def test_nothing_a_participant_writes_is_markup(make: Make) -> None:
-    study = make(kind="collect", posts=20)
+def test_nothing_a_participant_writes_is_markup(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "MAX_POSTS", 20)
+    study = make(kind="collect")
     person = study.person()
     person.open("/task")
     person.follow("/consent", {"agree": "yes"})
