@@ -95,7 +95,7 @@ def test_short_rows_lack_scores_and_blank_rows_are_none(table: Write) -> None:
         ),
         ("model,x\na,1\n", "columns of numbers: 'x'"),
         ("x,y\n1,2\n2,3\n", "no column of model names"),
-        ("model,x,x\na,1,2\n", "more than one column is named 'x'"),
+        ("model,x,x\na,1,2\n", "has two columns named 'x'"),
         ("model,x,y\na,1,2,3\n", "row 1 has 4 cells, the header has 3"),
         ("model,x,y\n,1,2\n", "row 1 has no name in column 'model'"),
         ("model,x,x_se,downstream:y\na,1,-0.1,2\n", "'x_se' lacks a standard error of a score, or has a negative one"),
@@ -137,9 +137,8 @@ def test_files_that_are_no_tables_are_told(table: Write, tmp_path: Path) -> None
         (table(CSV, "t.xlsx"), "unknown format"),
         (tmp_path / "latin.csv", "cannot be read as CSV in UTF-8"),
         (tmp_path / "bad.parquet", "cannot be read as Parquet"),
-        (table("{}", "a.json"), "must be a list of objects"),
-        (table("[1]", "b.json"), "must be a list of objects"),
-        (table("nonsense", "c.json"), "is not JSON"),
+        (table("[1]", "b.json"), "row 1: must be an object, one per model"),
+        (table("nonsense", "c.json"), "row 1: broken JSON"),
     ):
         with pytest.raises(BadInput, match=says):
             read(path)

@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from prb import __version__
 from prb.config import Condition, Count, Name, OutputConfig, Place, Positional, Rare, Words, config
+from prb.data.source import file_source
 from prb.downstream.answers import GRADES, SAMPLES, SCORES, Sample, SampleGrade, Score, read_stage
 from prb.downstream.bon import BonSummary
 from prb.downstream.ppo import ANSWERS, PpoSummary, read_answers
@@ -31,7 +32,7 @@ from prb.errors import BadInput, unknown
 from prb.evaluation.outcomes import read_outcomes
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
-from prb.runs import CONFIG, SUMMARY, read_identity, read_json, read_lines, read_result
+from prb.runs import CONFIG, SUMMARY, read_identity, read_result
 from prb.stats.best_of import curves
 from prb.stats.estimate import Floats
 from prb.stats.paired import holm
@@ -442,43 +443,31 @@ def _is_number(cell: Any) -> bool:
 def _rows(path: Path) -> list[dict[str, Any]]:
     if path.is_dir():
         raise BadInput(f"{path} is a folder: give runs with --bench and --downstream")
-    if not path.is_file():
+    if not path.exists():
         raise BadInput(f"{path} does not exist")
-    readers = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet, ".json": read_json, ".jsonl": read_lines}
-    if path.suffix.lower() not in readers:
-        raise BadInput(f"{path}: unknown format; known are {', '.join(readers)}")
-    rows = readers[path.suffix.lower()](path)
-    rows = list(rows) if not isinstance(rows, dict) else [None]
-    if not all(isinstance(row, dict) for row in rows):
-        raise BadInput(f"{path} must be a list of objects, one per model")
-    return rows
+    if path.suffix.lower() in (".csv", ".tsv"):
+        return _csv(path)
+    rows = list(file_source(path).rows())
+    for row in rows:
+        if row.problem or not isinstance(row.data, dict):
+            raise BadInput(f"{path}, row {row.line}: {row.problem or 'must be an object, one per model'}")
+    return [row.data for row in rows]
 
 
 def _csv(path: Path) -> list[dict[str, Any]]:
+    """Unlike in a dataset, a row may be shorter than the header: what it lacks is missing."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header, *lines = list(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")) or [[]]
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path} cannot be read as CSV in UTF-8: {error}") from None
     names = [_header(cell) for cell in header]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise BadInput(f"{path}: more than one column is named {repeated[0]!r}")
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise BadInput(f"{path} has two columns named {repeated[0]!r}")
     for number, line in enumerate(lines, 1):
         if len(line) > len(names):
             raise BadInput(f"{path}: row {number} has {len(line)} cells, the header has {len(names)}")
     return [dict(zip(names, line, strict=False)) for line in lines if not all(map(_is_missing, line))]
-
-
-def _parquet(path: Path) -> list[dict[str, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise BadInput(f"{path} cannot be read as Parquet: {error}") from None
-    return rows
 
 
 # Columns of run folders.
@@ -606,22 +595,20 @@ def _best_of_cells(folder: Path, bon: BonSummary, k: int) -> Cells:
     text = {(line.pair, line.n): line.text for line in read_stage(samples, Sample)}
     grade_of = {(g.pair, text.get((g.pair, g.n))): g.score for g in read_stage(grades, SampleGrade)}
     score_of = {(line.model, line.pair, line.n): line.score for line in read_stage(scores, Score)}
-    models, numbers = [result.model for result in bon.results], range(bon.n)
-    if lost := [pair for pair in bon.clusters if any((pair, i) not in text for i in numbers)]:
-        raise _incomplete(samples, lost)
-    usable = [pair for pair in bon.clusters if all(text[pair, i] is not None for i in numbers)]
-    if lost := [pair for pair in usable if any((pair, text[pair, i]) not in grade_of for i in numbers)]:
-        raise _incomplete(grades, lost)
-    if lost := [pair for pair in usable if any((m, pair, i) not in score_of for m in models for i in numbers)]:
-        raise _incomplete(scores, lost)
-    cells: Cells = {model: {} for model in models}
-    for pair in usable:
-        graded = np.array([grade_of[pair, text[pair, i]] for i in numbers], dtype=np.float64)
-        for model in models:
-            scored = np.array([score_of[model, pair, i] for i in numbers], dtype=np.float64)
-            value = float(curves(scored[None], graded[None], [k])[0, 0])
-            if not np.isnan(value):
-                cells[model].setdefault(bon.clusters[pair], []).append(value)
+    cells: Cells = {result.model: {} for result in bon.results}
+    try:
+        for pair, cluster in bon.clusters.items():
+            texts = [text[pair, i] for i in range(bon.n)]
+            if None in texts:
+                continue
+            graded = np.array([grade_of[pair, answer] for answer in texts], dtype=np.float64)
+            for model, by_cluster in cells.items():
+                scored = np.array([score_of[model, pair, i] for i in range(bon.n)], dtype=np.float64)
+                value = float(curves(scored[None], graded[None], [k])[0, 0])
+                if not np.isnan(value):
+                    by_cluster.setdefault(cluster, []).append(value)
+    except KeyError as lost:
+        raise BadInput(f"{folder} has lost the line of {lost}; run its command again") from None
     return cells
 
 
@@ -636,10 +623,6 @@ def _ppo_cells(folder: Path, ppo: PpoSummary) -> Cells:
         if answer.grade is not None and answer.grade.score is not None:
             cells.setdefault(answer.cluster, []).append(answer.grade.score)
     return {ppo.model.spec: cells}
-
-
-def _incomplete(path: Path, pairs: Sequence[str]) -> BadInput:
-    return BadInput(f"{path} lacks lines of {len(pairs)} rows, such as {pairs[0]!r}; run its command again")
 
 
 def _require(folder: Path, name: str) -> Path:
