@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,6 @@ from prb.downstream.verl import launch_command
 from prb.errors import BadInput
 from prb.models.scripted import ScriptedScorer
 from prb.prompts import render
-from prb.serving.clients import compute_score
 from prb.types import Post, Query
 from tests.conftest import make_row
 from tests.llm.tiny import tokenizer
@@ -76,7 +74,10 @@ def test_a_long_prompt_is_cut_for_the_policy_and_whole_for_the_reward_model(work
         assert query["posts"][0]["text"] not in row["prompt"][0]["content"]
 
 
-def test_settings_are_said_in_verls_words(work: Path) -> None:
+def test_settings_are_said_in_verls_words_and_no_token_stands_in_any_file(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRB_SERVE_TOKEN", "very-secret")
     engine = "verl?gpus=2&nodes=2&launch=false"
     ppo(settings(work, lr=2e-6, kl=0.2, engine=engine, minibatch=8, lora=8, steps=5))
     told = tree(work)
@@ -88,17 +89,9 @@ def test_settings_are_said_in_verls_words(work: Path) -> None:
     assert told["algorithm"]["kl_ctrl"] == {"type": "fixed", "kl_coef": 0.2}
     assert told["trainer"]["total_training_steps"] == 5
     assert told["trainer"]["logger"] == ["console"]
+    assert all(b"very-secret" not in path.read_bytes() for path in (work / "run").rglob("*") if path.is_file())
+    assert "from prb.serving.clients import compute_score" in (work / "run" / "reward.py").read_text()
     assert told["reward"]["custom_reward_function"]["reward_kwargs"] == {"url": "http://127.0.0.1:8300", "empty": None}
-
-
-def test_the_reward_file_gives_verl_the_client_of_the_server(work: Path) -> None:
-    ppo(settings(work))
-    spec = importlib.util.spec_from_file_location("reward", work / "run" / "reward.py")
-    assert spec is not None
-    assert spec.loader is not None
-    reward = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(reward)  # as verl loads it
-    assert reward.compute_score is compute_score
 
 
 def test_the_reward_file_needs_only_the_standard_library_and_this_package() -> None:
@@ -108,20 +101,6 @@ def test_the_reward_file_needs_only_the_standard_library_and_this_package() -> N
     assert not loaded & {"pydantic", "tyro", "orjson", "numpy", "pyarrow", "torch", "fastapi"}
 
 
-def test_python_and_the_command_line_choose_the_same_engine(work: Path) -> None:
-    done = ppo(settings(work))
-    assert done.message.startswith(f"files: {work / 'run'}")
-    assert not (work / "run" / "curves.csv").exists()
-    with pytest.raises(BadInput, match="engine verl takes its rewards from its url"):
-        ppo(settings(work), reward=ScriptedScorer(lambda _: 0.0))
-
-
-def test_no_token_stands_in_any_file(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRB_SERVE_TOKEN", "very-secret")
-    ppo(settings(work))
-    assert all(b"very-secret" not in path.read_bytes() for path in (work / "run").rglob("*") if path.is_file())
-
-
 def test_the_launch_is_verls_own_command_with_overrides_at_its_end(work: Path) -> None:
     config = settings(work, override=("trainer.device=cpu",))
     told = ppo(config).message
@@ -129,16 +108,11 @@ def test_the_launch_is_verls_own_command_with_overrides_at_its_end(work: Path) -
     assert told.endswith("--config-name prb trainer.device=cpu")
 
 
-def test_a_second_call_writes_no_row_again(work: Path) -> None:
-    ppo(settings(work))
+def test_a_server_that_has_moved_needs_no_other_folder_and_no_row_is_written_again(work: Path) -> None:
+    assert ppo(settings(work)).message.startswith(f"files: {work / 'run'}")
     before = (work / "run" / "train.parquet").stat().st_mtime_ns
-    ppo(settings(work))
-    assert (work / "run" / "train.parquet").stat().st_mtime_ns == before
-
-
-def test_a_server_that_has_moved_needs_no_other_folder(work: Path) -> None:
-    ppo(settings(work))
     ppo(settings(work, engine="verl?url=http://elsewhere:8300&launch=false"))
+    assert (work / "run" / "train.parquet").stat().st_mtime_ns == before
     assert tree(work)["reward"]["custom_reward_function"]["reward_kwargs"]["url"] == "http://elsewhere:8300"
 
 
@@ -175,7 +149,9 @@ def test_what_verl_could_not_do_is_told_before_anything_is_written(
     assert not (work / "run").exists()
 
 
-def test_a_launch_without_a_server_is_refused(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_and_a_launch_without_a_server_are_refused(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInput, match="engine verl takes its rewards from its url"):
+        ppo(settings(work), reward=ScriptedScorer(lambda _: 0.0))
     monkeypatch.setattr("prb.downstream.verl.find_spec", lambda _: object())
     with pytest.raises(BadInput, match="no reward from `prb serve --model length`"):
         ppo(settings(work, engine="verl?url=http://127.0.0.1:9"))

@@ -82,14 +82,6 @@ def test_without_out_the_folder_is_named_after_the_settings(
     assert MODELS.make(f"personal?path={first.folder}").fingerprint.startswith("personal-")
 
 
-def test_a_checkpoint_that_a_crash_left_beside_the_card_is_removed(data: str, tmp_path: Path) -> None:
-    config = TrainConfig(method="light", dataset=data, out=tmp_path / "head")
-    train(config)
-    (tmp_path / "head" / "checkpoint.safetensors").write_bytes(b"of the last epoch")
-    train(config)
-    assert not (tmp_path / "head" / "checkpoint.safetensors").exists()
-
-
 def test_bad_input_leaves_nothing_behind(data: str, tmp_path: Path) -> None:
     out = tmp_path / "head"
     with pytest.raises(UnknownName, match="did you mean 'bilinear'"):

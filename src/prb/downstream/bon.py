@@ -31,6 +31,7 @@ from prb.config import (
     NonNegative,
     OutputConfig,
     PresetConfig,
+    Rare,
     Repeated,
     Seed,
     Single,
@@ -135,7 +136,7 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
     """Answers for each query. Default: 16; with --candidates as many as every row has, up to 16."""
     condition: Single[Condition] = "profile"
     """What policy and reward models are shown of the user."""
-    temperature: NonNegative = 1.0
+    temperature: Rare[NonNegative] = 1.0
     """Sampling temperature of the policy."""
     max_tokens: Count = 512
     """Longest answer of the policy in tokens; longer ones are truncated and counted."""

@@ -10,13 +10,14 @@ from pydantic import Field, model_validator
 
 from prb.config import (
     Count,
-    DataConfig,
     EngineConfig,
     Name,
     OutputConfig,
     Positional,
     Positive,
+    Rare,
     Seed,
+    Settings,
     Size,
     UserConfig,
     config,
@@ -32,22 +33,32 @@ LORA_ALPHA = 2
 
 
 @config
-class TrainConfig(OutputConfig, EngineConfig, DataConfig):
+class TrainingRows(Settings):
+    """Which rows."""
+
+    dataset: Name = "mirror"
+    """A name, a file, a folder, or hub:owner/name."""
+    split: str | None = None
+    """Which split to train on; default `train`, else `dev`; all rows where they carry no split."""
+    limit: Count | None = None
+    """At most N rows of the split, spread over clusters; twins stay together."""
+
+
+@config
+class TrainConfig(OutputConfig, EngineConfig, TrainingRows):
     """Train a small reward model that knows whose preference it judges."""
 
     verb: ClassVar[str] = "train"
 
     method: Positional[Name]
     """A method with its settings, such as `bilinear` or `bilinear?rank=16`; `prb train --help` lists them."""
-    split: str | None = None
-    """Which split to train on; default `train`, else `dev`; all rows where they carry no split."""
     features: Name = "static"
     """An encoder (`static`, `minilm`) or `hidden?lm=smollm2&layer=22&pool=mean`."""
     k: Size = 10
     """How many posts of the history a head is shown; evaluate with the same number."""
     epochs: Count = 60
     """Maximum number of epochs."""
-    validation: BelowOne = 0.2
+    validation: Rare[BelowOne] = 0.2
     """Share of users held out for early stopping; 0 trains on all of them for all epochs."""
     sweep: bool = False
     """Choose the method's settings and the L2 penalty by cross-validation over the training users."""
@@ -94,7 +105,7 @@ class Dpo:
 
 
 @config
-class FullConfig(OutputConfig, UserConfig, DataConfig):
+class FullConfig(OutputConfig, UserConfig, TrainingRows):
     """Fine-tune an LLM, or a LoRA adapter on it, into a reward model. Needs a GPU for realistic sizes."""
 
     verb: ClassVar[str] = "train"
@@ -104,8 +115,6 @@ class FullConfig(OutputConfig, UserConfig, DataConfig):
     base: Name
     """Folder, hub id or pulled name of the model to start from, with options: `?dtype=bf16&max_length=4096`, `device`,
     `revision`, `trust_remote_code`."""
-    split: str | None = None
-    """Which split to train on; default `train`, else `dev`; all rows where they carry no split."""
     condition: Literal["none", "profile", "plan"] = "profile"
     """What the prompt shows of the user; evaluate under the same one."""
     lora: Size = 0
@@ -116,9 +125,9 @@ class FullConfig(OutputConfig, UserConfig, DataConfig):
     """Peak learning rate of AdamW; default 1e-5, with LoRA 1e-4."""
     batch: Count = 8
     """Pairs per forward pass and device."""
-    accumulate: Count = 1
+    accumulate: Rare[Count] = 1
     """Forward passes per update of the weights."""
-    validation: BelowOne = 0.1
+    validation: Rare[BelowOne] = 0.1
     """Share of users held out for the report; 0 trains on all of them."""
     seed: Seed = 0
     """Fixes a fresh head, the adapter, the order of rows and which users are held out."""

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import datasets
 import huggingface_hub.constants
@@ -55,74 +54,54 @@ VALIDATION_ROWS = 2_000
 
 
 def finetune(config: FullConfig, *, progress: Progress = SILENT) -> Finished:
-    """Train or resume; the folder of the finished model, with its card."""
+    """Train or resume; the folder of the finished model, with its card. Of several processes the first one writes, and
+    the others wait for what it writes."""
+    from accelerate import PartialState
+
     progress.begin(f"checking {config.dataset}")
-    dataset = open_training(config.dataset, config.split, config.limit, skip_bad=config.skip_bad)
-    with Workplace(config, dataset) as place:
-        if (config.target / CARD).exists():
-            progress.note(f"{config.target} is finished")
+    dataset = open_training(config.dataset, config.split, config.limit)
+    state, target, folder = PartialState(cpu=config.options.device == "cpu"), config.target, config.target / WORK
+    main, wait = bool(state.is_main_process), state.wait_for_everyone
+    with ExitStack() as stack:
+        if main:
+            if target.exists() and not folder.exists() and (not target.is_dir() or any(target.iterdir())):
+                raise RunConflict(f"{target} exists and is not a training folder; choose another --out")
+            stack.callback(remove_empty, target)
+            stack.enter_context(RunFolder(folder, {"train": config.saved(), "data": dataset.fingerprint}))
+        wait()
+        if (target / CARD).exists():
+            progress.note(f"{target} is finished")
         else:
             base = load_base(config)
-            if place.main:
-                write_rows(config, dataset, Chat(base.tokenizer), base.max_length, place.folder, progress)
-            place.wait()
-            trainer = make_trainer(config, base, place.folder, progress)
-            last = checkpoints(place.folder)[-1:]
+            if main:
+                write_rows(config, dataset, Chat(base.tokenizer), base.max_length, folder, progress)
+            wait()
+            trainer = make_trainer(config, base, folder, progress)
+            last = checkpoints(folder)[-1:]
             trainer.train(resume_from_checkpoint=str(last[0]) if last else None)
             save_model(config, trainer)
-            rows = read_json(place.folder / ABOUT)
+            rows = read_json(folder / ABOUT)
             card = describe(config, dataset, base.fingerprint, rows["counts"], trainer.state.log_history)
             held = set(rows["held"])
             card["trained_on"] = TrainedOn.of(item for item in dataset if item.id not in held).as_card()
             del trainer, base  # the evaluation loads the finished model
-            place.wait()
-            if place.main:
+            wait()
+            if main:
                 card["validation"] = validate(config, dataset, rows["held"], progress)
-                write_json(config.target / CARD, card)
-        place.clean()
-    return Finished(config.target, read_json(config.target / CARD))
-
-
-class Workplace:
-    """The folder of a training run. Of several processes the first one owns it; the others wait for what it writes."""
-
-    def __init__(self, config: FullConfig, dataset: Dataset) -> None:
-        from accelerate import PartialState
-
-        self.folder = config.target / WORK
-        self._state = PartialState(cpu=config.options.device == "cpu")
-        self.main = bool(self._state.is_main_process)
-        self._run = RunFolder(self.folder, {"train": config.saved(), "data": dataset.fingerprint})
-
-    def __enter__(self) -> Self:
-        target = self.folder.parent
-        if self.main:
-            if target.exists() and not self.folder.exists() and (not target.is_dir() or any(target.iterdir())):
-                raise RunConflict(f"{target} exists and is not a training folder; choose another --out")
-            self._run.__enter__()
-        self.wait()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if not self.main:
-            return
-        self._run.__exit__(kind, error, tb)
-        if not self.folder.exists():
-            with suppress(OSError):  # it holds something else
-                self.folder.parent.rmdir()
-
-    def wait(self) -> None:
-        self._state.wait_for_everyone()
-
-    def clean(self) -> None:
-        """Remove what only an unfinished run needs: tokens, and checkpoints with the optimizer's state."""
-        self.wait()
-        if self.main:
-            for path in self.folder.glob("checkpoint-*"):
+                write_json(target / CARD, card)
+        wait()
+        if main:  # what only an unfinished run needs: tokens, and checkpoints with the optimizer's state
+            for path in folder.glob("checkpoint-*"):
                 shutil.rmtree(path)
-            for path in (self.folder / FITTED, self.folder / HELD, self.folder / "README.md"):
-                path.unlink(missing_ok=True)
-        self.wait()
+            for name in (FITTED, HELD, "README.md"):
+                (folder / name).unlink(missing_ok=True)
+        wait()
+    return Finished(target, read_json(target / CARD))
+
+
+def remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # it holds something
+        folder.rmdir()
 
 
 def describe(

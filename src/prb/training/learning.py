@@ -101,12 +101,12 @@ def split_off(clusters: Ints, share: float, seed: int) -> tuple[Ints, Ints]:
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
-def open_training(spec: str, split: str | None, limit: int | None = None, *, skip_bad: bool = False) -> Dataset:
+def open_training(spec: str, split: str | None, limit: int | None = None) -> Dataset:
     """Unlike an evaluation, training never falls back to the test rows."""
     if split in ("test", "hard", "all"):
         raise BadInput(f"--split {split}: a model that is trained on the test rows cannot be tested on them")
     source = open_source(spec)
-    return load(source, split=split or training_split(source), limit=limit, skip_bad=skip_bad)
+    return load(source, split=split or training_split(source), limit=limit)
 
 
 def prepare(dataset: Dataset, features: Features, *, joint: bool, k: int, progress: Progress = SILENT) -> Examples:

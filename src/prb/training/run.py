@@ -141,7 +141,7 @@ def train(config: TrainConfig | FullConfig, *, progress: Progress = SILENT) -> F
             raise MissingExtra("training a whole model", "train") from None
         return finetune(config, progress=progress)
     progress.begin(f"checking {config.dataset}")
-    dataset = open_training(config.dataset, config.split, config.limit, skip_bad=config.skip_bad)
+    dataset = open_training(config.dataset, config.split, config.limit)
     folder = config.target
     with RunFolder(folder, {"train": config.saved(), "data": dataset.fingerprint}):
         if (folder / CARD).exists():
@@ -270,7 +270,7 @@ def validate(
         histories.setdefault(pair.user, []).append(Choice(pair.question, *pair.contrast))
     codes = dict(zip(histories, infer_codes(head, features, list(histories.values())), strict=True))
     model = Personal(head, features, "validation", codes)
-    donors = load(dataset.source, split=dataset.split, skip_bad=config.skip_bad, donors=True)
+    donors = load(dataset.source, split=dataset.split, donors=True)
     shown = UserConfig(k=config.k)
     builder = QueryBuilder.of(shown, donors, PLANNERS.make(shown.planner), reader=model, seed=config.seed)
     rows = np.sort(scored)

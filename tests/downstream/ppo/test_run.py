@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from prb.errors import BadInput, PrbError, RunConflict
-from prb.models.scripted import ScriptedComparer, ScriptedScorer
+from prb.models.scripted import ScriptedScorer
 from prb.runs import read_json, read_lines
-from prb.types import Ask, Failure, Verdict
+from prb.types import Ask, Failure
 from tests.downstream.ppo.runs import BRIEF, LONG, ShortIsGood, brevity, config, length, people, scorer, writer
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")
@@ -174,25 +174,13 @@ def test_a_finished_run_is_only_read(policy: Path, data: Path, tmp_path: Path) -
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_another_configuration_is_refused_and_named(policy: Path, data: Path, tmp_path: Path) -> None:
-    ppo(config(policy, data, tmp_path / "run", steps=1), reward=scorer())
-    with pytest.raises(RunConflict, match=r"ppo.lr: 0.001 → 0.5"):
-        ppo(config(policy, data, tmp_path / "run", steps=1, lr=0.5), reward=scorer())
-
-
-def test_another_reward_model_under_the_same_name_is_refused(policy: Path, data: Path, tmp_path: Path) -> None:
-    settings = config(policy, data, tmp_path / "run", steps=3)
-    with pytest.raises(Killed):
-        ppo(settings, reward=dies_at(20))
-    with pytest.raises(RunConflict, match="'brevity' when the run began and is 'length' now"):
-        ppo(settings, reward=scorer(length))
-
-
 def test_other_weights_under_the_same_name_are_refused(policy: Path, data: Path, tmp_path: Path) -> None:
     shutil.copytree(policy, tmp_path / "copy")
     settings = config(tmp_path / "copy", data, tmp_path / "run", steps=3)
     with pytest.raises(Killed):
         ppo(settings, reward=dies_at(20))
+    with pytest.raises(RunConflict, match="'brevity' when the run began and is 'length' now"):
+        ppo(settings, reward=scorer(length))
     writer(tmp_path / "copy", seed=1)
     with pytest.raises(RunConflict, match="model 'policy: transformers"):
         ppo(settings, reward=scorer())
@@ -330,34 +318,20 @@ def test_a_wrong_setting_ends_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_model_that_only_compares_is_refused(policy: Path, data: Path, tmp_path: Path) -> None:
-    comparer: Any = ScriptedComparer(lambda _: Verdict(choice="first"))
-    with pytest.raises(BadInput, match="only compares answers"):
-        ppo(config(policy, data, tmp_path / "run"), reward=comparer)
-
-
 # what is asked and left
 
 
-def test_the_reward_model_is_asked_as_in_evaluation(policy: Path, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("condition", "posts"), [("profile", {BRIEF}), ("none", set())])
+def test_the_reward_model_is_asked_as_in_evaluation(
+    policy: Path, data: Path, tmp_path: Path, condition: str, posts: set[str]
+) -> None:
     asked: list[Ask] = []
-
-    def note(ask: Ask) -> float:
-        asked.append(ask)
-        return brevity(ask)
-
-    ppo(config(policy, data, tmp_path / "run", steps=1, holdout=0), reward=ScriptedScorer(note))
+    reward = ScriptedScorer(lambda ask: asked.append(ask) or float(len(ask.answer)))  # type: ignore[func-returns-value]
+    ppo(config(policy, data, tmp_path / "run", steps=1, holdout=0, condition=condition), reward=reward)
     assert {ask.query.question for ask in asked} == {"the lazy dog"}
-    assert {post.text for ask in asked for post in ask.query.posts} == {BRIEF}
-    assert all(ask.query.user and not ask.query.plan and ask.answer for ask in asked)
-    assert len({ask.query.user for ask in asked}) == 8
-
-
-def test_without_a_profile_neither_side_sees_the_person(policy: Path, data: Path, tmp_path: Path) -> None:
-    asked: list[Ask] = []
-    reward = ScriptedScorer(lambda ask: asked.append(ask) or 0.5)  # type: ignore[func-returns-value]
-    ppo(config(policy, data, tmp_path / "run", steps=1, condition="none"), reward=reward)
-    assert all(ask.query.user is None and not ask.query.posts for ask in asked)
+    assert {post.text for ask in asked for post in ask.query.posts} == posts
+    assert all(ask.answer and not ask.query.plan for ask in asked)
+    assert len({ask.query.user for ask in asked if ask.query.user}) == (8 if posts else 0)
 
 
 def test_nobody_is_trained_on_and_held_out(policy: Path, tmp_path: Path) -> None:

@@ -24,20 +24,9 @@ BLIND = ["bt", "lore", "pal", "vpl"]
 MARGINS = st.lists(st.floats(-20, 20), min_size=1, max_size=8)
 
 
-def test_the_loss_of_a_coin_is_ln_2() -> None:
-    assert float(bradley_terry(torch.zeros(3))) == pytest.approx(math.log(2))
-
-
 def test_the_loss_of_one_margin_is_minus_log_sigmoid() -> None:
+    assert float(bradley_terry(torch.zeros(3))) == pytest.approx(math.log(2))
     assert float(bradley_terry(torch.tensor([1.5]))) == pytest.approx(-math.log(1 / (1 + math.exp(-1.5))))
-
-
-@settings(deadline=None, max_examples=30)
-@given(MARGINS)
-def test_larger_margins_always_lower_the_loss(margins: list[float]) -> None:
-    given_margins = torch.tensor(margins, dtype=torch.float64, requires_grad=True)
-    bradley_terry(given_margins).backward()
-    assert bool((given_margins.grad < 0).all())
 
 
 @settings(deadline=None, max_examples=30)
@@ -45,13 +34,6 @@ def test_larger_margins_always_lower_the_loss(margins: list[float]) -> None:
 def test_swapping_the_labels_costs_the_margin(margins: list[float]) -> None:
     m = torch.tensor(margins, dtype=torch.float64)
     assert float(bradley_terry(-m) - bradley_terry(m)) == pytest.approx(float(m.mean()), abs=1e-9)
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3)), min_size=1, max_size=5))
-def test_a_kl_is_never_negative(latents: list[tuple[float, float]]) -> None:
-    mean, log_variance = torch.tensor(latents, dtype=torch.float64).T
-    assert float(gaussian_kl(mean, log_variance)) >= -1e-12
 
 
 def test_the_kl_of_the_prior_is_zero_and_of_a_shifted_one_half_its_square() -> None:

@@ -23,6 +23,7 @@ from prb.config import (
     NonNegative,
     OutputConfig,
     PresetConfig,
+    Rare,
     Repeated,
     Seed,
     Single,
@@ -114,9 +115,9 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     """Reward model spec, as in `prb evaluate`; it must score answers, not only compare them."""
     dataset: Name = "mirror"
     """A name, a file, a folder, or hub:owner/name."""
-    split: str | None = None
+    split: Rare[str | None] = None
     """Prompts to train on; `train` where rows carry a split, else all rows but the held-out ones."""
-    limit: Count | None = None
+    limit: Rare[Count | None] = None
     """At most N rows of the split, spread over clusters; twins stay together."""
     condition: Single[Condition] = "profile"
     """What policy and reward model are shown of the user."""
@@ -124,9 +125,9 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     """Batches of answers to learn from; default: one pass over the prompts."""
     batch: Annotated[int, Field(ge=2)] = 32
     """Answers per step, one per prompt."""
-    minibatch: Count = 8
+    minibatch: Rare[Count] = 8
     """Answers per update of the weights."""
-    epochs: Count = 2
+    epochs: Rare[Count] = 2
     """Passes over each batch."""
     lr: NonNegative = 1e-5
     """Learning rate of the policy; that of the critic is ten times as high."""
@@ -136,7 +137,7 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     """Rank of LoRA adapters on all linear layers; 0: train all weights."""
     max_tokens: Count = 128
     """Longest answer in tokens."""
-    max_prompt: Annotated[int, Field(ge=8)] = 1024
+    max_prompt: Rare[Annotated[int, Field(ge=8)]] = 1024
     """Longest prompt of the policy in tokens; a longer one loses its oldest posts first."""
     seed: Seed = 0
     """Fixes the order of prompts, the noise of every answer, minibatches, adapters and resampling."""
@@ -144,13 +145,13 @@ class PpoConfig(PresetConfig, OutputConfig, UserConfig):
     """Held-out prompts (of split `test` where there is one) answered before and after training; 0: none."""
     grader: str | None = "embedded"
     """Grades held-out answers against the rubric; `None`: only the reward model scores them."""
-    empty_reward: float | None = None
+    empty_reward: Rare[float | None] = None
     """The reward of an answer without text, which no model can score. Default: such an answer is dropped, and with
     --engine verl it gets the lowest reward seen so far."""
     engine: Name = "local"
     """`local`: this process (`accelerate launch -m prb ppo …` for several GPUs). `verl?gpus=8&nodes=2&url=…`: verl on a
     Ray cluster, with rewards from the `prb serve` at url; `rollout=sglang`; `launch=false` only writes the files."""
-    override: Repeated[str] = ()
+    override: Rare[Repeated[str]] = ()
     """With --engine verl: a setting of verl itself, `key=value`; repeat for several."""
 
     @model_validator(mode="after")
