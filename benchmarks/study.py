@@ -91,6 +91,7 @@ def main(args: Args) -> None:
         ]
         config = CorrelateConfig(bench=tuple(map(str, runs)), downstream=tuple(map(str, best)), constructed=CONSTRUCTED)
         result = msgspec.to_builtins(correlate(config, progress=progress))
+        result["families"] = {model: family_of(model) for model in result["models"]}
     write_json(args.out / "correlation.json", {**result, "sentences": correlation_sentences(result)})
     scatter(result, args.out / "scatter.svg")
     models_csv, families_csv = args.out / "models.csv", args.out / "families.csv"

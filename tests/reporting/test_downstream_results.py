@@ -133,17 +133,21 @@ def texts(path: Path) -> list[str]:
 def test_the_plot_names_every_model_and_says_what_was_found(tmp_path: Path) -> None:
     scatter(result(part(cell())), tmp_path / "s.svg")
     said = texts(tmp_path / "s.svg")
-    assert set(said) >= {"B", "D", *(f"model-{n}" for n in range(6)), "all models, n = 6: spearman 0.26, p = 0.66"}
+    assert set(said) >= {"B", "D", *(f"model-{n}" for n in range(6)), "ρ = 0.26", "all models, n = 6: 0.26, p = 0.66"}
     first = (tmp_path / "s.svg").read_bytes()
     scatter(result(part(cell())), tmp_path / "s.svg")
     assert (tmp_path / "s.svg").read_bytes() == first
 
 
-def test_many_models_are_numbered_with_a_key_and_constructed_ones_are_marked(tmp_path: Path) -> None:
+def test_many_models_are_drawn_by_family_without_their_names(tmp_path: Path) -> None:
     made = result(part(cell()), models=30)
-    scatter({**made, "constructed": ["model-3"], "models": [*made["models"][:-1], "$x_1$ & <b>"]}, tmp_path / "s.svg")
+    named = {model: f"$f_{n % 8}$ & <b>" for n, model in enumerate(made["models"])}
+    scatter({**made, "constructed": ["model-3"], "families": named}, tmp_path / "s.svg")
     said = texts(tmp_path / "s.svg")
-    assert set(said) >= {"1  model-0", "29  model-28", "30  $x_1$ & <b>", "constructed", "17"}
+    assert set(said) >= {"ρ = 0.26", "others", "$f_0$ & <b>", "$f_5$ & <b>"}  # 8 families: six, and the two smallest
+    assert not {"$f_6$ & <b>", "model-1"} & set(said)
+    scatter({**made, "constructed": ["model-3"]}, tmp_path / "s.svg")
+    assert {"model", "constructed"} <= set(texts(tmp_path / "s.svg"))
 
 
 def test_best_of_n_prints_its_curves_its_differences_and_its_grader_with_both(tmp_path: Path) -> None:

@@ -300,7 +300,6 @@ def test_what_is_unfinished_or_unknown_is_refused_and_nothing_is_written(run: Pa
     (run / "summary.json").rename(run / "later.json")
     for places, says in [
         ([], "name at least one run folder"),
-        ([run], "is not finished; run the same `prb evaluate` again to resume it"),
         ([tmp_path], "is not a run"),
         ([tmp_path / "nowhere"], "does not exist"),
         ([tmp_path / "odd.json"], "is not a result of prb"),

@@ -148,6 +148,8 @@ class CorrelationSummary(Struct, kw_only=True):
     bench: list[ColumnSummary]
     downstream: list[ColumnSummary]
     sets: list[ModelSet]
+    families: dict[str, str] = {}
+    """By model, where the table says so (column `family`); figures show it."""
 
     def __post_init__(self) -> None:
         for column in (*self.bench, *self.downstream):
@@ -172,6 +174,7 @@ def correlate(config: CorrelateConfig, *, progress: Progress = SILENT) -> Correl
         bench=[column.summary for column in scores.bench],
         downstream=[column.summary for column in scores.downstream],
         sets=[_one_set(name, part, measures, progress) for name, part in sets.items()],
+        families={model: scores.families[model] for model in scores.models if model in scores.families},
     )
 
 
@@ -316,6 +319,7 @@ class Scores:
     models: tuple[str, ...]
     bench: tuple[ScoreColumn, ...]
     downstream: tuple[ScoreColumn, ...]
+    families: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[ScoreColumn, ...]:
@@ -324,7 +328,7 @@ class Scores:
     def of(self, models: Sequence[str]) -> Scores:
         rows = [self.models.index(model) for model in models]
         bench, downstream = (tuple([c.of(rows) for c in side]) for side in (self.bench, self.downstream))
-        return Scores(tuple(models), bench, downstream)
+        return Scores(tuple(models), bench, downstream, self.families)
 
 
 def checked(scores: Scores) -> tuple[Scores, list[str]]:
@@ -392,7 +396,8 @@ def read_table(path: Path, bench: Sequence[str], downstream: Sequence[str]) -> S
             raise BadInput(f"{path}: column {error!r} lacks a standard error of a score, or has a negative one")
         return ScoreColumn(header.removeprefix(BENCH).removeprefix(DOWNSTREAM).strip(), values, errors)
 
-    return Scores(models, *(tuple(map(column, side)) for side in sides))
+    families = {model: str(row["family"]) for model, row in zip(models, rows, strict=True) if row.get("family")}
+    return Scores(models, *(tuple(map(column, side)) for side in sides), families=families)
 
 
 def _header(text: str) -> str:

@@ -6,6 +6,7 @@ matplotlib is missing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -57,13 +58,12 @@ PPO_PANELS = {
 }
 """The columns of a PPO run's curves that are drawn, with their labels."""
 DIRECT, SHORT = 12, 24
-"""Up to this many models, with names no longer than this, are named beside their points; others get a number."""
-KEY_ROWS = 24
+"""Up to this many models, with names no longer than this, are named beside their points."""
+FAMILIES, OTHERS = 6, "others"
+"""Families of models with a color of their own."""
 SIZE = 7
 PANEL = (210, 170)
 """About the size of what a panel shows, in points: labels are placed by it."""
-COLORS = {False: SERIES[0], True: SERIES[1]}
-"""Of models, and of constructed ones."""
 
 
 # --- bon ---
@@ -329,46 +329,56 @@ def _contrast(row: Comparison, n: int) -> str:
     return f"With {n} models, {better} {verb} {row.downstream} {how} than {worse} ({evidence})."
 
 
+def families(result: CorrelationSummary) -> list[str]:
+    """Of every model, where the table names families; small ones beyond what a reader tells apart are one."""
+    kinds = [result.families.get(m) or ("constructed" if m in result.constructed else "model") for m in result.models]
+    shown = dict(Counter(kinds).most_common(FAMILIES))
+    return [kind if kind in shown or len(set(kinds)) == FAMILIES + 1 else OTHERS for kind in kinds]
+
+
 def scatter(summary: Result, *paths: Path) -> None:
-    """One panel for each benchmark (across) and downstream (down)."""
+    """One panel for each benchmark (across) and downstream (down); a color and a shape for each family of models."""
     result = convert(summary, CorrelationSummary)
-    models = labels = result.models
-    key: list[str] = []
-    if len(models) > DIRECT or max(map(len, models)) > SHORT:
-        labels = [str(n) for n in range(1, len(models) + 1)]
-        key = [f"{n}  {shortened(model, 44)}" for n, model in zip(labels, models, strict=True)]
-    width = 4.6 * len(result.bench) + (2.6 * (1 + (len(key) - 1) // KEY_ROWS) if key else 0)
+    models = result.models
+    direct = len(models) <= DIRECT and max(map(len, models)) <= SHORT
+    kinds = families(result)
+    looks = {kind: series(n) for n, kind in enumerate(sorted(set(kinds) - {OTHERS}))}
+    looks |= {OTHERS: {"color": SOFT, "marker": "x"}} if OTHERS in kinds else {}
     alt = f"Benchmark scores against downstream scores of {len(models)} models."
-    with drawing(*paths, width=width, height=3.8 * len(result.downstream), alt=alt) as figure:
+    width = 4.2 * len(result.bench) + (1.6 if len(looks) > 1 else 0)
+    with drawing(*paths, width=width, height=3.6 * len(result.downstream), alt=alt) as figure:
         grid = figure.subplots(len(result.downstream), len(result.bench), squeeze=False)
         for row, y in zip(grid, result.downstream, strict=True):
             for axes, x in zip(row, result.bench, strict=True):
-                _panel(axes, x, y, labels, [model in result.constructed for model in models])
-                axes.set_title(_evidence(result.sets, x.name, y.name), fontsize=SIZE)
-        _legend(figure, key, bool(result.constructed))
+                for kind, base in looks.items():
+                    at = [n for n, other in enumerate(kinds) if other == kind]
+                    look = {**base, "linestyle": "", "ms": 4.5, "elinewidth": 0.6, "ecolor": (base["color"], 0.4)}
+                    if models[at[0]] in result.constructed:
+                        look["mfc"] = PAPER
+                    spots = [[column.values[n] for n in at] for column in (x, y)]
+                    axes.errorbar(*spots, xerr=_bars(x, at), yerr=_bars(y, at), label=kind, **look)
+                offsets = _label_offsets(x, y, models) if direct else ()
+                for label, *spot, offset in zip(models, x.values, y.values, offsets, strict=False):
+                    axes.annotate(label, spot, xytext=offset, textcoords="offset points", fontsize=SIZE)
+                axes.set(xlabel=x.name, ylabel=y.name)
+                axes.grid()
+                axes.margins(0.12)
+                _show_evidence(axes, result.sets, x.name, y.name)
+        if len(looks) > 1:
+            handles, labels = grid[0][0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside right upper")
 
 
-def _panel(axes: Any, x: ColumnSummary, y: ColumnSummary, labels: Sequence[str], constructed: Sequence[bool]) -> None:
-    for kind, color in COLORS.items():
-        at = [n for n, flag in enumerate(constructed) if flag == kind]
-        axes.errorbar(
-            *([column.values[n] for n in at] for column in (x, y)),
-            xerr=_bars(x, at),
-            yerr=_bars(y, at),
-            fmt="s" if kind else "o",
-            ms=4,
-            color=color,
-            mfc=PAPER if kind else color,
-            elinewidth=0.6,
-            ecolor=(color, 0.4),
-        )
-    offsets = _label_offsets(x, y, labels)
-    for label, *spot, offset in zip(labels, x.values, y.values, offsets, strict=True):
-        axes.annotate(label, spot, xytext=offset, textcoords="offset points", fontsize=SIZE)
-    axes.set_xlabel(x.name)
-    axes.set_ylabel(y.name)
-    axes.grid()
-    axes.margins(0.12)
+def _show_evidence(axes: Any, sets: Sequence[ModelSet], bench: str, downstream: str) -> None:
+    """The first measure, large for the first set of models, and for every set with its p."""
+    cells = [(part, c) for part in sets for c in part.correlations if (c.bench, c.downstream) == (bench, downstream)]
+    firsts = [(part, c) for part, c in cells if c.measure == part.correlations[0].measure]
+    if not firsts:
+        return
+    name = "ρ" if firsts[0][1].measure == "spearman" else MEASURES[firsts[0][1].measure]
+    axes.set_title(f"{name} = {number(firsts[0][1].value, 2)}", fontsize=15, pad=8 + 10 * len(firsts))
+    lines = [f"{part.set}, n = {part.n}: {number(c.value, 2)}, {p_equals(c.p)}" for part, c in firsts]
+    axes.text(0, 1.02, "\n".join(lines), transform=axes.transAxes, va="bottom", fontsize=SIZE, color=SOFT)
 
 
 def _label_offsets(x: ColumnSummary, y: ColumnSummary, labels: Sequence[str]) -> list[tuple[float, float]]:
@@ -396,27 +406,3 @@ def _label_offsets(x: ColumnSummary, y: ColumnSummary, labels: Sequence[str]) ->
 
 def _bars(column: ColumnSummary, at: Sequence[int]) -> list[float] | None:
     return None if column.errors is None else [1.96 * column.errors[n] for n in at]
-
-
-def _evidence(sets: Sequence[ModelSet], bench: str, downstream: str) -> str:
-    """By set of models, the first measure of a benchmark and a downstream result."""
-    lines = []
-    for part in sets:
-        cell = next((c for c in part.correlations if (c.bench, c.downstream) == (bench, downstream)), None)
-        if cell:
-            evidence = f"{cell.measure} {number(cell.value, 2)}, {p_equals(cell.p)}"
-            lines.append(f"{part.set}, n = {part.n}: {evidence}")
-    return "\n".join(lines)
-
-
-def _legend(figure: Any, key: Sequence[str], constructed: bool) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], ls="", label=line) for line in key]
-    if constructed:
-        looks = (("o", "model", COLORS[False], COLORS[False]), ("s", "constructed", COLORS[True], PAPER))
-        for mark, label, color, face in looks:
-            handles.append(Line2D([], [], ls="", marker=mark, ms=4, color=color, mfc=face, label=label))
-    if handles:
-        columns = 1 + (len(handles) - 1) // KEY_ROWS
-        figure.legend(handles=handles, loc="outside right upper", fontsize=6.5, handlelength=1, ncols=columns)

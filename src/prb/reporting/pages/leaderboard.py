@@ -258,22 +258,27 @@ def _slices(group: Group) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def _of_part(group: Group, entry: Entry, facts: Facts, part: Bools) -> dict[str, Any]:
-    """The metrics over some rows. Contrasts come without a test: testing every slice would find something by chance."""
+    """The metrics over some rows, without tests: testing every slice would find something by chance."""
     seed = entry.run.settings.seed
     rows = {c: Rows(column, facts, seed, part) for c, column in group.columns_of(entry).items()}
     numbers: dict[str, Any] = {}
     for metric in columns():
         if not metric.needs:
             values = {c: compute(metric, own) for c, own in rows.items()}
-            numbers[metric.key] = {c: to_builtins(value) for c, value in values.items() if value is not None}
+            numbers[metric.key] = {c: _untested(value) for c, value in values.items() if value is not None}
             continue
         numbers[metric.key] = None
         if set(metric.needs) <= set(rows):
             contrast = compute(metric, *(rows[c] for c in metric.needs))
             if getattr(contrast, "value", None) is not None:
-                ends = {"value": contrast.value, "low": contrast.low, "high": contrast.high}
-                numbers[metric.key] = {**ends, "p": None, "p_holm": None}
+                numbers[metric.key] = _untested(contrast)
     return numbers
+
+
+def _untested(value: Any) -> Any:
+    """The same without its p."""
+    content = to_builtins(value)
+    return {**content, "p": None, "p_holm": None} if isinstance(content, dict) and "p" in content else content
 
 
 def paired_tests(group: Group, condition: str) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from prb.batches import chunks
 from prb.downstream.bon import BonSummary
 from prb.downstream.correlate import CorrelationSummary
 from prb.downstream.ppo import PpoSummary
-from prb.reporting.downstream import PPO_PANELS, correlation_tables, set_sentences
+from prb.reporting.downstream import PPO_PANELS, correlation_tables, families, set_sentences
 from prb.reporting.evaluation_results import audit_estimates, audit_tables
 from prb.reporting.gather import DataFile, Inputs, prepared, tables_of
 from prb.reporting.results import dataset_label
@@ -66,7 +66,7 @@ def _correlation(summary: Result) -> Result:
     sentences = [{"set": s.set, "n": s.n, "sentences": list(set_sentences(s))} for s in result.sets]
     tables = [table._asdict() for table in correlation_tables(summary)]
     keys = ("models", "constructed", "left_out", "bench", "downstream", "sets")
-    return {**{key: summary[key] for key in keys}, "said": sentences, "tables": tables}
+    return {**{key: summary[key] for key in keys}, "families": families(result), "said": sentences, "tables": tables}
 
 
 # --- study, audit ---

@@ -179,27 +179,29 @@
       h("div", { class: "cards" }, result.said.map((s) => h("div", { class: "card" }, h("h3", {}, `${s.set}: ${s.n}`), h("ul", {}, s.sentences.map((line) => h("li", {}, line)))))),
       result.left_out.length ? h("p", { class: "note" }, `Left out for missing scores: ${result.left_out.join(", ")}.`) : null,
       h("div", { class: "cards" }, result.downstream.flatMap((y) => result.bench.map((x) => scatter(result, x, y, several)))),
-      result.constructed.length ? charts.legend([{ name: "model", kind: "s0" }, { name: "constructed model", kind: "s1" }]) : null,
-      several ? h("p", { class: "soft" }, result.models.map((m, n) => `${n + 1} ${m}`).join(" · ")) : null,
+      families(result).length > 1 ? charts.legend(families(result).map((name, n) => ({ name, kind: charts.series(n) }))) : null,
       result.tables.map((t, n) => h("div", { class: "card" }, textTable(t, { open: n === 0 }))));
   }
+
+  const families = (result) => [...new Set(result.families)].sort((a, b) => (a === "others") - (b === "others") || (a < b ? -1 : 1));
 
   function scatter(result, x, y, several) {
     const bars = (column, n) => (column.errors ? [column.values[n] - 1.96 * column.errors[n], column.values[n] + 1.96 * column.errors[n]] : [null, null]);
     const points = result.models.map((model, n) => {
       const [left, right] = bars(x, n), [low, high] = bars(y, n);
-      return { x: x.values[n], y: y.values[n], left, right, low, high, label: several ? String(n + 1) : model, made: result.constructed.includes(model) };
+      return { x: x.values[n], y: y.values[n], left, right, low, high, label: model, named: !several, hollow: result.constructed.includes(model), family: result.families[n] };
     });
     const claims = result.sets.filter((s) => s.correlations.length).map((s) => {
       const c = s.correlations.find((cell) => cell.bench === x.name && cell.downstream === y.name);
       return `${s.set}, n = ${s.n}: ${prb.words(c.measure)} ${prb.number(c.value, 2)}, p ${prb.pValue(c.p)}`;
     });
     const svg = charts.plot({
-      series: [{ name: "models", kind: "s0", join: false, points: points.filter((p) => !p.made) }, { name: "constructed", kind: "s1", join: false, points: points.filter((p) => p.made).map((p) => ({ ...p, hollow: true })) }],
+      series: families(result).map((name, n) => ({ name, kind: charts.series(n), join: false, points: points.filter((p) => p.family === name) })),
       x: { label: x.name }, y: { label: y.name }, width: room(560), height: Math.min(380, 180 + room(560) / 3), title: `${x.name} against ${y.name}`, alt: `${x.name} against ${y.name} of ${result.models.length} models. ${claims.join("; ")}.`,
     });
     requestAnimationFrame(() => results.untangle(svg));
-    return h("figure", { class: "card panel" }, h("figcaption", {}, claims.map((c) => h("div", { class: "soft" }, c))), svg);
+    const first = result.sets[0]?.correlations.find((cell) => cell.bench === x.name && cell.downstream === y.name);
+    return h("figure", { class: "card panel" }, h("figcaption", {}, first ? h("div", { class: "rho" }, `${first.measure === "spearman" ? "ρ" : prb.words(first.measure)} ${prb.number(first.value, 2)}`) : null, claims.map((c) => h("div", { class: "soft" }, c))), svg);
   }
 
   prb.run(async (site, state) => {
