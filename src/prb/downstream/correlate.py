@@ -397,7 +397,8 @@ def read_table(path: Path, bench: Sequence[str], downstream: Sequence[str]) -> S
         return ScoreColumn(header.removeprefix(BENCH).removeprefix(DOWNSTREAM).strip(), values, errors)
 
     families = {model: str(row["family"]) for model, row in zip(models, rows, strict=True) if row.get("family")}
-    return Scores(models, *(tuple(map(column, side)) for side in sides), families=families)
+    benchmarks, outcomes = (tuple(map(column, side)) for side in sides)
+    return Scores(models, benchmarks, outcomes, families)
 
 
 def _header(text: str) -> str:
