@@ -10,7 +10,7 @@ import pytest
 
 from prb.engine import cascade
 from prb.engine.cascade import Cascade, Piece, Row, similar
-from prb.engine.states import Bundle, BundleInProgress, States, packed_rows, to_host
+from prb.engine.states import LARGEST, Bundle, Reading, States, packed_rows, to_host
 from tests.tiny import SIZE, torch, transformers
 
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -76,7 +76,7 @@ def worst(body: Any, found: list[Any], bundles: list[Bundle] = BUNDLES) -> float
 
 
 @pytest.mark.parametrize("architecture", PLAIN)
-@pytest.mark.parametrize("budget", [60, 4096])
+@pytest.mark.parametrize("budget", [20, 4096])
 def test_packed_states_are_those_of_a_plain_forward_pass(architecture: str, budget: int) -> None:
     body = body_of(PLAIN[architecture]())
     shared = States(body, budget=budget)
@@ -202,20 +202,26 @@ def test_no_copies_of_the_prefix_are_made_for_its_suffixes() -> None:
     assert largest[True] < suffixes * prefix_keys / 8
 
 
-@pytest.mark.parametrize("budget", [1, 60, 100, 500])
-def test_rows_hold_every_part_once_in_order_and_within_the_budget(budget: int) -> None:
-    bundles = [BundleInProgress(number, each) for number, each in enumerate(BUNDLES)]
-    rows = list(packed_rows(bundles, budget))
-    suffixes = [(i, k) for i, b in enumerate(BUNDLES) for k in range(len(b.suffixes))]
-    expected = sorted([(i, -1) for i, b in enumerate(BUNDLES) if b.prefix] + suffixes)
-    parts = [part for row in rows for part in row]
-    assert [(part.of.number, -1 if part.suffix is None else part.suffix) for part in parts] == expected
-    assert all(sum(len(part.tokens) for part in row) <= budget or len(row) == 1 for row in rows)
+@pytest.mark.parametrize("budget", [1, 20, 60, 100, 500])
+def test_rows_hold_every_suffix_once_in_order_and_stay_within_the_budget(budget: int) -> None:
+    readings = [Reading(number, each, [None] * len(each.suffixes)) for number, each in enumerate(BUNDLES)]
+    rows = list(packed_rows(readings, budget))
+    parts = [part for row in rows for together in row for part in together]
+    assert [(p.of.number, p.suffix) for p in parts] == [
+        (i, k) for i, b in enumerate(BUNDLES) for k in range(len(b.suffixes))
+    ]
+    for row in rows:
+        own = [sum(len(part.tokens) for part in together) for together in row]
+        shared = [len(together[0].of.bundle.prefix) for together in row]
+        assert sum(own) + sum(shared) <= budget or len(row) == 1
+        assert max(own) <= LARGEST * budget or len(row[0]) == 1
+    if budget * LARGEST >= 153:  # all suffixes of the largest bundle
+        assert sum(map(len, rows)) == len(BUNDLES)  # no prefix is read twice
 
 
 def test_suffixes_of_a_prefix_attend_to_it_in_one_call_and_similar_lengths_to_themselves_together() -> None:
     pieces = [Piece([1] * 9), *(Piece([1] * n, 0) for n in (10, 9, 4)), Piece([1] * 5), Piece([1, 1], 4)]
-    row = Row(pieces, (), torch.device("cpu"))
+    row = Row(pieces, torch.device("cpu"))
     assert row._followers == [(9, 32, 0), (37, 39, 4)]
     assert row.positions.tolist()[0][9:13] == [9, 10, 11, 12]
     assert list(similar({0: 10, 1: 9, 2: 4, 3: 2, 4: 10})) == [[0, 4, 1], [2], [3]]

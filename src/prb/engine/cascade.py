@@ -1,8 +1,8 @@
 """Cascade attention: many answers and the query they share in one row, without padding and without copies.
 
-A row is a sequence of pieces: prefixes, and suffixes that follow a prefix of the row or one that was read before. The
-linear layers see a single text. Attention is computed in parts: each piece causally to itself, pieces of similar length
-together, and all suffixes of a prefix to its keys and values in one call; the parts are merged by their log-sum-exp.
+A row is a sequence of pieces: prefixes, and suffixes that follow a prefix of the row. The linear layers see a single
+text. Attention is computed in parts: each piece causally to itself, pieces of similar length together, and all suffixes
+of a prefix to its keys and values in one call; the parts are merged by their log-sum-exp.
 
 The attention function is registered with transformers and switched on for the forward pass only. It replaces causal
 attention without window, softcap or sinks; whatever else a model asks for is refused, and padded batches take over.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -146,31 +146,17 @@ SIMILAR = 0.75
 CHANGES = ("softcap", "s_aux", "position_bias", "head_mask")
 """Options by which models change plain attention."""
 
-Layers = tuple[tuple[Tensor, Tensor], ...]
-
 
 class Unsuited(Exception):
     """This model's attention is not what a cascade computes."""
 
 
-@dataclass(frozen=True, eq=False)
-class Prefix:
-    """What a forward pass leaves of one prefix, without padding: keys and values per layer, and the last state."""
-
-    layers: Layers
-    last: Tensor
-
-    @property
-    def length(self) -> int:
-        return int(self.layers[0][0].shape[1])
-
-
 @dataclass(frozen=True)
 class Piece:
-    """Tokens that follow an earlier piece of the same row, a prefix that was read before, or nothing."""
+    """Tokens that follow an earlier piece of the same row, or nothing."""
 
     tokens: Tokens
-    after: int | Prefix | None = None
+    after: int | None = None
 
 
 @dataclass(frozen=True)
@@ -214,20 +200,15 @@ class Causal:
 class Row:
     """One forward pass: where its pieces stand, and the attention among them."""
 
-    def __init__(self, pieces: Sequence[Piece], keep: Collection[int], device: torch.device) -> None:
-        """`keep`: pieces whose keys and values are needed afterwards."""
+    def __init__(self, pieces: Sequence[Piece], device: torch.device) -> None:
         lengths = [len(piece.tokens) for piece in pieces]
         ends = list(accumulate(lengths))
         self.spans = list(zip([0, *ends], ends, strict=False))
-        before = [
-            lengths[piece.after] if isinstance(piece.after, int) else piece.after.length if piece.after else 0
-            for piece in pieces
-        ]
+        before = [0 if piece.after is None else lengths[piece.after] for piece in pieces]
         self.longest = max(map(sum, zip(before, lengths, strict=True)))
         self.ids = torch.tensor([[token for piece in pieces for token in piece.tokens]], device=device)
         positions = [torch.arange(n, n + length) for n, length in zip(before, lengths, strict=True)]
         self.positions = torch.cat(positions)[None].to(device)
-        self.layers: dict[int, list[tuple[Tensor, Tensor]]] = {i: [] for i in keep}
         self.calls = 0
         self._device = device
         self._causal = [
@@ -235,9 +216,9 @@ class Row:
             for follows in (False, True)
             for group in similar({i: n for i, n in enumerate(lengths) if bool(before[i]) == follows})
         ]
-        self._followers: list[tuple[int, int, int | Prefix]] = []
-        for piece, length, (start, end) in zip(pieces, before, self.spans, strict=True):
-            if piece.after is None or not length:
+        self._followers: list[tuple[int, int, int]] = []
+        for piece, (start, end) in zip(pieces, self.spans, strict=True):
+            if piece.after is None:
                 continue
             neighbor = self._followers and self._followers[-1][1:] == (start, piece.after)
             self._followers.append((self._followers.pop()[0] if neighbor else start, end, piece.after))
@@ -254,11 +235,8 @@ class Row:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """1 × heads × tokens × size each → 1 × tokens × heads × size."""
-        layer, heads, tokens = self.calls, query.shape[1], query.shape[2]
+        heads, tokens = query.shape[1], query.shape[2]
         self.calls += 1
-        for i, kept in self.layers.items():
-            start, end = self.spans[i]
-            kept.append((key[0, :, start:end].clone(), value[0, :, start:end].clone()))
         out = query.new_empty(tokens, heads, value.shape[3])
         lse = torch.empty(tokens, heads, device=query.device)
         for group in self._causal:
@@ -267,12 +245,8 @@ class Row:
             if group.follows:
                 group.put(within.lse, lse)
         for start, end, after in self._followers:
-            if isinstance(after, int):
-                a, b = self.spans[after]
-                keys, values = key[:, :, a:b], value[:, :, a:b]
-            else:
-                keys, values = (part[None] for part in after.layers[layer])
-            shared = attend_folded(query[:, :, start:end], keys, values, scale=scale)
+            a, b = self.spans[after]
+            shared = attend_folded(query[:, :, start:end], key[:, :, a:b], value[:, :, a:b], scale=scale)
             within = Partial(out[None, start:end].transpose(1, 2), lse[None, start:end].transpose(1, 2))
             out[start:end] = merge(within, shared)[0].transpose(0, 1)
         return out[None]
@@ -354,9 +328,9 @@ class Cascade:
         """Whether a text of this length stays within the model's sliding window, if it has one."""
         return self._window is None or tokens <= self._window
 
-    def read(self, pieces: Sequence[Piece], keep: Collection[int] = ()) -> tuple[list[Tensor], dict[int, Layers]]:
-        """The states of each piece, and keys and values of those to keep; `Unsuited` if this model does otherwise."""
-        row = Row(pieces, keep, input_device(self._model))
+    def read(self, pieces: Sequence[Piece]) -> list[Tensor]:
+        """The states of each piece; `Unsuited` if this model attends otherwise."""
+        row = Row(pieces, input_device(self._model))
         active = _ROW.set(row)
         try:
             with self._switched_on():
@@ -367,8 +341,7 @@ class Cascade:
             _ROW.reset(active)
         if row.calls != self._layers:
             raise Unsuited(f"{row.calls} of {self._layers} layers attend through transformers' interface")
-        states = output.last_hidden_state[0]
-        return [states[a:b] for a, b in row.spans], {i: tuple(layers) for i, layers in row.layers.items()}
+        return [output.last_hidden_state[0, a:b] for a, b in row.spans]
 
     @contextmanager
     def _switched_on(self) -> Iterator[None]:

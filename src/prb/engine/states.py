@@ -24,12 +24,15 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from prb.engine.cascade import Cascade, Layers, Piece, Prefix, Unsuited, input_device
+from prb.engine.cascade import Cascade, Piece, Unsuited, input_device
 from prb.engine.chat import Tokens, common_prefix
 from prb.errors import first_line
 
 COPIED_BYTES = 2 * 2**30
 """For copies of prefixes' keys and values in one forward pass."""
+
+LARGEST = 4
+"""How many times the tokens of a forward pass the suffixes of one bundle may have in a packed row."""
 
 T = TypeVar("T")
 Reduce = Callable[[Tensor, int, int], T]
@@ -87,66 +90,56 @@ class Sharing:
         return f"prefixes not shared, {batches}: {self.why}"
 
 
-class BundleInProgress:
-    """A bundle on its way through the model: what is known of its prefix, and the results of its suffixes."""
+@dataclass(frozen=True)
+class Reading:
+    """A bundle on its way through the model, and the results of its suffixes."""
 
-    def __init__(self, number: int, bundle: Bundle) -> None:
-        self.number, self.bundle = number, bundle
-        self.results: list[Any] = [None] * len(bundle.suffixes)
-        self._in_row: int | None = None
-        """Which piece of the row that is being read is the prefix."""
-        self._last: Tensor | None = None
-        """The state of the prefix's last token, while that row is being read."""
-        self._earlier: Prefix | None = None
-        """The prefix, if it was read in a row before."""
-
-    def piece(self, suffix: int | None, place: int) -> Piece:
-        """The prefix (`None`) or a suffix as a piece at this place of a row."""
-        if suffix is None:
-            self._in_row = place
-            return Piece(self.bundle.prefix)
-        return Piece(self.bundle.suffixes[suffix], self._in_row if self._earlier is None else self._earlier)
-
-    def prefix_read(self, states: Tensor) -> None:
-        self._last = states[-1:]
-
-    def after_prefix(self, states: Tensor) -> Tensor:
-        """The states of a suffix, led by that of the prefix's last token; zeros if there is no prefix."""
-        last = self._last if self._earlier is None else self._earlier.last[None]
-        return torch.cat([torch.zeros_like(states[:1]) if last is None else last, states])
-
-    def leave_row(self, layers: Layers | None) -> None:
-        """The row is done. What is left of it: the prefix's keys and values, if suffixes are still to come."""
-        if layers is not None and self._last is not None:
-            self._earlier = Prefix(layers, self._last[0].clone())
-        self._in_row = self._last = None
+    number: int
+    bundle: Bundle
+    results: list[Any]
 
 
 class Part(NamedTuple):
-    """A prefix (suffix `None`) or a suffix of a bundle."""
+    """A suffix of a bundle."""
 
-    of: BundleInProgress
-    suffix: int | None
+    of: Reading
+    suffix: int
 
     @property
     def tokens(self) -> Tokens:
-        return self.of.bundle.prefix if self.suffix is None else self.of.bundle.suffixes[self.suffix]
+        return self.of.bundle.suffixes[self.suffix]
 
 
-def packed_rows(bundles: Sequence[BundleInProgress], budget: int) -> Iterator[list[Part]]:
-    """All parts in order, in rows of at most `budget` tokens; a longer part has a row of its own."""
-    row: list[Part] = []
+def packed_rows(readings: Sequence[Reading], budget: int) -> Iterator[list[list[Part]]]:
+    """Suffixes of a bundle that are read together after its prefix, in rows of at most `budget` tokens.
+
+    A bundle that is larger has a row of its own. Its prefix is read again only if its suffixes alone are `LARGEST`
+    times the budget.
+    """
+    row: list[list[Part]] = []
     length = 0
-    for each in bundles:
-        for suffix in [None, *range(len(each.results))] if each.bundle.prefix else range(len(each.results)):
-            part = Part(each, suffix)
-            if row and length + len(part.tokens) > budget:
+    for reading in readings:
+        parts = [Part(reading, k) for k in range(len(reading.results))]
+        for together in in_budget(parts, LARGEST * budget):
+            tokens = len(reading.bundle.prefix) + sum(len(part.tokens) for part in together)
+            if row and length + tokens > budget:
                 yield row
                 row, length = [], 0
-            row.append(part)
-            length += len(part.tokens)
+            row.append(together)
+            length += tokens
     if row:
         yield row
+
+
+def in_budget(parts: Sequence[Part], budget: int) -> Iterator[list[Part]]:
+    group: list[Part] = []
+    for part in parts:
+        if group and sum(len(each.tokens) for each in group) + len(part.tokens) > budget:
+            yield group
+            group = []
+        group.append(part)
+    if group:
+        yield group
 
 
 class PaddedPrefixes:
@@ -216,7 +209,7 @@ class States:
     @torch.inference_mode()
     def run(self, bundles: Sequence[Bundle], reduce: Reduce[T]) -> list[list[T]]:
         """One result for each suffix of each bundle, in order."""
-        readings = [BundleInProgress(number, each) for number, each in enumerate(bundles)]
+        readings = [Reading(number, each, [None] * len(each.suffixes)) for number, each in enumerate(bundles)]
         most = (self.sharing.limit or math.inf) if self.sharing.prefixes else -1
         shared = [each for each in readings if each.bundle.longest <= most]
         packed = [each for each in shared if self.packs(each.bundle)]
@@ -230,23 +223,26 @@ class States:
         self._run_whole([each for each in readings if each.bundle.longest > most], reduce)
         return [each.results for each in readings]
 
-    def _run_packed(self, bundles: Sequence[BundleInProgress], reduce: Reduce[Any]) -> None:
-        for row in packed_rows(bundles, self._budget):
+    def _run_packed(self, readings: Sequence[Reading], reduce: Reduce[Any]) -> None:
+        for row in packed_rows(readings, self._budget):
+            pieces: list[Piece] = []
+            for together in row:
+                prefix = together[0].of.bundle.prefix
+                before = len(pieces) if prefix else None
+                pieces += [Piece(prefix)] if prefix else []
+                pieces += [Piece(part.tokens, before) for part in together]
             assert self._cascade is not None
-            pieces = [part.of.piece(part.suffix, place) for place, part in enumerate(row)]
-            last = row[-1]
-            unfinished = last.of if last.suffix != len(last.of.results) - 1 else None
-            keep = [place for place, part in enumerate(row) if part.of is unfinished and part.suffix is None]
-            states, layers = self._cascade.read(pieces, keep)
-            read = list(zip(row, states, strict=True))
-            for part, of_part in read:
-                if part.suffix is None:
-                    part.of.prefix_read(of_part)
-            _store(reduce, [(part, part.of.after_prefix(s)) for part, s in read if part.suffix is not None])
-            for each in dict.fromkeys(part.of for part in row):
-                each.leave_row(layers[keep[0]] if keep and each is unfinished else None)
+            states = iter(self._cascade.read(pieces))
+            done = []
+            for together in row:
+                last = next(states)[-1:] if together[0].of.bundle.prefix else None
+                for part in together:
+                    own = next(states)
+                    # nothing comes before the first token
+                    done.append((part, torch.cat([torch.zeros_like(own[:1]) if last is None else last, own])))
+            _store(reduce, done)
 
-    def _run_padded(self, bundles: Sequence[BundleInProgress], reduce: Reduce[Any]) -> None:
+    def _run_padded(self, bundles: Sequence[Reading], reduce: Reduce[Any]) -> None:
         for group in batches([len(each.bundle.prefix) for each in bundles], self._budget):
             prefixes = PaddedPrefixes(self._body, [bundles[i].bundle.prefix for i in group])
             parts = [(row, Part(bundles[i], k)) for row, i in enumerate(group) for k in range(len(bundles[i].results))]
@@ -260,7 +256,7 @@ class States:
                 ]
                 _store(reduce, list(zip(chosen, together, strict=True)))
 
-    def _run_whole(self, bundles: Sequence[BundleInProgress], reduce: Reduce[Any]) -> None:
+    def _run_whole(self, bundles: Sequence[Reading], reduce: Reduce[Any]) -> None:
         parts = [Part(each, k) for each in bundles for k in range(len(each.results))]
         texts = [[*part.of.bundle.prefix, *part.tokens] for part in parts]
         for batch in whole_batches([len(text) for text in texts], self._budget, self.sharing):
@@ -276,9 +272,9 @@ class States:
 
 
 def _store(reduce: Reduce[Any], done: Sequence[tuple[Part, Tensor]]) -> None:
-    values = to_host([reduce(states, part.of.number, part.suffix or 0) for part, states in done])
+    values = to_host([reduce(states, part.of.number, part.suffix) for part, states in done])
     for (part, _), value in zip(done, values, strict=True):
-        part.of.results[part.suffix or 0] = value
+        part.of.results[part.suffix] = value
 
 
 def to_host(values: list[Any]) -> list[Any]:
