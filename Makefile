@@ -85,7 +85,7 @@ downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with 
 study: $(VENV)/.dev  ## trained reward models of graded knowledge: does mirror predict best-of-N? (40 minutes)
 	$(BIN)/python benchmarks/study.py
 
-pictures: $(VENV)/.dev chromium  ## the pictures of the report site, from a real run, into docs/
+pictures: $(VENV)/.dev chromium  ## the pictures of the report site and the study app, from real runs, into docs/
 	$(BIN)/python benchmarks/pictures.py
 
 coverage: $(VENV)/.dev  ## how often 95 % intervals hold the truth, into docs/statistics.md (minutes)

@@ -1,13 +1,18 @@
-"""Pictures of the report site in README.md and docs/report.md: a real run of the embedded models on `mirror`.
+"""Pictures in README.md, docs/report.md and docs/study.md: the report of a real run of the embedded models on `mirror`,
+and the study app as `prb study demo` serves it.
 
-Needs chromium. Downstream, study and audit need results of other verbs; their pictures are not made here.
+Needs chromium. Downstream, study and audit pages of the report need results of other verbs; they are not made here.
 """
 
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +47,7 @@ def main() -> None:
         shoot(browser, site, VIEWS, DESK, "")
         shoot(browser, site, ON_A_PHONE, PHONE, "-phone")
         shoot(browser, site, {"pairs": VIEWS["pairs"]}, DESK, "-dark", dark=True)
+        shoot_study(browser)
         browser.close()
     shutil.copy(DOCS / "report" / "leaderboard.png", DOCS / "report.png")
 
@@ -58,6 +64,85 @@ def shoot(
         card = page.locator(".boardcard").first.bounding_box() if name == "leaderboard" and size is DESK else None
         clip = {"x": 0, "y": 0, **size, **({"height": card["y"] + card["height"] + 16} if card else {})}
         page.screenshot(path=DOCS / "report" / f"{name}{suffix}.png", clip=clip, full_page=card is not None)
+
+
+@contextmanager
+def demo(kind: str) -> Iterator[tuple[str, str, str]]:
+    """Invitation, address of the administration and its password."""
+    command = [sys.executable, "-m", "prb", "study", "demo", "--kind", kind, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        try:
+            link, admin = server.stdout.readline().split()[-1], server.stdout.readline().split()
+            yield link, admin[1], admin[3]
+        finally:
+            server.send_signal(signal.SIGINT)
+
+
+def enter(browser: Any, link: str, *, dark: bool = False, **size: int) -> Any:
+    scheme = "dark" if dark else "light"
+    page = browser.new_context(viewport={"width": 1000, "height": 900, **size}, color_scheme=scheme).new_page()
+    page.goto(link)
+    page.keyboard.press("Enter")
+    page.wait_for_load_state()
+    return page
+
+
+def press(page: Any, keys: str, then: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(then)
+    page.wait_for_load_state()
+
+
+def shoot_study(browser: Any) -> None:
+    from PIL import Image
+
+    shoot_validation(browser)
+    shoot_collection(browser)
+    for path in (DOCS / "study").glob("*.png"):  # long pages of text: few colors will do
+        Image.open(path).convert("RGB").quantize(64).save(path, optimize=True)
+
+
+def shoot_validation(browser: Any) -> None:
+    with demo("validate") as (link, admin, password):
+        page = enter(browser, link)
+        page.wait_for_selector(".ratings")
+        press(page, "444444a", ".wishes")  # the practice item
+        press(page, "a3p", ".ratings")
+        page.screenshot(path=DOCS / "study" / "validate.png", full_page=True)
+        phone = enter(browser, link, **PHONE)
+        phone.locator(".answer-a").scroll_into_view_if_needed()
+        phone.screenshot(path=DOCS / "study" / "phone.png")
+        press(page, "544344b", ".wishes")
+        dark = enter(browser, link, dark=True)
+        dark.screenshot(path=DOCS / "study" / "rubric-dark.png", full_page=True)
+        page.goto(admin)
+        page.fill("#password", password)
+        page.click("text=Sign in")
+        page.wait_for_selector("h1:text('Study progress')")
+        page.screenshot(path=DOCS / "study" / "admin.png", full_page=True)
+        page.click("text=Items and votes")
+        page.wait_for_selector("h1:text('Items and votes')")
+        page.screenshot(path=DOCS / "study" / "items.png")
+
+
+def shoot_collection(browser: Any) -> None:
+    with demo("collect") as (link, _, _):
+        page = enter(browser, link)
+        page.check("input[name=agree]")
+        page.click("button.main")
+        for text in ("No more apps, please. I want one sheet of paper on the fridge.", "Took the slow train. Again."):
+            page.fill("#text", text)
+            page.click("text=Add this post")
+        page.click("text=Continue")
+        page.locator("input[name^=pick]").first.check()
+        page.click("button.main")
+        page.fill("#narrative", "Short, and no lecture. One thing that I can do today.")
+        page.click("button.main")
+        page.wait_for_selector(".answers")
+        page.screenshot(path=DOCS / "study" / "collect.png", full_page=True)
 
 
 if __name__ == "__main__":
