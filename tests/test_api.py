@@ -177,3 +177,42 @@ def test_a_text_that_no_file_can_hold_is_refused() -> None:
         prb.EvaluateConfig(dataset="a\udcffb.jsonl")
     with pytest.raises(BadInput, match="model must be valid UTF-8"):
         prb.EvaluateConfig(model=("length", "a\ud800"))
+
+
+def refuse(_: object) -> float:
+    raise AssertionError("a dry run asks nobody")
+
+
+def test_a_dry_run_counts_the_calls_of_every_model_and_asks_and_writes_nothing(data: Path, tmp_path: Path) -> None:
+    settings = {
+        "model": "mine",
+        "dataset": data,
+        "condition": ("none", "profile"),
+        "out": tmp_path / "run",
+        "quiet": True,
+    }
+    planned = prb.evaluate(models={"mine": ScriptedScorer(refuse)}, dry_run=True, **settings)
+    (row,) = planned.summary["dry_run"]
+    # 12 rows of 6 twins: what twins ask under `none` is the same
+    assert (row["model"], row["calls"], row["owed"]) == ("mine", 12 + 24, 36)
+    assert row["tokens"] > 0
+    assert "Nothing was asked." in str(planned)
+    assert not (tmp_path / "run").exists()
+    prb.evaluate(models={"mine": ScriptedScorer(by_length)}, **{**settings, "condition": ("none",)})
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "run").iterdir())
+    (row,) = prb.evaluate(models={"mine": ScriptedScorer(refuse)}, dry_run=True, **settings).summary["dry_run"]
+    assert (row["calls"], row["owed"]) == (36, 24)
+    assert sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "run").iterdir()) == before
+
+
+def test_a_dry_run_of_best_of_n_counts_what_comes_after_the_samples(data: Path, tmp_path: Path) -> None:
+    prices = "judge?llm=(openai/m?base_url=http://127.0.0.1:9/v1&usd_in=2&usd_out=8)"
+    config = prb.BonConfig(policy="scripted/x", model=("length", prices), dataset=data, limit=2, n=3, dry_run=True)
+    rows = prb.best_of_n(config, out=tmp_path / "run", quiet=True).summary["dry_run"]
+    assert [row["calls"] for row in rows if row["model"] != prices] == [6, 6, 6]
+    (judge,) = [row for row in rows if row["model"] == prices]
+    assert judge["usd"] == pytest.approx((judge["tokens"] * 2 + judge["owed"] * 200 * 8) / 1e6)
+
+
+def test_a_printed_result_has_the_notes_of_the_terminal(result: Evaluation) -> None:
+    assert all(note in str(result) for table in result.tables() for note in table.notes)

@@ -9,9 +9,14 @@ The command line parses, calls one of these, and prints: a setting means the sam
 from __future__ import annotations
 
 import inspect
+import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -29,15 +34,18 @@ from prb.evaluation.merge import MergeConfig
 from prb.grading import GradeConfig
 from prb.grading.license import LicenseConfig, make_license
 from prb.progress import Progress, watch
+from prb.registry import split_alias
 from prb.reporting.downstream import BestOfN, Correlation, Ppo
 from prb.reporting.evaluation_results import Audit, Comparison, Evaluation
 from prb.reporting.formats import ExportConfig
 from prb.reporting.gather import kind_of, read_any
-from prb.reporting.results import BuiltBenchmark, Grading, Licensed, Run, TrainedModel
+from prb.reporting.results import BuiltBenchmark, DryRun, Grading, Licensed, Run, TrainedModel, estimated
 from prb.reporting.site import ReportConfig
 from prb.reporting.submissions import Leaderboard, LeaderboardConfig
+from prb.runs import CONFIG, REPLIES, Finished, read_lines
 from prb.serving.server import ServeConfig
 from prb.training.config import FullConfig, TrainConfig, config_of
+from prb.work import asking_nothing
 
 if TYPE_CHECKING:
     from prb.grading import Grader
@@ -45,6 +53,7 @@ if TYPE_CHECKING:
     from prb.types import RewardModel, Scorer
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", EvaluateConfig, AuditConfig, GradeConfig, BonConfig)
 Models = Mapping[str, "RewardModel"]
 
 
@@ -65,6 +74,27 @@ def verb(*configs: type[Settings]) -> Callable[[F], F]:
 
 def _shown(progress: Progress | None, quiet: bool) -> AbstractContextManager[Progress]:
     return watch(quiet) if progress is None else nullcontext(progress)
+
+
+def _dry_run(config: C, run: Callable[[C], Finished], specs: Sequence[str] = ()) -> DryRun:
+    """What a verb would ask: it runs in a folder that is thrown away, with what the one in `out` has so far."""
+    pace: dict[str, list[float]] = defaultdict(list)
+    with TemporaryDirectory() as scratch, asking_nothing() as planned:
+        folder = Path(scratch) / "run"
+        if config.out and config.out.is_dir() and not config.fresh:
+
+            def others(at: str, names: list[str]) -> list[str]:
+                return [name for name in names if name not in (CONFIG, REPLIES) and not (Path(at) / name).is_dir()]
+
+            shutil.copytree(config.out, folder, ignore=others)
+            for path in folder.rglob(REPLIES):
+                for line in read_lines(path):
+                    if line.get("seconds"):
+                        pace[line.get("model", "")].append(line["seconds"])
+        run(replace(config, out=folder))
+    known = {name: fmean(seconds) for name, seconds in pace.items()}
+    rows = estimated(planned, dict(map(split_alias, specs)), known)
+    return DryRun(config.out or Path(), {"dry_run": rows})
 
 
 @contextmanager
@@ -102,6 +132,9 @@ def evaluate(
     specs, models = as_models(models)
     checked = EvaluateConfig.of(config, {"model": specs, **settings} if specs else settings)
     with _shown(progress, checked.quiet) as shown:
+        if checked.dry_run:
+            unheard = replace(checked, hook=())
+            return _dry_run(unheard, lambda c: run(c, models=models, progress=shown), checked.model)  # type: ignore[return-value]
         finished = run(checked, models=models, hooks=hooks, progress=shown)
     result = Evaluation(finished.folder, finished.summary, full=checked.full)
     with _carrying(result):
@@ -150,6 +183,8 @@ def audit(
 
     checked = AuditConfig.of(dataset, settings, first=None if dataset is None else "dataset")
     with _shown(progress, checked.quiet) as shown:
+        if checked.dry_run:
+            return _dry_run(checked, lambda c: run(c, models=models, progress=shown))  # type: ignore[return-value]
         finished = run(checked, models=models, progress=shown)
         write_audit(finished.summary, finished.folder, shown)
     result = Audit(finished.folder, finished.summary)
@@ -177,6 +212,8 @@ def grade(
         return Licensed(made.folder, made.summary)
     checked = GradeConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
+        if checked.dry_run:
+            return _dry_run(checked, lambda c: run(c, grader=grader, progress=shown))  # type: ignore[return-value]
         finished = run(checked, grader=grader, progress=shown)
     result = Grading(finished.folder, finished.summary)
     with _carrying(result):
@@ -237,7 +274,13 @@ def best_of_n(
 
     checked = BonConfig.of(config, settings)
     with _shown(progress, checked.quiet) as shown:
-        finished = run(checked, models=models, policy=policy, grader=grader, progress=shown)
+
+        def job(config: BonConfig) -> Finished:
+            return run(config, models=models, policy=policy, grader=grader, progress=shown)
+
+        if checked.dry_run:
+            return _dry_run(checked, job)  # type: ignore[return-value]
+        finished = job(checked)
         write_bon(finished.summary, finished.folder, shown)
     result = BestOfN(finished.folder, finished.summary)
     with _carrying(result):

@@ -36,7 +36,7 @@ RESUME = "what is done is kept; run the same command again to resume"
 class FailureConfig(Settings):
     """How models are asked, and what happens when they do not answer."""
 
-    presentation: ClassVar[frozenset[str]] = frozenset({"cache", "max_failed", "fresh"})
+    presentation: ClassVar[frozenset[str]] = frozenset({"cache", "max_failed", "fresh", "dry_run"})
 
     max_failed: Rare[Share] = 0.1
     """Exit 1 if more than this share of a model's rows failed."""
@@ -44,6 +44,8 @@ class FailureConfig(Settings):
     """Use what models replied to the same question in other runs; --no-cache asks again."""
     fresh: bool = False
     """Start the folder over: what failed is asked again, what was answered comes from the cache."""
+    dry_run: bool = False
+    """Ask nothing and write nothing: only estimate calls, tokens, dollars and time."""
 
 
 class Breaker:

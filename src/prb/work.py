@@ -16,8 +16,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from contextvars import copy_context
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -360,6 +361,8 @@ def ask_missing(
 
     def owed() -> Iterator[tuple[T, list[Call]]]:
         for batch, calls in plan:
+            if (planned := _planned.get()) is not None:
+                planned.setdefault(asked.name, Planned()).keys.update(call.key for call in calls)
             unique = [call for call in replies.owed(calls) if not (call.key in under_way or call.key in batches.failed)]
             under_way.update(call.key for call in unique)
             yield batch, unique
@@ -374,6 +377,56 @@ def ask_missing(
     for (batch, calls), _ in in_order(owed(), ask, asked.workers):
         under_way.difference_update(call.key for call in calls)
         yield batch
+
+
+# --- dry runs ---
+
+
+@dataclass
+class Planned:
+    """Calls to one model that a run would make."""
+
+    keys: set[bytes] = field(default_factory=set)
+    """Of all calls, those that have a reply included."""
+    owed: int = 0
+    characters: int = 0
+    """Of the texts that owed calls would send, without instructions that the model adds."""
+
+
+_planned: ContextVar[dict[str, Planned] | None] = ContextVar("planned", default=None)
+
+
+@contextmanager
+def asking_nothing() -> Iterator[dict[str, Planned]]:
+    """Within it, calls without a reply are counted by model instead of made, and get a stand-in for a reply: what
+    depends on it can be counted too. For folders that are thrown away; the cache is only read."""
+    planned: dict[str, Planned] = {}
+    token = _planned.set(planned)
+    try:
+        yield planned
+    finally:
+        _planned.reset(token)
+
+
+def _stand_in(ask: object, number: int) -> Reply:
+    match ask:
+        case Ask() | str():
+            return Reply(value=0.0)
+        case Duel():
+            return Reply(value="tie")
+        case Query():
+            return Reply(value=[f"plan {number}"])
+    if hasattr(ask, "chat"):
+        return Reply(value=f"answer {number}")  # no two the same, so that what comes after is not underestimated
+    return Reply(failure="not asked", kind="unmeasured")
+
+
+def _characters(ask: Any) -> int:
+    if isinstance(ask, Ask | Duel):
+        return sum(map(len, [*query_parts(ask.query), *ask[1:]]))
+    if isinstance(ask, Query):
+        return sum(map(len, query_parts(ask)))
+    return sum(len(turn.text) for turn in ask.chat) if hasattr(ask, "chat") else len(str(ask))
 
 
 def in_order(items: Iterable[A], compute: Callable[[A], B], workers: int) -> Iterator[tuple[A, B]]:
@@ -412,6 +465,9 @@ class _Batches:
 
     def compute(self, calls: Sequence[Call]) -> float:
         """The seconds that a call took."""
+        if (planned := _planned.get()) is not None:
+            self._count(planned[self._asked.name], calls)
+            return 0.0
         start = time.perf_counter()
         answers = self._asked.answer([call.ask for call in calls])
         seconds = round((time.perf_counter() - start) / len(calls), 6)
@@ -435,3 +491,9 @@ class _Batches:
         if self._max_transient is not None and self._transient >= self._max_transient:
             raise Unreachable(f"{self._asked.name}: {lost[0]}; {RESUME}")
         return seconds
+
+    def _count(self, planned: Planned, calls: Sequence[Call]) -> None:
+        with self._lock:
+            planned.characters += sum(_characters(call.ask) for call in calls)
+            self._replies.add({call.key: _stand_in(call.ask, planned.owed + n) for n, call in enumerate(calls)})
+            planned.owed += len(calls)

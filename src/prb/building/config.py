@@ -136,7 +136,7 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     """Build a personalized benchmark from users' records: a rubric and two good answers each, every pair verified."""
 
     verb: ClassVar[str] = "build"
-    presentation: ClassVar[frozenset[str]] = frozenset({"max_usd", "batch", "until", "dry_run"})
+    presentation: ClassVar[frozenset[str]] = frozenset({"max_usd", "batch", "until"})
 
     input: Name
     """Records: a .jsonl or .parquet file, a folder of them, or lampqa:FOLDER with LaMP-QA files as published."""
@@ -173,8 +173,6 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     """Stop after this stage."""
     redo: Rare[Repeated[Stage]] = ()
     """Ask this stage again under another seed, with what depends on it; the rest comes from the log. Repeatable."""
-    dry_run: bool = False
-    """Only estimate calls, tokens and dollars."""
 
     @model_validator(mode="after")
     def check_gates(self) -> Self:

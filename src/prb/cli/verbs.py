@@ -218,6 +218,7 @@ def print_run(verb: Callable[[], Run], footer: Callable[[Run], str], *, json: bo
         print_json(result.summary)
     else:
         show(*result.tables())
-        print(footer(result))
+        if "dry_run" not in result.summary:
+            print(footer(result))
     if failed:
         raise failed

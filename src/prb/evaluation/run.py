@@ -206,7 +206,9 @@ class Job:
         write: Callable[[bytes], None],
     ) -> None:
         total, done, tally, told = len(self.dataset), 0, Tally(self.progress), False
-        self.progress.begin(evaluator.name, total=total)
+        names = self.config.names
+        which = f" (model {names.index(evaluator.name) + 1} of {len(names)})" if len(names) > 1 else ""
+        self.progress.begin(f"{evaluator.name}{which}", total=total)
         plan = self._plan(evaluator, replies, breaker)
 
         def pace(seconds: float) -> None:

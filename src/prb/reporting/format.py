@@ -216,6 +216,12 @@ def show(*tables: Table) -> None:
         console.print(*([""] if position else []), section, sep="\n")
 
 
+def plain(table: Table) -> str:
+    """All that `show` prints of a table, notes included."""
+    about, notes = [table.title, *table.lead], ["", *table.notes] if table.notes else []
+    return "\n".join([*about, "", *layout(table, None), *notes])
+
+
 def say(*lines: str) -> None:
     """Lines of text on standard output; a terminal would break them within words, so there they are wrapped."""
     sys.stdout.writelines(f"{visible(line)}\n" for line in _fitted(lines, _terminal_width()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -15,11 +16,12 @@ from prb.errors import BadInput, MissingExtra
 from prb.failures import count_reasons
 from prb.grading.license import License
 from prb.registry import Spec
-from prb.reporting.format import MISSING, Table, dataset_name, dollars, html_table, interval, layout, number, percent
+from prb.reporting.format import MISSING, Table, dataset_name, dollars, html_table, interval, number, percent, plain
 from prb.runs import Finished
 from prb.summary import DatasetAbout
 from prb.types import Estimate, Pair
 from prb.weights import here
+from prb.work import Planned
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -58,7 +60,7 @@ class Run(Finished):
         return f"<{type(self).__name__} {self.folder}>"
 
     def __str__(self) -> str:
-        return "\n\n".join("\n".join(layout(table, None)) for table in self.tables()) or repr(self)
+        return "\n\n".join(map(plain, self.tables())) or repr(self)
 
     def _repr_html_(self) -> str:
         return "\n".join(map(html_table, self.tables())) or f"<p>{escape(repr(self))}</p>"
@@ -78,6 +80,53 @@ def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
         raise MissingExtra("a data frame", "pandas") from None
     flat = json_normalize(list(rows))
     return flat if len(flat) else DataFrame()
+
+
+# --- dry runs ---
+class DryRun(Run):
+    """What a run would ask, with `dry_run`; nothing was asked, and nothing is in its folder yet."""
+
+    def tables(self) -> Sequence[Table]:
+        rows = tuple(
+            (
+                row["model"],
+                f"{row['calls']:,}",
+                f"{row['calls'] - row['owed']:,}",
+                f"{row['owed']:,}",
+                f"{row['tokens']:,}",
+                MISSING if row["usd"] is None else dollars(row["usd"]),
+                MISSING if row["seconds"] is None else f"{row['seconds'] / 60:,.1f} min",
+            )
+            for row in self.summary["dry_run"]
+        )
+        notes = (
+            "Nothing was asked. Tokens to read are estimated as characters / 4, without a judge's instructions.",
+            f"Cost: usd_in for what is read, usd_out for {REPLY_TOKENS} tokens per reply, where the spec has prices.",
+            "Time: at the pace of the replies that are there, if any.",
+        )
+        columns = ("model", "calls", "known", "to ask", "tokens", "cost", "time")
+        return [Table("Dry run", columns, rows, notes)]
+
+
+REPLY_TOKENS = 200
+"""What a dry run takes a reply of an LLM to have."""
+
+
+def estimated(planned: Mapping[str, Planned], specs: Mapping[str, str], pace: Mapping[str, float]) -> list[Result]:
+    """The rows of a dry run; `specs` by the name of a model, `pace` its seconds per call."""
+
+    def row(name: str, calls: Planned) -> Result:
+        prices = dict(re.findall(r"\b(usd_in|usd_out)=([\d.]+)", specs.get(name, name)))
+        tokens = calls.characters // 4
+        usd = None
+        if prices:
+            read, written = float(prices.get("usd_in", 0)), float(prices.get("usd_out", 0))
+            usd = (tokens * read + calls.owed * REPLY_TOKENS * written) / 1e6
+        seconds = calls.owed * pace[name] if name in pace else None
+        about = {"model": name, "calls": len(calls.keys), "owed": calls.owed}
+        return {**about, "tokens": tokens, "usd": usd, "seconds": seconds}
+
+    return [row(name, calls) for name, calls in planned.items()]
 
 
 # --- grade ---
