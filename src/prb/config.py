@@ -365,11 +365,18 @@ MESSAGES = {
 """By pydantic's kind of error, in the words of this project."""
 
 
+class _Kind(str):
+    """Says what was given, without quotation marks."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
 def _explain(error: Any) -> str:
     name = str(error["loc"][0]) if error["loc"] else ""
     given = error["input"]
-    if not isinstance(given, str | int | float):  # perhaps a table of somebody's data
-        given = f"a {type(given).__name__}"
+    plain = given is None or isinstance(given, str | int | float)
+    given = given if plain else _Kind(f"a {type(given).__name__}")  # perhaps a table of somebody's data
     message = MESSAGES.get(error["type"])
     if message is None:
         return f"{name}: {error['msg'].removeprefix('Input ')}, not {given!r}"

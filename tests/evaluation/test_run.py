@@ -233,7 +233,7 @@ def test_bad_rows_can_be_skipped_and_are_counted(write_jsonl: Write, tmp_path: P
         ({"mask_pii": True}, "mask_pii must be 'auto', 'on' or 'off', not True"),
         ({"orders": "bot"}, "orders must be 'both' or 'one', not 'bot'"),
         ({"limit": True}, "limit must be a whole number, not True"),
-        ({"model": {"mine"}}, "model: should have an order, such as a tuple, not {'mine'}"),
+        ({"model": {"mine"}}, "model: should have an order, such as a tuple, not a set"),
         ({"protocol": "papr"}, "no protocol named 'papr'; did you mean 'paper'?"),
         ({"dataset": ""}, "dataset must not be empty"),
         ({"require": "acuracy>0.5"}, "no metric named 'acuracy'; did you mean 'accuracy'?"),
