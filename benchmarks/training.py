@@ -44,7 +44,6 @@ from prb.training.learning import (
     open_training,
     prepare,
     results,
-    seen_margins,
     split_off,
 )
 from prb.training.run import sweep
@@ -145,8 +144,9 @@ def seen(method: str, progress: Progress) -> dict[str, Any]:
     train, test = (rows_of(SEEN, part, FEATURES, progress) for part in ("train", "test"))
     # no user can be held out here, so the number of epochs is the one that was best for new users
     learned = learn(METHODS_AT[method], train, train.readable, train.readable[:0], Learning(epochs=20))
-    rows = test.readable
-    return asdict(results(seen_margins(learned.head, test, rows), test, rows))
+    rows, codes = test.readable, learned.head.codes
+    known = {n: codes[user] for n, user in enumerate(test.users) if user in codes}
+    return asdict(results(margins(learned.head, test, rows, known), test, rows))
 
 
 def mirror(method: str, progress: Progress) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from prb.training.learning import (
     fold_of,
     held_out_margins,
     learn,
+    margins,
     open_training,
     prepare,
-    seen_margins,
     split_off,
     user_batches,
 )
@@ -154,8 +154,8 @@ def test_the_kept_weights_are_those_of_the_best_epoch() -> None:
     losses = [epoch.held_loss for epoch in learned.curve]
     assert learned.best == int(np.argmin(losses)) + 1
     assert len(losses) <= learned.best + 3
-    margins, _ = held_out_margins(learned.head, USERS.examples, HELD)
-    assert float(np.logaddexp(0, -margins).mean()) == pytest.approx(min(losses))
+    held, _ = held_out_margins(learned.head, USERS.examples, HELD)
+    assert float(np.logaddexp(0, -held).mean()) == pytest.approx(min(losses))
 
 
 def test_without_held_out_users_it_runs_to_the_end() -> None:
@@ -201,7 +201,8 @@ def test_new_questions_of_seen_users_are_scored_by_what_was_learned_of_them(name
     fit, new = first_rows(many.examples.user, 15)
     head = learn(name, many.examples, fit, fit[:0], Learning(l2=1e-4, lr=0.02, epochs=20, batch=128)).head
     assert set(head.codes) == set(many.examples.users)
-    assert (seen_margins(head, many.examples, new) > 0).mean() > 0.7
+    known = {n: head.codes[user] for n, user in enumerate(many.examples.users)}
+    assert (margins(head, many.examples, new, known) > 0).mean() > 0.7
 
 
 WORLD = "simulate?persons=600&seed=3"

@@ -111,6 +111,10 @@ def _rows(
         if isinstance(views, Failure) or isinstance(fitted, Failure):
             progress.note(f"{prompt.item.id} is left out: {fitted}")
             continue
+        seen = views.reward
+        parts: dict[str, Sequence[Any]] = {"context": seen.context, "posts": seen.posts, "choices": seen.choices}
+        shown = {name: [part._asdict() for part in some] for name, some in parts.items() if some}
+        query = {"question": seen.question, "user": seen.user, **shown, "plan": seen.plan}
         yield {
             "data_source": prompts.dataset.name,
             "prompt": [
@@ -118,17 +122,8 @@ def _rows(
             ],
             "ability": "personalization",
             "reward_model": {"style": "rule", "ground_truth": ""},
-            "extra_info": {"index": prompt.item.id, "user": prompt.item.user, "query": _query_json(views.reward)},
+            "extra_info": {"index": prompt.item.id, "user": prompt.item.user, "query": json.dumps(query)},
         }
-
-
-def _query_json(query: Query) -> str:
-    parts = {
-        name: [part._asdict() for part in getattr(query, name)]
-        for name in ("context", "posts", "choices")
-        if getattr(query, name)
-    }
-    return json.dumps({"question": query.question, "user": query.user, **parts, "plan": query.plan})
 
 
 def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

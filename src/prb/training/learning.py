@@ -547,9 +547,3 @@ def results(margins: Floats, examples: Examples, rows: Ints) -> HeadResults:
         loss=float(np.logaddexp(0, -margins).mean()) if len(margins) else None,
         person_effect=PersonEffect(**effect) if effect else None,
     )
-
-
-def seen_margins(head: Head, examples: Examples, rows: Ints) -> Floats:
-    """New questions of users who were trained on, with what the head knows of them."""
-    known = {n: head.codes[user] for n, user in enumerate(examples.users) if user in head.codes}
-    return margins(head, examples, rows, known)

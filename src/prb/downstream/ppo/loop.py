@@ -453,9 +453,8 @@ class HeldOut:
         texts = {pair: sample.text for (pair, _), sample in samples.items() if sample.text is not None}
         rewarded = {pair: view.reward for pair, view in views.items() if isinstance(view, Views)}
         scores = self.asking.score(self.reward, {pair: [text] for pair, text in texts.items()}, lambda _: rewarded)
-        grades = (
-            {} if self.grader is None else self._grade(*self.grader, {p: (prompts[p].item, texts[p]) for p in texts})
-        )
+        gradable = {pair: (prompts[pair].item, text) for pair, text in texts.items()}
+        grades = self._grade(*self.grader, gradable) if self.grader else {}
         return [
             {
                 "stage": stage,

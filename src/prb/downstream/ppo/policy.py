@@ -65,12 +65,12 @@ class Prompts:
         """The prompts of a step. Each epoch has its own order, drawn by hash, so a step depends on no other."""
         size, start = len(self.train), step * self.config.batch
         places = range(start, start + self.config.batch)
-        orders = {epoch: self._order(epoch) for epoch in {place // size for place in places}}
-        return [self.train[orders[place // size][place % size]] for place in places]
 
-    def _order(self, epoch: int) -> list[int]:
-        keys = [draw(self.config.seed, epoch, prompt.item.id, bits=SEED_BITS) for prompt in self.train]
-        return sorted(range(len(keys)), key=keys.__getitem__)
+        def order(epoch: int) -> list[Prompt]:
+            return sorted(self.train, key=lambda p: draw(self.config.seed, epoch, p.item.id, bits=SEED_BITS))
+
+        orders = {epoch: order(epoch) for epoch in {place // size for place in places}}
+        return [orders[place // size][place % size] for place in places]
 
     def views(self, prompts: Sequence[Prompt]) -> list[Views | Failure]:
         items, condition = [prompt.item for prompt in prompts], self.config.condition
@@ -93,16 +93,13 @@ def load_prompts(config: PpoConfig, model: object) -> Prompts:
     split = config.split or (training_split(source) if splits & {"train", "dev"} else None)
     dataset = load_data(config.dataset, split=split, limit=config.limit, donors=needs_donors([config.condition]))
     test = load_data(config.dataset, split="test") if "test" in splits and dataset.split != "test" else None
-    train, held_out = _hold_out(config, *(_prompts(data) for data in (dataset, test or dataset)))
+    rows, pool = (list(map(Prompt, data, data.index.clusters)) for data in (dataset, test or dataset))
+    train, held_out = _hold_out(config, rows, pool)
     if not train:
         raise BadInput(f"holdout {config.holdout} leaves no prompt of {dataset.name} to train on")
     planner = PLANNERS.make(config.planner)
     reward = QueryBuilder.of(config, dataset, planner, reader=model, seed=config.seed)
     return Prompts(train, held_out, dataset, replace(reward, mask=False), reward, config)
-
-
-def _prompts(dataset: Dataset) -> list[Prompt]:
-    return [Prompt(item, cluster) for item, cluster in zip(dataset, dataset.index.clusters, strict=True)]
 
 
 def _hold_out(config: PpoConfig, rows: list[Prompt], pool: list[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
