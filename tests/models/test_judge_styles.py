@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from prb.llm import Completion
 from prb.llm.asking import without_thinking
-from prb.models.judge import STYLES, Parsed, read_choice, read_rating, weigh_choice, weigh_rating
-from prb.types import Failure
+from prb.models.judge import STYLES, read_choice, read_rating, weigh_choice, weigh_rating
+from prb.types import Failure, Verdict
 from tests.models.test_judge import SAYS
 
 PAIRWISE = [name for name, style in STYLES.items() if style.kind == "pairwise"]
@@ -23,12 +23,12 @@ RATES = {"rating": "Rating: [[3]]", "rating-direct": "3", "rating-prometheus": "
 def choice(text: str, style: str = "pairwise") -> str | None:
     found = read_choice(Completion(text=text), STYLES[style])
     assert not isinstance(found, Failure)
-    return found and found.value
+    return found and found.choice
 
 
 def rating(text: str, style: str = "rating") -> float | str | None:
     found = read_rating(Completion(text=text), STYLES[style])
-    return found.reason if isinstance(found, Failure) else found and found.value
+    return found.reason if isinstance(found, Failure) else found
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,7 @@ def test_no_reply_whatever_is_an_error(name: str, text: str) -> None:
     assert (
         found is None
         or isinstance(found, Failure)
-        or found.value in ("first", "second", "tie")
-        or float(found.value) > 0
+        or (found.choice in ("first", "second", "tie") if isinstance(found, Verdict) else found > 0)
     )
 
 
@@ -295,5 +294,4 @@ def test_log_probabilities_that_say_nothing_are_a_failure(value: float) -> None:
 
 def test_one_impossible_label_leaves_the_other() -> None:
     found = weigh_choice(Completion(text="A", first={"A": float("-inf"), "B": -0.1}), STYLES["pairwise-direct"])
-    assert isinstance(found, Parsed)
-    assert found.value == "second"
+    assert found == Verdict(choice="second", text="log-probabilities: A -inf, B -0.1000")

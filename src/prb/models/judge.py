@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from prb.config import Count, NonNegative, Size
 from prb.errors import BadSpec, unknown
@@ -41,8 +41,6 @@ from prb.types import (
     Winner,
     is_remote,
 )
-
-V = TypeVar("V")
 
 GREEDY = Sampling(max_tokens=1024)
 LIKELIEST = 20
@@ -192,14 +190,6 @@ STYLES: dict[str, Style] = {
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 
 
-class Parsed(NamedTuple, Generic[V]):
-    """The value of a reply, and the log-probabilities it was read from, which are not in its text."""
-
-    value: V
-    weights: str = ""
-    log_odds: float | None = None
-
-
 def winner(first: float, second: float) -> Winner:
     """The answer with the higher score."""
     return "tie" if first == second else "first" if first > second else "second"
@@ -226,17 +216,15 @@ def _label(text: str) -> str:
     return text.replace(" ", "").upper()
 
 
-def read_choice(reply: Completion, style: Style) -> Parsed[Winner] | Failure | None:
+def read_choice(reply: Completion, style: Style) -> Verdict | Failure | None:
     if style.keys:
         return _read_two_scores(reply, style.keys, style.scale)
     match = find_verdict(reply, style)
     choice = style.labels.get(_label(match[1])) if match else None
-    return Parsed(choice) if choice else None
+    return Verdict(choice=choice) if choice else None
 
 
-def _read_two_scores(
-    reply: Completion, keys: tuple[str, str], scale: tuple[int, int]
-) -> Parsed[Winner] | Failure | None:
+def _read_two_scores(reply: Completion, keys: tuple[str, str], scale: tuple[int, int]) -> Verdict | Failure | None:
     """Of a JSON object, or nearly one: models write single quotes, trailing commas and numbers as texts."""
     text = without_thinking(reply.text)
     scores = [re.findall(rf"""["']?{key}["']?\s*:\s*["']?(-?[0-9]+(?:\.[0-9]+)?)(?![0-9./])""", text) for key in keys]
@@ -246,10 +234,10 @@ def _read_two_scores(
     low, high = scale
     if not (low <= first <= high and low <= second <= high):
         return Failure("rating outside the scale", f"{first:g} and {second:g}, expected {low} to {high}")
-    return Parsed(winner(first, second))
+    return Verdict(choice=winner(first, second))
 
 
-def read_rating(reply: Completion, style: Style) -> Parsed[float] | Failure | None:
+def read_rating(reply: Completion, style: Style) -> Reward | Failure | None:
     match = find_verdict(reply, style)
     if match is None:
         return None
@@ -259,29 +247,30 @@ def read_rating(reply: Completion, style: Style) -> Parsed[float] | Failure | No
     if not low <= value <= high or (out_of and float(out_of) != high):
         shown = f"{number}/{out_of}" if out_of else number
         return Failure("rating outside the scale", f"{shown[:20]}, expected {low} to {high}")
-    return Parsed(value)
+    return Reward(value)
 
 
-def read_items(reply: Completion, style: Style, count: int) -> Parsed[float] | None:
+def read_items(reply: Completion, style: Style, count: int) -> Reward | None:
     """The share of items that were checked; every item must have been, and once, or always with the same result."""
     checked: dict[int, set[str]] = {}
     for number, mark in re.findall(style.verdict, without_thinking(reply.text), re.IGNORECASE | re.MULTILINE):
         checked.setdefault(int(number), set()).add(mark.lower())
     if reply.truncated or checked.keys() != set(range(1, count + 1)) or any(len(m) > 1 for m in checked.values()):
         return None
-    return Parsed(sum(marks == {"yes"} for marks in checked.values()) / count)
+    return Reward(sum(marks == {"yes"} for marks in checked.values()) / count)
 
 
-def weigh_choice(reply: Completion, style: Style) -> Parsed[Winner] | Failure:
+def weigh_choice(reply: Completion, style: Style) -> Verdict | Failure:
     """The label more likely to come first; equally likely ones tie."""
     logprobs = _label_logprobs(reply.first, list(style.labels), all_needed=True)
     if isinstance(logprobs, Failure):
         return logprobs
     log_odds = logprobs["A"] - logprobs["B"]
-    return Parsed(winner(log_odds, 0), _shown(logprobs), log_odds if math.isfinite(log_odds) else None)
+    finite = log_odds if math.isfinite(log_odds) else None
+    return Verdict(choice=winner(log_odds, 0), log_odds=finite, text=_shown(logprobs))
 
 
-def weigh_rating(reply: Completion, style: Style) -> Parsed[float] | Failure:
+def weigh_rating(reply: Completion, style: Style) -> Reward | Failure:
     """The mean of the scale's digits, weighted by how likely each is to come first."""
     low, high = style.scale
     logprobs = _label_logprobs(reply.first, [str(n) for n in range(low, high + 1)], all_needed=False)
@@ -290,7 +279,7 @@ def weigh_rating(reply: Completion, style: Style) -> Parsed[float] | Failure:
     top = max(logprobs.values())
     weights = {int(digit): math.exp(value - top) for digit, value in logprobs.items()}
     mean = sum(digit * weight for digit, weight in weights.items()) / sum(weights.values())
-    return Parsed(mean, _shown(logprobs))
+    return Reward(mean, text=_shown(logprobs))
 
 
 def _label_logprobs(first: Mapping[str, float], labels: list[str], *, all_needed: bool) -> dict[str, float] | Failure:
@@ -370,7 +359,7 @@ class PairwiseJudge(Judge):
         prompts = [judge_chat(shape, self._template, d.query, answer_a=d.first, answer_b=d.second) for d in duels]
         return [vote([_verdict(reply) for reply in replies]) for replies in self._ask(prompts, self._read)]
 
-    def _read(self, reply: Completion) -> Parsed[Winner] | Failure | None:
+    def _read(self, reply: Completion) -> Verdict | Failure | None:
         return weigh_choice(reply, self._style) if self._weighed else read_choice(reply, self._style)
 
 
@@ -379,7 +368,7 @@ class RatingJudge(Judge):
         prompts = [judge_chat(self._style.shape, self._template, a.query, answer=a.answer) for a in asks]
         return [mean_reward([_reward(reply) for reply in replies]) for replies in self._ask(prompts, self._read)]
 
-    def _read(self, reply: Completion) -> Parsed[float] | Failure | None:
+    def _read(self, reply: Completion) -> Reward | Failure | None:
         return weigh_rating(reply, self._style) if self._weighed else read_rating(reply, self._style)
 
 
@@ -395,23 +384,21 @@ class ChecklistJudge(Judge):
         return [next(rewards) if a.query.plan else NO_CHECKLIST for a in asks]
 
 
-def _verdict(reply: Reply[Parsed[Winner]] | Failure) -> Verdict | Failure:
+def _verdict(reply: Reply[Verdict] | Failure) -> Verdict | Failure:
     if isinstance(reply, Failure):
         return reply
-    parsed = reply.value
-    used: dict[str, Any] = {"tokens": reply.tokens, "cost": reply.cost, "text": _text(reply)}
-    return Verdict(choice=parsed.value, log_odds=parsed.log_odds, **used)
+    return replace(reply.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
 
 
-def _reward(reply: Reply[Parsed[float]] | Failure) -> Reward | Failure:
+def _reward(reply: Reply[Reward] | Failure) -> Reward | Failure:
     if isinstance(reply, Failure):
         return reply
-    return Reward(reply.value.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
+    return Reward(reply.value, tokens=reply.tokens, cost=reply.cost, text=_text(reply))
 
 
-def _text(reply: Reply[Parsed[Winner]] | Reply[Parsed[float]]) -> str:
-    """The reply, and the log-probabilities it was read from if there are any."""
-    return "\n".join(filter(None, (reply.text, reply.value.weights)))
+def _text(reply: Reply[Verdict] | Reply[Reward]) -> str:
+    """The reply, and the log-probabilities it was read from if there are any, which are not in its text."""
+    return "\n".join(filter(None, (reply.text, reply.value.text)))
 
 
 def judge_chat(shape: Shape, template: str, query: Query, **answers: str) -> Chat:
