@@ -32,7 +32,7 @@ GROUPS = {
     },
     "build": {
         "build": "build a benchmark from users' records",
-        "data": "list, check, show, convert and publish datasets",
+        "data": "list, pull, check, show, convert and publish datasets",
         "study": "let people confirm pairs, or give preferences of their own, in the browser",
     },
     "train": {
@@ -63,6 +63,7 @@ SETTINGS = {
     "correlate": "prb.downstream.correlate.CorrelateConfig",
     "build": "prb.building.config.BuildConfig",
     "data list": "prb.cli.data.ListConfig",
+    "data pull": "prb.cli.data.PullConfig",
     "data check": "prb.cli.data.CheckConfig",
     "data show": "prb.cli.data.ShowConfig",
     "data stats": "prb.cli.data.StatsConfig",

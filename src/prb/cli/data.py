@@ -1,4 +1,4 @@
-"""`prb data list | check | show | stats | convert | push`."""
+"""`prb data list | pull | check | show | stats | convert | push`."""
 
 # ruff: noqa: T201
 
@@ -21,6 +21,16 @@ Dataset = PositionalOrFlag[Name]
 @config
 class ListConfig(Settings):
     """Every dataset that has a name, with its options."""
+
+
+@config
+class PullConfig(Settings):
+    """Download a public dataset into the cache folder ($PRB_CACHE), every file checked by its SHA-256."""
+
+    name: Positional[str]
+    """Which one: polis."""
+    source: Name | None = None
+    """A folder with a copy of its files, or another address, instead of where they are published."""
 
 
 @config
@@ -189,3 +199,16 @@ def data_push(config: PushConfig) -> None:
             progress=progress,
         )
     print_json({"dataset": str(place)}) if config.json else print(f"dataset: {place}")
+
+
+def data_pull(config: PullConfig) -> None:
+    from prb.data.pull import DOWNLOADS, pull
+    from prb.progress import watch
+
+    with watch() as progress:
+        folder = pull(config.name, config.source, progress)
+    about = DOWNLOADS[config.name]
+    if config.json:
+        print_json({"folder": str(folder), "license": about.license, "attribution": about.attribution})
+    else:
+        print(f"license: {about.license}\n{about.attribution}\n{config.name}: {folder}")

@@ -218,4 +218,4 @@ def spec_name(name: str, path: str, *settings: Any) -> str:
     """The spec that makes a source again: what differs from the defaults of its settings."""
     changed = {f.name: v for s in settings for f in fields(s) if (v := getattr(s, f.name)) != f.default}
     options = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in changed.items()}
-    return str(Spec(name, {"path": path, **options}))
+    return str(Spec(name, ({"path": path} if path else {}) | options))

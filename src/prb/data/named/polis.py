@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from prb.data.polls import Ballot, Poll, PollSource, PollVoting, collect, user_split
+from prb.data.pull import pulled
 from prb.data.rows import folder_of, number, spec_name, table
 from prb.data.source import DATASETS, RawRow, Source
 from prb.errors import BadInput, unknown
@@ -29,9 +30,10 @@ class Settings:
 
 
 @DATASETS.register("polis")
-def polis(path: str, settings: Settings, voting: PollVoting) -> Source:
+def polis(settings: Settings, voting: PollVoting, path: str = "") -> Source:
     """Statements that a user agreed and disagreed with, by Polis conversation; with mirror=true, opposite users."""
-    folders = conversations(folder_of(path, "polis"), settings.conversation)
+    home = folder_of(path, "polis") if path else pulled("polis")
+    folders = conversations(home, settings.conversation)
 
     def read() -> Iterator[Poll | RawRow]:
         for folder in folders:

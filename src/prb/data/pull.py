@@ -1,0 +1,99 @@
+"""`prb data pull`: public datasets that may be downloaded, file by file, each pinned by its SHA-256.
+
+Nothing is kept that has another hash. Files that are there already are not downloaded again; a folder that holds a
+copy of the repository serves as well as the network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from prb.cache import cache_folder
+from prb.errors import BadInput, PrbError, unknown
+from prb.progress import SILENT, Progress
+from prb.runs import content_digest, draft
+
+TIMEOUT = 60.0
+MOST_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Download:
+    address: str
+    """Of the folder that holds the files."""
+    list: str
+    """File in `prb.data.named` with hash and path per line, as `sha256sum` writes it."""
+    license: str
+    attribution: str
+
+    @property
+    def hashes(self) -> Mapping[str, str]:
+        """Path to SHA-256."""
+        lines = (files("prb.data.named") / self.list).read_text("utf-8").splitlines()
+        return {path: sha256 for sha256, path in (line.split("  ", 1) for line in lines)}
+
+
+DOWNLOADS = {
+    "polis": Download(
+        address="https://raw.githubusercontent.com/compdemocracy/openData/0bc2ce0f32c673f68da20b57bce15c457aa787b5",
+        list="polis.sha256",
+        license="CC BY 4.0, https://creativecommons.org/licenses/by/4.0/",
+        attribution="""Data was gathered using the Polis software (compdemocracy.org/polis) and is sub-licensed under
+CC BY 4.0 with Attribution to The Computational Democracy Project. The data and more information about how the data was
+collected can be found at https://compdemocracy.org/case-studies and https://github.com/compdemocracy/openData""",
+    )
+}
+
+
+def pulled(name: str) -> Path:
+    """The folder of a dataset that was pulled whole."""
+    folder = _folder(name)
+    if not all((folder / path).is_file() for path in DOWNLOADS[name].hashes):
+        raise BadInput(f"dataset {name!r}: give path=FOLDER, or `prb data pull {name}` first")
+    return folder
+
+
+def _folder(name: str) -> Path:
+    return cache_folder() / "data" / name
+
+
+def pull(name: str, source: str | None = None, progress: Progress = SILENT) -> Path:
+    """The folder with the files of a dataset; what is missing comes from its address, or from a `source` instead."""
+    if name not in DOWNLOADS:
+        raise unknown("dataset to pull", name, list(DOWNLOADS))
+    download, folder = DOWNLOADS[name], _folder(name)
+    source = (source or download.address).rstrip("/")
+    if "://" not in source and not Path(source).is_dir():
+        raise BadInput(f"{source} is no folder; --source is a folder or an address that begins with https://")
+    hashes = download.hashes
+    progress.begin(f"pulling {name}", len(hashes))
+    for path, sha256 in hashes.items():
+        target = folder / path
+        if not (target.is_file() and content_digest(target) == sha256):
+            content = _read(source, path)
+            if (found := hashlib.sha256(content).hexdigest()) != sha256:
+                raise PrbError(f"{source}/{path} has SHA-256 {found}, expected {sha256}; it is not kept")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with draft(target) as part:
+                part.write_bytes(content)
+        progress.advance()
+    return folder
+
+
+def _read(source: str, path: str) -> bytes:
+    try:
+        if "://" not in source:
+            return (Path(source) / path).read_bytes()
+        if not source.startswith(("https://", "http://")):
+            raise BadInput(f"{source} must begin with https:// or http://")
+        with urlopen(f"{source}/{path}", timeout=TIMEOUT) as response:  # noqa: S310 - the scheme is checked above
+            content: bytes = response.read(MOST_BYTES)
+            return content
+    except (URLError, OSError) as error:
+        raise PrbError(f"{source}/{path} cannot be read ({error}); run the same command again to resume") from None
