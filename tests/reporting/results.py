@@ -16,7 +16,7 @@ from prb.runs import write_json
 from prb.study.agreement import summarize
 from tests.conftest import make_row
 from tests.downstream.fakes import Marks, errs, knows, policy, settings
-from tests.study.test_agreement import rated, row
+from tests.study.test_agreement import judged, rated, row
 
 EVIL = "<img src=x onerror=alert(1)>"
 CRITERIA = ("correctness", "relevance", "helpfulness")
@@ -101,7 +101,7 @@ def judgements() -> list[dict[str, Any]]:
 
 def agreement(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, summarize(judgements(), draws=50))
+    write_json(path, summarize(judged(judgements()), draws=50))
     return path
 
 

@@ -31,7 +31,7 @@ from prb.reporting.figures import (
     write_audit,
 )
 from prb.reporting.gather import gather
-from prb.reporting.site import joined, write_figures
+from prb.reporting.site import write_figures
 from prb.runs import read_json
 from prb.summary import CONDITIONS
 from prb.types import Failure, RewardModel
@@ -89,28 +89,26 @@ def test_every_result_becomes_an_svg_and_a_pdf(run: Path, tmp_path: Path) -> Non
 def test_two_runs_of_the_same_rows_are_one_figure_corrected_together(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "second")
     (group,) = gather([run, tmp_path / "second"]).groups
-    summary = joined(group)
-    assert {row["model"] for row in summary["results"]} >= {"length (evaluated)", "length (second)"}
-    tested = [row for row in summary["contrasts"] if row["p"] is not None]
-    smallest = min(tested, key=lambda row: float(row["p"]))
-    assert smallest["p_holm"] == pytest.approx(min(1, smallest["p"] * len(tested)))  # Holm's first step
+    summary = group.summary
+    assert set(summary.models) >= {"length (evaluated)", "length (second)"}
+    tested = [contrast for contrast in summary.contrasts if contrast.p is not None]
+    smallest = min(tested, key=lambda contrast: contrast.p or 0)
+    assert smallest.p_holm == pytest.approx(min(1, (smallest.p or 0) * len(tested)))  # Holm's first step
 
 
 def test_names_are_text_and_nothing_else(run: Path, tmp_path: Path) -> None:
     (group,) = gather([run]).groups
-    leaderboard_figure(joined(group), tmp_path / "l.svg")
-    by_label(joined(group), "by_category", tmp_path / "c.svg")
+    leaderboard_figure(group.summary, tmp_path / "l.svg")
+    by_label(group.summary, "by_category", tmp_path / "c.svg")
     assert "$x_1$ & <b>" in texts(tmp_path / "l.svg")
     assert EVIL in texts(tmp_path / "c.svg").replace("\n", " ")
     assert not [node for node in Xml.parse(tmp_path / "c.svg").iter() if node.tag.endswith(("}img", "}script"))]
 
 
-def test_the_leaderboard_draws_floor_and_ceiling_and_says_them(run: Path, tmp_path: Path) -> None:
+def test_the_leaderboard_draws_chance_and_says_it(run: Path, tmp_path: Path) -> None:
     (group,) = gather([run]).groups
-    leaderboard_figure(joined(group), tmp_path / "l.svg")
-    said = texts(tmp_path / "l.svg")
-    assert "best floor: length" in said
-    assert "ceiling: " in said
+    leaderboard_figure(group.summary, tmp_path / "l.svg")
+    assert "chance; a user-blind model on mirror rows" in texts(tmp_path / "l.svg")
     root = Xml.parse(tmp_path / "l.svg").getroot()
     assert root.get("role") == "img"
     assert (root.get("aria-label") or "").startswith("Accuracy of the models under each condition; under profile ")

@@ -133,7 +133,7 @@ def test_a_slice_is_what_an_evaluation_of_only_its_rows_would_find(
         if row["model"] == "knows" and row["condition"] != "shuffled":
             assert hard["accuracy"][row["condition"]] == row["accuracy"]
             assert hard["mirror_accuracy"][row["condition"]] == row["mirror_accuracy"]
-            assert hard["person_effect"][row["condition"]] == {**row["person_effect"], "p_holm": None}
+            assert hard["person_effect"][row["condition"]] == {**row["person_effect"], "p": None, "p_holm": None}
     gain = next(r for r in summary["contrasts"] if (r["model"], r["kind"]) == ("knows", "gain"))
     assert [hard["gain"][k] for k in ("value", "low", "high")] == [gain[k] for k in ("value", "low", "high")]
 

@@ -16,18 +16,18 @@ from html import escape
 from math import ceil
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, Literal
 
 from prb.errors import MissingExtra
 from prb.progress import SILENT, Progress
-from prb.reporting.evaluation_results import audit_estimates
+from prb.reporting.evaluation_results import audit_estimates, verdict
 from prb.reporting.format import Number, percent, shortened, stars
-from prb.reporting.results import dataset_label
+from prb.reporting.results import Result
 from prb.runs import write_bytes
 from prb.stats.paired import LEVEL
-from prb.summary import CONDITIONS, MAIN, METRICS, shown_condition
+from prb.summary import CONDITIONS, MAIN, METRICS, PairResult, Summary
+from prb.types import Estimate
 
-Summary = Mapping[str, Any]
 Draw = Callable[..., None]
 MAX_PANELS = 12
 ACROSS = 4
@@ -151,150 +151,135 @@ def write_or_note(draw: Callable[[Path], None], path: Path, progress: Progress) 
 # --- of an evaluation ---
 def of_summary(summary: Summary) -> Iterator[tuple[str, Draw]]:
     """The figures of an evaluation, by name; those that it has the numbers for."""
-    rows = of_condition(summary)
+    results = of_condition(summary)
     yield "leaderboard", partial(leaderboard_figure, summary)
-    if any(row["value"] is not None for row in summary["contrasts"]):
+    if any(contrast.value is not None for contrast in summary.contrasts):
         yield "gain-control", partial(contrasts, summary)
-    if any(row["by_category"] for row in rows):
+    if any(result.by_category for result in results):
         yield "by-category", partial(by_label, summary, "by_category")
-    if any(row["by_tier"] for row in rows):
+    if any(result.by_tier for result in results):
         yield "by-tier", partial(by_label, summary, "by_tier")
-    if any(row["biases"]["calibration"] for row in rows):
+    if any(result.biases.calibration for result in results):
         yield "calibration", partial(calibration, summary)
 
 
-def of_condition(summary: Summary) -> list[Mapping[str, Any]]:
+def of_condition(summary: Summary) -> list[PairResult]:
     """Its results, the most accurate model first; models that never answered last."""
-    shown = _shown(summary)
-    rows = [row for row in summary["results"] if row["condition"] == shown]
-    return sorted(rows, key=lambda row: (row["accuracy"]["value"] is None, -(row["accuracy"]["value"] or 0)))
+    results = [result for result in summary.pairs if result.condition == summary.shown]
+    return sorted(results, key=lambda r: (r.accuracy.value is None, -(r.accuracy.value or 0)))
 
 
 def leaderboard_figure(summary: Summary, *paths: Path) -> None:
-    """Accuracy of every model under every condition; the best floor and the ceiling as lines."""
-    models = [row["model"] for row in of_condition(summary)]
-    names = list(dict.fromkeys(row["condition"] for row in summary["results"]))
-    accuracy = {(row["model"], row["condition"]): row["accuracy"] for row in summary["results"]}
-    best = accuracy[models[0], _shown(summary)]["value"]
+    """Accuracy of every model under every condition; chance, and what reading the rubric gives, as lines."""
+    models, names = [result.model for result in of_condition(summary)], summary.conditions
+    accuracy = {(result.model, result.condition): result.accuracy for result in summary.pairs}
+    best = accuracy[models[0], summary.shown].value
     leader = "nothing was answered" if best is None else f"first is {models[0]} with {percent(best)} %"
-    alt = f"Accuracy of the models under each condition; under {_shown(summary)} {leader}. {_about(summary)}"
+    alt = f"Accuracy of the models under each condition; under {summary.shown} {leader}. {_about(summary)}"
     with drawing(*paths, width=7.5, height=_height(len(models), len(names)), alt=alt) as figure:
         axes = figure.add_subplot()
         for n, name in enumerate(names):
-            at = [place for place, model in enumerate(models) if _value(accuracy.get((model, name))) is not None]
             beside = 0.62 * (n / max(1, len(names) - 1) - 0.5) if len(names) > 1 else 0.0
-            _dots(axes, [accuracy[models[p], name] for p in at], [p + beside for p in at], _look(name), name)
-        _references(axes, summary)
+            found = {p + beside: e for p, model in enumerate(models) if (e := accuracy.get((model, name)))}
+            _dots(axes, found, _look(name), name)
+        axes.axvline(50, color=SOFT, lw=0.9, ls=":", label="chance; a user-blind model on mirror rows")
+        decided = verdict(summary)
+        for standing in decided.references if decided else ():
+            if standing.rubric is not None:
+                look = {"color": CONDITIONS["oracle"].color, "lw": 0.9, "ls": "-."}
+                axes.axvline(100 * standing.rubric, label=f"{standing.model}, shown the rubric", **look)
         _rows(axes, models)
         axes.set_xlabel("accuracy in %, 95 % interval by cluster")
         figure.suptitle(_about(summary), x=0.01, ha="left")
         figure.legend(loc="outside lower left", ncols=3)
 
 
-def _references(axes: Any, summary: Summary) -> None:
-    axes.axvline(50, color=SOFT, lw=0.9, ls=":", label="chance; a user-blind model on mirror rows")
-    floors = [row for row in of_condition(summary) if row["floor"] and row["accuracy"]["value"] is not None]
-    if floors:
-        best = floors[0]
-        axes.axvline(100 * best["accuracy"]["value"], color=SOFT, lw=0.9, ls="--", label=f"best floor: {best['model']}")
-    oracle = [row for row in summary["results"] if row["condition"] == "oracle" and row["accuracy"]["value"]]
-    if oracle:
-        best = max(oracle, key=lambda row: float(row["accuracy"]["value"]))
-        label = f"ceiling: {best['model']} reading the rubric"
-        axes.axvline(100 * best["accuracy"]["value"], color=CONDITIONS["oracle"].color, lw=0.9, ls="-.", label=label)
-
-
 def contrasts(summary: Summary, *paths: Path) -> None:
     """Gain and control with their intervals; filled where Holm's p is below 5 %."""
-    kinds = {key: f"{m.label}: {' − '.join(m.needs)}" for key, m in METRICS.items() if m.unit == "points"}
-    present = [kind for kind in kinds if any(row["kind"] == kind for row in summary["contrasts"])]
-    models = [row["model"] for row in of_condition(summary)]
-    contrast = {(row["model"], row["kind"]): row for row in summary["contrasts"]}
+    present = [m for m in METRICS.values() if m.unit == "points" and any(c.kind == m.key for c in summary.contrasts)]
+    models = [result.model for result in of_condition(summary)]
     alt = f"Gain and control of {len(models)} models in points, with 95 % intervals. {_about(summary)}"
     with drawing(*paths, width=7.5, height=_height(len(models), 1), alt=alt) as figure:
         panels = figure.subplots(1, len(present), sharey=True, squeeze=False)[0]
-        for axes, kind in zip(panels, present, strict=True):
+        for axes, metric in zip(panels, present, strict=True):
             axes.axvline(0, color=SOFT, lw=0.9)
+            color = CONDITIONS[MAIN if metric.needs[-1] == "none" else metric.needs[-1]].color
             for place, model in enumerate(models):
-                if (row := contrast.get((model, kind))) and row["value"] is not None:
-                    color = CONDITIONS[MAIN if METRICS[kind].needs[-1] == "none" else METRICS[kind].needs[-1]].color
-                    clear = row["p_holm"] is not None and row["p_holm"] < LEVEL
-                    _dots(axes, [row], [place], {"fmt": "o", "color": color, "mfc": color if clear else PAPER})
+                contrast = summary.contrasts_of(model).get(metric.key)
+                if contrast and contrast.value is not None:
+                    clear = contrast.p_holm is not None and contrast.p_holm < LEVEL
+                    _dots(
+                        axes, {place: contrast.estimate}, {"fmt": "o", "color": color, "mfc": color if clear else PAPER}
+                    )
                     above = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
-                    axes.annotate(stars(row["p_holm"]), (100 * row["value"], place), **above)
-            axes.set_title(kinds[kind])
+                    axes.annotate(stars(contrast.p_holm), (100 * contrast.value, place), **above)
+            axes.set_title(f"{metric.label}: {' − '.join(metric.needs)}")
             axes.set_xlabel("points, 95 % interval")
             axes.margins(x=0.1)
         _rows(panels[0], models)
         for axes in panels[1:]:
             axes.grid(axis="y")
         figure.suptitle(_about(summary), x=0.01, ha="left")
-        figure.supxlabel(
-            "filled: p < .05 (sign flips, Holm); stars: .05, .01, .001", x=0.01, ha="left", fontsize=7, color=SOFT
-        )
+        how = "filled: p < .05 (sign flips, Holm); stars: .05, .01, .001"
+        figure.supxlabel(how, x=0.01, ha="left", fontsize=7, color=SOFT)
 
 
-def by_label(summary: Summary, field: str, *paths: Path) -> None:
+def by_label(summary: Summary, field: Literal["by_category", "by_tier"], *paths: Path) -> None:
     """One panel per category or tier, the largest first."""
-    rows = of_condition(summary)
+    rows = [(result.model, getattr(result, field)) for result in of_condition(summary)]
     counts: dict[str, int] = {}
-    for row in rows:
-        for label, estimate in row[field].items():
-            counts[label] = max(counts.get(label, 0), estimate["n"])
+    for _, estimates in rows:
+        for label, estimate in estimates.items():
+            counts[label] = max(counts.get(label, 0), estimate.n)
     labels = sorted(counts, key=lambda label: -counts[label])[:MAX_PANELS]
     left = f"; {len(counts) - len(labels)} smaller ones left out" if len(counts) > len(labels) else ""
-    title = f"{_about(summary)}; condition {_shown(summary)}{left}"
+    title = f"{_about(summary)}; condition {summary.shown}{left}"
     down, across = ceil(len(labels) / ACROSS), min(len(labels), ACROSS)
-    height = 0.5 + down * _height(len(rows), 1)
     alt = f"Accuracy of {len(rows)} models {field.replace('_', ' ')}. {title}"
-    with drawing(*paths, width=max(4.5, 2 + 2.2 * across), height=height, alt=alt) as figure:
+    size = {"width": max(4.5, 2 + 2.2 * across), "height": 0.5 + down * _height(len(rows), 1)}
+    with drawing(*paths, **size, alt=alt) as figure:
         panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
         for axes, label in zip(panels.flat, labels, strict=False):
-            at = [n for n, row in enumerate(rows) if _value(row[field].get(label)) is not None]
             axes.axvline(50, color=SOFT, lw=0.9, ls=":")
-            _dots(axes, [rows[n][field][label] for n in at], at, _look(_shown(summary)))
+            _dots(axes, {n: e[label] for n, (_, e) in enumerate(rows) if label in e}, _look(summary.shown))
             axes.set_title(fill(f"{label.replace('_', ' ')} ({counts[label]})", 26), fontsize=8)
             axes.grid()
         for axes in list(panels.flat)[len(labels) :]:
             axes.set_visible(False)
-        _rows(panels[0, 0], [row["model"] for row in rows])
+        _rows(panels[0, 0], [model for model, _ in rows])
         figure.supxlabel("accuracy in %, 95 % interval by cluster; in brackets: pairs", fontsize=8)
         figure.suptitle(title, x=0.01, ha="left")
 
 
 def calibration(summary: Summary, *paths: Path) -> None:
     """How often a model is right against how sure it is; a dot's area is the share of pairs in its bin."""
-    rows = [row for row in of_condition(summary) if row["biases"]["calibration"]]
-    down, across = ceil(len(rows) / ACROSS), min(len(rows), ACROSS)
-    title = f"{_about(summary)}; condition {_shown(summary)}"
-    alt = f"Calibration of {len(rows)} models: share right against confidence. {title}"
+    fits = [(result.model, fit) for result in of_condition(summary) if (fit := result.biases.calibration)]
+    down, across = ceil(len(fits) / ACROSS), min(len(fits), ACROSS)
+    title = f"{_about(summary)}; condition {summary.shown}"
+    alt = f"Calibration of {len(fits)} models: share right against confidence. {title}"
     with drawing(*paths, width=max(4.0, 0.6 + 1.9 * across), height=0.9 + 1.95 * down, alt=alt) as figure:
         panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-        for axes, row in zip(panels.flat, rows, strict=False):
-            fit = row["biases"]["calibration"]
+        for axes, (model, fit) in zip(panels.flat, fits, strict=False):
             axes.plot([50, 100], [50, 100], color=SOFT, lw=0.9, ls=":")
-            x, y = ([100 * bin_[key] for bin_ in fit["curve"]] for key in ("confidence", "accuracy"))
+            x, y = [100 * b.confidence for b in fit.curve], [100 * b.accuracy for b in fit.curve]
             axes.plot(x, y, color=LINE, lw=0.9)
-            axes.scatter(x, y, s=[8 + 120 * bin_["n"] / fit["n"] for bin_ in fit["curve"]], c=CONDITIONS[MAIN].color)
-            axes.set_title(f"{shortened(row['model'], 26)}\nECE {percent(fit['ece'])}", fontsize=7.5)
+            axes.scatter(x, y, s=[8 + 120 * b.n / fit.n for b in fit.curve], c=CONDITIONS[MAIN].color)
+            axes.set_title(f"{shortened(model, 26)}\nECE {percent(fit.ece)}", fontsize=7.5)
             axes.grid()
             axes.set(xlim=(46, 104), ylim=(-4, 104))
-        for axes in list(panels.flat)[len(rows) :]:
+        for axes in list(panels.flat)[len(fits) :]:
             axes.set_visible(False)
         figure.supxlabel("confidence in %, σ(|margin| / T) with T from other users", fontsize=8)
         figure.supylabel("right, %", fontsize=8)
         figure.suptitle(title, x=0.01, ha="left")
 
 
-def _value(estimate: Mapping[str, Any] | None) -> float | None:
-    return None if estimate is None else estimate["value"]
-
-
-def _dots(
-    axes: Any, estimates: Sequence[Mapping[str, Any]], places: Sequence[float], look: Mapping[str, Any], label: str = ""
-) -> None:
-    values = [100 * e["value"] for e in estimates]
-    axes.errorbar(values, places, xerr=whiskers(estimates), elinewidth=1.1, label=label or None, **look)
+def _dots(axes: Any, estimates: Mapping[float, Estimate], look: Mapping[str, Any], label: str = "") -> None:
+    """By place; those without a value are left out."""
+    known = {place: estimate for place, estimate in estimates.items() if estimate.value is not None}
+    values = [100 * (estimate.value or 0) for estimate in known.values()]
+    bars = whiskers(list(known.values()))
+    axes.errorbar(values, list(known), xerr=bars, elinewidth=1.1, label=label or None, **look)
 
 
 def _look(condition: str) -> dict[str, Any]:
@@ -314,20 +299,16 @@ def _height(models: int, lanes: int) -> float:
 
 
 def _about(summary: Summary) -> str:
-    data = summary["dataset"]
-    return f"{shortened(dataset_label(summary), 60)}: {data['rows']} pairs, {data['clusters']} clusters"
-
-
-def _shown(summary: Summary) -> str:
-    return shown_condition([row["condition"] for row in summary["results"]])
+    data = summary.dataset
+    return f"{shortened(data.label, 60)}: {data.rows} pairs, {data.clusters} clusters"
 
 
 # --- audit ---
-def write_audit(result: Summary, folder: Path, progress: Progress = SILENT) -> None:
+def write_audit(result: Result, folder: Path, progress: Progress = SILENT) -> None:
     write_or_note(partial(audit, result), folder / "audit.svg", progress)
 
 
-def audit(result: Summary, *paths: Path) -> None:
+def audit(result: Result, *paths: Path) -> None:
     """Accuracies with their intervals, from the floors to the ceiling."""
     rows = [(name, e) for name, e in audit_estimates(result) if e["value"] is not None]
     with drawing(*paths, width=7.5, height=1.4 + 0.35 * len(rows), alt=result["verdict"]) as figure:

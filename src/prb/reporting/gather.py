@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from msgspec import convert
+from msgspec import convert, structs, to_builtins
 
 from prb.data.load import Dataset
 from prb.downstream.correlate import short_name
@@ -35,14 +36,13 @@ from prb.reporting.published import (
 from prb.reporting.results import build_lines, explain_damage, grade_table, train_lines
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, part_of, read_lines, read_object
 from prb.stats.estimate import Ints, codes
-from prb.summary import CONDITIONS, DatasetSummary, PairResult, Summary, shown_condition
+from prb.stats.paired import correct
+from prb.summary import CONDITIONS, Contrast, DatasetSummary, PairResult, Summary, shown_condition
 
 DataFile = tuple[str, Any]
 """Of a page of the site: name without suffix, such as `d0/board`, and content."""
-FLOORS = frozenset({"random", "length", "constant", "lexical", "embedding"})
-"""Models that other numbers are compared with."""
 BLIND = frozenset({"random", "length", "constant"})
-"""Floors that cannot know the user at all."""
+"""Models that cannot know the user at all."""
 LAST_FILES = {
     "evaluate": SUMMARY,
     "bon": SUMMARY,
@@ -136,6 +136,24 @@ class Group:
     @property
     def shown(self) -> str:
         return shown_condition(self.conditions)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The summaries of its runs as one, with the site's names of models; Holm over all of them."""
+        cells = [(e.name, result) for e in self.entries for c in self.conditions if (result := e.result(c))]
+        contrasts = [
+            {**to_builtins(contrast), "model": entry.name}
+            for entry in self.entries
+            for contrast in entry.run.summary.contrasts_of(entry.model).values()
+        ]
+        correct(contrasts)
+        dataset = structs.replace(self.about, name=short_name(self.about.name))
+        return structs.replace(
+            self.entries[0].run.summary,
+            dataset=dataset,
+            results=[structs.replace(result, model=name) for name, result in cells],
+            contrasts=convert(contrasts, list[Contrast]),
+        )
 
     def under(self, condition: str) -> Iterator[tuple[int, Column]]:
         """Number and outcomes of every model that was run under a condition."""

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 from filelock import FileLock
-from msgspec import to_builtins
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
@@ -30,9 +29,7 @@ from prb.reporting.evaluation_results import evaluation_table, numbers_table
 from prb.reporting.figures import Draw, audit, load_matplotlib, of_summary
 from prb.reporting.format import Table, as_csv, markdown, without_folders
 from prb.reporting.gather import (
-    FLOORS,
     DataFile,
-    Group,
     Inputs,
     gather,
     inside,
@@ -48,7 +45,6 @@ from prb.reporting.pages.models import histories_data, model_data, users_data
 from prb.reporting.pages.pairs import pairs_data
 from prb.reporting.pages.verbs import audit_data, downstream_data, other_data, study_data
 from prb.runs import draft
-from prb.stats.paired import correct
 from prb.summary import CONDITIONS, Summary
 
 Host = Literal["pages", "space"]
@@ -366,7 +362,7 @@ def write_figures(inputs: Inputs, folder: Path) -> list[Path]:
     figures: list[tuple[str, str, Draw]] = []  # kind, of what, how to draw it
     for group in inputs.groups:
         source = Path(group.about.name).stem
-        figures += [(kind, source, draw) for kind, draw in of_summary(joined(group))]
+        figures += [(kind, source, draw) for kind, draw in of_summary(group.summary)]
     kinds = {"bon": ("best-of-n", best_of_n), "ppo": ("ppo", ppo_figure), "correlation": ("correlation", scatter)}
     for kind, (name, draw) in {**kinds, "audit": ("audit", audit)}.items():
         for place in inputs.others.get(kind, ()):
@@ -392,15 +388,3 @@ def _file_names(figures: Sequence[tuple[str, str, Draw]]) -> Iterator[tuple[str,
             numbered = f"{name}-{n}"
         taken.add(numbered)
         yield numbered, draw
-
-
-def joined(group: Group) -> dict[str, Any]:
-    """The summaries of a group's runs as one, with the site's names of models and Holm over all of them."""
-    results, contrasts = [], []
-    for entry in group.entries:
-        summary = entry.run.summary
-        about = {"model": entry.name, "floor": entry.spec in FLOORS}
-        results += [{**row.as_json(), **about} for row in summary.results if row.model == entry.model]
-        contrasts += [{**to_builtins(row), **about} for row in summary.contrasts if row.model == entry.model]
-    correct(contrasts)
-    return {"dataset": to_builtins(group.about), "results": results, "contrasts": contrasts}

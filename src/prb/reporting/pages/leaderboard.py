@@ -12,8 +12,7 @@ from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
-from msgspec import Struct, convert, to_builtins
-from msgspec.structs import replace
+from msgspec import Struct, to_builtins
 
 from prb.downstream.correlate import short_name
 from prb.evaluation.metrics import Facts, Rows
@@ -36,7 +35,7 @@ from prb.stats.ranking import (
     split_half,
     without_random,
 )
-from prb.summary import CONDITIONS, MAIN, METRICS, Contrast, Metric, Summary
+from prb.summary import CONDITIONS, MAIN, METRICS, Metric
 
 PLANE = ("control", "misapplication")
 """Metrics that are drawn against each other, if a run has both: what a history adds where it bears on the question, and
@@ -146,25 +145,8 @@ def _measured(group: Group) -> set[str]:
 
 
 def group_verdict(group: Group) -> Verdict:
-    """What the terminal says of one run, of all models of a group: the tests are corrected over all of them."""
-    about, entries = group.about, group.entries
-    results = [replace(r, model=e.name) for e in entries for c in group.conditions if (r := e.result(c))]
-    contrasts = [
-        {**to_builtins(contrast), "model": entry.name}
-        for entry in entries
-        for contrast in entry.run.summary.contrasts_of(entry.model).values()
-        if METRICS[contrast.kind].tested
-    ]
-    correct(contrasts)
-    summary = Summary(
-        prb=entries[0].run.summary.prb,
-        task="pairs",
-        protocol=entries[0].run.summary.protocol,
-        dataset=replace(about, name=short_name(about.name)),
-        results=results,
-        contrasts=convert(contrasts, list[Contrast]),
-    )
-    found = verdict(summary, [entry.name for entry in entries if entry.kind in REFERENCES])
+    """What the terminal says of one run, of all models of a group."""
+    found = verdict(group.summary, [entry.name for entry in group.entries if entry.kind in REFERENCES])
     assert found is not None
     return found
 
