@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from prb.building.stages import read_records
 from prb.data.load import load
 from prb.study.config import ExportConfig
-from prb.study.database import ANNOTATOR, ASSIGNMENT, METADATA, POST
+from prb.study.database import ASSIGNMENT, POST
 from prb.study.judgments import MAX_TEXT, export, letters
 from prb.types import Pair, Rating
 from tests.conftest import make_row
@@ -207,34 +207,3 @@ def test_more_answers_than_letters_can_be_rated_taken_back_and_exported(make: Ma
     assert {r.answer: r.rating for r in ratings} == {text: n % 5 / 4 for n, text in enumerate(shown)}
     assert {p.chosen for p in pairs if p.rejected == shown[28]} == {text for text in texts if text != shown[28]}
     assert {p.rejected for p in pairs if p.chosen == shown[29]} == {text for text in texts if text != shown[29]}
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_delete_my_data_leaves_nothing_anywhere(
-    make: Make, request: pytest.FixtureRequest, kind: str, tmp_path: Path
-) -> None:
-    where = {} if kind == "sqlite" else {"out": request.getfixturevalue("postgres")()}
-    study = make(kind="collect", **where)
-    person = take_part(study, own=f"Why is it that {SECRET}?")
-    answer(person)
-    person.undo()
-    other = take_part(study, 1, posts=("mine stays", "mine too"))
-    with study.database.read() as connection:
-        pseudonym = connection.scalar(sa.select(ANNOTATOR.c.pseudonym).where(ANNOTATOR.c.id == 1))
-    assert SECRET in person.open("/data")
-    assert "Tick the box first" in person.follow("/data/delete")
-    assert "Your data is deleted" in person.follow("/data/delete", {"sure": "yes"})
-    with study.database.read() as connection:
-        dump = "\n".join(
-            repr(row) for table in METADATA.tables.values() for row in connection.execute(sa.select(table))
-        )
-    for trace in (SECRET, WISH, str(pseudonym)):
-        assert trace not in dump
-    assert "mine stays" in dump
-    if kind == "sqlite":  # not even in pages that are no longer used, or in the log of changes
-        files = [p for p in Path(study.where).parent.iterdir() if p.name.startswith(Path(study.where).name)]
-        assert all(SECRET.encode() not in p.read_bytes() for p in files)
-    assert person.client.get("/task").status_code == 401
-    assert study.person(0, join=False).client.get(f"/join/{study.tokens[0]}").status_code == 404
-    assert "mine stays" in other.open("/data")
-    assert set(export(ExportConfig(study=study.where, out=tmp_path / "out")).values()) == {0}

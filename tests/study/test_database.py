@@ -1,10 +1,11 @@
-"""Migrations, snapshots, durability: on a file and on a real PostgreSQL."""
+"""Migrations, snapshots, durability, deletion: on a file and on a real PostgreSQL, which only this module starts."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ import sqlalchemy as sa
 
 from prb.errors import BadInput, RunConflict
 from prb.redact import redact_options
-from prb.study.config import NewConfig
-from prb.study.database import METADATA, REPLY, STUDY, Database, open_study
+from prb.study.config import ExportConfig, NewConfig
+from prb.study.database import ANNOTATOR, METADATA, REPLY, STUDY, Database, open_study
 from prb.study.design import new_study
+from prb.study.judgments import export
 from tests.conftest import make_row
 from tests.study.conftest import BEFORE, Make
+from tests.study.test_collect import SECRET, WISH, answer, take_part
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -88,6 +91,45 @@ def test_writers_take_turns_and_none_is_turned_away(make: Make, where: str) -> N
         thread.join()
     with study.database.read() as connection:
         assert connection.scalar(sa.select(STUDY.c.created)) == 60
+
+
+def test_a_double_click_is_one_vote(make: Make, where: str) -> None:
+    study = make(out=where)
+    person = study.person()
+    person.open("/task")
+    action = person.action
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda _: person.send(action, BEFORE).headers["location"], range(8)))
+    assert set(replies) == {"/task"}
+    with study.database.read() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(REPLY)) == 1
+
+
+def test_delete_my_data_leaves_nothing_anywhere(make: Make, where: str, tmp_path: Path) -> None:
+    study = make(kind="collect", out=where)
+    person = take_part(study, own=f"Why is it that {SECRET}?")
+    answer(person)
+    person.undo()
+    other = take_part(study, 1, posts=("mine stays", "mine too"))
+    with study.database.read() as connection:
+        pseudonym = connection.scalar(sa.select(ANNOTATOR.c.pseudonym).where(ANNOTATOR.c.id == 1))
+    assert SECRET in person.open("/data")
+    assert "Tick the box first" in person.follow("/data/delete")
+    assert "Your data is deleted" in person.follow("/data/delete", {"sure": "yes"})
+    with study.database.read() as connection:
+        dump = "\n".join(
+            repr(row) for table in METADATA.tables.values() for row in connection.execute(sa.select(table))
+        )
+    for trace in (SECRET, WISH, str(pseudonym)):
+        assert trace not in dump
+    assert "mine stays" in dump
+    if study.database.sqlite:  # not even in pages that are no longer used, or in the log of changes
+        files = [p for p in Path(study.where).parent.iterdir() if p.name.startswith(Path(study.where).name)]
+        assert all(SECRET.encode() not in p.read_bytes() for p in files)
+    assert person.client.get("/task").status_code == 401
+    assert study.person(0, join=False).client.get(f"/join/{study.tokens[0]}").status_code == 404
+    assert "mine stays" in other.open("/data")
+    assert set(export(ExportConfig(study=study.where, out=tmp_path / "out")).values()) == {0}
 
 
 def test_the_file_is_written_ahead_and_fully_synchronous(make: Make) -> None:

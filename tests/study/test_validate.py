@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -97,18 +96,6 @@ def test_missing_replies_are_asked_for_and_nothing_is_stored(make: Make) -> None
     assert person.follow(person.action, {**BEFORE, "A-relevance": "9"}).count("Please choose one of these") == 1
     person.follow(person.action[:-1] + "2", AFTER)  # the second step before the first
     assert answers(study) == 0
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_double_click_is_one_vote(make: Make, request: pytest.FixtureRequest, kind: str) -> None:
-    study = make(**({"out": request.getfixturevalue("postgres")()} if kind == "postgres" else {}))
-    person = study.person()
-    person.open("/task")
-    action = person.action
-    with ThreadPoolExecutor(8) as pool:
-        replies = list(pool.map(lambda _: person.send(action, BEFORE).headers["location"], range(8)))
-    assert set(replies) == {"/task"}
-    assert answers(study) == 1
 
 
 def test_of_two_tabs_the_first_answer_stands_and_the_second_is_told(make: Make) -> None:
