@@ -6,6 +6,7 @@ import logging
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,6 +57,11 @@ HTTP_ERRORS = {
     408: ("That took too long", "Nothing was saved. Go back and try again."),
     413: ("This is too long", f"At most {MAX_BODY // 1024} kB can be sent at once; nothing was saved."),
 }
+NOT_SAVED = (
+    "Nothing was saved just now; everything you saved before is kept. Go back and try again in a minute: what you "
+    "filled in is still there."
+)
+OUR_FAULT = "This is our fault, and it has been logged. Everything you saved is kept; go back and try again."
 POSTS = (
     "I have stopped finishing books out of duty. If page forty has not got me, it goes to the charity shop.",
     "Please no more apps for this. I want a sheet of paper on the fridge that everybody can read.",
@@ -99,47 +105,35 @@ def make_app(site: Site, hosts: list[str] | None = None) -> FastAPI:
     for router in (ACCOUNT, STEPS, *([COLLECT] if site.kind == "collect" else []), ADMIN):
         app.include_router(router)
 
-    @app.exception_handler(Refused)
-    async def refused(request: Request, error: Refused) -> Response:
-        needs_login = error.status == 401 and request.url.path.startswith("/admin")
-        name = "login.html" if needs_login else "message.html"
-        reply = site.page(name, status=error.status, heading=error.title, text=error.text, wrong="")
-        if error.status == 429:
-            reply.headers["retry-after"] = "5"
-        return reply
-
-    @app.exception_handler(RequestValidationError)
-    async def no_such_id(_: Request, __: RequestValidationError) -> Response:
-        return site.page("message.html", status=404, heading=HTTP_ERRORS[404][0], text="")
-
-    @app.exception_handler(HTTPException)
-    async def http_error(_: Request, error: HTTPException) -> Response:
-        heading, text = HTTP_ERRORS.get(error.status_code, ("That did not work", ""))
-        reply = site.page("message.html", status=error.status_code, heading=heading, text=text)
-        reply.headers.update(error.headers or {})
-        return reply
-
-    @app.exception_handler(ClientDisconnect)
-    async def client_left(_: Request, __: ClientDisconnect) -> Response:
-        return Response(status_code=CLIENT_LEFT)
-
-    @app.exception_handler(OperationalError)
-    async def database_unavailable(_: Request, error: OperationalError) -> Response:
-        log.error("the database is not available: %s", str(error.orig).partition("\n")[0])
-        text = "Nothing was saved just now; everything you saved before is kept. Go back and try again in a minute: "
-        text += "what you filled in is still there."
-        reply = site.page("message.html", status=503, heading="This cannot be saved at the moment", text=text)
-        reply.headers["retry-after"] = "60"
-        return reply
-
-    @app.exception_handler(Exception)
-    async def unexpected(_: Request, __: Exception) -> Response:
-        text = "This is our fault, and it has been logged. Everything you saved is kept; go back and try again."
-        reply = site.page("message.html", status=500, heading="Something went wrong", text=text)
-        reply.headers.update(HEADERS)  # this handler runs outside the middleware
-        return reply
-
+    for kind in (Refused, RequestValidationError, HTTPException, ClientDisconnect, OperationalError, Exception):
+        app.add_exception_handler(kind, partial(explain, site))
     return app
+
+
+async def explain(site: Site, request: Request, error: Exception) -> Response:
+    """Every error as a page that says what to do; what was saved is never lost."""
+    status, heading, text, headers = 500, "Something went wrong", OUR_FAULT, dict[str, str]()
+    match error:
+        case Refused():
+            status, heading, text = error.status, error.title, error.text
+            headers = {"retry-after": "5"} if status == 429 else {}
+            if status == 401 and request.url.path.startswith("/admin"):
+                return site.page("login.html", status=status, wrong="")
+        case ClientDisconnect():
+            return Response(status_code=CLIENT_LEFT)
+        case RequestValidationError():  # an id out of range
+            status, (heading, text) = 404, HTTP_ERRORS[404]
+        case HTTPException():
+            status, headers = error.status_code, dict(error.headers or {})
+            heading, text = HTTP_ERRORS.get(status, ("That did not work", ""))
+        case OperationalError():
+            log.error("the database is not available: %s", str(error.orig).partition("\n")[0])
+            status, heading, text, headers = 503, "This cannot be saved at the moment", NOT_SAVED, {"retry-after": "60"}
+        case _:
+            headers = HEADERS  # this handler runs outside the middleware
+    reply = site.page("message.html", status=status, heading=heading, text=text)
+    reply.headers.update(headers)
+    return reply
 
 
 class Ready(NamedTuple):
