@@ -12,8 +12,10 @@ from prb.types import Estimate
 
 FOLDS = 5
 BINS = 10
-RIDGE = 100.0
-"""scikit-learn's C of the length regression: so weak that it only keeps separable data finite."""
+PENALTY = np.diag([0.0, 0.01])
+"""On the slope of the length regression: so weak that it only keeps separable data finite."""
+NEWTON = 100
+"""Steps; usually six are enough."""
 
 
 def length_bias(credit: Floats, clusters: Ints, chosen: Floats, rejected: Floats) -> dict[str, Any] | None:
@@ -41,14 +43,27 @@ def logistic(ratio: Floats, credit: Floats) -> tuple[float | None, float | None]
     """σ(intercept) and slope per standard deviation."""
     if np.ptp(ratio) == 0 or len(np.unique(credit)) < 2:
         return None, None
-    from sklearn.linear_model import LogisticRegression
+    from scipy.special import expit
 
-    scale = float(ratio.std())
-    column = (ratio / scale).reshape(-1, 1)
-    rows = np.concatenate([column, column])
-    labels = np.repeat([1, 0], len(credit))
-    model = LogisticRegression(C=RIDGE, tol=1e-8).fit(rows, labels, sample_weight=np.concatenate([credit, 1 - credit]))
-    return float(1 / (1 + np.exp(-model.intercept_[0]))), float(model.coef_[0, 0])
+    center, scale = ratio.mean(), ratio.std()
+    design = np.stack([np.ones(len(ratio)), (ratio - center) / scale], axis=1)
+    weights = np.zeros(2)
+    for _ in range(NEWTON):  # scikit-learn takes a second to import
+        chance = expit(design @ weights)
+        gradient = design.T @ (chance - credit) + PENALTY @ weights
+        step = np.linalg.solve((design * (chance * (1 - chance))[:, None]).T @ design + PENALTY, gradient)
+        loss = _log_loss(design, credit, weights)
+        while _log_loss(design, credit, weights - step) > loss and np.abs(step).max() > 1e-12:
+            step /= 2
+        weights = weights - step
+        if np.abs(step).max() <= 1e-12:
+            break
+    return float(expit(weights[0] - weights[1] * center / scale)), float(weights[1])
+
+
+def _log_loss(design: Floats, credit: Floats, weights: Floats) -> float:
+    logits = design @ weights
+    return float((np.logaddexp(0, logits) - credit * logits).sum() + weights @ PENALTY @ weights / 2)
 
 
 def length_controlled(
@@ -82,7 +97,7 @@ def _intercept_error(column: Floats, credit: Floats, clusters: Ints, intercept: 
     """Clustered standard error of the intercept: A⁻¹ B A⁻¹ with the factor G/(G−1) (Liang & Zeger 1986)."""
     design = np.stack([np.ones_like(column), column], axis=1)
     chance = 1 / (1 + np.exp(-(intercept + slope * column)))
-    information = (design * (chance * (1 - chance))[:, None]).T @ design + np.diag([0.0, 1 / RIDGE])
+    information = (design * (chance * (1 - chance))[:, None]).T @ design + PENALTY
     _, dense = np.unique(clusters, return_inverse=True)
     scores = np.zeros((dense.max() + 1, 2))
     np.add.at(scores, dense, design * (credit - chance)[:, None])

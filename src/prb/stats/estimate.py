@@ -28,6 +28,10 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
+ALIKE = 2 / 3
+"""Intra-class correlation that is assumed where a score does not show it, as a perfect one."""
+COMBINED = 1 << 14
+"""Better results that are looked at for a limit, or so."""
 ROUNDING = 1e-12
 """Relative size below which a sum that should cancel counts as zero."""
 
@@ -185,17 +189,17 @@ def _joined(*columns: Ints) -> Ints:
 
 def t95(freedom: float) -> float:
     """The 97.5 % quantile of Student's t distribution; with next to no freedom a very large number."""
-    from scipy.stats import t
+    from scipy.special import stdtrit  # scipy.stats takes half a second to import
 
-    return min(1e6, float(t.ppf(0.975, max(freedom, 0.01))))
+    return min(1e6, float(stdtrit(max(freedom, 0.01), 0.975)))
 
 
-def wilson(share: float, n: float, quantile: float = Z95) -> tuple[float, float]:
+def wilson(share: float | Floats, n: float | Ints | Floats, quantile: float = Z95) -> tuple[Any, Any]:
     squared = quantile * quantile
     center = (share + squared / (2 * n)) / (1 + squared / n)
     half = quantile / (1 + squared / n) * np.sqrt(share * (1 - share) / n + squared / (4 * n * n))
     # rounding must not push the ends past a share of exactly 0 or 1
-    return max(0.0, min(share, float(center - half))), min(1.0, max(share, float(center + half)))
+    return np.clip(np.minimum(share, center - half), 0, 1), np.clip(np.maximum(share, center + half), 0, 1)
 
 
 def cancels(margins: Floats, twins: Ints, rows: Bools | None = None) -> bool:
@@ -224,32 +228,51 @@ def share(values: Floats, clusters: Ints, *, failed: int = 0, exact: bool = Fals
         return Estimate(value=None, low=None, high=None, n=0, failed=failed)
     if exact:
         return Estimate(value=0.5, low=0.5, high=0.5, n=n, failed=failed, ties=ties)
-    mean = float(values.sum() / n)
-    error = clustered_stderr(values, clusters)
-    if not ties and all(len(sizes) == n for sizes in cluster_sizes(clusters)):
-        low, high = wilson(mean, n)
-    elif error is None:
-        low, high = 0.0, 1.0
-    else:
-        quantile, worth = t95(effective_clusters(clusters) - 1), independent_rows(clusters)
-        # a few rows at the design effect of a perfect score: the observed one rests on as few rows as were missed
-        prior = quantile**2 / 4
-        effective = n * (n * mean * (1 - mean) + prior) / ((n * error) ** 2 + prior * n / worth)
-        low, high = wilson(mean, effective, quantile)
-        # nothing is above the lower end of a perfect score, nor below the upper end of one without a win
-        low, high = min(low, wilson(1.0, worth, quantile)[0]), max(high, wilson(0.0, worth, quantile)[1])
+    mean, low, high = float(values.sum() / n), 0.0, 1.0
+    if all(len(sizes) == n for sizes in cluster_sizes(clusters)):
+        low, high = map(float, wilson(mean, n))
+    elif min(map(len, cluster_sizes(clusters))) > 1:
+        low, high = min(mean, _lower_limit(values, clusters)), max(mean, 1 - _lower_limit(1 - values, clusters))
     return Estimate(value=mean, low=low, high=high, n=n, failed=failed, ties=ties)
 
 
-def independent_rows(clusters: Ints) -> float:
-    """What a perfect score is worth, where nothing shows how alike the rows of a cluster are.
+def _lower_limit(values: Floats, clusters: Ints) -> float:
+    """Wilson's lower end of this result or of a better one, whichever is lower: so one more miss never raises it.
 
-    If chances of success are Beta-distributed over clusters with a mean near 1 and an intra-class correlation of ⅔, a
-    cluster of n rows is all right as often as 1 + ⅓ + ⅕ + … + 1/(2n−1) independent rows are.
+    Better results have no misses in some of the clusters. The end is concave in the misses of a cluster, so nothing in
+    between is lower; and of equally large clusters, those with most misses keep theirs.
     """
-    from scipy.special import digamma
+    n, groups = len(values), effective_clusters(clusters)
+    quantile = t95(groups - 1)
+    # Few misses hardly show how alike the rows of a cluster are, and no miss does not show it at all: a few rows are
+    # added that have the design effect of an assumed intra-class correlation.
+    added, assumed = quantile**2 / 4, 1 + ALIKE * (n / groups - 1)
+    if clusters.ndim == 2:
+        missed = np.array([(1 - values).sum(), 0.0])
+        squares = np.array([_squared_residuals(values, clusters), 0.0])
+    else:
+        missed, squares = _better_results(*totals(1 - values, clusters))
+    factor = small_sample_factor(clusters)
+    effective = n * (missed * (1 - missed / n) + added) / (factor * squares + added * assumed)
+    return float(wilson(1 - missed / n, effective, quantile)[0].min())
 
-    return min(float((digamma(sizes + 0.5) - digamma(0.5)).sum() / 2) for sizes in cluster_sizes(clusters))
+
+def _better_results(misses: Floats, sizes: Floats) -> tuple[Floats, Floats]:
+    """Misses and squared residuals of results in which only some clusters keep their misses.
+
+    The largest clusters are combined in every way, with the others in order of how much they are above the mean.
+    """
+    equal = sizes.min() == sizes.max()
+    largest = 0 if equal else min(len(sizes), 8, int(np.log2(COMBINED / len(sizes))) if len(sizes) < COMBINED else 0)
+    order = np.lexsort((-misses, -sizes))
+    few, rest = order[:largest], order[largest:]
+    rest = rest[np.lexsort((sizes[rest], sizes[rest] * misses.sum() / sizes.sum() - misses[rest]))]
+    columns = np.stack([misses, misses**2, misses * sizes])
+    kept = np.arange(1 << largest) >> np.arange(largest)[:, None] & 1
+    first = np.concatenate([np.zeros((3, 1)), np.cumsum(columns[:, rest], axis=1)], axis=1)
+    missed, squares, products = ((columns[:, few] @ kept)[:, :, None] + first[:, None, :]).reshape(3, -1)
+    mean = missed / sizes.sum()
+    return missed, np.maximum(squares - 2 * mean * products + mean**2 * np.square(sizes).sum(), 0)
 
 
 def average(values: Floats, clusters: Ints) -> Estimate:
@@ -318,9 +341,8 @@ def user_means(credit: Floats, users: Ints) -> tuple[Floats, Ints, Ints]:
 
 def user_intervals(means: Floats, rows: Ints) -> tuple[Floats, Floats]:
     """Wilson's interval of each user's accuracy: what further questions of the same user may show, not other users."""
-    ends = {cell: wilson(*cell) for cell in set(zip(means.tolist(), rows.tolist(), strict=True))}
-    bounds = np.array([ends[cell] for cell in zip(means.tolist(), rows.tolist(), strict=True)]).reshape(-1, 2)
-    return bounds[:, 0], bounds[:, 1]
+    low, high = wilson(means, rows)
+    return low, high
 
 
 def chance_spread(means: Floats, rows: Ints) -> float | None:
