@@ -61,7 +61,8 @@ def test_a_plugged_in_metric_and_condition_are_in_the_table_the_gate_the_site_an
 
 def test_the_list_of_models_names_the_plugged_in_one(environment: dict[str, str]) -> None:
     models = json.loads(prb("models", "list", "--json", env=environment).stdout)["models"]
-    assert {"name": "shortest", "options": [], "what": "Prefers the shorter answer."} in models
+    listed = {model["name"]: (model["options"], model["what"]) for model in models}
+    assert listed["shortest"] == ([], "Prefers the shorter answer.")
 
 
 def test_without_the_package_the_name_is_unknown_and_the_nearest_is_offered() -> None:

@@ -164,9 +164,10 @@ class Registry(Generic[T]):
             return self._broken[name]
         return (inspect.getdoc(self[name]) or "").split("\n", 1)[0]
 
-    def about(self, name: str) -> str:
-        """All that its documentation says, as one paragraph."""
-        return " ".join((inspect.getdoc(self[name]) or "").split())
+    def about(self, name: str) -> dict[str, Any]:
+        """For lists: its name, what it is in one line and at length, and its options as `key=default`."""
+        text = "" if name in self._broken else " ".join((inspect.getdoc(self[name]) or "").split())
+        return {"name": name, "what": self.summary(name), "options": self.options(name), "about": text}
 
     def options(self, name: str) -> list[str]:
         """The options a spec may carry, as `key=default`."""

@@ -285,7 +285,7 @@ def _added(key: str, old: Any, new: Any) -> str:
     if isinstance(old, list) and isinstance(new, list):
         added, gone = ([item for item in a if item not in b] for a, b in ((new, old), (old, new)))
         return f"{key} {', '.join([*added, *(f'without {item}' for item in gone)])}" if added or gone else ""
-    return f"{key} {old} → {'all' if new is None else new}"
+    return f"{key} {'all' if old is None else old} → {'all' if new is None else new}"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -223,3 +224,9 @@ def test_a_text_gives_no_orders_to_a_terminal(prb: Prb, write_jsonl: Callable[..
     assert "yes⟨U+001B⟩]0;title⟨U+0007⟩ ⟨U+202E⟩no" in prb("data", "show", data, "r1").out
     missing = prb("data", "show", data, "r\x1b[31m")
     assert "\x1b" not in missing.err
+
+
+def test_named_datasets_are_listed_and_one_of_them_with_its_options(prb: Prb) -> None:
+    assert {row["name"] for row in prb("data", "list", "--json").json} >= {"mirror", "votes", "prism"}
+    assert re.search(r"^mirror +The embedded benchmark", prb("data", "list").out, re.M)
+    assert re.search(r"^path +required$", prb("data", "list", "votes").out, re.M)

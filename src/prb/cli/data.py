@@ -20,7 +20,10 @@ Dataset = PositionalOrFlag[Name]
 
 @config
 class ListConfig(Settings):
-    """Every dataset that has a name, with its options."""
+    """Every dataset that has a name; of one, all its options."""
+
+    name: Positional[str | None] = None
+    """A dataset such as `votes`: its options with their defaults."""
 
 
 @config
@@ -94,10 +97,15 @@ class PushConfig(Settings):
 def data_list(config: ListConfig) -> None:
     from prb.data.source import DATASETS
     from prb.reporting.format import show
-    from prb.reporting.results import datasets_table
+    from prb.reporting.results import names_table, options_table
 
-    rows = [{"name": n, "options": DATASETS.options(n), "what": DATASETS.summary(n)} for n in DATASETS]
-    print_json(rows) if config.json else show(datasets_table(rows))
+    rows = [DATASETS.about(name) for name in ([config.name] if config.name else DATASETS)]
+    if config.json:
+        print_json(rows)
+    elif config.name:
+        show(options_table(rows[0]))
+    else:
+        show(names_table("Datasets: name?option=value&… (`prb data list NAME` shows the options)", rows))
 
 
 def data_check(config: CheckConfig) -> None:

@@ -45,9 +45,9 @@ def models_list(config: ListConfig) -> None:
     from prb.weights import WEIGHTS, here
 
     if config.name is not None:
-        model_details(config.name, json=config.json)
+        show_model(config.name, json=config.json)
         return
-    models = [{"name": n, "options": MODELS.options(n), "what": MODELS.summary(n)} for n in MODELS]
+    models = [MODELS.about(name) for name in MODELS]
     weights = [
         {"name": n, "what": w.what, "size_mb": w.size_mb, "licence": w.license, "present": here(n) != "no"}
         for n, w in WEIGHTS.items()
@@ -61,32 +61,26 @@ def models_list(config: ListConfig) -> None:
         show(*models_tables(models, weights, checkpoints))
 
 
-def model_details(name: str, *, json: bool) -> None:
+def show_model(name: str, *, json: bool) -> None:
     """The options of one model; of a judge also its styles and the LLMs that it can ask."""
     from prb.llm import LLMS
     from prb.models import MODELS
     from prb.models.judge import STYLES
     from prb.reporting.format import Table, show
+    from prb.reporting.results import options_table
 
-    options = dict(option.partition("=")[::2] for option in MODELS.options(name))
-    required = [option for option in MODELS.options(name) if "=" not in option]
-    about = {"name": name, "what": MODELS.about(name), "options": options, "required": required}
-    if "style" in options:
-        about["styles"] = {style: declared.kind for style, declared in STYLES.items()}
-    if "llm" in options:
-        about["llms"] = {llm: {"options": LLMS.options(llm), "what": LLMS.summary(llm)} for llm in LLMS}
+    about = MODELS.about(name)
+    takes = {option.partition("=")[0] for option in about["options"]}
+    styles = STYLES if "style" in takes else {}
+    llms = [LLMS.about(llm) for llm in LLMS if LLMS.options(llm)[1:]] if "llm" in takes else []
     if json:
-        print_json(about)
+        print_json({**about, "styles": {style: known.kind for style, known in styles.items()}, "llms": llms})
         return
-    rows = [(key, "required" if key in required else value or "–") for key, value in options.items()]
-    tables = [Table(f"{name}?option=value&…", ("option", "default"), tuple(rows), (MODELS.about(name),))]
-    if "style" in options:
-        styles = tuple((style, declared.kind, declared.reminder) for style, declared in STYLES.items())
-        tables.append(Table("style=…", ("style", "kind", "what it asks for"), styles))
-    if "llm" in options:
-        llms = tuple((f"{llm}/NAME", " ".join(LLMS.options(llm)[1:]) or "–", LLMS.summary(llm)) for llm in LLMS)
-        tables.append(Table("llm=BACKEND/NAME", ("backend", "options", "description"), llms))
-    show(*tables)
+    tables = [options_table(about)]
+    if styles:
+        rows = tuple((style, known.kind, known.reminder) for style, known in styles.items())
+        tables.append(Table("style=…", ("style", "kind", "what it asks for"), rows))
+    show(*tables, *(options_table(llm, f"llm=({llm['name']}/NAME?option=value&…)") for llm in llms))
 
 
 def models_pull(config: PullConfig) -> None:

@@ -217,7 +217,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         words = message.removeprefix("unrecognized arguments: ").split()
         if message.startswith("unrecognized arguments: ") and words[0].startswith("-"):
-            near = difflib.get_close_matches(words[0].partition("=")[0], self._flags, n=1)
+            near = difflib.get_close_matches(words[0].partition("=")[0], self._flags, n=1, cutoff=0.7)
             hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists them"
             raise BadInput(f"there is no flag {words[0]}; {hint}")
         raise BadInput(f"{message}; see `{self.prog} --help`")

@@ -152,7 +152,7 @@ class Job:
             open_replies(folder, self.progress, cache=config.cache) as replies,
         ):
             if run.extended:
-                self.progress.note(f"extending {folder}: {run.extended}")
+                self.progress.note(f"{folder} goes on with {run.extended}")
             breaker = Breaker()
             start = RunStart(verb=config.verb, folder=folder, settings=about["evaluate"], dataset=about["dataset"])
             self.hooks.tell("on_run_start", start)

@@ -339,17 +339,22 @@ def pair_text(pair: Pair) -> str:
 
 
 def models_tables(models: Sequence[Result], weights: Sequence[Result], known: Sequence[Result]) -> Iterator[Table]:
-    rows = tuple((m["name"], " ".join(m["options"]) or MISSING, m["what"]) for m in models)
-    yield Table("Models: name?option=value&…", ("name", "options", "description"), rows)
+    yield names_table("Models: name?option=value&… (`prb models list NAME` shows the options)", models)
     weight_rows = tuple((w["name"], f"{w['size_mb']} MB", w["licence"], here(w["name"]), w["what"]) for w in weights)
     yield Table("Weights: prb models pull NAME", ("name", "size", "license", "here", "description"), weight_rows)
     known_rows = tuple((c["name"] + "…", c["runs"], c["tested"] or MISSING) for c in known)
     yield Table("Checkpoints: classifier?path=NAME", ("name", "runs in", "tested on a tiny"), known_rows)
 
 
-def datasets_table(datasets: Sequence[Result]) -> Table:
-    rows = tuple((d["name"], " ".join(d["options"]) or MISSING, d["what"]) for d in datasets)
-    return Table("Datasets: name?option=value&…", ("name", "options", "description"), rows)
+def names_table(title: str, known: Sequence[Result]) -> Table:
+    return Table(title, ("name", "description"), tuple((one["name"], one["what"]) for one in known))
+
+
+def options_table(about: Result, title: str = "") -> Table:
+    """The options of a model, dataset or LLM with their defaults."""
+    options = [option.partition("=") for option in about["options"] if option != "model" or not title]
+    rows = tuple((key, value or "empty" if equals else "required") for key, equals, value in options)
+    return Table(title or f"{about['name']}?option=value&…", ("option", "default"), rows, (about["about"],))
 
 
 def cache_table(path: Path, size: int, entries: Mapping[str, int]) -> Table:
