@@ -39,7 +39,7 @@ Reason: Distance counts.
 
 def test_a_list_is_read_and_evidence_is_spelled_as_the_narrative_has_it() -> None:
     first, second = read_rubric(Completion(text=GOOD), NARRATIVE) or ()
-    assert first == ("The route is short.", "a “short” route is worth more", "Distance counts.")
+    assert first[:3] == ("The route is short.", "a “short” route is worth more", "Distance counts.")
     assert second.evidence == "My knees don’t like stairs"
 
 
