@@ -75,7 +75,7 @@ class Local:
 
 METHODS = ("score", "prefer", "complete", "grade", "texts", "answers")
 """What works batch by batch in the protocols of this package; `reseeded` makes another object of a seed."""
-ATTRIBUTES = ("fingerprint", "execution", "remote", "validity")
+ATTRIBUTES = ("fingerprint", "execution", "remote", "validity", "at_once")
 """What verbs read of a model without asking it anything."""
 OBJECT_STORE = 256 << 20
 """Bytes for batches and results on their way, in a Ray that we start ourselves; beyond that Ray uses the disk."""

@@ -50,6 +50,7 @@ class LLMGrader:
     def __init__(self, llm: LLM, way: Way = "all", *, sampling: Sampling = GREEDY) -> None:
         self._llm, self._way, self._sampling = llm, way, sampling
         self.remote = llm.remote
+        self.at_once: int | None = getattr(llm, "at_once", None)
         settings = (load(f"grade_{way}"), load("material"), REMINDERS[way], sampling)
         self.fingerprint = f"grade-{way}-{settings_digest(settings)}-{llm.fingerprint}"
 
