@@ -22,7 +22,7 @@ from prb.errors import (
 from prb.grading import Answered, Grades
 from prb.llm import Request
 from prb.models.scripted import ScriptedComparer, ScriptedScorer
-from prb.runs import Finished, read_identity
+from prb.runs import Finished
 from prb.types import Ask, Duel, Failure, Verdict
 from tests.conftest import make_row, make_twins
 from tests.downstream.fakes import Marks, errs, knows, lines, mark, models, policy, says, settings
@@ -412,30 +412,6 @@ def test_given_answers_are_scored_and_graded_like_samples(data: Path, tmp_path: 
         assert taken.summary[key] == sampled.summary[key], key
     assert taken.summary["policy"]["spec"] == "candidates pool.jsonl"
     assert taken.summary["policy"]["fingerprint"]
-
-
-def test_rows_without_candidates_are_left_out_and_that_is_noted(data: Path, tmp_path: Path, write_jsonl: Write) -> None:
-    notes = Notes()
-    done = take(data, tmp_path / "run", given_answers(write_jsonl, ROWS[:4]), progress=notes)
-    assert {line["pair"] for line in lines(done.folder, "samples")} == {row["id"] for row in ROWS[:4]}
-    assert notes.notes == ["left out 2 rows without candidates"]
-    with pytest.raises(BadInput, match="has no row with a rubric and a candidate"):
-        take(data, tmp_path / "none", write_jsonl([{"pair": "nobody", "answer": "once"}], name="none.jsonl"))
-
-
-def test_candidates_may_move_but_not_change(data: Path, tmp_path: Path, write_jsonl: Write) -> None:
-    pool = given_answers(write_jsonl)
-    first = take(data, tmp_path / "run", pool, model=("knows",))
-    assert str(pool) not in repr({k: v for k, v in read_identity(first.folder).items() if k != "execution"})
-    moved = pool.rename(tmp_path / "moved.jsonl")
-    marks = Marks()
-    again = take(data, tmp_path / "run", moved, model=("errs",), grader=marks)
-    assert marks.asked == []
-    assert [row["model"] for row in again.summary["results"]] == ["knows", "errs"]
-    assert again.summary["policy"]["fingerprint"] == first.summary["policy"]["fingerprint"]
-    moved.write_text(moved.read_text("utf-8").replace("soon", "weekly"), "utf-8")
-    with pytest.raises(RunConflict, match="'policy: candidates' was "):
-        take(data, tmp_path / "run", moved)
 
 
 class Length(Marks):

@@ -121,11 +121,6 @@ def test_too_few_models_without_the_constructed_ones_are_said_to_be_too_few(tmp_
     assert without["problem"].startswith("2 models with all scores")
 
 
-def test_one_column_or_several_and_paths_as_well_as_names(tmp_path: Path) -> None:
-    config = CorrelateConfig(table=tmp_path, bench="x", downstream=[tmp_path, "y"], measure="rbo")  # type: ignore[arg-type]
-    assert (config.bench, config.downstream, config.measure) == (("x",), (str(tmp_path), "y"), ("rbo",))
-
-
 def test_results_are_the_same_each_time_and_are_plain_json(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     columns = {name: rng.normal(size=12) for name in ("x", "x2", "y")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -126,34 +125,6 @@ def test_the_command_line_trains_and_evaluates(
     none, profile = orjson.loads(capsysbinary.readouterr().out)["results"]
     assert none["accuracy"]["value"] == 0.5  # twelve persons, two opposite tastes, nothing known of anybody
     assert profile["accuracy"]["value"] > 0.9
-
-
-def test_ctrl_c_keeps_the_checkpoint_and_the_same_command_ends_like_an_undisturbed_one(
-    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("torch", reason="needs the torch extra")
-    from prb.training.learning import Training
-
-    def command(out: Path) -> int:
-        return run(["train", "vpl", "--dataset", data, "--out", str(out), "--quiet", "--epochs", "8"])
-
-    epoch = Training.epoch
-
-    def interrupted(self: Training, number: int, held: Any) -> None:
-        if number == 4:
-            raise KeyboardInterrupt
-        epoch(self, number, held)
-
-    assert command(tmp_path / "whole") == 0
-    monkeypatch.setattr(Training, "epoch", interrupted)
-    assert command(tmp_path / "cut") == 130
-    assert "interrupted" in capsys.readouterr().err
-    assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
-    monkeypatch.setattr(Training, "epoch", epoch)
-    assert command(tmp_path / "cut") == 0
-    whole, cut = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("whole", "cut"))
-    assert whole == cut
-    assert not (tmp_path / "cut" / "checkpoint.safetensors").exists()
 
 
 # `matcher`: LoRA on a tiny LLM brings posts of a pole near the answers for it; the adapter belongs to the head.

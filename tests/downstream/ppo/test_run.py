@@ -146,25 +146,6 @@ def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(
     assert len(curves(tmp_path / "broken")) == 4
 
 
-def test_a_run_killed_before_its_checkpoints_are_gone_is_finished_by_the_next(
-    policy: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = config(policy, data, tmp_path / "run", steps=1)
-    with monkeypatch.context() as patch:
-        patch.setattr("prb.downstream.ppo.loop.shutil.rmtree", killed)
-        with pytest.raises(Killed):
-            ppo(settings, reward=scorer())
-    left = files(tmp_path / "run")
-    ppo(settings, reward=scorer())
-    kept = {name: content for name, content in left.items() if not name.startswith("checkpoints")}
-    assert files(tmp_path / "run") == kept
-    assert len(kept) < len(left)
-
-
-def killed(*_: Any, **__: Any) -> Any:
-    raise Killed
-
-
 def test_a_finished_run_is_only_read(policy: Path, data: Path, tmp_path: Path) -> None:
     settings = config(policy, data, tmp_path / "run", steps=1)
     first = ppo(settings, reward=scorer())
@@ -201,18 +182,6 @@ def test_pieces_of_a_minibatch_add_up_to_its_gradient(policy: Path, data: Path, 
 
 
 # it stops where it should
-
-
-def test_an_answer_without_a_reward_is_dropped_and_counted(policy: Path, data: Path, tmp_path: Path) -> None:
-    count = iter(range(10**9))
-
-    def sometimes(ask: Ask) -> float | Failure:
-        return Failure("busy") if next(count) == 13 else brevity(ask)
-
-    run = ppo(config(policy, data, tmp_path / "run", steps=4, holdout=0), reward=ScriptedScorer(sometimes))
-    assert [row["failed"] for row in curves(run.folder)] == [0, 1, 0, 0]
-    assert run.summary["train"]["failed"] == 1
-    assert run.summary["train"]["samples"] == 32
 
 
 def test_a_dropped_answer_teaches_nothing(policy: Path, data: Path, tmp_path: Path) -> None:

@@ -59,16 +59,6 @@ def test_posts_near_the_answer_count_more() -> None:
     assert method.reward(params, view, answer) > 0.99
 
 
-def test_missing_posts_make_no_difference() -> None:
-    rng = np.random.default_rng(2)
-    method, params = METHODS.make("axes"), {"match": rng.normal(size=(SIZE, SIZE))}
-    posts, answer = rng.normal(size=(1, 3, SIZE)), rng.normal(size=(1, SIZE))
-    few = View(answer, posts, np.ones((1, 3)), np.zeros((1, 0)))
-    filled = np.concatenate([posts, np.zeros((1, 2, SIZE))], axis=1)
-    more = View(answer, filled, np.array([[1, 1, 1, 0, 0.0]]), np.zeros((1, 0)))
-    assert method.reward(params, few, answer) == pytest.approx(method.reward(params, more, answer))
-
-
 def test_twins_of_opposite_posts_want_opposite_answers() -> None:
     method = METHODS.make("axes")
     params = method.teach(synthetic_lessons())

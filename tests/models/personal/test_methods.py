@@ -19,7 +19,8 @@ from prb.models.personal.head import tensors  # noqa: E402
 from prb.models.personal.methods import Step, active_units, bradley_terry, gaussian_kl, warm_up  # noqa: E402  # noqa: E402
 from prb.training.learning import Learned, Learning, first_rows, fitted_codes, learn, margins  # noqa: E402
 
-GRADUAL = [name for name in METHODS if not METHODS.make(name).closed_form]
+MADE = {name: METHODS.make(name) for name in METHODS}
+GRADUAL = [name for name, method in MADE.items() if not (method.closed_form or method.from_votes)]
 BLIND = ["bt", "lore", "pal", "vpl"]
 MARGINS = st.lists(st.floats(-20, 20), min_size=1, max_size=8)
 
