@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from prb.building import calls
 from prb.building.calls import Ledger, StageLLM
 from prb.building.config import BuildConfig
 from prb.errors import BudgetUsedUp, Unreachable
@@ -39,8 +40,9 @@ def test_failures_of_the_endpoint_are_asked_again_and_others_are_not_paid_twice(
     assert (spent.calls, spent.failed, spent.prompt_tokens, spent.completion_tokens, spent.usd) == (2, 1, 3, 4, 0.5)
 
 
-def test_a_request_the_endpoint_will_never_take_does_not_stop_the_others(tmp_path) -> None:
-    caller = logged(tmp_path, ScriptedLLM(Failure("HTTP 400", "content policy")), batch=1)
+def test_a_request_the_endpoint_will_never_take_does_not_stop_the_others(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(calls, "BATCH", 1)
+    caller = logged(tmp_path, ScriptedLLM(Failure("HTTP 400", "content policy")))
     assert len(caller.complete([ask(str(n)) for n in range(20)])) == 20
 
 
@@ -70,7 +72,7 @@ def test_what_was_spent_before_counts_against_the_budget(tmp_path) -> None:
     ],
 )
 def test_an_llm_that_gives_up_stops_the_build_and_books_nothing(tmp_path, failure, error) -> None:
-    caller = logged(tmp_path, ScriptedLLM(["yes", "yes", *[failure] * 9]), batch=20)
+    caller = logged(tmp_path, ScriptedLLM(["yes", "yes", *[failure] * 9]))
     with pytest.raises(error, match=failure.reason):
         caller.complete([ask(str(n)) for n in range(20)])
     again = ScriptedLLM("yes")

@@ -96,14 +96,15 @@ def interrupted(after: int) -> ScriptedLLM:
 
 
 @pytest.mark.parametrize("after", [0, 2, 6, 18, 30])
-def test_an_interrupted_build_goes_on_and_ends_with_the_same_pairs(records, tmp_path, after) -> None:
+def test_an_interrupted_build_goes_on_and_ends_with_the_same_pairs(records, tmp_path, after, monkeypatch) -> None:
+    monkeypatch.setattr("prb.building.calls.BATCH", 2)
     source = records(*map(make_record, range(1, 4)))
     whole = run(source, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(source, tmp_path / "out", interrupted(after), batch=2)
+        run(source, tmp_path / "out", interrupted(after))
     paid = _calls(tmp_path / "out") if (tmp_path / "out").exists() else 0
     rest = Author()
-    result = run(source, tmp_path / "out", rest, batch=2)
+    result = run(source, tmp_path / "out", rest)
     assert (tmp_path / "out" / "pairs.jsonl").read_bytes() == (tmp_path / "whole" / "pairs.jsonl").read_bytes()
     assert result.summary["cost"] == whole.summary["cost"]
     assert paid + len(rest.requests) == _calls(tmp_path / "whole"), "no call was paid twice"
@@ -149,7 +150,8 @@ def test_a_dollar_limit_without_prices_is_refused(records, tmp_path, monkeypatch
     assert not (tmp_path / "out").exists()
 
 
-def test_an_endpoint_that_goes_down_ends_the_build_with_what_was_finished(records, tmp_path) -> None:
+def test_an_endpoint_that_goes_down_ends_the_build_with_what_was_finished(records, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("prb.building.calls.BATCH", 1)
     source = records(*map(make_record, range(1, 13)))
     calls = iter(range(1000))
 
@@ -160,7 +162,7 @@ def test_an_endpoint_that_goes_down_ends_the_build_with_what_was_finished(record
 
     llm = Author(failing)
     with pytest.raises(Unreachable, match=r"connection refused.*run the same command again"):
-        run(source, tmp_path / "out", llm, batch=1)
+        run(source, tmp_path / "out", llm)
     assert run(source, tmp_path / "out").summary["counts"]["rows"] == 12
 
 
@@ -572,7 +574,6 @@ def test_the_estimate_is_exact_in_calls_where_everything_passes_at_once(records,
     ("changes", "says"),
     [
         ({"words": 9}, "words must be at least 10, not 9"),
-        ({"batch": 0}, "batch must be at least 1, not 0"),
         ({"limit": 0}, "limit must be at least 1, not 0"),
         ({"max_usd": -1}, "max_usd must be at least 0"),
         ({"gate": "quality?floor=0.5"}, "floor must be a number from 1 to 5"),

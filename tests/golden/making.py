@@ -44,7 +44,7 @@ def make_records() -> list[Json]:
 
 def build(prb: Shell) -> Json:
     data = prb.write_rows("records.jsonl", make_records())
-    words = ("--input", data, "--llm", "openai/author?usd_in=1&usd_out=10", "--gate", "couple?cosine=0.6", "--batch", 4)
+    words = ("--input", data, "--llm", "openai/author?usd_in=1&usd_out=10", "--gate", "couple?cosine=0.6")
     estimate = prb.ok("build", *words, "--dry-run", "--json", "--out", "none").json
     with endpoint() as server:
         prb.ok("build", *words, "--seed", 2, "--quiet", "--out", "out")

@@ -31,6 +31,8 @@ MAX_TOKENS = 1024
 """Of one reply."""
 REDO_SEED_STEP = 1000
 """How much higher the seed is when a stage is asked again; a reminder raises it by one."""
+BATCH = 64
+"""Requests whose replies are written together; a crash costs at most these."""
 MAX_TRANSIENT = 8
 """Failures of the endpoint without a reply in between that stop the build: continuing would only produce rejects."""
 BYTES_PER_TOKEN = 3
@@ -105,7 +107,7 @@ class StageLLM:
         self.fingerprint, self.remote = self.inner.fingerprint, self.inner.remote
 
     def complete(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        ledger, size = self.ledger, self.ledger.config.batch
+        ledger = self.ledger
         asked = Asked.of(self.stage, self.inner, "complete", given=ledger.given)
         start = asked.key_start()
         calls = [Call(request_key(start, request), request) for request in requests]
@@ -118,7 +120,7 @@ class StageLLM:
             return self._affordable([call.ask for call in owed])
 
         ledger.progress.begin(self.stage, total=len(calls))
-        batches = (calls[n : n + size] for n in range(0, len(calls), size))
+        batches = (calls[n : n + BATCH] for n in range(0, len(calls), BATCH))
         plan = ((batch, batch) for batch in batches)
         for batch in ask_missing(
             plan, ledger.replies, asked, ledger.breaker, afford=afford, max_transient=MAX_TRANSIENT

@@ -136,7 +136,7 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     """Build a personalized benchmark from users' records: a rubric and two good answers each, every pair verified."""
 
     verb: ClassVar[str] = "build"
-    presentation: ClassVar[frozenset[str]] = frozenset({"max_usd", "batch", "until"})
+    presentation: ClassVar[frozenset[str]] = frozenset({"max_usd", "until"})
 
     input: Name
     """Records: a .jsonl or .parquet file, a folder of them, or lampqa:FOLDER with LaMP-QA files as published."""
@@ -165,8 +165,6 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     """Use the good records of a file with errors; the others become rejects."""
     max_usd: NonNegative | None = None
     """Stop before this is exceeded; needs prices (usd_in, usd_out) in the LLM specs."""
-    batch: Rare[Count] = 64
-    """Requests per batch; a crash costs at most one batch."""
     seed: Rare[Seed] = 0
     """Fixes the sampling of answers."""
     until: Rare[Stage | None] = None
