@@ -155,6 +155,103 @@ MUCH = 0.6
 AUDIT = "audit.json"
 
 
+# --- audit.json ---
+class ModelAccuracy(msgspec.Struct, kw_only=True):
+    model: str
+    accuracy: Estimate
+
+
+class BlindLearner(msgspec.Struct, kw_only=True):
+    """A learner that never sees the user."""
+
+    answer: Estimate
+    question_and_answer: Estimate
+    groups: int
+    grouped_by: str
+    features: str
+
+
+class LengthBalance(msgspec.Struct, kw_only=True):
+    chosen_longer: Estimate
+    median_ratio: float
+    within_a_tenth: float
+
+
+class GiveawayWord(msgspec.Struct, kw_only=True):
+    word: str
+    chosen: int
+    rejected: int
+    p: float
+
+
+class Giveaways(msgspec.Struct, kw_only=True):
+    looked_at: int
+    more_than_chance: int
+    words: list[GiveawayWord]
+
+
+class Repeats(msgspec.Struct, kw_only=True):
+    answers: int
+    under_several_questions: int
+    of_these_always_on_one_side: int
+    rows_with_such_an_answer: int
+    rows_twice: int
+    rows_with_a_question_of_several_users: int | None = None
+
+
+class DonorTopics(msgspec.Struct, kw_only=True):
+    difference: Estimate
+    """Cosine of question and posts, the user's own minus a donor's."""
+
+
+class Topics(msgspec.Struct, kw_only=True):
+    matched: DonorTopics
+    any: DonorTopics
+
+
+class OtherSplits(msgspec.Struct, kw_only=True):
+    questions: int
+    questions_elsewhere_too: int
+    questions_nearly_elsewhere: int
+    answers_elsewhere_too: int
+    people_elsewhere_too: int
+
+
+class AuditedDataset(msgspec.Struct, kw_only=True):
+    name: str
+    split: str | None
+    rows: int
+    clusters: int
+    mirror_rows: int
+
+
+class AuditSummary(msgspec.Struct, kw_only=True):
+    """What tables and figures read of `audit.json`."""
+
+    dataset: AuditedDataset
+    floors: list[ModelAccuracy]
+    blind: BlindLearner | None
+    ceiling: ModelAccuracy | None
+    length: LengthBalance
+    giveaways: Giveaways
+    repeats: Repeats
+    leaks: dict[str, int]
+    splits: OtherSplits | None
+    verdict: str
+    topics: Topics | None = None
+
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """Accuracies from knowing nothing to knowing the rubric."""
+        found = {f"floor: {floor.model}": floor.accuracy for floor in self.floors}
+        if self.blind:
+            found["user-blind learner: answer alone"] = self.blind.answer
+            found["user-blind learner: question and answer"] = self.blind.question_and_answer
+        if self.ceiling:
+            found[f"reading the rubric: {self.ceiling.model}"] = self.ceiling.accuracy
+        return found
+
+
 @config
 class AuditConfig(OutputConfig, FailureConfig, MaskingConfig, DataConfig):
     """How much of a benchmark needs the user: for any set of chosen/rejected pairs."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from prb.errors import BadInput, unknown
+from prb.evaluation.audit import AuditSummary
 from prb.reporting.format import (
     MISSING,
     Table,
@@ -568,60 +569,49 @@ class Audit(Run):
         return list(audit_tables(self.summary))
 
 
-def audit_estimates(result: Result) -> Iterator[tuple[str, Result]]:
-    """Accuracies from knowing nothing to knowing the rubric."""
-    for floor in result["floors"]:
-        yield f"floor: {floor['model']}", floor["accuracy"]
-    if result["blind"]:
-        yield "user-blind learner: answer alone", result["blind"]["answer"]
-        yield "user-blind learner: question and answer", result["blind"]["question_and_answer"]
-    if result["ceiling"]:
-        yield f"reading the rubric: {result['ceiling']['model']}", result["ceiling"]["accuracy"]
-
-
-def audit_tables(result: Result) -> Iterator[Table]:
-    data, blind, giveaways = result["dataset"], result["blind"], result["giveaways"]
-    size = f"{data['rows']} pairs, {data['clusters']} clusters, {data['mirror_rows']} mirror rows"
-    rows = tuple((name, interval(estimate), str(estimate["failed"])) for name, estimate in audit_estimates(result))
+def audit_tables(content: Result) -> Iterator[Table]:
+    result = msgspec.convert(content, AuditSummary)
+    data, blind, giveaways = result.dataset, result.blind, result.giveaways
+    title = f"{dataset_name(content['dataset'])}: {data.rows} pairs, {data.clusters} clusters"
+    rows = tuple((name, interval(estimate), str(estimate.failed)) for name, estimate in result.estimates.items())
     notes = ["Accuracy in % with a 95 % interval by cluster; a tie counts half, failures are left out."]
     if blind:
         notes.append(
-            f"Learner: linear Bradley-Terry on {blind['features']}, out of fold; {blind['groups']} groups kept whole "
-            f"(by {blind['grouped_by']}, near-duplicate questions together)."
+            f"Learner: linear Bradley-Terry on {blind.features}, out of fold; {blind.groups} groups kept whole "
+            f"(by {blind.grouped_by}, near-duplicate questions together)."
         )
-    yield Table(f"{dataset_name(data)}: {size}", ("scorer", "accuracy", "failed"), rows, tuple(notes))
+    yield Table(f"{title}, {data.mirror_rows} mirror rows", ("scorer", "accuracy", "failed"), rows, tuple(notes))
     yield Table("What to look at", ("finding", "result"), tuple(_findings(result)))
-    if giveaways["words"]:
-        words = tuple((w["word"], str(w["chosen"]), str(w["rejected"]), p_value(w["p"])) for w in giveaways["words"])
-        title = f"Giveaway words: {giveaways['more_than_chance']} of {giveaways['looked_at']} tested"
+    if giveaways.words:
+        words = tuple((w.word, str(w.chosen), str(w.rejected), p_value(w.p)) for w in giveaways.words)
+        title = f"Giveaway words: {giveaways.more_than_chance} of {giveaways.looked_at} tested"
         note = "Pairs in which only one answer has the word; sign test by cluster, Holm over all words tested."
         yield Table(title, ("word", "only chosen", "only rejected", "p"), words, (note,))
 
 
-def _findings(result: Result) -> Iterator[tuple[str, str]]:
-    length, repeats, leaks, splits = result["length"], result["repeats"], result["leaks"], result["splits"]
-    ratio = number(length["median_ratio"], 2)
-    yield "chosen is the longer answer", f"{interval(length['chosen_longer'])} %; median ratio {ratio}"
-    yield "answers within 10 % of each other's length", f"{percent(length['within_a_tenth'], 0)} %"
-    several = f"{repeats['under_several_questions']} of {repeats['answers']}"
-    one_sided = f"{repeats['of_these_always_on_one_side']} always on one side"
-    yield "answers under several questions", f"{several}, {one_sided}; in {repeats['rows_with_such_an_answer']} rows"
-    if "rows_with_a_question_of_several_users" in repeats:
-        yield "rows whose question several users ask", str(repeats["rows_with_a_question_of_several_users"])
-    yield "duplicate rows", str(repeats["rows_twice"])
-    if result.get("topics"):
-        for kind, label in (("matched", "a matched donor's"), ("any", "any donor's")):
-            closer = interval(result["topics"][kind]["difference"], scale=1, digits=3, sign=True)
+def _findings(result: AuditSummary) -> Iterator[tuple[str, str]]:
+    length, repeats, leaks, splits = result.length, result.repeats, dict(result.leaks), result.splits
+    ratio = number(length.median_ratio, 2)
+    yield "chosen is the longer answer", f"{interval(length.chosen_longer)} %; median ratio {ratio}"
+    yield "answers within 10 % of each other's length", f"{percent(length.within_a_tenth, 0)} %"
+    several = f"{repeats.under_several_questions} of {repeats.answers}"
+    one_sided = f"{repeats.of_these_always_on_one_side} always on one side"
+    yield "answers under several questions", f"{several}, {one_sided}; in {repeats.rows_with_such_an_answer} rows"
+    if repeats.rows_with_a_question_of_several_users is not None:
+        yield "rows whose question several users ask", str(repeats.rows_with_a_question_of_several_users)
+    yield "duplicate rows", str(repeats.rows_twice)
+    if topics := result.topics:
+        for donor, label in ((topics.matched, "a matched donor's"), (topics.any, "any donor's")):
+            closer = interval(donor.difference, scale=1, digits=3, sign=True)
             yield f"cosine of question and own posts, minus {label}", closer
-    places = ", ".join(f"{place} {leaks[place]}" for place in ("question", "posts", "chosen", "rejected"))
-    yield f"rows that leak {leaks['words']} consecutive hidden words to the model", places
+    words = leaks.pop("words")
+    places = ", ".join(f"{place} {n}" for place, n in leaks.items())
+    yield f"rows that leak {words} consecutive hidden words to the model", places
     if splits:
-        repeated = f"{splits['questions_elsewhere_too']} the same, {splits['questions_nearly_elsewhere']} nearly"
-        yield "questions also in other splits", f"{repeated}, of {splits['questions']}"
-        yield (
-            "answers and users also in other splits",
-            f"{splits['answers_elsewhere_too']}, {splits['people_elsewhere_too']}",
-        )
+        repeated = f"{splits.questions_elsewhere_too} the same, {splits.questions_nearly_elsewhere} nearly"
+        yield "questions also in other splits", f"{repeated}, of {splits.questions}"
+        also = f"{splits.answers_elsewhere_too}, {splits.people_elsewhere_too}"
+        yield "answers and users also in other splits", also
 
 
 # --- the glossary ---

@@ -18,9 +18,12 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal
 
+from msgspec import convert
+
 from prb.errors import MissingExtra
+from prb.evaluation.audit import AuditSummary
 from prb.progress import SILENT, Progress
-from prb.reporting.evaluation_results import audit_estimates, verdict
+from prb.reporting.evaluation_results import verdict
 from prb.reporting.format import Number, percent, shortened, stars
 from prb.reporting.results import Result
 from prb.runs import write_bytes
@@ -308,21 +311,21 @@ def write_audit(result: Result, folder: Path, progress: Progress = SILENT) -> No
     write_or_note(partial(audit, result), folder / "audit.svg", progress)
 
 
-def audit(result: Result, *paths: Path) -> None:
+def audit(content: Result, *paths: Path) -> None:
     """Accuracies with their intervals, from the floors to the ceiling."""
-    rows = [(name, e) for name, e in audit_estimates(result) if e["value"] is not None]
-    with drawing(*paths, width=7.5, height=1.4 + 0.35 * len(rows), alt=result["verdict"]) as figure:
+    result = convert(content, AuditSummary)
+    rows = [(name, e, 100 * e.value) for name, e in result.estimates.items() if e.value is not None]
+    with drawing(*paths, width=7.5, height=1.4 + 0.35 * len(rows), alt=result.verdict) as figure:
         axes = figure.add_subplot()
         axes.axvline(50, color=SOFT, lw=0.8, ls=":")
-        for place, (name, estimate) in enumerate(rows):
-            value = 100 * estimate["value"]
+        for place, (name, estimate, value) in enumerate(rows):
             color = CONDITIONS["shuffled" if "blind" in name else "profile" if "rubric" in name else "none"].color
             axes.errorbar([value], [-place], xerr=whiskers([estimate]), fmt="o", ms=5, color=color, capsize=2)
             above = {"xytext": (0, 6), "textcoords": "offset points", "fontsize": 7, "ha": "center"}
-            axes.annotate(percent(estimate["value"]), (value, -place), **above)
-        axes.set_yticks([-n for n in range(len(rows))], [name for name, _ in rows])
+            axes.annotate(percent(estimate.value), (value, -place), **above)
+        axes.set_yticks([-n for n in range(len(rows))], [name for name, *_ in rows])
         axes.set_ylim(-len(rows) + 0.4, 0.7)
-        lowest = [e["value"] if e["low"] is None else e["low"] for _, e in rows]
-        axes.set_xlim(min([35, *(100 * low - 3 for low in lowest)]), 102)
+        lowest = [value if e.low is None else 100 * e.low for _, e, value in rows]
+        axes.set_xlim(min([35, *(low - 3 for low in lowest)]), 102)
         axes.set_xlabel("accuracy in %, 95 % interval; dotted: chance")
-        axes.set_title(result["dataset"]["name"])
+        axes.set_title(result.dataset.name)

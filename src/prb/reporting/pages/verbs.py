@@ -12,8 +12,9 @@ from prb.batches import chunks
 from prb.downstream.bon import BonSummary
 from prb.downstream.correlate import CorrelationSummary
 from prb.downstream.ppo import PpoSummary
+from prb.evaluation.audit import AuditSummary
 from prb.reporting.downstream import PPO_PANELS, correlation_tables, families, set_sentences
-from prb.reporting.evaluation_results import audit_estimates, audit_tables
+from prb.reporting.evaluation_results import audit_tables
 from prb.reporting.gather import DataFile, Inputs, prepared, tables_of
 from prb.reporting.results import dataset_label
 
@@ -90,7 +91,7 @@ def audit_data(inputs: Inputs) -> list[DataFile] | None:
 
 
 def _audit(result: Result) -> Result:
-    rows = [{"name": name, **estimate} for name, estimate in audit_estimates(result)]
+    rows = [{"name": name, **e.as_dict()} for name, e in convert(result, AuditSummary).estimates.items()]
     tables = [table._asdict() for table in audit_tables(result)]
     return {"verdict": result["verdict"], "dataset": dataset_label(result), "rows": rows, "tables": tables}
 

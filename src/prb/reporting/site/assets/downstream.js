@@ -179,7 +179,7 @@
       h("div", { class: "cards" }, result.said.map((s) => h("div", { class: "card" }, h("h3", {}, `${s.set}: ${s.n}`), h("ul", {}, s.sentences.map((line) => h("li", {}, line)))))),
       result.left_out.length ? h("p", { class: "note" }, `Left out for missing scores: ${result.left_out.join(", ")}.`) : null,
       h("div", { class: "cards" }, result.downstream.flatMap((y) => result.bench.map((x) => scatter(result, x, y, several)))),
-      families(result).length > 1 ? charts.legend(families(result).map((name, n) => ({ name, kind: charts.series(n) }))) : null,
+      families(result).length > 1 ? charts.legend(families(result).map((name, n) => ({ name, kind: name === "others" ? "none" : charts.series(n) }))) : null,
       result.tables.map((t, n) => h("div", { class: "card" }, textTable(t, { open: n === 0 }))));
   }
 
@@ -193,15 +193,15 @@
     });
     const claims = result.sets.filter((s) => s.correlations.length).map((s) => {
       const c = s.correlations.find((cell) => cell.bench === x.name && cell.downstream === y.name);
-      return `${s.set}, n = ${s.n}: ${prb.words(c.measure)} ${prb.number(c.value, 2)}, p ${prb.pValue(c.p)}`;
+      return `${s.set}, n = ${s.n}: ${prb.words(c.measure)} ${minus(c.value.toFixed(2))}, p ${prb.pValue(c.p)}`;
     });
     const svg = charts.plot({
-      series: families(result).map((name, n) => ({ name, kind: charts.series(n), join: false, points: points.filter((p) => p.family === name) })),
+      series: families(result).map((name, n) => ({ name, kind: name === "others" ? "none" : charts.series(n), join: false, points: points.filter((p) => p.family === name) })),
       x: { label: x.name }, y: { label: y.name }, width: room(560), height: Math.min(380, 180 + room(560) / 3), title: `${x.name} against ${y.name}`, alt: `${x.name} against ${y.name} of ${result.models.length} models. ${claims.join("; ")}.`,
     });
     requestAnimationFrame(() => results.untangle(svg));
     const first = result.sets[0]?.correlations.find((cell) => cell.bench === x.name && cell.downstream === y.name);
-    return h("figure", { class: "card panel" }, h("figcaption", {}, first ? h("div", { class: "rho" }, `${first.measure === "spearman" ? "ρ" : prb.words(first.measure)} ${prb.number(first.value, 2)}`) : null, claims.map((c) => h("div", { class: "soft" }, c))), svg);
+    return h("figure", { class: "card panel" }, h("figcaption", {}, first ? h("div", { class: "rho" }, `${first.measure === "spearman" ? "ρ" : prb.words(first.measure)} ${minus(first.value.toFixed(2))}`) : null, claims.map((c) => h("div", { class: "soft" }, c))), svg);
   }
 
   prb.run(async (site, state) => {
