@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from prb.config import Place, Positional, Settings, config
 from prb.errors import BadInput
@@ -35,6 +36,36 @@ class CompareConfig(Settings):
     """Which model of the first run."""
     model_b: str | None = None
     """Which model of the second run."""
+
+
+class TwoModels(Struct, kw_only=True):
+    """Two models under one condition, paired by row."""
+
+    condition: str
+    model_a: str
+    model_b: str
+    accuracy_a: float | None
+    accuracy_b: float | None
+    value: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    p_holm: float | None
+    n: int
+    dropped: int
+    test: str
+    smallest_detectable: float | None
+    changed_sides: float | None
+    only_in_one: int
+
+
+class ComparisonSummary(Struct, kw_only=True):
+    """What `compare` returns."""
+
+    a: str
+    b: str
+    same_data: bool
+    comparisons: list[TwoModels]
 
 
 def compare(config: CompareConfig) -> dict[str, Any]:

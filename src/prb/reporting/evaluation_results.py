@@ -19,6 +19,7 @@ import msgspec
 
 from prb.errors import BadInput, unknown
 from prb.evaluation.audit import AuditSummary
+from prb.evaluation.compare import ComparisonSummary
 from prb.reporting.format import (
     MISSING,
     Table,
@@ -528,37 +529,24 @@ class Comparison(Run):
         return data_frame(self.summary["comparisons"])
 
 
-def comparison(result: Result) -> Table:
+def comparison(content: Result) -> Table:
+    result = msgspec.convert(content, ComparisonSummary)
     columns = ("condition", "A", "B", "acc. A", "acc. B", "A − B", "95 %", "p", "p (Holm)", "changed", "n", "dropped")
-    rows = tuple(
-        (
-            row["condition"],
-            row["model_a"],
-            row["model_b"],
-            percent(row["accuracy_a"]),
-            percent(row["accuracy_b"]),
-            points(row),
-            bounds(row, sign=True),
-            p_value(row["p"]),
-            p_value(row["p_holm"]),
-            percent(row["changed_sides"]),
-            str(row["n"]),
-            str(row["dropped"]),
-        )
-        for row in result["comparisons"]
-    )
-    tests = sorted({row["test"] for row in result["comparisons"]})
+    rows = []
+    for row in result.comparisons:
+        accuracies = (percent(row.accuracy_a), percent(row.accuracy_b))
+        test = (points(row), bounds(row, sign=True), p_value(row.p), p_value(row.p_holm), percent(row.changed_sides))
+        rows.append((row.condition, row.model_a, row.model_b, *accuracies, *test, str(row.n), str(row.dropped)))
+    tests = sorted({row.test for row in result.comparisons})
     how = f"the 95 % interval inverts the sign-flip test over clusters, p by {', '.join(tests)}"
     notes = [f"Paired on rows both answered; {how}."]
-    smallest = [row["smallest_detectable"] for row in result["comparisons"] if row["smallest_detectable"]]
-    if smallest:
-        notes.append(f"Smallest detectable difference (80 % power): about {percent(max(smallest))} points.")
-    if result["same_data"] is False:
+    if smallest := max((row.smallest_detectable or 0 for row in result.comparisons), default=0):
+        notes.append(f"Smallest detectable difference (80 % power): about {percent(smallest)} points.")
+    if not result.same_data:
         notes.append("The two runs did not use the same data file; only rows with the same id are compared.")
-    only = max(row["only_in_one"] for row in result["comparisons"])
-    if only:
+    if only := max(row.only_in_one for row in result.comparisons):
         notes.append(f"Up to {only} rows are in one run only and were left out.")
-    return Table(f"A = {result['a']}, B = {result['b']}", columns, rows, tuple(notes))
+    return Table(f"A = {result.a}, B = {result.b}", columns, tuple(rows), tuple(notes))
 
 
 # --- audit ---
