@@ -57,7 +57,7 @@ def main() -> None:
         prb.evaluate(out=run, quiet=True)
         prb.audit("mirror", out=audit, quiet=True)
         models = ("embedding", "lexical", "aspect-match", "random")
-        prb.best_of_n(candidates="mirror", grader="recorded", model=models, n=8, out=bon, quiet=True)
+        prb.best_of_n(prb.BonConfig(candidates="mirror", grader="recorded", model=models, n=8, out=bon, quiet=True))
         table, sides = DOCS / "correlation.csv", {"bench": ("mirror", "general"), "downstream": ("best_of_8",)}
         prb.correlate(table=table, **sides, measure=("spearman",), out=study, quiet=True)
         (group,) = gather([run]).groups
