@@ -81,7 +81,7 @@ def reward_head(folder: Path) -> str:
 
 
 def compare(args: Args, model: str, bodies: list[list[Body]]) -> None:
-    naive = measure(model, bodies, "--batch", "1", "--window-ms", "0")
+    naive = measure(model, bodies, "--batch", "1")
     lines = ["| server | requests | time | answers/s | throughput | CPU an answer | p50 | p99 |"]
     lines += [
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
