@@ -18,70 +18,65 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import prb
 from prb.errors import EXTRAS
 from tests.conftest import make_row
 from tests.llm import server, tiny
 
 BLOCKED = """
-import sys
-for name in sys.argv[1].split(","):
-    sys.modules[name] = None  # importing it fails, as if it were not installed
+import json, os, sys
+import prb.api, prb.cli.parse, prb.data.load, prb.evaluation.run
 from prb.cli import run
-sys.exit(run(sys.argv[2:]))
+for modules, words, folder in json.load(sys.stdin):  # each in a child that has imported no optional dependency
+    if not os.fork():
+        for name in modules.split(","):
+            assert name not in sys.modules
+            sys.modules[name] = None  # importing it fails, as if it were not installed
+        os.chdir(folder)
+        os.dup2(os.open("stderr", os.O_CREAT | os.O_WRONLY), 2)
+        code = run(words)
+        sys.stderr.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 URL = "base_url=http://localhost:1/v1"
 
 
-@pytest.mark.parametrize(
-    ("words", "modules", "extra"),
-    [
-        (("evaluate", "--model", "likelihood?lm=WEIGHTS"), "torch,transformers", "torch"),
-        pytest.param(
-            ("evaluate", "--model", "classifier?path=WEIGHTS"), "torch,transformers", "torch", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            ("evaluate", "--model", "classifier?path=WEIGHTS", "--protocol", "paper"),
-            "torch,transformers",
-            "torch",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ("evaluate", "--model", "embedding?encoder=(minilm?path=WEIGHTS)"),
-            "torch,transformers",
-            "torch",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ("evaluate", "--model", "judge?llm=transformers/WEIGHTS"),
-            "torch,transformers",
-            "torch",
-            marks=pytest.mark.slow,
-        ),
-        (("evaluate", "--model", "judge?llm=llamacpp/WEIGHTS/x.gguf"), "xllamacpp", "llamacpp"),
-        (("evaluate", "--model", f"judge?llm=(openai/m?{URL})"), "httpx2", "api"),
-        (("evaluate", "--dataset", "hub:a/b"), "datasets,huggingface_hub", "hub"),
-        pytest.param(("train", "vpl"), "torch,transformers", "torch", marks=pytest.mark.slow),
-        (("train", "reward-model", "--base", "WEIGHTS"), "trl", "train"),
-        pytest.param(("train", "dpo", "--base", "WEIGHTS"), "peft", "train", marks=pytest.mark.slow),
-        (("ppo", "--policy", "transformers/x", "--model", "length"), "torch,transformers,trl", "torch"),
-        (("ppo", "--policy", "transformers/x", "--model", "length", "--engine", "verl"), "torch", "torch"),
-        (("evaluate", "--model", "classifier?url=http://localhost:1"), "httpx2", "api"),
-        (("serve", "--model", "length"), "fastapi,uvicorn", "serve"),
-        (("study", "demo"), "sqlalchemy,fastapi", "study"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else " ".join(value)[:40],
+TORCH = "torch,transformers"
+MISSING = (
+    ("evaluate --model likelihood?lm=WEIGHTS", TORCH, "torch"),
+    ("evaluate --model classifier?path=WEIGHTS", TORCH, "torch"),
+    ("evaluate --model classifier?path=WEIGHTS --protocol paper", TORCH, "torch"),
+    ("evaluate --model judge?llm=transformers/WEIGHTS", TORCH, "torch"),
+    ("evaluate --model judge?llm=llamacpp/WEIGHTS/x.gguf", "xllamacpp", "llamacpp"),
+    (f"evaluate --model judge?llm=openai/m?{URL}", "httpx2", "api"),
+    ("evaluate --dataset hub:a/b", "datasets,huggingface_hub", "hub"),
+    ("train vpl", TORCH, "torch"),
+    ("train reward-model --base WEIGHTS", "trl", "train"),
+    ("ppo --policy transformers/x --model length", f"{TORCH},trl", "torch"),
+    ("ppo --policy transformers/x --model length --engine verl", "torch", "torch"),
+    ("evaluate --model classifier?url=http://localhost:1", "httpx2", "api"),
+    ("serve --model length", "fastapi,uvicorn", "serve"),
+    ("study demo", "sqlalchemy,fastapi", "study"),
 )
-def test_a_missing_extra_is_named_in_one_line(words: tuple[str, ...], modules: str, extra: str, tmp_path: Path) -> None:
-    (tmp_path / "weights").mkdir()
-    for name in ("config.json", "x.gguf"):
-        (tmp_path / "weights" / name).write_text("{}")
-    given = [word.replace("WEIGHTS", str(tmp_path / "weights")) for word in words]
-    command = [sys.executable, "-c", BLOCKED, modules, *given]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert f"pip install 'personalized-rewardbench[{extra}]'" in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 2
-    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+
+
+def test_a_missing_extra_is_named_in_one_line(tmp_path: Path) -> None:
+    cases = []
+    for n, (words, modules, _) in enumerate(MISSING):
+        weights = tmp_path / str(n) / "weights"
+        weights.mkdir(parents=True)
+        for name in ("config.json", "x.gguf"):
+            (weights / name).write_text("{}")
+        cases.append((modules, words.replace("WEIGHTS", str(weights)).split(), str(weights.parent)))
+    command = [sys.executable, "-c", BLOCKED]
+    done = subprocess.run(command, input=orjson.dumps(cases), capture_output=True, check=False)
+    assert done.stdout.decode().split() == ["2"] * len(MISSING), done.stderr.decode()
+    for n, (words, _, extra) in enumerate(MISSING):
+        said = (tmp_path / str(n) / "stderr").read_text("utf-8")
+        assert f"pip install 'personalized-rewardbench[{extra}]'" in said, (words, said)
+        assert "Traceback" not in said, (words, said)
+        assert not list((tmp_path / str(n)).glob("runs/*")), words
 
 
 REVISION = "b" * 40
@@ -98,8 +93,8 @@ def write_rows(folder: Path) -> None:
     (repo / "refs" / "main").write_text(REVISION)
 
 
-def fresh(words: Sequence[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *(words if words[0] == "-c" else ("-m", "prb", *words))]
+def fresh(words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *(("-c", words) if words.startswith("import ") else ("-m", "prb", *words.split()))]
     given = {
         **os.environ,
         "HF_HOME": str(folder / "hf"),
@@ -110,53 +105,42 @@ def fresh(words: Sequence[str], folder: Path, **environment: str) -> subprocess.
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=given)
 
 
-BON = (
-    "bon",
-    "--dataset",
-    "rows.jsonl",
-    "--n",
-    "2",
-    "--max-tokens",
-    "4",
-    "--model",
-    "length",
-    "--limit",
-    "2",
-    "--out",
-    "bon",
-    "--policy",
-)
+BON = "bon --dataset rows.jsonl --n 2 --max-tokens 4 --model length --limit 2 --out bon --policy"
 
 
 @pytest.mark.parametrize(
     ("module", "words", "output"),
     [
-        ("datasets", ("evaluate", "--dataset", "hub:owner/name", "--model", "length"), "3 pairs"),
-        ("datasets", ("evaluate", "--dataset", "hub:owner/missing"), "is not in the local cache"),
-        ("torch", (*BON, "transformers/tiny", "--model", "likelihood?lm=tiny"), "likelihood?lm=tiny"),
-        ("xllamacpp", (*BON, "llamacpp/tiny.gguf"), "llamacpp/tiny.gguf"),
-        ("httpx2", (*BON, "openai/m?base_url=http://127.0.0.1:PORT/v1"), "openai/m"),
-        ("httpx2", ("evaluate", "--model", "classifier?url=http://127.0.0.1:1"), "cannot be reached"),
-        ("trl", ("train", "reward-model", "--base", "tiny", "--limit", "4", "--validation", "0"), "train-reward-model"),
-        ("matplotlib", ("report", "run", "--figures"), "index.html"),
-        ("pandas", ("-c", "import prb; print(prb.open_run('run').frame())"), "length"),
+        ("datasets", "evaluate --dataset hub:owner/name --model length", "3 pairs"),
+        ("datasets", "evaluate --dataset hub:owner/missing", "is not in the local cache"),
+        ("torch", f"{BON} transformers/tiny --model likelihood?lm=tiny", "likelihood?lm=tiny"),
+        ("xllamacpp", f"{BON} llamacpp/tiny.gguf", "llamacpp/tiny.gguf"),
+        ("httpx2", f"{BON} openai/m?base_url=http://127.0.0.1:PORT/v1", "openai/m"),
+        ("httpx2", "evaluate --model classifier?url=http://127.0.0.1:1", "cannot be reached"),
+        pytest.param(
+            "trl",
+            "train reward-model --base tiny --limit 4 --validation 0",
+            "train-reward-model",
+            marks=pytest.mark.slow,  # importing it takes ten seconds; `make test-oldest` and `make test-slow` do
+        ),
+        ("matplotlib", "report run --figures", "index.html"),
+        ("pandas", "import prb; print(prb.open_run('run').frame())", "length"),
     ],
-    ids=lambda value: value if isinstance(value, str) else " ".join(value)[:40],
+    ids=lambda value: value[:60],
 )
 def test_each_optional_dependency_works_in_a_process_of_its_own(
-    module: str, words: tuple[str, ...], output: str, tmp_path: Path
+    module: str, words: str, output: str, tmp_path: Path
 ) -> None:
     pytest.importorskip(module)
     write_rows(tmp_path)
-    text = " ".join(words)
-    if "tiny.gguf" in text:
+    if "tiny.gguf" in words:
         tiny.gguf(tmp_path / "tiny.gguf")
-    elif "tiny" in text:
+    elif "tiny" in words:
         tiny.llama(tmp_path / "tiny", positions=4096)
     elif module in ("matplotlib", "pandas"):
-        assert fresh(("evaluate", "--model", "length", "--limit", "2", "--out", "run"), tmp_path).returncode == 0
+        prb.evaluate(model="length", dataset=str(tmp_path / "rows.jsonl"), limit=2, out=tmp_path / "run")
     with server.serve(lambda _: server.says("Tea.")) as endpoint:
-        done = fresh([word.replace("PORT", str(endpoint.port)) for word in words], tmp_path, OPENAI_API_KEY="none")
+        done = fresh(words.replace("PORT", str(endpoint.port)), tmp_path, OPENAI_API_KEY="none")
     assert output in done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     assert "Warning" not in done.stderr, done.stderr
