@@ -131,6 +131,25 @@ def test_other_failures_leave_the_limit_alone() -> None:
     run(work())
 
 
+def test_the_limit_grows_slower_after_frequent_overload() -> None:
+    async def growth(overloads: int) -> int:
+        limiter = Limiter(1000, start=256)
+        before = limiter.limit
+        for ticket in await enter(limiter, overloads):
+            limiter.leave(ticket, overloaded=True)
+        cut = limiter.limit
+        for ticket in await enter(limiter, 64):
+            limiter.leave(ticket, ok=True)
+        assert cut == (before // 2 if overloads else before)
+        return limiter.limit - cut
+
+    async def work() -> None:
+        none, one, many = [await growth(n) for n in (0, 1, 40)]
+        assert none >= one > many > 0
+
+    run(work())
+
+
 def test_those_who_wait_longest_enter_first_and_never_too_many() -> None:
     async def work() -> None:
         limiter, order = Limiter(2), []

@@ -179,15 +179,23 @@ class Limiter:
     """How many requests may be in flight: one more after each success, half as many on overload, from 1 to `most`.
 
     It is halved at most once per round: requests sent before the halving, and the first ones after it, say nothing
-    about the new limit.
+    about the new limit. Where overload keeps coming back, growth is slower, so that a busy server is not hammered.
     """
 
     def __init__(self, most: int, start: int = 16) -> None:
-        self.limit, self.active = min(start, most), 0
-        self._most, self._sent = most, 0
+        self.active = 0
+        self._most = most
+        self._limit = float(min(start, most))
+        self._overloads = 0.0
+        """Share of overload among the last 64 or so requests."""
+        self._sent = 0
         self._cut = 0
         """The last request that says nothing about the limit since it was halved: one round after the halving."""
         self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def limit(self) -> int:
+        return int(self._limit)
 
     async def enter(self) -> int:
         """Wait for a slot, first come first served; the ticket is for `leave`."""
@@ -204,11 +212,13 @@ class Limiter:
         return self._sent
 
     def leave(self, ticket: int, *, ok: bool = False, overloaded: bool = False) -> None:
+        if ok or overloaded:
+            self._overloads += (overloaded - self._overloads) / 64
         if overloaded and ticket > self._cut:
-            self.limit = max(1, self.limit // 2)
+            self._limit = max(1.0, self._limit / 2)
             self._cut = self._sent + self.limit
         elif ok:
-            self.limit = min(self._most, self.limit + 1)
+            self._limit = min(self._most, self._limit + max(0.1, 1 - 4 * self._overloads))
         self._free()
 
     def _free(self) -> None:
