@@ -37,7 +37,7 @@ END = """most => {
   const all = (names) => [...document.querySelectorAll(names)].map(e => e.getBoundingClientRect());
   const boxes = (names) => all(names).filter(b => b.height);
   const ends = boxes('main, main .card, main .two, main tr, main .post, main .bar, main p').map(b => b.bottom);
-  for (const parts of ['main .card, main .two', 'main tr, main .post, main .bar, main p, main svg, main li']) {
+  for (const parts of ['main .card, main .two', 'main tr, main .post, main .bar, main p, main svg, main li, main h2']) {
     const inside = boxes(parts), whole = (y) => !inside.some(b => b.top < y - 1 && b.bottom > y + 1);
     const found = Math.max(...ends.filter(y => y <= most && y > most / 2 && whole(y)));
     if (Number.isFinite(found)) return Math.ceil(found);
@@ -79,7 +79,8 @@ def shoot(browser: Any, site: Path, views: dict[str, str], width: int, suffix: s
         page.goto("about:blank")  # another hash alone would keep the page
         page.goto(f"{site.resolve().as_uri()}/{view}")
         page.wait_for_selector("body[data-ready]")
-        clip = {"x": 0, "y": 0, "width": width, "height": page.evaluate(END, MOST) + 16}
+        page.evaluate("document.querySelector('footer').hidden = true")
+        clip = {"x": 0, "y": 0, "width": width, "height": page.evaluate(END, MOST) + 6}
         page.screenshot(path=DOCS / "report" / f"{name}{suffix}.png", clip=clip, full_page=True)
     context.close()
 
