@@ -114,7 +114,8 @@ BON = "bon --dataset rows.jsonl --n 2 --max-tokens 4 --model length --limit 2 --
         ("datasets", "evaluate --dataset hub:owner/name --model length", "3 pairs"),
         ("datasets", "evaluate --dataset hub:owner/missing", "is not in the local cache"),
         ("torch", f"{BON} transformers/tiny --model likelihood?lm=tiny", "likelihood?lm=tiny"),
-        ("xllamacpp", f"{BON} llamacpp/tiny.gguf", "llamacpp/tiny.gguf"),
+        # at 0, since versions before 2026.10 refuse a reply that has part of a character
+        ("xllamacpp", f"{BON} llamacpp/tiny.gguf --temperature 0", "llamacpp/tiny.gguf"),
         ("httpx2", f"{BON} openai/m?base_url=http://127.0.0.1:PORT/v1", "openai/m"),
         ("httpx2", "evaluate --model classifier?url=http://127.0.0.1:1", "cannot be reached"),
         pytest.param(
