@@ -2,7 +2,7 @@
 
 python benchmarks/embedded.py   (`make embedded-model` runs it on a new head)
 
-Each call looks at the splits `test` and `hard`. Nothing may be chosen by what it prints.
+Each call looks at the splits `test`, `hard` and `restraint`. Nothing may be chosen by what it prints.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import orjson
 from record import ROOT, write_between
 
 import prb
-from prb.reporting.format import Table, interval, markdown, p_value, percent, show
+from prb.reporting.format import MISSING, Table, interval, markdown, p_value, percent, show
 
 HEAD = "personal?lm=smollm2"
 CONDITIONS = ("none", "profile", "shuffled")
-POSTS = {"test": 40, "hard": 160}
+POSTS = {"test": 40, "hard": 160, "restraint": 40}
 """By split: all posts of a user."""
 RECORDED = ROOT / "src" / "prb" / "data" / "mirror" / "personal.jsonl"
 
@@ -64,7 +64,7 @@ def row(split: str, summary: dict[str, Any]) -> tuple[str, ...]:
     return (
         f"`{split}`, {result['accuracy']['n']} rows",
         interval(result["accuracy"]),
-        f"{interval(effect)}, p {p_value(effect['p'])}",
+        f"{interval(effect)}, p {p_value(effect['p'])}" if effect else MISSING,
         contrasts["gain"],
         contrasts["control"],
         tiers,

@@ -142,6 +142,13 @@ class DatasetSummary(Struct, kw_only=True, omit_defaults=True):
     """How often a random pick is right, where rows have more than two answers."""
     noise_ceiling: Retest | UnsetType | None = UNSET
     """Only of votes; `None` if nobody voted twice."""
+    restraint: int = 0
+    """Rows that the user's history must not decide."""
+
+    @property
+    def only_restraint(self) -> bool:
+        """Whether no row is to be decided by a history."""
+        return 0 < self.restraint == self.rows
 
     @property
     def label(self) -> str:

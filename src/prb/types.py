@@ -37,6 +37,12 @@ class Turn(NamedTuple):
 
 NO_EVIDENCE = "no-evidence"
 """Tier of rows on which no history bears: a model should be indifferent, so they count in no accuracy."""
+RESTRAINT = "restraint"
+"""Tier, or its part before a slash, of rows that the user's history must not decide: `restraint/fact`."""
+
+
+def is_restraint(tier: str | None) -> bool:
+    return tier is not None and tier.partition("/")[0] == RESTRAINT
 
 
 class Aspect(NamedTuple):

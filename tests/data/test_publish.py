@@ -105,7 +105,8 @@ def test_the_embedded_benchmark_comes_with_its_license(tmp_path: Path) -> None:
     text, metadata = read_card(tmp_path / "mirror" / "README.md")
     assert metadata["license"] == "cc-by-4.0"
     assert "model that ignores the user scores exactly 50 %" in text
-    assert names(tmp_path / "mirror") == ["README.md", "croissant.json", "dev.parquet", "hard.parquet", "test.parquet"]
+    splits = [f"{split}.parquet" for split in ("dev", "hard", "restraint", "test")]
+    assert names(tmp_path / "mirror") == ["README.md", "croissant.json", *splits]
 
 
 def test_rows_without_a_split_are_the_test_split(write_jsonl: Write, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_scores_recorded_without_a_condition_have_no_gain_and_no_control(write_j
     scores = write_jsonl([{"pair": f"r{n}", "scores": [n % 2, 0.5]} for n in range(1, 9)], "scores.jsonl")
     config = EvaluateConfig(dataset=data, model=f"theirs:=scores?path={scores}", out=tmp_path / "run")
     summary = evaluate(config).summary
-    assert [row["value"] for row in summary["contrasts"]] == [None, None, None]
+    assert [(row["kind"], row["value"]) for row in summary["contrasts"]] == [("gain", None), ("control", None)]
     table = evaluation_table(summary)
     assert table.columns == ("model", "profile", "gain", "control", "failed")
     assert table.rows[0][2:] == ("–", "–", "0")

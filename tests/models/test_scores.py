@@ -149,7 +149,7 @@ def test_noise_needs_a_model_that_can_score_new_answers(write_jsonl: Write) -> N
 def test_the_embedded_reader_knows_the_rows_of_mirror_and_says_where_it_has_none() -> None:
     reader = MODELS.make("reader")
     assert isinstance(reader, Recorded)
-    for split in ("test", "hard"):
+    for split in ("test", "hard", "restraint"):
         for pair in load_pairs("mirror", split=split):
             for condition in ("none", "profile", "shuffled"):
                 record = reader.recall(pair.id, condition)

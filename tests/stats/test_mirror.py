@@ -1,4 +1,4 @@
-"""Statistics of mirror twins: person effect, mirror accuracy, average-user share."""
+"""Statistics of mirror twins, and of rows that the history must not decide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from prb.stats.paired import (
     Twins,
     average_user_share,
     mirror_accuracy,
+    misapplied,
     person_effect,
+    pull,
 )
 from tests.stats.strategies import floats, ints, usual
 from tests.stats.test_estimate import share_by_steps
@@ -274,3 +276,36 @@ def test_a_small_but_real_effect_of_the_user_is_not_rounded_away() -> None:
     twins = Twins(ints(0, 2), ints(1, 3), ints(0, 1))
     effect = person_effect(floats(100, -100 + 1e-6, 5, -5 + 1e-6), twins)
     assert effect["value"] == 1.0
+
+
+# --- rows that the history must not decide ---
+def test_misapplied_rows_by_hand() -> None:
+    own = floats(0, 0, 0, 0.25, 0.5, 1, 0, np.nan)
+    without = floats(1, 0.5, 0, 0.5, 1, 0, np.nan, 1)
+    # right → wrong, tied → wrong, wrong → wrong, tied → mostly wrong, right → tied, wrong → right; two unanswered
+    found = misapplied(own, without, np.arange(8))
+    assert (found.value, found.n) == (3 / 6, 6)
+    assert share_by_steps(floats(1, 1, 0, 1, 0, 0), np.arange(6)) == (found.low, found.high)
+
+
+def test_what_cannot_be_misapplied_has_no_uncertainty() -> None:
+    found = misapplied(floats(0, 1, 0.5), floats(0, 1, 0.5), ints(1, 2, 3), exact=True)
+    assert (found.value, found.low, found.high, found.n) == (0, 0, 0, 3)
+    assert misapplied(floats(), floats(), ints(), exact=True).value is None
+
+
+def test_pull_by_hand() -> None:
+    own, others = floats(-1, 2, 0.1 + 0.2, 4, np.nan), floats(1, 1, 0.3, 4.5, 0)
+    # falls, rises, the same but for rounding, falls: (1 + 0 + ½ + 1)/4; cluster sums ½ − ½ = 0 and ½: p = 1
+    found = pull(own, others, ints(1, 1, 2, 2, 3))
+    assert found is not None
+    assert (found["value"], found["n"], found["p"]) == (0.625, 4, 1.0)
+    assert pull(floats(np.nan), floats(1), ints(1)) is None
+
+
+@usual
+@given(rows(all_answered=True), st.integers(0, 3))
+def test_the_pull_of_a_model_that_ignores_the_history_is_one_half(table: Rows, seed: int) -> None:
+    _, clusters, _, margin = table
+    found = pull(margin, margin, clusters, seed=seed)
+    assert found is None or (found["value"], found["low"], found["high"], found["test"]) == (0.5, 0.5, 0.5, "none")

@@ -34,7 +34,7 @@ from prb.stats.estimate import Floats, Ints, cancels, codes, share
 from prb.stats.paired import difference
 from prb.text.encoders import ENCODERS, Encoder, Matrix
 from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates, words
-from prb.types import Estimate, Pair, Post, RewardModel
+from prb.types import Estimate, Pair, Post, RewardModel, is_restraint
 
 VOCABULARY, SEEN = 1000, 5
 """The learner knows at most this many words, each found in at least this many answers."""
@@ -223,6 +223,8 @@ class AuditedDataset(msgspec.Struct, kw_only=True):
     rows: int
     clusters: int
     mirror_rows: int
+    restraint_rows: int = 0
+    """Rows that a history must not decide."""
 
 
 class AuditSummary(msgspec.Struct, kw_only=True):
@@ -301,6 +303,7 @@ def audit(
         "dataset": {
             **msgspec.to_builtins(describe_dataset(dataset)),
             "mirror_rows": sum(twin >= 0 for twin in dataset.index.twins),
+            "restraint_rows": sum(map(is_restraint, dataset.index.tiers)),
         },
         "floors": [{"model": name, "accuracy": accuracy} for name, accuracy in scores.items()],
         "blind": blind,

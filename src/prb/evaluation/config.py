@@ -31,7 +31,7 @@ from prb.registry import Spec, split_alias, typed_options
 DEFAULT_CONDITIONS: tuple[Condition, ...] = ("none", "profile", "shuffled", "oracle")
 DEFAULT_MODELS = ("random", "length", "constant", "lexical", "embedding", "aspect-match")
 PERSONAL, READER = "personal (SmolLM2 head, recorded):=personal-recorded", "reader (LLM, recorded):=reader"
-RECORDED_MODELS = {"test": (PERSONAL, READER), "hard": (READER,)}
+RECORDED_MODELS = {"test": (PERSONAL, READER), "hard": (READER,), "restraint": (PERSONAL, READER)}
 """By split of `mirror`, models whose scores were recorded: the embedded head (minutes, needs torch) and LLM readers.
 Added to the defaults, so that a first table shows what is possible."""
 

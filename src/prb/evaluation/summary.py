@@ -72,6 +72,7 @@ def summary_of(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> 
     about = describe_dataset(dataset)
     if dataset.index.most_answers > 2:
         about.chance = dataset.index.chance
+    about.restraint = int(facts.restraint.sum())
     if isinstance(dataset.source, Voted):
         about.noise_ceiling = msgspec.convert(retest(dataset.source), Retest | None)
     summary = Summary(
@@ -246,6 +247,8 @@ def _contrasts(config: EvaluateConfig, rows: Mapping[tuple[str, str], Rows]) -> 
         for key, metric in METRICS.items():
             if metric.task == config.task and metric.needs and set(metric.needs) <= set(config.condition):
                 value = compute(metric, *(rows[model, condition] for condition in metric.needs))
+                if value is None:  # it does not apply to these rows
+                    continue
                 numbers = asdict(value) if isinstance(value, (Estimate, Difference)) else {"value": value}
                 known = {name: number for name, number in numbers.items() if name in Contrast.__struct_fields__}
                 found.append(Contrast(model=model, kind=key, **known))

@@ -196,14 +196,14 @@ def scores(path: str, model: str | None = None, format: Format = "auto", conditi
 
 @MODELS.register("reader")
 def reader() -> Recorded:
-    """Picks of LLM readers on `mirror`, splits test and hard, recorded under none, profile and shuffled."""
+    """Picks of LLM readers on `mirror` under none, profile and shuffled; of the LLM that wrote it on restraint."""
     with as_file(files("prb.data") / "mirror" / "readers.jsonl") as path:
         return RecordedScores(path)
 
 
 @MODELS.register("personal-recorded")
 def personal_recorded() -> Recorded:
-    """Scores of `personal?lm=smollm2` on `mirror`, splits test and hard, recorded with all posts shown."""
+    """Scores of `personal?lm=smollm2` on `mirror`, splits test, hard and restraint, recorded with all posts shown."""
     with as_file(files("prb.data") / "mirror" / "personal.jsonl") as path:
         return RecordedScores(path)
 

@@ -155,7 +155,8 @@ class Evaluation(Run):
         if self.verdict is None:
             return [table]
         if not self.full:
-            table = verdict_table(self.typed, self.verdict) if self.verdict.measured else _ranked(self.typed, table)
+            short = restraint_table if self.typed.dataset.only_restraint else verdict_table
+            table = short(self.typed, self.verdict) if self.verdict.measured else _ranked(self.typed, table)
         lead = (*self.verdict.sentences, self.verdict.size)
         return [table._replace(title=self.verdict.headline, lead=lead)]
 
@@ -241,7 +242,7 @@ def verdict(summary: Summary, references: Collection[str] | None = None) -> Verd
         failed = sum(result.failed for result in summary.pairs if result.model == model)
         standings.append(Standing(model, control, others, own, None if rubric == own else rubric, failed))
     blind = [s for s in standings if s.model in references and s.control.value == 0 and s.control.test == UNTESTED]
-    if len(blind) == len(standings):
+    if len(blind) == len(standings) or summary.dataset.only_restraint:
         blind = []
     ranked = sorted((s for s in standings if s not in blind), key=lambda s: (not s.measured, -(s.control.value or 0)))
     measured = [standing for standing in ranked if standing.measured]
@@ -262,6 +263,8 @@ def _conclusion(summary: Summary, measured: Sequence[Standing]) -> tuple[str, li
         says.setdefault(standing.says, []).append(standing.model)
     know, not_shown, reverse = (says.get(kind, []) for kind in ("personalizes", "not shown", "reversed"))
     best, count = measured[0], len(measured)
+    if summary.dataset.only_restraint:
+        return _restraint_conclusion(summary, [standing.model for standing in measured])
     if count == 1:
         headline = f"{best.model} {'knows' if know else 'is not shown to know'} whose preference it judges."
     elif len(know) > 1:
@@ -282,6 +285,24 @@ def _conclusion(summary: Summary, measured: Sequence[Standing]) -> tuple[str, li
         right_with = "right more often with somebody else's history than with the user's own"
         sentences.append(f"{_names(reverse)} {are} {right_with}.")
     return headline, sentences
+
+
+def _restraint_conclusion(summary: Summary, models: Sequence[str]) -> tuple[str, list[str]]:
+    """Of rows that the history must not decide: being right less often with the user's history is the fault."""
+    spoiled = {model: _spoiled(summary, model) for model in models}
+    misled = [model for model, (_, test) in spoiled.items() if _says_of_restraint(test) == "▽ misapplies"]
+    let, decide = ("lets" if len(misled) == 1 else "let"), "the user's history decide where it must not"
+    if len(models) == 1:
+        headline = f"{models[0]} {'lets' if misled else 'is not shown to let'} {decide}."
+    elif misled:
+        headline = f"{len(misled)} of {len(models)} models {let} {decide}."
+    else:
+        headline = f"None of {len(models)} models is shown to let {decide}."
+    worst, (share, test) = max(spoiled.items(), key=lambda item: item[1][0].value or 0)
+    if not share.value:
+        return headline, []
+    shown = CONDITIONS[METRICS[test.kind].needs[-1]].shows
+    return headline, [f"{worst}: {percent(share.value)} % of the pairs are lost with it and not with {shown}."]
 
 
 def _names(models: Sequence[str]) -> str:
@@ -321,9 +342,53 @@ def verdict_table(summary: Summary, found: Verdict) -> Table:
     notes = [found.comparison] if found.comparison else []
     read = "Accuracy in % with somebody else's history → with the user's own. Control: the difference in points, with"
     notes.append(f"{read} its 95 % interval and p after Holm. All numbers: --full.")
-    shown = METRICS["control"].needs
-    unmeasured = [msgspec.structs.replace(r, not_measured={}) if r.condition not in shown else r for r in summary.pairs]
-    notes += [*_caveats(summary, summary.shown), *_warnings(summary), *_rows_without_outcome(unmeasured)]
+    notes += [*_caveats(summary, summary.shown), *_warnings(summary), *_without_outcome(summary, "control")]
+    return Table(found.headline, columns, tuple(rows), tuple(notes))
+
+
+def _without_outcome(summary: Summary, *kinds: str) -> Iterator[str]:
+    """What failed, and what was not measured under the conditions of these metrics."""
+    shown = {condition for kind in kinds for condition in METRICS[kind].needs}
+    hidden = [msgspec.structs.replace(r, not_measured={}) if r.condition not in shown else r for r in summary.pairs]
+    return _rows_without_outcome(hidden)
+
+
+def _against(summary: Summary) -> tuple[str, str]:
+    """The share of rows that the user's history spoils and the difference that is tested: against no history, or where
+    that was not run, against another user's."""
+    return ("misapplication", "gain") if "none" in summary.conditions else ("misapplication_control", "control")
+
+
+def _spoiled(summary: Summary, model: str) -> tuple[Contrast, Contrast]:
+    contrasts = summary.contrasts_of(model)
+    share, test = (contrasts.get(kind) or Contrast(model=model, kind=kind) for kind in _against(summary))
+    return share, test
+
+
+def _says_of_restraint(test: Contrast) -> str:
+    if test.value is None:
+        return "not measured"
+    shown = test.p_holm is not None and test.p_holm < LEVEL
+    return "○ not shown" if not shown else "▽ misapplies" if test.value < 0 else "● resists"
+
+
+def restraint_table(summary: Summary, found: Verdict) -> Table:
+    """Of rows that the history must not decide: every model, the one that misapplies the least first."""
+    share_kind, test_kind = _against(summary)
+    own, without = METRICS[test_kind].needs
+    spoiled = {standing.model: _spoiled(summary, standing.model) for standing in found.standings}
+    rows = []
+    for model in sorted(spoiled, key=lambda model: (spoiled[model][0].value is None, spoiled[model][0].value or 0)):
+        share, test = spoiled[model]
+        results = [result for result in summary.pairs if result.model == model]
+        accuracy = {result.condition: percent(result.accuracy.value) for result in results}
+        pull = metric_cell(METRICS["pull"], summary.contrasts_of(model).get("pull"))
+        row = [model, f"{accuracy[without]} → {accuracy[own]}", percent(share.value), bounds(share), pull]
+        rows.append((*row, _says_of_restraint(test), p_value(test.p_holm)))
+    notes = [f"Misapplied, in %: {METRICS[share_kind].sentence}. Pull: {METRICS['pull'].sentence}."]
+    notes.append(f"Accuracy in % under {without} → {own}; p of the difference after Holm. All numbers: --full.")
+    notes += [*_warnings(summary), *_without_outcome(summary, test_kind, "pull")]
+    columns = ("model", f"{without} → own", "misapplied", "95 %", "pull", "verdict", "p")
     return Table(found.headline, columns, tuple(rows), tuple(notes))
 
 
@@ -588,6 +653,9 @@ def _findings(result: AuditSummary) -> Iterator[tuple[str, str]]:
     if repeats.rows_with_a_question_of_several_users is not None:
         yield "rows whose question several users ask", str(repeats.rows_with_a_question_of_several_users)
     yield "duplicate rows", str(repeats.rows_twice)
+    restraint = result.dataset.restraint_rows
+    sees = f"yes: a history must not decide {restraint} of {result.dataset.rows} rows"
+    yield "can see restraint (over-personalization)", sees if restraint else "no: a history may decide every row"
     if topics := result.topics:
         for donor, label in ((topics.matched, "a matched donor's"), (topics.any, "any donor's")):
             closer = interval(donor.difference, scale=1, digits=3, sign=True)

@@ -323,6 +323,30 @@ def flip_rate(a: Floats, b: Floats) -> float | None:
     return float(np.mean(np.sign(a[both] - 0.5) != np.sign(b[both] - 0.5))) if both.any() else None
 
 
+def misapplied(own: Floats, without: Floats, clusters: Ints, *, exact: bool = False) -> Estimate:
+    """Share of rows that are lost with the user's own history (credits `own`) and were not lost without it.
+
+    On rows that no history may decide. A tie is not lost, so a tie that is lost counts. `exact` if the history changes
+    nothing by construction, so that nothing is uncertain.
+    """
+    known = ~np.isnan(own + without)
+    lost = (own[known] < 0.5) & (without[known] >= 0.5)
+    if exact and len(lost):
+        return Estimate(value=0.0, low=0.0, high=0.0, n=len(lost))
+    return share(lost.astype(np.float64), clusters[known])
+
+
+def pull(own: Floats, others: Floats, clusters: Ints, *, seed: int = 0) -> dict[str, Any] | None:
+    """Share of rows whose margin falls from another user's history to the user's own, with its sign-flip p.
+
+    No change counts half. The person effect of rows that the history must not decide: 50 % if it does not.
+    """
+    known = ~np.isnan(own + others)
+    fall = others[known] - own[known]
+    fall = np.where(np.abs(fall) <= ROUNDING * (np.abs(own[known]) + np.abs(others[known])), 0.0, fall)
+    return _tested_share((np.sign(fall) + 1) / 2, clusters[known], seed)
+
+
 @dataclass(frozen=True)
 class Twins:
     """Row numbers of twins that were both answered, and their clusters."""
@@ -352,15 +376,19 @@ def person_effect(margin: Floats, twins: Twins, *, seed: int = 0) -> dict[str, A
 
     If general taste cancels on every twin it is exactly 50 %, with nothing to estimate or to test.
     """
-    won = (np.sign(_margin_sums(margin, twins)) + 1) / 2
+    return _tested_share((np.sign(_margin_sums(margin, twins)) + 1) / 2, twins.clusters, seed)
+
+
+def _tested_share(won: Floats, clusters: Ints, seed: int) -> dict[str, Any] | None:
+    """A share of 0, ½ and 1 with its interval and the p that it is ½; `None` if there are none."""
     if not len(won):
         return None
     blind = bool((won == 0.5).all())
-    effect = share(won, twins.clusters, exact=blind)
-    if twins.clusters.ndim == 2:
-        p, test = crossed_p(won - 0.5, twins.clusters)
+    effect = share(won, clusters, exact=blind)
+    if clusters.ndim == 2:
+        p, test = crossed_p(won - 0.5, clusters)
     else:
-        p = sign_flip(totals(won - 0.5, twins.clusters).sums, seed=seed)
+        p = sign_flip(totals(won - 0.5, clusters).sums, seed=seed)
         test = UNTESTED if blind else SIGN_FLIP
     return {**effect.as_dict(), "p": p, "p_holm": None, "test": test}
 

@@ -14,7 +14,7 @@ from prb.data.check import LONG_HISTORY, named_answers, reading_gaps
 from prb.text.encoders import ENCODERS
 from prb.text.pii import find
 from prb.text.words import NEAR_DUPLICATE, SharedWording, is_list, near_duplicates, words
-from prb.types import NO_EVIDENCE, Pair
+from prb.types import NO_EVIDENCE, RESTRAINT, Pair
 
 WORDS = {"question": (8, 25), "narrative": (40, 80)}
 ANSWER_WORDS = (70, 100)
@@ -56,8 +56,12 @@ HARD = Rules(
     ),
     tier_rows=20,
 )
+KINDS = ("fact", "other-person", "withdrawn", "irrelevant", "nothing-bears")
+RESTRAINED = Rules(
+    (40, 90), ((10, 12), (LONG_HISTORY, 40)), tuple(f"{RESTRAINT}/{kind}" for kind in KINDS), tier_rows=20
+)
 COMPOSED = Rules((8, 125), ((10, 45),), ("stated", "implied", "situational"))
-RULES = {"hard": HARD, "train": COMPOSED, "validation": COMPOSED}
+RULES = {"hard": HARD, "restraint": RESTRAINED, "train": COMPOSED, "validation": COMPOSED}
 """By split; all others are `WRITTEN`."""
 
 
@@ -74,8 +78,8 @@ def row_rules(pair: Pair) -> Iterator[str]:
     tiers = rules_of(pair).tiers
     if pair.tier not in tiers:
         yield f"tier {pair.tier!r} is none of {', '.join(tiers)}"
-    if pair.mirror is None:
-        yield "has no mirror"
+    if (pair.mirror is None) != (rules_of(pair) is RESTRAINED):
+        yield "has no mirror" if pair.mirror is None else "has a mirror"
     if pair.drift and len(pair.profile) < LONG_HISTORY:
         yield "drift needs a long history"
 
@@ -131,10 +135,11 @@ def reviewed_names() -> frozenset[str]:
 
 
 def set_rules(pairs: Sequence[Pair]) -> Iterator[str]:
-    first: dict[str, Pair] = {}
-    for pair in pairs:
-        if first.setdefault(pair.user, pair).profile != pair.profile:
-            yield f"{pair.id}: the profile of {pair.user!r} differs from that in {first[pair.user].id}"
+    first: dict[tuple[str, bool], Pair] = {}
+    for pair in pairs:  # a user of `test` may have withdrawn a taste in `restraint`
+        same = first.setdefault((pair.user, rules_of(pair) is RESTRAINED), pair)
+        if same.profile != pair.profile:
+            yield f"{pair.id}: the profile of {pair.user!r} differs from that in {same.id}"
     for split in dict.fromkeys(pair.split for pair in pairs):
         tiers = Counter(pair.tier for pair in pairs if pair.split == split)
         rules, rows = RULES.get(split or "", WRITTEN), tiers.total()

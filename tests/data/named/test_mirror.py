@@ -16,7 +16,7 @@ from prb.data.named.mirror import load_reviews, quality_gap, review_figures, unf
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadSpec
 from prb.types import Pair
-from tests.data.named.mirror_rules import HARD, WRITTEN, row_rules, set_rules
+from tests.data.named.mirror_rules import HARD, RESTRAINED, WRITTEN, row_rules, set_rules
 
 
 @cache
@@ -188,6 +188,43 @@ def test_a_user_blind_model_scores_half_on_hard_rows_with_two_answers() -> None:
         assert set(twin.answers) == set(pair.answers)
         assert twin.chosen != pair.chosen
         assert len(pair.answers) == (4 if pair.tier == "one-of-four" else 2)
+
+
+# --- restraint ---
+
+
+@cache
+def restraint() -> list[Pair]:
+    return load_pairs("mirror", split="restraint")
+
+
+def test_restraint_has_120_rows_of_the_users_of_test_in_five_kinds() -> None:
+    assert len(restraint()) == 120
+    assert {pair.user for pair in restraint()} == {pair.user for pair in rows() if pair.split == "test"}
+    assert Counter(pair.tier for pair in restraint()) == dict.fromkeys(RESTRAINED.tiers, 24)
+    assert Counter(pair.category for pair in restraint()) == dict.fromkeys(CATEGORIES, 40)
+
+
+def test_a_couple_has_the_same_right_answer_and_a_wrong_one_each() -> None:
+    asked: dict[str, list[Pair]] = {}
+    for pair in restraint():
+        asked.setdefault(pair.question, []).append(pair)
+    assert len(asked) == 60
+    couple = {pair.user: pair.id.split("-")[0] for pair in rows()}
+    for first, second in asked.values():
+        assert first.chosen == second.chosen
+        assert first.rejected != second.rejected
+        assert couple[first.user] == couple[second.user]
+        assert (first.rubric, first.narrative) == (second.rubric, second.narrative)
+
+
+def test_a_history_differs_from_that_of_test_only_by_posts_that_withdraw_a_taste() -> None:
+    before = {pair.user: list(pair.profile) for pair in rows()}
+    added = {pair.user: list(pair.profile)[len(before[pair.user]) :] for pair in restraint()}
+    for pair in restraint():
+        assert list(pair.profile) == [*before[pair.user], *added[pair.user]]
+    withdrawn = {pair.user for pair in restraint() if pair.tier == "restraint/withdrawn"}
+    assert {user for user, posts in added.items() if posts} == withdrawn
 
 
 # --- composed ---

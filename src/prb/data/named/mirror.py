@@ -2,9 +2,10 @@
 
 A file holds each text once. Rows in the public format are unfolded from it: every question gives two rows with the same
 answers and swapped labels, so a model that ignores the user scores exactly 50 %. Splits `test` and `dev` are written
-couples with histories of 10 or 30-40 posts; in `hard` the histories have 120-160 posts, neutral ones included. Splits
-`train` and `validation` are composed from a bank of preferences, see `composed`. The recorded blind review of the
-benchmark (can a reader tell, and are both answers good?) is beside it.
+couples with histories of 10 or 30-40 posts; in `hard` the histories have 120-160 posts, neutral ones included. In
+`restraint` the couples of `test` ask what their histories must not decide: both have the same right answer, and each
+one's wrong answer drags that user's taste in. Splits `train` and `validation` are composed from a bank of preferences,
+see `composed`. The recorded blind review of the benchmark (can a reader tell, and are both answers good?) is beside it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from prb.data.named.composed import Composed, Lesson, draw_posts, read_neutral, 
 from prb.data.named.simulate import Dice
 from prb.data.source import DATASETS, RawRow, Row, Source, dict_row
 from prb.errors import BadSpec
-from prb.types import Pair
+from prb.types import RESTRAINT, Pair
 
-VERSION = "2.2"
+VERSION = "2.3"
 EVEN = 0.5
 """Questions whose answers differ by more than this in mean rating are counted as uneven."""
 Review = Mapping[str, Any]
@@ -40,6 +41,8 @@ class Mirror:
 
     name: str
     composed: Composed | None = None
+    mentions: bool = False
+    """Instead of the written rows, those of `mention_rows`."""
 
     def lessons(self) -> Iterator[Lesson]:
         """The labeled axes that rows are composed of; the written splits have none."""
@@ -50,7 +53,8 @@ class Mirror:
             rows = enumerate(self.composed.rows(), 1)
             yield from (dict_row(self.composed.split, line, row) for line, row in rows)
             return
-        for part, unfold in (("couples", unfold_couple), ("hard", unfold_hard)):
+        written = (("couples", unfold_couple), ("hard", unfold_hard), ("restraint", unfold_restraint))
+        for part, unfold in (("restraint", mention_rows),) if self.mentions else written:
             folder = files("prb.data") / "mirror" / part
             for entry in sorted(folder.iterdir(), key=lambda e: e.name):
                 couple = orjson.loads(entry.read_bytes())
@@ -60,19 +64,22 @@ class Mirror:
 
 @DATASETS.register("mirror")
 def mirror(
-    split: Literal["train", "validation"] | None = None,
+    split: Literal["train", "validation", "mention"] | None = None,
     users: Count = 600,
     seed: int = 0,
     axes: Count | None = None,
     half: Annotated[int, Field(ge=1, le=2)] | None = None,
 ) -> Source:
-    """The embedded benchmark of mirror pairs (English, CC-BY-4.0): splits test, dev and hard.
+    """The embedded benchmark of mirror pairs (English, CC-BY-4.0): splits test, dev, hard and restraint.
 
     split=train or split=validation composes rows for so many users from a bank of preferences, for training;
-    axes=15 uses so many of its axes, half=1 or half=2 one half of each axis's posts and questions.
+    axes=15 uses so many of its axes, half=1 or half=2 one half of each axis's posts and questions. split=mention: the
+    same answer twice, once with a mention of the user's taste before it.
     """
     if split is None:
         return Mirror("mirror")
+    if split == "mention":
+        return Mirror("mirror?split=mention", mentions=True)
     if users % 2:
         raise BadSpec(f"dataset 'mirror': users come in couples, so their number must be even, not {users}")
     fewer = "".join(f"&{option}={value}" for option, value in (("axes", axes), ("half", half)) if value)
@@ -106,6 +113,39 @@ def unfold_couple(couple: Row) -> Iterator[Row]:
         profiles[user] = [{"id": f"{user}-{n:02}", "category": p["category"], "text": p["text"]} for n, p in posts]
     numbers = {user: {n: post["id"] for n, post in enumerate(posts, 1)} for user, posts in profiles.items()}
     return mirror_rows(couple, profiles, numbers, couple["split"])
+
+
+def unfold_restraint(content: Row) -> Iterator[Row]:
+    """Rows of a couple of `test` that its histories must not decide, with the posts that withdraw a taste."""
+    entry = files("prb.data") / "mirror" / "couples" / f"{content['couple']}.json"
+    people, added = orjson.loads(entry.read_bytes())["people"], content.get("added", {})
+    for number, question in enumerate(content["questions"], 1):
+        for user, dragged_in in question["drags"].items():
+            written, later = people[user]["posts"], added.get(user, [])
+            posts = [{"id": f"{user}-{n:02}", **post} for n, post in enumerate([*written, *later], 1)]
+            yield {
+                "id": f"{content['couple']}-r{number}-{user}",
+                "user": user,
+                "question": question["question"],
+                "profile": posts,
+                "rubric_aspects": question["aspects"],
+                "narrative": question["narrative"],
+                "category": question["category"],
+                "chosen": question["answer"],
+                "rejected": dragged_in,
+                "tier": f"{RESTRAINT}/{question['kind']}",
+                "split": "restraint",
+                "topic": question["topic"],
+                "bearing_posts": [p["id"] for p in posts[len(written) :]] if question["kind"] == "withdrawn" else [],
+            }
+
+
+def mention_rows(content: Row) -> Iterator[Row]:
+    """Minimal pairs made by rule: the right answer as it is, and with a mention of the user's taste before it."""
+    for row in unfold_restraint(content):
+        mention = f"Since you {content['tastes'][row['user']]}: {row['chosen']}"
+        same = {"id": f"{row['id']}-mention", "rejected": mention, "tier": f"{RESTRAINT}/mention", "split": "mention"}
+        yield {**row, **same, "bearing_posts": []}
 
 
 def mirror_rows(

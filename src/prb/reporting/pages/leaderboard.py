@@ -306,7 +306,7 @@ def ranks(group: Group, tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> dic
         better = [(t["a"], t["b"]) if t["value"] > 0 else (t["b"], t["a"]) for t in of_two if is_significant(t)]
         found[condition] = rank_ranges(len(group.entries), ranked & present, better)
     for metric in columns():
-        if len(metric.needs) == 2 and set(metric.needs) <= set(group.conditions):
+        if metric.unit == "points" and set(metric.needs) <= set(group.conditions):  # a difference of credits
             found[metric.key] = _contrast_ranks(group, metric, ranked)
     return found
 
