@@ -44,7 +44,7 @@ test-slow: $(VENV)/.dev  ## long loads and soaks; every property with ten times 
 chaos: $(VENV)/.dev  ## every fault in full: kills, damage, full disks, hostile input (hours; PRB_CHAOS=0.1: a tenth)
 	PRB_CHAOS=$${PRB_CHAOS:-1} $(BIN)/python -m pytest -m "chaos and not gpu and not api"
 
-soak: $(VENV)/.dev  ## both servers under load with kills for MINUTES=30, into docs/reliability.md
+soak: $(VENV)/.dev  ## both servers under load with kills for MINUTES=30, into docs/tables/reliability.md
 	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
 
 test-verl: $(VERL)/.ready  ## the files for verl, read by verl itself, in its own environment (its pins differ from ours)
@@ -92,7 +92,7 @@ coverage: $(VENV)/.dev  ## how often 95 % intervals hold the truth, into docs/st
 	$(BIN)/python benchmarks/coverage.py
 	$(BIN)/python benchmarks/license.py
 
-bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/benchmarks.md; and coverage
+bench: $(VENV)/.dev  ## speed, as ratios measured in one run, into docs/tables/benchmarks.md; and coverage
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/engine.py

@@ -1,4 +1,4 @@
-"""What scoring adds to sampling in best-of-16, for each reward model; results go to docs/benchmarks.md.
+"""What scoring adds to sampling in best-of-16, for each reward model; results go to docs/tables/benchmarks.md.
 
 Both are measured in one run, on the same queries, without caches, on one thread, and in CPU seconds, which do not
 depend on how busy the machine is: python benchmarks/downstream.py

@@ -51,7 +51,7 @@ class Args:
     tokens: int | None = None
     """Token budget of the engine; default that of the device."""
     write: bool = True
-    """Write the table to docs/benchmarks.md."""
+    """Write the table to docs/tables/benchmarks.md."""
 
 
 @dataclass(frozen=True)

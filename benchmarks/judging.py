@@ -1,4 +1,4 @@
-"""How much of an endpoint's capacity the openai back end uses; results go to docs/benchmarks.md.
+"""How much of an endpoint's capacity the openai back end uses; results go to docs/tables/benchmarks.md.
 
 The endpoint is a local server in a process of its own with a fixed latency and 64 slots (429 above), so the least
 possible time is known: completions / slots × latency.

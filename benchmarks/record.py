@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "tables" / "benchmarks.md"
 
 
 def median_time(work: Callable[[], object], repeat: int = 1) -> float:

@@ -1,4 +1,4 @@
-"""How long a site takes to build and to show, and whether the list of pairs scrolls smoothly; into docs/benchmarks.md.
+"""How long a site takes to build and to show, and whether the list of pairs scrolls smoothly; into docs/tables/benchmarks.md.
 
 The runs are synthetic (scripted models, hashed scores) with rows as large as those of the public benchmark: each row is
 its own user with 45 posts. The site is built once more with six rows per user, where tests are sign flips. Pages are
@@ -53,7 +53,7 @@ class Args:
     """Pairs of the list that is scrolled."""
     visits: int = 5
     record: bool = True
-    """Write into docs/benchmarks.md; otherwise only print."""
+    """Write into docs/tables/benchmarks.md; otherwise only print."""
 
 
 def main(args: Args) -> None:

@@ -1,4 +1,4 @@
-"""What scaling out costs, and what a query and an answer cost; results go to docs/scale.md.
+"""What scaling out costs, and what a query and an answer cost; results go to docs/tables/benchmarks.md.
 
 Two Ray actors against two local processes with a shard each, on the same rows, one thread each, taking turns; and the
 CPU time of a query and of each of its answers, from which the page computes how long larger jobs take.
@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from record import ROOT, write_between
+from record import write_between
 
-PAGE = ROOT / "docs" / "scale.md"
 CONDITIONS = ("none", "profile")
 
 
@@ -36,7 +35,7 @@ class Args:
     """Queries whose cost is measured, under each condition."""
     model: str = "likelihood?lm=smollm2"
     record: bool = True
-    """Write into docs/scale.md; otherwise only print."""
+    """Write into docs/tables/benchmarks.md; otherwise only print."""
 
 
 def main(args: Args) -> None:
@@ -47,7 +46,7 @@ def main(args: Args) -> None:
     text = "\n".join([about, "", *lines])
     print(text)
     if args.record:
-        write_between("scale", text, PAGE)
+        write_between("scale", text)
 
 
 def processor() -> str:

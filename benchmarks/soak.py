@@ -1,4 +1,4 @@
-"""`prb serve` and `prb study serve` under load for a long time, with kills; results go to docs/reliability.md.
+"""`prb serve` and `prb study serve` under load for a long time, with kills; results go to docs/tables/reliability.md.
 
 Each of the three (the reward server; the study on SQLite and on PostgreSQL) gets a third of the time. In the first
 third of that the server is killed (`kill -9`) and started again up to five times: what was acknowledged must be there
@@ -36,14 +36,14 @@ KILLS = 5
 CLIENTS = 32
 ANNOTATORS = 50
 THINK = 0.5
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "tables" / "reliability.md"
 
 
 @dataclass(frozen=True)
 class Args:
     minutes: float = 30.0
     record: bool = True
-    """Write into docs/reliability.md; otherwise only print."""
+    """Write into docs/tables/reliability.md; otherwise only print."""
 
 
 @contextmanager

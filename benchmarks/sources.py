@@ -1,4 +1,4 @@
-"""How fast and in how much memory users' votes stream; results go to docs/benchmarks.md.
+"""How fast and in how much memory users' votes stream; results go to docs/tables/benchmarks.md.
 
 python benchmarks/sources.py                233,000 votes, as in Community Alignment (needs 1.5 GB of disk)
 python benchmarks/sources.py --votes 20000  the same, smaller

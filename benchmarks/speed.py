@@ -1,4 +1,4 @@
-"""Speed as ratios measured in one run; results go to docs/benchmarks.md.
+"""Speed as ratios measured in one run; results go to docs/tables/benchmarks.md.
 
 python benchmarks/speed.py                 everything, a million rows (needs 9 GB of disk for a while)
 python benchmarks/speed.py --rows 100000   the same, smaller

@@ -32,7 +32,7 @@ from prb.summary import Summary
 from prb.types import NO_EVIDENCE
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "build" / "README.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "examples" / "build" / "README.md"]
 RUNNABLE = (
     "prb data stats mirror",
     "prb data show c01-q1-amparo",
@@ -162,8 +162,16 @@ def test_there_are_rows_to_check() -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_links_lead_to_files_that_exist(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text("utf-8"))
-    assert not [link for link in links if not (page.parent / link).exists()]
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text("utf-8"))
+    assert not [link for link, _ in links if not (page.parent / link).exists()]
+    sections = [(page.parent / link if link else page, section) for link, section in links if section]
+    assert not [section for target, section in sections if section not in headings(target)]
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors that the forge makes of a page's headings."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_the_annotated_tree_is_the_real_one() -> None:
