@@ -1,4 +1,4 @@
-"""How long a site takes to build and to show, and whether the list of pairs scrolls smoothly; into docs/tables/benchmarks.md.
+"""How long a site takes to build and to show, and whether pairs scroll smoothly; into docs/tables/benchmarks.md.
 
 The runs are synthetic (scripted models, hashed scores) with rows as large as those of the public benchmark: each row is
 its own user with 45 posts. The site is built once more with six rows per user, where tests are sign flips. Pages are
