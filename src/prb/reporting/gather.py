@@ -52,8 +52,6 @@ LAST_FILES = {
     "build": "card.json",
 }
 """By the verb in `config.json`: the file that a finished run has."""
-DAMAGED = (KeyError, TypeError, IndexError, AttributeError)
-"""What reading a result of an unexpected shape raises."""
 FILES = {"correlation": "correlation.json", "audit": "audit.json"}
 KEYS = {
     "correlation": {"sets", "bench", "downstream"},
