@@ -15,7 +15,6 @@ from prb.runs import (
     SUMMARY,
     USERS,
     RunFolder,
-    append_lines,
     draft,
     read_identity,
     read_json,
@@ -56,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 def written(folder: Path, n: int = 3) -> bytes:
     with RunFolder(folder, CONFIGURED):
-        append_lines(folder / REPLIES, [outcome(k) for k in range(1, n + 1)])
+        write_lines(folder / REPLIES, [outcome(k) for k in range(1, n + 1)])
     return (folder / REPLIES).read_bytes()
 
 
@@ -69,7 +68,7 @@ def ids(rows: Iterator[dict[str, object]]) -> list[object]:
 
 def test_finishing_writes_summary_and_users(folder: Path) -> None:
     with RunFolder(folder, CONFIGURED) as run:
-        append_lines(folder / REPLIES, [outcome(1)])
+        write_lines(folder / REPLIES, [outcome(1)])
         run.finish({USERS: {"u1": 1.0}, SUMMARY: {"results": [1]}})
     assert read_json(folder / SUMMARY) == {"results": [1]}
     assert read_json(folder / USERS) == {"u1": 1.0}
@@ -140,7 +139,7 @@ def test_a_refused_run_does_not_stay_locked(folder: Path) -> None:
 
 def test_tuples_and_lists_are_the_same_configuration(folder: Path) -> None:
     with RunFolder(folder, {"models": {}, "conditions": ("none", "profile")}):
-        append_lines(folder / REPLIES, [outcome(1)])
+        write_lines(folder / REPLIES, [outcome(1)])
     with RunFolder(folder, {"conditions": ["none", "profile"]}):
         assert len(list(read_lines(folder / REPLIES))) == 1
 
@@ -177,7 +176,7 @@ def test_a_model_that_changed_under_its_name_is_refused(folder: Path) -> None:
     with RunFolder(folder, CONFIGURED) as run:
         run.confirm_model("embedding", "wordllama-1")
         run.confirm_model("embedding", "wordllama-1")
-        append_lines(folder / REPLIES, [outcome(1)])
+        write_lines(folder / REPLIES, [outcome(1)])
     with RunFolder(folder, CONFIGURED) as run:
         run.confirm_model("lexical", "v1")
         with pytest.raises(
@@ -199,7 +198,7 @@ def test_a_run_that_fails_before_its_first_outcome_leaves_no_trace(folder: Path)
 def test_a_run_that_fails_after_its_first_outcome_is_kept(folder: Path) -> None:
     def fail() -> None:
         with RunFolder(folder, CONFIGURED):
-            append_lines(folder / REPLIES, [outcome(1)])
+            write_lines(folder / REPLIES, [outcome(1)])
             raise ValueError("bad luck")
 
     with pytest.raises(ValueError, match="bad"):
@@ -267,10 +266,3 @@ def test_a_folder_of_another_format_is_refused_by_its_version(folder: Path) -> N
         RunFolder(folder, CONFIGURED),
     ):
         pass
-
-
-def test_a_line_that_a_crash_cut_short_spoils_no_other(tmp_path: Path) -> None:
-    append_lines(tmp_path / "lines.jsonl", [{"n": 1}, {"n": 2}])
-    (tmp_path / "lines.jsonl").write_bytes((tmp_path / "lines.jsonl").read_bytes()[:-3])
-    append_lines(tmp_path / "lines.jsonl", [{"n": 3}])
-    assert (tmp_path / "lines.jsonl").read_bytes() == b'{"n":1}\n{"n":\n{"n":3}\n'

@@ -141,16 +141,6 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def append_lines(path: Path, rows: Iterable[Any]) -> None:
-    """One write for all rows; what a crash left of a line before them stays a line of its own."""
-    with writing(path), path.open("ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.write(b"".join(map(json_line, rows)))
-
-
 class RunFolder:
     """The one writer of a run.
 

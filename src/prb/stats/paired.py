@@ -251,10 +251,9 @@ def sign_flip(sums: Floats, *, seed: int = 0, draws: int = DRAWS) -> float:
         return 1.0
     observed = abs(float(sums.sum())) - 1e-9 * sizes.sum()  # totals that are equal but for rounding count as equal
     if len(sizes) <= EXACT_CLUSTERS:
-        flips = np.zeros(1)  # the totals under all sign patterns, by doubling
-        for size in sizes:
-            flips = np.concatenate([flips + size, flips - size])
-        return float(np.mean(np.abs(flips) >= observed))
+        one, other = map(_all_signs, np.array_split(sizes, 2))  # a total is one of the first plus one of the second
+        beyond = len(other) - np.searchsorted(np.sort(other), observed - one)
+        return min(1.0, 2 * float(beyond.sum()) / (len(one) * len(other)))
     for unit in (*(1 / grid for grid in GRIDS), *(sizes.min() / parts for parts in range(1, 13))):
         steps = np.rint(sizes / unit)
         on_grid = (np.abs(sizes / unit - steps) <= 1e-9 * steps).all()
@@ -264,6 +263,14 @@ def sign_flip(sums: Floats, *, seed: int = 0, draws: int = DRAWS) -> float:
     flips = 2 * subset_sums(scaled[:, None], draws, seed)[0] - scaled.sum()
     extreme = int((np.abs(flips) * sizes.max() >= observed).sum())
     return (extreme + 1) / (draws + 1)
+
+
+def _all_signs(sizes: Floats) -> Floats:
+    """The totals under all sign patterns, by doubling."""
+    totals = np.zeros(1)
+    for size in sizes:
+        totals = np.concatenate([totals + size, totals - size])
+    return totals
 
 
 def _exact_tail(steps: Ints, least: int) -> float:
