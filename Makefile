@@ -79,7 +79,7 @@ embedded-model: $(VENV)/.dev  ## train the model `personal?lm=smollm2` that ship
 downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with their curves, in runs/
 	$(BIN)/prb bon --policy llamacpp/smollm2 --n 8 --limit 24 --k 3 --max-tokens 96 --temperature 0.7 \
 	  $(addprefix --model ,random length lexical embedding 'embedding?encoder=minilm' 'likelihood?lm=smollm2') --out runs/bon
-	$(BIN)/prb ppo --policy 'transformers/smollm2;batch=2' --model embedding --lora 8 --lr 1e-3 --batch 4 --minibatch 4 \
+	$(BIN)/prb ppo --policy 'transformers/smollm2?batch=2' --model embedding --lora 8 --lr 1e-3 --batch 4 --minibatch 4 \
 	  --epochs 1 --steps 10 --k 2 --max-prompt 128 --max-tokens 16 --holdout 12 --out runs/ppo
 
 study: $(VENV)/.dev  ## trained reward models of graded knowledge: does mirror predict best-of-N? (40 minutes)
