@@ -76,7 +76,8 @@ def describe(group: Group) -> dict[str, Any]:
         "label": group.label,
         "verdict": {"headline": found.headline, "sentences": found.sentences, "size": found.size},
         "ranked": "control" if found.measured else None,
-        "plane": plane if len(plane) == len(PLANE) else None,
+        # where no row is to be decided by a history, control is no merit
+        "plane": plane if len(plane) == len(PLANE) and not group.about.only_restraint else None,
         "about": {**to_builtins(group.about), "name": short_name(group.about.name)},  # never a path of this machine
         "conditions": group.conditions,
         "meanings": {name: CONDITIONS[name].shows for name in group.conditions},
