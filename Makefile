@@ -7,6 +7,8 @@ PINNED := --constraint constraints.txt --build-constraint constraints.txt
 LATEST := .venv-latest
 OLDEST := .venv-oldest
 export PRB_CACHE := $(CURDIR)/$(VENV)/cache
+# compiled once: the tests start many processes, and every worker rewrites every test file
+unexport PYTHONDONTWRITEBYTECODE
 VERL := .venv-verl
 VLLM := .venv-vllm
 EXTRAS := .venv-extras
