@@ -16,7 +16,7 @@ from prb.reporting.pages.verbs import audit_data, downstream_data, study_data, t
 from prb.runs import read_json, write_json
 from prb.study.agreement import item_summaries, rating_counts
 from tests.reporting.results import EVIL, agreement, audit, bon_run, correlation, judgements, ppo_run
-from tests.study.test_agreement import rated, row
+from tests.study.test_agreement import judged, rated, row
 
 
 def only(pages: Any) -> Any:
@@ -123,13 +123,13 @@ def test_a_damaged_result_is_one_clear_line(tmp_path: Path) -> None:
 
 def test_ratings_are_counted_by_criterion_answer_and_step() -> None:
     rows = [row(1, 1, ratings=rated(5, 3)), row(1, 2, ratings=rated(5, 1)), row(2, 1, ratings={})]
-    counts = rating_counts(rows)
+    counts = rating_counts(judged(rows))
     assert list(counts) == ["correctness", "relevance", "helpfulness"]
     assert counts["relevance"] == {"chosen": [0, 0, 0, 0, 2], "rejected": [1, 0, 1, 0, 0]}
 
 
 def test_of_each_item_the_votes_are_kept() -> None:
-    first = item_summaries([r for r in judgements() if not r["check"]])[0]
+    first = item_summaries(judged([r for r in judgements() if not r["check"]]))[0]
     assert first["item"] == "i0"
     assert (first["before"], first["after"]) == (
         {"chosen": 3, "rejected": 0, "neither": 0},

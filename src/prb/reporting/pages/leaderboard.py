@@ -71,13 +71,13 @@ def describe(group: Group) -> dict[str, Any]:
     found = group_verdict(group)
     measured = _measured(group)
     plane = [key for key in PLANE if key in measured]
+    ranked = "misapplication" if group.about.only_restraint and "misapplication" in measured else "control"
     return {
         "id": group.id,
         "label": group.label,
         "verdict": {"headline": found.headline, "sentences": found.sentences, "size": found.size},
-        "ranked": "control" if found.measured else None,
-        # where no row is to be decided by a history, control is no merit
-        "plane": plane if len(plane) == len(PLANE) and not group.about.only_restraint else None,
+        "ranked": ranked if found.measured else None,
+        "plane": plane if len(plane) == len(PLANE) else None,
         "about": {**to_builtins(group.about), "name": short_name(group.about.name)},  # never a path of this machine
         "conditions": group.conditions,
         "meanings": {name: CONDITIONS[name].shows for name in group.conditions},

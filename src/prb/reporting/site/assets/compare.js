@@ -80,7 +80,8 @@
     if (data.models.length < 2) { put("compare", h("h1", {}, "Two models"), h("p", {}, "There is only one model. Evaluate another one on the same rows and pass both runs to prb report.")); return; }
     const [board, tests, pairs, users] = await Promise.all(["board", "tests", "pairs", "people"].map((name) => prb.load(`${data.id}/${name}`)));
     const condition = data.conditions.includes(state.condition) ? state.condition : data.shown;
-    const worth = (n) => (data.ranked ? board.slices.all[n][data.ranked] : board.slices.all[n].accuracy[condition])?.value ?? -2;
+    const sign = data.metrics.some((m) => m.key === data.ranked && m.better === "lower") ? -1 : 1;
+    const worth = (n) => { const e = data.ranked ? board.slices.all[n][data.ranked] : board.slices.all[n].accuracy[condition]; return e && e.value !== null ? sign * e.value : -2; };
     const ranked = data.models.map((_, n) => n).sort((m, n) => Boolean(data.models[m].reference) - Boolean(data.models[n].reference) || worth(n) - worth(m) || m - n);
     const find = (name, fallback) => { const n = data.models.findIndex((m) => m.name === name); return n >= 0 ? n : fallback; };
     const a = find(state.a, ranked.find((n) => n !== find(state.b, -1))), b = find(state.b, ranked.find((n) => n !== a));

@@ -76,7 +76,7 @@
     const heads = [{ label: "rank", left: true, title: "the ranks that paired tests of every two models leave open" }, { label: "model", left: true },
       { label: [h("span", { class: "offstage" }, "accuracy, %"), charts.axis({ scale, ticks: scale.ticks, lines, inside: false })], left: true },
       { label: two ? `${m.needs.map((c) => SHORT[c] || c).reverse().join(" → ")}, %` : `accuracy, ${m.needs[0] || data.shown}, %` },
-      pointed ? { label: two ? `${m.label}, points` : m.label, title: m.says } : null, verdicts ? { label: "verdict", left: true } : null].filter(Boolean);
+      pointed ? { label: `${m.label}${{ points: ", points", share: ", %" }[m.unit] || ""}`, title: m.says } : null, verdicts ? { label: "verdict", left: true } : null].filter(Boolean);
     const rows = list.map((r) => {
       const verdict = says(m, r.e), text = two ? `${percent(value(r.from))} → ${percent(value(r.to))}` : percent(value(r.to));
       const said = [`${r.model.name}, accuracy in percent:`, two ? `${m.needs[1]} ${interval(r.from)},` : "", `${m.needs[0] || data.shown} ${interval(r.to)}`].join(" ");
@@ -132,7 +132,8 @@
     const slices = ["all", LENGTH, ...data.categories.map((c) => `category:${c}`), ...data.tiers.map((t) => `tier:${t}`)];
     const condition = data.conditions.includes(state.condition) ? state.condition : data.shown;
     const slice = state.length ? LENGTH : state.tier ? `tier:${state.tier}` : state.category ? `category:${state.category}` : "all";
-    const [key, order] = (state.sort || `${state.condition || !data.ranked || slice === LENGTH ? condition : data.ranked}.down`).split(".");
+    const usual = state.condition || !data.ranked || slice === LENGTH ? condition : data.ranked, lower = data.metrics.some((m) => m.key === usual && m.better === "lower");
+    const [key, order] = (state.sort || `${usual}.${lower ? "up" : "down"}`).split(".");
     return { condition, slice: slices.includes(slice) ? slice : "all", q: state.q || "", sort: { key, down: order !== "up" } };
   }
 
