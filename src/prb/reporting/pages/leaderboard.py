@@ -70,14 +70,14 @@ def describe(group: Group) -> dict[str, Any]:
     """What every page knows of a dataset and its models."""
     found = group_verdict(group)
     measured = _measured(group)
-    plane = [key for key in PLANE if key in measured]
     ranked = "misapplication" if group.about.only_restraint and "misapplication" in measured else "control"
     return {
         "id": group.id,
         "label": group.label,
         "verdict": {"headline": found.headline, "sentences": found.sentences, "size": found.size},
         "ranked": ranked if found.measured else None,
-        "plane": plane if len(plane) == len(PLANE) else None,
+        "plane": PLANE,
+        "has": [key for key in PLANE if key in measured and (key != "control" or not group.about.only_restraint)],
         "about": {**to_builtins(group.about), "name": short_name(group.about.name)},  # never a path of this machine
         "conditions": group.conditions,
         "meanings": {name: CONDITIONS[name].shows for name in group.conditions},
