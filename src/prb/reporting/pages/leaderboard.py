@@ -77,6 +77,7 @@ def describe(group: Group) -> dict[str, Any]:
         "verdict": {"headline": found.headline, "sentences": found.sentences, "size": found.size},
         "ranked": ranked if found.measured else None,
         "plane": PLANE,
+        # where no row is to be decided by a history, control is no merit
         "has": [key for key in PLANE if key in measured and (key != "control" or not group.about.only_restraint)],
         "about": {**to_builtins(group.about), "name": short_name(group.about.name)},  # never a path of this machine
         "conditions": group.conditions,
