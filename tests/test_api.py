@@ -179,6 +179,13 @@ def test_a_text_that_no_file_can_hold_is_refused() -> None:
         prb.EvaluateConfig(model=("length", "a\ud800"))
 
 
+def test_a_text_is_a_spec_and_an_object_takes_its_place(data: Path, tmp_path: Path) -> None:
+    graded = prb.grade(grader="embedded", dataset=data, validate=True, limit=2, out=tmp_path / "grade", quiet=True)
+    assert graded.summary["grader"]["spec"] == "embedded"
+    with pytest.raises(BadInput, match="EvaluateConfig or keyword arguments expected, not int"):
+        prb.evaluate(data, 5)
+
+
 def refuse(_: object) -> float:
     raise AssertionError("a dry run asks nobody")
 

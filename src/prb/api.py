@@ -12,8 +12,9 @@ import inspect
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -31,6 +32,7 @@ from prb.evaluation.audit import AuditConfig
 from prb.evaluation.compare import CompareConfig
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.merge import MergeConfig
+from prb.given import as_dataset
 from prb.grading import GradeConfig
 from prb.grading.license import LicenseConfig, make_license
 from prb.progress import Progress, watch
@@ -52,28 +54,52 @@ if TYPE_CHECKING:
     from prb.llm import LLM
     from prb.types import RewardModel, Scorer
 
-F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", EvaluateConfig, AuditConfig, GradeConfig, BonConfig)
+R = TypeVar("R")
 Models = Mapping[str, "RewardModel"]
 
 
-def verb(*configs: type[Settings]) -> Callable[[F], F]:
-    """Make `inspect.signature` and interactive completion show the fields of the config."""
+def verb(
+    *configs: type[Settings],
+    by_position: Sequence[str] = (),
+    kind: Callable[[Mapping[str, Any]], type[Settings]] | None = None,
+) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """A function of a config and a progress becomes one that takes a config, its fields as keywords, or both.
 
-    def with_fields(function: F) -> F:
-        signature = inspect.signature(function)
-        named = {n: p for n, p in signature.parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
-        for config in configs:
-            for name, parameter in inspect.signature(config).parameters.items():
-                named.setdefault(name, parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        function.__signature__ = signature.replace(parameters=list(named.values()))  # type: ignore[attr-defined]
-        return function
+    Fields in `by_position` need no keyword: `report(["runs/a"])`. `kind` chooses between several configs by what is
+    given. `inspect.signature` and interactive completion show the fields of all of them.
+    """
 
-    return with_fields
+    def make(function: Callable[..., R]) -> Callable[..., R]:
+        own = {n: p for n, p in inspect.signature(function).parameters.items() if n != "config"}
 
+        @wraps(function)
+        def call(*given: Any, progress: Progress | None = None, **keywords: Any) -> R:
+            if isinstance(keywords.get("config"), configs):
+                given = (keywords.pop("config"), *given)
+            base = given[0] if given and isinstance(given[0], configs) else None
+            positions = given[1:] if base is not None else given
+            if len(positions) > len(by_position):
+                what = f"{configs[0].__name__} or keyword arguments"
+                raise BadInput(f"{what} expected, not {type(positions[len(by_position)]).__name__}")
+            # a text is a spec, which is a setting; an object takes the place of what a spec would name
+            objects = {n: keywords.pop(n) for n in own if n in keywords and not isinstance(keywords[n], str)}
+            settings = {**dict(zip(by_position, positions, strict=False)), **keywords}
+            if "dataset" in settings:
+                settings["dataset"] = as_dataset(settings["dataset"])
+            chosen = type(base) if base is not None else kind(settings) if kind else configs[0]
+            config = chosen.of(base, settings)
+            with watch(config.quiet) if progress is None else nullcontext(progress) as shown:
+                return function(config, progress=shown, **objects)
 
-def _shown(progress: Progress | None, quiet: bool) -> AbstractContextManager[Progress]:
-    return watch(quiet) if progress is None else nullcontext(progress)
+        fields = {n: p for cls in reversed(configs) for n, p in inspect.signature(cls).parameters.items()}
+        first = inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+        positional = [fields.pop(name).replace(kind=first.kind) for name in by_position] or [first]
+        named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in {**fields, **own}.values()]
+        call.__signature__ = inspect.Signature([*positional, *named])  # type: ignore[attr-defined]
+        return call
+
+    return make
 
 
 def _dry_run(config: C, run: Callable[[C], Finished], specs: Sequence[str] = ()) -> DryRun:
@@ -107,14 +133,13 @@ def _carrying(result: Run) -> Iterator[None]:
         raise
 
 
-@verb(EvaluateConfig)
+@verb(EvaluateConfig, by_position=["dataset"])
 def evaluate(
-    config: EvaluateConfig | None = None,
+    config: EvaluateConfig,
     *,
     models: Models | Sequence[object] | None = None,
     hooks: Sequence[object] = (),
-    progress: Progress | None = None,
-    **settings: Any,
+    progress: Progress,
 ) -> Evaluation:
     """Score reward models on a personalized benchmark; run or resume.
 
@@ -125,250 +150,189 @@ def evaluate(
     """
     from prb.evaluation.run import evaluate as run
     from prb.evaluation.summary import check_failures, require
-    from prb.given import as_dataset, as_models
+    from prb.given import as_models
 
-    if "dataset" in settings:
-        settings["dataset"] = as_dataset(settings["dataset"])
-    specs, models = as_models(models)
-    checked = EvaluateConfig.of(config, {"model": specs, **settings} if specs else settings)
-    with _shown(progress, checked.quiet) as shown:
-        if checked.dry_run:
-            unheard = replace(checked, hook=())
-            return _dry_run(unheard, lambda c: run(c, models=models, progress=shown), checked.model)  # type: ignore[return-value]
-        finished = run(checked, models=models, hooks=hooks, progress=shown)
-    result = Evaluation(finished.folder, finished.summary, full=checked.full)
+    specs, objects = as_models(models)
+    config = replace(config, model=specs) if specs else config
+    if config.dry_run:
+        unheard = replace(config, hook=())
+        return _dry_run(unheard, lambda c: run(c, models=objects, progress=progress), config.model)  # type: ignore[return-value]
+    finished = run(config, models=objects, hooks=hooks, progress=progress)
+    result = Evaluation(finished.folder, finished.summary, full=config.full)
     with _carrying(result):
-        check_failures(result.typed, checked.max_failed)
-        require(checked.require or "", result.typed)
+        check_failures(result.typed, config.max_failed)
+        require(config.require or "", result.typed)
     return result
 
 
-@verb(MergeConfig)
-def merge(runs: Sequence[str | Path] | MergeConfig, *, progress: Progress | None = None, **settings: Any) -> Evaluation:
+@verb(MergeConfig, by_position=["runs"])
+def merge(config: MergeConfig, *, progress: Progress) -> Evaluation:
     """Make one run of the folders of all shards of `evaluate(shard="i/n")`."""
     from prb.evaluation.merge import merge as run
 
-    checked = MergeConfig.of(runs, settings, first="runs")
-    with _shown(progress, checked.quiet) as shown:
-        finished = run(checked, progress=shown)
+    finished = run(config, progress=progress)
     return Evaluation(finished.folder, finished.summary)
 
 
-@verb(CompareConfig)
-def compare(
-    run_a: CompareConfig | str | Path | None = None, run_b: str | Path | None = None, **settings: Any
-) -> Comparison:
+@verb(CompareConfig, by_position=["run_a", "run_b"])
+def compare(config: CompareConfig, *, progress: Progress) -> Comparison:  # noqa: ARG001
     """Compare two runs pair by pair: `compare("runs/a", "runs/b")`."""
     from prb.evaluation.compare import compare as run
 
-    if run_b is not None:
-        settings["run_b"] = run_b
-    first = None if run_a is None else "run_a"
-    checked = CompareConfig.of(run_a, settings, first=first)
-    return Comparison(checked.run_a, run(checked))
+    return Comparison(config.run_a, run(config))
 
 
-@verb(AuditConfig)
-def audit(
-    dataset: AuditConfig | str | Path | None = None,
-    *,
-    models: Models | None = None,
-    progress: Progress | None = None,
-    **settings: Any,
-) -> Audit:
+@verb(AuditConfig, by_position=["dataset"])
+def audit(config: AuditConfig, *, models: Models | None = None, progress: Progress) -> Audit:
     """Measure how much of a benchmark needs the user at all; run or resume: `audit("pairs.jsonl")`."""
     from prb.evaluation.audit import audit as run
     from prb.evaluation.audit import check_failures
     from prb.reporting.figures import write_audit
 
-    checked = AuditConfig.of(dataset, settings, first=None if dataset is None else "dataset")
-    with _shown(progress, checked.quiet) as shown:
-        if checked.dry_run:
-            return _dry_run(checked, lambda c: run(c, models=models, progress=shown))  # type: ignore[return-value]
-        finished = run(checked, models=models, progress=shown)
-        write_audit(finished.summary, finished.folder, shown)
+    if config.dry_run:
+        return _dry_run(config, lambda c: run(c, models=models, progress=progress))  # type: ignore[return-value]
+    finished = run(config, models=models, progress=progress)
+    write_audit(finished.summary, finished.folder, progress)
     result = Audit(finished.folder, finished.summary)
     with _carrying(result):
-        check_failures(result.summary, checked.max_failed)
+        check_failures(result.summary, config.max_failed)
     return result
 
 
-@verb(GradeConfig, LicenseConfig)
+def _makes_license(settings: Mapping[str, Any]) -> type[Settings]:
+    return LicenseConfig if "license" in settings and not settings.keys() & {"answers", "validate"} else GradeConfig
+
+
+@verb(GradeConfig, LicenseConfig, kind=_makes_license)
 def grade(
-    config: GradeConfig | LicenseConfig | None = None,
-    *,
-    grader: Grader | None = None,
-    progress: Progress | None = None,
-    **settings: Any,
+    config: GradeConfig | LicenseConfig, *, grader: Grader | None = None, progress: Progress
 ) -> Grading | Licensed:
     """Grade answers against each user's rubric, or measure how valid a grader is; run or resume. With `license`, the
     judge, and `human`: whether that judge may stand in for people."""
     from prb.grading.run import check_failures
     from prb.grading.run import grade as run
 
-    makes_license = "license" in settings and not settings.keys() & {"answers", "validate"}
-    if isinstance(config, LicenseConfig) or makes_license:
-        made = make_license(LicenseConfig.of(config, settings))
+    if isinstance(config, LicenseConfig):
+        made = make_license(config)
         return Licensed(made.folder, made.summary)
-    checked = GradeConfig.of(config, settings)
-    with _shown(progress, checked.quiet) as shown:
-        if checked.dry_run:
-            return _dry_run(checked, lambda c: run(c, grader=grader, progress=shown))  # type: ignore[return-value]
-        finished = run(checked, grader=grader, progress=shown)
+    if config.dry_run:
+        return _dry_run(config, lambda c: run(c, grader=grader, progress=progress))  # type: ignore[return-value]
+    finished = run(config, grader=grader, progress=progress)
     result = Grading(finished.folder, finished.summary)
     with _carrying(result):
-        check_failures(result.summary, checked.max_failed)
+        check_failures(result.summary, config.max_failed)
     return result
 
 
 @verb(BuildConfig)
-def build(
-    config: BuildConfig | None = None,
-    *,
-    llms: Mapping[Any, LLM] | None = None,
-    progress: Progress | None = None,
-    **settings: Any,
-) -> BuiltBenchmark:
+def build(config: BuildConfig, *, llms: Mapping[Any, LLM] | None = None, progress: Progress) -> BuiltBenchmark:
     """Build a personalized benchmark from users' records; run or resume. `dry_run` only estimates the cost."""
     from prb.building.run import build as run
     from prb.building.run import check_failures
 
-    checked = BuildConfig.of(config, settings)
-    with _shown(progress, checked.quiet) as shown:
-        finished = run(checked, llms=llms, progress=shown)
+    finished = run(config, llms=llms, progress=progress)
     result = BuiltBenchmark(finished.folder, finished.summary)
-    if checked.dry_run:
+    if config.dry_run:
         return result
     with _carrying(result):
-        check_failures(result.summary, checked.max_failed)
+        check_failures(result.summary, config.max_failed)
     return result
 
 
-@verb(TrainConfig, FullConfig)
-def train(
-    config: TrainConfig | FullConfig | None = None, *, progress: Progress | None = None, **settings: Any
-) -> TrainedModel:
+@verb(TrainConfig, FullConfig, kind=lambda settings: config_of(settings.get("method", "light")))
+def train(config: TrainConfig | FullConfig, *, progress: Progress) -> TrainedModel:
     """Train a reward model that knows whose preference it judges: a head on frozen features, or a whole model."""
     from prb.training.run import train as run
 
-    checked = config_of(getattr(config, "method", None) or settings.get("method", "light")).of(config, settings)
-    with _shown(progress, checked.quiet) as shown:
-        trained = run(checked, progress=shown)
+    trained = run(config, progress=progress)
     return TrainedModel(trained.folder, trained.summary)
 
 
 @verb(BonConfig)
 def best_of_n(
-    config: BonConfig | None = None,
+    config: BonConfig,
     *,
     models: Models | None = None,
     policy: LLM | None = None,
     grader: Grader | None = None,
-    progress: Progress | None = None,
-    **settings: Any,
+    progress: Progress,
 ) -> BestOfN:
     """What each reward model picks from N answers of a policy, graded against the rubric; run, resume or extend."""
     from prb.downstream.bon import best_of_n as run
     from prb.downstream.bon import check_failures
     from prb.reporting.downstream import write_bon
 
-    checked = BonConfig.of(config, settings)
-    with _shown(progress, checked.quiet) as shown:
+    def job(config: BonConfig) -> Finished:
+        return run(config, models=models, policy=policy, grader=grader, progress=progress)
 
-        def job(config: BonConfig) -> Finished:
-            return run(config, models=models, policy=policy, grader=grader, progress=shown)
-
-        if checked.dry_run:
-            return _dry_run(checked, job)  # type: ignore[return-value]
-        finished = job(checked)
-        write_bon(finished.summary, finished.folder, shown)
+    if config.dry_run:
+        return _dry_run(config, job)  # type: ignore[return-value]
+    finished = job(config)
+    write_bon(finished.summary, finished.folder, progress)
     result = BestOfN(finished.folder, finished.summary)
     with _carrying(result):
-        check_failures(result.summary, checked.max_failed)
+        check_failures(result.summary, config.max_failed)
     return result
 
 
 @verb(PpoConfig)
-def ppo(
-    config: PpoConfig | None = None,
-    *,
-    reward: Scorer | None = None,
-    grader: Grader | None = None,
-    progress: Progress | None = None,
-    **settings: Any,
-) -> Ppo:
+def ppo(config: PpoConfig, *, reward: Scorer | None = None, grader: Grader | None = None, progress: Progress) -> Ppo:
     """Train a policy against a reward model and grade its answers before and after; run or resume."""
     from prb.downstream.ppo import ppo as run
     from prb.reporting.downstream import write_ppo
 
-    checked = PpoConfig.of(config, settings)
-    with _shown(progress, checked.quiet) as shown:
-        finished = run(checked, reward=reward, grader=grader, progress=shown)
-        if finished.main_process and not checked.verl:
-            write_ppo(finished.summary, finished.folder, shown)
+    finished = run(config, reward=reward, grader=grader, progress=progress)
+    if finished.main_process and not config.verl:
+        write_ppo(finished.summary, finished.folder, progress)
     return Ppo(finished.folder, finished.summary, finished.message, finished.main_process)
 
 
 @verb(CorrelateConfig)
-def correlate(
-    config: CorrelateConfig | None = None, *, progress: Progress | None = None, **settings: Any
-) -> Correlation:
+def correlate(config: CorrelateConfig, *, progress: Progress) -> Correlation:
     """Measure how well a benchmark's ranking of reward models predicts what happens downstream."""
     from prb.downstream.correlate import correlate as run
     from prb.reporting.downstream import correlation_sentences, write_correlation
 
-    checked = CorrelateConfig.of(config, settings)
-    with _shown(progress, checked.quiet) as shown:
-        result: dict[str, Any] = msgspec.to_builtins(run(checked, progress=shown))
-        summary = {**result, "sentences": correlation_sentences(result)}
-        if checked.out is not None:
-            write_correlation(summary, checked.out, shown)
-    return Correlation(checked.out or Path(), summary)
+    result: dict[str, Any] = msgspec.to_builtins(run(config, progress=progress))
+    summary = {**result, "sentences": correlation_sentences(result)}
+    if config.out is not None:
+        write_correlation(summary, config.out, progress)
+    return Correlation(config.out or Path(), summary)
 
 
-@verb(ReportConfig)
-def report(runs: Sequence[str | Path] | ReportConfig, *, progress: Progress | None = None, **settings: Any) -> Path:
+@verb(ReportConfig, by_position=["runs"])
+def report(config: ReportConfig, *, progress: Progress) -> Path:
     """Write a static site from finished runs and return the path of its first page."""
     from prb.reporting.site import report as write
 
-    checked = ReportConfig.of(runs, settings, first="runs")
-    with _shown(progress, checked.quiet) as shown:
-        return write(checked, progress=shown)
+    return write(config, progress=progress)
 
 
-@verb(LeaderboardConfig)
-def leaderboard(
-    submissions: str | Path | LeaderboardConfig, *, progress: Progress | None = None, **settings: Any
-) -> Leaderboard:
+@verb(LeaderboardConfig, by_position=["submissions"])
+def leaderboard(config: LeaderboardConfig, *, progress: Progress) -> Leaderboard:
     """Check many run folders and write one site from those that pass.
 
     Raises `NotAccepted`, with the result attached, if all are refused, or any with `strict`.
     """
     from prb.reporting.submissions import leaderboard as write
 
-    checked = LeaderboardConfig.of(submissions, settings, first="submissions")
-    with _shown(progress, checked.quiet) as shown:
-        return write(checked, progress=shown)
+    return write(config, progress=progress)
 
 
-@verb(ExportConfig)
-def export(run: str | Path | ExportConfig, *, progress: Progress | None = None, **settings: Any) -> list[Path]:
+@verb(ExportConfig, by_position=["run"])
+def export(config: ExportConfig, *, progress: Progress) -> list[Path]:
     """Write a finished evaluation in a format that other tools read; returns the paths of the files."""
     from prb.reporting.formats import export as write
 
-    checked = ExportConfig.of(run, settings, first="run")
-    with _shown(progress, checked.quiet) as shown:
-        return write(checked, progress=shown)
+    return write(config, progress=progress)
 
 
 @verb(ServeConfig)
-def serve(config: ServeConfig | None = None, *, model: RewardModel | None = None, **settings: Any) -> None:
+def serve(config: ServeConfig, *, model: RewardModel | None = None, progress: Progress) -> None:
     """Serve a reward model over HTTP until interrupted."""
     from prb.serving.server import serve as run
 
-    checked = ServeConfig.of(config, settings)
-    with _shown(None, checked.quiet) as shown:
-        run(checked, model=model, ready=lambda server: shown.note(f"{server.model} at {server.url}"))
+    run(config, model=model, ready=lambda server: progress.note(f"{server.model} at {server.url}"))
 
 
 RESULTS: dict[str, type[Run]] = {

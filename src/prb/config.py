@@ -206,15 +206,10 @@ class Settings:
         return settings
 
     @classmethod
-    def of(cls, settings: object, changes: Mapping[str, Any], first: str | None = None) -> Self:
-        """A config, or its fields as keywords, or both: `evaluate(config, k=5)`.
-
-        `first` names the field that may be given by position instead of a config: `report(["runs/a"])`.
-        """
+    def of(cls, settings: object, changes: Mapping[str, Any]) -> Self:
+        """A config, or its fields as keywords, or both: `evaluate(config, k=5)`."""
         if isinstance(settings, cls):
             return cls(**{**{f.name: getattr(settings, f.name) for f in fields(settings)}, **changes})
-        if first is not None:
-            return cls(**{first: settings, **changes})
         if settings is not None:
             raise BadInput(f"{cls.__name__} or keyword arguments expected, not {type(settings).__name__}")
         return cls(**changes)
