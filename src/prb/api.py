@@ -72,6 +72,7 @@ def verb(
 
     def make(function: Callable[..., R]) -> Callable[..., R]:
         own = {n: p for n, p in inspect.signature(function).parameters.items() if n != "config"}
+        own["progress"] = own["progress"].replace(default=None)
 
         @wraps(function)
         def call(*given: Any, progress: Progress | None = None, **keywords: Any) -> R:

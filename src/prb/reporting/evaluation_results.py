@@ -160,9 +160,6 @@ class Evaluation(Run):
         lead = (*self.verdict.sentences, self.verdict.size)
         return [table._replace(title=self.verdict.headline, lead=lead)]
 
-    def __str__(self) -> str:
-        return f"{self.verdict}\n\n{super().__str__()}" if self.verdict else super().__str__()
-
     def _model(self, model: str | None) -> str:
         if model is None and len(self.models) == 1:
             return self.models[0]
