@@ -15,7 +15,7 @@ from prb import __version__
 from prb.cli import SETTINGS, VERBS, commands_of, main
 from tests.cli.conftest import Prb
 
-FLAGS = 230
+FLAGS = 235
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
