@@ -159,7 +159,7 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     words: Annotated[int, Field(ge=10)] = 120
     """Target length of both answers."""
     gate: Repeated[str] = ()
-    """Change a gate, as in `quality?floor=3&margin=1`, or switch it off: `length=off`; repeatable. docs/build.md lists
+    """Change a gate, as in `quality?floor=3&margin=1`, or switch it off: `length=off`; repeatable. docs/data.md lists
     them."""
     skip_bad: Rare[bool] = False
     """Use the good records of a file with errors; the others become rejects."""
