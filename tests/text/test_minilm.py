@@ -23,7 +23,10 @@ def minilm() -> Encoder:
     return ENCODERS.make("minilm")
 
 
-@pytest.mark.parametrize(("name", "size"), [("minilm", 384), ("mpnet", 768), ("nomic", 768)])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("minilm", 384), *(pytest.param(name, 768, marks=pytest.mark.slow) for name in ("mpnet", "nomic"))],
+)
 def test_a_paraphrase_is_closer_than_a_stranger_and_long_texts_are_cut(name: str, size: int) -> None:
     pytest.importorskip("xllamacpp" if name == "nomic" else "transformers", reason="needs an extra")
     if here(name) == "no":

@@ -274,9 +274,12 @@ def writing_outcomes(folder: Path) -> Iterator[Callable[[bytes], None]]:
             file.flush()  # a report may look at it
 
     try:
-        with file:
-            yield write
+        yield write
+        with writing(path):
+            file.close()
     except BaseException:
+        with suppress(OSError):  # what a full disk refused is refused again
+            file.close()
         with suppress(OSError):
             if not (folder / SUMMARY).exists() and part.stat().st_size:
                 part.replace(path)
