@@ -17,6 +17,7 @@ from prb.data.polls import draw_pairs, draw_twins
 from prb.stats.blind import blind_margins, credits_of, widened
 from prb.stats.estimate import Floats, Ints, share
 from prb.stats.paired import LEVEL, Twins, correct, difference, person_effect
+from prb.stats.variance import Ratings, variance_shares
 
 CLUSTERS = (5, 10, 20, 40, 200)
 SIZES = ("equal", "lognormal", "one half")
@@ -123,6 +124,11 @@ often a person effect that is not there is significant.
 
 {polls(sets)}
 
+Parts of the variance of votes in %, of which 60 % were cast (`prb audit`): mean estimate · coverage. Where nobody voted
+twice, coverage is how often individual is not above, and noise not below, the truth.
+
+{shares(few)}
+
 Other checks.
 
 | what | sets | in % |
@@ -181,6 +187,43 @@ def poll_set(rng: np.random.Generator, users: int, items: int, *, mirror: bool) 
     margins = np.stack([pull, np.zeros_like(pull)], axis=1).ravel()
     effect = person_effect(margins, Twins(np.arange(0, 2 * len(a), 2), np.arange(1, 2 * len(a), 2), table)) or {}
     return float(held[0]), float(held[1]), float(effect["p"] < LEVEL)
+
+
+PARTS = {"shared": 0.25, "leaning": 0.1, "group": 0.1, "individual": 0.2, "noise": 0.35}
+
+
+def shares(sets: int) -> str:
+    """Parts of the variance of votes: mean estimate and coverage; without repeated votes, how often a bound holds."""
+    rows = []
+    for users, items, again in ((30, 20, 0.2), (115, 40, 0.2), (300, 80, 0.2), (115, 40, 0.0), (300, 80, 0.0)):
+        tables = [variance_shares(simulated_votes(users, items, again, seed)) for seed in range(sets)]
+        cells = []
+        for part, truth in PARTS.items():
+            found = [getattr(table, part) for table in tables]
+            low = not again and part == "individual"
+            high = not again and part == "noise"
+            held = [(share.low <= truth or high) and (share.high >= truth or low) for share in found]
+            cells.append(f"{100 * np.mean([share.value for share in found]):.0f} · {100 * np.mean(held):.0f}")
+        detectable = 100 * np.mean([table.individual.detectable for table in tables if table])
+        votes = "a fifth twice" if again else "once"
+        rows.append(f"| {users} | {items} | {votes} | {' | '.join(cells)} | {detectable:.1f} |")
+        print(rows[-1], flush=True)
+    truths = " | ".join(f"{part}: {100 * truth:.0f}" for part, truth in PARTS.items())
+    return "\n".join(
+        [f"| users | items | votes | {truths} | detectable |", "| ---: | ---: | --- |" + " ---: |" * 6, *rows]
+    )
+
+
+def simulated_votes(users: int, items: int, again: float, seed: int) -> Ratings:
+    rng = np.random.default_rng([users, items, seed])
+    group = rng.integers(0, 4, users)
+    taste = rng.normal(size=(users, 3)) @ rng.normal(size=(3, items)) / np.sqrt(3)
+    means = np.sqrt(PARTS["shared"]) * rng.normal(size=items) + np.sqrt(PARTS["leaning"]) * rng.normal(size=(users, 1))
+    means = means + np.sqrt(PARTS["group"]) * rng.normal(size=(4, items))[group] + np.sqrt(PARTS["individual"]) * taste
+    user, item = np.nonzero(rng.random((users, items)) < 0.6)
+    twice = rng.random(len(user)) < again
+    user, item = np.append(user, user[twice]), np.append(item, item[twice])
+    return Ratings(user, item, means[user, item] + np.sqrt(PARTS["noise"]) * rng.normal(size=len(user)), group[user])
 
 
 def starred(rng: np.random.Generator) -> tuple[bool, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput, BadSpec, TooManyFailures, UnknownName
-from prb.evaluation.audit import AuditConfig, audit, check_failures, verdict
+from prb.evaluation.audit import AuditConfig, audit, check_failures, verdict, vote_tables
 from prb.models.scripted import ScriptedScorer
+from prb.reporting.evaluation_results import audit_tables
+from prb.reporting.figures import write_audit
 from prb.runs import read_object
 from prb.stats.estimate import share
 from prb.types import Failure
@@ -268,3 +272,49 @@ def test_a_published_personalization_set_can_be_had_without_the_person(shared_da
     assert result["blind"]["question_and_answer"]["low"] > 0.7
     assert result["leaks"]["posts"] > 20
     assert result["floors"][0]["accuracy"]["value"] > 0.6
+
+
+# votes and ratings
+
+
+def test_votes_are_divided_into_shared_group_individual_and_noise(write_jsonl: Write, tmp_path: Path) -> None:
+    rng = random.Random(0)
+    rows = [
+        {
+            "user": f"u{user}",
+            "question": "How good?",
+            "answer": f"Item {item}.",
+            "rating": value,
+            "groups": {"team": team},
+        }
+        for user in range(24)
+        for item in range(12)
+        for team in ["red" if user % 2 else "blue"]
+        for value in [min(1.0, max(0.0, 0.3 + item / 30 + 0.2 * (user % 2 == item % 2) + rng.gauss(0, 0.05)))]
+    ]
+    spec = str(write_jsonl(rows))
+    result = audit(AuditConfig(dataset=spec, task="ratings", out=tmp_path / "run")).summary
+    [table] = result["votes"]
+    assert (table["votes"], table["users"], table["items"], table["attribute"]) == (288, 24, 12, "team")
+    assert table["group"]["low"] > 0.2
+    assert table["individual"]["value"] < 0.1
+    assert "their team, at least" in result["verdict"]
+    assert "With 24 users, an individual share below" in result["verdict"]
+    [shown] = audit_tables(result)
+    assert shown.title == "Whose votes they are"
+    write_audit(result, tmp_path / "run")
+    assert (tmp_path / "run" / "audit.svg").exists()
+
+
+def test_votes_on_two_answers_and_on_items_are_read_from_their_sources(write_jsonl: Write) -> None:
+    votes = [
+        {"user": f"u{user}", "prompt": f"p{n}", "answers": ["Yes.", "No."], "choice": int(n % 3 == 0)}
+        for user in range(12)
+        for n in range(6)
+    ]
+    [table] = vote_tables(open_source(f"votes?path={write_jsonl(votes)}"))
+    assert (len(table.values), set(table.values)) == (72, {1.0})  # of one mind on every prompt
+    cast = [{"user": "ann", "item": "Tea.", "vote": vote} for vote in ("agree", "disagree")]
+    [table] = vote_tables(open_source(f"votes?path={write_jsonl(cast)}&item=item"))
+    assert sorted(table.values) == [-1.0, 1.0]  # both votes, though they contradict each other
+    assert vote_tables(MemorySource("rows", [])) == []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from heapq import heapify, heappop, heappush
-from itertools import product
+from itertools import combinations, product
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -74,8 +74,8 @@ class Poll:
     """Of each user; none where there are no splits."""
     profiles: Sequence[Sequence[Mapping[str, str]]] = ()
     groups: Sequence[Mapping[str, str]] = ()
-    repeats: Sequence[tuple[float, float]] = ()
-    """Two votes of one user on the same item."""
+    again: Mapping[tuple[int, int], Sequence[float]] = field(default_factory=dict)
+    """By user and item: all votes of those who voted more than once."""
     place: str = ""
 
     @cached_property
@@ -89,6 +89,17 @@ class Poll:
     def signs(self) -> Signs:
         """1 agreed, −1 disagreed, 0 neither."""
         return (self.values > self.middle).astype(np.int8) - (self.values < self.middle).astype(np.int8)
+
+    def every_vote(self) -> tuple[Ints, Ints, NDArray[np.float64]]:
+        """Users, items and values of all votes, repeated ones too."""
+        once = ~np.isnan(self.values)
+        for cell in self.again:
+            once[cell] = False
+        users, items = np.nonzero(once)
+        repeated = [(*cell, value) for cell, values in self.again.items() for value in values]
+        more = np.array(repeated, dtype=np.float64).reshape(-1, 3)
+        at = [np.concatenate([codes, more[:, n].astype(np.int64)]) for n, codes in enumerate((users, items))]
+        return at[0], at[1], np.concatenate([self.values[users, items].astype(np.float64), more[:, 2]])
 
 
 class Ballot(NamedTuple):
@@ -130,11 +141,11 @@ def collect(
                 f"{category}: {len(users):,} users × {len(items):,} items are more than {MOST_CELLS:,} votes"
             )
         latest: dict[tuple[int, int], Ballot] = {}
-        repeats: list[tuple[float, float]] = []
+        again: dict[tuple[int, int], list[float]] = {}
         for ballot in cast:
             cell = users[ballot.user], items[ballot.item]
             if (before := latest.get(cell)) is not None:
-                repeats.append((before.value, ballot.value))
+                again.setdefault(cell, [before.value]).append(ballot.value)
                 if (before.value > middle, before.value < middle) != (ballot.value > middle, ballot.value < middle):
                     ballot = ballot._replace(value=middle)  # noqa: PLW2901 - a contradiction is no preference
             latest[cell] = ballot
@@ -157,7 +168,7 @@ def collect(
             splits=[ballot.split for ballot in known] if any(ballot.split for ballot in known) else (),
             profiles=[ballot.profile for ballot in known],
             groups=[ballot.groups for ballot in known],
-            repeats=repeats,
+            again=again,
             place=place,
         )
 
@@ -179,8 +190,8 @@ class PollSource:
         return [poll for poll in self._read if isinstance(poll, Poll)]
 
     def agreements(self) -> list[float]:
-        signs = [np.sign(np.array(poll.repeats) - poll.middle) for poll in self.polls if poll.repeats]
-        return [1 - abs(before - after) / 2 for poll in signs for before, after in poll.tolist()]
+        signs = [np.sign(np.array(votes) - poll.middle) for poll in self.polls for votes in poll.again.values()]
+        return [float(1 - abs(one - other) / 2) for votes in signs for one, other in combinations(votes, 2)]
 
     def __post_init__(self) -> None:
         if self.settings.mirror and self.settings.rows == "ratings":

@@ -7,7 +7,7 @@ sees anybody. Both are lower bounds: a better learner may find more, a better re
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -19,6 +19,10 @@ import numpy as np
 from prb import __version__
 from prb.config import DataConfig, Donors, MaskingConfig, Name, OutputConfig, PositionalOrFlag, Rare, Seed, Size, config
 from prb.data.load import Dataset, Users, load
+from prb.data.polls import PollSource
+from prb.data.schema import Task
+from prb.data.source import Source
+from prb.data.votes import VoteSource
 from prb.evaluation.conditions import pick_donor
 from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, read_outcomes
@@ -32,9 +36,10 @@ from prb.runs import Finished, write_json
 from prb.stats.blind import blind_margins, credits_of, fold_groups, giveaways, room_above, widened
 from prb.stats.estimate import Floats, Ints, cancels, codes, share
 from prb.stats.paired import difference
+from prb.stats.variance import PARTS, Ratings, Share, components, variance_shares
 from prb.text.encoders import ENCODERS, Encoder, Matrix
 from prb.text.words import LEAK_WORDS, SharedWording, hidden_texts, is_list, near_duplicates, style_rates, words
-from prb.types import Estimate, Pair, Post, RewardModel, is_restraint
+from prb.types import Estimate, Pair, Post, Rating, RewardModel, is_restraint
 
 VOCABULARY, SEEN = 1000, 5
 """The learner knows at most this many words, each found in at least this many answers."""
@@ -227,6 +232,29 @@ class AuditedDataset(msgspec.Struct, kw_only=True):
     """Rows that a history must not decide."""
 
 
+class VoteShares(msgspec.Struct, kw_only=True):
+    """Parts of the variance of one table of votes or ratings."""
+
+    name: str
+    attribute: str | None
+    """What the group of a user is."""
+    attributes: int
+    """How many there were to choose from."""
+    shared: Share
+    leaning: Share
+    group: Share | None
+    individual: Share
+    noise: Share
+    repeated: int
+    votes: int
+    users: int
+    items: int
+
+    @property
+    def parts(self) -> dict[str, Share | None]:
+        return {name: getattr(self, name) for name in PARTS}
+
+
 class AuditSummary(msgspec.Struct, kw_only=True):
     """What tables and figures read of `audit.json`."""
 
@@ -234,12 +262,14 @@ class AuditSummary(msgspec.Struct, kw_only=True):
     floors: list[ModelAccuracy]
     blind: BlindLearner | None
     ceiling: ModelAccuracy | None
-    length: LengthBalance
     giveaways: Giveaways
-    repeats: Repeats
-    leaks: dict[str, int]
-    splits: OtherSplits | None
     verdict: str
+    length: LengthBalance | None = None
+    """This, and what follows, is not measured for ratings."""
+    repeats: Repeats | None = None
+    leaks: dict[str, int] = {}
+    splits: OtherSplits | None = None
+    votes: list[VoteShares] = []
     topics: Topics | None = None
 
     @property
@@ -263,6 +293,8 @@ class AuditConfig(OutputConfig, FailureConfig, MaskingConfig, DataConfig):
 
     dataset: PositionalOrFlag[Name] = "mirror"
     """A name, a file, a folder, or hub:owner/name."""
+    task: Task = "pairs"
+    """What the rows are. Of ratings, only the parts of their variance are measured."""
     ceiling: Name = "aspect-match"
     """The model that reads the rubric (condition oracle): `aspect-match?encoder=minilm`, or an LLM judge."""
     k: Rare[Size] = 10
@@ -275,6 +307,8 @@ def audit(
     config: AuditConfig, *, models: Mapping[str, RewardModel] | None = None, progress: Progress = SILENT
 ) -> Finished:
     """Run or resume; `models` may hold a reader of your own under the name `config.ceiling`."""
+    if config.task == "ratings":
+        return _audit_ratings(config, progress)
     if config.ceiling not in (models or {}):
         MODELS.check(Spec.parse(config.ceiling))
     encoder = ENCODERS.make(ENCODER)
@@ -298,6 +332,8 @@ def audit(
             learner = rows.estimate(blind_credits, blind_credits - 0.5)
             headroom = room_above(gap, learner, FOLDS).as_dict()
     scores = {name: rows.share(column) for name, column in floors.items()}
+    progress.begin("whose votes they are")
+    votes = vote_shares(vote_tables(dataset.source), config.seed)
     result = {
         "prb": __version__,
         "dataset": {
@@ -313,12 +349,93 @@ def audit(
         "giveaways": _giveaways(pairs, dataset.index.clusters),
         "repeats": repeats(pairs),
         "leaks": leaks(pairs),
-        "topics": _topics(pairs, dataset.users, encoder, rows.clusters, config),
+        "topics": None if votes else _topics(pairs, dataset.users, encoder, rows.clusters, config),
         "splits": _splits(dataset, pairs, encoder),
+        "votes": votes,
     }
     result["verdict"] = verdict(result)
     write_json(folder / AUDIT, result)
     return Finished(folder, result)
+
+
+def _audit_ratings(config: AuditConfig, progress: Progress) -> Finished:
+    """The parts of the variance of ratings; nothing else can be asked of them."""
+    dataset = load(config.dataset, task="ratings", split=config.split, limit=config.limit, skip_bad=config.skip_bad)
+    folder = config.out or _evaluation(config, FLOORS, "profile").folder(f"audit-{Path(config.dataset).name}")
+    progress.begin("whose ratings they are")
+    ratings = [item for item in dataset if isinstance(item, Rating)]
+    items = codes([f"{item.question}\0{item.answer}" for item in ratings])
+    users, values = codes([item.user for item in ratings]), np.array([item.rating for item in ratings])
+    table = VoteTable(dataset.name, users, items, values, [item.groups for item in ratings])
+    result: dict[str, Any] = {
+        "prb": __version__,
+        "dataset": {**msgspec.to_builtins(describe_dataset(dataset)), "mirror_rows": 0},
+        "floors": [],
+        "blind": None,
+        "ceiling": None,
+        "headroom": None,
+        "giveaways": {"looked_at": 0, "more_than_chance": 0, "words": []},
+        "votes": vote_shares([table], config.seed),
+    }
+    too_few = f"{dataset.name}: too few users or items, or all ratings are equal."
+    result["verdict"] = " ".join(_vote_sentences(result["votes"])) or too_few
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / AUDIT, result)
+    return Finished(folder, result)
+
+
+class VoteTable(NamedTuple):
+    """Votes or ratings, one entry each."""
+
+    name: str
+    users: Ints
+    items: Ints
+    values: Floats
+    groups: Sequence[Mapping[str, str]]
+    """Of the user of each entry."""
+
+
+def vote_tables(source: Source) -> list[VoteTable]:
+    """All votes of a source: on items, or on two answers as 1 and −1. Lists of more answers are left out."""
+    if isinstance(source, PollSource):
+        tables = []
+        for poll in source.polls:
+            users, items, values = poll.every_vote()
+            groups = [poll.groups[user] if poll.groups else {} for user in users.tolist()]
+            tables.append(VoteTable(poll.name, users, items, values, groups))
+        return tables
+    if not isinstance(source, VoteSource):
+        return []
+    index = source.index
+    rows = []
+    for item, numbers in enumerate(index.groups.values()):
+        tops = {index.tops[n] for n in numbers} - {0}
+        if len(tops) <= 2:
+            first = min(tops, default=0)
+            rows += [(n, item, 0.0 if not index.tops[n] else 1.0 if index.tops[n] == first else -1.0) for n in numbers]
+    users = codes([index.users[n] for n, _, _ in rows])
+    items, values = np.array([item for _, item, _ in rows]), np.array([value for *_, value in rows])
+    return [VoteTable(source.name, users, items, values, [{}] * len(rows))]
+
+
+def vote_shares(tables: Sequence[VoteTable], seed: int) -> list[dict[str, Any]]:
+    """Parts of the variance, by table. Of several attributes of users, the one that explains most is the group."""
+    results = []
+    for table in tables:
+        grouped: dict[str, tuple[float, Ratings]] = {}
+        plain = Ratings(table.users, table.items, table.values)
+        for attribute in sorted({key for row in table.groups for key in row}):
+            labels = codes([row.get(attribute, "") for row in table.groups])
+            known = np.array([attribute in row for row in table.groups])
+            ratings = Ratings(table.users, table.items, table.values, np.where(known, labels, -1))
+            explained = components(ratings)["group"]
+            if np.isfinite(explained):
+                grouped[attribute] = explained, ratings
+        best = max(grouped, key=lambda name: grouped[name][0], default=None)
+        shares = variance_shares(grouped[best][1] if best else plain, seed)
+        if shares:
+            results.append({"name": table.name, "attribute": best, "attributes": len(grouped), **shares.as_dict()})
+    return results
 
 
 def check_failures(result: Mapping[str, Any], max_failed: float) -> None:
@@ -450,6 +567,31 @@ def _splits(dataset: Dataset, pairs: Sequence[Pair], encoder: Encoder) -> dict[s
 
 def verdict(result: Mapping[str, Any]) -> str:
     """In plain words."""
+    return " ".join([*_vote_sentences(result.get("votes") or ()), _about_pairs(result)])
+
+
+def _vote_sentences(votes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What the largest table of votes shows, and which others show individual taste."""
+    if not votes:
+        return
+    largest = max(votes, key=lambda table: table["votes"])
+    parts = f"{_percent(largest['shared'])} is shared taste, {_percent(largest['leaning'])} a user's general leaning"
+    if largest["group"]:
+        parts += f", {_percent(largest['group'])} their {largest['attribute']}"
+    bound = ("", "") if largest["repeated"] else ("at least ", "at most ")
+    yield (
+        f"{largest['name']}: of the variance of {largest['votes']:,} votes by {largest['users']:,} users on "
+        f"{largest['items']:,} items, {parts}, {bound[0]}{_percent(largest['individual'])} individual, and "
+        f"{bound[1]}{_percent(largest['noise'])} noise."
+    )
+    smallest = 100 * largest["individual"]["detectable"]
+    yield f"With {largest['users']:,} users, an individual share below {smallest:.1f} % cannot be shown reliably."
+    if len(votes) > 1:
+        shown = sum(table["individual"]["low"] > 0 for table in votes)
+        yield f"Individual taste is shown in {shown} of {len(votes)} tables."
+
+
+def _about_pairs(result: Mapping[str, Any]) -> str:
     blind, headroom, name = result["blind"], result["headroom"], result["dataset"]["name"]
     if blind is None:
         return f"{name}: too few independent questions to tell how far one gets without the person."

@@ -11,14 +11,14 @@ prb.open_run("runs/mirror-1a2b3c4d")        # the same object from its folder
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from prb.errors import BadInput, unknown
-from prb.evaluation.audit import AuditSummary
+from prb.evaluation.audit import AuditSummary, VoteShares
 from prb.evaluation.compare import ComparisonSummary
 from prb.reporting.format import (
     MISSING,
@@ -621,6 +621,10 @@ class Audit(Run):
 
 def audit_tables(content: Result) -> Iterator[Table]:
     result = msgspec.convert(content, AuditSummary)
+    if result.votes:
+        yield _vote_table(result.votes)
+    if not result.floors:
+        return
     data, blind, giveaways = result.dataset, result.blind, result.giveaways
     title = f"{dataset_name(content['dataset'])}: {data.rows} pairs, {data.clusters} clusters"
     rows = tuple((name, interval(estimate), str(estimate.failed)) for name, estimate in result.estimates.items())
@@ -639,8 +643,37 @@ def audit_tables(content: Result) -> Iterator[Table]:
         yield Table(title, ("word", "only chosen", "only rejected", "p"), words, (note,))
 
 
+def _vote_table(votes: Sequence[VoteShares]) -> Table:
+    """Parts of the variance of votes, by table."""
+    columns = ("votes of", "votes", "users", "items", *votes[0].parts, "detectable")
+    rows = tuple(
+        (
+            table.name,
+            str(table.votes),
+            str(table.users),
+            str(table.items),
+            *(interval(asdict(share), digits=0) if share else "–" for share in table.parts.values()),
+            percent(table.individual.detectable),
+        )
+        for table in votes
+    )
+    notes = [
+        "Parts of the variance in % with a 95 % interval over users and items. Shared: what all think of an item; "
+        "leaning: how much a user agrees in general; group: what their group thinks of an item; "
+        "detectable: the smallest individual share that is shown in 80 % of repetitions."
+    ]
+    if any(not table.repeated for table in votes):
+        notes.append("Where nobody voted twice, individual is a lower bound: what a user's other votes predict.")
+    several = {table.attribute or "" for table in votes if table.attributes > 1}
+    if several:
+        notes.append(f"Group: the attribute that explains most ({', '.join(sorted(several))}), which flatters it.")
+    return Table("Whose votes they are", columns, rows, tuple(notes))
+
+
 def _findings(result: AuditSummary) -> Iterator[tuple[str, str]]:
     length, repeats, leaks, splits = result.length, result.repeats, dict(result.leaks), result.splits
+    assert length is not None
+    assert repeats is not None
     ratio = number(length.median_ratio, 2)
     yield "chosen is the longer answer", f"{interval(length.chosen_longer)} %; median ratio {ratio}"
     yield "answers within 10 % of each other's length", f"{percent(length.within_a_tenth, 0)} %"

@@ -309,11 +309,35 @@ def _about(summary: Summary) -> str:
 # --- audit ---
 def write_audit(result: Result, folder: Path, progress: Progress = SILENT) -> None:
     write_or_note(partial(audit, result), folder / "audit.svg", progress)
+    if result.get("votes") and result["floors"]:
+        write_or_note(partial(votes, result), folder / "votes.svg", progress)
+
+
+def votes(content: Result, *paths: Path) -> None:
+    """Parts of the variance of votes: one bar per table, at most twenty of the largest."""
+    result = convert(content, AuditSummary)
+    tables = sorted(result.votes, key=lambda table: -table.votes)[:20]
+    colors = (SOFT, "#4d4a12", "#b8531a", "#0072b2", LINE)
+    with drawing(*paths, width=7.5, height=1.6 + 0.3 * len(tables), alt=result.verdict) as figure:
+        axes = figure.add_subplot()
+        for place, table in enumerate(tables):
+            left = 0.0
+            for (part, share), color in zip(table.parts.items(), colors, strict=True):
+                width = 100 * share.value if share else 0.0
+                axes.barh(-place, width, left=left, color=color, height=0.7, label=None if place else part)
+                left += width
+        axes.set_yticks([-n for n in range(len(tables))], [table.name for table in tables])
+        axes.set_xlim(0, 100)
+        axes.set_xlabel("variance of votes in %; individual: a lower bound where nobody voted twice")
+        axes.legend(ncols=5, loc="lower center", bbox_to_anchor=(0.4, 1.0))
 
 
 def audit(content: Result, *paths: Path) -> None:
-    """Accuracies with their intervals, from the floors to the ceiling."""
+    """Accuracies with their intervals, from the floors to the ceiling; of ratings, the parts of their variance."""
     result = convert(content, AuditSummary)
+    if not result.floors:
+        votes(content, *paths)
+        return
     rows = [(name, e, 100 * e.value) for name, e in result.estimates.items() if e.value is not None]
     with drawing(*paths, width=7.5, height=1.4 + 0.35 * len(rows), alt=result.verdict) as figure:
         axes = figure.add_subplot()
