@@ -37,8 +37,9 @@ from prb.grading import GradeConfig
 from prb.grading.license import LicenseConfig, make_license
 from prb.progress import Progress, watch
 from prb.registry import split_alias
+from prb.reporting.audit_results import Audit
 from prb.reporting.downstream import BestOfN, Correlation, Ppo
-from prb.reporting.evaluation_results import Audit, Comparison, Evaluation
+from prb.reporting.evaluation_results import Comparison, Evaluation
 from prb.reporting.formats import ExportConfig
 from prb.reporting.gather import kind_of, read_any
 from prb.reporting.results import BuiltBenchmark, DryRun, Grading, Licensed, Run, TrainedModel, estimated

@@ -14,7 +14,7 @@ from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput, BadSpec, TooManyFailures, UnknownName
 from prb.evaluation.audit import AuditConfig, audit, check_failures, verdict, vote_tables
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.evaluation_results import audit_tables
+from prb.reporting.audit_results import audit_tables
 from prb.reporting.figures import write_audit
 from prb.runs import read_object
 from prb.stats.estimate import share

@@ -14,7 +14,8 @@ from prb.evaluation.audit import AuditConfig, audit
 from prb.evaluation.run import evaluate
 from prb.evaluation.summary import require
 from prb.models.scripted import ScriptedScorer
-from prb.reporting.evaluation_results import Evaluation, audit_tables
+from prb.reporting.audit_results import audit_tables
+from prb.reporting.evaluation_results import Evaluation
 from prb.runs import Finished
 from prb.summary import Summary
 from prb.types import Ask, RewardModel

@@ -21,8 +21,9 @@ from prb.evaluation.run import load_rows
 from prb.evaluation.summary import summary_of
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
+from prb.reporting.audit_results import audit_tables
 from prb.reporting.downstream import bon_tables, correlation_tables, ppo_tables
-from prb.reporting.evaluation_results import audit_tables, evaluation_table
+from prb.reporting.evaluation_results import evaluation_table
 from prb.reporting.format import Table, percent, without_folders
 from prb.reporting.published import (
     ModelMetadata,

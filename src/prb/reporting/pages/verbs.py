@@ -13,8 +13,8 @@ from prb.downstream.bon import BonSummary
 from prb.downstream.correlate import CorrelationSummary
 from prb.downstream.ppo import PpoSummary
 from prb.evaluation.audit import AuditSummary
+from prb.reporting.audit_results import audit_tables
 from prb.reporting.downstream import PPO_PANELS, correlation_tables, families, set_sentences
-from prb.reporting.evaluation_results import audit_tables
 from prb.reporting.gather import DataFile, Inputs, prepared, tables_of
 from prb.reporting.results import dataset_label
 
