@@ -3,7 +3,7 @@
 Each reward model is scored on `mirror` (test), on a general-quality benchmark without users, and by best-of-8 on the
 pool of answers that ships with mirror's questions, whose grades an LLM gave once, blind to reward models; then the
 correlations over models and over means of families (method × features, whose members are not independent), into
-docs/correlation.md, docs/correlation.svg and docs/correlation.csv. Everything is in runs/study and resumes there:
+docs/tables/correlation.md, docs/correlation.svg and docs/correlation.csv. Everything is in runs/study and resumes there:
 python benchmarks/study.py
 
 Honest models were trained on more or fewer axes of preference, with several methods and features, or not at all. The
@@ -112,7 +112,7 @@ def main(args: Args) -> None:
         scatter(result, ROOT / "docs" / "correlation.svg")
         (ROOT / "docs" / "correlation.csv").write_bytes(models_csv.read_bytes())
         about = f"{len(models)} reward models; best of {N} from the pool of `mirror`, all {K} posts shown at most."
-        write_between("study", f"{about}\n\n{text}", ROOT / "docs" / "correlation.md")
+        write_between("study", f"{about}\n\n{text}", ROOT / "docs" / "tables" / "correlation.md")
 
 
 def write_scores(result: dict[str, Any], models_csv: Path, families_csv: Path) -> None:

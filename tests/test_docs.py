@@ -217,7 +217,7 @@ def family_means(target: Path, *, without: str = "") -> Path:
 
 
 def test_what_the_study_says_of_families_follows_from_its_table(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "correlation.md").read_text("utf-8")
+    page = (ROOT / "docs" / "downstream.md").read_text("utf-8")
     for without, families, rhos, ps in (
         ("", 19, (0.53, 0.56), (0.020, 0.014)),
         ("axes on SmolLM2", 18, (0.49, 0.48), (0.043, 0.045)),
