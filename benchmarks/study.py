@@ -3,7 +3,7 @@
 Each reward model is scored on `mirror` (test), on a general-quality benchmark without users, and by best-of-8 on the
 pool of answers that ships with mirror's questions, whose grades an LLM gave once, blind to reward models; then the
 correlations over models and over means of families (method × features, whose members are not independent), into
-docs/tables/correlation.md, docs/correlation.svg and docs/correlation.csv. Everything is in runs/study and resumes there:
+docs/tables/correlation.md, docs/correlation.svg and docs/correlation.csv. Everything is in runs/study and resumes:
 python benchmarks/study.py
 
 Honest models were trained on more or fewer axes of preference, with several methods and features, or not at all. The
