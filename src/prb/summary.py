@@ -383,6 +383,8 @@ class Summary(Struct, kw_only=True):
     dataset: DatasetSummary
     results: list[PairResult] | list[RatingResult]
     contrasts: list[Contrast]
+    license: str | None = None
+    """Whether the labels' judge may stand in for people, if labels by people were given."""
 
     @property
     def models(self) -> list[str]:
@@ -427,7 +429,8 @@ class Summary(Struct, kw_only=True):
     def as_json(self) -> dict[str, Any]:
         content = {key: msgspec.to_builtins(getattr(self, key)) for key in ("prb", "task", "protocol", "dataset")}
         results = [result.as_json() for result in self.results]
-        return {"format": FORMAT, **content, "results": results, "contrasts": msgspec.to_builtins(self.contrasts)}
+        content |= {"results": results, "contrasts": msgspec.to_builtins(self.contrasts)}
+        return {"format": FORMAT, **content, **({"license": self.license} if self.license else {})}
 
     @classmethod
     def read(cls, content: Mapping[str, Any], where: object = "the summary") -> Self:
@@ -436,7 +439,7 @@ class Summary(Struct, kw_only=True):
         try:
             kind: type[PairResult | RatingResult] = RatingResult if content["task"] == "ratings" else PairResult
             results = [kind.read(row) for row in content["results"]]
-            rest = {key: content[key] for key in cls.__struct_fields__ if key != "results"}
+            rest = {key: content[key] for key in cls.__struct_fields__ if key not in ("results", "license")}
             return cls(
                 prb=str(rest["prb"]),
                 task=msgspec.convert(rest["task"], Task),
@@ -444,6 +447,7 @@ class Summary(Struct, kw_only=True):
                 dataset=msgspec.convert(rest["dataset"], DatasetSummary),
                 results=results,  # type: ignore[arg-type]
                 contrasts=msgspec.convert(rest["contrasts"], list[Contrast]),
+                license=msgspec.convert(content.get("license"), str | None),
             )
         except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{where} is damaged: {error}") from None

@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import prb
 from prb.errors import BadInput
+from prb.grading import Answered, Grades
 from prb.grading.license import License, make_license, read_license
+from prb.grading.run import grade
+from tests.conftest import make_row
 
 PANDALM = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "pandalm"
 
@@ -175,3 +179,38 @@ def test_on_pandalm_a_judge_of_2023_is_worse_than_its_three_annotators_by_more_t
     assert not question.allowed
     # share of the 974 readable items on which GPT-3.5 is at least as close to the other two as the annotator, averaged
     assert question.test.advantage == pytest.approx(0.758, abs=0.0005)
+
+
+def test_grades_are_also_given_as_people_would_grade(tmp_path, write_jsonl):
+    rows = write_jsonl([make_row(n) for n in range(1, 13)])
+    human = [{"pair": f"r{n}", "answer": "x", "annotator": p, "grades": [1]} for n in range(1, 7) for p in "ab"]
+    answers = write(tmp_path / "answers.jsonl", [{"pair": f"r{n}", "answer": "x"} for n in range(1, 13)])
+
+    class Generous:
+        fingerprint, remote = "generous", False
+
+        def grade(self, asked: list[Answered]) -> list[Grades]:
+            return [Grades(aspects=(2.0 if int(a.pair[1:]) % 2 else 1.0,)) for a in asked]
+
+    graded = {"grader": Generous(), "dataset": str(rows), "answers": answers}
+    first = grade(**graded, out=tmp_path / "first")
+    made = make_license(license=str(first.folder), human=write(tmp_path / "h.jsonl", human), out=tmp_path / "license")
+    summary = grade(**graded, license=made.folder, out=tmp_path / "second").summary
+    assert summary["score"]["value"] == 0.75
+    assert summary["licensed"]["score"]["value"] == pytest.approx(0.5)  # what both people say of every labeled answer
+
+
+def test_an_evaluation_also_reports_accuracy_by_labels_of_people(tmp_path, write_jsonl):
+    rows = write_jsonl([make_row(n) for n in range(1, 21)])
+    human = [{"item": f"r{n}", "annotator": p, "judgment": "rejected"} for n in range(1, 6) for p in "ab"]
+    said = [{"item": f"r{n}", "judgment": "chosen"} for n in range(1, 21)]
+    made = make_license(
+        license=str(write(tmp_path / "j.jsonl", said)),
+        human=write(tmp_path / "h.jsonl", human),
+        out=tmp_path / "license",
+    )
+    result = prb.evaluate(model="length", dataset=str(rows), condition="profile", license=made.folder, quiet=True)
+    accuracy, by_people = (result.summary["results"][0][key] for key in ("accuracy", "human_accuracy"))
+    # people say the opposite of every label, so where they labeled a row the model is right as often as it is wrong
+    assert by_people["value"] == pytest.approx(1 - accuracy["value"], abs=0.3)
+    assert "Accuracy by people's labels" in str(result)

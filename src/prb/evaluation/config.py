@@ -15,6 +15,7 @@ from prb.config import (
     EngineConfig,
     Name,
     OutputConfig,
+    Place,
     PositionalOrFlag,
     Rare,
     Repeated,
@@ -62,7 +63,7 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     """Score reward models on a personalized benchmark. Without arguments: the embedded benchmark and models."""
 
     verb: ClassVar[str] = "evaluate"
-    presentation: ClassVar[frozenset[str]] = frozenset({"require", "full", "batch"})
+    presentation: ClassVar[frozenset[str]] = frozenset({"require", "full", "batch", "license"})
 
     dataset: PositionalOrFlag[Name] = "mirror"
     """A name, a file, a folder, or hub:owner/name."""
@@ -88,6 +89,8 @@ class EvaluateConfig(OutputConfig, EngineConfig, HookConfig, FailureConfig, User
     shard: Rare[str | None] = None
     """`i/n`: evaluate only part i of n (from 1). Clusters stay whole, and parts are about equally large; `prb merge`
     combines them."""
+    license: Rare[Place | None] = None
+    """A file of `prb grade --license`: also report accuracy by people's labels, which correct those of the rows."""
     require: str | None = None
     """Exit 1 unless this holds, e.g. "accuracy>0.6,embedding:control.low>0"; a
     clause without `model:` must hold for every model."""

@@ -21,6 +21,7 @@ import numpy as np
 
 from prb.data.load import LINKED, Index
 from prb.evaluation.outcomes import Column
+from prb.grading.license import PREFERENCE, License
 from prb.stats import ratings
 from prb.stats.credit import pairwise_credit
 from prb.stats.estimate import Bools, Floats, Ints, cancels, codes, crossed, share
@@ -31,6 +32,7 @@ from prb.stats.paired import flip_rate as changed
 from prb.stats.paired import mirror_accuracy as both_right
 from prb.stats.paired import person_effect as twins_ordered
 from prb.stats.paired import pull as pulled
+from prb.stats.stand_in import prediction_powered
 from prb.summary import METRICS, Metric
 from prb.types import RESTRAINT, Estimate, Tested, is_restraint
 
@@ -64,8 +66,8 @@ def clustered_by(index: Index) -> str:
 class Facts:
     """What is known of the rows of a dataset, as arrays with one entry per row."""
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
+    def __init__(self, index: Index, license: License | None = None) -> None:
+        self.index, self.license = index, license
         self.clusters = row_clusters(index)
         self.users: Ints = codes(index.users)
         self.user_names = list(dict.fromkeys(index.users))
@@ -157,6 +159,21 @@ def strict_accuracy(rows: Rows) -> Estimate:
     untied = rows.exact and not bool((rows.credit == 0.5).any())
     won = np.where(rows.counted, np.where(rows.credit == 1, 1.0, 0.0), np.nan)
     return rows.share(won, exact=untied)
+
+
+@metric("human_accuracy", "by people")
+def human_accuracy(rows: Rows) -> Estimate | None:
+    """accuracy by people's labels: those of a license (--license), and elsewhere the rows' own, corrected by them"""
+    if rows.facts.license is None:
+        return None
+    labels = {label.item: label.human for label in rows.facts.license.question(PREFERENCE).labels}
+    share_of_people = np.array([labels.get(id_, np.nan) for id_ in rows.facts.index.ids])
+    labeled, clusters = rows.counted & ~np.isnan(share_of_people), codes(rows.facts.index.clusters)
+    if not labeled.any():
+        return None
+    credit, rest = rows.credit, rows.counted & ~labeled
+    human = (share_of_people * credit + (1 - share_of_people) * (1 - credit))[labeled]
+    return prediction_powered(human, credit[labeled], credit[rest], clusters[labeled], clusters[rest]).tuned
 
 
 # --- pairs, from one condition to another ---

@@ -23,6 +23,7 @@ from prb.evaluation.metrics import Facts, Rows, clustered_by
 from prb.evaluation.outcomes import Column, Outcomes
 from prb.evaluation.paper import lost_and_unparsed
 from prb.failures import count_reasons, refuse_failures, share_problem
+from prb.grading.license import read_license
 from prb.stats.bias import calibration, length_bias, position_bias
 from prb.stats.credit import SUBSETS, TIES, ScoredRow, final_score, rewardbench_sections, ties_score
 from prb.stats.estimate import by_group, by_label, codes, share, spread, user_means
@@ -61,7 +62,8 @@ def summarize(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> t
 
 
 def summary_of(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> tuple[Summary, UserTable]:
-    facts = Facts(dataset.index)
+    license = read_license(config.license) if config.license else None
+    facts = Facts(dataset.index, license)
     rows = {cell: Rows(column, facts, config.seed) for cell, column in outcomes.of.items()}
     describe = _rating_result if config.task == "ratings" else _pair_result
     results: list[Any] = [describe(model, condition, cell) for (model, condition), cell in rows.items()]
@@ -82,6 +84,7 @@ def summary_of(config: EvaluateConfig, dataset: Dataset, outcomes: Outcomes) -> 
         dataset=about,
         results=results,
         contrasts=_contrasts(config, rows),
+        license=license.sentence() if license else None,
     )
     users = [_user_columns(model, condition, cell, config.task) for (model, condition), cell in rows.items()]
     return summary, UserTable(users=facts.user_names, results=users)

@@ -182,6 +182,9 @@ class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, Data
     """Grade the chosen and the rejected answer of every row, and report how often the chosen one scores higher."""
     human: Place | None = None
     """With --validate: JSONL with grades by human annotators, {"pair": id, "answer": text, "grades": [0, 2, 1]}."""
+    license: Place | None = None
+    """With --answers, a license of this grader: the mean score is also given as people would grade. With --human and
+    without --answers, the judge to make a license for: `prb grade --license JUDGE --help`."""
     retest: bool = False
     """With --validate: grade everything twice under different seeds, and report how often the grades agree."""
     limit: Count | None = None
@@ -197,4 +200,6 @@ class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, Data
             raise BadInput("prb grade needs either --answers FILE or --validate")
         if (self.human or self.retest) and not self.validate:
             raise BadInput("--human and --retest can only be used with --validate")
+        if self.license and not self.answers:
+            raise BadInput("--license FILE can only be used with --answers; to make a license, add --human FILE")
         return self

@@ -32,6 +32,8 @@ from prb.grading import (
     grading_calls,
     make_grader,
 )
+from prb.grading.license import GRADES as HUMAN_GRADES
+from prb.grading.license import graded_item, read_license
 from prb.grading.validate import Graded, GradedPair, GradedTwice, agreement, count_failures, discrimination, scores
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec
@@ -223,7 +225,17 @@ class GradingJob:
             "answers": {"given": len(results), "distinct": len(set(self._answers))},
             "score": average(scores(results), clusters).as_dict(),
             "failures": count_failures(results),
+            "licensed": self._licensed(results) if self._config.license else None,
         }
+
+    def _licensed(self, results: Sequence[Graded]) -> dict[str, Any]:
+        """The mean that people would give, and what the license says of the grader."""
+        license = read_license(self._config.license) if self._config.license else None
+        assert license is not None
+        items = [graded_item({"pair": key.pair, "answer": key.answer}) for key in self._answers]
+        clusters = [self._rows.clusters[key.pair] for key in self._answers]
+        powered = license.correct(HUMAN_GRADES, items, scores(results), clusters)
+        return {"score": powered.tuned.as_dict(), "sentence": license.sentence()}
 
     def _validation(self, graded: Mapping[GradeKey, Graded], grader: Grader) -> dict[str, Any]:
         seed, clusters = self._config.seed, self._rows.clusters

@@ -489,6 +489,13 @@ def _notes(summary: Summary, columns: Sequence[Metric], shown: str) -> Iterator[
 def _caveats(summary: Summary, shown: str) -> Iterator[str]:
     """What the reader must know of the data."""
     data, results = summary.dataset, summary.pairs
+    if summary.license:
+        by_people = [
+            f"{result.model} {interval(estimate)}"
+            for result in results
+            if result.condition == shown and (estimate := result.metrics.get("human_accuracy")) is not None
+        ]
+        yield f"Accuracy by people's labels, {shown}: {', '.join(by_people) or 'no row has one'}. {summary.license}"
     if unscored := max((r.indifference.n for r in results if r.indifference), default=0):
         yield f"{unscored} rows whose user's history shows no preference have no right answer and do not count."
     if isinstance(data.noise_ceiling, Retest | None):

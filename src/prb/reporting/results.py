@@ -144,7 +144,9 @@ def grade_table(summary: Result) -> Table:
     score, answers = summary["score"], summary["answers"]
     row = (summary["grader"]["spec"], interval(score), str(score["n"]), str(answers["distinct"]), str(score["failed"]))
     note = "Mean score in % of the rubric (Σ grades / 2n) with a 95 % interval clustered by user."
-    notes = (note, *_failures(summary["failures"]), *_grader_trust(summary))
+    licensed = summary.get("licensed")
+    by_people = [f"As people would grade: {interval(licensed['score'])}. {licensed['sentence']}"] if licensed else []
+    notes = (note, *by_people, *_failures(summary["failures"]), *_grader_trust(summary))
     return Table(dataset_name(summary["dataset"]), ("grader", "score", "graded", "distinct", "failed"), (row,), notes)
 
 
