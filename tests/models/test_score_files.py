@@ -62,6 +62,17 @@ def test_results_of_reward_bench_2_hold_all_scores_of_a_row(tmp_path: Path) -> N
     assert second == Record(scores=(0.3, 0.4, 0.1, 0.2))
 
 
+def test_the_first_ten_ids_of_factuality_are_repaired_by_position_and_nothing_else(tmp_path: Path) -> None:
+    ids = [*map(str, range(30, 40)), *map(str, range(10, 45))]
+    content = {"id": ids, "subset": ["Factuality"] * len(ids), "scores": [[float(n), 0.0] for n in range(len(ids))]}
+    with pytest.warns(UserWarning, match="read as 0 to 9"):
+        records = recall(write(tmp_path, content), "Factuality-0", "Factuality-9", "Factuality-30")
+    assert records == [Record(scores=(0.0, 0.0)), Record(scores=(9.0, 0.0)), Record(scores=(30.0, 0.0))]
+    other = {**content, "id": [*map(str, range(30, 39)), "50", *ids[10:]]}
+    with pytest.raises(BadInput):
+        recall(write(tmp_path, other, "other.json"), "Factuality-30")
+
+
 def test_a_judge_of_reward_bench_has_only_results(tmp_path: Path) -> None:
     content = {"id": [1, 2, 3, 4], "subset": ["s"] * 4, "results": [1, 0, 0.5, 0.25], "model": "judge"}
     records = recall(write(tmp_path, content), "s-1", "s-2", "s-3", "s-4")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -25,6 +26,9 @@ Row = dict[str, Any]
 Format = Literal["auto", "rows", "reward-bench", "inspect"]
 VERDICTS: dict[Any, str] = {"C": "chosen", "P": "tie", "I": "rejected", 1: "chosen", 0.5: "tie", 0: "rejected"}
 """What a value says that is no score: right, half right, wrong, in inspect's letters or as a number."""
+
+MISNUMBERED = [str(n) for n in range(30, 40)]
+"""Ids of the first ten Factuality rows in published results of RewardBench 2, whose data number them from 0."""
 
 
 def score_rows(path: Path, form: Format) -> Iterator[RawRow]:
@@ -59,11 +63,18 @@ def _reward_bench(content: Mapping[str, Any]) -> Iterator[Row]:
     A scorer has `scores_chosen` and `scores_rejected`, or `scores` with the right answers first; a generative judge has
     only `results`, 1 where it was right. Ids restart in each subset, so they get its name, as in dataset `rewardbench`.
     """
-    ids: Sequence[Any] = content["id"]
+    ids: list[str] = list(map(str, content["id"]))
     subsets = content.get("subset") or [""] * len(ids)
+    factual = [n for n, subset in enumerate(subsets) if subset == "Factuality"][:10]
+    if [ids[n] for n in factual] == MISNUMBERED:
+        for number, n in enumerate(factual):
+            ids[n] = str(number)
+        warnings.warn(
+            "the first ten Factuality ids are 30 to 39, as in many RewardBench 2 files; read as 0 to 9", stacklevel=1
+        )
     names = [name for name in ("scores_chosen", "scores_rejected", "scores") if name in content]
     columns = {name: content[name] for name in names or ("results",)}
-    for id_in_subset, subset, *values in zip(map(str, ids), map(str, subsets), *columns.values(), strict=True):
+    for id_in_subset, subset, *values in zip(ids, map(str, subsets), *columns.values(), strict=True):
         row = {name: _unwrapped(value) for name, value in zip(columns, values, strict=True)}
         if not names:
             verdict = VERDICTS.get(row["results"])
