@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from prb.stats.estimate import Floats, Ints
-from prb.stats.ratings import METRICS, MIN_ROWS, concordance, left_out_line, mean_over_users, rating_metrics
+from prb.stats.ratings import (
+    METRICS,
+    MIN_ROWS,
+    concordance,
+    left_out_line,
+    mean_over_users,
+    rating_metrics,
+    shrunken_lines,
+)
 from tests.stats.strategies import NAN, columns, floats, ints, orders, usual
 
 scores = st.integers(-16, 16).map(lambda k: k / 4)
@@ -148,6 +156,7 @@ def test_concordance_mirrors_with_the_scores_and_sees_only_their_order(table: tu
 
 def test_perfect_scores_by_hand() -> None:
     found = rating_metrics(floats(0, 1, 2), floats(0, 0.5, 1), ints(4, 4, 4))
+    assert found[4].pop("calibrated_mae") == pytest.approx(0, abs=1e-9)
     assert found == {4: {"n": 3, "alignment": 1.0, "mae": 0.0, "skill": 1.0, "spearman": 1.0, "concordance": 1.0}}
 
 
@@ -155,7 +164,7 @@ def test_scores_in_the_wrong_order_by_hand() -> None:
     # others' means ¾, ½, ¼ against 0, ½, 1: error ½, the same as the baseline, so no skill
     found = rating_metrics(floats(2, 1, 0), floats(0, 0.5, 1), ints(4, 4, 4))[4]
     expected = {"n": 3, "alignment": 0.5, "mae": 0.5, "skill": 0.0, "spearman": -1.0, "concordance": 0.0}
-    assert found == pytest.approx(expected)
+    assert {**found, "calibrated_mae": 0} == pytest.approx({**expected, "calibrated_mae": 0})
 
 
 def test_users_with_fewer_than_three_answered_rows_are_left_out() -> None:
@@ -211,8 +220,9 @@ def test_the_five_numbers_agree_with_the_long_way(table: tuple[Floats, Floats, I
             "spearman": approx(spearman_by_ranks(x, y)),
             "concordance": approx(concordance_by_loops(x, y)),
         }
-        assert found[user] == expected
         assert set(found[user]) == {"n", *METRICS}
+        assert 0 <= found[user].pop("calibrated_mae") <= 1  # its line is checked below
+        assert found[user] == expected
 
 
 @usual
@@ -300,3 +310,29 @@ def test_the_interval_over_users_agrees_with_plain_loops_and_mirrors(values: lis
     found, turned = (mean_over_users("spearman", [sign * v for v in values]) for sign in (1, -1))
     assert (found["low"], found["high"]) == pytest.approx((max(-1, mean - half), min(1, mean + half)), abs=1e-9)
     assert (turned["low"], turned["high"]) == pytest.approx((-found["high"], -found["low"]), abs=1e-9)
+
+
+def test_with_few_rows_a_line_shrunk_toward_that_of_all_users_predicts_better_than_ones_own():
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(60), 4)
+    score = rng.normal(size=240)
+    offset, slope = rng.normal(0.5, 0.05, 60)[users], rng.normal(0.1, 0.02, 60)[users]
+    rating = np.clip(offset + slope * score + rng.normal(0, 0.05, 240), 0, 1)
+    metrics = rating_metrics(score, rating, users).values()
+    own, shrunken = (np.mean([m[name] for m in metrics]) for name in ("mae", "calibrated_mae"))
+    assert shrunken < 0.85 * own
+
+
+def test_with_many_rows_the_shrunken_line_is_the_users_own():
+    rng = np.random.default_rng(1)
+    x = [rng.normal(size=400) for _ in range(3)]
+    y = [np.clip(0.3 + 0.1 * n + 0.05 * (n + 1) * each + rng.normal(0, 0.02, 400), 0, 1) for n, each in enumerate(x)]
+    own = np.concatenate([left_out_line(a, b) for a, b in zip(x, y, strict=True)])
+    assert np.abs(shrunken_lines(x, y) - own).max() < 0.01
+
+
+@given(st.floats(0.1, 100), st.floats(-50, 50))
+def test_the_unit_of_a_score_does_not_matter_to_a_shrunken_line(scale, shift):
+    rng = np.random.default_rng(2)
+    x, y = [rng.normal(size=5) for _ in range(6)], [rng.random(5) for _ in range(6)]
+    assert shrunken_lines([scale * each + shift for each in x], y) == pytest.approx(shrunken_lines(x, y), abs=1e-6)

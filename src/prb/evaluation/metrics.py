@@ -305,6 +305,12 @@ def mae(rows: Rows) -> Estimate:
     return mean_over_users(rows, "mae")
 
 
+@rating_metric("calibrated_mae", better="lower")
+def calibrated_mae(rows: Rows) -> Estimate:
+    """the same by a line shrunk toward that of all users (empirical Bayes), as a user's few ratings suggest"""
+    return mean_over_users(rows, "calibrated_mae")
+
+
 @rating_metric("skill", reference="the user's mean rating: 0")
 def skill(rows: Rows) -> Estimate:
     """1 minus the error relative to that of always predicting the user's mean rating"""

@@ -27,7 +27,7 @@ from prb.errors import BadInput, MissingExtra, PrbError
 from prb.evaluation.conditions import Built, QueryBuilder
 from prb.evaluation.planners import PLANNERS
 from prb.hashing import draw
-from prb.models.personal.collaborative import Collaborative, fit, ratings_of, save_factors, votes_of
+from prb.models.personal.collaborative import Collaborative, fit, ratings_of, save_factors, votes_by_user
 from prb.models.personal.features import FEATURES, Features, features_of
 from prb.models.personal.head import CARD, Head, Personal, infer_codes, read_card, save
 from prb.models.personal.methods import METHODS, Floats, Matcher
@@ -55,7 +55,7 @@ from prb.training.learning import (
     split_off,
     support_and_scored,
 )
-from prb.types import Ask, Choice, Estimate, Failure, Pair, Query, TrainedOn
+from prb.types import Ask, Choice, Estimate, Failure, Pair, TrainedOn
 from prb.weights import make_readable
 
 CHECKPOINT, SWEEP, ADAPTER = "checkpoint.safetensors", "sweep.json", "adapter"
@@ -214,15 +214,10 @@ def _train(config: TrainConfig, dataset: Dataset, executor: Executor, progress: 
 
 
 def _from_votes(config: TrainConfig, method: Collaborative, dataset: Dataset, features: Features) -> dict[str, Any]:
-    """Every vote that the rows show: histories, past choices, and the rows' own labels."""
     if config.sweep:
         raise BadInput(f"--sweep: {config.method} has no grid; compare settings on split `dev`")
-    votes: dict[str, dict[str, float]] = {}
     pairs = [item for item in dataset if isinstance(item, Pair)]
-    for pair in pairs:
-        shown = votes_of(Query(question=pair.question, posts=tuple(pair.profile), choices=tuple(pair.choices)))
-        chosen, rejected = pair.contrast
-        votes.setdefault(pair.user, {}).update({**shown, chosen: 1.0, rejected: -1.0})
+    votes = votes_by_user(pairs)
     ratings = ratings_of(votes.values())
     if len(ratings.sign) == 2 * len(pairs):  # nothing but the labels
         raise BadInput(

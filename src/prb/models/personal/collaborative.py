@@ -28,7 +28,7 @@ from prb.models.personal.head import CARD, FORMAT, WEIGHTS, fingerprint, read_ca
 from prb.models.personal.methods import METHODS, Floats, Method
 from prb.registry import Spec
 from prb.runs import draft, write_json
-from prb.types import Ask, Failure, Query
+from prb.types import Ask, Failure, Pair, Query
 
 NAME = "collaborative"
 SWEEPS = 60
@@ -47,8 +47,8 @@ Votes = Mapping[str, float]
 class Collaborative(Method):
     """Factors of items and users from votes on single items: no torch; for polis and other votes."""
 
-    rank: Count = 4
-    prior: Positive = 1.0
+    rank: Count = 8
+    prior: Positive = 3.0
     """Penalty on the squared factors of users and items."""
 
     from_votes: ClassVar[bool] = True
@@ -91,6 +91,16 @@ def votes_of(query: Query) -> dict[str, float]:
     for text, sign in cast:
         votes[text] = sign if votes.get(text, sign) == sign else 0.0
     return {text: sign for text, sign in votes.items() if sign}
+
+
+def votes_by_user(pairs: Iterable[Pair]) -> dict[str, Votes]:
+    """Every vote that rows show: histories, past choices, and the rows' own labels."""
+    votes: dict[str, dict[str, float]] = {}
+    for pair in pairs:
+        shown = votes_of(Query(question=pair.question, posts=tuple(pair.profile), choices=tuple(pair.choices)))
+        chosen, rejected = pair.contrast
+        votes.setdefault(pair.user, {}).update({**shown, chosen: 1.0, rejected: -1.0})
+    return dict(votes)
 
 
 def ratings_of(votes: Iterable[Votes]) -> Ratings:
