@@ -15,7 +15,7 @@ EXTRAS := .venv-extras
 
 MINUTES ?= 30
 
-.PHONY: help demo test test-slow test-latest test-oldest constraints chaos soak test-verl test-vllm test-extras check baselines training axes embedded-model downstream study pictures coverage bench clean
+.PHONY: help demo test test-slow test-latest test-oldest constraints chaos soak test-verl test-vllm test-extras check baselines training axes embedded-model downstream study people pictures coverage bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -86,6 +86,9 @@ downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with 
 
 study: $(VENV)/.dev  ## trained reward models of graded knowledge: does mirror predict best-of-N? (40 minutes)
 	$(BIN)/python benchmarks/study.py
+
+people: $(VENV)/.dev  ## what real people's votes show, into docs/people.md; POLIS=folder, else `prb data pull polis` (an hour)
+	$(BIN)/python benchmarks/people.py $(if $(POLIS),--path $(POLIS))
 
 pictures: $(VENV)/.dev chromium  ## the pictures of the report site and the study app, from real runs, into docs/
 	$(BIN)/python benchmarks/pictures.py

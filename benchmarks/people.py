@@ -21,6 +21,7 @@ from record import ROOT, write_between
 
 import prb
 from prb.data.load import load
+from prb.data.pull import pulled
 from prb.hashing import text_digest
 from prb.models.personal.collaborative import Collaborative, CollaborativeScorer, fit, ratings_of, votes_by_user
 from prb.models.personal.features import make_features
@@ -43,8 +44,8 @@ CURVES = ("collaborative", "light")
 
 @dataclass(frozen=True)
 class Args:
-    path: Path = ROOT.parent / "shared" / "data" / "polis"
-    """A folder of conversations."""
+    path: Path | None = None
+    """A folder of conversations. Default: what `prb data pull polis` fetched."""
     out: Path | None = None
     """Where heads and runs are kept, so that an interrupted measurement goes on. Default: a temporary folder."""
 
@@ -65,14 +66,14 @@ class Result:
 
 def main(args: Args) -> None:
     with tempfile.TemporaryDirectory() as temporary:
-        work = args.out or Path(temporary)
-        names = sorted(folder.parent.name for folder in args.path.glob("*/comments.csv"))
-        everything = spec(args.path, "*")
-        chosen = choose(args.path, work / "chosen.txt")
+        work, path = args.out or Path(temporary), args.path or pulled("polis")
+        names = sorted(folder.parent.name for folder in path.glob("*/comments.csv"))
+        everything = spec(path, "*")
+        chosen = choose(path, work / "chosen.txt")
         heads = {"collaborative": train(chosen, everything, work / "collaborative")}
         heads |= {name: train(name, everything, work / name) for name in HEADS}
-        found = list(measure(args.path, names, heads, work))
-        transferred = list(transfer(args.path, names, chosen, work))
+        found = list(measure(path, names, heads, work))
+        transferred = list(transfer(path, names, chosen, work))
         write(found, transferred, chosen, names)
 
 
