@@ -1,4 +1,4 @@
-"""Every architecture through the engine against a plain forward pass of each text alone, into docs/models.md.
+"""Every architecture through the engine against a plain forward pass of each text alone: docs/tables/checkpoints.md.
 
 python benchmarks/architectures.py
 
@@ -45,7 +45,7 @@ def main() -> None:
         print(lines[-1], flush=True)
     about = f"torch {torch.__version__.partition('+')[0]}, transformers {transformers.__version__}, CPU. "
     about += "Scores are of the order of 1; a step of bf16 is 0.0078."
-    write_between("architectures", f"{about}\n\n" + "\n".join(lines), ROOT / "docs" / "models.md")
+    write_between("architectures", f"{about}\n\n" + "\n".join(lines), ROOT / "docs" / "tables" / "checkpoints.md")
 
 
 def measure(name: str, dtype: str, tokenizer: Any) -> tuple[str, str, float]:
