@@ -93,7 +93,7 @@ people: $(VENV)/.dev  ## what real people's votes show, into docs/people.md; POL
 pictures: $(VENV)/.dev chromium  ## the pictures of the report site and the study app, from real runs, into docs/
 	$(BIN)/python benchmarks/pictures.py
 
-coverage: $(VENV)/.dev  ## how often 95 % intervals hold the truth, into docs/statistics.md (minutes)
+coverage: $(VENV)/.dev  ## how often 95 % intervals hold the truth, into docs/tables/coverage.md (minutes)
 	$(BIN)/python benchmarks/coverage.py
 	$(BIN)/python benchmarks/license.py
 

@@ -1,4 +1,4 @@
-"""How often 95 % intervals hold the truth, on simulated sets where it is known; results go to docs/statistics.md.
+"""How often 95 % intervals hold the truth, on simulated sets where it is known; results go to docs/tables/coverage.md.
 
 python benchmarks/coverage.py              500 sets per cell, a few minutes of one core
 python benchmarks/coverage.py --sets 20    the same, coarser
@@ -28,7 +28,7 @@ SHARES = (0.5, 0.7, 0.9, 0.95)
 ROWS = 10
 EFFECT = 0.1
 PARAGRAPH = "\n\n"
-PAGE = ROOT / "docs" / "statistics.md"
+PAGE = ROOT / "docs" / "tables" / "coverage.md"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Whether a license holds what it promises, on simulated annotators; results go to docs/statistics.md.
+"""Whether a license holds what it promises, on simulated annotators; results go to docs/tables/coverage.md.
 
 python benchmarks/license.py              1,000 sets per cell, a few minutes of one core
 """
@@ -14,7 +14,7 @@ from record import ROOT, write_between
 from prb.stats.estimate import Floats, Ints
 from prb.stats.stand_in import alternative_test, exact_p, prediction_powered
 
-PAGE = ROOT / "docs" / "statistics.md"
+PAGE = ROOT / "docs" / "tables" / "coverage.md"
 ITEMS = (30, 100, 300)
 LABELS = (50, 100, 250)
 PEOPLE = 4

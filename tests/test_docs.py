@@ -234,7 +234,7 @@ def test_what_the_study_says_of_families_follows_from_its_table(tmp_path: Path) 
 
 def test_the_glossary_is_what_conditions_and_metrics_say_of_themselves() -> None:
     """`python -c "from tests.test_docs import write_glossary; write_glossary()"` writes it anew."""
-    page = ROOT / "docs" / "glossary.md"
+    page = ROOT / "docs" / "statistics.md"
     assert page.read_text("utf-8") == with_glossary(page.read_text("utf-8"))
 
 
@@ -249,7 +249,7 @@ def with_glossary(text: str) -> str:
 
 
 def write_glossary() -> None:
-    page = ROOT / "docs" / "glossary.md"
+    page = ROOT / "docs" / "statistics.md"
     page.write_text(with_glossary(page.read_text("utf-8")), "utf-8")
 
 

@@ -618,7 +618,7 @@ def comparison(content: Result) -> Table:
 
 # --- the glossary ---
 def glossary() -> dict[str, Table]:
-    """What docs/glossary.md says of conditions and metrics, by the name of the part."""
+    """What docs/statistics.md says of conditions and metrics, by the name of the part."""
     shows = tuple((f"`{name}`", condition.shows) for name, condition in CONDITIONS.items())
     units = {"share": "%", "points": "points", "number": ""}
     rows = []
