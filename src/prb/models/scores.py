@@ -207,7 +207,7 @@ def scores(path: str, model: str | None = None, format: Format = "auto", conditi
 
 @MODELS.register("reader")
 def reader() -> Recorded:
-    """Picks of LLM readers on `mirror` under none, profile and shuffled; of the LLM that wrote it on restraint."""
+    """Picks of LLM readers on `mirror` under none, profile and shuffled."""
     with as_file(files("prb.data") / "mirror" / "readers.jsonl") as path:
         return RecordedScores(path)
 
