@@ -64,10 +64,10 @@ check: $(VENV)/.dev  ## ruff and mypy
 baselines: $(VENV)/.dev  ## the table of embedded models in README.md and docs/mirror.md
 	$(BIN)/python benchmarks/baselines.py
 
-training: $(VENV)/.dev  ## all methods on simulate, mirror and prefeval, into docs/training.md (hours)
+training: $(VENV)/.dev  ## all methods on simulate, mirror and prefeval, into docs/tables/training.md (hours)
 	$(BIN)/python benchmarks/training.py
 
-axes: $(VENV)/.dev  ## learning curves over axes and users, into docs/training.md (half an hour)
+axes: $(VENV)/.dev  ## learning curves over axes and users, into docs/tables/training.md (half an hour)
 	$(BIN)/python benchmarks/axes.py
 
 EMBEDDED := src/prb/models/personal/embedded/smollm2

@@ -38,7 +38,7 @@ from prb.training.learning import (
 )
 from prb.training.run import ADAPTER, tune
 
-PAGE = ROOT / "docs" / "training.md"
+PAGE = ROOT / "docs" / "tables" / "training.md"
 FILES = ("training-axes.csv", "training-axes-size.csv")
 HIDDEN = "hidden?lm=smollm2&layer=22&alone=true&dtype=fp32"
 K = 40
@@ -188,7 +188,7 @@ def main() -> None:
     figure(cells)
     made = tables(cells)
     for name, table in zip(FILES, made, strict=True):
-        with (PAGE.parent / name).open("w", encoding="utf-8", newline="") as file:
+        with (ROOT / "docs" / name).open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([table.columns, *table.rows])
     static = ("light", "axes")  # the best on static vectors
     shown = tuple(row for row in made[0].rows if row[1] == "SmolLM2" or (row[1] == "static" and row[0] in static))

@@ -1,4 +1,4 @@
-"""All methods on simulate, mirror and prefeval: the table in docs/training.md and its figures.
+"""All methods on simulate, mirror and prefeval: the table in docs/tables/training.md and its figures.
 
 python benchmarks/training.py            (`make training`; finished cells stay in runs/training)
 python benchmarks/training.py --million  a million simulated pairs through the loop, and the memory it takes
@@ -48,7 +48,7 @@ from prb.training.learning import (
 )
 from prb.training.run import sweep
 
-PAGE = ROOT / "docs" / "training.md"
+PAGE = ROOT / "docs" / "tables" / "training.md"
 PREFEVAL = ROOT.parent / "shared" / "data" / "prefeval" / "pairs.jsonl"
 FEATURES = "static"
 HIDDEN = "hidden?lm=smollm2&layer=22&pool=mean"
