@@ -28,7 +28,7 @@ def prb(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_plugged_in_model_dataset_and_hook_work_like_our_own(environment: dict[str, str], tmp_path: Path) -> None:
-    words = ["evaluate", "--model", "shortest", "--dataset", "tiny?rows=3", "--condition", "none", "--json", "--quiet"]
+    words = ["evaluate", "--model", "briefest", "--dataset", "tiny?rows=3", "--condition", "none", "--json", "--quiet"]
     done = prb(*words, "--hook", "diary", "--out", str(tmp_path / "run"), env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "diary: run is done\n"
@@ -40,7 +40,7 @@ def test_a_plugged_in_metric_and_condition_are_in_the_table_the_gate_the_site_an
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     run = str(tmp_path / "run")
-    words = ["evaluate", "--model", "shortest", "--dataset", "tiny?rows=3", "--quiet", "--full", "--out", run]
+    words = ["evaluate", "--model", "briefest", "--dataset", "tiny?rows=3", "--quiet", "--full", "--out", run]
     words += ["--condition", "newest", "--condition", "profile"]
     done = prb(*words, "--require", "confident@newest>=1", env=environment)
     assert done.returncode == 0, done.stderr
@@ -48,7 +48,7 @@ def test_a_plugged_in_metric_and_condition_are_in_the_table_the_gate_the_site_an
     assert header.split() == ["model", "newest", "profile", "confident", "failed"]
     assert "confident: share of pairs won by more than 10 (coin: 0)." in done.stdout
     gate = prb(*words, "--require", "confident@newest>1", env=environment)
-    assert "confident@newest>1: shortest under newest has 1.0000" in gate.stderr
+    assert "confident@newest>1: briefest under newest has 1.0000" in gate.stderr
     assert prb("report", run, "--quiet", env=environment).returncode == 0
     site = tmp_path / "run" / "report"
     assert '"label":"confident"' in (site / "data" / "site.js").read_text("utf-8")
@@ -62,7 +62,7 @@ def test_a_plugged_in_metric_and_condition_are_in_the_table_the_gate_the_site_an
 def test_the_list_of_models_names_the_plugged_in_one(environment: dict[str, str]) -> None:
     models = json.loads(prb("models", "list", "--json", env=environment).stdout)["models"]
     listed = {model["name"]: (model["options"], model["what"]) for model in models}
-    assert listed["shortest"] == ([], "Prefers the shorter answer.")
+    assert listed["briefest"] == ([], "Prefers the shorter answer.")
 
 
 def test_without_the_package_the_name_is_unknown_and_the_nearest_is_offered() -> None:

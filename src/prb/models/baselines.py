@@ -47,6 +47,16 @@ class Length:
         return [float(len(ask.answer)) for ask in asks]
 
 
+@MODELS.register("shortest")
+class Shortest:
+    """Floor: prefers the shorter answer."""
+
+    fingerprint = "shortest"
+
+    def score(self, asks: Sequence[Ask]) -> list[float]:
+        return [-float(len(ask.answer)) for ask in asks]
+
+
 @MODELS.register("constant")
 class Constant:
     """Floor: every pair is a tie."""

@@ -167,7 +167,7 @@ class Evaluation(Run):
 
 
 # --- the verdict ---
-REFERENCES = frozenset({"random", "length", "constant", "aspect-match"})
+REFERENCES = frozenset({"random", "length", "shortest", "constant", "aspect-match"})
 """Models that cannot know the user: other numbers are compared with theirs."""
 NAMED = 4
 """Models that a sentence names; of more it says how many."""

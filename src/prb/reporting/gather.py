@@ -42,7 +42,7 @@ from prb.summary import CONDITIONS, Contrast, DatasetSummary, PairResult, Summar
 
 DataFile = tuple[str, Any]
 """Of a page of the site: name without suffix, such as `d0/board`, and content."""
-BLIND = frozenset({"random", "length", "constant"})
+BLIND = frozenset({"random", "length", "shortest", "constant"})
 """Models that cannot know the user at all."""
 LAST_FILES = {
     "evaluate": SUMMARY,

@@ -12,16 +12,16 @@ from prb.summary import Condition, Metric
 from prb.types import Ask, Estimate, Item, Query, Scorer
 
 
-class Shortest:
-    fingerprint = "shortest"
+class Briefest:
+    fingerprint = "briefest"
 
     def score(self, asks: Sequence[Ask]) -> list[float]:
         return [-float(len(ask.answer)) for ask in asks]
 
 
-def shortest() -> Scorer:
+def briefest() -> Scorer:
     """Prefers the shorter answer."""
-    return Shortest()
+    return Briefest()
 
 
 class Diary:
