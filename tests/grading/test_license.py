@@ -214,3 +214,12 @@ def test_an_evaluation_also_reports_accuracy_by_labels_of_people(tmp_path, write
     # people say the opposite of every label, so where they labeled a row the model is right as often as it is wrong
     assert by_people["value"] == pytest.approx(1 - accuracy["value"], abs=0.3)
     assert "Accuracy by people's labels" in str(result)
+
+
+def test_a_license_has_its_table_on_the_site(tmp_path):
+    made = make_license(license=judge(tmp_path, 0.9), human=people(tmp_path), out=tmp_path / "license")
+    prb.report([made.folder], out=tmp_path / "site", quiet=True)
+    texts = [
+        file.read_text("utf-8") for file in (tmp_path / "site").rglob("*") if file.suffix in (".js", ".json", ".html")
+    ]
+    assert any("may stand in for people on preference" in text for text in texts)

@@ -26,7 +26,7 @@ from prb.errors import BadInput
 from prb.grading import TOP
 from prb.hashing import short_digest
 from prb.registry import Spec
-from prb.runs import SUMMARY, Finished, write_json
+from prb.runs import Finished, write_json
 from prb.stats.estimate import Floats, average, codes
 from prb.stats.stand_in import (
     EPSILON,
@@ -39,6 +39,7 @@ from prb.stats.stand_in import (
 )
 from prb.types import Estimate
 
+LICENSE = "license.json"
 PREFERENCE, QUALITY, GRADES = "preference", "quality", "grades"
 WORDS = {"chosen": 1.0, "yes": 1.0, "true": 1.0, "rejected": 0.0, "no": 0.0, "false": 0.0}
 WORDS |= dict.fromkeys(("neither", "tie", "both", "equal"), 0.5)
@@ -166,7 +167,7 @@ class License:
 
 def read_license(path: Path) -> License:
     """The license in a file or in the folder that `prb grade --license` wrote."""
-    file = path / SUMMARY if path.is_dir() else path
+    file = path / LICENSE if path.is_dir() else path
     try:
         return msgspec.json.decode(file.read_bytes(), type=License)
     except FileNotFoundError:
@@ -197,7 +198,7 @@ def make_license(config: LicenseConfig | None = None, **settings: Any) -> Finish
     )
     out = config.folder(f"license-{Path(config.license).name}")
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / SUMMARY, msgspec.to_builtins(license_))
+    write_json(out / LICENSE, msgspec.to_builtins(license_))
     return Finished(out, msgspec.to_builtins(license_))
 
 

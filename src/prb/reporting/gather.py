@@ -19,6 +19,7 @@ from prb.evaluation.config import EvaluateConfig
 from prb.evaluation.outcomes import Column, Outcomes, read_outcomes
 from prb.evaluation.run import load_rows
 from prb.evaluation.summary import summary_of
+from prb.grading.license import LICENSE, License
 from prb.progress import SILENT, Progress
 from prb.registry import split_alias
 from prb.reporting.audit_results import audit_tables
@@ -34,7 +35,7 @@ from prb.reporting.published import (
     read_rows,
     trained_card,
 )
-from prb.reporting.results import build_lines, explain_damage, grade_table, train_lines
+from prb.reporting.results import build_lines, explain_damage, grade_table, license_table, train_lines
 from prb.runs import CONFIG, OUTCOMES, SUMMARY, part_of, read_lines, read_object
 from prb.stats.estimate import Ints, codes
 from prb.stats.paired import correct
@@ -53,11 +54,12 @@ LAST_FILES = {
     "build": "card.json",
 }
 """By the verb in `config.json`: the file that a finished run has."""
-FILES = {"correlation": "correlation.json", "audit": "audit.json"}
+FILES = {"correlation": "correlation.json", "audit": "audit.json", "license": LICENSE}
 KEYS = {
     "correlation": {"sets", "bench", "downstream"},
     "audit": {"floors", "giveaways", "verdict"},
     "agreement": {"agreement", "preference", "planning"},
+    "license": {"judge", "human", "epsilon", "questions"},
 }
 """Kinds of JSON files, by the keys they hold."""
 
@@ -275,6 +277,7 @@ def tables_of(kind: str, content: Mapping[str, Any]) -> list[Table]:
     tables: dict[str, Callable[[Mapping[str, Any]], Iterable[Table]]] = {
         "evaluate": lambda summary: [evaluation_table(summary)],
         "grade": lambda summary: [grade_table(summary)],
+        "license": lambda content: [license_table(convert(content, License))],
         "bon": bon_tables,
         "ppo": ppo_tables,
         "audit": audit_tables,

@@ -96,10 +96,10 @@ def _audit(result: Result) -> Result:
     return {"verdict": result["verdict"], "dataset": dataset_label(result), "rows": rows, "tables": tables}
 
 
-# --- grade, train, build: the tables and lines that their commands print ---
+# --- grade, license, train, build: the tables and lines that their commands print ---
 def other_data(inputs: Inputs) -> list[DataFile] | None:
     results: list[Result] = []
-    for kind in ("grade", "train", "build"):
+    for kind in ("grade", "license", "train", "build"):
         results += [{"kind": kind, **run} for run in prepared(inputs, kind, partial(_other, kind))]
     return [("other", results)] if results else None
 
