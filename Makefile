@@ -61,7 +61,7 @@ test-extras: $(EXTRAS)/.ready  ## trackers, inspect logs and Croissant, read by 
 check: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-baselines: $(VENV)/.dev  ## the table of embedded models in README.md and docs/mirror.md
+baselines: $(VENV)/.dev  ## the table of embedded models in docs/tables/mirror.md
 	$(BIN)/python benchmarks/baselines.py
 
 training: $(VENV)/.dev  ## all methods on simulate, mirror and prefeval, into docs/tables/training.md (hours)

@@ -1,4 +1,4 @@
-"""The table of embedded models on the embedded benchmark, written into docs/mirror.md."""
+"""The table of embedded models on the embedded benchmark, written into docs/tables/mirror.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> None:
     config = EvaluateConfig(model=MODELS, condition=("none", "profile", "shuffled", "oracle"), out=out)
     with watch() as progress:
         table = evaluation_table(evaluate(config, progress=progress).summary)
-    write_between("baselines", markdown(table), ROOT / "docs" / "mirror.md")
+    write_between("baselines", markdown(table), ROOT / "docs" / "tables" / "mirror.md")
     show(table)
 
 
