@@ -159,8 +159,8 @@ class BuildConfig(OutputConfig, FailureConfig, MaskingConfig):
     words: Annotated[int, Field(ge=10)] = 120
     """Target length of both answers."""
     gate: Repeated[str] = ()
-    """Change a gate, as in `quality?floor=3&margin=1`, or switch it off: `length=off`; repeatable. docs/data.md lists
-    them."""
+    """Change a gate, as in `quality?floor=3&margin=1`, or switch it off: `length=off`; repeatable. All of them:
+    docs/tables/gates.md."""
     skip_bad: Rare[bool] = False
     """Use the good records of a file with errors; the others become rejects."""
     max_usd: NonNegative | None = None
