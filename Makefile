@@ -87,7 +87,7 @@ downstream: $(VENV)/.dev  ## a small best-of-N and a short PPO on the CPU, with 
 study: $(VENV)/.dev  ## trained reward models of graded knowledge: does mirror predict best-of-N? (40 minutes)
 	$(BIN)/python benchmarks/study.py
 
-people: $(VENV)/.dev  ## what real people's votes show, into docs/people.md; POLIS=folder, else `prb data pull polis` (an hour)
+people: $(VENV)/.dev  ## what real people's votes show, into docs/tables/people.md; POLIS=folder, else `prb data pull polis` (an hour)
 	$(BIN)/python benchmarks/people.py $(if $(POLIS),--path $(POLIS))
 
 pictures: $(VENV)/.dev chromium  ## the pictures of the report site and the study app, from real runs, into docs/

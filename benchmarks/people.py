@@ -1,4 +1,4 @@
-"""What real people's votes show: does a model know whose votes it sees? Results go to docs/people.md and people.csv.
+"""What real people's votes show: does a model know whose votes it sees? Into docs/tables/people.md and docs/people.csv.
 
 python benchmarks/people.py --path FOLDER      the conversations of Polis (`prb data pull polis` fetches them)
 
@@ -28,7 +28,8 @@ from prb.models.personal.features import make_features
 from prb.reporting.figures import drawing, series
 from prb.types import Ask, Pair, Query
 
-PAGE, TABLE, FIGURE = ROOT / "docs" / "people.md", ROOT / "docs" / "people.csv", ROOT / "docs" / "people.svg"
+PAGE, TABLE = ROOT / "docs" / "tables" / "people.md", ROOT / "docs" / "people.csv"
+FIGURE = ROOT / "docs" / "people.svg"
 RANKS, PRIORS = (1, 2, 4, 8), (0.3, 1.0, 3.0)
 HEADS = ("light", "lore", "pal", "vpl")
 TEXT_VOTES, TEXT_ROWS, TEXT_EPOCHS = 20, 8_000, 30
@@ -192,8 +193,6 @@ not corrected. User-blind models: {user_blind}. Settings, chosen on `dev`: `{cho
 p < 0.001 in {sure} of {len(names)} conversations.
 
 {table}
-
-![Person effect against the number of past votes shown](people.svg)
 """
     write_between("people", text, PAGE)
     draw(at, names)
