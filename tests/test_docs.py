@@ -68,6 +68,13 @@ ALL = [(page.name, command) for page in PAGES for command in commands(page)]
 ALL += [(WORKFLOW.name, command) for command in steps(WORKFLOW)]
 
 
+def test_the_pages_stay_few_and_short() -> None:
+    """Long tables belong in docs/tables, internals in docstrings."""
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    assert len(pages) <= 12
+    assert sum(len(page.read_text("utf-8").split()) for page in pages) <= 20_000
+
+
 def test_there_are_commands_to_check() -> None:
     assert len(ALL) > 40
 
