@@ -40,4 +40,4 @@ def test_whoever_turned_the_collection_off_finds_it_off() -> None:
 
 def test_the_signature_of_evaluate_can_still_be_read() -> None:
     assert list(inspect.signature(evaluate).parameters) == ["config", "models", "hooks", "progress"]
-    assert "config" in inspect.signature(prb.evaluate).parameters
+    assert {"dataset", "models", "k"} <= set(inspect.signature(prb.evaluate).parameters)

@@ -13,7 +13,7 @@ from prb.data.convert import convert
 from prb.data.load import Users, load, load_pairs
 from prb.data.source import MemorySource, open_source
 from prb.errors import BadData, BadInput
-from prb.types import Choice, Pair, Post, Rating, Turn
+from prb.types import Aspect, Choice, Pair, Post, Rating, Turn
 from tests.conftest import Row, make_row, make_twins
 from tests.data.broken import BROKEN, Broken, line, sound
 
@@ -136,7 +136,7 @@ def test_a_row_becomes_a_pair(write_jsonl: Write) -> None:
         profile=tuple(Post(p["id"], p["category"], p["text"]) for p in row["profile"]),
         answers=(row["chosen"], row["rejected"]),
         category=row["category"],
-        rubric=(("brevity", "keep it short", "Long texts tire them."),),  # type: ignore[arg-type]
+        rubric=(Aspect("brevity", "keep it short", "Long texts tire them."),),
         narrative=row["narrative"],
         tier="stated",
         split="test",

@@ -161,7 +161,7 @@ def strict_accuracy(rows: Rows) -> Estimate:
     return rows.share(won, exact=untied)
 
 
-@metric("human_accuracy", "by people")
+@metric("human_accuracy", "by people", column=False)
 def human_accuracy(rows: Rows) -> Estimate | None:
     """accuracy by people's labels: those of a license (--license), and elsewhere the rows' own, corrected by them"""
     if rows.facts.license is None:
@@ -305,7 +305,7 @@ def mae(rows: Rows) -> Estimate:
     return mean_over_users(rows, "mae")
 
 
-@rating_metric("calibrated_mae", better="lower")
+@rating_metric("calibrated_mae", better="lower", column=False)
 def calibrated_mae(rows: Rows) -> Estimate:
     """the same by a line shrunk toward that of all users (empirical Bayes), as a user's few ratings suggest"""
     return mean_over_users(rows, "calibrated_mae")

@@ -72,8 +72,8 @@ def _vote_table(votes: Sequence[VoteShares]) -> Table:
 
 def _findings(result: AuditSummary) -> Iterator[tuple[str, str]]:
     length, repeats, leaks, splits = result.length, result.repeats, dict(result.leaks), result.splits
-    assert length is not None
-    assert repeats is not None
+    if length is None or repeats is None:
+        raise ValueError("an audit of pairs says how long answers are and which are repeated")
     ratio = number(length.median_ratio, 2)
     yield "chosen is the longer answer", f"{interval(length.chosen_longer)} %; median ratio {ratio}"
     yield "answers within 10 % of each other's length", f"{percent(length.within_a_tenth, 0)} %"

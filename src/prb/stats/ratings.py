@@ -50,7 +50,7 @@ def rating_metrics(score: Floats, rating: Floats, users: Ints) -> dict[int, dict
             "n": len(x),
             "alignment": 1 - error,
             "mae": error,
-            "calibrated_mae": float(np.abs(predicted - y).mean()),
+            "calibrated_mae": round(float(np.abs(predicted - y).mean()), 12),
             "skill": 1 - error / float(np.abs(others_mean - y).mean()) if varied else None,
             "spearman": float(spearmanr(x, y).statistic) if varied and np.ptp(x) > 0 else None,
             "concordance": concordance(x, y),
