@@ -213,6 +213,16 @@ def test_a_dry_run_counts_the_calls_of_every_model_and_asks_and_writes_nothing(d
     assert sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "run").iterdir()) == before
 
 
+def test_a_dry_run_knows_what_the_default_folder_has(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = {"model": "mine", "dataset": data, "condition": ("none", "profile"), "cache": False, "quiet": True}
+    prb.evaluate(models={"mine": ScriptedScorer(by_length)}, **settings)
+    (row,) = prb.evaluate(models={"mine": ScriptedScorer(refuse)}, dry_run=True, **settings).summary["dry_run"]
+    assert (row["calls"], row["owed"]) == (36, 0)
+
+
 def test_a_dry_run_of_best_of_n_counts_what_comes_after_the_samples(data: Path, tmp_path: Path) -> None:
     prices = "judge?llm=(openai/m?base_url=http://127.0.0.1:9/v1&usd_in=2&usd_out=8)"
     config = prb.BonConfig(policy="scripted/x", model=("length", prices), dataset=data, limit=2, n=3, dry_run=True)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from prb.building.config import BuildConfig
-from prb.config import Settings
+from prb.config import Settings, rehearsed_in
 from prb.downstream.bon import BonConfig
 from prb.downstream.correlate import CorrelateConfig
 from prb.downstream.ppo import PpoConfig
@@ -105,21 +105,29 @@ def verb(
 
 
 def _dry_run(config: C, run: Callable[[C], Finished], specs: Sequence[str] = ()) -> DryRun:
-    """What a verb would ask: it runs in a folder that is thrown away, with what the one in `out` has so far."""
+    """What a verb would ask: it runs in a folder that is thrown away, with what its own has so far."""
     pace: dict[str, list[float]] = defaultdict(list)
+
+    def others(at: str, names: list[str]) -> list[str]:
+        return [name for name in names if name not in (CONFIG, REPLIES) and not (Path(at) / name).is_dir()]
+
     with TemporaryDirectory() as scratch, asking_nothing() as planned:
-        folder = Path(scratch) / "run"
-        if config.out and config.out.is_dir() and not config.fresh:
 
-            def others(at: str, names: list[str]) -> list[str]:
-                return [name for name in names if name not in (CONFIG, REPLIES) and not (Path(at) / name).is_dir()]
-
-            shutil.copytree(config.out, folder, ignore=others)
-            for path in folder.rglob(REPLIES):
+        def copied(folder: Path) -> Path:
+            copy = Path(scratch) / "run"
+            if folder.is_dir() and not config.fresh:
+                shutil.copytree(folder, copy, ignore=others)
+            for path in copy.rglob(REPLIES):
                 for line in read_lines(path):
                     if line.get("seconds"):
                         pace[line.get("model", "")].append(line["seconds"])
-        run(replace(config, out=folder))
+            return copy
+
+        before = rehearsed_in.set(copied)
+        try:
+            run(config)
+        finally:
+            rehearsed_in.reset(before)
     known = {name: fmean(seconds) for name, seconds in pace.items()}
     rows = estimated(planned, dict(map(split_alias, specs)), known)
     return DryRun(config.out or Path(), {"dry_run": rows})

@@ -11,7 +11,8 @@ flag or a file. A wrong one raises `BadInput` before anything is read, written o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args
@@ -273,6 +274,10 @@ class UserConfig(MaskingConfig):
         return ShownHistory.parse(self.history)
 
 
+rehearsed_in: ContextVar[Callable[[Path], Path]] = ContextVar("rehearsed_in", default=lambda folder: folder)
+"""Where a run writes, given its folder: a dry run does in a copy that is thrown away."""
+
+
 @config
 class OutputConfig(Settings):
     """Where results go."""
@@ -287,7 +292,7 @@ class OutputConfig(Settings):
         """`out`, or a folder named after the job and a digest of all that can change its result: the settings, and the
         fingerprints of the data, so that the same command on edited data is another run."""
         readable = "".join(c if c.isalnum() else "-" for c in name)[:LONGEST_NAME].strip("-")
-        return self.out or Path("runs") / f"{readable}-{short_digest([self.saved(), *data])}"
+        return rehearsed_in.get()(self.out or Path("runs") / f"{readable}-{short_digest([self.saved(), *data])}")
 
 
 @config

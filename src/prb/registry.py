@@ -27,6 +27,8 @@ T = TypeVar("T")
 Factory = Callable[..., T]
 FROM_FILE = "prb_file_"
 """How the names of modules begin that a spec `x.py:Name` imported."""
+PLAIN = (("prompt", "response"), ("asks",))
+"""Parameters of a function in a file that is a reward model itself; any other function makes one."""
 _FILE = re.compile(r"(.+\.py):(\w+)")
 _CODE = re.compile(r"\.py:\w|trust_remote_code=(?!false\b)", re.IGNORECASE)
 
@@ -257,7 +259,7 @@ class Declared(Mapping[str, T]):
 
 
 def _from_file(path: str, name: str) -> Factory[Any]:
-    """What a Python file calls `name`: a class or function as it is, or a function that returns the object."""
+    """What a Python file calls `name`: a class, a function that returns the object, or a plain function that scores."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise BadSpec(f"{path} does not exist")
@@ -278,7 +280,12 @@ def _from_file(path: str, name: str) -> Factory[Any]:
     content = vars(sys.modules[module_name])
     if name not in content:
         raise unknown(f"name in {path}", name, [key for key in content if not key.startswith("_")])
-    return content[name] if callable(content[name]) else lambda: content[name]
+    found = content[name]
+    if inspect.isfunction(found) and tuple(inspect.signature(found).parameters) in PLAIN:
+        from prb.given import FunctionModel
+
+        return lambda: FunctionModel(found)
+    return found if callable(found) else lambda: found
 
 
 def _file_hash(path: str) -> str:

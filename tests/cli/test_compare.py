@@ -54,7 +54,8 @@ def test_two_runs(prb: Prb, run: Path, write_jsonl: Write, tmp_path: Path) -> No
 
 def test_what_cannot_be_compared_exits_2(prb: Prb, run: Path, tmp_path: Path) -> None:
     for words, says in (
-        ([run, tmp_path / "nowhere"], "is not an evaluation run: it has no outcomes.jsonl"),
+        ([run, tmp_path / "nowhere"], "nowhere does not exist"),
+        ([run, tmp_path], "is not an evaluation run: it has no outcomes.jsonl"),
         ([run, run, "--model-a", "lenght"], "has no model 'lenght'; it has constant, length"),
     ):
         said = prb("compare", *words)

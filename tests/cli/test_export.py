@@ -30,7 +30,7 @@ def test_the_files_are_printed_one_per_line_or_as_json(prb: Prb, run: Path) -> N
     ("words", "said"),
     [
         (("--to", "excel"), "no format named 'excel'; there are: "),
-        ((), "to is required"),
+        ((), "prb: --to is required; see `prb export --help`"),
         (("--to", "hf"), "name the benchmark there: --to 'hf?dataset=owner/name'"),
     ],
 )

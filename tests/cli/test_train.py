@@ -17,8 +17,11 @@ def data(write_jsonl: Callable[..., Path]) -> Path:
     return write_jsonl(rows_of_twelve())
 
 
-def test_without_a_method_it_lists_them_with_what_they_are(prb: Prb) -> None:
-    said = prb("train")
+def test_its_help_lists_the_methods_with_what_they_are_and_without_one_nothing_is_trained(prb: Prb) -> None:
+    assert prb("train")[::2] == (
+        2, "prb: the following arguments are required: METHOD; see `prb train --help`\n"
+    )  # fmt: skip
+    said = prb("train", "--help")
     assert said.code == 0
     for name in ("light", "bt", "bilinear", "vpl", "reward-model", "dpo"):
         assert name in said.out

@@ -140,6 +140,15 @@ def test_the_answer_comes_first_and_says_not_shown_instead_of_no(found: Callable
     assert str(result).startswith(headline)
 
 
+def test_so_few_users_that_nothing_can_be_significant_are_named(found: Callable[..., Evaluation]) -> None:
+    result = found(one=(0.5, 0.7, 0.2))
+    summary = Summary.read(result.summary)
+    summary.contrasts[0].smallest_detectable = None
+    verdict = Evaluation(result.folder, summary.as_json()).verdict
+    assert verdict is not None
+    assert verdict.size.endswith("2 users in 1 clusters · too few users to detect control")
+
+
 @pytest.mark.parametrize(
     ("models", "headline", "says"),
     [

@@ -22,7 +22,7 @@ GROUPS = {
         "evaluate": "score reward models on a personalized benchmark (the main job); --require is a gate for CI",
         "compare": "is one model better than another for these users? two runs, pair by pair",
         "audit": "can a benchmark be solved without knowing the user?",
-        "grade": "grade answers against users' rubrics; how good is a grader?",
+        "grade": "grade answers against users' rubrics; how good is a grader? may a judge stand in for people?",
         "merge": "one run from the shards of `prb evaluate --shard`",
     },
     "understand": {
@@ -160,7 +160,7 @@ def _dispatch(args: list[str]) -> None:
 
 
 def _command(name: str, args: list[str]) -> None:
-    verb, asks_help = name, not args or args[0] in ("-h", "--help", "--help-all")
+    verb, asks_help = name, args[:1] in (["-h"], ["--help"], ["--help-all"])
     if commands := commands_of(verb):
         from prb.errors import BadInput, unknown
 
@@ -210,7 +210,8 @@ def usage() -> str:
     return (
         "prb: does a reward model know whose preference it judges?\n\n"
         f"usage: prb VERB [options]\n\n{groups}\n\n"
-        "`prb VERB --help` explains one, --help-all with all its settings; every command takes --json and --quiet.\n"
+        "`prb VERB --help` explains one, --help-all with all its settings.\n"
+        "Every command takes --json and --quiet.\n"
         "`prb evaluate` without options runs the embedded benchmark."
     )
 

@@ -43,6 +43,9 @@ def parse(config: type[C], args: Sequence[str], command: str) -> C:
             if name not in given and isinstance(text, str) and names_code(text):
                 flag = f"--{name.replace('_', '-')}"
                 raise BadInput(f"{path} names code, {text!r}; if you trust it, give it yourself: {flag} {text!r}")
+    for name, field in fields_of(config).items():
+        if field.is_required() and name not in saved | given:
+            raise BadInput(f"--{name.replace('_', '-')} is required; see `{parser.prog} --help`")
     return config(**{**saved, **given})
 
 
@@ -203,7 +206,7 @@ class Parser(argparse.ArgumentParser):
 
     def end(self, hidden: int) -> None:
         """`--help`; `--help-all` if it has more to say."""
-        more = f"`{self.prog} --help-all` lists {hidden} more settings. " if hidden else ""
+        more = f"`{self.prog} --help-all` lists {hidden} more setting{'s' * (hidden > 1)}. " if hidden else ""
         self.add_argument("-h", "--help", "--help-all", action="help", help=argparse.SUPPRESS)
         self.epilog = f"{more}Every command takes --json (the result as JSON) and --quiet (no progress)."
 

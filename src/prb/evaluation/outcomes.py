@@ -208,6 +208,8 @@ class Outcomes:
 def read_outcomes(folder: Path, *, details: bool = False) -> Outcomes:
     """The outcomes of a run folder, whoever wrote it; `details` adds what was shown and returned for each pair."""
     path = folder / OUTCOMES
+    if not folder.exists():
+        raise BadInput(f"{folder} does not exist")
     if not path.exists():
         raise BadInput(f"{folder} is not an evaluation run: it has no {OUTCOMES}")
     outcomes = Outcomes(details=details)

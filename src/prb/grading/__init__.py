@@ -169,7 +169,8 @@ def make_grader(spec: str) -> Grader:
 
 @config
 class GradeConfig(OutputConfig, EngineConfig, FailureConfig, MaskingConfig, DataConfig):
-    """Grade answers against each user's rubric (--answers), or measure how good a grader is (--validate)."""
+    """Grade answers against each user's rubric (--answers), or measure how good a grader is (--validate). May a judge
+    stand in for people? `prb grade --license FILE --help`."""
 
     verb: ClassVar[str] = "grade"
     presentation: ClassVar[frozenset[str]] = frozenset({"batch"})

@@ -310,9 +310,13 @@ def _size(summary: Summary, measured: Sequence[Standing]) -> str:
     data = summary.dataset
     users = f"{data.users} users" + (f" in {data.clusters} clusters" if data.clusters != data.users else "")
     parts = [f"{data.label}: {data.rows} {'pairs' if data.chance is None else 'rows'}", users]
-    smallest = max((standing.control.smallest_detectable or 0 for standing in measured), default=0)
-    if smallest:
-        parts.append(f"detects control from about {percent(smallest, 0 if smallest > 0.02 else 1)} points")
+    tests = [s.control if not data.only_restraint else _spoiled(summary, s.model)[1] for s in measured]
+    found = [test.smallest_detectable for test in tests if test.smallest_detectable is not None]
+    what = "a difference" if data.only_restraint else "control"
+    if smallest := max(found, default=0):
+        parts.append(f"detects {what} from about {percent(smallest, 0 if smallest > 0.02 else 1)} points")
+    elif tests and not found:
+        parts.append(f"too few users to detect {what}")
     if data.left_out:
         parts.append(f"{data.left_out} rows with errors left out")
     if summary.protocol == "paper":

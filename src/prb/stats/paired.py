@@ -74,7 +74,8 @@ class Difference:
     """Rows that failed on either side."""
     test: str
     smallest_detectable: float | None = None
-    """The true difference that 80 % of repetitions would find significant at the 5 % level."""
+    """The true difference that 80 % of repetitions would find significant at the 5 % level; with too few clusters
+    there is none."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -98,6 +99,7 @@ def difference(a: Floats, b: Floats, clusters: Ints, *, exact: bool = False, see
         ends = inverted_interval(totals(delta, groups), p, midp=test == MIDP, limit=limit, seed=seed)
     else:
         ends = crossed_interval(delta, groups, limit)
+    hopeless = ends in ((-limit, limit), (None, None))  # so few clusters that nothing can be significant
     return Difference(
         value=value,
         low=ends[0],
@@ -106,7 +108,7 @@ def difference(a: Floats, b: Floats, clusters: Ints, *, exact: bool = False, see
         n=len(delta),
         dropped=dropped,
         test=test,
-        smallest_detectable=None if error is None else DETECTABLE * error,
+        smallest_detectable=None if error is None or hopeless else DETECTABLE * error,
     )
 
 
