@@ -43,10 +43,13 @@ def parse(config: type[C], args: Sequence[str], command: str) -> C:
             if name not in given and isinstance(text, str) and names_code(text):
                 flag = f"--{name.replace('_', '-')}"
                 raise BadInput(f"{path} names code, {text!r}; if you trust it, give it yourself: {flag} {text!r}")
-    for name, field in fields_of(config).items():
-        if field.is_required() and name not in saved | given:
-            raise BadInput(f"--{name.replace('_', '-')} is required; see `{parser.prog} --help`")
-    return config(**{**saved, **given})
+    try:
+        return config(**{**saved, **given})
+    except BadInput as error:
+        name, required, rest = str(error).partition(" is required")
+        if not required or rest or name not in fields_of(config):
+            raise
+        raise BadInput(f"--{name.replace('_', '-')} is required; see `{parser.prog} --help`") from None
 
 
 def fields_of(config: type[Settings]) -> dict[str, FieldInfo]:
