@@ -214,7 +214,7 @@ def draw(at: dict[tuple[str, str, str, int], Result], names: Sequence[str]) -> N
             plot.set_title(model)
             plot.set_xlabel("past votes shown")
         plots[0].set_ylabel("person effect, %")
-        plots[0].annotate("user-blind", (0, 50), textcoords="offset points", xytext=(0, -11), fontsize=8, color="0.5")
+        plots[0].text(0.02, 0.03, "dotted: user-blind", transform=plots[0].transAxes, fontsize=8, color="0.5")
 
 
 if __name__ == "__main__":

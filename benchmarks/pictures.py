@@ -32,7 +32,6 @@ VIEWS = {
     "downstream": "downstream.html",
     "audit": "audit.html",
 }
-ON_A_PHONE = {**VIEWS, "pairs": "pairs.html#pair=c01-q1-amparo", "histories": "histories.html#pair=c04-q2-babak"}
 END = """most => {
   const all = (names) => [...document.querySelectorAll(names)].map(e => e.getBoundingClientRect());
   const boxes = (names) => all(names).filter(b => b.height);
@@ -65,10 +64,9 @@ def main() -> None:
         site = prb.report([run, audit, bon, study], quiet=True).parent
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         shoot(browser, site, VIEWS, DESK, "")
-        shoot(browser, site, ON_A_PHONE, PHONE, "-phone")
+        shoot(browser, site, {"leaderboard": VIEWS["leaderboard"]}, PHONE, "-phone")
         shoot(browser, site, {"pairs": VIEWS["pairs"]}, DESK, "-dark", dark=True)
         browser.close()
-    shutil.copy(DOCS / "report" / "leaderboard.png", DOCS / "report.png")
 
 
 def shoot(browser: Any, site: Path, views: dict[str, str], width: int, suffix: str, dark: bool = False) -> None:

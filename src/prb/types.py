@@ -58,6 +58,22 @@ class Aspect(NamedTuple):
     required: bool = False
     """An answer that misses it altogether scores 0."""
 
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> Self:
+        """From a row's `rubric_aspects`, checked."""
+        aspect = cls(row["aspect"], row.get("evidence") or "", row.get("reason") or "")
+        if row.keys() <= {"aspect", "evidence", "reason"}:  # as nearly all are
+            return aspect
+        weight, required = float(row.get("weight", 1)), bool(row.get("required", False))
+        return aspect._replace(weight=weight, negative=row.get("polarity") == "negative", required=required)
+
+    def as_row(self) -> dict[str, Any]:
+        """What `read` reads; how it counts only where that is not as usual."""
+        row: dict[str, Any] = {"aspect": self.aspect, "evidence": self.evidence, "reason": self.reason}
+        row |= {"weight": self.weight} if self.weight != 1 else {}
+        row |= {"polarity": "negative"} if self.negative else {}
+        return row | ({"required": True} if self.required else {})
+
     def mapped(self, change: Callable[[str], str]) -> Self:
         """With its texts changed."""
         aspect, evidence, reason = map(change, (self.aspect, self.evidence, self.reason))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from prb.building.stages import parse_record
 from prb.data.convert import convert
 from prb.data.schema import to_pair
 from prb.data.source import open_source
@@ -94,3 +95,11 @@ def test_the_oracle_is_told_how_an_aspect_counts():
         to_pair(make_row()), rubric=(Aspect("jargon", negative=True), Aspect("brevity", weight=2, required=True))
     )
     assert true_plan(item) == ("avoid jargon", "brevity (×2, required)")
+
+
+def test_an_aspect_is_written_as_it_was_read_and_a_build_keeps_how_it_counts():
+    rows = [{"aspect": "x", "evidence": "", "reason": "", "weight": 2.0, "polarity": "negative", "required": True}]
+    rows.append({"aspect": "y", "evidence": "e", "reason": "r"})
+    assert [Aspect.read(row).as_row() for row in rows] == rows
+    record = parse_record({"id": 1, "question": "q?", "narrative": "n", "posts": ["p"], "rubric_aspects": rows})
+    assert [aspect.as_row() for aspect in record.rubric] == rows

@@ -346,9 +346,7 @@ def pair_rows(pair: AnswerPair) -> Iterator[dict[str, Any]]:
             "user": user.record.user,
             "question": task.record.question,
             "profile": [post._asdict() for post in user.record.posts],
-            "rubric_aspects": [
-                dict(zip(("aspect", "evidence", "reason"), aspect, strict=False)) for aspect in user.rubric
-            ],
+            "rubric_aspects": [aspect.as_row() for aspect in user.rubric],
             "narrative": user.record.narrative,
             "category": user.record.category,
             "chosen": chosen,

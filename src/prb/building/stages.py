@@ -119,6 +119,8 @@ def parse_record(data: Any) -> UserRecord:
         isinstance(a, dict) and isinstance(text := a.get("aspect"), str) and text.strip() for a in aspects
     ):
         raise ValueError("`rubric_aspects` must be a list of objects with `aspect`")
+    if any(not isinstance(a.get("weight", 1), int | float) or a.get("weight", 1) <= 0 for a in aspects):
+        raise ValueError("`weight` of an aspect must be a number above 0")
     try:
         orjson.dumps(data)
     except (TypeError, ValueError) as error:
@@ -135,7 +137,7 @@ def parse_record(data: Any) -> UserRecord:
             for number, post in enumerate(posts, 1)
         ),
         category=str(data.get("category") or "uncategorised"),
-        rubric=tuple(Aspect(a["aspect"], str(a.get("evidence") or ""), str(a.get("reason") or "")) for a in aspects),
+        rubric=tuple(Aspect.read(a).mapped(str) for a in aspects),
         other={key: value for key, value in data.items() if key not in READ + WRITTEN and value is not None},
     )
 

@@ -420,15 +420,7 @@ def to_choices(row: Mapping[str, Any]) -> tuple[Choice, ...]:
 
 def _rubric(row: Mapping[str, Any]) -> tuple[Aspect, ...]:
     aspects = row.get("rubric_aspects", ())
-    return tuple([_aspect(a) for a in aspects])
-
-
-def _aspect(row: Mapping[str, Any]) -> Aspect:
-    aspect = Aspect(row["aspect"], row.get("evidence", ""), row.get("reason", ""))
-    if row.keys() <= {"aspect", "evidence", "reason"}:  # as nearly all are
-        return aspect
-    counts = {"weight": float(row.get("weight", 1)), "required": row.get("required", False)}
-    return aspect._replace(negative=row.get("polarity") == "negative", **counts)
+    return tuple([Aspect.read(a) for a in aspects])
 
 
 BUILD: dict[Task, Callable[[Mapping[str, Any]], Item]] = {"pairs": to_pair, "ratings": to_rating}
