@@ -230,7 +230,7 @@ def test_without_control_models_are_ranked_by_accuracy(write_jsonl: Write, tmp_p
     config = settings(write_jsonl(rows), tmp_path / "run", model=tuple(models), condition=("none",))
     run = evaluate(config, models=models)
     (table,) = Evaluation(run.folder, run.summary).tables()
-    assert table.title.endswith("was not measured: it takes profile and shuffled.")
+    assert table.title.endswith("was not measured: it takes profile and shuffled, and two users with a history.")
     assert table.columns == ("model", "none")
     assert [row[0] for row in table.rows] == ["long", "short"]
 
@@ -262,6 +262,20 @@ def test_a_comparison_is_a_table_with_its_doubts() -> None:
     notes = " ".join(table.notes)
     for part in ("p by sign-flip", "about 12.0 points", "did not use the same data file", "Up to 7 rows"):
         assert part in notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, "a is better than b with the user's own history, by 25.0 points."),
+        ({"value": -0.25}, "b is better than a with the user's own history, by 25.0 points."),
+        ({"p_holm": 0.06}, "Neither a nor b is shown to be better with the user's own history."),
+        ({"model_b": "a"}, "a in A is better than a in B with the user's own history, by 25.0 points."),
+    ],
+)
+def test_a_comparison_says_which_model_is_better_for_these_users(changes: dict[str, Any], says: str) -> None:
+    rows = [comparison_row(**changes), comparison_row(condition="none")]
+    assert comparison({"a": "x", "b": "y", "same_data": True, "comparisons": rows}).lead == (says,)
 
 
 def test_a_comparison_without_doubts_has_one_note() -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from prb.errors import BadInput, unknown
-from prb.evaluation.compare import ComparisonSummary
+from prb.evaluation.compare import ComparisonSummary, TwoModels
 from prb.reporting.format import (
     MISSING,
     Table,
@@ -251,7 +251,8 @@ def _conclusion(summary: Summary, measured: Sequence[Standing]) -> tuple[str, li
     if not measured:
         own, others = METRICS["control"].needs
         run = any(contrast.kind == "control" for contrast in summary.contrasts)
-        why = f"no pair has an answer under both {own} and {others}" if run else f"it takes {own} and {others}"
+        takes = f"it takes {own} and {others}, and two users with a history"
+        why = f"no pair has an answer under both {own} and {others}" if run else takes
         return f"Whether a model knows whose preference it judges was not measured: {why}.", []
     says: dict[str, list[str]] = {}
     for standing in measured:
@@ -608,8 +609,8 @@ def comparison(content: Result) -> Table:
         accuracies = (percent(row.accuracy_a), percent(row.accuracy_b))
         test = (points(row), bounds(row, sign=True), p_value(row.p), p_value(row.p_holm), percent(row.changed_sides))
         rows.append((row.condition, row.model_a, row.model_b, *accuracies, *test, str(row.n), str(row.dropped)))
-    tests = sorted({row.test for row in result.comparisons})
-    how = f"the 95 % interval inverts the sign-flip test over clusters, p by {', '.join(tests)}"
+    tests = sorted({row.test for row in result.comparisons} - {UNTESTED})
+    how = "the 95 % interval inverts the sign-flip test over clusters" + f", p by {', '.join(tests)}" * bool(tests)
     notes = [f"Paired on rows both answered; {how}."]
     if smallest := max((row.smallest_detectable or 0 for row in result.comparisons), default=0):
         notes.append(f"Smallest detectable difference (80 % power): about {percent(smallest)} points.")
@@ -617,7 +618,18 @@ def comparison(content: Result) -> Table:
         notes.append("The two runs did not use the same data file; only rows with the same id are compared.")
     if only := max(row.only_in_one for row in result.comparisons):
         notes.append(f"Up to {only} rows are in one run only and were left out.")
-    return Table(f"A = {result.a}, B = {result.b}", columns, tuple(rows), tuple(notes))
+    personal = [row for row in result.comparisons if row.condition == "profile" and row.value is not None]
+    lead = tuple(map(_better, personal)) if len(personal) <= NAMED else ()
+    return Table(f"A = {result.a}, B = {result.b}", columns, tuple(rows), tuple(notes), lead)
+
+
+def _better(row: TwoModels) -> str:
+    a, b = (f"{row.model_a} in A", f"{row.model_b} in B") if row.model_a == row.model_b else (row.model_a, row.model_b)
+    known = f"with {CONDITIONS[row.condition].shows}"
+    if row.p_holm is None or row.p_holm >= LEVEL or not row.value:
+        return f"Neither {a} nor {b} is shown to be better {known}."
+    better, worse = (a, b) if row.value > 0 else (b, a)
+    return f"{better} is better than {worse} {known}, by {percent(abs(row.value))} points."
 
 
 # --- the glossary ---
