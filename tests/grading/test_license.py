@@ -223,3 +223,29 @@ def test_a_license_has_its_table_on_the_site(tmp_path):
         file.read_text("utf-8") for file in (tmp_path / "site").rglob("*") if file.suffix in (".js", ".json", ".html")
     ]
     assert any("may stand in for people on preference" in text for text in texts)
+
+
+def test_best_of_n_is_also_given_as_people_would_grade(tmp_path, write_jsonl):
+    rows = write_jsonl([make_row(n) for n in range(1, 9)])
+    pool = write(
+        tmp_path / "pool.jsonl", [{"pair": f"r{n}", "answers": ["short", "a longer one"]} for n in range(1, 9)]
+    )
+    graded = [{"pair": f"x{n}", "answer": "x", "score": 0.75, "cluster": f"c{n}", "round": 0} for n in range(6)]
+    (tmp_path / "run").mkdir()
+    write(tmp_path / "run" / "grades.jsonl", graded)
+    labels = [{"pair": f"x{n}", "answer": "x", "annotator": p, "grades": [1]} for n in range(6) for p in "ab"]
+    made = make_license(
+        license=str(tmp_path / "run"), human=write(tmp_path / "h.jsonl", labels), out=tmp_path / "license"
+    )
+    result = prb.best_of_n(
+        candidates=str(pool),
+        model=("length",),
+        dataset=str(rows),
+        license=made.folder,
+        out=tmp_path / "bon",
+        quiet=True,
+    )
+    assert result.summary["by_people"]["scores"]["length"]["value"] == pytest.approx(
+        0.5
+    )  # a constant grader tells nothing
+    assert "As people would grade, best of 2: length" in str(result)

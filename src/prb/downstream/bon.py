@@ -68,6 +68,8 @@ from prb.grading import (
     as_line,
     make_grader,
 )
+from prb.grading.license import GRADES as LABELS
+from prb.grading.license import License, read_license
 from prb.llm import LLM, Sampling, check_llm, make_llm
 from prb.models import MODELS, RECORDED, execution_of, make_model, refuse_recorded
 from prb.progress import SILENT, Progress
@@ -79,6 +81,7 @@ from prb.stats.paired import correct, difference
 from prb.summary import DatasetAbout, needs_donors
 from prb.types import (
     Comparer,
+    Estimate,
     Failure,
     Pair,
     Query,
@@ -104,7 +107,7 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
     """What a reward model picks from N answers of a policy, graded against the user's rubric."""
 
     verb: ClassVar[str] = "bon"
-    presentation: ClassVar[frozenset[str]] = frozenset({"model", "candidates"})
+    presentation: ClassVar[frozenset[str]] = frozenset({"model", "candidates", "license"})
     paper: ClassVar[Mapping[str, Any]] = {
         "n": 16,
         "k": 10,
@@ -132,6 +135,8 @@ class BonConfig(PresetConfig, OutputConfig, EngineConfig, FailureConfig, UserCon
     """Reward model spec; repeat for several, or add some to a folder later. Default: the embedded ones."""
     grader: Name = "embedded"
     """Grader spec: `embedded`, `llm?llm=SPEC`, or `recorded` for grades that were given elsewhere."""
+    license: Rare[Path | None] = None
+    """A file of `prb grade --license` for this grader: scores are also given as people would grade."""
     n: Size = 0
     """Answers for each query. Default: 16; with --candidates as many as every row has, up to 16."""
     condition: Single[Condition] = "profile"
@@ -240,6 +245,7 @@ def best_of_n(
                 grader=GraderAbout.of(config.grader, loaded),
                 n=config.n,
                 seed=config.seed,
+                license=read_license(config.license) if config.license else None,
             )
         )
         run.finish({SUMMARY: summary})
@@ -439,6 +445,13 @@ class SampleCounts(Struct, frozen=True, kw_only=True):
     cost: float = 0.0
 
 
+class ByPeople(Struct, frozen=True, kw_only=True):
+    """Scores at the largest k as people would grade, by a license of the grader."""
+
+    sentence: str
+    scores: dict[str, Estimate]
+
+
 class BonSummary(Struct, frozen=True, kw_only=True):
     """The content of `summary.json`. Nothing in it depends on the clock."""
 
@@ -459,6 +472,7 @@ class BonSummary(Struct, frozen=True, kw_only=True):
     contrasts: list[BonContrast]
     clusters: dict[str, str]
     """Of each pair, so that the folder can be read without the dataset."""
+    by_people: ByPeople | None = None
 
     def __post_init__(self) -> None:
         curves = [self.random, self.oracle, *(curve for r in self.results for curve in (r.curve, r.headroom))]
@@ -479,7 +493,7 @@ class Results:
     scores: dict[str, list[Sequence[Score] | None]]
 
 
-def summarize(results: Results, *, n: int, seed: int, **about: Any) -> BonSummary:
+def summarize(results: Results, *, n: int, seed: int, license: License | None = None, **about: Any) -> BonSummary:
     ks = powers(n)
     clusters, grades = codes(list(results.clusters.values())), _table(results.grades, n)
     usable = ~np.isnan(grades).any(axis=1)
@@ -514,6 +528,13 @@ def summarize(results: Results, *, n: int, seed: int, **about: Any) -> BonSummar
         for a, b in combinations(ends, 2)
     ]
     correct(contrasts)  # Holm's correction over all of them
+    by_people = None
+    if license:
+        rows = np.flatnonzero(usable)
+        names, of_rows = list(results.clusters), list(results.clusters.values())
+        asked = [names[n] for n in rows], [of_rows[n] for n in rows]
+        scores = {m: license.correct(LABELS, asked[0], end[rows], asked[1]).tuned for m, end in ends.items()}
+        by_people = ByPeople(sentence=license.sentence(), scores=scores)
     return BonSummary(
         n=n,
         seed=seed,
@@ -541,6 +562,7 @@ def summarize(results: Results, *, n: int, seed: int, **about: Any) -> BonSummar
         results=[result(model, curve) for model, curve in picked.items()],
         contrasts=[BonContrast(**row) for row in contrasts],
         clusters=results.clusters,
+        by_people=by_people,
     )
 
 

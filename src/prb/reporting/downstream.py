@@ -92,6 +92,7 @@ def bon_tables(summary: Result) -> Iterator[Table]:
         "score; “then down” where the fall from there to the end is significant (corrected sign-flip p < .05).",
         f"{samples.drawn} samples, {samples.failed} failed, {samples.truncated} stopped by --max-tokens; "
         f"{number(samples.distinct_of_n)} of {bon.n} distinct. Failed queries are left out, never scored.",
+        *_by_people(bon),
         *_failures(bon),
         bon.grader.trust,
     )
@@ -105,6 +106,12 @@ def bon_tables(summary: Result) -> Iterator[Table]:
         note = "Points, paired by query; sign-flip p over clusters, and the 95 % interval that inverts it."
         columns = ("models", "difference", "95 %", "p", "p (Holm)", "queries")
         yield Table(f"Best of {bon.ks[-1]}, paired", columns, tuple(contrasts), (note, bon.grader.trust))
+
+
+def _by_people(bon: BonSummary) -> Iterator[str]:
+    if people := bon.by_people:
+        scores = ", ".join(f"{model} {interval(score)}" for model, score in people.scores.items())
+        yield f"As people would grade, best of {bon.ks[-1]}: {scores}. {people.sentence}"
 
 
 def _failures(bon: BonSummary) -> Iterator[str]:
