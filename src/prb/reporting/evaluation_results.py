@@ -298,7 +298,8 @@ def _restraint_conclusion(summary: Summary, models: Sequence[str]) -> tuple[str,
     if not share.value:
         return headline, []
     shown = CONDITIONS[METRICS[test.kind].needs[-1]].shows
-    return headline, [f"{worst}: {percent(share.value)} % of the pairs are lost with it and not with {shown}."]
+    chance = "" if misled else "; with this few rows that may be chance"
+    return headline, [f"{worst}: {percent(share.value)} % of the pairs are lost with it and not with {shown}{chance}."]
 
 
 def _names(models: Sequence[str]) -> str:
