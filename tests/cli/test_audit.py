@@ -26,7 +26,7 @@ def test_an_audit_prints_its_tables_and_its_verdict_and_leaves_its_files(prb: Pr
     assert (said.code, said.err) == (0, "")
     for text in ("floor: length", "user-blind learner: question and answer", "reading the rubric", "weekly", "100.0"):
         assert text in said.out
-    assert "never sees the person gets 100.0 %" in said.out
+    assert "user-blind learner reaches 100.0 %" in said.out
     assert names(tmp_path / "out") == ["audit.json", "audit.svg", "ceiling", "floors"]
     drawn = [node.text for node in Xml.parse(tmp_path / "out" / "audit.svg").iter() if node.tag.endswith("}text")]
     assert set(drawn) >= {"floor: lexical", "reading the rubric: aspect-match", "100.0"}

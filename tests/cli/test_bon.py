@@ -152,3 +152,9 @@ def test_a_policy_or_candidates_are_needed_and_a_config_must_be_one(prb: Prb, po
     (tmp_path / "config.json").write_text('{"evaluate": {}}')
     said = prb("bon", "--config", tmp_path / "config.json")
     assert (said.code, "holds no settings of `prb bon`" in said.err) == (2, True)
+
+
+def test_best_of_n_begins_with_whether_it_gains(prb: Prb, tmp_path: Path) -> None:
+    words = ("bon", "--candidates", "mirror", "--limit", "12", "--model", "random", "--grader", "recorded")
+    said = prb(*words, "--out", tmp_path / "run", "--quiet")
+    assert said.out.startswith("Best of 8: ")

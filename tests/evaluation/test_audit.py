@@ -55,7 +55,7 @@ def test_a_set_that_a_word_gives_away_needs_nobody(write_jsonl: Write, tmp_path:
         ("weekly", 25, 0),
         ("seldom", 0, 25),
     }
-    assert "much of it can be had without the person" in result["verdict"]
+    assert "much of it does not need the user" in result["verdict"]
     assert result["verdict"].endswith("so it is not shown that anything depends on the user.")
 
 
@@ -102,7 +102,7 @@ def test_a_reader_that_knows_less_than_nobody_shows_a_negative_headroom(write_js
     config = AuditConfig(dataset=str(write_jsonl([row(n) for n in range(25)])), out=tmp_path / "out", ceiling="reader")
     result = audit(config, models=wrong).summary
     assert result["headroom"]["value"] == -1.0
-    assert "is worse than a learner that never sees a user" in result["verdict"]
+    assert "is worse than a user-blind learner" in result["verdict"]
 
 
 def test_a_reader_that_cannot_read_is_named(write_jsonl: Write, tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_one_person_alone_tells_nothing_of_others() -> None:
             "ceiling": {"model": "m", "accuracy": half},
         }
     )
-    assert "some of it can be had" in said
+    assert "some of it does not need the user" in said
     assert said.endswith("What the user adds is unknown: 12 pairs of one user were read.")
 
 

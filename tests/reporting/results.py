@@ -139,7 +139,7 @@ def audit(folder: Path) -> Path:
         },
         "leaks": {"words": 8, "question": 0, "posts": 0, "chosen": 0, "rejected": 0},
         "splits": None,
-        "verdict": "set: a learner that never sees the person gets 57.0 %.",
+        "verdict": "set: a user-blind learner reaches 57.0 %.",
     }
     write_json(folder / "audit.json", result)
     return folder

@@ -56,7 +56,7 @@ def compare(config: CompareConfig) -> None:
 
 
 def audit(config: AuditConfig) -> None:
-    print_run(lambda: prb.audit(config), lambda r: f"{r.summary['verdict']}\nwritten: {r.folder}", json=config.json)
+    print_run(lambda: prb.audit(config), lambda r: f"written: {r.folder}", json=config.json)
 
 
 def grade(config: GradeConfig | LicenseConfig) -> None:

@@ -321,7 +321,7 @@ def audit(
     readers: dict[str, Column] = {}
     if any(pair.rubric for pair in pairs):
         readers = _columns(config, folder / "ceiling", (config.ceiling,), "oracle", models, progress)
-    progress.begin("learning without the person", total=2)
+    progress.begin("user-blind learner", total=2)
     blind, blind_credits = _learn_blind(pairs, dataset.index.clusters, rows, encoder, config, progress)
     reading = headroom = None
     if (reader := readers.get(config.ceiling)) is not None:
@@ -594,13 +594,13 @@ def _vote_sentences(votes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _about_pairs(result: Mapping[str, Any]) -> str:
     blind, headroom, name = result["blind"], result["headroom"], result["dataset"]["name"]
     if blind is None:
-        return f"{name}: too few independent questions to tell how far one gets without the person."
+        return f"{name}: too few independent questions to fit a user-blind learner."
     learner = blind["question_and_answer"]
-    blind_part = f"{name}: a learner that never sees the person gets {_percent(learner)}"
+    blind_part = f"{name}: a user-blind learner reaches {_percent(learner)}"
     if learner["low"] > 0.5:
-        blind_part += f", so {'much' if learner['low'] > MUCH else 'some'} of it can be had without the person"
+        blind_part += f", so {'much' if learner['low'] > MUCH else 'some'} of it does not need the user"
     if headroom is None:
-        return f"{blind_part}. Nobody can say what the person adds: there is no rubric to read."
+        return f"{blind_part}. The user's contribution cannot be estimated: there is no rubric to read."
     if not headroom["n"]:
         return f"{blind_part}. What the user adds is unknown: {result['ceiling']['model']} could read no rubric."
     if headroom["low"] is None:
@@ -612,7 +612,7 @@ def _about_pairs(result: Mapping[str, Any]) -> str:
     if headroom["low"] > 0:
         meaning = "which depend on the user unless a better learner finds them without"
     elif headroom["high"] < 0:
-        meaning = "so this reader of the rubric is worse than a learner that never sees a user"
+        meaning = "so this reader of the rubric is worse than a user-blind learner"
     return f"{blind_part}. {reader}: {points}, {meaning}."
 
 

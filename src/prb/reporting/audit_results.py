@@ -16,7 +16,8 @@ class Audit(Run):
     """The result of `prb audit`."""
 
     def tables(self) -> Sequence[Table]:
-        return list(audit_tables(self.summary))
+        first, *others = audit_tables(self.summary)
+        return [first._replace(title=self.summary["verdict"], lead=(first.title,)), *others]
 
 
 def audit_tables(content: Result) -> Iterator[Table]:

@@ -71,7 +71,23 @@ class BestOfN(Run):
     """The result of `prb bon`."""
 
     def tables(self) -> Sequence[Table]:
-        return list(bon_tables(self.summary))
+        curves, *others = bon_tables(self.summary)
+        return [curves._replace(title=gain_sentence(convert(self.summary, BonSummary)), lead=(curves.title,)), *others]
+
+
+def gain_sentence(bon: BonSummary) -> str:
+    """Does picking by a reward model gain over a random pick? By the interval of the share of the oracle's gain."""
+    ends = {result.model: result.headroom[-1] for result in bon.results}
+    gaining = [model for model, end in ends.items() if end.low is not None and end.low > 0]
+    losing = [model for model, end in ends.items() if end.high is not None and end.high < 0]
+    if not gaining:
+        first = f"Best of {bon.ks[-1]}: no reward model is shown to pick better answers than chance"
+    else:
+        best = max(gaining, key=lambda model: ends[model].value or 0)
+        more = f"; so do {len(gaining) - 1} more" if len(gaining) > 1 else ""
+        share = f"{percent(ends[best].value)} % of what is possible"
+        first = f"Best of {bon.ks[-1]}: {best} picks better answers than chance, {share}{more}"
+    return f"{first}; {', '.join(losing)} worse." if losing else f"{first}."
 
 
 def bon_tables(summary: Result) -> Iterator[Table]:
