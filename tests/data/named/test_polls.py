@@ -196,13 +196,15 @@ def two_camps(users: int, items: int = 12) -> list[str]:
     return ["".join(" " if i == u % items else "+-"[(u + i) % 2] for i in range(items)) for u in range(users)]
 
 
-def test_a_conversation_becomes_rows_with_topic_splits_and_groups(tmp_path: Path) -> None:
+def test_a_conversation_becomes_rows_with_topic_and_splits_but_no_groups_fitted_to_its_votes(
+    tmp_path: Path,
+) -> None:
     conversation(tmp_path / "tea", two_camps(30), rejected=3)
     rows = read(f"polis?path={tmp_path}")
     assert {(row["question"], row["category"]) for row in rows} == {("Tea", "tea")}
     assert {row["split"] for row in rows} == {"train", "dev", "test"}
     assert all(row["split"] == user_split(row["user"]) for row in rows)
-    assert {row["groups"]["group"] for row in rows} == {"0", "1"}
+    assert not any("groups" in row for row in rows)
     assert not any("says 3." in str(row) for row in rows)  # moderated out
     assert max(Counter(row["user"] for row in rows).values()) == 8
     assert read(f"polis?path={tmp_path}&seed=1") != rows == read(f"polis?path={tmp_path / 'tea'}")

@@ -73,14 +73,15 @@ def _ballots(folder: Path, *, timed: bool) -> Iterator[Ballot]:
         for row in table(folder / VOTES, "voter-id", "comment-id", "timestamp"):
             times[row["voter-id"], row["comment-id"]] = number(row, "timestamp")
     for row in table(folder / MATRIX, "participant"):
-        user, group = f"{folder.name}-{row['participant']}", row.get("group-id")
-        split, groups = user_split(user), {"group": group} if group else {}
+        # not `group-id`: Polis fits it to these very votes, so it would explain them by themselves
+        user = f"{folder.name}-{row['participant']}"
+        split = user_split(user)
         for comment, vote in row.items():
             if vote is not None and comment in texts:
                 if vote not in ("1", "0", "-1"):
                     raise BadInput(f"{folder / MATRIX}: {user} has vote {vote!r}; 1, 0 and -1 are known")
                 time = times.get((row["participant"], comment), float("nan"))
-                yield Ballot(folder.name, topic, user, texts[comment], float(vote), time, split, (), groups)
+                yield Ballot(folder.name, topic, user, texts[comment], float(vote), time, split)
 
 
 def _topic(path: Path) -> str:
