@@ -107,7 +107,7 @@ class PaperScoring:
     def _scores(self, texts: Sequence[str]) -> list[float]:
         return [score for part in chunks(texts, BATCH) for score in self._head.scores(part)]
 
-    def plan(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
+    def under(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
         texts = [self._head.template(item.question, answer) for answer in item.answers]
         # by row: what a text scores depends on its batch, so none may be left out of it
         calls = tuple(Call(call_key(self._start, item.id, str(n), text), text) for n, text in enumerate(texts))
@@ -134,7 +134,7 @@ class PaperJudging:
         self.asked = Asked(name, llm.complete, fingerprint, llm.remote)
         self._start = self.asked.key_start()
 
-    def plan(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
+    def under(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, object]) -> RowUnder:  # noqa: ARG002
         request = Request(self._chat(item), Sampling(temperature=0.0, max_tokens=JUDGE_TOKENS))
         call = Call(call_key(self._start, *(part for turn in request.chat for part in turn)), request)
         return RowUnder(item, cluster, condition, Built(Query(question=item.question)), (call,))

@@ -244,7 +244,7 @@ class Job:
             if "plan" in conditions and isinstance(evaluator, Scoring):
                 plans = evaluator.plans(items, replies, breaker)
             rows = [
-                evaluator.plan(item, cluster, condition, plans)
+                evaluator.under(item, cluster, condition, plans)
                 for condition in conditions
                 for item, cluster in zip(items, of_items, strict=True)
             ]

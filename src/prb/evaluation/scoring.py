@@ -82,7 +82,7 @@ class Scoring(ABC):
         self._builder = builder
         self._start = self.asked.key_start()
 
-    def plan(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, Plan | Failure]) -> RowUnder:
+    def under(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, Plan | Failure]) -> RowUnder:
         """`plans` holds what was inferred about the user of each row, for condition `plan`."""
         built = self._builder.build(item, condition, plans.get(item.id))
         asks = () if isinstance(built, Failure) else self._asks(item, built.query)
@@ -93,10 +93,10 @@ class Scoring(ABC):
 
     def outcome(self, row: RowUnder, replies: Replies) -> Outcome:
         item, built = row.item, row.built if isinstance(row.built, Built) else Built(Query(question=""))
-        answers = [replies.take(call.key) for call in row.calls]
-        said = self._said(item, answers)
+        replied = [replies.take(call.key) for call in row.calls]
+        said = self._said(item, replied)
         earned = said.earned(item)
-        failed = [failure for answer in answers if (failure := answer.answer_failed)]
+        failed = [failure for reply in replied if (failure := reply.answer_failed)]
         failure = row.built if isinstance(row.built, Failure) else gravest(failed) if failed else None
         unscored = failure or (isinstance(item, Pair) and item.tier == NO_EVIDENCE)
         return Outcome(
@@ -114,11 +114,11 @@ class Scoring(ABC):
             choices=built.choices,
             leaks=built.leaks,
             plan=built.query.plan if row.condition == "plan" else (),
-            cut=built.cut + max([answer.cut for answer in answers], default=0),
-            tokens=sum([answer.tokens for answer in answers]),
-            seconds=round(sum([answer.seconds for answer in answers]), 6),
-            cost=sum([answer.cost for answer in answers]),
-            text=tuple([text for answer in answers for text in answer.text]),
+            cut=built.cut + max([reply.cut for reply in replied], default=0),
+            tokens=sum([reply.tokens for reply in replied]),
+            seconds=round(sum([reply.seconds for reply in replied]), 6),
+            cost=sum([reply.cost for reply in replied]),
+            text=tuple([text for reply in replied for text in reply.text]),
             seen="row" if failure and failure.reason == TRAINED else built.seen,
         )
 
@@ -126,7 +126,7 @@ class Scoring(ABC):
     def _asks(self, item: Item, query: Query) -> Sequence[Ask | Duel]: ...
 
     @abstractmethod
-    def _said(self, item: Item, answers: Sequence[Reply]) -> Said: ...
+    def _said(self, item: Item, replied: Sequence[Reply]) -> Said: ...
 
 
 class ScorerOutcomes(Scoring):
@@ -137,8 +137,8 @@ class ScorerOutcomes(Scoring):
     def _asks(self, item: Item, query: Query) -> Sequence[Ask]:
         return [Ask(query, answer) for answer in item.answers]
 
-    def _said(self, item: Item, answers: Sequence[Reply]) -> Said:  # noqa: ARG002
-        scores = tuple([answer.value if isinstance(answer.value, float) else None for answer in answers])
+    def _said(self, item: Item, replied: Sequence[Reply]) -> Said:  # noqa: ARG002
+        scores = tuple([reply.value if isinstance(reply.value, float) else None for reply in replied])
         return Said(scores=scores or None)
 
 
@@ -172,10 +172,10 @@ class ComparerOutcomes(Scoring):
         """If only one order is asked: which, fixed by the pair and the number of the duel."""
         return chosen_first(f"{item.id}#{duel}" if duel else item.id, self._seed)
 
-    def _said(self, item: Item, answers: Sequence[Reply]) -> Said:
-        orders: list[Reply | None] = list(answers)
+    def _said(self, item: Item, replied: Sequence[Reply]) -> Said:
+        orders: list[Reply | None] = list(replied)
         if not self._both:
-            pairs = [(a, None) if self._right_first(item, n) else (None, a) for n, a in enumerate(answers)]
+            pairs = [(a, None) if self._right_first(item, n) else (None, a) for n, a in enumerate(replied)]
             orders = [answer for pair in pairs for answer in pair]
         choices = [answer.value if answer and isinstance(answer.value, str) else None for answer in orders]
         log_odds = [answer.log_odds if answer else None for answer in orders]
@@ -191,7 +191,7 @@ class RecordedOutcomes:
     def __init__(self, name: str, model: Recorded) -> None:
         self.name, self._model = name, model
 
-    def plan(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, Plan | Failure]) -> RowUnder:  # noqa: ARG002
+    def under(self, item: Item, cluster: str, condition: Condition, plans: Mapping[str, Plan | Failure]) -> RowUnder:  # noqa: ARG002
         return RowUnder(item, cluster, condition, Built(Query(question="")))
 
     def outcome(self, row: RowUnder, replies: Replies) -> Outcome:  # noqa: ARG002
