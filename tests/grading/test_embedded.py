@@ -1,24 +1,27 @@
-"""The grader without an LLM: calibrated on train, measured on test, never a grade for nothing."""
+"""Graders without an LLM: calibrated on train and measured on test; recorded grades, looked up and checked."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from prb.cache import Cache
 from prb.data.load import load, load_pairs
+from prb.errors import BadInput
 from prb.grading import GRADERS, Answered, Grades, about_grader, answered
-from prb.grading.embedded import EmbeddedGrader, Rarity
-from prb.grading.validate import discrimination, grade_pairs, scores
-from prb.registry import Spec
+from prb.grading.embedded import NOT_GRADED, EmbeddedGrader, grade_pairs
+from prb.grading.run import discrimination, scores
 from prb.text.encoders import ENCODERS, Matrix
 from prb.types import Aspect, Failure, Pair
 from prb.weights import here
+
+Write = Callable[..., Path]
 
 
 @cache
@@ -51,8 +54,8 @@ def test_its_validity_is_measured_on_the_test_split() -> None:
     accuracy = discrimination(grade_pairs(load("mirror", split="test"), grader().grade))["accuracy"]
     sentence = about_grader("embedded", grader())["validity"]
     assert sentence is not None
-    told = [float(number) for number in re.findall(r"[0-9]+\.[0-9]", sentence)]
-    assert told == [round(100 * accuracy[key], 1) for key in ("value", "low", "high")]
+    numbers = [float(number) for number in re.findall(r"[0-9]+\.[0-9]", sentence)]
+    assert numbers == [round(100 * accuracy[key], 1) for key in ("value", "low", "high")]
     assert "240 rows" in sentence
     assert accuracy["low"] > 0.7
 
@@ -74,10 +77,10 @@ def test_a_grade_depends_on_its_own_answer_and_aspect_only() -> None:
     assert grader().grade([turned])[0].aspects == whole[0].aspects[::-1]  # type: ignore[union-attr]
 
 
-def test_grades_stay_on_the_scale_and_there_is_one_an_aspect() -> None:
-    odd = [Aspect("brevity"), Aspect("…"), Aspect("短い", "x" * 3000, "why"), Aspect("a" * 50)]
+def test_there_is_one_grade_per_aspect_on_the_scale() -> None:
+    odd = (Aspect("brevity"), Aspect("…"), Aspect("短い", "x" * 3000, "why"), Aspect("a" * 50))
     texts = ["ok", "word " * 4000, "短い答え", "https://example.org", train()[0].chosen]
-    for one in grader().grade([Answered(question="?", answer=text, rubric=tuple(odd)) for text in texts]):
+    for one in grader().grade([Answered(question="?", answer=text, rubric=odd) for text in texts]):
         assert isinstance(one, Grades)
         assert len(one.aspects) == 4
         assert all(0 <= grade <= 2 for grade in one.aspects)
@@ -92,9 +95,9 @@ def test_grades_stay_on_the_scale_and_there_is_one_an_aspect() -> None:
     ],
 )
 def test_nothing_to_grade_is_a_failure(answer: str, rubric: tuple[Aspect, ...], reason: str) -> None:
-    (found,) = grader().grade([Answered(question="?", answer=answer, rubric=rubric)])
-    assert isinstance(found, Failure)
-    assert found.reason == reason
+    (result,) = grader().grade([Answered(question="?", answer=answer, rubric=rubric)])
+    assert isinstance(result, Failure)
+    assert result.reason == reason
 
 
 class Counting:
@@ -122,17 +125,10 @@ def test_it_is_fitted_once_and_remembered_after_that(tmp_path: Path) -> None:
     assert EmbeddedGrader(Counting()).fingerprint == first.fingerprint != grader().fingerprint
 
 
-def test_rare_words_tell_more_and_the_commonest_still_something() -> None:
-    rarity = Rarity(["the cat sat", "the dog", "the the"])
-    assert rarity.of("the") == pytest.approx(np.log(5 / 4))
-    assert rarity.of("cat") == pytest.approx(np.log(5 / 2))
-    assert rarity.of("unheard") == pytest.approx(np.log(5))
-
-
-def test_specs_name_the_encoder() -> None:
+def test_its_fingerprint_is_that_of_earlier_versions() -> None:
     made = GRADERS.make("embedded")
     assert (made.remote, made.fingerprint) == (False, grader().fingerprint)
-    GRADERS.check(Spec.parse("embedded?encoder=minilm"))
+    assert made.fingerprint.endswith("-1.5765_3.6509_9.2615")
 
 
 @pytest.mark.slow
@@ -141,3 +137,65 @@ def test_minilm_serves_as_well() -> None:
     pytest.importorskip("transformers", reason="needs the torch extra")
     made = GRADERS.make("embedded?encoder=minilm")
     assert discrimination(grade_pairs(load("mirror", split="dev", limit=24), made.grade))["accuracy"]["value"] > 0.7
+
+
+# --- recorded grades ---
+LINES = [
+    {"pair": "r1", "answer": "Yes.", "grades": [0, 2]},
+    {"pair": "r2", "answer": "Yes.", "grades": [1, 1.5]},
+    {"answers": ["Yes!", "No."], "grades": {"r1": [[2, 2], [0, 0]], "r3": [[1, 0], [0, 1]]}, "question": "?"},
+]
+
+
+def recorded(path: Path) -> Any:
+    return GRADERS.make(f"recorded?path={path}")
+
+
+def ask(pair: str, answer: str) -> Answered:
+    return Answered(question="?", answer=answer, rubric=(Aspect("short"), Aspect("warm")), pair=pair)
+
+
+def test_grades_are_looked_up_by_row_and_answer_and_an_unknown_answer_fails(write_jsonl: Write) -> None:
+    model = recorded(write_jsonl(LINES, "grades.jsonl"))
+    known = [ask("r2", "Yes."), ask("r1", "Yes."), ask("r1", "No."), ask("r3", "Yes!"), ask("r1", "Yes.")]
+    grades = [(1.0, 1.5), (0.0, 2.0), (0.0, 0.0), (1.0, 0.0), (0.0, 2.0)]
+    assert model.grade(known) == [Grades(aspects=values) for values in grades]
+    assert model.grade([ask("r1", "yes."), ask("r2", "No."), ask("r9", "Yes."), ask("", "Yes.")]) == [NOT_GRADED] * 4
+
+
+def test_every_wrong_line_is_named(write_jsonl: Write) -> None:
+    numbers = "`grades` must be a list of numbers from 0 to 2, not"
+    needed = "`pair`, `answer` and `grades` are needed"
+    wrong: list[tuple[Any, str]] = [
+        ({"pair": "r1", "answer": "Yes."}, f"{numbers} None"),
+        ({"pair": "r1", "answer": "Yes.", "grades": []}, f"{numbers} []"),
+        ({"pair": "r1", "answer": "Yes.", "grades": [0, 3]}, f"{numbers} [0, 3]"),
+        ({"pair": "r1", "answer": "Yes.", "grades": [True, 1]}, f"{numbers} [True, 1]"),
+        ({"pair": "r1", "answer": "Yes.", "grades": ["1"]}, f"{numbers} ['1']"),
+        ({"pair": "r1", "grades": [1]}, needed),
+        ({"answer": "Yes.", "grades": [1]}, needed),
+        ({"answers": ["Yes.", "No."], "grades": {"r1": [[1]]}}, "`grades` of 'r1' must have a list per answer"),
+        (["r1", "Yes.", [1]], "a line must be a JSON object"),
+    ]
+    for line, problem in wrong:
+        with pytest.raises(BadInput, match=re.escape(f"grades.jsonl:2: {problem}")):
+            recorded(write_jsonl([LINES[0], line], "grades.jsonl"))
+    with pytest.raises(BadInput, match="is empty"):
+        recorded(write_jsonl([], "grades.jsonl"))
+
+
+def test_two_different_grades_of_one_answer_are_refused_and_equal_ones_are_not(write_jsonl: Write) -> None:
+    same = {"answers": ["Yes."], "grades": {"r1": [[0.0, 2.0]]}}
+    assert recorded(write_jsonl([LINES[0], same])).grade([ask("r1", "Yes.")]) == [Grades(aspects=(0.0, 2.0))]
+    with pytest.raises(BadInput, match="two different grades of the same answer to row 'r1'"):
+        recorded(write_jsonl([LINES[0], {**LINES[0], "grades": [1, 2]}]))
+
+
+def test_the_fingerprint_follows_the_content_and_nothing_else(write_jsonl: Write) -> None:
+    line = LINES[0]
+    base = recorded(write_jsonl(LINES, "grades.jsonl")).fingerprint
+    extra = [{**line, "rater": "kim"}, *LINES[1:]]
+    assert recorded(write_jsonl(extra[::-1], "elsewhere.jsonl")).fingerprint == base
+    others = [[{**line, **change}, *LINES[1:]] for change in ({"grades": [0, 1]}, {"answer": "Yes"}, {"pair": "r4"})]
+    prints = [recorded(write_jsonl(lines, f"{n}.jsonl")).fingerprint for n, lines in enumerate([*others, LINES[:2]])]
+    assert len({base, *prints}) == 5

@@ -50,16 +50,18 @@ def licensed(tmp_path: Path, **settings: Any) -> License:
     return read_license(make_license(out=tmp_path / "license", **settings).folder)
 
 
-def test_a_judge_as_good_as_people_may_stand_in_for_them(tmp_path):
-    made = licensed(tmp_path, license=judge(tmp_path, 0.9), human=people(tmp_path))
-    assert made.questions[0].allowed
-    assert "may stand in for people on preference (as good as 3 of 3 people)" in made.sentence()
-
-
-def test_a_judge_that_guesses_may_not_and_the_sentence_says_not_shown(tmp_path):
-    made = licensed(tmp_path, license=judge(tmp_path, 0.5), human=people(tmp_path))
-    assert not made.questions[0].allowed
-    assert made.sentence().startswith("It is not shown that ")
+@pytest.mark.parametrize(
+    ("share", "says"),
+    [
+        (0.9, "judge.jsonl may stand in for people on preference (as good as 3 of 3 people)."),
+        (0.5, "It is not shown that {judge} may stand in for people on preference (as good as 0 of 3 people)."),
+    ],
+)
+def test_a_judge_as_good_as_people_may_stand_in_for_them(tmp_path, share, says):
+    spec = judge(tmp_path, share)
+    made = licensed(tmp_path, license=spec, human=people(tmp_path))
+    assert made.questions[0].allowed == (share == 0.9)
+    assert made.sentence().endswith(says.format(judge=spec))
 
 
 def test_the_judges_other_items_narrow_the_interval_and_its_bias_is_taken_out(tmp_path):
@@ -118,13 +120,19 @@ def test_twins_are_items_of_the_person_effect(tmp_path):
     assert (effect.human.value, effect.judge) == (1.0, 0.5)  # the judge prefers the same answer for both users
 
 
-def test_grades_of_people_and_of_a_grader_are_compared_per_answer(tmp_path):
+def grading_run(tmp_path: Path) -> tuple[Path, Path]:
+    """A constant grader's run, and grades by two people of the same answers."""
     run = tmp_path / "run"
     run.mkdir()
-    graded = [{"pair": f"r{n}", "answer": "x", "score": 0.75, "cluster": "c", "round": 0} for n in range(3)]
+    graded = [{"pair": f"x{n}", "answer": "x", "score": 0.75, "cluster": f"c{n}", "round": 0} for n in range(6)]
     write(run / "grades.jsonl", graded)
-    lines = [{"pair": f"r{n}", "answer": "x", "annotator": p, "grades": [0, 2, 1]} for n in range(3) for p in "ab"]
-    question = licensed(tmp_path, license=str(run), human=write(tmp_path / "h.jsonl", lines)).questions[0]
+    lines = [{"pair": f"x{n}", "answer": "x", "annotator": p, "grades": [0, 2, 1]} for n in range(6) for p in "ab"]
+    return run, write(tmp_path / "h.jsonl", lines)
+
+
+def test_grades_of_people_and_of_a_grader_are_compared_per_answer(tmp_path):
+    run, human = grading_run(tmp_path)
+    question = licensed(tmp_path, license=str(run), human=human).questions[0]
     assert (question.name, question.scale, question.inflation.value) == ("grades", "numeric", 0.25)
 
 
@@ -132,7 +140,11 @@ def test_grades_of_people_and_of_a_grader_are_compared_per_answer(tmp_path):
     ("human", "said", "problem"),
     [
         ({"item": "i", "judgment": 1}, {"item": "i", "judgment": 1}, "`annotator` is missing"),
-        ({"item": "i", "annotator": "a", "judgment": "maybe"}, {"item": "i", "judgment": 1}, "a number, or one of"),
+        (
+            {"item": "i", "annotator": "a", "judgment": "maybe"},
+            {"item": "i", "judgment": 1},
+            "a finite number, or one of",
+        ),
         (
             {"item": "i", "annotator": "a", "judgment": 1},
             {"item": "j", "judgment": 1},
@@ -227,25 +239,16 @@ def test_a_license_has_its_table_on_the_site(tmp_path):
 
 def test_best_of_n_is_also_given_as_people_would_grade(tmp_path, write_jsonl):
     rows = write_jsonl([make_row(n) for n in range(1, 9)])
-    pool = write(
-        tmp_path / "pool.jsonl", [{"pair": f"r{n}", "answers": ["short", "a longer one"]} for n in range(1, 9)]
-    )
-    graded = [{"pair": f"x{n}", "answer": "x", "score": 0.75, "cluster": f"c{n}", "round": 0} for n in range(6)]
-    (tmp_path / "run").mkdir()
-    write(tmp_path / "run" / "grades.jsonl", graded)
-    labels = [{"pair": f"x{n}", "answer": "x", "annotator": p, "grades": [1]} for n in range(6) for p in "ab"]
-    made = make_license(
-        license=str(tmp_path / "run"), human=write(tmp_path / "h.jsonl", labels), out=tmp_path / "license"
-    )
+    answers = [{"pair": f"r{n}", "answers": ["short", "a longer one"]} for n in range(1, 9)]
+    run, human = grading_run(tmp_path)
     result = prb.best_of_n(
-        candidates=str(pool),
+        candidates=str(write(tmp_path / "pool.jsonl", answers)),
         model=("length",),
         dataset=str(rows),
-        license=made.folder,
+        license=make_license(license=str(run), human=human, out=tmp_path / "license").folder,
         out=tmp_path / "bon",
         quiet=True,
     )
-    assert result.summary["by_people"]["scores"]["length"]["value"] == pytest.approx(
-        0.5
-    )  # a constant grader tells nothing
+    # a constant grader says nothing, so people's mean is all there is
+    assert result.summary["by_people"]["scores"]["length"]["value"] == pytest.approx(0.5)
     assert "As people would grade, best of 2: length" in str(result)

@@ -1,4 +1,4 @@
-"""Grading in a run folder: each answer once, resumable; what ends in the summary; input files with wrong lines."""
+"""Grading in a run folder: each answer once, resumable; what its summary says of answers and graders; wrong input."""
 
 from __future__ import annotations
 
@@ -6,18 +6,40 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+from sklearn.metrics import cohen_kappa_score
 
+from prb.building.stages import parse_record
+from prb.data.convert import convert
 from prb.data.load import load
-from prb.data.schema import read_items
-from prb.errors import BadInput, BudgetUsedUp, RunConflict, TooManyFailures, Unreachable
-from prb.grading import Answered, GradeConfig, Grades
+from prb.data.schema import read_items, to_pair
+from prb.data.source import open_source
+from prb.errors import BadData, BadInput, BudgetUsedUp, RunConflict, TooManyFailures, Unreachable
+from prb.evaluation.conditions import true_plan
+from prb.grading import Answered, GradeConfig, Grades, answered, grading_calls
 from prb.grading.llm import LLMGrader
-from prb.grading.run import GradableRows, GradeKey, check_failures, grade
+from prb.grading.run import (
+    GradableRows,
+    GradedPair,
+    GradedTwice,
+    GradeKey,
+    agreement,
+    check_failures,
+    discrimination,
+    grade,
+    rank_correlation,
+    ranks,
+    weighted_kappa,
+)
 from prb.llm import ScriptedLLM
 from prb.runs import read_lines
-from prb.types import Failure, FailureKind
+from prb.types import Aspect, Failure, FailureKind
+from prb.work import Asked
 from tests.conftest import make_row, make_twins
 
 Write = Callable[..., Path]
@@ -34,16 +56,14 @@ def by_length(answered: Answered) -> Grades | Failure:
 class Recording:
     """A grader that keeps what it was asked, and may be interrupted."""
 
-    def __init__(self, function: Grade = by_length, *, remote: bool = False, stop_after: int | None = None) -> None:
+    def __init__(self, function: Grade = by_length, *, remote: bool = False, interrupted: bool = False) -> None:
         self.fingerprint, self.remote = "recording", remote
         self.asked: list[Answered] = []
-        self._function, self._left = function, stop_after
+        self._function, self._interrupted = function, interrupted
 
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
-        if self._left is not None:
-            self._left -= 1
-            if self._left < 0:
-                raise KeyboardInterrupt
+        if self._interrupted:
+            raise KeyboardInterrupt
         self.asked += answers
         return [self._function(answered) for answered in answers]
 
@@ -89,13 +109,6 @@ def test_settings_may_be_keywords(data: str, answers: Path, tmp_path: Path) -> N
     three = grade(config, grader=Recording(), out=tmp_path / "c")
     assert one.summary["score"] == two.summary["score"] == three.summary["score"]
     assert three.folder == tmp_path / "c"
-
-
-def test_nothing_stays_behind_where_nothing_was_graded(data: str, answers: Path, tmp_path: Path) -> None:
-    config = GradeConfig(grader="mine", dataset=data, answers=answers, out=tmp_path / "run")
-    with pytest.raises(KeyboardInterrupt):
-        grade(config, grader=Recording(stop_after=0))
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_changed_file_or_grader_is_refused(data: str, answers: Path, tmp_path: Path, write_jsonl: Write) -> None:
@@ -204,8 +217,7 @@ def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], s
         grade(grader=Recording(), **changes)
 
 
-# input files
-
+# --- input files ---
 ASPECTS = [{"aspect": "brevity"}, {"aspect": "warmth"}]
 
 
@@ -215,75 +227,53 @@ def rows(write_jsonl: Write) -> GradableRows:
     return GradableRows(load(str(write_jsonl([make_row(1, rubric_aspects=ASPECTS), bare, *make_twins(3)]))))
 
 
-def refusal(path: Path, parse: Callable[[Any], Any]) -> str:
-    with pytest.raises(BadInput) as caught:
-        read_items(path, parse)
-    return str(caught.value)
-
-
 def test_answers_name_their_row_by_id_or_by_question(rows: GradableRows, write_jsonl: Write) -> None:
     lines = [
         {"pair": "r1", "answer": "So.", "model": "mine"},
         {"question": "How do I water plant number 1?", "answer": ""},
     ]
     assert read_items(write_jsonl(lines, "a.jsonl"), rows.key) == [GradeKey("r1", "So."), GradeKey("r1", "")]
+    human = {"pair": "r1", "answer": "So.", "grades": [0, 2], "rater": "kim"}
+    assert rows.human_grades(human) == (GradeKey("r1", "So."), Grades(aspects=(0.0, 2.0)))
 
 
 def test_every_wrong_line_is_named(rows: GradableRows, write_jsonl: Write) -> None:
-    question = make_row(3)["question"]
     lines: list[Any] = [
         {"pair": "r1", "answer": "So."},
         {"pair": "r9", "answer": "So."},
         {"pair": "r1"},
         {"pair": "r1", "answer": 3},
         {"answer": "So."},
-        {"question": question, "answer": "So."},
+        {"question": make_row(3)["question"], "answer": "So."},
         {"question": "Who?", "answer": "So."},
-        ["r1", "So."],
     ]
     path = write_jsonl(lines, "a.jsonl")
-    with path.open("ab") as file:
-        file.write(b'{"pair": ')
-    said = refusal(path, rows.key).splitlines()
-    assert said == [
+    with pytest.raises(BadInput) as caught:
+        read_items(path, rows.key)
+    assert str(caught.value).splitlines() == [
         f"{path} has lines that cannot be used",
         f"  a.jsonl:2: no row of {rows.name} has the id 'r9'",
         "  a.jsonl:3: `answer` is missing or not a string (and 1 more: a.jsonl:4)",
         "  a.jsonl:5: `pair` (the id of a row) or `question` is missing",
         f"  a.jsonl:6: 2 rows of {rows.name} have this `question`: give `pair` (and 1 more: a.jsonl:7)",
-        "  a.jsonl:8: a line must be a JSON object",
-        said[6],
     ]
-    assert "a.jsonl:9: broken JSON" in said[6]
-
-
-def test_no_file_and_an_empty_one_are_refused(rows: GradableRows, write_jsonl: Write, tmp_path: Path) -> None:
-    assert "does not exist" in refusal(tmp_path / "none.jsonl", rows.key)
-    assert "is empty" in refusal(write_jsonl([], "a.jsonl"), rows.key)
-    (tmp_path / "a.txt").write_text("hello")
-    assert "unknown format" in refusal(tmp_path / "a.txt", rows.key)
-
-
-def test_human_grades_are_read(rows: GradableRows, write_jsonl: Write) -> None:
-    path = write_jsonl([{"pair": "r1", "answer": "So.", "grades": [0, 2], "rater": "kim"}], "h.jsonl")
-    (human,) = read_items(path, rows.human_grades)
-    assert (human.key, human.grades.aspects) == (GradeKey("r1", "So."), (0.0, 2.0))
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ({"pair": "r1", "answer": "So."}, "`grades` must be a list of 2, one per aspect of row 'r1'"),
-        ({"pair": "r1", "answer": "So.", "grades": [1]}, "`grades` must be a list of 2"),
-        ({"pair": "r1", "answer": "So.", "grades": [1, 3]}, "a grade is 0, 1 or 2"),
-        ({"pair": "r1", "answer": "So.", "grades": [1, 1.5]}, "a grade is 0, 1 or 2"),
-        ({"pair": "r1", "answer": "So.", "grades": [1, True]}, "a grade is 0, 1 or 2"),
-        ({"pair": "r2", "answer": "So.", "grades": []}, "row 'r2' has no rubric"),
-        ({"pair": "r9", "answer": "So.", "grades": [1, 1]}, "has the id 'r9'"),
+        ({}, "`grades` must be 2 times 0, 1 or 2, one per aspect of row 'r1'"),
+        ({"grades": [1]}, "2 times 0, 1 or 2"),
+        ({"grades": [1, 3]}, "2 times 0, 1 or 2"),
+        ({"grades": [1, 1.5]}, "2 times 0, 1 or 2"),
+        ({"grades": [1, True]}, "2 times 0, 1 or 2"),
+        ({"pair": "r2", "grades": []}, "row 'r2' has no rubric"),
+        ({"pair": "r9", "grades": [1, 1]}, "has the id 'r9'"),
     ],
 )
-def test_human_grades_must_fit_the_rubric(line: Any, says: str, rows: GradableRows, write_jsonl: Write) -> None:
-    assert says in refusal(write_jsonl([line], "h.jsonl"), rows.human_grades)
+def test_human_grades_must_fit_the_rubric(line: Any, says: str, rows: GradableRows) -> None:
+    with pytest.raises(ValueError, match=says):
+        rows.human_grades({"pair": "r1", "answer": "So.", **line})
 
 
 def test_a_dataset_without_any_rubric_is_refused(write_jsonl: Write) -> None:
@@ -292,9 +282,67 @@ def test_a_dataset_without_any_rubric_is_refused(write_jsonl: Write) -> None:
         GradableRows(data)
 
 
-# graders that do not answer
+# --- aspects may have a weight, a polarity, and be required ---
+@pytest.mark.parametrize(
+    ("grades", "rubric", "score"),
+    [
+        ((2, 1, 0), (Aspect("x"), Aspect("y"), Aspect("z")), 0.5),
+        ((2, 1, 0), (), 0.5),
+        ((2, 0), (Aspect("x", weight=3), Aspect("y")), 3 / 4),
+        ((2, 2), (Aspect("x"), Aspect("y", negative=True)), 0.5),  # negative: as far as it is absent
+        ((2, 0), (Aspect("x"), Aspect("y", negative=True)), 1),
+        ((2, 0), (Aspect("x"), Aspect("y", required=True)), 0),  # missed altogether
+        ((2, 1), (Aspect("x"), Aspect("y", required=True)), 0.75),
+        ((2, 2), (Aspect("x"), Aspect("y", required=True, negative=True)), 0),
+    ],
+)
+def test_an_aspect_counts_as_its_rubric_says(grades: tuple[float, ...], rubric: tuple[Aspect, ...], score: float):
+    assert Grades(aspects=grades, rubric=rubric).score == pytest.approx(score)
 
 
+def test_a_row_says_how_its_aspects_count_and_grading_honors_it(write_jsonl: Write, tmp_path: Path) -> None:
+    aspects = [
+        {"aspect": "brevity", "weight": 3, "required": True},
+        {"aspect": "jargon", "polarity": "negative", "weight": 1},
+    ]
+    path = write_jsonl([make_row(1, rubric_aspects=aspects), make_row(2)])
+    answers = write_jsonl([{"pair": "r1", "answer": "x"}], "answers.jsonl")
+    grader = Recording(lambda a: Grades(aspects=(2.0,) * len(a.rubric)))
+    result = grade(grader=grader, dataset=str(path), answers=answers, out=tmp_path / "run")
+    assert result.summary["score"]["value"] == pytest.approx(3 / 4)
+    assert convert(open_source(str(path)), tmp_path / "rows.parquet") == 2
+    assert next(iter(open_source(str(tmp_path / "rows.parquet")).rows())).data["rubric_aspects"] == aspects
+    record = parse_record({"id": 1, "question": "q?", "narrative": "n", "posts": ["p"], "rubric_aspects": aspects})
+    assert [{k: v for k, v in aspect.as_row().items() if v} for aspect in record.rubric] == [
+        aspects[0],
+        {"aspect": "jargon", "polarity": "negative"},
+    ]
+
+
+@pytest.mark.parametrize("wrong", [{"weight": 0}, {"weight": "much"}, {"polarity": "bad"}, {"required": "yes"}])
+def test_a_wrong_way_to_count_is_an_error_of_the_row(write_jsonl: Write, tmp_path: Path, wrong: Any) -> None:
+    path = write_jsonl([make_row(1, rubric_aspects=[{"aspect": "brevity", **wrong}])])
+    with pytest.raises(BadData):
+        grade(dataset=str(path), validate=True, out=tmp_path / "run")
+
+
+def test_a_grader_reads_that_an_aspect_is_negative_and_never_how_much_it_counts() -> None:
+    asks = [
+        Answered(question="q", answer="a", rubric=(aspect,))
+        for aspect in (Aspect("x"), Aspect("x", weight=5, required=True), Aspect("x", negative=True))
+    ]
+    keys = [call.key for call in grading_calls(Asked.of("g", LLMGrader(ScriptedLLM("")), "grade"), asks)]
+    assert keys[0] == keys[1] != keys[2]
+    pair = to_pair(make_row())
+    assert answered(pair, "x", masked=True).rubric == pair.rubric
+
+
+def test_the_oracle_is_told_how_an_aspect_counts() -> None:
+    aspects = [{"aspect": "jargon", "polarity": "negative"}, {"aspect": "brevity", "weight": 2, "required": True}]
+    assert true_plan(to_pair(make_row(rubric_aspects=aspects))) == ("avoid jargon", "brevity (×2, required)")
+
+
+# --- graders that do not answer ---
 def failing(failure: Failure, after: int, times: int = 10**9) -> Grade:
     calls = iter(range(10**9))
 
@@ -323,11 +371,18 @@ def test_a_grader_that_cannot_be_reached_stops_the_run_and_nothing_is_paid_twice
     assert len(again.asked) == 7
 
 
-def test_a_wrong_key_from_the_start_leaves_no_folder(data: str, tmp_path: Path) -> None:
-    wrong_key = Failure("HTTP 401", "wrong key", kind="fatal")
-    config = GradeConfig(grader="mine", dataset=data, validate=True, out=tmp_path / "run")
-    with pytest.raises(Unreachable):
-        grade(config, grader=Recording(lambda _: wrong_key))
+@pytest.mark.parametrize(
+    ("grader", "error"),
+    [
+        (Recording(interrupted=True), KeyboardInterrupt),
+        (Recording(lambda _: Failure("HTTP 401", "wrong key", kind="fatal")), Unreachable),
+    ],
+)
+def test_where_nothing_was_graded_no_folder_is_left(
+    data: str, tmp_path: Path, grader: Recording, error: type[BaseException]
+) -> None:
+    with pytest.raises(error):
+        grade(GradeConfig(grader="mine", dataset=data, validate=True, out=tmp_path / "run"), grader=grader)
     assert not (tmp_path / "run").exists()
 
 
@@ -345,3 +400,106 @@ def test_answers_that_failed_are_graded_again(
     assert len(grader.asked) == again
     assert (mended == whole) == bool(again)
     assert len(lines(tmp_path / "run")) == 10
+
+
+# --- how good is a grader: by hand, by a second implementation, and by properties ---
+FAILED = Failure("timeout", "after 60 s")
+two_columns = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=2, max_size=40).map(np.array)
+
+
+def graded(*aspects: float) -> Grades:
+    return Grades(aspects=aspects)
+
+
+def pair(cluster: str, chosen: Grades | Failure, rejected: Grades | Failure, tier: str = "stated") -> GradedPair:
+    return GradedPair(cluster, "Art", tier, chosen, rejected)
+
+
+ROWS = [
+    pair("a", graded(2, 2), graded(0, 0)),  # won, gap 1
+    pair("a", graded(1, 1), graded(2, 0)),  # a tie
+    pair("b", graded(0, 1), graded(2, 1), "implied"),  # lost, gap −0.5
+    pair("c", graded(2, 1), graded(1, 1), "implied"),  # won, gap 0.25
+    pair("c", FAILED, graded(2, 2)),
+]
+
+
+def test_discrimination_by_hand() -> None:
+    found = discrimination(ROWS)
+    accuracy = found["accuracy"]
+    assert (accuracy["value"], accuracy["n"], accuracy["ties"], accuracy["failed"]) == (2.5 / 4, 4, 1, 1)
+    assert found["strict_accuracy"]["value"] == 0.5
+    assert found["score_chosen"]["value"] == pytest.approx((1 + 0.5 + 0.25 + 0.75) / 4)
+    assert found["score_rejected"]["value"] == pytest.approx((0 + 0.5 + 0.75 + 0.5) / 4)
+    assert found["gap"]["value"] == pytest.approx(0.75 / 4)
+    assert (found["gap"]["n"], found["gap"]["dropped"]) == (4, 1)
+    assert {tier: e["value"] for tier, e in found["by_tier"].items()} == {"stated": 0.75, "implied": 0.5}
+    assert found["by_category"]["Art"]["failed"] == 1
+    assert found["failures"] == {"timeout": 1}
+
+
+def test_a_grader_that_always_fails_has_no_accuracy() -> None:
+    found = discrimination([pair("a", FAILED, FAILED), pair("b", FAILED, graded(2))])
+    assert (found["accuracy"]["value"], found["accuracy"]["failed"]) == (None, 2)
+    assert found["gap"]["value"] is None
+
+
+def test_swapping_the_answers_mirrors_the_accuracy() -> None:
+    swapped = [row._replace(chosen=row.rejected, rejected=row.chosen) for row in ROWS]
+    there, back = discrimination(ROWS), discrimination(swapped)
+    assert back["accuracy"]["value"] == pytest.approx(1 - there["accuracy"]["value"])
+    assert back["gap"]["value"] == pytest.approx(-there["gap"]["value"])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+@given(two_columns)
+def test_weighted_kappa_is_that_of_scikit_learn(columns: np.ndarray) -> None:
+    own = weighted_kappa(columns)
+    theirs = cohen_kappa_score(*columns.T, labels=[0, 1, 2], weights="quadratic")
+    assert np.isnan(theirs) if own is None else own == pytest.approx(theirs)
+
+
+def test_weighted_kappa_by_hand() -> None:
+    # squared distances: seen 0 + 1 + 4 = 5; by chance, over the nine couples of 0 1 2 and 0 2 0, 15 / 3 = 5
+    assert weighted_kappa(np.array([[0, 0], [1, 2], [2, 0]])) == 0
+    assert weighted_kappa(np.array([[0, 0], [1, 1], [2, 2]])) == 1
+    assert weighted_kappa(np.array([[0, 2], [2, 0]])) == -1
+    assert weighted_kappa(np.array([[1, 1], [1, 1]])) is None
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=30).map(np.array))
+def test_ranks_keep_all_that_spearman_looks_at(columns: np.ndarray) -> None:
+    found = rank_correlation(ranks(columns))
+    if found is None:
+        assert (np.ptp(columns, axis=0) == 0).any()
+    else:
+        assert found == pytest.approx(spearmanr(columns[:, 0], columns[:, 1]).statistic)
+
+
+def test_agreement_by_hand() -> None:
+    rows = [
+        GradedTwice("a", graded(2, 0), graded(2, 1)),
+        GradedTwice("b", graded(1, 1), graded(1, 1)),
+        GradedTwice("c", graded(0.4, 1.6), graded(0, 2)),  # rounded for aspects, as it is for scores
+        GradedTwice("d", FAILED, graded(2, 2)),
+        GradedTwice("d", graded(2, 2), FAILED),
+    ]
+    found = agreement(rows)
+    assert (found["answers"], found["failed"]) == (3, 2)
+    assert (found["equal"]["value"], found["equal"]["n"]) == (5 / 6, 6)
+    kappa = cohen_kappa_score([2, 0, 1, 1, 0, 2], [2, 1, 1, 1, 0, 2], weights="quadratic")
+    assert found["kappa"]["value"] == pytest.approx(kappa)
+    assert found["kappa"]["low"] <= kappa <= found["kappa"]["high"]
+    assert found["spearman"]["value"] is None  # one side scored all three answers ½
+    assert agreement([]) == {**agreement([rows[3]]), "failed": 0}
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=2), min_size=2, max_size=12))
+def test_whoever_agrees_with_himself_agrees_wholly(grades: list[list[int]]) -> None:
+    rows = [
+        GradedTwice("one", graded(*map(float, g)), graded(*map(float, g))) for g in grades
+    ]  # one cluster: no resampling
+    found = agreement(rows)
+    assert found["equal"]["value"] == 1
+    assert found["kappa"]["value"] in (1, None)
+    assert found["spearman"]["value"] is None or found["spearman"]["value"] == pytest.approx(1)

@@ -19,7 +19,7 @@ from prb.batches import chunks
 from prb.data.schema import read_items
 from prb.errors import BadInput
 from prb.failures import Breaker, gravest
-from prb.grading import Answered, Grader, Grades, checked_grades, grades_of, grading_calls
+from prb.grading import Answered, Grader, Grades, grades_of, grading_calls
 from prb.hashing import digest, draw
 from prb.llm import Completion, Request, Sampling, request_key
 from prb.llm.asking import without_thinking
@@ -208,15 +208,14 @@ class Asking:
                 tally.add([line.failure], [line.cost])
         return scores
 
-    def grade(self, asked: Asked, grader: Grader, answers: Mapping[Place, Answered]) -> dict[Place, Grades | Failure]:
+    def grade(self, asked: Asked, answers: Mapping[Place, Answered]) -> dict[Place, Grades | Failure]:
         def plan(batch: Sequence[Place]) -> Iterator[tuple[Place, list[Call]]]:
-            for place, call in zip(batch, grading_calls(asked, grader, [answers[p] for p in batch]), strict=True):
+            for place, call in zip(batch, grading_calls(asked, [answers[p] for p in batch]), strict=True):
                 yield place, [call]
 
         grades, tally = {}, Tally(self.progress)
         for place, replies in self._ask(f"grading by {asked.name}", asked, list(answers), plan):
-            (graded,) = checked_grades([grades_of(replies[0])], [answers[place]])
-            grades[place] = graded
+            grades[place] = graded = grades_of(replies[0], answers[place])
             tally.add(["failed" if isinstance(graded, Failure) else None], [graded.cost])
         return grades
 

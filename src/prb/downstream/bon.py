@@ -313,7 +313,7 @@ class BestOfN:
             for text in dict.fromkeys(found)
         }
         asked = Asked.of(self.config.grader, grader, "grade", given=given)
-        return self.asking.grade(asked, grader, answers)
+        return self.asking.grade(asked, answers)
 
 
 def reward_models(models: Mapping[str, str]) -> list[str]:

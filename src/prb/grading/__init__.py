@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, ClassVar, Protocol, Self, TypeGuard, runtime_checkable
 
 from pydantic import model_validator
 
@@ -19,8 +20,6 @@ from prb.work import Asked, Call, Reply, call_key
 TOP = 2
 """An aspect is graded 0 (not met), 1 (partly met) or 2 (met)."""
 NEGATIVE = "This must not be in the answer: grade 2 if it is there, 0 if it is not."
-PLAIN = Aspect("")[3:]
-"""Weight, polarity and whether it is required, of an aspect that names none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +57,12 @@ class Grades:
         With weights it is their mean; a negative aspect counts as far as it is absent; a required one that is missed
         altogether makes it 0.
         """
-        if not any(aspect[3:] != PLAIN for aspect in self.rubric):
-            return sum(self.aspects) / (TOP * len(self.aspects))
-        met = [TOP - g if a.negative else g for g, a in zip(self.aspects, self.rubric, strict=True)]
-        if any(a.required and not m for m, a in zip(met, self.rubric, strict=True)):
+        rubric = self.rubric or (Aspect(""),) * len(self.aspects)
+        met = [TOP - grade if a.negative else grade for grade, a in zip(self.aspects, rubric, strict=True)]
+        if any(a.required and not grade for grade, a in zip(met, rubric, strict=True)):
             return 0.0
-        total = sum(a.weight for a in self.rubric)
-        return sum(a.weight * m for m, a in zip(met, self.rubric, strict=True)) / (TOP * total)
+        weighted = sum(a.weight * grade for grade, a in zip(met, rubric, strict=True))
+        return weighted / (TOP * sum(a.weight for a in rubric))
 
 
 class Grader(Protocol):
@@ -94,46 +92,31 @@ def ungradable(answered: Answered) -> Failure | None:
     return None if answered.answer.strip() else Failure("empty answer")
 
 
-def grade_all(grader: Grader, answers: Sequence[Answered]) -> list[Grades | Failure]:
-    return checked_grades(grader.grade(answers), answers)
-
-
-def checked_grades(results: Sequence[Grades | Failure], answers: Sequence[Answered]) -> list[Grades | Failure]:
-    """Grades with their rubric. A grader may come from another package: anything off the scale is a failure."""
-    if len(results) != len(answers):
-        raise RuntimeError(f"the grader gave {len(results)} results for {len(answers)} answers")
+def grading_calls(asked: Asked, answers: Sequence[Answered]) -> list[Call]:
+    """What a grader is asked about some answers, under keys that cover all it is shown."""
+    start = asked.key_start()
     return [
-        (graded if isinstance(graded, Failure) else replace(graded, rubric=answered.rubric))
-        if isinstance(graded, Failure) or fits_rubric(graded.aspects, len(answered.rubric))
-        else Failure("no grades", f"the grader returned {graded.aspects!r:.100} for {len(answered.rubric)} aspects")
-        for graded, answered in zip(results, answers, strict=True)
+        Call(call_key(start, a.question, a.answer, a.narrative, "", *chain.from_iterable(map(shown, a.rubric))), a)
+        for a in answers
     ]
 
 
-def fits_rubric(grades: Sequence[float], aspects: int) -> bool:
-    """Whether there is one grade on the scale for each of this many aspects."""
-    return 0 < len(grades) == aspects and all(0 <= grade <= TOP for grade in grades)
-
-
-def grading_calls(asked: Asked, grader: Grader, answers: Sequence[Answered]) -> list[Call]:
-    """What a grader is asked about some answers, under keys that cover all it is shown."""
-    start, by_row = asked.key_start(), getattr(grader, "by_row", False)
-
-    def key(a: Answered) -> bytes:
-        rubric = (part for aspect in a.rubric for part in shown(aspect))
-        return call_key(start, a.question, a.answer, a.narrative, a.pair if by_row else "", *rubric)
-
-    return [Call(key(a), a) for a in answers]
-
-
-def grades_of(reply: Reply) -> Grades | Failure:
-    """A reply as what the grader returned."""
+def grades_of(reply: Reply, answered: Answered) -> Grades | Failure:
+    """A grader's reply. A grader may come from another package: anything but one grade per aspect is a failure."""
     if failure := reply.answer_failed:
         return failure
-    if not isinstance(reply.value, list) or not all(isinstance(grade, float | int) for grade in reply.value):
-        return Failure("no grades", f"the reply is {reply.value!r:.100}")
-    aspects = tuple(float(grade) for grade in reply.value)
-    return Grades(aspects=aspects, tokens=reply.tokens, cost=reply.cost, text=tuple(reply.text))
+    if not is_graded(reply.value) or len(reply.value) != len(answered.rubric):
+        return Failure("no grades", f"the grader returned {reply.value!r:.100} for {len(answered.rubric)} aspects")
+    aspects = tuple(map(float, reply.value))
+    text = tuple(reply.text)
+    return Grades(aspects=aspects, rubric=answered.rubric, tokens=reply.tokens, cost=reply.cost, text=text)
+
+
+def is_graded(values: Any) -> TypeGuard[list[float]]:
+    """Whether this is a list of grades on the scale."""
+    if not isinstance(values, list) or not values:
+        return False
+    return all(isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v <= TOP for v in values)
 
 
 def as_line(graded: Grades | Failure) -> dict[str, Any]:

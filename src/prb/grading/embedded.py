@@ -1,34 +1,41 @@
-"""A grader without an LLM: how similar are an answer's sentences and words to what an aspect asks for?
+"""Graders without an LLM: `embedded` compares texts, `recorded` looks up grades that were given elsewhere.
 
-Two similarities of an answer to an aspect (its name and its evidence) go into a logistic regression that is fitted on
-the train split of the embedded benchmark, where a chosen answer meets every aspect of its rubric and a rejected one
-none. A grade is twice the predicted probability. The second similarity is the recall of BERTScore (Zhang et al.,
-arXiv 1904.09675) with static word vectors.
+`embedded` asks how similar an answer's sentences and words are to what an aspect asks for. Both similarities go into a
+logistic regression that is fitted on the train split of the embedded benchmark, where a chosen answer meets every
+aspect of its rubric and a rejected one none. A grade is twice the predicted probability. The similarity of words is the
+recall of BERTScore (Zhang et al., arXiv 1904.09675) with static word vectors.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from importlib.resources import as_file, files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from prb.cache import Cache, Memo
-from prb.data.load import load
-from prb.grading import GRADERS, TOP, Answered, Grader, Grades, ungradable
-from prb.grading.validate import discrimination, grade_pairs
+from prb.data.load import Dataset, load
+from prb.data.schema import read_items
+from prb.errors import BadInput
+from prb.grading import GRADERS, TOP, Answered, Grader, Grades, answered, is_graded, ungradable
+from prb.grading.run import GradedPair, discrimination
 from prb.hashing import digest
 from prb.stats.estimate import Floats
-from prb.text.encoders import ENCODERS, Encoder, Matrix
+from prb.text.encoders import ENCODERS, Encoder
 from prb.text.words import sentences, words
 from prb.types import Aspect, Failure, Pair
 
 SHARPNESS = 10.0
 """Inverse temperature of the soft maximum. With a hard maximum, any added text could only raise a grade; at 10, an
 unrelated answer pasted behind another hardly does."""
+Recorded = dict[tuple[str, str], tuple[float, ...]]
+"""Grades by id of the row and answer."""
+NOT_GRADED = Failure("not graded", "no grade was recorded for this answer")
 
 
 class EmbeddedGrader:
@@ -40,29 +47,32 @@ class EmbeddedGrader:
         self._encoder, self._words, self._cache = encoder, ENCODERS.make("static"), cache
         train = load("mirror", split="dev")
         self._pairs = [pair for pair in train if isinstance(pair, Pair)]
-        self._rarity = Rarity([pair.chosen for pair in self._pairs])
+        self._texts_with = Counter(word for pair in self._pairs for word in set(words(pair.chosen)))
         bias, *weights = self._remember(self._train, encoder.fingerprint, self._words.fingerprint, train.fingerprint)
         self._bias, self._weights = bias, np.array(weights)
         self.fingerprint = f"embedded-{encoder.fingerprint}-" + "_".join(f"{w:.4f}" for w in (bias, *weights))
 
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
         results: list[Grades | Failure] = []
-        for answered in answers:
-            failure = ungradable(answered)
-            if not failure and not words(answered.answer):
-                failure = Failure("no words in the answer", answered.answer[:40])
+        for one in answers:
+            failure = ungradable(one)
+            if not failure and not words(one.answer):
+                failure = Failure("no words in the answer", one.answer[:40])
             if failure:
                 results.append(failure)
                 continue
-            logits = self._bias + self._similarities(answered.answer, answered.rubric) @ self._weights
-            met = 1 / (1 + np.exp(-logits))
+            met = 1 / (1 + np.exp(-(self._bias + self._similarities(one.answer, one.rubric) @ self._weights)))
             results.append(Grades(aspects=tuple([round(TOP * float(p), 6) for p in met])))
         return results
 
     @cached_property
     def validity(self) -> str:
         """How often it scores the chosen answer higher where the truth is known; measured once, then cached."""
-        accuracy = self._remember(self._measure, self.fingerprint)
+
+        def measure() -> dict[str, Any]:
+            return dict(discrimination(grade_pairs(load("mirror", split="test"), self.grade))["accuracy"])
+
+        accuracy = self._remember(measure, self.fingerprint)
         value, low, high = (100 * accuracy[key] for key in ("value", "low", "high"))
         return (
             f"On the {accuracy['n']} rows of mirror's test split it grades the chosen answer above the rejected one in "
@@ -86,41 +96,84 @@ class EmbeddedGrader:
         weights = model.coef_[0] / spread
         return [float(model.intercept_[0] - weights @ center), *map(float, weights)]
 
-    def _measure(self) -> dict[str, Any]:
-        return dict(discrimination(grade_pairs(load("mirror", split="test"), self.grade))["accuracy"])
-
     def _similarities(self, answer: str, rubric: Sequence[Aspect]) -> Floats:
-        """One row per aspect: similarity of the answer's sentences, similarity of its words."""
+        """One row per aspect: similarity of the answer's sentences, and of the answer's word that is nearest to each
+        word of the aspect, weighted by rarity."""
         targets = [". ".join(filter(None, (aspect.aspect, aspect.evidence))) for aspect in rubric]
         vectors = self._encoder.encode([*targets, answer, *sentences(answer)]).astype(np.float64)
         by_sentence = _soft_maximum(vectors[: len(targets)] @ vectors[len(targets) :].T)
         answer_words = self._words.encode(list(dict.fromkeys(words(answer))))
-        return np.column_stack([by_sentence, [self._recall(words(text), answer_words) for text in targets]])
-
-    def _recall(self, target: Sequence[str], answer_words: Matrix) -> float:
-        """How similar the best matching word of the answer is to each target word, weighted by rarity."""
-        if not target:
-            return 0.0
-        nearest = _soft_maximum((self._words.encode(target) @ answer_words.T).astype(np.float64))
-        return float(np.average(nearest, weights=[self._rarity.of(word) for word in target]))
+        by_word = []
+        for target in map(words, targets):
+            if not target:
+                by_word.append(0.0)
+                continue
+            nearest = _soft_maximum((self._words.encode(target) @ answer_words.T).astype(np.float64))
+            rarity = [np.log((len(self._pairs) + 2) / (self._texts_with[word] + 1)) for word in target]
+            by_word.append(float(np.average(nearest, weights=rarity)))
+        return np.column_stack([by_sentence, by_word])
 
 
 def _soft_maximum(rows: Floats) -> Floats:
     return np.asarray(np.log(np.exp(SHARPNESS * rows).mean(axis=1)) / SHARPNESS)
 
 
-class Rarity:
-    """Inverse document frequency of a word in these texts, always positive."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = len(texts)
-        self._seen = Counter(word for text in texts for word in set(words(text)))
-
-    def of(self, word: str) -> float:
-        return float(np.log((self._texts + 2) / (self._seen[word] + 1)))
+def grade_pairs(
+    dataset: Dataset, grade: Callable[[Sequence[Answered]], Sequence[Grades | Failure]]
+) -> list[GradedPair]:
+    """Grade both answers of every pair."""
+    pairs = [pair for pair in dataset if isinstance(pair, Pair)]
+    graded = grade([answered(pair, answer) for pair in pairs for answer in pair.contrast])
+    rows = zip(pairs, dataset.index.clusters, graded[::2], graded[1::2], strict=True)
+    return [GradedPair(cluster, pair.category, pair.tier, *both) for pair, cluster, *both in rows]
 
 
 @GRADERS.register("embedded")
 def embedded(encoder: str = "static") -> Grader:
     """Without an LLM: similarity of an answer's sentences and words to each aspect, calibrated on mirror."""
     return EmbeddedGrader(ENCODERS.make(encoder), cache=Cache())
+
+
+class RecordedGrades:
+    remote = False
+
+    def __init__(self, grades: Recorded) -> None:
+        self._grades = grades
+        self.fingerprint = f"recorded-{digest(*([*key, *values] for key, values in sorted(grades.items()))).hex()[:16]}"
+
+    def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
+        recorded = [self._grades.get((one.pair, one.answer)) for one in answers]
+        return [NOT_GRADED if grades is None else Grades(aspects=grades) for grades in recorded]
+
+
+@GRADERS.register("recorded")
+def recorded(path: Path | None = None) -> Grader:
+    """Grades from a file (path=FILE); by default those of the answers that `prb bon --candidates mirror` uses.
+
+    One {"pair": id of a row, "answer": text, "grades": [0, 2, 1]} per line, a grade per aspect of the row's rubric.
+    """
+
+    def read_line(line: Mapping[str, Any]) -> Recorded:
+        """The grades of one answer, or of several: `answers` with `grades` by row, a list per answer."""
+        grades, answers = line.get("grades"), line.get("answers")
+        if not isinstance(grades, dict):
+            grades, answers = {line.get("pair"): [grades]}, [line.get("answer")]
+        recorded: Recorded = {}
+        for pair, by_answer in grades.items():
+            if pair is None or not isinstance(answers, list) or not all(isinstance(a, str) for a in answers):
+                raise ValueError("`pair`, `answer` and `grades` are needed")
+            if not isinstance(by_answer, list) or len(by_answer) != len(answers):
+                raise ValueError(f"`grades` of {pair!r} must have a list per answer")
+            for answer, values in zip(answers, by_answer, strict=True):
+                if not is_graded(values):
+                    raise ValueError(f"`grades` must be a list of numbers from 0 to 2, not {values!r:.80}")
+                recorded[str(pair), answer] = tuple(map(float, values))
+        return recorded
+
+    with as_file(path or files("prb.data") / "mirror" / "pool.jsonl") as file:
+        lines = read_items(file, read_line)
+    grades: Recorded = {}
+    for key, values in chain.from_iterable(line.items() for line in lines):
+        if grades.setdefault(key, values) != values:
+            raise BadInput(f"{path or 'mirror'}: two different grades of the same answer to row {key[0]!r}")
+    return RecordedGrades(grades)

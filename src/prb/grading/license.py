@@ -10,8 +10,9 @@ side is the export of a study, human grades as `prb grade --human` reads them, o
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -27,7 +28,7 @@ from prb.grading import TOP
 from prb.hashing import short_digest
 from prb.registry import Spec
 from prb.runs import Finished, write_json
-from prb.stats.estimate import Floats, average, codes
+from prb.stats.estimate import Floats, Ints, average, clustered_stderr, codes, effective_clusters, t95
 from prb.stats.stand_in import (
     EPSILON,
     AlternativeTest,
@@ -46,8 +47,6 @@ WORDS |= dict.fromkeys(("neither", "tie", "both", "equal"), 0.5)
 """What a judgment may be called instead of a number."""
 HALF_WIDTH = 0.05
 """The precision that `labels_needed` is about: five points of a share."""
-FEW = 30
-"""Items per annotator below which the authors of the test advise against it."""
 
 
 @config
@@ -128,25 +127,21 @@ class License:
     version: int = 1
 
     def sentence(self) -> str:
-        def names(chosen: Iterable[Question]) -> str:
-            return " and ".join(
-                f"{q.name} (as good as {sum(r.beaten for r in q.test.rivals)} of {len(q.test.rivals)} people)"
-                for q in chosen
-            )
-
-        tested = [q for q in self.questions if q.test.winning_rate is not None]
-        untested = [q.name for q in self.questions if q.test.winning_rate is None]
-        yes, no = names(q for q in tested if q.allowed), names(q for q in tested if not q.allowed)
-        parts = [f"{self.judge} may stand in for people on {yes}"] if yes else []
-        if no:
-            parts.append(
-                f"on {no} it is not shown"
-                if yes
-                else f"it is not shown that {self.judge} may stand in for people on {no}"
-            )
+        yes, no, untested = list[str](), list[str](), list[str]()
+        for q in self.questions:
+            beaten = f"{q.name} (as good as {sum(r.beaten for r in q.test.rivals)} of {len(q.test.rivals)} people)"
+            if q.test.winning_rate is None:
+                untested.append(q.name)
+            else:
+                (yes if q.allowed else no).append(beaten)
+        parts = [f"{self.judge} may stand in for people on {' and '.join(yes)}"] if yes else []
+        if no and yes:
+            parts.append(f"on {' and '.join(no)} it is not shown")
+        elif no:
+            parts.append(f"It is not shown that {self.judge} may stand in for people on {' and '.join(no)}")
         if untested:
             parts.append(f"{' and '.join(untested)}: cannot be tested, since no item was judged by two people")
-        return "; ".join(parts).replace("it is not shown that", "It is not shown that") + "."
+        return "; ".join(parts) + "."
 
     def question(self, name: str) -> Question:
         for question in self.questions:
@@ -160,9 +155,7 @@ class License:
         labels = self.question(question).labels
         labeled = {label.item for label in labels}
         rest = [n for n, item in enumerate(items) if item not in labeled and not np.isnan(values[n])]
-        both = codes([*(label.cluster for label in labels), *(clusters[n] for n in rest)])
-        human, judge = np.array([label.human for label in labels]), np.array([label.judge for label in labels])
-        return prediction_powered(human, judge, values[rest], both[: len(labels)], both[len(labels) :])
+        return _powered(labels, values[rest], [clusters[n] for n in rest])
 
 
 def read_license(path: Path) -> License:
@@ -179,66 +172,67 @@ def read_license(path: Path) -> License:
 def make_license(config: LicenseConfig | None = None, **settings: Any) -> Finished:
     """Compare, and write the license to a folder of its own."""
     config = LicenseConfig.of(config, settings)
-    people = read_people(config.human)
-    judge = read_judge(config.license)
-    shared = [name for name in dict.fromkeys(j.question for j in people) if any(j.question == name for j in judge)]
-    if not shared:
-        asked, answered = ({j.question for j in side} for side in (people, judge))
-        raise BadInput(
-            f"people judged {', '.join(sorted(asked))}, the judge {', '.join(sorted(answered))}: nothing to compare"
-        )
-    questions = [
-        compare(
-            name, [j for j in people if j.question == name], [j for j in judge if j.question == name], config.epsilon
-        )
-        for name in shared
-    ]
-    license_ = License(
-        judge=config.license, human=config.human.name, epsilon=config.epsilon, questions=tuple(questions)
-    )
+    people, judge = defaultdict[str, list[Judgment]](list), defaultdict[str, list[Judgment]](list)
+    for by_question, judgments in ((people, read_people(config.human)), (judge, read_judge(config.license))):
+        for judgment in judgments:
+            by_question[judgment.question].append(judgment)
+    questions = tuple(compare(name, people[name], judge[name], config.epsilon) for name in people if name in judge)
+    if not questions:
+        asked, answered = (", ".join(sorted(side)) for side in (people, judge))
+        raise BadInput(f"people judged {asked}, the judge {answered}: nothing to compare")
+    license = License(judge=config.license, human=config.human.name, epsilon=config.epsilon, questions=questions)
     out = config.folder(f"license-{Path(config.license).name}")
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / LICENSE, msgspec.to_builtins(license_))
-    return Finished(out, msgspec.to_builtins(license_))
+    write_json(out / LICENSE, msgspec.to_builtins(license))
+    return Finished(out, msgspec.to_builtins(license))
 
 
 def compare(name: str, people: Sequence[Judgment], judge: Sequence[Judgment], epsilon: float) -> Question:
-    said = {judgment.item: judgment.value for judgment in judge}
+    verdicts = {judgment.item: judgment.value for judgment in judge}
     annotators = sorted({judgment.annotator for judgment in people})
     by_item: dict[str, dict[str, float]] = defaultdict(dict)
     for judgment in people:
         by_item[judgment.item][judgment.annotator] = judgment.value  # of two by one person, the later
-    items = [item for item in by_item if item in said]
+    items = [item for item in by_item if item in verdicts]
     if not items:
         raise BadInput(f"{name}: no item was judged by people and by the judge; their names must be the same")
     about = {judgment.item: judgment for judgment in people}
     votes = np.array([[by_item[item].get(person, np.nan) for person in annotators] for item in items])
-    judged = np.array([said[item] for item in items])
-    values = {*votes[~np.isnan(votes)], *said.values()}
+    judged, human = np.array([verdicts[item] for item in items]), np.nanmean(votes, axis=1)
+    values = {*votes[~np.isnan(votes)], *verdicts.values()}
+    lowest, highest = min(values), max(values)
     scale: Scale = "nominal" if values <= {0.0, 0.5, 1.0} else "numeric"
+
+    def agreement(a: Floats, b: Floats) -> Floats:
+        """NaN where one of the two is."""
+        distance = np.abs(a - b) / (highest - lowest or 1)
+        return 1 - (np.where(distance > 0, 1.0, distance) if scale == "nominal" else distance)
+
+    others = [agreement(votes[:, [n]], np.delete(votes, n, axis=1)) for n in range(len(annotators))]
+    of_people = np.concatenate(others, axis=1)
+    compared = (~np.isnan(of_people)).sum(axis=1)
     clusters = [about[item].cluster or item for item in items]
-    human = np.nanmean(votes, axis=1)
+    numbers, groups = codes(clusters), np.array([about[item].group for item in items])
     labels = tuple(
         Label(item=item, cluster=cluster, human=float(mean), judge=float(value))
         for item, cluster, mean, value in zip(items, clusters, human, judged, strict=True)
     )
-    powered = _powered(labels, [j for j in judge if j.item not in by_item], unit=max(values) <= 1 and min(values) >= 0)
-    groups = sorted({about[item].group for item in items} - {""})
-    near = _closeness(scale, max(values) - min(values))
-    numbers = codes(clusters)
+    rest = [judgment for judgment in judge if judgment.item not in by_item]
+    powered = _powered(
+        labels, [j.value for j in rest], [j.cluster or j.item for j in rest], unit=0 <= lowest <= highest <= 1
+    )
     return Question(
         name=name,
         scale=scale,
         items=len(items),
         annotators=len(annotators),
         test=alternative_test(votes, judged, annotators, scale=scale, epsilon=epsilon),
-        agreement=average(np.nanmean(near(votes, judged[:, None]), axis=1), numbers),
-        agreement_of_people=average(_pairwise(votes, near), numbers),
+        agreement=average(np.nanmean(agreement(votes, judged[:, None]), axis=1), numbers),
+        agreement_of_people=average(np.nansum(of_people, axis=1) / np.where(compared, compared, np.nan), numbers),
         inflation=_difference(judged - human, numbers),
         inflation_by_group={
-            group: _difference((judged - human)[rows], numbers[rows])
-            for group in groups
-            if (rows := np.array([about[item].group == group for item in items])).any()
+            group: _difference((judged - human)[groups == group], numbers[groups == group])
+            for group in sorted({*groups} - {""})
         },
         powered=powered,
         person_effect=_person_effect(labels, judge, about) if name == PREFERENCE else None,
@@ -247,38 +241,17 @@ def compare(name: str, people: Sequence[Judgment], judge: Sequence[Judgment], ep
     )
 
 
-def _powered(labels: Sequence[Label], more: Sequence[Judgment], *, unit: bool) -> Powered:
-    both = codes([*(label.cluster for label in labels), *(judgment.cluster or judgment.item for judgment in more)])
-    return prediction_powered(
-        np.array([label.human for label in labels]),
-        np.array([label.judge for label in labels]),
-        np.array([judgment.value for judgment in more]),
-        both[: len(labels)],
-        both[len(labels) :],
-        unit=unit,
-    )
+def _powered(
+    labels: Sequence[Label], more: Sequence[float] | Floats, clusters: Sequence[str], *, unit: bool = True
+) -> Powered:
+    """The mean that people would give over the labeled items and those that only the judge judged."""
+    numbers, n = codes([*(label.cluster for label in labels), *clusters]), len(labels)
+    human, judge = np.array([label.human for label in labels]), np.array([label.judge for label in labels])
+    return prediction_powered(human, judge, np.array(more), numbers[:n], numbers[n:], unit=unit)
 
 
-def _closeness(scale: Scale, width: float) -> Any:
-    if scale == "nominal":
-        return lambda a, b: np.where(np.isnan(a) | np.isnan(b), np.nan, a == b)
-    return lambda a, b: 1 - np.abs(a - b) / (width or 1)
-
-
-def _pairwise(votes: Floats, near: Any) -> Floats:
-    """Per item, the mean agreement of two people; NaN where only one judged it."""
-    with np.errstate(invalid="ignore"):
-        rivals = [near(votes[:, [n]], np.delete(votes, n, axis=1)) for n in range(votes.shape[1])]
-    every = np.concatenate(rivals, axis=1)
-    known = ~np.isnan(every)
-    counts = known.sum(axis=1)
-    return np.where(counts > 0, np.where(known, every, 0).sum(axis=1) / np.maximum(counts, 1), np.nan)
-
-
-def _difference(values: Floats, clusters: Any) -> Estimate:
+def _difference(values: Floats, clusters: Ints) -> Estimate:
     """A mean that may be negative, with a t interval over clusters."""
-    from prb.stats.estimate import clustered_stderr, effective_clusters, t95
-
     mean, error = float(values.mean()), clustered_stderr(values, clusters)
     if error is None:
         return Estimate(value=mean, low=None, high=None, n=len(values))
@@ -288,31 +261,27 @@ def _difference(values: Floats, clusters: Any) -> Estimate:
 
 def _person_effect(labels: Sequence[Label], judge: Sequence[Judgment], about: Mapping[str, Judgment]) -> Powered | None:
     """Twins as items: 1 if the two preferences together lean toward each user's own answer, half if to neither."""
-    human = {label.item: label.human for label in labels}
-    said, twins = (
-        {j.item: j for j in judge},
-        {**{j.item: j.mirror for j in judge}, **{i: j.mirror for i, j in about.items()}},
-    )
+    human, verdicts = {label.item: label.human for label in labels}, {j.item: j.value for j in judge}
+    cluster = {j.item: j.cluster or j.item for j in (*judge, *about.values())}
+    twins = {**{j.item: j.mirror for j in judge}, **{item: j.mirror for item, j in about.items()}}
 
     def lean(values: Mapping[str, float], item: str) -> float:
         return (float(np.sign(values[item] + values[twins[item]] - 1)) + 1) / 2
 
-    values = {item: j.value for item, j in said.items()}
-    couples = [item for item in said if (twin := twins.get(item)) and item < twin and twin in said]
-    labeled = [item for item in couples if item in human and twins[item] in human]
-    if len(labeled) < 2:
-        return None
+    couples = [item for item in verdicts if (twin := twins[item]) and item < twin and twin in verdicts]
     of_twins = [
-        Label(item=item, cluster=about[item].cluster or item, human=lean(human, item), judge=lean(values, item))
-        for item in labeled
+        Label(item=item, cluster=cluster[item], human=lean(human, item), judge=lean(verdicts, item))
+        for item in couples
+        if item in human and twins[item] in human
     ]
-    rest = [said[item]._replace(value=lean(values, item)) for item in couples if item not in set(labeled)]
-    return _powered(of_twins, rest, unit=True)
+    if len(of_twins) < 2:
+        return None
+    labeled = {label.item for label in of_twins}
+    rest = [item for item in couples if item not in labeled]
+    return _powered(of_twins, [lean(verdicts, item) for item in rest], [cluster[item] for item in rest])
 
 
 # --- reading both sides ---
-
-
 def read_people(path: Path) -> list[Judgment]:
     path = path / "judgements.jsonl" if path.is_dir() else path
     judgments = [judgment for line in read_items(path, _of_person) for judgment in line]
@@ -322,25 +291,23 @@ def read_people(path: Path) -> list[Judgment]:
 
 
 def _of_person(line: Mapping[str, Any]) -> list[Judgment]:
-    if not line.get("annotator"):
+    """Of a study's export: the preference, and which answer was rated higher without regard to the user."""
+    annotator = str(line.get("annotator") or "")
+    if not annotator:
         raise ValueError("`annotator` is missing")
-    if "ratings" in line and "item" in line:
-        return list(_of_study(line))
-    return [_judgment(line, str(line["annotator"]))]
-
-
-def _of_study(line: Mapping[str, Any]) -> Iterator[Judgment]:
-    """A line of a study's export: the preference, and which answer was rated higher without regard to the user."""
+    if "ratings" not in line or "item" not in line:
+        return [_judgment(line, annotator)]
     if line.get("check") or line.get("skipped"):
-        return
-    where = {name: str(line.get(name) or "") for name in ("cluster", "group", "mirror")}
-    about = (str(line["item"]), str(line["annotator"]))
+        return []
+    found = []
     if prefer := line.get("after") or line.get("before"):
-        yield Judgment(PREFERENCE, *about, value_of(prefer), **where)
+        found.append(_judgment({**line, "question": PREFERENCE, "judgment": prefer}, annotator))
     ratings = line["ratings"]
     if ratings.get("chosen") and ratings.get("rejected"):
-        chosen, rejected = (float(np.mean([*map(float, ratings[side].values())])) for side in ("chosen", "rejected"))
-        yield Judgment(QUALITY, *about, (float(np.sign(chosen - rejected)) + 1) / 2, **where)
+        chosen, rejected = (np.mean([*map(float, ratings[side].values())]) for side in ("chosen", "rejected"))
+        higher = (float(np.sign(chosen - rejected)) + 1) / 2
+        found.append(_judgment({**line, "question": QUALITY, "judgment": higher}, annotator))
+    return found
 
 
 def _judgment(line: Mapping[str, Any], annotator: str) -> Judgment:
@@ -351,9 +318,16 @@ def _judgment(line: Mapping[str, Any], annotator: str) -> Judgment:
         return Judgment(GRADES, graded_item(line), annotator, sum(grades) / (TOP * len(grades)))
     if line.get("item") in (None, "") or line.get("judgment") in (None, ""):
         raise ValueError("`item` or `judgment` is missing")
-    rest = {name: str(line.get(name) or "") for name in ("cluster", "group", "mirror")}
-    question = str(line.get("question") or PREFERENCE)
-    return Judgment(question, str(line["item"]), annotator, value_of(line["judgment"]), **rest)
+    judgment = line["judgment"]
+    try:
+        value = WORDS.get(str(judgment).strip().lower())
+        value = float(judgment) if value is None else value
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"`judgment` is {judgment!r}; a finite number, or one of {', '.join(WORDS)}")
+    where = {name: str(line.get(name) or "") for name in ("cluster", "group", "mirror")}
+    return Judgment(str(line.get("question") or PREFERENCE), str(line["item"]), annotator, value, **where)
 
 
 def graded_item(line: Mapping[str, Any]) -> str:
@@ -361,18 +335,6 @@ def graded_item(line: Mapping[str, Any]) -> str:
     if not isinstance(line.get("answer"), str) or not line.get("pair"):
         raise ValueError("`pair` or `answer` is missing")
     return f"{line['pair']} {short_digest(line['answer'])}"
-
-
-def value_of(judgment: Any) -> float:
-    if isinstance(judgment, str) and judgment.strip().lower() in WORDS:
-        return WORDS[judgment.strip().lower()]
-    try:
-        value = float(judgment)
-    except (TypeError, ValueError):
-        raise ValueError(f"`judgment` is {judgment!r}; a number, or one of {', '.join(WORDS)}") from None
-    if not np.isfinite(value):
-        raise ValueError(f"`judgment` is {judgment!r}, not a finite number")
-    return value
 
 
 def read_judge(spec: str) -> list[Judgment]:

@@ -38,12 +38,6 @@ REMINDERS: dict[Way, str] = {
 }
 
 
-class Call(NamedTuple):
-    prompt: str
-    aspects: tuple[str, ...]
-    """Names of the aspects it asks to grade."""
-
-
 class LLMGrader:
     """Sends all calls of a batch together."""
 
@@ -60,56 +54,49 @@ class LLMGrader:
         return LLMGrader(self._llm, self._way, sampling=sampling)
 
     def grade(self, answers: Sequence[Answered]) -> list[Grades | Failure]:
-        make_calls = _one_call if self._way == "all" else _one_call_per_aspect
-        calls = [ungradable(answered) or make_calls(answered) for answered in answers]
-        flat = [call for of_one in calls if not isinstance(of_one, Failure) for call in of_one]
-        replies = iter(self._ask(flat))
-        return [of_one if isinstance(of_one, Failure) else _grades([next(replies) for _ in of_one]) for of_one in calls]
-
-    def _ask(self, calls: Sequence[Call]) -> list[Reply[AspectGrades] | Failure]:
-        return ask(
+        prompts = [ungradable(one) or self._prompts(one) for one in answers]
+        asked = [
+            (prompt, [aspect.aspect for aspect in one.rubric])
+            for one, of_one in zip(answers, prompts, strict=True)
+            if not isinstance(of_one, Failure)
+            for prompt in of_one
+        ]
+        results = ask(
             self._llm,
-            [call.prompt for call in calls],
-            [read_one if self._way == "each" else partial(read_all, aspects=call.aspects) for call in calls],
+            [prompt for prompt, _ in asked],
+            [read_one if self._way == "each" else partial(read_all, aspects=names) for _, names in asked],
             sampling=self._sampling,
             reminder=REMINDERS[self._way],
             missing="no grades",
         )
+        replies = iter(results)
+        return [
+            of_one if isinstance(of_one, Failure) else _grades([next(replies) for _ in of_one]) for of_one in prompts
+        ]
+
+    def _prompts(self, answered: Answered) -> list[str]:
+        """One that asks for all aspects, or one per aspect, with the narrative and the evidence."""
+        template = load(f"grade_{self._way}")
+        material = {"question": quote("question", answered.question), "answer": quote("answer", answered.answer)}
+        if self._way == "all":
+            aspects = [
+                quote(f"aspect {n}", _lines(aspect.aspect, aspect.reason, *shown(aspect)[3:]))
+                for n, aspect in enumerate(answered.rubric, 1)
+            ]
+            count = "one aspect" if len(aspects) == 1 else f"{len(aspects)} aspects"
+            return [with_material(template, **material, count=count, aspects="\n\n".join(aspects))]
+        if not answered.narrative.strip():
+            template = re.sub(r"\{narrative\}\s*", "", template)
+        material["narrative"] = quote("what this person said in private", answered.narrative)
+        prompts = []
+        for aspect in answered.rubric:
+            evidence = aspect.evidence and f"In their own words: {aspect.evidence}"
+            text = quote("aspect", _lines(aspect.aspect, aspect.reason, evidence, *shown(aspect)[3:]))
+            prompts.append(with_material(template, **material, aspect=text))
+        return prompts
 
 
-def _one_call(answered: Answered) -> list[Call]:
-    aspects = [
-        quote(f"aspect {n}", _join_lines(aspect.aspect, aspect.reason, *shown(aspect)[3:]))
-        for n, aspect in enumerate(answered.rubric, 1)
-    ]
-    prompt = with_material(
-        load("grade_all"),
-        count="one aspect" if len(aspects) == 1 else f"{len(aspects)} aspects",
-        question=quote("question", answered.question),
-        aspects="\n\n".join(aspects),
-        answer=quote("answer", answered.answer),
-    )
-    return [Call(prompt, tuple(aspect.aspect for aspect in answered.rubric))]
-
-
-def _one_call_per_aspect(answered: Answered) -> list[Call]:
-    template = load("grade_each")
-    if not answered.narrative.strip():
-        template = re.sub(r"\{narrative\}\s*", "", template)
-    material = {
-        "question": quote("question", answered.question),
-        "narrative": quote("what this person said in private", answered.narrative),
-        "answer": quote("answer", answered.answer),
-    }
-    calls = []
-    for aspect in answered.rubric:
-        evidence = aspect.evidence and f"In their own words: {aspect.evidence}"
-        text = quote("aspect", _join_lines(aspect.aspect, aspect.reason, evidence, *shown(aspect)[3:]))
-        calls.append(Call(with_material(template, **material, aspect=text), (aspect.aspect,)))
-    return calls
-
-
-def _join_lines(*parts: str) -> str:
+def _lines(*parts: str) -> str:
     return "\n".join(part for part in parts if part.strip())
 
 
@@ -141,8 +128,7 @@ def llm(llm: str, way: Way = "all", max_tokens: int = 1024, temperature: float =
     return LLMGrader(make_llm(llm), way, sampling=sampling)
 
 
-# reading replies
-
+# --- reading replies ---
 _GRADE = r"(?:match[\s_-]?score|score|grade|rating)"
 _MARKS = r"""["'`*“”‘’\\]*"""
 _IS = rf"{_MARKS}\s*[:=]"

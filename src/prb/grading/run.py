@@ -1,14 +1,20 @@
-"""Grade answers in a run folder, each distinct one once; `grades.jsonl` and the summary are derived from replies."""
+"""Grade answers in a run folder, each distinct one once; `grades.jsonl` and the summary are derived from replies.
+
+With --validate the summary says how good the grader is: its grades compared with labels, with human grades, and with
+its own second round.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from prb import __version__
 from prb.batches import chunks
@@ -27,24 +33,26 @@ from prb.grading import (
     about_grader,
     answered,
     as_line,
-    checked_grades,
     grades_of,
     grading_calls,
+    is_graded,
     make_grader,
 )
 from prb.grading.license import GRADES as HUMAN_GRADES
 from prb.grading.license import graded_item, read_license
-from prb.grading.validate import Graded, GradedPair, GradedTwice, agreement, count_failures, discrimination, scores
 from prb.progress import SILENT, Progress, Tally
 from prb.registry import Spec
 from prb.runs import SUMMARY, Finished, RunFolder, write_lines
-from prb.stats.estimate import average, codes
+from prb.stats.agreement import with_interval
+from prb.stats.estimate import Floats, Ints, average, by_label, codes, share
+from prb.stats.paired import difference
 from prb.types import Failure, Pair
 from prb.work import Asked, Call, Replies, ask_missing, open_replies
 
 GRADES = "grades.jsonl"
 RETEST = 1
 """Number of the second round, and how much higher its seed is."""
+Graded = Grades | Failure
 
 
 class GradeKey(NamedTuple):
@@ -53,13 +61,6 @@ class GradeKey(NamedTuple):
     pair: str
     answer: str
     round: int = 0
-
-
-class HumanGrades(NamedTuple):
-    """One annotator's grades of an answer."""
-
-    key: GradeKey
-    grades: Grades
 
 
 def grade(
@@ -74,8 +75,10 @@ def grade(
     for note in dataset.notes:
         progress.note(note)
     job = GradingJob(config, dataset)
-    identity = job.identity()
-    out = config.folder(f"grade-{Path(config.dataset).name}", dataset.fingerprint, *identity["files"].values())
+    files = {"answers": config.answers, "human": config.human}
+    hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path}
+    identity = {"prb": __version__, "grade": config.saved(), "dataset": job.data, "files": hashes}
+    out = config.folder(f"grade-{Path(config.dataset).name}", dataset.fingerprint, *hashes.values())
     with (
         open_executor(config.engine) as executor,
         RunFolder(out, identity, fresh=config.fresh) as run,
@@ -85,7 +88,7 @@ def grade(
         make = partial(make_grader, config.grader) if grader is None else partial(given, grader)
         grader = executor.load(make, config.grader)
         run.confirm_model(config.grader, grader.fingerprint)
-        graded = job.grade_missing(grader, replies, Breaker(), progress, given=is_given)
+        graded = job.grade_missing(grader, replies, progress, given=is_given)
         progress.begin("summarizing")
         write_lines(out / GRADES, job.lines(graded))
         summary = job.summary(graded, grader)
@@ -104,7 +107,7 @@ def check_failures(summary: Mapping[str, Any], max_failed: float) -> None:
 
 
 class GradableRows:
-    """The rows of a split by id, without their posts: no grader sees those."""
+    """The rows of a split by id, without their posts: no grader sees those. Reads the lines of input files."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.name = dataset.name + (f", split {dataset.split}" if dataset.split else "")
@@ -133,16 +136,15 @@ class GradableRows:
             raise ValueError("`answer` is missing or not a string")
         return GradeKey(pair, line["answer"])
 
-    def human_grades(self, line: Mapping[str, Any]) -> HumanGrades:
+    def human_grades(self, line: Mapping[str, Any]) -> tuple[GradeKey, Grades]:
+        """One annotator's grades of an answer."""
         key, grades = self.key(line), line.get("grades")
-        aspects = len(self.pairs[key.pair].rubric)
-        if not aspects:
+        rubric = self.pairs[key.pair].rubric
+        if not rubric:
             raise ValueError(f"row {key.pair!r} has no rubric")
-        if not isinstance(grades, list) or len(grades) != aspects:
-            raise ValueError(f"`grades` must be a list of {aspects}, one per aspect of row {key.pair!r}")
-        if not all(isinstance(g, int) and not isinstance(g, bool) and 0 <= g <= TOP for g in grades):
-            raise ValueError(f"`grades` holds {grades!r}; a grade is 0, 1 or 2")
-        return HumanGrades(key, Grades(aspects=tuple(map(float, grades)), rubric=self.pairs[key.pair].rubric))
+        if not is_graded(grades) or len(grades) != len(rubric) or any(isinstance(grade, float) for grade in grades):
+            raise ValueError(f"`grades` must be {len(rubric)} times 0, 1 or 2, one per aspect of row {key.pair!r}")
+        return key, Grades(aspects=tuple(map(float, grades)), rubric=rubric)
 
 
 class GradingJob:
@@ -151,54 +153,41 @@ class GradingJob:
     def __init__(self, config: GradeConfig, dataset: Dataset) -> None:
         self._config, self._rows = config, GradableRows(dataset)
         about = {"name": dataset.name, "split": dataset.split, "fingerprint": dataset.fingerprint}
-        self._data = {**about, "rows": len(dataset)}
+        self.data = {**about, "rows": len(dataset)}
         self._answers = read_items(config.answers, self._rows.key)[: config.limit] if config.answers else []
         self._human = read_items(config.human, self._rows.human_grades) if config.human else []
         pairs = list(self._rows.pairs.values())
         self._labeled = [pairs[n] for n in dataset.index.sample(config.limit)] if config.validate else []
 
-    def identity(self) -> dict[str, Any]:
-        """What must be the same for a run to be resumed."""
-        files = {"answers": self._config.answers, "human": self._config.human}
-        hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path}
-        return {"prb": __version__, "grade": self._config.saved(), "dataset": self._data, "files": hashes}
-
-    def keys(self, grader: Grader) -> list[GradeKey]:
-        """Each answer once, in the order of the files; for a retest all labeled ones once more."""
-        labeled = dict.fromkeys(GradeKey(pair.id, answer) for pair in self._labeled for answer in pair.contrast)
-        first = dict.fromkeys([*self._answers, *labeled, *(human.key for human in self._human)])
-        again = labeled if self._config.retest and isinstance(grader, Reseedable) else {}
-        return [*first, *(key._replace(round=RETEST) for key in again)]
-
     def grade_missing(
-        self, grader: Grader, replies: Replies, breaker: Breaker, progress: Progress, *, given: bool
+        self, grader: Grader, replies: Replies, progress: Progress, *, given: bool
     ) -> dict[GradeKey, Graded]:
-        """What the grader says of every key; it is asked about what has no reply yet."""
-        keys = self.keys(grader)
+        """What the grader says of each answer, in the order of the files, and for a retest of all labeled ones once
+        more; it is asked about what has no reply yet."""
+        labeled = dict.fromkeys(GradeKey(pair.id, answer) for pair in self._labeled for answer in pair.contrast)
+        keys = list(dict.fromkeys([*self._answers, *labeled, *(key for key, _ in self._human)]))
+        rounds = [(grader, keys, "")]
+        if self._config.retest and isinstance(grader, Reseedable):
+            rounds.append((grader.reseeded(RETEST), [key._replace(round=RETEST) for key in labeled], "\nretest"))
+        progress.begin(f"grading by {self._config.grader}", total=sum(len(keys) for _, keys, _ in rounds))
+        masked, breaker, tally = self._config.masks(grader), Breaker(), Tally(progress)
+
+        def plan(asked: Asked, keys: Sequence[GradeKey]) -> Iterator[tuple[dict[GradeKey, Call], Sequence[Call]]]:
+            for batch in chunks(keys, self._config.batch):
+                asks = [answered(self._rows.pairs[key.pair], key.answer, masked=masked) for key in batch]
+                calls = grading_calls(asked, asks)
+                yield dict(zip(batch, calls, strict=True)), calls
+
         graded: dict[GradeKey, Graded] = {}
-        progress.begin(f"grading by {self._config.grader}", total=len(keys))
-        tally = Tally(progress)
-        for number in (0, RETEST):
-            of_round = [key for key in keys if key.round == number]
-            grades = grader.reseeded(RETEST) if number and isinstance(grader, Reseedable) else grader
-            asked = Asked.of(self._config.grader, grades, "grade", given=given)
-            if number:
-                asked = asked._replace(identity=f"{asked.identity}\nretest")
-            for calls in ask_missing(self._plan(asked, grades, of_round), replies, asked, breaker):
-                results = [checked_grades([grades_of(replies[call.key])], [call.ask])[0] for call in calls.values()]
+        for of_round, keys, mark in rounds:
+            asked = Asked.of(self._config.grader, of_round, "grade", given=given)
+            asked = asked._replace(identity=asked.identity + mark)
+            for calls in ask_missing(plan(asked, keys), replies, asked, breaker):
+                results = [grades_of(replies[call.key], call.ask) for call in calls.values()]
                 graded |= zip(calls, results, strict=True)
                 tally.add([r if isinstance(r, Failure) else None for r in results], [r.cost for r in results])
                 progress.advance(len(calls))
         return graded
-
-    def _plan(
-        self, asked: Asked, grader: Grader, keys: Sequence[GradeKey]
-    ) -> Iterator[tuple[dict[GradeKey, Call], Sequence[Call]]]:
-        masked = self._config.masks(grader)
-        for batch in chunks(keys, self._config.batch):
-            asks = [answered(self._rows.pairs[key.pair], key.answer, masked=masked) for key in batch]
-            calls = grading_calls(asked, grader, asks)
-            yield dict(zip(batch, calls, strict=True)), calls
 
     def lines(self, graded: Mapping[GradeKey, Graded]) -> Iterator[dict[str, Any]]:
         """The content of `grades.jsonl`."""
@@ -210,7 +199,7 @@ class GradingJob:
         return {
             "prb": __version__,
             "grader": about_grader(self._config.grader, grader),
-            "dataset": self._data,
+            "dataset": self.data,
             "seed": self._config.seed,
             **(self._validation(graded, grader) if self._config.validate else self._mean_score(graded)),
             "tokens": sum(one.tokens for one in graded.values()),
@@ -218,49 +207,133 @@ class GradingJob:
         }
 
     def _mean_score(self, graded: Mapping[GradeKey, Graded]) -> dict[str, Any]:
-        """Over all answers of the file; repeated ones count each time."""
+        """Over all answers of the file; repeated ones count each time. With a license, also as people would grade."""
         results = [graded[key] for key in self._answers]
-        clusters = codes([self._rows.clusters[key.pair] for key in self._answers])
+        clusters = [self._rows.clusters[key.pair] for key in self._answers]
+        licensed = None
+        if self._config.license:
+            license = read_license(self._config.license)
+            items = [graded_item({"pair": key.pair, "answer": key.answer}) for key in self._answers]
+            powered = license.correct(HUMAN_GRADES, items, scores(results), clusters)
+            licensed = {"score": powered.tuned.as_dict(), "sentence": license.sentence()}
         return {
             "answers": {"given": len(results), "distinct": len(set(self._answers))},
-            "score": average(scores(results), clusters).as_dict(),
+            "score": average(scores(results), codes(clusters)).as_dict(),
             "failures": count_failures(results),
-            "licensed": self._licensed(results) if self._config.license else None,
+            "licensed": licensed,
         }
-
-    def _licensed(self, results: Sequence[Graded]) -> dict[str, Any]:
-        """The mean that people would give, and what the license says of the grader."""
-        license = read_license(self._config.license) if self._config.license else None
-        assert license is not None
-        items = [graded_item({"pair": key.pair, "answer": key.answer}) for key in self._answers]
-        clusters = [self._rows.clusters[key.pair] for key in self._answers]
-        powered = license.correct(HUMAN_GRADES, items, scores(results), clusters)
-        return {"score": powered.tuned.as_dict(), "sentence": license.sentence()}
 
     def _validation(self, graded: Mapping[GradeKey, Graded], grader: Grader) -> dict[str, Any]:
         seed, clusters = self._config.seed, self._rows.clusters
-        pairs = [
-            GradedPair(
-                clusters[pair.id],
-                pair.category,
-                pair.tier,
-                *(graded[GradeKey(pair.id, text)] for text in pair.contrast),
-            )
-            for pair in self._labeled
-        ]
+        pairs = []
+        for pair in self._labeled:
+            chosen, rejected = (graded[GradeKey(pair.id, answer)] for answer in pair.contrast)
+            pairs.append(GradedPair(clusters[pair.id], pair.category, pair.tier, chosen, rejected))
         human = [GradedTwice(clusters[key.pair], graded[key], grades) for key, grades in self._human]
         retest: dict[str, Any] | None = None
-        if self._config.retest and not isinstance(grader, Reseedable):
-            retest = {"deterministic": True}
-        elif self._config.retest:
-            twice = [
-                GradedTwice(clusters[key.pair], graded[key._replace(round=0)], again)
-                for key, again in graded.items()
-                if key.round == RETEST
-            ]
-            retest = {"deterministic": False, **agreement(twice, seed=seed)}
+        if self._config.retest:
+            again = [key for key in graded if key.round == RETEST]
+            twice = [GradedTwice(clusters[key.pair], graded[key._replace(round=0)], graded[key]) for key in again]
+            deterministic = not isinstance(grader, Reseedable)
+            retest = {"deterministic": deterministic, **({} if deterministic else agreement(twice, seed=seed))}
         return {
             "validation": discrimination(pairs, seed=seed),
             "human": agreement(human, seed=seed) if human else None,
             "retest": retest,
         }
+
+
+# --- how good is a grader: pure functions of grades that exist already ---
+class GradedPair(NamedTuple):
+    """The grades of both answers of a labeled pair."""
+
+    cluster: str
+    category: str
+    tier: str | None
+    chosen: Graded
+    rejected: Graded
+
+
+class GradedTwice(NamedTuple):
+    """Two gradings of the same answer."""
+
+    cluster: str
+    first: Graded
+    second: Graded
+
+
+def discrimination(rows: Sequence[GradedPair], *, seed: int = 0) -> dict[str, Any]:
+    """How often, and by how much, the chosen answer is graded above the rejected one.
+
+    A pair with an ungraded answer has no credit; it is counted as failed.
+    """
+    clusters = codes([row.cluster for row in rows])
+    chosen, rejected = scores([row.chosen for row in rows]), scores([row.rejected for row in rows])
+    credit = np.where(np.isnan(chosen - rejected), np.nan, (np.sign(chosen - rejected) + 1) / 2)
+    known = ~np.isnan(credit)
+    failed = int((~known).sum())
+
+    def grouped(labels: Sequence[str | None]) -> dict[str, Any]:
+        return {label: estimate.as_dict() for label, estimate in by_label(credit, clusters, labels).items()}
+
+    return {
+        "accuracy": share(credit[known], clusters[known], failed=failed).as_dict(),
+        "strict_accuracy": share((credit[known] == 1).astype(np.float64), clusters[known], failed=failed).as_dict(),
+        "score_chosen": average(np.where(known, chosen, np.nan), clusters).as_dict(),
+        "score_rejected": average(np.where(known, rejected, np.nan), clusters).as_dict(),
+        "gap": difference(chosen, rejected, clusters, seed=seed).as_dict(),
+        "by_category": grouped([row.category for row in rows]),
+        "by_tier": grouped([row.tier for row in rows]),
+        "failures": count_failures(graded for row in rows for graded in (row.chosen, row.rejected)),
+    }
+
+
+def agreement(rows: Sequence[GradedTwice], *, seed: int = 0) -> dict[str, Any]:
+    """Per aspect: the share of equal grades and kappa, fractional grades rounded first. Per answer: Spearman of scores.
+
+    An answer without both gradings is left out and counted as failed.
+    """
+    both = [(r.cluster, g) for r in rows if (g := [x for x in r[1:] if isinstance(x, Grades)]) and len(g) == 2]
+    aspects = np.array([grades for _, g in both for grades in zip(*(x.aspects for x in g), strict=True)]).reshape(-1, 2)
+    grades = np.rint(aspects).astype(np.int64)
+    by_aspect = codes([cluster for cluster, g in both for _ in g[0].aspects])
+    by_answer = codes([cluster for cluster, _ in both])
+    totals = np.array([[x.score for x in g] for _, g in both]).reshape(-1, 2)
+    return {
+        "equal": share((grades[:, 0] == grades[:, 1]).astype(np.float64), by_aspect).as_dict(),
+        "kappa": with_interval(weighted_kappa, grades, by_aspect, seed=seed).as_dict(),
+        "spearman": with_interval(rank_correlation, ranks(totals), by_answer, seed=seed).as_dict(),
+        "answers": len(both),
+        "failed": len(rows) - len(both),
+    }
+
+
+def weighted_kappa(grades: Ints) -> float | None:
+    """1 − observed / expected squared distance of two columns (Cohen 1968, doi:10.1037/h0026256); `None` for 0/0."""
+    counts = [np.bincount(column, minlength=TOP + 1) for column in grades.T]
+    apart = np.square(np.subtract.outer(np.arange(TOP + 1), np.arange(TOP + 1)))
+    expected = float((np.outer(*counts) * apart).sum()) / max(1, len(grades))
+    return 1 - float(np.square(grades[:, 0] - grades[:, 1]).sum()) / expected if expected else None
+
+
+def ranks(columns: Floats) -> Ints:
+    """Each column as integers in the same order, which is all that a rank correlation uses."""
+    return np.stack([np.unique(column, return_inverse=True)[1] for column in columns.T], axis=1).astype(np.int64)
+
+
+def rank_correlation(columns: Ints) -> float | None:
+    """Spearman's ρ of two columns; `None` if one of them is constant."""
+    from scipy.stats import spearmanr
+
+    if not len(columns) or not np.ptp(columns, axis=0).all():
+        return None
+    return float(spearmanr(columns[:, 0], columns[:, 1]).statistic)
+
+
+def scores(graded: Iterable[Graded]) -> Floats:
+    """One number per answer, NaN for a failure."""
+    return np.array([np.nan if isinstance(g, Failure) else g.score for g in graded], dtype=np.float64)
+
+
+def count_failures(graded: Iterable[Graded]) -> dict[str, int]:
+    return dict(sorted(Counter(g.reason for g in graded if isinstance(g, Failure)).items()))

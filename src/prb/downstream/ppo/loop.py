@@ -476,7 +476,7 @@ class HeldOut:
             if isinstance(item, Pair) and item.rubric
         }
         others = {(pair, 0): Failure("no rubric to grade by") for pair in answers if (pair, 0) not in gradable}
-        return {**others, **self.asking.grade(asked, grader, gradable)}
+        return {**others, **self.asking.grade(asked, gradable)}
 
     def summary(self, before: Sequence[Line], after: Sequence[Line]) -> HeldOutSummary:
         if not before:
